@@ -1,0 +1,85 @@
+# Everything a person or a CI machine does with this tree. Each target sets up what it needs.
+# Wanted beforehand: Python 3.11 or newer with venv and pip, make, git, a C compiler. The rest comes by itself.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMP := $(VENV)/.ready
+# Folders that exist: some of these come with later parts.
+CODE := $(wildcard src tests bench scripts examples)
+UNIT := -m "not e2e and not slow"
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: help setup serve demo check test lint types imports unit suite audit docs docs-check fmt bench lock clean
+
+help: ## list the targets
+	@printf 'make serve ARGS="--port 8787"   and the other targets:\n\n'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## make the virtual environment, from hash-pinned packages (also done by every other target)
+
+$(STAMP): pyproject.toml requirements/dev.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh "$(VENV)" requirements/dev.txt
+	@touch $@
+
+serve: $(STAMP) ## run the server; options go in ARGS, for example ARGS="--policy bundle.yaml"
+	@exec $(BIN)/breakloop serve $(ARGS)
+
+demo: $(STAMP) ## a client that loops against a server of its own, and how it is stopped; no keys, no network
+	@exec $(PY) -m scripts.demo $(ARGS)
+
+check: lint types imports unit ## lint, types, import contracts and unit tests: before every commit, under 2 minutes
+
+test: lint types imports audit docs-check suite ## everything, as CI does; installs nginx when it is missing
+
+lint: $(STAMP) ## ruff: rules and formatting
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+types: $(STAMP) ## mypy, strict
+	$(BIN)/mypy $(filter-out examples,$(CODE))
+
+imports: $(STAMP) ## who may import whom (pyproject.toml, [tool.importlinter])
+	@mkdir -p .cache/import_linter
+	$(BIN)/lint-imports --cache-dir .cache/import_linter
+
+unit: $(STAMP) ## the tests that start no other program
+	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
+
+suite: $(STAMP) ## every test with coverage; a missing program is a failure here, never a skip
+	@sh scripts/install-system.sh nginx
+	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
+	HYPOTHESIS_PROFILE=ci BREAKLOOP_TESTS_COMPLETE=1 \
+	  $(PY) -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
+
+audit: $(STAMP) ## dependencies: pinned, known advisories, licences; and calls that have no place in src
+	$(PY) -m scripts.audit
+
+docs: $(STAMP) ## write the generated pages under docs/ again
+	$(PY) -m scripts.gen_docs
+
+docs-check: $(STAMP) ## fail when a generated page is not what the code says
+	$(PY) -m scripts.gen_docs --check
+
+fmt: $(STAMP) ## format, and mend what ruff can mend
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(STAMP) ## measure beside nginx on this machine; prints a table, writes JSON
+	@sh scripts/install-system.sh nginx wrk
+	$(PY) -m bench.decision $(ARGS)
+
+lock: ## resolve requirements/*.txt again from pyproject.toml (needs a package index)
+	@PYTHON="$(PYTHON)" sh scripts/lock.sh
+
+clean: ## remove everything that was made here
+	rm -rf $(VENV) .venv-lock .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist
+	find src tests bench scripts examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

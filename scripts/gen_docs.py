@@ -1,0 +1,48 @@
+"""Writes the pages under docs/ that the code knows better than we do (`make docs`), or says which of them are stale
+(`--check`). A page is one entry in `PAGES`: its path and the function that returns its whole text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PAGES: Mapping[str, Callable[[], str]] = {}
+
+
+def stale(pages: Mapping[str, Callable[[], str]], root: Path) -> list[str]:
+    """Return the paths whose file is absent or differs from what the code says now."""
+    return [
+        path
+        for path, render in pages.items()
+        if not (root / path).is_file() or (root / path).read_text(encoding="utf-8") != render()
+    ]
+
+
+def write(pages: Mapping[str, Callable[[], str]], root: Path) -> list[str]:
+    """Write the pages that changed, and return their paths."""
+    changed = stale(pages, root)
+    for path in changed:
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(pages[path](), encoding="utf-8")
+    return changed
+
+
+def main(arguments: list[str]) -> int:
+    """Write, or with `--check` only look."""
+    if "--check" in arguments:
+        old = stale(PAGES, ROOT)
+        for path in old:
+            print(f"{path}: not what the code says; run `make docs`", file=sys.stderr)
+        print(f"generated pages: {len(PAGES) - len(old)} of {len(PAGES)} up to date")
+        return 1 if old else 0
+    for path in write(PAGES, ROOT):
+        print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

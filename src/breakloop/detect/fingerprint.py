@@ -1,0 +1,34 @@
+"""Keyed 128-bit fingerprints (SPEC 7): they tell equal requests apart from different ones, and reveal nothing.
+
+Large texts are first reduced by xxh3 (0.4 us for 20 KB, blake2b needs 29), then the short rest is hashed with the
+key. Somebody who makes xxh3 collide makes only requests of his own look equal: caller and agent stand outside it.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import xxhash
+
+_SEPARATOR = "\x00"
+
+
+class Fingerprinter:
+    """Makes fingerprints with one secret; a fleet that shares the secret agrees on them."""
+
+    __slots__ = ("_keyed",)
+
+    def __init__(self, secret: bytes) -> None:
+        self._keyed = blake2b(digest_size=16, key=secret[:64], person=b"breakloop-fp")
+
+    def digest(self, parts: list[str], matter: bytes = b"") -> str:
+        """Return 32 hex digits for `parts` in their order and `matter`, which may be large."""
+        text = _SEPARATOR.join(parts)
+        if text.count(_SEPARATOR) != len(parts) - 1:
+            # A part holds the separator: length prefixes keep ("a\0b", "c") and ("a", "b\0c") apart.
+            text = _SEPARATOR + "".join(f"{len(part)}{_SEPARATOR}{part}" for part in parts)
+        state = self._keyed.copy()
+        state.update(text.encode("utf-8", "surrogatepass"))
+        if matter:
+            state.update(xxhash.xxh3_128_digest(matter))
+        return state.hexdigest()

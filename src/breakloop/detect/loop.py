@@ -1,0 +1,107 @@
+"""One compiled `loop_detection` block: counts a fingerprint, and says what follows when it comes too often."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from breakloop.detect.allow import AllowList, Identity
+from breakloop.model.call import Call
+from breakloop.model.verdict import Loop
+from breakloop.state.keys import part
+from breakloop.state.ops import Repeat, Repeated, RepeatSpec
+
+EXPECT_REPEATS_HEADER = "x-breakloop-expect-repeats"
+EXPECT_REPEATS_MAX = 10_000
+DELAY_STEP_MS = 100
+DELAY_MAX_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTerms:
+    """The fixed part of a detector: whose it is and what it does."""
+
+    kind: str  # "exact" or "tail"
+    policy: str
+    index: int  # which block of the policy, because two may count the same fingerprint differently
+    action: str
+    status: int
+    expects: frozenset[str]  # callers whose `X-Breakloop-Expect-Repeats` is believed
+    allow: AllowList | None
+
+
+class LoopDetector:
+    """Plans one `Repeat` a call; `found` turns its result into what the client is told."""
+
+    __slots__ = ("_fingerprint", "_key", "_who", "spec", "terms")
+
+    def __init__(
+        self,
+        terms: LoopTerms,
+        spec: RepeatSpec,
+        fingerprint: Callable[[Call], str | None],
+        who: Identity,
+    ) -> None:
+        self.terms = terms
+        self.spec = spec
+        self._fingerprint = fingerprint
+        self._who = who
+        family = "ld" if terms.kind == "exact" else "cnt"
+        self._key = (f"{family}:", f":{part(terms.policy)}:{terms.index}:")
+
+    def plan(self, call: Call, project: str, group: int, now: float) -> Repeat | None:
+        """Return the count to make, or None when this detector has nothing to say about the call."""
+        fingerprint = self._fingerprint(call)
+        if fingerprint is None:
+            return None
+        terms = self.terms
+        if terms.allow is not None and terms.allow.covers(call, fingerprint, self._who, now):
+            return None
+        limit = self._expected(call) if terms.expects else -1
+        family, middle = self._key
+        key = f"shadow:{family}{project}{middle}{fingerprint}" if group else f"{family}{project}{middle}{fingerprint}"
+        return Repeat(self.spec, key, self, group, limit)
+
+    def found(self, op: Repeat, result: Repeated) -> Loop:
+        """Return what a tripped count means."""
+        action = self.terms.action
+        fingerprint = op.key[-32:]
+        span_s = math.ceil(result.span_s)
+        sent = f"identical request sent {result.hits} times in {span_s} seconds"
+        evidence = sent if self.terms.kind == "exact" else f"same last messages sent {result.hits} times in {span_s} s"
+        return Loop(
+            kind=self.terms.kind,
+            fingerprint=fingerprint,
+            hit_count=result.hits,
+            window_s=math.ceil(self.spec.window_s),
+            cooldown_s=math.ceil(result.wait_s),
+            action=action,
+            fresh=result.fresh,
+            message=self._message(sent, result),
+            evidence=evidence,
+        )
+
+    def _message(self, sent: str, result: Repeated) -> str:
+        return (
+            f"Blocked: {sent}. This usually indicates an agent retry loop, infinite recursion, or misconfigured "
+            f"automation. Do not send it again: change the request, work with the answers you have, or stop. "
+            f"It stays blocked for {math.ceil(result.wait_s)} seconds."
+        )
+
+    def note(self, loop: Loop) -> str:
+        """Return the sentence for a model that is steered and not stopped."""
+        return (
+            f"You have sent the same request {loop.hit_count} times without progress. "
+            "Change course, use what you already have, or finish."
+        )
+
+    def delay_ms(self, count: int) -> int:
+        """Return how long a throttled request waits: 100 ms a repeat, at most 30 s."""
+        return min(count * DELAY_STEP_MS, DELAY_MAX_MS)
+
+    def _expected(self, call: Call) -> int:
+        value = call.headers.get(EXPECT_REPEATS_HEADER)
+        if value is None or not value.isdigit() or self._who.caller(call) not in self.terms.expects:
+            return -1
+        return max(self.spec.limit, min(int(value[:8]), EXPECT_REPEATS_MAX))

@@ -1,0 +1,52 @@
+"""`similarity: tail` (SPEC LD-2): the same caller, agent, model and last messages, however long the history grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from breakloop.detect.fingerprint import Fingerprinter
+from breakloop.model.call import Call, Chat
+
+Text = Callable[[Call], str]
+
+
+def folded(text: str) -> str:
+    """Return `text` trimmed, with white space and case folded."""
+    return " ".join(text.split()).casefold()
+
+
+class TailFingerprint:
+    """Reads the last messages of an LLM request: role, text, tool calls and results, never their ids."""
+
+    __slots__ = ("_agent", "_caller", "_chat", "_fingerprinter", "_messages")
+
+    def __init__(
+        self,
+        fingerprinter: Fingerprinter,
+        *,
+        caller: Text,
+        agent: Text,
+        chat: Callable[[Call], Chat | None],
+        messages: int,
+    ) -> None:
+        self._fingerprinter = fingerprinter
+        self._caller = caller
+        self._agent = agent
+        self._chat = chat
+        self._messages = messages
+
+    def __call__(self, call: Call) -> str | None:
+        """Return the fingerprint, or None when this is no LLM request (or its body was not shown to us)."""
+        chat = self._chat(call)
+        if chat is None:
+            return None
+        matter: list[str] = []
+        for message in chat.tail[-self._messages :]:
+            matter.append(message.role)
+            matter.append(folded(message.text))
+            for made in message.calls:
+                matter.append(made.name)
+                matter.append(folded(made.arguments))
+            matter.append("\x00")  # ends a message, so that calls and further messages are not confused
+        parts = [self._caller(call), self._agent(call), chat.model]
+        return self._fingerprinter.digest(parts, "\x1f".join(matter).encode("utf-8", "surrogatepass"))

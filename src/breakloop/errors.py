@@ -1,0 +1,58 @@
+"""The error tree. A denial is a value (`model.verdict.Verdict`), never an exception, inside the engine.
+
+    BreakloopError
+    |-- BundleError        a policy bundle that was refused whole; carries every `Problem` found
+    |-- SettingsError      a wrong setting, with the name of the setting and where it came from
+    |-- StateError         the store could not do what it was asked; callers decide on local state or allow
+    `-- RequestError       a request that cannot be judged as sent (bad path, bad framing); carries a status
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class BreakloopError(Exception):
+    """Every error that breakloop raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a bundle or settings file, located so that a person can go there."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        """`file:line:column: path: message (hint)`, the form editors and terminals link."""
+        where = f"{self.file}:{self.line}:{self.column}: "
+        what = f"{self.path}: {self.message}" if self.path else self.message
+        return where + what + (f" ({self.hint})" if self.hint else "")
+
+
+class BundleError(BreakloopError):
+    """A bundle that was refused; nothing of it was applied."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class SettingsError(BreakloopError):
+    """A setting with an unusable value."""
+
+
+class StateError(BreakloopError):
+    """The store failed; nothing was charged as far as is known."""
+
+
+class RequestError(BreakloopError):
+    """A request that cannot be judged as it was sent."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status

@@ -1,0 +1,145 @@
+"""The decision service (SPEC D-3, D-5): `/v1/decision*` for gateways that ask before they forward, and the health
+endpoints. Makes a `Call`, asks the engine, renders the verdict; forwarding is the gateway's own business."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from breakloop.engine import Engine
+from breakloop.errors import RequestError
+from breakloop.gateway.answers import Answers
+from breakloop.gateway.debug import DebugSessions
+from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.original import ENVOY, envoy_call, nginx_call, original_call
+from breakloop.model.call import Call
+from breakloop.model.verdict import Verdict
+from breakloop.policy.descriptors import Descriptors
+from breakloop.wire import denial
+
+_JSON = b"Content-Type: application/json\r\n"
+_PROBLEM = b"Content-Type: application/problem+json\r\n"
+_DECISION_METHODS = frozenset({"POST", "GET", "HEAD"})
+_NOT_FOUND = b'{"detail":{"error":"not_found","message":"Not a path of the decision service; see /v1/decision."}}'
+
+
+class DecisionDoor:
+    """A `Handler` for the server: one request in, one reply out."""
+
+    __slots__ = (
+        "_answers",
+        "_debug",
+        "_descriptors",
+        "_engine",
+        "_next_id",
+        "_ready",
+        "_routes",
+        "_run_id",
+        "_status_field",
+    )
+
+    def __init__(  # noqa: PLR0913 - put together once, by name
+        self,
+        engine: Engine,
+        descriptors: Descriptors,
+        answers: Answers,
+        *,
+        ready: Callable[[], tuple[int, dict[str, object]]],
+        run_id: str,
+        header_prefix: str,
+        debug: DebugSessions | None = None,
+    ) -> None:
+        self._engine = engine
+        self._descriptors = descriptors
+        self._answers = answers
+        self._ready = ready
+        self._debug = debug
+        self._run_id = run_id
+        self._next_id = 0
+        self._status_field = f"{header_prefix}Status: ", f"{header_prefix}Body: "
+        self._routes: dict[bytes, Callable[[Request], Reply]] = {
+            b"/v1/decision": self._generic,
+            b"/v1/decision/nginx": self._nginx,
+            b"/livez": self._livez,
+            b"/readyz": self._readyz,
+        }
+        if debug is not None:
+            self._routes[b"/v1/debug/session"] = debug.open
+            self._routes[b"/v1/debug/logout"] = debug.close
+
+    def __call__(self, request: Request) -> Reply:
+        """Answer one request."""
+        target = request.target
+        route = self._routes.get(target)
+        if route is None:
+            path = target.partition(b"?")[0]
+            route = self._routes.get(path)
+            if route is None:
+                if path.startswith(ENVOY + b"/"):
+                    return self._decide(request, envoy_call)
+                return Reply(404, _JSON, _NOT_FOUND, 0.0)
+        return route(request)
+
+    def _generic(self, request: Request) -> Reply:
+        if request.method not in _DECISION_METHODS:
+            return Reply(405, b"Allow: GET, HEAD, POST\r\n", b"", 0.0)
+        return self._decide(request, original_call)
+
+    def _nginx(self, request: Request) -> Reply:
+        """nginx turns every refusal but 401 and 403 into a 500, and drops its body: both travel in header fields."""
+        reply = self._decide(request, nginx_call)
+        if reply.status != 200:  # noqa: PLR2004
+            status, body = self._status_field
+            reply.head += f"{status}{reply.status}\r\n{body}{reply.body.decode('ascii')}\r\n".encode("ascii")
+            reply.status = 403
+        return reply
+
+    def _decide(self, request: Request, read: Callable[[Request, str], Call]) -> Reply:
+        number = self._next_id
+        self._next_id = number + 1
+        request_id = f"{self._run_id}{number:x}"
+        try:
+            call = read(request, request_id)
+        except RequestError as error:
+            return _bad(error)
+        if self._debug is not None and self._debug.holds(request):
+            return self._decide_in_debug(request, call)
+        verdict = self._engine.decide(call)
+        if verdict.allowed:
+            return Reply(200, self._answers.allowed(verdict, request_id), b"", verdict.delay_ms / 1000)
+        return self._denied(request, call, verdict)
+
+    def _denied(self, request: Request, call: Call, verdict: Verdict) -> Reply:
+        head = self._answers.denied(verdict, call.request_id, self._descriptors.caller(call))
+        if denial.PROBLEM.encode() in request.headers.get("accept", b""):
+            return Reply(verdict.status, head + _PROBLEM, denial.problem(verdict), 0.0)
+        chat = self._descriptors.chat(call)
+        return Reply(verdict.status, head + _JSON, denial.body(verdict, chat.dialect if chat else ""), 0.0)
+
+    def _decide_in_debug(self, request: Request, call: Call) -> Reply:
+        assert self._debug is not None  # noqa: S101 - only called with one
+        started = perf_counter_ns()
+        verdict = self._engine.decide(call)
+        latency_us = (perf_counter_ns() - started) // 1000
+        bundle = self._engine.bundle
+        matched = bundle.routes.match(call.host, call.method, call.path) if bundle else []
+        fields = self._debug.fields(call, verdict, matched, latency_us)
+        if verdict.allowed:
+            head = self._answers.allowed(verdict, call.request_id) + fields
+            return Reply(200, head, b"", verdict.delay_ms / 1000)
+        reply = self._denied(request, call, verdict)
+        reply.head += fields
+        return reply
+
+    def _livez(self, _request: Request) -> Reply:
+        return Reply(200, _JSON, b'{"status":"ok"}', 0.0)
+
+    def _readyz(self, _request: Request) -> Reply:
+        status, content = self._ready()
+        return Reply(status, _JSON, json.dumps(content, separators=(",", ":")).encode(), 0.0)
+
+
+def _bad(error: RequestError) -> Reply:
+    content = {"detail": {"error": "bad_request", "message": str(error)}}
+    return Reply(error.status, _JSON, json.dumps(content, separators=(",", ":")).encode("ascii"), 0.0)

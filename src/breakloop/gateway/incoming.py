@@ -1,0 +1,119 @@
+"""The receiving side of one connection: bytes in any pieces, complete requests out, one at a time when asked for.
+
+Requests that a client sends ahead stay bytes until it is their turn, so there is no queue of parsed ones and the
+parser never runs past the request being read. Refusals are raised; answering them is `connection`'s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from breakloop.errors import RequestError
+from breakloop.gateway.body import reader_for
+from breakloop.gateway.head import early_refusal
+
+if TYPE_CHECKING:
+    from breakloop.gateway.body import BodyReader
+    from breakloop.gateway.head import HeadParser, Limits, Request
+
+
+class Collecting:
+    """A request whose body is being collected."""
+
+    __slots__ = ("content", "reader", "request")
+
+    def __init__(self, request: Request, limits: Limits) -> None:
+        self.request = request
+        self.content = bytearray()  # and not a list of pieces: those of one byte would take 40 times their size
+        self.reader: BodyReader = reader_for(request.length, limits, self.content.extend)
+
+
+class Incoming:
+    """The unread bytes of a connection and the request that they begin with."""
+
+    __slots__ = ("_at", "_buffer", "_heads", "_limits", "_scanned", "body", "continue_due")
+
+    def __init__(self, heads: HeadParser, limits: Limits) -> None:
+        self._heads = heads
+        self._limits = limits
+        self._buffer: bytes | bytearray = b""
+        self._at = 0  # what comes before is used up
+        self._scanned = 0  # how far the head at `_at` is known to be incomplete
+        self.body: Collecting | None = None
+        self.continue_due = False  # the client holds its body back until it is told to go on
+
+    def __len__(self) -> int:
+        return len(self._buffer) - self._at
+
+    def push(self, data: bytes) -> None:
+        """Add what was received."""
+        if not self._buffer:
+            self._buffer = data
+            return
+        if isinstance(self._buffer, bytes):
+            self._buffer = bytearray(self._buffer)  # grows in place: many small pieces must not be copied each time
+        self._buffer += data
+
+    def next(self, peer: str) -> Request | None:
+        """Take the next request out if it is complete. Raises `RequestError` at the first fault in the stream."""
+        if self.body is not None:
+            return self._read_body(self.body)
+        if self._at == len(self._buffer):
+            return None
+        head = self._take_head()
+        if head is None:
+            return None
+        try:
+            request = self._heads.parse(head, peer)
+        except RequestError as error:
+            raise early_refusal(head, 0, len(head), 0, self._limits) or error from None
+        return self._open_body(request) if request.length else request
+
+    def compact(self) -> None:
+        """Give up the used part of the buffer; once per turn and not per request, for it copies the rest."""
+        if self._at:
+            self._buffer = self._buffer[self._at :]
+            self._scanned = max(0, self._scanned - self._at)
+            self._at = 0
+
+    def clear(self) -> None:
+        """Give up everything."""
+        self._buffer = b""
+        self._at = self._scanned = 0
+        self.body = None
+
+    def _take_head(self) -> bytes | None:
+        buffer, at = self._buffer, self._at
+        end = buffer.find(b"\r\n\r\n", max(at, self._scanned - 3))
+        stop = len(buffer) if end < 0 else end + 4
+        if end < 0 or stop - at > self._limits.head_bytes:
+            refusal = early_refusal(buffer, at, stop, self._scanned, self._limits)
+            if refusal:
+                raise refusal
+            self._scanned = stop
+            return None
+        self._at = stop
+        self._scanned = 0
+        return bytes(buffer[at:stop])
+
+    def _open_body(self, request: Request) -> Request | None:
+        """The head is accepted: here is decided what becomes of the body. Every body is collected so far."""
+        if request.length > self._limits.body_bytes:
+            raise RequestError(413, "request body too large")
+        stop = self._at + request.length
+        if request.length > 0 and stop <= len(self._buffer):  # usually it came along with its head
+            request.body = bytes(self._buffer[self._at : stop])
+            self._at = stop
+            return request
+        self.body = Collecting(request, self._limits)
+        self.continue_due = request.expects_continue
+        return self._read_body(self.body)
+
+    def _read_body(self, body: Collecting) -> Request | None:
+        self._at = body.reader.feed(self._buffer, self._at)
+        if not body.reader.done:
+            return None
+        body.request.body = bytes(body.content)
+        self.body = None
+        self.continue_due = False
+        return body.request

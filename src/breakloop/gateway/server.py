@@ -1,0 +1,113 @@
+"""Listening, the one sweep per second that enforces every time limit, and shutting down without losing replies."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING
+
+from breakloop.clock import SystemClock
+from breakloop.gateway.connection import Connection
+from breakloop.gateway.head import Limits
+from breakloop.gateway.hub import Hub
+
+if TYPE_CHECKING:
+    from breakloop.clock import Clock
+    from breakloop.gateway.head import Handler
+    from breakloop.gateway.hub import Member
+
+_SWEEP_S = 1.0
+_BACKLOG = 1024
+
+
+class ListenError(OSError):
+    """The address cannot be listened on; the message says which and why."""
+
+
+class Server(Hub):
+    """The data plane's server. Its counters are plain integers, see `Hub`. Make it inside a running loop."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: Limits | None = None,
+        *,
+        clock: Clock | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(handler, limits or Limits(), loop or asyncio.get_running_loop())
+        self._clock = clock or SystemClock()
+        self._listeners: list[asyncio.AbstractServer] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Future[None] | None = None
+        self.lines.renew(self._clock.now())
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None) -> int:
+        """Listen on an address, or on a socket that is bound already; returns the port (0 for a Unix socket)."""
+        listener = await (self._listen(host, port) if sock is None else self._adopt(sock))
+        self._listeners.append(listener)
+        if self._timer is None:
+            self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
+        name = listener.sockets[0].getsockname()
+        return int(name[1]) if isinstance(name, tuple) else 0
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        # Without SO_REUSEPORT: a second instance must fail here and not silently take half of the traffic.
+        try:
+            return await self.loop.create_server(self._connect, host, port, backlog=_BACKLOG, reuse_port=False)
+        except OSError as error:
+            why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            raise ListenError(error.errno, f"cannot listen on {host}:{port}: {why}") from error
+
+    async def _adopt(self, sock: socket.socket) -> asyncio.Server:
+        sock.setblocking(False)
+        if sock.family == socket.AF_UNIX:
+            return await self.loop.create_unix_server(self._connect, sock=sock, backlog=_BACKLOG)
+        return await self.loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
+
+    def _connect(self) -> Connection:
+        return Connection(self)
+
+    def _on_timer(self) -> None:
+        self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """One second has passed: renew the Date line and end what takes too long."""
+        self.tick += 1
+        self.lines.renew(self._clock.now())
+        for connection in tuple(self.live):
+            connection.expire()
+
+    def gone(self, connection: Member) -> None:
+        """Forget a closed connection, and let `stop` know when it was the last."""
+        super().gone(connection)
+        if not self.live and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def stop(self, grace_s: float = 10.0) -> int:
+        """Stop accepting, let running requests finish for up to `grace_s`, close; returns how many were cut off."""
+        self.draining = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in tuple(self.live):
+            connection.drain()
+        await self._wait_until_empty(grace_s)
+        left = tuple(self.live)
+        for connection in left:
+            connection.cut()
+        await self._wait_until_empty(min(grace_s, 1.0))
+        for connection in tuple(self.live):
+            connection.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for listener in self._listeners:
+            await listener.wait_closed()
+        return len(left)
+
+    async def _wait_until_empty(self, timeout_s: float) -> None:
+        if self.live:
+            self._empty = self.loop.create_future()
+            await asyncio.wait((self._empty,), timeout=timeout_s)

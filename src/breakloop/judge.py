@@ -1,0 +1,155 @@
+"""Results of a commit -> `Verdict` (SPEC E-1 to E-6): the first enforced denial decides; warnings, throttles and the
+tightest limit are gathered; what shadow policies found is set aside and never reaches the client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from breakloop.detect.loop import DELAY_MAX_MS, LoopDetector
+from breakloop.model.call import Call
+from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event, Publish
+from breakloop.model.verdict import Loop, Shadowed, Verdict
+from breakloop.policy.compiled import Rule
+from breakloop.state.ops import ENFORCED, Bucket, Committed, Op, Repeat, Repeated
+
+
+class Judge:
+    """Turns results into a verdict and events."""
+
+    __slots__ = ("_publish",)
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+
+    def verdict(self, call: Call, ops: Sequence[Op], done: Committed, now: float) -> Verdict:
+        """Return the verdict on a call whose operations were committed."""
+        verdict = Verdict()
+        tightest = 2.0
+        limiting: tuple[Bucket, float] | None = None
+        shadow: list[Shadowed] | None = None
+        for op, result in zip(ops, done.results, strict=True):
+            if type(op) is Bucket:
+                if type(result) is not float:
+                    continue  # not looked at: its group was denied before
+                if result >= 0.0:
+                    if op.group == ENFORCED:
+                        share = result / op.spec.burst
+                        if share < tightest:
+                            tightest = share
+                            limiting = (op, result)
+                    continue
+            elif type(op) is Repeat:
+                if type(result) is not Repeated or not result.tripped:
+                    continue
+                self._tripped(call, op, result, verdict, now)
+            if op.group != ENFORCED:
+                shadow = shadow or []
+                shadow.append(_shadowed(op))
+        if done.denied_at >= 0:
+            self._deny(call, ops[done.denied_at], done, verdict, now)
+        elif limiting is not None:
+            bucket, left = limiting
+            rule: Rule = bucket.owner
+            verdict.policy, verdict.rule = rule.policy, rule.name
+            verdict.limit = rule.limiter.limit(rule.policy, bucket, left)
+        if shadow is not None:
+            verdict.shadow = tuple(shadow)
+            self._tell_shadow(call, verdict, now)
+        return verdict
+
+    def _tripped(self, call: Call, op: Repeat, result: Repeated, verdict: Verdict, now: float) -> None:
+        """A loop was seen. Warn, steer and throttle leave their mark and go on; a denial is `_deny`'s."""
+        detector: LoopDetector = op.owner
+        loop = detector.found(op, result)
+        if result.fresh:
+            data = _loop_data(detector, loop, shadow=op.group != ENFORCED)
+            self._publish(Event(LOOP_DETECTED, now, data, request_id=call.request_id))
+        if op.group != ENFORCED or op.spec.denies:
+            return
+        if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
+            verdict.loop = loop
+        verdict.warning = "loop_detected"
+        if loop.action == "throttle":
+            verdict.delay_ms = min(max(verdict.delay_ms, detector.delay_ms(result.hits)), DELAY_MAX_MS)
+        elif loop.action == "steer":
+            verdict.note = detector.note(loop)
+
+    def _deny(self, call: Call, op: Op, done: Committed, verdict: Verdict, now: float) -> None:
+        verdict.allowed = False
+        verdict.delay_ms, verdict.warning, verdict.note, verdict.loop = 0, "", "", None
+        result = done.results[done.denied_at]
+        if type(op) is Repeat and type(result) is Repeated:
+            _deny_loop(op, result, verdict)
+        elif type(op) is Bucket and type(result) is float:
+            _deny_bucket(op, result, verdict)
+            data = {"policy": verdict.policy, "rule": verdict.rule, "reason": verdict.reason}
+            self._publish(Event(LIMIT_EXCEEDED, now, data, request_id=call.request_id))
+        else:
+            _deny_missing(call, op, verdict)
+
+    def _tell_shadow(self, call: Call, verdict: Verdict, now: float) -> None:
+        for found in verdict.shadow:
+            if found.action == "deny":
+                data = {"policy": found.policy, "rule": found.rule, "reason": found.reason}
+                self._publish(Event(SHADOW_WOULD_REJECT, now, data, request_id=call.request_id))
+
+
+def _deny_loop(op: Repeat, result: Repeated, verdict: Verdict) -> None:
+    detector: LoopDetector = op.owner
+    loop = detector.found(op, result)
+    verdict.reason = "loop_detected"
+    verdict.status = detector.terms.status
+    verdict.policy, verdict.rule = detector.terms.policy, f"loop_detection[{detector.terms.index}]"
+    verdict.loop = loop
+    verdict.message = loop.message
+    verdict.retry_after_s = loop.cooldown_s
+    verdict.never = True  # an SDK that retries by itself only feeds the loop
+
+
+def _deny_bucket(op: Bucket, left: float, verdict: Verdict) -> None:
+    rule: Rule = op.owner
+    verdict.reason = rule.limiter.reason
+    verdict.status = rule.status
+    verdict.policy, verdict.rule = rule.policy, rule.name
+    verdict.retry_after_s = rule.limiter.retry_after_s(op, left)
+    verdict.retry_jitter = True
+    limit = rule.limiter.limit(rule.policy, op, left)
+    # For whoever is denied, the time that matters is when his own request would pass.
+    verdict.limit = limit if verdict.retry_after_s is None else limit._replace(reset_s=verdict.retry_after_s)
+    if verdict.retry_after_s is None:
+        verdict.never = True
+        verdict.message = f"This request costs {op.cost:g}, more than the bucket holds ({op.spec.burst:g})."
+    else:
+        verdict.message = f"Rate limit exceeded: {op.spec.rate:g} a second, burst {op.spec.burst:g}."
+
+
+def _deny_missing(call: Call, op: Op, verdict: Verdict) -> None:
+    rule: Rule = op.owner
+    verdict.reason = "missing_descriptor"
+    verdict.status = rule.status
+    verdict.policy, verdict.rule = rule.policy, rule.name
+    verdict.never = True
+    verdict.message = f"The request lacks {', '.join(rule.missing_keys(call))}, which this limit counts by."
+
+
+def _shadowed(op: Op) -> Shadowed:
+    if type(op) is Repeat:
+        detector: LoopDetector = op.owner
+        terms = detector.terms
+        action = "deny" if op.spec.denies else terms.action
+        return Shadowed(terms.policy, f"loop_detection[{terms.index}]", "loop_detected", action)
+    rule: Rule = op.owner
+    reason = rule.limiter.reason if type(op) is Bucket else "missing_descriptor"
+    return Shadowed(rule.policy, rule.name, reason, "deny")
+
+
+def _loop_data(detector: LoopDetector, loop: Loop, *, shadow: bool) -> dict[str, object]:
+    return {
+        "fingerprint": loop.fingerprint,
+        "hit_count": loop.hit_count,
+        "cooldown_seconds": loop.cooldown_s,
+        "kind": loop.kind,
+        "action": loop.action,
+        "policy": detector.terms.policy,
+        "shadow": shadow,
+    }

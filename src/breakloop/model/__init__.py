@@ -1,0 +1,1 @@
+"""The nouns: call, verdict. Slotted, standard library only, no behaviour beyond reading themselves."""

@@ -1,0 +1,108 @@
+"""`Call`: one request being judged, as every door hands it to the engine. Parsing bytes into it is the door's and
+`wire`'s work; who sent it (caller, agent, claims) is worked out on demand by `policy.descriptors` and kept here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the model made: its name and its arguments as sent (a JSON text in OpenAI's dialect)."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation, flattened: list contents are joined, media stand as `<type:digest>`."""
+
+    role: str
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What an LLM request says, as far as judging it needs: `tail` holds the last messages only, oldest first."""
+
+    dialect: str
+    model: str
+    tail: tuple[Message, ...]
+    message_count: int
+    stream: bool = False
+    max_tokens: int | None = None
+    fallback: str = ""  # how it had to be decoded: "" typed, "tolerant" for BOM, lone surrogates, odd types
+
+
+class Call:
+    """One request. Made by a door; the underscored-by-convention cache slots at the end belong to their readers.
+
+    A plain slotted class and not a frozen dataclass, because one is made per request (a frozen one costs 3 us).
+    """
+
+    __slots__ = (
+        "agent_cache",
+        "body",
+        "body_unseen",
+        "caller_cache",
+        "chat_cache",
+        "claims_cache",
+        "headers",
+        "host",
+        "ip_cache",
+        "method",
+        "path",
+        "path_agent",
+        "peer",
+        "query",
+        "query_cache",
+        "repeated",
+        "request_id",
+        "upstream",
+        "verified",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        *,
+        host: str = "",
+        query: str = "",
+        headers: Mapping[str, bytes] | None = None,
+        peer: str = "",
+        body: bytes = b"",
+        body_unseen: bool = False,
+        request_id: str = "",
+        path_agent: str = "",
+        upstream: str = "",
+        repeated: tuple[tuple[str, bytes], ...] = (),
+    ) -> None:
+        self.method = method
+        self.path = path  # normalised (SPEC R-3); the original is the door's to forward
+        self.host = host  # lower case, without port and trailing dot
+        self.query = query  # raw, without the question mark
+        self.headers: Mapping[str, bytes] = headers if headers is not None else {}  # canonical name -> first value
+        self.repeated = repeated  # further values of header fields that came more than once, in order
+        self.peer = peer
+        self.body = body
+        self.body_unseen = body_unseen  # there is a body, but the gateway in front did not send it to us
+        self.request_id = request_id
+        self.path_agent = path_agent  # from /agents/{agent}/...
+        self.upstream = upstream
+        # Caches, filled on first use: None means "not looked at yet".
+        self.chat_cache: Chat | bool | None = None  # False: looked, and it is not an LLM request
+        self.claims_cache: Mapping[str, object] | None = None
+        self.caller_cache: str | None = None
+        self.agent_cache: str | None = None
+        self.ip_cache: str | None = None
+        self.query_cache: dict[str, list[str]] | None = None
+        self.verified = False  # claims_cache came from a token whose signature was checked
+
+    def header(self, name: str) -> str | None:
+        """Return the first value of a header field by its canonical name (lower case, `-`), or None."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")

@@ -1,0 +1,234 @@
+"""The request context (SPEC C-6, C-7): names such as `header:x-team` or `agent:id`, turned once per bundle into getters
+that cost a lookup per request. What a request *is* gets worked out by the neighbours (`jwt`, `client_ip`, `identity`,
+`geo`, `user_agent`, `wire`); this file only puts names to it. Empty values are missing values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from breakloop.clock import Clock
+from breakloop.model.call import Call, Chat
+from breakloop.policy import identity, query
+from breakloop.policy.client_ip import ClientIp
+from breakloop.policy.descriptor_names import fault
+from breakloop.policy.geo import HEADERS, Geo
+from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
+from breakloop.policy.query import query_for_fingerprint
+from breakloop.policy.user_agent import UserAgents
+from breakloop.wire import openai_chat
+
+Getter = Callable[[Call], str | None]
+
+__all__ = ["ContextSettings", "Descriptors", "Getter", "canonical_header", "query_for_fingerprint"]
+
+_TAIL_DEFAULT: Final = 3
+_IDENTITY_ENCODING: Final = b"identity"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """Plain values handed down from the settings."""
+
+    secret: bytes = b""
+    trusted_proxies: tuple[str, ...] = ()
+    project: str = "default"
+    project_descriptor: str = ""
+    jwt: JwtKeys | None = None
+    geo_file: str = ""
+
+
+def canonical_header(name: str) -> str:
+    """Return the one spelling of a header name: lower case, with hyphens (SPEC C-2)."""
+    return name.strip().lower().replace("_", "-")
+
+
+class Descriptors:
+    """Everything that can be asked about a call; answers that cost something are kept on the call."""
+
+    __slots__ = (
+        "_addresses",
+        "_digests",
+        "_fixed",
+        "_geo",
+        "_project",
+        "_project_getter",
+        "_user_agents",
+        "tail_messages",
+        "tokens",
+    )
+
+    def __init__(self, settings: ContextSettings, clock: Clock) -> None:
+        self.tokens = Tokens(settings.jwt, clock)
+        self._addresses = ClientIp(settings.trusted_proxies)
+        self._digests = identity.Digests(settings.secret)
+        self._geo = Geo(self._addresses, settings.geo_file)
+        self._user_agents = UserAgents()
+        self.tail_messages = _TAIL_DEFAULT  # `chat` decodes so many; a bundle raises it to what its detectors read
+        self._fixed = self._fixed_getters()
+        self._project = settings.project
+        self._project_getter = self._project_source(settings.project_descriptor)
+
+    def getter(self, name: str) -> Getter:
+        """Return the function that reads descriptor `name` from a call; ValueError for a name that is none."""
+        wrong = fault(name)
+        if wrong is not None:
+            raise ValueError(wrong[0])
+        kind, _, rest = name.partition(":")
+        if name in self._fixed:
+            return self._fixed[name]
+        if kind == "header":
+            return _header_getter(canonical_header(rest))
+        if kind == "query":
+            return _query_getter(rest)
+        return lambda call: claim_text(self.claims(call), rest)
+
+    def caller(self, call: Call) -> str:
+        """Return who calls: `sub:` and a verified subject, `key:` and a digest, or `ip:` and an address."""
+        known = call.caller_cache
+        if known is None:
+            known = call.caller_cache = self._find_caller(call)
+        return known
+
+    def agent(self, call: Call) -> str:
+        """Return the agent named in the path or in X-Agent-Id, else the caller."""
+        known = call.agent_cache
+        if known is None:
+            named = call.path_agent
+            if not named:
+                header = call.headers.get("x-agent-id")
+                named = header.decode("latin-1").strip() if header else ""
+            known = call.agent_cache = self._digests.bounded(named) if named else self.caller(call)
+        return known
+
+    def project(self, call: Call) -> str:
+        """Return the project: what the descriptor named in the settings says, else the setting."""
+        if self._project_getter is None:
+            return self._project
+        named = self._project_getter(call)
+        return self._digests.bounded(named) if named else self._project
+
+    def session(self, call: Call) -> str:
+        """Return the client's own session id, else one derived from how its conversation opens; "" if neither is there.
+
+        Ids are as clients chose them: keep them together with the caller, who may have picked somebody else's.
+        """
+        sent = identity.session_header(call)
+        if sent:
+            return self._digests.bounded(sent)
+        opening = openai_chat.opening(call.body) if self.chat(call) is not None else ""
+        if not opening:
+            return ""
+        parts = (self.caller(call), self.agent(call), opening)
+        return "derived:" + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
+
+    def client_ip(self, call: Call) -> str:
+        """Return the client's address (SPEC C-4)."""
+        known = call.ip_cache
+        if known is None:
+            known = call.ip_cache = self._addresses.find(call)
+        return known
+
+    def claims(self, call: Call) -> Mapping[str, object]:
+        """Return the token's claims; `call.verified` says afterwards whether they were checked."""
+        known = call.claims_cache
+        if known is None:
+            authorization = call.headers.get("authorization")
+            known = self.tokens.claims(authorization) if authorization else NO_CLAIMS
+            call.claims_cache = known
+            call.verified = self.tokens.verifies and known is not NO_CLAIMS
+        return known
+
+    def chat(self, call: Call) -> Chat | None:
+        """Return what an LLM request says, or None for anything else."""
+        known = call.chat_cache
+        if known is None:
+            known = call.chat_cache = self._read_chat(call) or False
+        return known if isinstance(known, Chat) else None
+
+    def tools(self, call: Call) -> tuple[str, ...]:
+        """Return the names of the tools that the last messages call, in order."""
+        chat = self.chat(call)
+        return tuple([made.name for message in chat.tail for made in message.calls]) if chat else ()
+
+    def key_digest(self, call: Call) -> str | None:
+        """Return the digest that stands for the API key, or None without one."""
+        key = identity.api_key(call, _query_getter("key"))
+        return self._digests.of_key(key) if key else None
+
+    def _find_caller(self, call: Call) -> str:
+        if self.tokens.verifies:
+            subject = self.claims(call).get("sub")
+            if isinstance(subject, str) and subject:
+                return "sub:" + self._digests.bounded(subject)
+        digest = self.key_digest(call)
+        return "key:" + digest if digest else "ip:" + self.client_ip(call)
+
+    def _read_chat(self, call: Call) -> Chat | None:
+        if call.method != "POST" or not call.body or not openai_chat.looks_like_chat(call.path):
+            return None
+        encoding = call.headers.get("content-encoding")
+        if encoding and encoding.strip().lower() != _IDENTITY_ENCODING:
+            return None
+        return openai_chat.read(call.body, self.tail_messages)
+
+    def _project_source(self, name: str) -> Getter | None:
+        if not name:
+            return None
+        if name == "project:id":
+            raise ValueError("the project cannot be taken from 'project:id', which is the project itself")
+        return self.getter(name)
+
+    def _fixed_getters(self) -> dict[str, Getter]:
+        getters: dict[str, Getter] = {
+            "ip:address": lambda call: self.client_ip(call) or None,
+            "ua:bot": self._bot,
+            "ua:bot_category": lambda call: self._category(call) or None,
+            "agent:id": self.agent,
+            "agent:session": lambda call: self.session(call) or None,
+            "caller:key": self.key_digest,
+            "project:id": self.project,
+            "llm:model": lambda call: chat.model or None if (chat := self.chat(call)) else None,
+            "llm:provider": lambda call: chat.dialect if (chat := self.chat(call)) else None,
+            "tool:name": self._last_tool,
+            "upstream:name": lambda call: call.upstream or None,
+        }
+        for what in HEADERS:
+            getters[f"ip:{what}"] = self._geo_getter(what)
+        return getters
+
+    def _geo_getter(self, what: str) -> Getter:
+        value = self._geo.value
+        return lambda call: value(what, call, self.client_ip(call))
+
+    def _category(self, call: Call) -> str | None:
+        raw = call.headers.get("user-agent")
+        return self._user_agents.category(raw) if raw else None
+
+    def _bot(self, call: Call) -> str | None:
+        category = self._category(call)
+        return None if category is None else "true" if category else "false"
+
+    def _last_tool(self, call: Call) -> str | None:
+        names = self.tools(call)
+        return (names[-1] or None) if names else None
+
+
+def _header_getter(name: str) -> Getter:
+    def read(call: Call) -> str | None:
+        value = call.headers.get(name)
+        return value.decode("latin-1") if value else None
+
+    return read
+
+
+def _query_getter(name: str) -> Getter:
+    def read(call: Call) -> str | None:
+        if not call.query:
+            return None
+        values = query.fields(call).get(name)
+        return (values[0] or None) if values else None
+
+    return read

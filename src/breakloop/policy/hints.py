@@ -1,0 +1,159 @@
+"""What the schema's checks found, in plain words with a hint: pydantic's list of errors -> `Finding`s. Nothing of its
+vocabulary reaches the reader. Places in the file are added later, by `policy.places`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from breakloop.policy.fields import spelled, where_it_belongs
+from breakloop.policy.places import Finding, Path
+from breakloop.policy.suggest import did_you_mean
+
+_LONGEST_VALUE = 60
+_NUMBER = re.compile(r"[-+]?[0-9][0-9_,.]*")
+# Why a bound is what it is, by field and kind of error.
+_WHY = {
+    (
+        "threshold_identical_requests",
+        "greater_than_equal",
+    ): "the Nth identical request trips; 1 would stop every request",
+    ("budget_usd_per_day", "greater_than"): "to stop an agent, set active: false",
+    ("max_hits", "greater_than_equal"): "0 switches the detector off",
+    ("loop_detection", "list_type"): "write a block like {enabled: true, ...}, or a list of blocks",
+    ("loop_detection", "too_short"): "leave loop_detection out instead",
+    ("deny_status", "greater_than_equal"): "a denial is an HTTP status from 400 to 599",
+    ("deny_status", "less_than_equal"): "a denial is an HTTP status from 400 to 599",
+    ("hosts", "too_short"): "leave hosts out to match every host",
+    ("methods", "too_short"): "leave methods out to match every method",
+    ("hosts", "list_type"): "write [example.com]",
+    ("methods", "list_type"): "write [GET, POST]",
+    ("limit_keys", "list_type"): "write [jwt:org_id], or [] for one counter for all",
+}
+
+Words = Callable[[Any, dict[str, Any]], str]
+
+
+def describe(value: Any) -> str:
+    """Name a value as its author sees it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        short = value if len(value) <= _LONGEST_VALUE else value[:_LONGEST_VALUE] + "..."
+        return f'the text "{short}"'
+    if isinstance(value, (int, float)):
+        return f"{value}"[:_LONGEST_VALUE]
+    return "a map" if isinstance(value, dict) else "a list"
+
+
+def _bound(word: str, name: str) -> Words:
+    return lambda value, ctx: f"must be {word} {_number(ctx[name])}, got {describe(value)}"
+
+
+def _kind(word: str) -> Words:
+    return lambda value, _: f"must be {word}, got {describe(value)}"
+
+
+def _choice(value: Any, ctx: dict[str, Any]) -> str:
+    words = re.findall(r"'([^']*)'", str(ctx.get("expected") or ctx.get("expected_tags")))
+    names = ", ".join(f'"{word}"' for word in words)
+    guess = did_you_mean(value, words) if isinstance(value, str) and len(words) > 1 else ""
+    said = f'"{value[:_LONGEST_VALUE]}"' if isinstance(value, str) else describe(value)
+    return f"must be {'one of ' if len(words) > 1 else ''}{names}, got {said}{guess}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:g}"
+
+
+_WORDS: dict[str, Words] = {
+    "missing": lambda _, __: "is required",
+    "int_type": _kind("a whole number"),
+    "float_type": _kind("a number"),
+    "bool_type": _kind("true or false"),
+    "string_type": _kind("text"),
+    "list_type": _kind("a list"),
+    "dict_type": _kind("a map"),
+    "model_type": _kind("a map"),
+    "datetime_type": _kind("a timestamp"),
+    "finite_number": _kind("a number with an end"),
+    "int_parsing_size": _kind("a smaller number"),
+    "greater_than": _bound("more than", "gt"),
+    "greater_than_equal": _bound("at least", "ge"),
+    "less_than_equal": _bound("at most", "le"),
+    "too_short": lambda _, __: "must not be empty",
+    "string_too_long": lambda value, ctx: f"must be at most {ctx['max_length']} characters, got {len(value)}",
+    "string_unicode": lambda _, __: "has half a character (a lone surrogate) in it",
+    "literal_error": _choice,
+    "union_tag_invalid": _choice,
+    "union_tag_not_found": lambda value, _: "is required" if value is None else f"must be text, got {describe(value)}",
+}
+
+
+def findings(errors: list[Any], data: Any, model: Any) -> list[Finding]:
+    """Turn pydantic's `errors()` for `data` against `model` into findings, one each."""
+    return [_finding(error, data, model) for error in errors]
+
+
+def _finding(error: dict[str, Any], data: Any, model: Any) -> Finding:
+    kind, loc, ctx = error["type"], tuple(error["loc"]), error.get("ctx") or {}
+    path, value, is_key = in_document(loc, data)
+    if kind == "breakloop":
+        # A check may speak of a field that is not there: then `value` is the block around it.
+        whole = isinstance(value, (dict, list)) or value is None
+        return Finding(path, ctx["message"], ctx["hint"], at_key=is_key or whole)
+    if kind == "extra_forbidden":
+        message = f'unknown field "{loc[-1]}"{where_it_belongs(model, loc[:-1], str(loc[-1]))}'
+        return Finding(path[:-1], message, at_key=True, place=path)
+    if kind == "missing":
+        return Finding(path, "is required", _WHY.get((str(path[-1]), kind), ""), at_key=True)
+    if kind.startswith("union_tag") and isinstance(value, dict):
+        chooser = "algorithm" if "_rule_kind" in str(ctx.get("discriminator")) else "similarity"
+        path, value = (*path, chooser), value.get(chooser)
+    words = _WORDS.get(kind)
+    message = words(value, ctx) if words else f"is not valid, got {describe(value)}"
+    return Finding(path, message, _hint(kind, path, value), at_key=value is None or isinstance(value, (dict, list)))
+
+
+def in_document(loc: Path, data: Any) -> tuple[Path, Any, bool]:
+    """Turn a location in the schema into (path in the document, what stands there, whether its key is meant).
+
+    Kinds of a union, and the list a single block is turned into, are in the location and not in the document.
+    """
+    path: list[str | int] = []
+    here, is_key = data, False
+    for at, part in enumerate(loc):
+        is_key = is_key or part == "[key]"
+        if isinstance(here, dict):
+            name = _as_spelled(here, part)
+            if name in here:
+                here = here[name]
+                path.append(name)
+            elif at == len(loc) - 1 and isinstance(part, str) and part != "[key]":
+                path.append(part)  # a field that is missing
+        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
+            here = here[part]
+            path.append(part)
+    return tuple(path), here, is_key
+
+
+def _as_spelled(block: dict[str, Any], part: str | int) -> str | int:
+    other = spelled(part) if isinstance(part, str) and part not in block else None
+    return other if other in block and other is not None else part
+
+
+def _hint(kind: str, path: Path, value: Any) -> str:
+    name = next((part for part in reversed(path) if isinstance(part, str)), "")
+    why = _WHY.get((name, kind), "") if path and path[-1] == name else ""
+    if why:
+        return why
+    if kind in ("int_type", "float_type") and isinstance(value, str) and _NUMBER.fullmatch(value):
+        return "write the number without quotes" if value.isdigit() else "write digits only, without quotes"
+    if kind == "bool_type" and isinstance(value, str):
+        return "write true or false, without quotes"
+    if kind == "string_type" and isinstance(value, (int, float)):
+        return "put it in quotes"
+    return ""

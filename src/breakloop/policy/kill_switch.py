@@ -1,0 +1,57 @@
+"""Kill switches (SPEC K-2): looked at before routing. Indexed by descriptor, so a thousand cost what one costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from breakloop.detect.allow import route_matches
+from breakloop.model.call import Call
+
+RETRY_AFTER_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class KillSwitch:
+    """One switch: who (`scope_key` equals `scope_value`), where (`route`), until when."""
+
+    index: int
+    scope_key: str
+    scope_value: str
+    route: str = ""
+    reason: str = ""
+    expires: float = math.inf
+
+    def retry_after_s(self, now: float) -> int:
+        """Return an hour, or less if the switch expires sooner."""
+        return max(1, math.ceil(min(RETRY_AFTER_S, self.expires - now)))
+
+
+class KillSwitches:
+    """All switches of a bundle."""
+
+    __slots__ = ("_by_key",)
+
+    def __init__(
+        self, switches: Iterable[KillSwitch], getter: Callable[[str], Callable[[Call], str | None]]
+    ) -> None:
+        grouped: dict[str, dict[str, list[KillSwitch]]] = {}
+        for switch in switches:
+            grouped.setdefault(switch.scope_key, {}).setdefault(switch.scope_value, []).append(switch)
+        self._by_key = tuple((getter(key), values) for key, values in grouped.items())
+
+    def find(self, call: Call, now: float) -> KillSwitch | None:
+        """Return the first live switch of the bundle that matches, or None."""
+        first: KillSwitch | None = None
+        for get, values in self._by_key:
+            value = get(call)
+            if value is None:
+                continue
+            for switch in values.get(value, ()):
+                if first is not None and switch.index > first.index:
+                    break
+                if switch.expires > now and (not switch.route or route_matches(switch.route, call.path)):
+                    first = switch
+                    break
+        return first

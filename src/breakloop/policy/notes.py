@@ -1,0 +1,111 @@
+"""What is valid in a bundle but may surprise its author: parts this version does not enforce yet, overrides that have
+expired, kill switches that can never fire. Notes never stop a bundle from loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from breakloop.policy import schema
+from breakloop.policy.places import Finding, Path
+
+NOT_YET = "is valid, but this version does not enforce it yet"
+
+
+def notes_for(bundle: schema.Bundle, now: float | None = None) -> list[Finding]:
+    """Return the notes on a bundle, one of a kind; what has expired is only known when `now` is given."""
+    notes = [*_not_enforced(bundle), *_doubtful(bundle)]
+    if now is not None:
+        notes += _expired(bundle, now)
+    return _one_of_a_kind(notes)
+
+
+def _one_of_a_kind(notes: list[Finding]) -> list[Finding]:
+    """Thousands of policies with the same feature make one note that says how many there are."""
+    groups: dict[tuple[str, object], list[Finding]] = {}
+    for note in notes:
+        groups.setdefault((note.message, note.path[-1] if note.path else ""), []).append(note)
+    return [_with_count(group) for group in groups.values()]
+
+
+def _with_count(group: list[Finding]) -> Finding:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    hint = f"{first.hint}; " if first.hint else ""
+    return Finding(first.path, first.message, f"{hint}and {len(group) - 1} more like it", first.at_key, first.place)
+
+
+def _not_enforced(bundle: schema.Bundle) -> Iterator[Finding]:
+    for index, policy in enumerate(bundle.policies):
+        at: Path = ("policies", index, "spec")
+        yield from _rules_not_enforced(policy.spec, at)
+        breaker = policy.spec.circuit_breaker
+        if breaker is not None and breaker.enabled:
+            yield Finding((*at, "circuit_breaker"), NOT_YET, at_key=True)
+        yield from _loops_not_enforced(policy.spec.loops, (*at, "loop_detection"))
+    yield from _loops_not_enforced(bundle.defaults.loops, ("defaults", "loop_detection"))
+    for name, agent in bundle.agents.items():
+        for field in sorted(agent.model_fields_set):
+            yield Finding(("agents", name, field), NOT_YET, at_key=True)
+
+
+def _rules_not_enforced(spec: schema.Spec, at: Path) -> Iterator[Finding]:
+    for index, rule in enumerate(spec.rules):
+        if rule.algorithm != "token_bucket":
+            yield Finding((*at, "rules", index, "algorithm"), f'"{rule.algorithm}" {NOT_YET}')
+    fallback = spec.fallback_limit
+    if fallback is not None and fallback.algorithm != "token_bucket":
+        yield Finding((*at, "fallback_limit", "algorithm"), f'"{fallback.algorithm}" {NOT_YET}')
+
+
+def _loops_not_enforced(loops: tuple[schema.AnyLoop, ...], at: Path) -> Iterator[Finding]:
+    for index, block in enumerate(loops):
+        if not block.enabled:
+            continue
+        # A single block is not in a list; its place is then found under `loop_detection` itself.
+        here: Path = (*at, index)
+        if block.similarity in ("simhash", "steps"):
+            yield Finding((*here, "similarity"), f'"{block.similarity}" {NOT_YET}')
+            continue
+        action = block.action_for("block")
+        field: Path = ("action",) if block.ladder is None else ("ladder", "block")
+        if action == "kill":
+            yield Finding((*here, *field), '"kill" acts as "reject" in this version: nothing is quarantined yet')
+        elif action == "steer":
+            yield Finding((*here, *field), '"steer" acts as "warn" in this version: requests are not changed yet')
+
+
+def _doubtful(bundle: schema.Bundle) -> Iterator[Finding]:
+    for index, policy in enumerate(bundle.policies):
+        if not policy.spec.selector.model_fields_set:
+            path = ("policies", index, "spec", "selector")
+            yield Finding(path, "is empty, so the policy is for every request", at_key=True)
+    seen: dict[tuple[str, str], list[tuple[int, schema.KillSwitch]]] = {}
+    for index, switch in enumerate(bundle.kill_switches):
+        earlier = seen.setdefault((switch.scope_key, switch.scope_value), [])
+        covering = next((other for other, before in earlier if _covers(before, switch)), None)
+        if covering is not None:
+            yield Finding(
+                ("kill_switches", index), f"can never fire: kill_switches[{covering}] already stops all of it"
+            )
+        earlier.append((index, switch))
+
+
+def _covers(first: schema.KillSwitch, second: schema.KillSwitch) -> bool:
+    if first.expires_at is not None and (second.expires_at is None or first.expires_at < second.expires_at):
+        return False
+    if first.route is None or first.route == second.route:
+        return True
+    return first.route.endswith("*") and (second.route or "").startswith(first.route[:-1])
+
+
+def _expired(bundle: schema.Bundle, now: float) -> Iterator[Finding]:
+    if bundle.expires_at is not None and bundle.expires_at.timestamp() <= now:
+        yield Finding(("expires_at",), "has passed; the bundle goes on being enforced")
+    overrides = {"global_shadow": bundle.global_shadow, "kill_switch_override": bundle.kill_switch_override}
+    for name, override in overrides.items():
+        if override and override.enabled and override.expires_at and override.expires_at.timestamp() <= now:
+            yield Finding((name, "expires_at"), f"has passed, so {name} is not active")
+    for index, switch in enumerate(bundle.kill_switches):
+        if switch.expires_at is not None and switch.expires_at.timestamp() <= now:
+            yield Finding(("kill_switches", index, "expires_at"), "has passed, so the kill switch is not active")

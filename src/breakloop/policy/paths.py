@@ -1,0 +1,107 @@
+"""Where a request is going: path, host and target in the one form that policies, kill switches and fingerprints see.
+
+Routing by that form is `policy.routes`; the door forwards the original bytes (SPEC R-3, C-1).
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from breakloop.errors import RequestError
+
+_UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+_PLAIN = _UNRESERVED + b"!$&'()*+,;=:@/"  # what RFC 3986 lets stand in a path as it is
+_ESCAPE_OR_ODD = re.compile(rb"%[0-9A-Fa-f]{2}|[^" + re.escape(_PLAIN) + rb"]")
+_ALL_PLAIN = re.compile("/[" + re.escape(_PLAIN.decode()) + "]*").fullmatch  # on text: quicker than on bytes
+_REFUSED = frozenset(b"/\\\0")
+_AGENTS = "/agents/"
+
+
+def normalise(path: str | bytes) -> str:
+    """Return the path in normal form, or raise `RequestError` (400) for one that upstreams may read in two ways.
+
+    Bytes are taken as they came over the wire; a `str` is text, whose non-ASCII characters stand for their UTF-8 bytes.
+    """
+    text = path.decode("latin-1") if isinstance(path, bytes) else path
+    if _ALL_PLAIN(text) and "//" not in text and "/." not in text:
+        return text
+    return _normalise_slowly(path if isinstance(path, bytes) else _to_bytes(path))
+
+
+def split_target(target: bytes) -> tuple[bytes, bytes]:
+    """Split a request target into path and query, neither with the question mark."""
+    path, _, query = target.partition(b"?")
+    return path, query
+
+
+def strip_agent(path: str) -> tuple[str, str]:
+    """Split a normalised `/agents/x/v1/...` into `("x", "/v1/...")`; other paths come back as `("", path)`."""
+    if not path.startswith(_AGENTS):
+        return "", path
+    agent, slash, rest = path[len(_AGENTS) :].partition("/")
+    if not agent:
+        return "", path
+    return unquote(agent), slash + rest or "/"
+
+
+def normalise_host(host: str | bytes) -> str:
+    """Lower case, port and trailing dot dropped; an IPv6 literal keeps its brackets."""
+    text = (host.decode("latin-1") if isinstance(host, bytes) else host).strip().lower()
+    if ":" in text:
+        text = _without_port(text)
+    return text.removesuffix(".")
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        address, bracket, _ = host.partition("]")
+        return address + bracket
+    name, _, port = host.rpartition(":")
+    # More than one colon without brackets is a bare IPv6 address: there is no telling its last group from a port.
+    return host if ":" in name or not (port.isdigit() or port == "") else name
+
+
+def _to_bytes(path: str) -> bytes:
+    try:
+        return path.encode()
+    except UnicodeEncodeError:
+        raise RequestError(400, "the path holds characters that are not text") from None
+
+
+def _normalise_slowly(raw: bytes) -> str:
+    if raw in (b"", b"*"):
+        return "/" if not raw else "*"
+    if raw[:1] != b"/":
+        raise RequestError(400, "the path does not begin with a slash")
+    path = _ESCAPE_OR_ODD.sub(_normal_character, raw).decode("ascii")
+    if "//" not in path and "/." not in path:
+        return path
+    return _resolve(path)
+
+
+def _normal_character(match: re.Match[bytes]) -> bytes:
+    found = match[0]
+    if len(found) == 1 and found in b"%\\#\0":
+        # A bare percent sign could complete an escape once its neighbour is decoded; some servers read a backslash as
+        # a slash, and a fragment is never sent. None of them has one meaning, so none of them passes.
+        raise RequestError(400, "the path holds a stray percent sign, backslash, number sign or NUL")
+    code = found[0] if len(found) == 1 else int(found[1:], 16)
+    if code in _REFUSED:
+        raise RequestError(400, "the path holds an encoded slash, backslash or NUL")
+    return bytes((code,)) if code in _UNRESERVED else b"%%%02X" % code
+
+
+def _resolve(path: str) -> str:
+    kept: list[str] = []
+    segments = path.split("/")
+    for segment in segments:
+        if segment == "..":
+            if kept:
+                kept.pop()
+        elif segment not in ("", "."):
+            kept.append(segment)
+    if not kept:
+        return "/"
+    ends_in_slash = segments[-1] in ("", ".", "..")
+    return "/" + "/".join(kept) + ("/" if ends_in_slash else "")

@@ -1,0 +1,114 @@
+"""Which policies apply to a request (SPEC R-1): host first, then a trie of path segments, then methods.
+
+The cost depends on the depth of the path and on how many policies match, never on how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """What a policy applies to. Without a path it applies to every path; `methods` empty means any."""
+
+    exact: str | None = None
+    prefix: str | None = None
+    methods: frozenset[str] = frozenset()
+    hosts: tuple[str, ...] = ()
+
+
+class Routed(Protocol):
+    """Anything with a place in the order of the bundle and a selector."""
+
+    @property
+    def index(self) -> int:
+        """Place in the bundle."""
+        ...
+
+    @property
+    def selector(self) -> Selector:
+        """What it applies to."""
+        ...
+
+
+T = TypeVar("T", bound=Routed)
+
+
+@dataclass(slots=True)
+class _Node(Generic[T]):
+    children: dict[str, _Node[T]] = field(default_factory=dict)
+    below: list[T] = field(default_factory=list)  # prefixes that end here: they match what goes on
+    here: list[T] = field(default_factory=list)  # exact paths, and prefixes without a final slash
+
+    def at(self, segments: Sequence[str]) -> _Node[T]:
+        node = self
+        for segment in segments:
+            node = node.children.setdefault(segment, _Node())
+        return node
+
+
+class Routes(Generic[T]):
+    """An immutable index over policies."""
+
+    __slots__ = ("_any_host", "_hosts")
+
+    def __init__(self, policies: Sequence[T]) -> None:
+        self._any_host: _Node[T] = _Node()
+        self._hosts: dict[str, _Node[T]] = {}
+        for policy in policies:
+            hosts = policy.selector.hosts
+            roots = [self._hosts.setdefault(host, _Node()) for host in hosts] if hosts else [self._any_host]
+            for root in roots:
+                _insert(root, policy)
+
+    def match(self, host: str, method: str, path: str) -> list[T]:
+        """Return the policies that apply, in the order of the bundle."""
+        segments = path.split("/")
+        del segments[0]  # what stands before the leading slash
+        found: list[T] = []
+        _collect(self._any_host, segments, found)
+        if self._hosts:
+            root = self._hosts.get(host)
+            if root is not None:
+                _collect(root, segments, found)
+        if not found:
+            return found
+        found = [p for p in found if not p.selector.methods or method in p.selector.methods]
+        if len(found) > 1:
+            found = _in_order(found)
+        return found
+
+
+def _insert(root: _Node[T], policy: T) -> None:
+    selector = policy.selector
+    if selector.exact is not None:
+        root.at(selector.exact.split("/")[1:]).here.append(policy)
+    if selector.prefix is not None or selector.exact is None:
+        prefix = selector.prefix or "/"
+        segments = prefix.split("/")[1:]
+        if segments[-1] == "":
+            root.at(segments[:-1]).below.append(policy)
+        else:
+            node = root.at(segments)
+            node.below.append(policy)
+            node.here.append(policy)
+
+
+def _collect(node: _Node[T], segments: list[str], found: list[T]) -> None:
+    for segment in segments:
+        if node.below:
+            found += node.below
+        child = node.children.get(segment)
+        if child is None:
+            return
+        node = child
+    if node.here:
+        found += node.here
+
+
+def _in_order(found: list[T]) -> list[T]:
+    by_index = {policy.index: policy for policy in found}  # exact and prefix of one policy may both match
+    return [by_index[index] for index in sorted(by_index)]

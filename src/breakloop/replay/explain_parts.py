@@ -1,0 +1,201 @@
+"""The inside of a matched policy, explained: each loop detector and each rule, with what was counted and what is left,
+or why it was not asked. Reads the record of a decision; `explain` puts the steps in order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from breakloop.detect.loop import LoopDetector
+from breakloop.policy import schema
+from breakloop.policy.compiled import CompiledBundle, Policy, Rule
+from breakloop.policy.descriptors import Descriptors
+from breakloop.replay.record import Record
+from breakloop.state.keys import part
+from breakloop.state.ops import ENFORCED, Bucket, Filled, Op, Repeat, Repeated, Result
+
+# What stands in these is a key or a token, also on the terminal of whoever explains a request.
+_SECRET = frozenset(
+    ("header:authorization", "header:x-api-key", "header:api-key", "header:x-goog-api-key", "header:cookie", "query:key")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing the engine looked at: `stage` says what kind, `subject` which, `outcome` what came of it."""
+
+    stage: str
+    subject: str
+    outcome: str
+    text: str
+    data: dict[str, object] = field(default_factory=dict)
+
+
+def hidden(descriptor: str, value: str | None) -> str:
+    """Return a descriptor's value for people; keys and tokens are not shown."""
+    if value is None:
+        return "nothing"
+    return "<hidden>" if descriptor in _SECRET else f'"{value}"'
+
+
+class PartExplainer:
+    """Explains the policies of one recorded decision."""
+
+    def __init__(
+        self, source: schema.Bundle, compiled: CompiledBundle, descriptors: Descriptors, record: Record
+    ) -> None:
+        self._source = source
+        self._compiled = compiled
+        self._descriptors = descriptors
+        self._record = record
+        self._done: dict[int, tuple[Op, Result]] = {id(op.owner): (op, result) for op, result in record.done}
+        self._all_shadow = compiled.shadow_until > record.at
+
+    def policy(self, policy: Policy) -> Iterator[Step]:
+        """Explain a policy that matches: itself, its loop detectors, its rules."""
+        spec = self._source.policies[policy.index].spec
+        mode = "shadow" if policy.shadow else "global_shadow" if self._all_shadow else "enforce"
+        yield Step("policy", policy.id, "match", f"mode {mode}", {"mode": mode})
+        if spec.circuit_breaker is not None and spec.circuit_breaker.enabled:
+            yield Step("breaker", f"{policy.id}/circuit_breaker", "skipped", "not enforced by this version")
+        yield from self._blocks(policy.id, spec.loops, policy.loops)
+        yield from self._rules(policy, spec)
+
+    def default_loops(self) -> Iterator[Step]:
+        """Explain the protection of calls that no policy's own loop detection covers (SPEC B-6)."""
+        assert self._record.plan is not None  # noqa: S101 - only asked about decisions that were planned
+        for policy in self._record.plan.policies:
+            if policy.decides_loops and not (policy.shadow or self._all_shadow):
+                text = f"policy {policy.id} has loop detection of its own"
+                yield Step("builtin", "default loop detection", "skipped", text)
+                return
+        project = self._descriptors.project(self._record.call)
+        detectors = self._compiled.project_loops.get(project, self._compiled.default_loops)
+        if not detectors:
+            yield Step("builtin", "default loop detection", "skipped", "switched off")
+        for detector in detectors:
+            yield self._detector(detector, "builtin")
+
+    def _blocks(
+        self, policy: str, blocks: Sequence[schema.AnyLoop], detectors: Sequence[LoopDetector]
+    ) -> Iterator[Step]:
+        made = {detector.terms.index: detector for detector in detectors}
+        for index, block in enumerate(blocks):
+            if index in made:
+                yield self._detector(made[index], "loop")
+                continue
+            if not block.enabled or (isinstance(block, schema.TailLoop) and not block.max_hits):
+                why = "disabled"
+            else:
+                why = f"similarity {block.similarity} is not enforced by this version"
+            yield Step("loop", f"{policy}/loop_detection[{index}]", "skipped", why)
+
+    def _detector(self, detector: LoopDetector, stage: str) -> Step:
+        terms = detector.terms
+        name = f"{terms.policy}/loop_detection[{terms.index}]"
+        op, result = self._done.get(id(detector), (None, None))
+        if not isinstance(op, Repeat) or not isinstance(result, Repeated):
+            return Step(stage, name, "skipped", f"{terms.kind}: {self._why_not_counted(detector)}")
+        print_ = op.key[-32:]
+        data: dict[str, object] = {"kind": terms.kind, "fingerprint": print_, "hits": result.hits, "passes": op.limit}
+        data |= {"window_s": op.spec.window_s, "action": terms.action, "tripped": result.tripped}
+        data |= {"shadow": op.group != ENFORCED, "blocked_for_s": math.ceil(result.wait_s)}
+        # A detector that denies keeps its own times; the count of one request is "the Nth", and N passes.
+        text = f"{terms.kind} {print_[:8]}: seen {result.hits}x in {op.spec.window_s:g} s, {op.limit} may pass"
+        if not result.tripped:
+            return Step(stage, name, "pass", text, data)
+        if op.spec.denies:
+            state = "" if result.fresh else "still "
+            text += f", {state}blocked for {math.ceil(result.wait_s)} s"
+        return Step(stage, name, self._marked("deny" if op.spec.denies else terms.action, op), text, data)
+
+    def _why_not_counted(self, detector: LoopDetector) -> str:
+        call = self._record.call
+        if detector.terms.kind == "tail" and self._descriptors.chat(call) is None:
+            return "not an LLM request that can be read"
+        if call.body_unseen:
+            return "the gateway did not send the body"
+        if detector.terms.allow is not None:
+            return "on its allow list"
+        return "the store did not answer"
+
+    def _rules(self, policy: Policy, spec: schema.Spec) -> Iterator[Step]:
+        made = {rule.name: rule for rule in policy.rules}
+        applied = False
+        for rule in spec.rules:
+            compiled = made.get(rule.name)
+            if compiled is None:
+                text = f"algorithm {rule.algorithm} is not enforced by this version"
+                yield Step("rule", f"{policy.id}/{rule.name}", "skipped", text)
+                continue
+            applied = applied or compiled.applies(self._record.call)
+            yield self._rule(compiled, rule)
+        if spec.fallback_limit is None:
+            return
+        name = f"{policy.id}/fallback_limit"
+        if applied:
+            yield Step("rule", name, "skipped", "a rule applies")
+        elif policy.fallback is None:
+            text = f"algorithm {spec.fallback_limit.algorithm} is not enforced by this version"
+            yield Step("rule", name, "skipped", text)
+        else:
+            yield self._rule(policy.fallback, spec.fallback_limit)
+
+    def _rule(self, rule: Rule, source: schema.Rule) -> Step:
+        name = f"{rule.policy}/{rule.name}"
+        matches = [self._matched(key, wanted) for key, wanted in source.match.items()]
+        data: dict[str, object] = {"match": [text for _, text in matches], "limit_keys": list(source.limit_keys)}
+        if not all(fits for fits, _ in matches):
+            why = ", ".join(text for fits, text in matches if not fits)
+            return Step("rule", name, "no match", why, data)
+        missing = rule.missing_keys(self._record.call)
+        if missing:
+            data["missing"] = missing
+            text = f"the request lacks {', '.join(missing)}"
+            op, _ = self._done.get(id(rule), (None, None))
+            outcome = self._marked("deny", op) if rule.rejects_missing and op is not None else "skipped"
+            return Step("rule", name, outcome, text, data)
+        return self._charged(rule, source, data)
+
+    def _charged(self, rule: Rule, source: schema.Rule, data: dict[str, object]) -> Step:
+        name = f"{rule.policy}/{rule.name}"
+        op, result = self._done.get(id(rule), (None, None))
+        if not isinstance(op, Bucket):
+            return Step("rule", name, "skipped", "the store did not answer", data)
+        data |= {"key": self._shown_key(op.key, source), "cost": op.cost, "burst": op.spec.burst, "rate": op.spec.rate}
+        if not isinstance(result, Filled):
+            return Step("rule", name, "not asked", "the request was denied before", data)
+        data["tokens"] = result.tokens
+        of = f"{op.spec.burst:g} (refills {op.spec.rate:g}/s)"
+        if not result.allowed:
+            text = f"costs {op.cost:g}, only {_down(result.tokens)} of {of} there"
+            return Step("rule", name, self._marked("deny", op), text, data)
+        charged = self._record.verdict.allowed
+        data["charged"] = charged
+        if not charged:
+            text = f"would pass, {_down(result.tokens + op.cost)} of {of} there; not charged, the request is denied"
+            return Step("rule", name, "pass", text, data)
+        return Step("rule", name, "pass", f"costs {op.cost:g}, {_down(result.tokens)} of {of} left", data)
+
+    def _matched(self, descriptor: str, wanted: str) -> tuple[bool, str]:
+        value = self._descriptors.getter(descriptor)(self._record.call)
+        if value == wanted:
+            return True, f"{descriptor} is {hidden(descriptor, value)}"
+        return False, f"{descriptor} is {hidden(descriptor, value)}, not {hidden(descriptor, wanted)}"
+
+    def _shown_key(self, key: str, source: schema.Rule) -> str:
+        for descriptor in source.limit_keys:
+            value = self._descriptors.getter(descriptor)(self._record.call)
+            if descriptor in _SECRET and value:
+                key = key.replace(part(value), "<hidden>")
+        return key
+
+    def _marked(self, outcome: str, op: Op | None) -> str:
+        """A shadow policy only would have done it."""
+        return f"would {outcome}" if op is not None and op.group != ENFORCED else outcome
+
+
+def _down(tokens: float) -> str:
+    """Tokens as people read them; rounded down, because what is not there cannot be spent."""
+    return f"{math.floor(tokens * 100) / 100:g}"

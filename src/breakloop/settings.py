@@ -1,0 +1,271 @@
+"""Settings of a process (SPEC T-1): flags over `BREAKLOOP_*` over breakloop.yaml over defaults, each with its origin.
+The only reader of the environment. The fields are in `settings_fields`; what they are used for is `runtime`'s.
+
+A field inside a block has its names joined: `jwt.secret` is BREAKLOOP_JWT_SECRET (BREAKLOOP_JWT__SECRET works too).
+Lists are separated by commas there. An empty variable is no variable. Paths in breakloop.yaml start where it lies.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from breakloop.errors import BundleError, Problem, SettingsError
+from breakloop.policy.places import Places
+from breakloop.policy.schema_types import Model
+from breakloop.policy.suggest import did_you_mean, nearest
+from breakloop.policy.yaml_positions import read_yaml
+from breakloop.settings_fields import RELATIVE, Settings
+
+__all__ = ["FILE", "Effective", "Loaded", "Settings", "effective", "load_settings", "settings_json_schema"]
+
+FILE = "breakloop.yaml"
+_PREFIX = "BREAKLOOP_"
+_LOOP_GUARD = "LOOP_GUARD_"  # these three names are older than ours, and work without the prefix
+_ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # no fields: which file to read; where clients connect
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_KINDS = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "string_sub_type": "must be text",
+    "string_too_short": "must not be empty",
+    "list_type": "must be a list",
+    "model_type": "must be a map",
+    "dict_type": "must be a map",
+}
+
+Name = tuple[str, ...]  # ("jwt", "secret")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and where each came from: dotted name -> `flag --port`, `environment ...`, `file:line`, `default`."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """One setting as `doctor` shows it; secrets are masked."""
+
+    name: str
+    value: str
+    origin: str
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None, *, env: Mapping[str, str] | None = None, directory: Path | None = None
+) -> Loaded:
+    """Put the settings together; `flags` are by field name, None or empty ones were not given. Raises SettingsError."""
+    sources = _Sources(os.environ if env is None else env, directory or Path())
+    sources.read_file((flags or {}).get("config"))
+    sources.read_environment()
+    for name, value in (flags or {}).items():
+        if name != "config" and value is not None and value != ():
+            plain = list(value) if isinstance(value, tuple) else value
+            sources.give((name,), plain, "flag --" + name.replace("_", "-"))
+    return sources.settings()
+
+
+def settings_json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of breakloop.yaml."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()}
+
+
+def effective(loaded: Loaded) -> list[Effective]:
+    """List every setting with its value and origin, in the order of the fields."""
+    found: list[Effective] = []
+    for name, _ in _fields(Settings):
+        value: Any = loaded.settings
+        for step in name:
+            value = getattr(value, step)
+        found.append(Effective(".".join(name), _shown(value), loaded.origins[".".join(name)]))
+    return found
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return "********" if value.get_secret_value() else "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = ", ".join(value) if isinstance(value, list) else str(value)
+    return _USER_INFO.sub("***", text) or "-"
+
+
+def _fields(model: type[Model], above: Name = ()) -> Iterator[tuple[Name, FieldInfo]]:
+    """Every single setting; a block is not one, its fields are."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Model):
+            yield from _fields(field.annotation, (*above, name))
+        else:
+            yield (*above, name), field
+
+
+class _Sources:
+    """Gathers raw values from the lowest source to the highest; a later one replaces an earlier one."""
+
+    def __init__(self, env: Mapping[str, str], directory: Path) -> None:
+        self._env = env
+        self._directory = directory
+        self._fields = dict(_fields(Settings))
+        self._raw: dict[str, Any] = {}
+        self._origins: dict[Name, str] = {}
+        self._warnings: list[str] = []
+        self._file = ""
+        self._places: Places | None = None
+        self._from_file: set[Name] = set()
+        self._default_data_dir()
+
+    def give(self, name: Name, value: object, origin: str) -> None:
+        """Set one value."""
+        block = self._raw
+        for step in name[:-1]:
+            inner = block.get(step)
+            if not isinstance(inner, dict):
+                inner = block[step] = {}
+            block = inner
+        block[name[-1]] = value
+        self._origins[name] = origin
+        self._from_file.discard(name)
+
+    def _default_data_dir(self) -> None:
+        """A service manager's directory, else the user's; here, for somebody without a home."""
+        env = self._env
+        if env.get("STATE_DIRECTORY"):
+            self.give(("data_dir",), env["STATE_DIRECTORY"].split(":")[0], "environment STATE_DIRECTORY")
+        elif env.get("XDG_DATA_HOME"):
+            self.give(("data_dir",), str(Path(env["XDG_DATA_HOME"], "breakloop")), "default")
+        elif env.get("HOME"):
+            self.give(("data_dir",), str(Path(env["HOME"], ".local", "share", "breakloop")), "default")
+        else:
+            self.give(("data_dir",), str(self._directory / ".breakloop"), "default")
+
+    # -- breakloop.yaml --------------------------------------------------------------------------------------------
+
+    def read_file(self, named: object) -> None:
+        """Take the file that a flag or BREAKLOOP_CONFIG names, else ./breakloop.yaml if it is there."""
+        name = str(named or self._env.get("BREAKLOOP_CONFIG") or "")
+        path = self._directory / (name or FILE)
+        try:
+            text = path.read_text("utf-8")
+        except FileNotFoundError:
+            if name:
+                raise SettingsError(f"{name}: there is no such file") from None
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise SettingsError(f"{name or FILE}: cannot be read: {why}") from None
+        self._file = name or FILE
+        try:
+            data, self._places = read_yaml(text, self._file)
+        except BundleError as error:
+            if [problem.message for problem in error.problems] == ["is empty"]:
+                return
+            raise SettingsError(str(error)) from None
+        if data is not None and not isinstance(data, dict):
+            raise SettingsError(str(Problem(self._file, 1, 1, "", "must be a map", "write port: 8787")))
+        self._take_map(data or {}, (), path.parent)
+
+    def _take_map(self, data: Mapping[str, Any], above: Name, folder: Path) -> None:
+        for key, value in data.items():
+            name = (*above, key)
+            if isinstance(value, dict) and not above and any(field[0] == key for field in self._fields if field[1:]):
+                self._take_map(value, name, folder)
+            elif value is not None:
+                field = self._fields.get(name)
+                relative = field is not None and RELATIVE in field.metadata and isinstance(value, str) and value
+                given = str(folder / value) if relative and "://" not in value else value
+                assert self._places is not None  # noqa: S101 - a map was read, so its places are known
+                self.give(name, given, f"{self._file}:{self._places.locate(name, key=True).line}")
+                self._from_file.add(name)
+
+    # -- the environment -------------------------------------------------------------------------------------------
+
+    def read_environment(self) -> None:
+        """Take every variable that names a setting; say which others look as if they should."""
+        known = {_PREFIX + "_".join(name).upper(): name for name in self._fields}
+        for name in self._fields:
+            if name[0] == "loop_guard":
+                self._take_variable(_LOOP_GUARD + name[1].upper(), name)
+        for variable in sorted(self._env):
+            if not variable.startswith(_PREFIX) or variable in _ELSEWHERE:
+                continue
+            setting = known.get(variable.replace("__", "_"))
+            if setting is None:
+                meant = nearest(variable.removeprefix(_PREFIX).lower(), ("_".join(name) for name in self._fields))
+                hint = f"; did you mean {_PREFIX}{meant.upper()}?" if meant else ""
+                self._warnings.append(f"environment {variable} is no setting{hint}")
+            else:
+                self._take_variable(variable, setting)
+
+    def _take_variable(self, variable: str, name: Name) -> None:
+        text = self._env.get(variable, "").strip()
+        if text:
+            self.give(name, _parse(text, self._fields[name]), f"environment {variable}")
+
+    # -- the result ------------------------------------------------------------------------------------------------
+
+    def settings(self) -> Loaded:
+        """Validate what was gathered."""
+        try:
+            settings = Settings.model_validate(self._raw)
+        except ValidationError as error:
+            problems = sorted({self._explain(dict(found)) for found in error.errors(include_url=False)})
+            raise SettingsError("\n".join(line for _, line in problems)) from None
+        origins = {".".join(name): self._origins.get(name, "default") for name in self._fields}
+        return Loaded(settings, origins, tuple(self._warnings), self._file)
+
+    def _explain(self, found: dict[str, Any]) -> tuple[int, str]:
+        """Return one problem as a line, with the line of the file it is in to sort by."""
+        at: tuple[str | int, ...] = found["loc"]
+        name = tuple(step for step in at if isinstance(step, str))
+        message, hint = self._words(found, name)
+        if name in self._from_file and self._places is not None:
+            unknown = found["type"] == "extra_forbidden"
+            place = self._places.locate(at, key=unknown)
+            return place.line, str(Problem(*place, ".".join(name), message, hint))
+        return 0, f"{self._origins.get(name, '.'.join(name))}: {message}" + (f" ({hint})" if hint else "")
+
+    def _words(self, found: dict[str, Any], name: Name) -> tuple[str, str]:
+        kind, context = found["type"], found.get("ctx", {})
+        if kind == "breakloop":
+            return context["message"], context["hint"]
+        if kind == "extra_forbidden":
+            siblings = {field[: len(name)][-1] for field in self._fields if field[: len(name) - 1] == name[:-1]}
+            return "is no setting" + did_you_mean(name[-1], sorted(siblings)), ""
+        message = _KINDS.get(kind) or str(found["msg"]).replace("Input should", "must")
+        field = self._fields.get(name)
+        if field is None or field.annotation is SecretStr:
+            return message, ""  # a value that is a secret, or stands where one may be meant, is not repeated
+        return f"{message}, got {found['input']!r:.80}", ""
+
+
+def _parse(text: str, field: FieldInfo) -> Any:
+    """Read a variable's text as the field's type; what does not fit stays text, and validation says so."""
+    kind = field.annotation
+    if get_origin(kind) is list:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if kind is bool:
+        low = text.lower()
+        return True if low in _TRUE else False if low in _FALSE else text
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+    return text.lower() if get_origin(kind) is Literal and text.lower() in get_args(kind) else text

@@ -1,0 +1,1 @@
+"""State: operations as data (`ops`), who carries them out (`store`), and the in-process store (`memory`)."""

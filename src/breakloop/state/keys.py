@@ -1,0 +1,18 @@
+"""Parts of state keys. A key is its parts joined by `:`; whatever a client can choose is escaped, so that
+("a:b", "c") and ("a", "b:c") are different keys and nobody can name another's."""
+
+from __future__ import annotations
+
+
+def part(value: str) -> str:
+    """Return `value` with `%`, `:` and `|` written as percent escapes."""
+    if value.isalnum():
+        return value
+    return value.replace("%", "%25").replace(":", "%3A").replace("|", "%7C")
+
+
+def joined(values: list[str]) -> str:
+    """Return several values as one part, in their order."""
+    if len(values) == 1:
+        return part(values[0])
+    return "|".join([part(value) for value in values])

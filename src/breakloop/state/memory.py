@@ -1,0 +1,161 @@
+"""The in-process store (`memory://`): a commit is a plain function call. Bounded, with a time to live on everything.
+
+The bytes: one table a family of keys (counts, cooldowns, buckets, windows), each entry a tuple that begins with the
+time it expires. Survival of restarts is the durable companion's work, not this file's.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from breakloop.state.ops import (
+    ENFORCED,
+    Bucket,
+    Committed,
+    Op,
+    Repeat,
+    Repeated,
+    Result,
+    Window,
+    WindowWrite,
+)
+from breakloop.state.table import Table
+
+# A sliding count keeps the times of at most so many hits beyond its limit: a throttle's delay grows up to 30 s,
+# which is 300 hits of 100 ms.
+_HITS_KEPT = 301
+
+
+class MemoryStore:
+    """Counts, buckets and windows of one process."""
+
+    __slots__ = ("_buckets", "_cooldowns", "_counts", "_latest", "_windows")
+
+    def __init__(self, max_entries: int = 1_000_000) -> None:
+        self._counts = Table(max_entries)
+        self._cooldowns = Table(max_entries)
+        self._buckets = Table(max_entries)
+        self._windows = Table(max(1, max_entries // 10))
+        self._latest = 0.0
+
+    def __len__(self) -> int:
+        return len(self._counts) + len(self._cooldowns) + len(self._buckets) + len(self._windows)
+
+    @property
+    def evicted(self) -> int:
+        """How many live entries had to go for lack of room."""
+        return sum(table.evicted for table in (self._counts, self._cooldowns, self._buckets, self._windows))
+
+    def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
+        """Carry out `ops` in one; see `state.store`."""
+        if now < self._latest:
+            now = self._latest  # a clock that stepped back stands still here: nothing refills twice
+        else:
+            self._latest = now
+        if window is not None:
+            current = self.read_window(window.key, now)
+            if current.version != window.version:
+                return Committed([], -1, current)
+        results: list[Result] = []
+        charges: list[tuple[Bucket, float]] = []
+        denied: dict[int, int] = {}  # group -> index of the operation that denied it first
+        for op in ops:
+            result: Result = None
+            if type(op) is Bucket:
+                if op.group not in denied:
+                    result = left = self._left(op, now)
+                    if left >= 0.0:
+                        charges.append((op, left))
+                    else:
+                        denied[op.group] = len(results)
+            elif type(op) is Repeat:
+                result = repeated = self._repeat(op, now)
+                if repeated[1] and op.spec.denies:
+                    denied.setdefault(op.group, len(results))
+            else:
+                denied.setdefault(op.group, len(results))
+            results.append(result)
+        if charges and ENFORCED not in denied:
+            self._charge(charges, denied, now)
+        if window is not None:
+            self._windows.put(window.key, (now + window.ttl_s, window.version + 1, window.data), now)
+        return Committed(results, denied.get(ENFORCED, -1))
+
+    def read_window(self, key: str, now: float) -> Window:
+        """Return the session window under `key`, with version 0 if there is none."""
+        entry = self._windows.live(key, now)
+        return Window(0, b"") if entry is None else Window(entry[1], entry[2])
+
+    def forget(self, prefix: str) -> int:
+        """Drop every key that begins with `prefix`."""
+        tables = (self._counts, self._cooldowns, self._buckets, self._windows)
+        return sum(table.drop_prefix(prefix) for table in tables)
+
+    # -- token buckets: (expires, tokens, last); it expires when it is full again ----------------------------------
+
+    def _left(self, op: Bucket, now: float) -> float:
+        spec = op.spec
+        entry = self._buckets.get(op.key)
+        if entry is None or entry[0] <= now:
+            return spec.burst - op.cost
+        return float(min(entry[1] + (now - entry[2]) * spec.rate, spec.burst) - op.cost)
+
+    def _charge(self, charges: list[tuple[Bucket, float]], denied: dict[int, int], now: float) -> None:
+        put = self._buckets.put
+        for op, left in charges:
+            if op.group not in denied:
+                spec = op.spec
+                put(op.key, (now + (spec.burst - left) / spec.rate, left, now), now)
+
+    # -- repeats: counts (expires, count or times), cooldowns (expires, until, hits, cooldown_s, detected) ----------
+
+    def _repeat(self, op: Repeat, now: float) -> Repeated:
+        spec = op.spec
+        cooled = None
+        if spec.cooldown_s:
+            cooled = self._cooldowns.live(op.key, now)
+            if cooled is not None:
+                if now < cooled[1]:
+                    return self._cooling(op, cooled, now)
+                # A hit after the cooldown is not quiet: its memory lives on.
+                self._cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
+        count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
+        if count <= op.limit:
+            return Repeated(count)
+        if spec.cooldown_s:
+            return self._cool_down(op, count, cooled, now)
+        return Repeated(count, True, count == op.limit + 1, spec.window_s, spec.window_s)
+
+    def _count_idle(self, op: Repeat, now: float) -> int:
+        entry = self._counts.live(op.key, now)
+        count = 1 if entry is None else entry[1] + 1
+        self._counts.put(op.key, (now + op.spec.window_s, count), now)
+        return count
+
+    def _slide(self, op: Repeat, now: float) -> int:
+        window_s = op.spec.window_s
+        entry = self._counts.live(op.key, now)
+        times: array[float] = array("d") if entry is None else entry[1]
+        stale = 0
+        while stale < len(times) and times[stale] <= now - window_s:
+            stale += 1
+        if len(times) - stale > op.limit + _HITS_KEPT:
+            stale += 1
+        del times[:stale]
+        times.append(now)
+        self._counts.put(op.key, (now + window_s, times), now)
+        return len(times)
+
+    def _cool_down(self, op: Repeat, count: int, before: tuple[float, ...] | None, now: float) -> Repeated:
+        spec = op.spec
+        cooldown_s = spec.cooldown_s if before is None else min(before[3] * spec.growth, spec.cooldown_max_s)
+        until = now + cooldown_s
+        self._cooldowns.put(op.key, (until + spec.cooldown_max_s, until, count, cooldown_s, now), now)
+        self._counts.pop(op.key, None)  # the first request after the cooldown starts a new count
+        return Repeated(count, True, True, cooldown_s, spec.window_s)
+
+    def _cooling(self, op: Repeat, cooled: tuple[float, ...], now: float) -> Repeated:
+        expires, until, hits, cooldown_s, detected = cooled
+        self._cooldowns.put(op.key, (expires, until, hits + 1, cooldown_s, detected), now)
+        return Repeated(int(hits) + 1, True, False, until - now, op.spec.window_s + now - detected)

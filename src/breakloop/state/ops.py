@@ -1,0 +1,116 @@
+"""Operations on shared state, as data: detectors and limiters plan them, a store carries them out in one commit.
+
+An operation belongs to a `group`: 0 is what is enforced; each shadow policy is a group of its own, so that what it
+would have denied keeps its own limits from being charged and nobody else's. What an operation may cost or deny is in
+its spec, made once when a bundle is compiled; only key and cost are made per request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+ENFORCED = 0
+
+# Whoever planned an operation reads its result. It lives in a higher layer, so its type is not known here.
+Owner = Any
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatSpec:
+    """How often one fingerprint may come: `limit` pass within `window_s`, the next trips."""
+
+    window_s: float
+    limit: int
+    sliding: bool = False  # False: the count lives for `window_s` after the last hit
+    denies: bool = True  # False: warn and throttle, which never end evaluation
+    cooldown_s: float = 0.0  # 0: no cooldown; the count itself keeps blocking
+    growth: float = 1.0
+    cooldown_max_s: float = 0.0
+
+
+class Repeat:
+    """Count a fingerprint. Always done, whatever else the request meets (SPEC E-4)."""
+
+    __slots__ = ("group", "key", "limit", "owner", "spec")
+
+    def __init__(self, spec: RepeatSpec, key: str, owner: Owner, group: int = ENFORCED, limit: int = -1) -> None:
+        self.spec = spec
+        self.key = key
+        self.owner = owner
+        self.group = group
+        self.limit = spec.limit if limit < 0 else limit
+
+
+class Repeated(NamedTuple):
+    """How often it has come. `wait_s` is how long it stays blocked from now (0 unless it tripped)."""
+
+    hits: int
+    tripped: bool = False
+    fresh: bool = False  # tripped just now, and not while cooling down
+    wait_s: float = 0.0
+    span_s: float = 0.0  # the count was reached within this many seconds
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSpec:
+    """A token bucket: holds `burst`, refills `rate` a second."""
+
+    rate: float
+    burst: float
+
+
+class Bucket:
+    """Take `cost` tokens, if every limit of the commit allows it.
+
+    Its result is what is left after the charge; less than nothing means denied, and by how much it fell short.
+    """
+
+    __slots__ = ("cost", "group", "key", "owner", "spec")
+
+    def __init__(self, spec: BucketSpec, key: str, cost: float, owner: Owner, group: int = ENFORCED) -> None:
+        self.spec = spec
+        self.key = key
+        self.cost = cost
+        self.owner = owner
+        self.group = group
+
+
+class Refuse:
+    """A denial known before any state is looked at (a missing descriptor); holds its place in the order."""
+
+    __slots__ = ("group", "owner")
+
+    def __init__(self, owner: Owner, group: int = ENFORCED) -> None:
+        self.owner = owner
+        self.group = group
+
+
+Op = Repeat | Bucket | Refuse
+Result = Repeated | float | None  # None: not looked at, because its group was denied before
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A packed session window and the version it was read at. Version 0: there is none yet."""
+
+    version: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WindowWrite:
+    """Write `data` if the window still has `version`; otherwise the whole commit changes nothing."""
+
+    key: str
+    version: int
+    data: bytes
+    ttl_s: float
+
+
+class Committed(NamedTuple):
+    """What a commit did. `denied_at` is the index of the first enforced denial, or -1."""
+
+    results: list[Result]
+    denied_at: int = -1
+    conflict: Window | None = None  # the newer window; nothing was changed

@@ -1,0 +1,63 @@
+"""One spelling for equal JSON bodies, so that `exact` fingerprints see what was said and not how it was written.
+
+What counts as the same request beyond that (ids, time stamps) is the detectors' business.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import orjson
+
+_BOM = b"\xef\xbb\xbf"
+# How orjson writes 1.0, and numbers from 1e16 on. Two searches with a literal prefix are quicker than `in` on bytes.
+_WHOLE_FLOAT = re.compile(rb"\.0(?:[,\]}]|\Z)").search
+_LARGE_FLOAT = re.compile(rb"e\+\d").search
+_BAD_JSON = (ValueError, RecursionError)  # msgspec's and orjson's decode errors are ValueErrors
+
+
+def canonical(body: bytes) -> bytes:
+    """Return sorted-key, compact JSON where `body` is JSON, else `body` itself."""
+    if not body:
+        return body
+    if body.startswith(_BOM):
+        body = body[3:]
+    try:
+        spelled = orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS)
+    except (ValueError, TypeError):
+        return _tolerant(body)
+    if _WHOLE_FLOAT(spelled) or _LARGE_FLOAT(spelled):
+        return _with_one_spelling_of_numbers(body, spelled)
+    return spelled
+
+
+def _with_one_spelling_of_numbers(body: bytes, spelled: bytes) -> bytes:
+    """1, 1.0 and 1e0 are one number, and orjson rounds integers over 64 bits, which would make two bodies one."""
+    try:
+        value = _whole(msgspec.json.decode(body))
+    except _BAD_JSON:
+        return spelled
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer over 64 bits
+        return msgspec.json.encode(value, order="sorted")
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _tolerant(body: bytes) -> bytes:
+    """Lone surrogates and NaN: the standard library reads them, the fast decoders do not."""
+    try:
+        return json.dumps(_whole(json.loads(body)), sort_keys=True, separators=(",", ":")).encode()
+    except _BAD_JSON:
+        return body

@@ -1,0 +1,134 @@
+"""Shared fixtures, hypothesis profiles, and a guard that keeps every test on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+import hypothesis
+import pytest
+
+from breakloop.clock import FakeClock
+
+# `ci` gives the same examples on every run, so that a red build is red for everybody; `dev` looks for new ones.
+hypothesis.settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+_SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/nginx/sbin")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that moves only when told."""
+    return FakeClock()
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Return a function that finds a TCP port nobody listens on, for programs that cannot take port 0."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            return port
+
+    return find
+
+
+def _program(name: str) -> str:
+    """Find a system program, also where only root's PATH looks; absent is a failure in CI and a skip elsewhere."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])
+    found = os.environ.get(f"BREAKLOOP_TESTS_{name.upper()}") or shutil.which(name, path=path)
+    if found:
+        return found
+    message = f"{name} is not installed; `sh scripts/install-system.sh {name}` installs it"
+    if os.environ.get("CI") or os.environ.get("BREAKLOOP_TESTS_COMPLETE"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def nginx_path() -> str:
+    """Path of a real nginx."""
+    return _program("nginx")
+
+
+class OutsideNetworkError(RuntimeError):
+    """A test tried to leave this machine."""
+
+
+_attempts: list[str] = []
+
+
+def _is_local(host: str) -> bool:
+    """Loopback, the wildcard (which connects to loopback), and names that can never resolve are local."""
+    name = host.partition("%")[0].rstrip(".").lower()
+    if name in {"", "localhost"} or name.endswith((".localhost", ".invalid")):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def refuse_outside(host: object) -> None:
+    """Raise unless `host` is this machine, and remember it: the code under test may swallow the error."""
+    text = host.decode("idna") if isinstance(host, bytes) else str(host or "")
+    if not _is_local(text):
+        _attempts.append(text)
+        raise OutsideNetworkError(f"tests may not connect to {text}")
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    """Watch Python's own sockets. Unix sockets have a path, not a tuple, for an address."""
+    if event in {"socket.connect", "socket.sendto"}:
+        address = arguments[1]
+        if isinstance(address, tuple):
+            refuse_outside(address[0])
+    elif event == "socket.getaddrinfo":
+        refuse_outside(arguments[0])
+
+
+def _guard_uvloop() -> None:
+    """uvloop connects and resolves in C, past the audit hook, so its doors are watched one by one."""
+    uvloop = pytest.importorskip("uvloop")
+    connect = uvloop.Loop.create_connection
+    resolve = uvloop.Loop.getaddrinfo
+
+    async def create_connection(self, factory, host=None, port=None, **options):  # type: ignore[no-untyped-def]
+        refuse_outside(host)
+        return await connect(self, factory, host, port, **options)
+
+    async def getaddrinfo(self, host, port, **options):  # type: ignore[no-untyped-def]
+        refuse_outside(host)
+        return await resolve(self, host, port, **options)
+
+    uvloop.Loop.create_connection = create_connection
+    uvloop.Loop.getaddrinfo = getaddrinfo
+
+
+def pytest_configure() -> None:
+    """Put the guard up once per process; an audit hook cannot be taken down again, and need not be."""
+    sys.addaudithook(_audit)
+    _guard_uvloop()
+
+
+@pytest.fixture
+def outside_attempts() -> list[str]:
+    """The hosts this test tried to reach; a test of the guard itself clears it."""
+    return _attempts
+
+
+@pytest.fixture(autouse=True)
+def _stay_on_this_machine() -> Iterator[None]:
+    """Fail a test that tried to leave this machine, even when the error was swallowed."""
+    _attempts.clear()
+    yield
+    assert not _attempts, f"this test tried to reach {_attempts}"

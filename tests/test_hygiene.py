@@ -1,0 +1,222 @@
+"""What must not slip into the tree: paths of somebody's machine, prints, malformed names and files, dead links."""
+
+from __future__ import annotations
+
+import ast
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import breakloop
+from tests.conftest import OutsideNetworkError
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "breakloop"
+SKIPPED = {"__pycache__", "build", "dist", "node_modules"}
+HIDDEN = {".ci", ".editorconfig", ".gitignore"}  # whatever else begins with a dot is made by a tool
+TEXT = {".cfg", ".css", ".html", ".ini", ".js", ".json", ".jsonl", ".lua", ".md", ".py", ".sh", ".toml", ".txt"}
+TEXT |= {".conf", ".yaml", ".yml"}
+NAMES = {"Makefile", "LICENSE", "run", ".gitignore", ".editorconfig"}
+
+# Written with a bracket each, so that this file does not find itself.
+MACHINE_PATHS = re.compile(r"/wor[k]/|/roo[t]/|/far[m]/|/hom[e]/[a-z]")
+TEMPORARY = re.compile(r"/tm[p]/")
+INDEX_HOSTS = re.compile(
+    r"pypi\.or[g]|pythonhosted\.or[g]|npmjs\.or[g]|registry\.npmj[s]|crates\.i[o]|deb\.debian\.or[g]|--(extra-)?index-ur[l]"
+)
+SPEC_ID = re.compile(r"^[A-Z]{1,2}-\d+$")
+DOCSTRING_ID = re.compile(r"^([A-Za-z]{1,3}[-_]?\d+)\s*[:,]")
+
+
+def text_files() -> list[Path]:
+    """Every text file of the project that somebody wrote."""
+    return sorted(
+        path
+        for path in ROOT.rglob("*")
+        if path.is_file()
+        and not any(
+            part in SKIPPED or (part.startswith(".") and part not in HIDDEN) for part in path.relative_to(ROOT).parts
+        )
+        and (path.suffix in TEXT or path.name in NAMES)
+    )
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def mentions(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
+    return [
+        f"{relative(path)}:{number}: {line.strip()[:100]}"
+        for path in paths
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_no_paths_of_a_machine() -> None:
+    """Nothing in the tree knows where it was written."""
+    assert mentions(MACHINE_PATHS, text_files()) == []
+
+
+def test_no_temporary_paths_in_product_and_docs() -> None:
+    """What ships asks for a data directory; it does not assume one."""
+    shipped = [path for path in text_files() if relative(path).startswith(("src/", "docs/")) or path.suffix == ".md"]
+    assert mentions(TEMPORARY, shipped) == []
+
+
+def test_no_package_index_is_named() -> None:
+    """Where packages come from is the business of whoever installs them."""
+    assert mentions(INDEX_HOSTS, text_files()) == []
+
+
+def test_product_does_not_print() -> None:
+    """Only the command line writes to the terminal; everything else logs."""
+    prints = [
+        f"{relative(path)}:{node.lineno}"
+        for path in SRC.rglob("*.py")
+        if "cli" not in path.relative_to(SRC).parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"print", "breakpoint"}
+    ]
+    assert prints == []
+
+
+def test_requirement_names_are_well_formed() -> None:
+    """A test docstring that opens with the name of a requirement writes it as LD-2, so that it can be searched."""
+    wrong = []
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                match = DOCSTRING_ID.match(ast.get_docstring(node) or "")
+                if match and not SPEC_ID.match(match[1]):
+                    wrong.append(f"{relative(path)}:{node.lineno}: {match[1]}")
+    assert wrong == []
+
+
+def test_version_stands_in_one_place() -> None:
+    """`__version__` is the only place; the build reads it from there, and the command prints it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert re.fullmatch(r"\d+\.\d+\.\d+", breakloop.__version__)
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/breakloop/__init__.py"
+    quoted = re.compile(rf"""["']{re.escape(breakloop.__version__)}["']""")
+    product = [path for path in text_files() if relative(path).startswith("src/") or path.name == "pyproject.toml"]
+    assert [line.partition(":")[0] for line in mentions(quoted, product)] == ["src/breakloop/__init__.py"]
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    """The facade lists what it offers, in order, and nothing that is not there."""
+    assert breakloop.__all__ == sorted(breakloop.__all__)
+    assert [name for name in breakloop.__all__ if not hasattr(breakloop, name)] == []
+
+
+SECTIONS = {"Added", "Changed", "Deprecated", "Fixed", "Removed", "Security"}
+
+
+def test_changelog_is_well_formed() -> None:
+    """Keep a Changelog: Unreleased first, then versions with dates, newest first; known sections with entries."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings
+    assert headings[0] == "[Unreleased]"
+    released = [re.fullmatch(r"\[(\d+)\.(\d+)\.(\d+)\] - \d{4}-\d{2}-\d{2}", heading) for heading in headings[1:]]
+    assert all(released), headings
+    versions = [tuple(int(part) for part in match.groups()) for match in released if match]
+    assert versions == sorted(versions, reverse=True)
+    for block in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        sections = re.split(r"^### (.+)$", block, flags=re.MULTILINE)
+        assert set(sections[1::2]) <= SECTIONS
+        assert all(re.search(r"^- \S", body, re.MULTILINE) for body in sections[2::2]), "a section without an entry"
+
+
+LINK = re.compile(r"(?<!!)\[[^]\n]*]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """The names that a reader's renderer gives to the headings."""
+    headings = re.findall(r"^#{1,6} (.+?)\s*#*$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def dead_links(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    dead = []
+    for target in LINK.findall(FENCE.sub("", text)):
+        if re.match(r"[a-z][a-z0-9+.-]*:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        goal = path.parent / name if name else path
+        if not goal.exists() or (anchor and goal.suffix == ".md" and anchor not in anchors(goal.read_text("utf-8"))):
+            dead.append(f"{relative(path)}: {target}")
+    return dead
+
+
+@pytest.mark.parametrize("path", [path for path in text_files() if path.suffix == ".md"], ids=relative)
+def test_links_lead_somewhere(path: Path) -> None:
+    """A relative link names a file that is there, and a heading that is in it."""
+    assert dead_links(path) == []
+
+
+@pytest.mark.parametrize("path", text_files(), ids=relative)
+def test_text_files_are_tidy(path: Path) -> None:
+    """Text is UTF-8 with Unix line ends, a newline at the end, no blanks at line ends (Markdown and test data may need them)."""
+    if relative(path).startswith("tests/") and path.suffix != ".py":
+        return  # broken on purpose, some of them
+    text = path.read_bytes().decode("utf-8")
+    assert "\r" not in text
+    assert text == "" or text.endswith("\n")
+    if path.suffix != ".md":
+        assert [number for number, line in enumerate(text.splitlines(), 1) if line != line.rstrip()] == []
+
+
+def test_shell_scripts_parse() -> None:
+    """Every script is at least syntactically sound, and can be run."""
+    for script in [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]:
+        assert script.stat().st_mode & 0o111, f"{relative(script)} is not executable"
+        interpreter = "bash" if "bash" in script.read_text(encoding="utf-8").splitlines()[0] else "sh"
+        subprocess.run([interpreter, "-n", str(script)], check=True)
+
+
+def test_importing_the_package_is_cheap() -> None:
+    """`import breakloop` pulls in no third-party package and opens nothing: libraries import it too."""
+    code = "import sys, breakloop; print([m for m in ('click', 'pydantic', 'uvloop', 'ssl') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
+def test_tests_cannot_leave_this_machine(host: str, outside_attempts: list[str]) -> None:
+    """The guard in conftest.py refuses, and remembers; loopback stays open."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as outside, pytest.raises(OutsideNetworkError):
+        outside.connect((host, 9))
+    with pytest.raises(OutsideNetworkError):
+        socket.getaddrinfo("api.example.com", 443)
+    assert outside_attempts == [host, "api.example.com"]
+    outside_attempts.clear()
+    with socket.socket() as listener, socket.socket() as inside:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        inside.connect(listener.getsockname())
+
+
+def test_uvloop_cannot_leave_this_machine(outside_attempts: list[str]) -> None:
+    """uvloop resolves and connects in C; the guard holds there too."""
+    import asyncio
+
+    import uvloop
+
+    async def leave() -> None:
+        with pytest.raises(OutsideNetworkError):
+            await asyncio.get_running_loop().create_connection(asyncio.Protocol, "192.0.2.1", 9)
+
+    uvloop.run(leave())
+    assert outside_attempts == ["192.0.2.1"]
+    outside_attempts.clear()
