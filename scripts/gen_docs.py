@@ -7,9 +7,16 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from scripts import doc_pages
+
 ROOT = Path(__file__).resolve().parent.parent
 
-PAGES: Mapping[str, Callable[[], str]] = {}
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/reference/reasons.md": doc_pages.reasons,
+    "docs/reference/bundle.md": doc_pages.bundle,
+    "docs/reference/settings.md": doc_pages.settings,
+    "docs/reference/cli.md": doc_pages.commands,
+}
 
 
 def stale(pages: Mapping[str, Callable[[], str]], root: Path) -> list[str]:

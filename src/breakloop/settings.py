@@ -103,7 +103,7 @@ def _shown(value: Any) -> str:
         return "********" if value.get_secret_value() else "-"
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = ", ".join(value) if isinstance(value, list) else str(value)
+    text = ", ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
     return _USER_INFO.sub("***", text) or "-"
 
 

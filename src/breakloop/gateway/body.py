@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from breakloop.errors import RequestError
-from breakloop.gateway.head import CHUNKED, Limits
+from breakloop.gateway.bounds import Limits
+from breakloop.gateway.head import CHUNKED
 
 Sink = Callable[[bytes], object]
 

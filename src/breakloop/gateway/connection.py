@@ -7,35 +7,18 @@ the server's sweep calls `expire`.
 from __future__ import annotations
 
 import asyncio
-from enum import IntEnum
+from collections.abc import Awaitable
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from breakloop.errors import RequestError
-from breakloop.gateway.head import CLOSE, Reply
+from breakloop.gateway.head import CLOSE, Reply, Request
+from breakloop.gateway.hub import Hub, Phase
 from breakloop.gateway.incoming import Incoming
 from breakloop.gateway.reply import CONTINUE, error_reply, render, render_refusal
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from breakloop.gateway.head import Request
-    from breakloop.gateway.hub import Hub
-
 _LINGER_BYTES = 1024 * 1024
-
-
-class Phase(IntEnum):
-    """What a connection is doing. From WAITING on, received bytes are not looked at."""
-
-    IDLE = 0  # between requests, with nothing received
-    HEAD = 1
-    BODY = 2
-    WAITING = 3  # for the handler, or for a throttled reply's time
-    QUEUED = 4  # more requests are here, but other connections get their turn first
-    LINGERING = 5  # refused; reads on for a moment because closing on unread bytes would destroy the answer
-    CLOSED = 6
 
 
 _IDLE, _HEAD, _BODY, _WAITING, _QUEUED, _LINGERING, _CLOSED = Phase  # module names cost less than enum members
@@ -49,22 +32,9 @@ class Connection(asyncio.Protocol):
     """The protocol object of one client."""
 
     __slots__ = (
-        "_blocked",
-        "_discarded",
-        "_handle",
-        "_held",
-        "_hub",
-        "_incoming",
-        "_lines",
-        "_max_head",
-        "_parse",
-        "_peer",
-        "_pending",
-        "_reading",
-        "_stamp",
-        "_transport",
-        "phase",
-    )
+        "_blocked", "_discarded", "_handle", "_held", "_hub", "_incoming", "_lines", "_max_body", "_max_head", "_parse",
+        "_peer", "_pending", "_reading", "_stamp", "_transport", "phase",
+    )  # fmt: skip
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -72,6 +42,7 @@ class Connection(asyncio.Protocol):
         self._parse = hub.heads.parse
         self._lines = hub.lines
         self._max_head = hub.limits.head_bytes
+        self._max_body = hub.limits.body_bytes
         self._incoming = Incoming(hub.heads, hub.limits)
         self._transport = cast("asyncio.Transport", None)  # comes with connection_made
         self._peer = ""
@@ -100,16 +71,19 @@ class Connection(asyncio.Protocol):
         self._peer = peer[0] if isinstance(peer, tuple) else ""
 
     def data_received(self, data: bytes) -> None:
-        """Use what came. One whole head alone in one segment, the usual case, takes the short way."""
+        """Use what came. One whole request alone in one segment, the usual case, takes the short way."""
         if self.phase is _IDLE:
-            size = len(data)
-            if data.find(b"\r\n\r\n") + 4 == size <= self._max_head:
+            end = data.find(b"\r\n\r\n") + 4
+            if 4 < end <= self._max_head:
+                size = len(data)
                 try:
-                    request = self._parse(data, self._peer)
+                    request = self._parse(data if end == size else data[:end], self._peer)
                 except RequestError:
                     pass  # the long way meets it again and finds out which fault came first
                 else:
-                    if not request.length:
+                    if request.length == size - end <= self._max_body:
+                        if end < size:
+                            request.body = data[end:]
                         self._dispatch(request)
                         return
         self._receive(data)
@@ -153,10 +127,9 @@ class Connection(asyncio.Protocol):
 
     def _advance(self) -> None:
         """Answer what is complete, until a reply has to wait or this connection's turn is over."""
-        incoming = self._incoming
         try:
             for _ in range(self._hub.limits.pipelined):
-                request = None if self._blocked else incoming.next(self._peer)
+                request = None if self._blocked else self._incoming.next(self._peer)
                 if request is None:
                     self._want_more()
                     break
@@ -169,7 +142,7 @@ class Connection(asyncio.Protocol):
                 self._hub.loop.call_soon(self._take_turn)
         except RequestError as error:
             self._refuse(error)
-        incoming.compact()
+        self._incoming.compact()
 
     def _take_turn(self) -> None:
         if self.phase is _QUEUED:
@@ -240,16 +213,17 @@ class Connection(asyncio.Protocol):
 
     def _send(self, request: Request, reply: Reply) -> None:
         hub = self._hub
-        connection = CLOSE if hub.draining else request.connection
-        self._write(render(self._lines, reply, connection, head_only=request.method == "HEAD"))
         self._stamp = hub.tick
+        connection = CLOSE if hub.draining else request.connection
+        transport = self._transport
+        if not transport.is_closing():  # uvloop raises on a write after close
+            transport.write(render(self._lines, reply, connection, request.method))
         if connection is CLOSE:
             self._close()
 
     def _write(self, data: bytes) -> None:
-        transport = self._transport
-        if not transport.is_closing():  # uvloop raises on a write after close
-            transport.write(data)
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def _refuse(self, error: RequestError) -> None:
         """Answer, and end the connection without destroying the answer (see `Phase.LINGERING`)."""

@@ -1,20 +1,30 @@
-"""What all connections of a server share: the handler, the limits, the parser and the counters."""
+"""What a server and its connections have in common: the phases, the handler, the limits, the parser, the counters."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
-from typing import TYPE_CHECKING, Protocol
+from enum import IntEnum
+from typing import Protocol
 
-from breakloop.gateway.head import HeadParser
+from breakloop.gateway.bounds import Limits
+from breakloop.gateway.head import Handler, HeadParser, Reply
 from breakloop.gateway.reply import StatusLines, error_reply
 
-if TYPE_CHECKING:
-    import asyncio
-
-    from breakloop.gateway.head import Handler, Limits, Reply
-
 _log = logging.getLogger("breakloop.gateway")
+
+
+class Phase(IntEnum):
+    """What a connection is doing. From WAITING on, received bytes are not looked at."""
+
+    IDLE = 0  # between requests, with nothing received
+    HEAD = 1
+    BODY = 2
+    WAITING = 3  # for the handler, or for a throttled reply's time
+    QUEUED = 4  # more requests are here, but other connections get their turn first
+    LINGERING = 5  # refused; reads on for a moment because closing on unread bytes would destroy the answer
+    CLOSED = 6
 
 
 class Member(Protocol):

@@ -6,15 +6,10 @@ parser never runs past the request being read. Refusals are raised; answering th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from breakloop.errors import RequestError
-from breakloop.gateway.body import reader_for
-from breakloop.gateway.head import early_refusal
-
-if TYPE_CHECKING:
-    from breakloop.gateway.body import BodyReader
-    from breakloop.gateway.head import HeadParser, Limits, Request
+from breakloop.gateway.body import BodyReader, reader_for
+from breakloop.gateway.bounds import Limits
+from breakloop.gateway.head import HeadParser, Request, early_refusal
 
 
 class Collecting:

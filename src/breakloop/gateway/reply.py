@@ -10,7 +10,8 @@ from typing import Final
 from breakloop.gateway.head import CLOSE, Reply
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_LENGTHS: Final = tuple(b"content-length: %d\r\n\r\n" % length for length in range(2048))
+_PREPARED: Final = 2048
+_LENGTHS: Final = tuple(b"content-length: %d\r\n\r\n" % size for size in range(_PREPARED))
 _BODYLESS: Final = frozenset((204, 304))
 _CODES: Final = {
     400: "bad_request",
@@ -48,16 +49,17 @@ class StatusLines(dict[int, bytes]):
         return line
 
 
-def render(lines: StatusLines, reply: Reply, connection: bytes, *, head_only: bool) -> bytes:
-    """The whole answer. `connection` is its Connection line or empty; `head_only` answers a HEAD request."""
+def render(lines: StatusLines, reply: Reply, connection: bytes, method: str) -> bytes:
+    """The whole answer to a request by `method`. `connection` is its Connection line or empty."""
+    status = reply.status
     body = reply.body
-    if reply.status in _BODYLESS:
-        return lines[reply.status] + reply.head + connection + b"\r\n"
     size = len(body)
-    length = _LENGTHS[size] if size < 2048 else b"content-length: %d\r\n\r\n" % size
-    if head_only:
-        body = b""
-    return lines[reply.status] + reply.head + connection + length + body
+    if size < _PREPARED and method != "HEAD" and status not in _BODYLESS:
+        return lines[status] + reply.head + connection + _LENGTHS[size] + body
+    if status in _BODYLESS:
+        return lines[status] + reply.head + connection + b"\r\n"
+    head = lines[status] + reply.head + connection + b"content-length: %d\r\n\r\n" % size
+    return head if method == "HEAD" else head + body
 
 
 def error_reply(status: int, message: str) -> Reply:
@@ -68,4 +70,4 @@ def error_reply(status: int, message: str) -> Reply:
 
 def render_refusal(lines: StatusLines, status: int, message: str) -> bytes:
     """A refusal that ends the connection."""
-    return render(lines, error_reply(status, message), CLOSE, head_only=False)
+    return render(lines, error_reply(status, message), CLOSE, "")

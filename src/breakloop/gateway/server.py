@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from typing import TYPE_CHECKING
 
-from breakloop.clock import SystemClock
+from breakloop.clock import Clock, SystemClock
+from breakloop.gateway.bounds import Limits
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.head import Limits
-from breakloop.gateway.hub import Hub
-
-if TYPE_CHECKING:
-    from breakloop.clock import Clock
-    from breakloop.gateway.head import Handler
-    from breakloop.gateway.hub import Member
+from breakloop.gateway.head import Handler
+from breakloop.gateway.hub import Hub, Member
 
 _SWEEP_S = 1.0
 _BACKLOG = 1024

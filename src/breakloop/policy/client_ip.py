@@ -16,7 +16,7 @@ from breakloop.policy.recent import Recent
 _HOPS_MAX = 64  # a chain longer than this is made up
 _ADDRESS_MAX = 100  # an IPv6 address with brackets, zone and port; whatever is longer is not worth remembering
 _UNIX = "unix"
-_FORWARDED_FOR = re.compile(r'(?:^|;)\s*for\s*=\s*(?:"([^"]*)"|([^;\s]*))', re.IGNORECASE)
+_FORWARDED_FOR = re.compile(r'(?:^|;)\s*for\s*=\s*(?:"([^"]*)"|([^;"\s]*))', re.IGNORECASE)
 _OUTSIDE_QUOTES = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
 
 _Seen = tuple[str, bool]  # the address in its one spelling ("" if it is none), and whether it is trusted
@@ -70,7 +70,7 @@ class ClientIp:
 
 def parse_address(text: str) -> IPv4Address | IPv6Address | None:
     """Read an address with or without port, brackets and zone; an IPv4-mapped IPv6 address becomes IPv4."""
-    text = text.strip().strip('"')
+    text = text.strip()
     if text.startswith("["):
         text, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and rest[0] != ":"):

@@ -103,9 +103,38 @@ def read_json(text: str, file: str) -> tuple[Any, JsonPlaces]:
         data = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise BundleError([_syntax_problem(error, text, file)]) from None
-    except (_SuspectError, ValueError, RecursionError):
+    except _SuspectError:
+        _refuse_syntax(text, file)
+        _refuse_suspects(text, file)
+    except (ValueError, RecursionError):  # a number of thousands of digits, brackets without end
+        _refuse_suspects(text, file)
+    if _too_deep(data):
         _refuse_suspects(text, file)
     return data, JsonPlaces(text, file)
+
+
+def _refuse_syntax(text: str, file: str) -> None:
+    """What is suspect came before the end; the text may be broken further on, and that goes first."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BundleError([_syntax_problem(error, text, file)]) from None
+    except (ValueError, RecursionError):
+        return
+
+
+def _too_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            item
+            for part in level
+            for item in (part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def duplicate_key(key: str, place: Place, first_line: int) -> Problem:
@@ -182,7 +211,8 @@ def _explain(error: json.JSONDecodeError, text: str) -> tuple[int, str, str]:
     after = text[at + 1 :].lstrip()[:1]
     if text[at] == "," and after in ("}", "]"):
         return at, f'a comma before "{after}"', "nothing follows it, so take it out"
-    return at, f'unexpected "{readable(text[at])}"', _syntax_hint(text, at, error.msg)
+    found = "text" if text[at] == '"' else f'"{readable(text[at])}"'
+    return at, f"unexpected {found}", _syntax_hint(text, at, error.msg)
 
 
 def _syntax_hint(text: str, at: int, message: str) -> str:

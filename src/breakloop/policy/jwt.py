@@ -249,8 +249,8 @@ def _fetch(url: str) -> str:
 
 def _read_jwks(text: str) -> list[_Key]:
     value = json.loads(text)
-    items = value.get("keys") if isinstance(value, dict) else ()
-    found = [key for item in items or () if (key := _read_jwk(item)) is not None]
+    items = value.get("keys") if isinstance(value, dict) else None
+    found = [key for item in items if (key := _read_jwk(item)) is not None] if isinstance(items, list) else []
     if not found:
         raise ValueError("no usable signature key in the key set")
     return found

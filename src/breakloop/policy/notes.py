@@ -44,9 +44,8 @@ def _not_enforced(bundle: schema.Bundle) -> Iterator[Finding]:
             yield Finding((*at, "circuit_breaker"), NOT_YET, at_key=True)
         yield from _loops_not_enforced(policy.spec.loops, (*at, "loop_detection"))
     yield from _loops_not_enforced(bundle.defaults.loops, ("defaults", "loop_detection"))
-    for name, agent in bundle.agents.items():
-        for field in sorted(agent.model_fields_set):
-            yield Finding(("agents", name, field), NOT_YET, at_key=True)
+    if bundle.agents:
+        yield Finding(("agents",), NOT_YET, at_key=True)
 
 
 def _rules_not_enforced(spec: schema.Spec, at: Path) -> Iterator[Finding]:
@@ -67,6 +66,8 @@ def _loops_not_enforced(loops: tuple[schema.AnyLoop, ...], at: Path) -> Iterator
         if block.similarity in ("simhash", "steps"):
             yield Finding((*here, "similarity"), f'"{block.similarity}" {NOT_YET}')
             continue
+        for unused in sorted({"concurrent_free", "retry_free"} & block.model_fields_set):
+            yield Finding((*here, unused), NOT_YET, at_key=True)
         action = block.action_for("block")
         field: Path = ("action",) if block.ladder is None else ("ladder", "block")
         if action == "kill":

@@ -4,15 +4,19 @@ first character, otherwise YAML; what the data means is the schema's matter."""
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from breakloop.errors import BundleError, Problem
 from breakloop.policy.json_positions import read_json
-from breakloop.policy.places import Places
+from breakloop.policy.places import Finding, Path, Places
 from breakloop.policy.yaml_positions import read_yaml
 
 MAX_BYTES = 64 * 1024 * 1024
-MAX_YAML_BYTES = 8 * 1024 * 1024  # read at about 0.4 MB a second; JSON is read a hundred times as fast
+MAX_YAML_LENGTH = 8 * 1024 * 1024  # read at about 0.4 MB a second; JSON is read a hundred times as fast
+_SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_document(text: bytes, name: str) -> tuple[Any, Places]:
@@ -22,11 +26,36 @@ def read_document(text: bytes, name: str) -> tuple[Any, Places]:
     decoded = _decode(text, name)
     if not decoded.strip():
         _refuse(name, "is empty")
-    if name.endswith(".json") or _is_json(decoded):
-        return read_json(decoded, name)
-    if len(text) > MAX_YAML_BYTES:
-        _refuse(name, f"has {len(text)} bytes, more than the {MAX_YAML_BYTES} allowed for YAML", "write it as JSON")
-    return read_yaml(decoded, name)
+    data, places = _read(decoded, name)
+    if _SURROGATE_ESCAPE.search(decoded):
+        halves = [finding.located(places) for finding in _half_characters(data)]
+        if halves:
+            raise BundleError(halves)
+    return data, places
+
+
+def _read(text: str, name: str) -> tuple[Any, Places]:
+    if name.endswith(".json") or _is_json(text):
+        return read_json(text, name)
+    if len(text) > MAX_YAML_LENGTH:
+        _refuse(name, f"has more than the {MAX_YAML_LENGTH} characters allowed for YAML", "write it as JSON")
+    return read_yaml(text, name)
+
+
+def _half_characters(data: Any) -> Iterator[Finding]:
+    """Find texts with a lone surrogate, which cannot be stored, sent or printed."""
+    todo: list[tuple[Path, Any]] = [((), data)]
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, str) and _SURROGATE.search(value):
+            yield Finding(path, "has half a character in it", "escapes from \\ud800 to \\udfff come in pairs")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if _SURROGATE.search(key):
+                    yield Finding(path, "has a key with half a character in it", at_key=True, place=(*path, key))
+                todo.append(((*path, key), item))
+        elif isinstance(value, list):
+            todo += [((*path, index), item) for index, item in enumerate(value)]
 
 
 def _is_json(text: str) -> bool:

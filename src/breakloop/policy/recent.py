@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Holds the latest `limit` to `2 * limit` entries, and at most about twice `size_limit` of keys, which clients choose."""
+    """Holds the latest `limit` to `2 * limit` entries, and `size_limit` to about twice that of key lengths."""
 
     __slots__ = ("_limit", "_old", "_size", "_size_limit", "_young")
 

@@ -221,7 +221,7 @@ class Bundle(Model):
         default=None, description="While active, every policy behaves as in shadow mode."
     )
     kill_switch_override: Override | None = Field(default=None, description="While active, kill switches are skipped.")
-    defaults: Defaults = Field(default_factory=Defaults, description="What holds where no policy says otherwise.")
+    defaults: Defaults = Field(default_factory=Defaults, description="Settings where no policy says otherwise.")
     agents: dict[Text, Agent] = Field(
         default_factory=dict, description="Settings by agent id, or by a pattern with `*`."
     )

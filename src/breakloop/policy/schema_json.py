@@ -12,4 +12,15 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def bundle_json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a bundle."""
     schema = Bundle.model_json_schema(by_alias=True)
-    return {"$schema": DIALECT, "title": "breakloop policy bundle", **{k: v for k, v in schema.items() if k != "title"}}
+    _name_optional(schema["$defs"])
+    return {"$schema": DIALECT, **schema, "title": "breakloop policy bundle"}
+
+
+def _name_optional(definitions: dict[str, Any]) -> None:
+    """A `fallback_limit` is a rule whose name may be left out."""
+    limit = definitions["Spec"]["properties"]["fallback_limit"]
+    rules = [choice["$ref"].rsplit("/", 1)[1] for choice in limit["anyOf"][0]["oneOf"]]
+    for rule in rules:
+        required = [field for field in definitions[rule]["required"] if field != "name"]
+        definitions[f"{rule}Fallback"] = {**definitions[rule], "title": f"{rule}Fallback", "required": required}
+    limit["anyOf"][0] = {"oneOf": [{"$ref": f"#/$defs/{rule}Fallback"} for rule in rules]}

@@ -24,7 +24,7 @@ _HOST = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?")
 
 
 def _path(value: str) -> str:
-    check_path(value, "pathPrefix matches everything below it")
+    check_path(value, f'pathPrefix matches everything below it; write "{value.split("*", 1)[0]}"')
     return value
 
 

@@ -145,7 +145,7 @@ def check_descriptor_value(descriptor: str, value: str) -> str | None:
     return None
 
 
-def check_path(path: str, what: str) -> None:
+def check_path(path: str, wildcard_hint: str) -> None:
     """Raise unless `path` can be equal to, or the beginning of, a normalised request path (SPEC R-3)."""
     if not path.startswith("/"):
         raise fault(f'must begin with "/", got "{path}"', f'write "/{path.split("://", 1)[-1].lstrip("*")}"')
@@ -153,7 +153,7 @@ def check_path(path: str, what: str) -> None:
         if mark in path:
             raise fault(f'"{path}" has {name}, which is no part of a path', f'write "{path.split(mark, 1)[0]}"')
     if "*" in path:
-        raise fault(f'"{path}" has a wildcard', f'{what}; write "{path.split("*", 1)[0]}"')
+        raise fault(f'"{path}" has a wildcard', wildcard_hint)
     _check_normal(path)
 
 
@@ -168,7 +168,9 @@ def _check_normal(path: str) -> None:
 
 
 def _route(value: str) -> str:
-    check_path(value.removesuffix("*"), "a * may stand at the end only")
+    if value == "*":
+        raise fault('must begin with "/", got "*"', 'write "/*"')
+    check_path(value.removesuffix("*"), f'a * may stand at the end only; write "{value.split("*", 1)[0]}*"')
     return value
 
 

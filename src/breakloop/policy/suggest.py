@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 
 _NEAR = 0.75
+_CAMEL = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 
 
 def nearest(typed: str, known: Iterable[str]) -> str | None:
     """Return the known word that `typed` most likely stands for, also when only its first words were typed."""
     folded = _fold(typed)
-    best, best_score = None, _NEAR
-    for word in known:
-        score = max(SequenceMatcher(None, folded, part).ratio() for part in _parts(_fold(word)))
-        if score > best_score:
-            best, best_score = word, score
-    return best
+    scored = [(_score(folded, _fold(word)), word) for word in known]
+    best, word = max(scored, key=lambda pair: pair[0], default=(0.0, ""))
+    return word if best >= _NEAR else None
+
+
+def _score(typed: str, word: str) -> float:
+    """Likeness from 0 to 1; a part of a word counts a little less than the whole."""
+    whole = SequenceMatcher(None, typed, word).ratio()
+    return max([whole, *(0.9 * SequenceMatcher(None, typed, part).ratio() for part in _parts(word))])
 
 
 def did_you_mean(typed: str, known: Iterable[str], prefix: str = "") -> str:
@@ -26,13 +31,12 @@ def did_you_mean(typed: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def _fold(word: str) -> str:
-    spaced = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in word)
-    return spaced.replace("-", "_").lstrip("_")
+    """`pathPrefix`, `path-prefix` and `path_prefix` are the same word."""
+    return _CAMEL.sub("_", word).replace("-", "_").lower()
 
 
 def _parts(word: str) -> Iterator[str]:
-    """The word, then its leading and its trailing words: `threshold` of `threshold_identical_requests`."""
-    yield word
+    """The leading and the trailing words: `threshold` of `threshold_identical_requests`."""
     words = word.split("_")
     for cut in range(1, len(words)):
         yield "_".join(words[:cut])

@@ -150,7 +150,7 @@ class _Builder:
     def _collection(self, event: Any, place: Place) -> _Node:
         kind = "map" if isinstance(event, MappingStartEvent) else "seq"
         if event.tag not in (None, "!", _CORE + kind):
-            self._problem(place, f'tag "{event.tag}" is not supported', "take it out")
+            self._problem(place, f'tag "{_short(event.tag)}" is not supported', "take it out")
         node = _Node({} if kind == "map" else [], place)
         node.done = False
         node.weight = -self._count
@@ -213,7 +213,7 @@ class _Builder:
         text: str = event.value
         tag = event.tag
         if tag is not None and tag not in ("!", _CORE + "str") and tag not in _SCALAR_TAGS:
-            self._problem(place, f'tag "{tag}" is not supported', "take it out; a text is put in quotes")
+            self._problem(place, f'tag "{_short(tag)}" is not supported', "take it out; a text is put in quotes")
         if tag not in _SCALAR_TAGS and (tag is not None or event.style is not None):
             return text
         value = plain_value(text)
@@ -232,6 +232,10 @@ class _Builder:
         """Report what makes reading on pointless."""
         self._problem(place, message, hint)
         raise BundleError(self.problems)
+
+
+def _short(tag: str) -> str:
+    return tag.replace(_CORE, "!!", 1)
 
 
 def plain_value(text: str) -> str | int | float | bool | None:

@@ -8,6 +8,7 @@ from typing import Any
 from breakloop.errors import Problem
 from breakloop.policy.places import readable
 
+_BEYOND_UNICODE = re.compile(r"\\U(?!000|0010)[0-9a-fA-F]{8}")
 _OPENED = {"flow sequence": ("list", "]"), "flow mapping": ("map", "}")}
 
 
@@ -50,10 +51,15 @@ def _bad_start(character: str) -> tuple[str, str]:
 
 
 def _unmarked(error: Exception, text: str, file: str) -> Problem:
-    """Characters that YAML forbids come with an offset, oversized escapes with nothing at all."""
+    """Characters that YAML forbids come with an offset; escapes beyond Unicode with nothing at all."""
     offset = getattr(error, "position", None)
     if isinstance(offset, int):
-        line = text.count("\n", 0, offset) + 1
-        column = offset - (text.rfind("\n", 0, offset) + 1) + 1
-        return Problem(file, line, column, "", "is not valid YAML: a control character", "take it out")
-    return Problem(file, 1, 1, "", "is not valid YAML: an escape in a quoted text stands for no character")
+        return _at(offset, text, file, "a control character", "take it out")
+    escape = _BEYOND_UNICODE.search(text)
+    return _at(escape.start() if escape else 0, text, file, "an escape that stands for no character", "")
+
+
+def _at(offset: int, text: str, file: str, message: str, hint: str) -> Problem:
+    line = text.count("\n", 0, offset) + 1
+    column = offset - (text.rfind("\n", 0, offset) + 1) + 1
+    return Problem(file, line, column, "", f"is not valid YAML: {message}", hint)

@@ -170,13 +170,13 @@ class _Reader:
             return CaseFile(())
         self.findings += _check(data, TOP, ())
         cases = data.get("cases")
-        if cases is None:
-            self._say((), "has no cases", "write cases: and a list below it")
         start = self._start(data.get("start"))
         listed = cases if isinstance(cases, list) else []
         return CaseFile(tuple(self._cases(listed, ("cases",))), str(data.get("policy", "")), start)
 
     def _cases(self, listed: list[Any], path: Path) -> Iterator[Case]:
+        if not listed and not self.findings:
+            self._say(path, "has no cases", "write a list of maps with request and expect")
         before: CaseRequest | None = None
         latest = 0.0
         for index, data in enumerate(listed):

@@ -51,9 +51,9 @@ class Explainer:
         self._descriptors = descriptors
 
     def steps(self, record: Record) -> list[Step]:
-        """Return every step of the decision, in the order in which the engine takes them."""
+        """Return every step of the decision: what the door read, then what the engine did, in its order."""
         call, now = record.call, record.at
-        steps = [self._bundle(now), *self._overrides(now), self._request(call), *self._identity(call)]
+        steps = [self._request(call), *self._identity(call), self._bundle(now), *self._overrides(now)]
         steps += self._kill_switches(call, now)
         if record.plan is not None:
             parts = PartExplainer(self._source, self._compiled, self._descriptors, record)

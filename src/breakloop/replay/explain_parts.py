@@ -13,7 +13,7 @@ from breakloop.policy.compiled import CompiledBundle, Policy, Rule
 from breakloop.policy.descriptors import Descriptors
 from breakloop.replay.record import Record
 from breakloop.state.keys import part
-from breakloop.state.ops import ENFORCED, Bucket, Filled, Op, Repeat, Repeated, Result
+from breakloop.state.ops import ENFORCED, Bucket, Op, Repeat, Repeated, Result
 
 # What stands in these is a key or a token, also on the terminal of whoever explains a request.
 _SECRET = frozenset(
@@ -68,12 +68,12 @@ class PartExplainer:
         for policy in self._record.plan.policies:
             if policy.decides_loops and not (policy.shadow or self._all_shadow):
                 text = f"policy {policy.id} has loop detection of its own"
-                yield Step("builtin", "default loop detection", "skipped", text)
+                yield Step("builtin", "defaults", "skipped", text)
                 return
         project = self._descriptors.project(self._record.call)
         detectors = self._compiled.project_loops.get(project, self._compiled.default_loops)
         if not detectors:
-            yield Step("builtin", "default loop detection", "skipped", "switched off")
+            yield Step("builtin", "defaults", "skipped", "switched off")
         for detector in detectors:
             yield self._detector(detector, "builtin")
 
@@ -96,13 +96,12 @@ class PartExplainer:
         name = f"{terms.policy}/loop_detection[{terms.index}]"
         op, result = self._done.get(id(detector), (None, None))
         if not isinstance(op, Repeat) or not isinstance(result, Repeated):
-            return Step(stage, name, "skipped", f"{terms.kind}: {self._why_not_counted(detector)}")
+            return Step(stage, name, "skipped", f"{terms.kind}, {self._why_not_counted(detector)}")
         print_ = op.key[-32:]
         data: dict[str, object] = {"kind": terms.kind, "fingerprint": print_, "hits": result.hits, "passes": op.limit}
         data |= {"window_s": op.spec.window_s, "action": terms.action, "tripped": result.tripped}
         data |= {"shadow": op.group != ENFORCED, "blocked_for_s": math.ceil(result.wait_s)}
-        # A detector that denies keeps its own times; the count of one request is "the Nth", and N passes.
-        text = f"{terms.kind} {print_[:8]}: seen {result.hits}x in {op.spec.window_s:g} s, {op.limit} may pass"
+        text = f"{terms.kind} {print_[:8]}, request {result.hits} in {op.spec.window_s:g} s, number {op.limit + 1} trips"
         if not result.tripped:
             return Step(stage, name, "pass", text, data)
         if op.spec.denies:
@@ -164,19 +163,20 @@ class PartExplainer:
         if not isinstance(op, Bucket):
             return Step("rule", name, "skipped", "the store did not answer", data)
         data |= {"key": self._shown_key(op.key, source), "cost": op.cost, "burst": op.spec.burst, "rate": op.spec.rate}
-        if not isinstance(result, Filled):
+        if not isinstance(result, float):
             return Step("rule", name, "not asked", "the request was denied before", data)
-        data["tokens"] = result.tokens
+        # The store says what is left after the charge; below nothing means that it was not there.
+        found = result + op.cost
         of = f"{op.spec.burst:g} (refills {op.spec.rate:g}/s)"
-        if not result.allowed:
-            text = f"costs {op.cost:g}, only {_down(result.tokens)} of {of} there"
+        charged = result >= 0 and self._record.verdict.allowed
+        data |= {"tokens": result if charged else found, "charged": charged}
+        if result < 0:
+            text = f"costs {op.cost:g}, only {_down(found)} of {of} there"
             return Step("rule", name, self._marked("deny", op), text, data)
-        charged = self._record.verdict.allowed
-        data["charged"] = charged
         if not charged:
-            text = f"would pass, {_down(result.tokens + op.cost)} of {of} there; not charged, the request is denied"
+            text = f"would pass, {_down(found)} of {of} there; not charged, the request is denied"
             return Step("rule", name, "pass", text, data)
-        return Step("rule", name, "pass", f"costs {op.cost:g}, {_down(result.tokens)} of {of} left", data)
+        return Step("rule", name, "pass", f"costs {op.cost:g}, {_down(result)} of {of} left", data)
 
     def _matched(self, descriptor: str, wanted: str) -> tuple[bool, str]:
         value = self._descriptors.getter(descriptor)(self._record.call)

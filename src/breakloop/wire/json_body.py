@@ -15,6 +15,7 @@ _BOM = b"\xef\xbb\xbf"
 # How orjson writes 1.0, and numbers from 1e16 on. Two searches with a literal prefix are quicker than `in` on bytes.
 _WHOLE_FLOAT = re.compile(rb"\.0(?:[,\]}]|\Z)").search
 _LARGE_FLOAT = re.compile(rb"e\+\d").search
+_DEPTH_MAX = 200
 _BAD_JSON = (ValueError, RecursionError)  # msgspec's and orjson's decode errors are ValueErrors
 
 
@@ -25,9 +26,13 @@ def canonical(body: bytes) -> bytes:
     if body.startswith(_BOM):
         body = body[3:]
     try:
-        spelled = orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS)
-    except (ValueError, TypeError):
+        value = orjson.loads(body)
+    except ValueError:
         return _tolerant(body)
+    try:
+        spelled = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # nested deeper than orjson writes
+        return body
     if _WHOLE_FLOAT(spelled) or _LARGE_FLOAT(spelled):
         return _with_one_spelling_of_numbers(body, spelled)
     return spelled
@@ -45,11 +50,14 @@ def _with_one_spelling_of_numbers(body: bytes, spelled: bytes) -> bytes:
         return msgspec.json.encode(value, order="sorted")
 
 
-def _whole(value: object) -> object:
+def _whole(value: object, depth: int = 0) -> object:
+    # A bound of our own: Python's depends on how deep the caller stands, and every door must come to the same result.
+    if depth > _DEPTH_MAX:
+        raise ValueError("nested too deep")
     if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
+        return {key: _whole(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_whole(item) for item in value]
+        return [_whole(item, depth + 1) for item in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

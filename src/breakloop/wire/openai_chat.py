@@ -23,7 +23,6 @@ _ANY_RAW_MAX_BYTES: Final = 64 * 1024
 _RAW_ITEM_MIN_BYTES: Final = 32
 _TEXT_PARTS: Final = frozenset(("text", "input_text", "output_text"))
 _DIGITS_MAX: Final = 400
-_BAD_JSON: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 Raw = msgspec.Raw
 
@@ -71,15 +70,21 @@ def read(body: bytes, tail: int) -> Chat | None:
 def opening(body: bytes) -> str:
     """Return the messages up to the first of the user, which name a conversation; "" if there is none."""
     try:
-        items: list[Any] = _raw_or_decoded(_decode_body(body).messages, body)
-    except _BAD_JSON:
-        items = _as_list((_load_tolerantly(body) or {}).get("messages"))
+        return _up_to_user(_raw_or_decoded(_decode_body(body).messages, body))
+    except RecursionError:
+        return ""
+    except ValueError:
+        fields = _load_tolerantly(body) or {}
+    try:
+        return _up_to_user(_as_list(fields.get("messages")))
+    except RecursionError:
+        return ""
+
+
+def _up_to_user(items: list[Any]) -> str:
     texts: list[str] = []
     for item in items:
-        try:
-            message = _flatten(_decode_message(item) if isinstance(item, Raw) else _from_decoded(item))
-        except _BAD_JSON:
-            return ""
+        message = _flatten(_decode_message(item) if isinstance(item, Raw) else _from_decoded(item))
         texts.append(f"{message.role}\n{message.text}")
         if message.role == "user":
             return _clean("\n".join(texts))

@@ -1,0 +1,56 @@
+"""`python -m bench [decision|engine] [--seconds N] [--rounds N] [--json FILE] [--check]`; without a name, both."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import decision, engine
+from bench.report import Options, Report
+
+BENCHMARKS = {"decision": decision.run, "engine": engine.run}
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the benchmarks, print their tables, write their JSON; with --check, exit 1 when a target is missed."""
+    options = _parser().parse_args(arguments if arguments is None else [*arguments, *sys.argv[1:]])
+    console = Console(width=max(100, Console().width), highlight=False)
+    names = [options.benchmark] if options.benchmark else list(BENCHMARKS)
+    reports = [_run(name, options, console) for name in names]
+    if options.check and not all(target.met for report in reports for target in report.targets):
+        raise SystemExit(1)
+
+
+def _run(name: str, options: argparse.Namespace, console: Console) -> Report:
+    progress = Console(stderr=True, highlight=False)
+    report = BENCHMARKS[name](Options(options.seconds, options.rounds, progress.print))
+    report.show(console)
+    path = _path(name, options)
+    report.write(path)
+    console.print(f"written to {path}\n")
+    return report
+
+
+def _path(name: str, options: argparse.Namespace) -> Path:
+    if options.json is None:
+        return RESULTS / f"{name}.json"
+    given = Path(options.json)
+    return given if options.benchmark else given.with_stem(f"{given.stem}-{name}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure breakloop on this machine.")
+    parser.add_argument("benchmark", nargs="?", choices=sorted(BENCHMARKS), help="which one; both by default")
+    parser.add_argument("--seconds", type=int, default=2, help="length of one measurement (default 2)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured in turn (default 5)")
+    parser.add_argument("--json", metavar="FILE", help="where to write the figures (default bench/results/NAME.json)")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

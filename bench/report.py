@@ -1,0 +1,84 @@
+"""A table for people, JSON for machines, and whether the targets were met. The same for every benchmark."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How long to measure, and where to tell how far it is."""
+
+    seconds: int
+    rounds: int
+    progress: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A figure that must not pass its limit."""
+
+    name: str
+    value: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the limit holds."""
+        return self.value <= self.limit
+
+
+@dataclass(slots=True)
+class Report:
+    """What one benchmark found. Figures are medians over its rounds."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, name: str, figures: dict[str, float], cells: Sequence[str]) -> None:
+        """Add a line: its figures for the JSON, its cells for the table."""
+        self.figures[name] = figures
+        self.rows.append((name, *cells))
+
+    def show(self, console: Console) -> None:
+        """Print the table, then the targets, then what weakens the figures."""
+        table = Table(title=self.title, title_justify="left")
+        for number, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if number else "left", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*row)
+        console.print(table)
+        for target in self.targets:
+            console.print(f"{'PASS' if target.met else 'FAIL'}  {target.name} {target.value:.2f} <= {target.limit:g}")
+        for warning in self.warnings:
+            console.print(f"note  {warning}")
+
+    def write(self, path: Path) -> None:
+        """Write everything as JSON."""
+        content = {
+            "benchmark": self.name,
+            "machine": {"python": platform.python_version(), "system": platform.platform()},
+            "figures": self.figures,
+            "targets": [{**asdict(target), "met": target.met} for target in self.targets],
+            "warnings": self.warnings,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, and between what the values lie."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"

@@ -1,0 +1,30 @@
+-- One request after another: `before`, a number that is never used twice, `after`. All three come as arguments, as does
+-- the first number; with "same" the number stays what it is.
+local before, after, number, step
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+function init(args)
+  before, after = read(args[1]), read(args[2])
+  number = tonumber(args[3])
+  step = args[4] == "same" and 0 or 1
+end
+
+function request()
+  number = number + step
+  return before .. number .. after
+end
+
+function done(summary, latency, requests)
+  local errors = summary.errors
+  io.write(string.format(
+    "RESULT requests=%d duration_us=%d refused=%d broken=%d p50_us=%d p99_us=%d\n",
+    summary.requests, summary.duration, errors.status,
+    errors.connect + errors.read + errors.write + errors.timeout,
+    latency:percentile(50), latency:percentile(99)))
+end

@@ -1,0 +1,1 @@
+"""The command line, one file a command. `main` finds them by name and loads only the one that is called."""

@@ -1,0 +1,192 @@
+"""`breakloop explain`: why a request gets its verdict, step by step (SPEC E-7, T-2). The engine decides and
+`replay.explain` says how; this file reads the request and prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from itertools import groupby
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from breakloop.cli.offline import OFFLINE_SECRET, Exchange, Offline, load_policy
+from breakloop.cli.output import config_option, console, fail, fail_problems, json_option, policy_option
+from breakloop.cli.output import print_json, settings_of
+from breakloop.cli.validate import STDIN, STDIN_NAME, counted
+from breakloop.clock import FakeClock, SystemClock
+from breakloop.errors import BundleError
+from breakloop.replay.case_schema import CaseRequest
+from breakloop.replay.explain import Step, decision_of
+from breakloop.replay.request_text import read_request
+
+_HEADINGS = {
+    "bundle": "Bundle",
+    "override": "Overrides",
+    "request": "Request",
+    "identity": "Who",
+    "kill_switch": "Kill switches",
+    "policy": "Policies",
+    "loop": "Policies",
+    "breaker": "Policies",
+    "rule": "Policies",
+    "builtin": "Default loop detection",
+    "verdict": "Verdict",
+}
+_INDENTED = frozenset(("loop", "breaker", "rule"))
+_STYLES = {"match": "cyan", "pass": "green", "allow": "bold green", "deny": "bold red", "active": "yellow"}
+_STYLES |= {"warn": "yellow", "throttle": "yellow", "would deny": "magenta"}
+_QUIET = frozenset(("no match", "skipped", "inactive", "not asked"))
+_UNMATCHED_SHOWN = 20
+_NAME_WIDTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One of the requests of a run."""
+
+    number: int
+    at_s: float
+    exchange: Exchange
+
+    @property
+    def said(self) -> tuple[str, str, int]:
+        """Decision, reason and status."""
+        record = self.exchange.record
+        if record is None:
+            return "deny", "bad_request", self.exchange.reply.status
+        return decision_of(record.verdict), record.verdict.reason, self.exchange.reply.status
+
+
+@click.command()
+@click.option("--request", "request_file", required=True, metavar="FILE", help="The request; - for standard input.")
+@click.option("--repeat", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Send it so many times.")
+@click.option("--every", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds between them.")
+@policy_option
+@config_option
+@json_option
+def command(
+    request_file: str, *, repeat: int, every: float, policy: str, config: str, as_json: bool
+) -> None:
+    """Explain what a bundle says to a request, and why, in the order of evaluation.
+
+    FILE holds a raw HTTP request, or JSON like {"method": "POST", "path": "/v1/chat/completions", "headers": {},
+    "body": {}}. State begins empty; the clock is simulated, and no network is used. With --repeat the last request is
+    explained.
+    """
+    settings = settings_of(config, as_json=as_json).settings
+    now = float(int(SystemClock().now()))
+    try:
+        request = _read(request_file, as_json=as_json)
+        loaded = load_policy(policy or settings.policy, now)
+    except BundleError as error:
+        fail_problems(error.problems, as_json=as_json)
+    secret = settings.secret.get_secret_value().encode() or OFFLINE_SECRET
+    offline = Offline(loaded, settings, FakeClock(now), secret)
+    sent = _send(offline, request, repeat, every)
+    last = sent[-1].exchange
+    steps = offline.explainer.steps(last.record) if last.record is not None else []
+    if as_json:
+        print_json(_as_json(sent, steps))
+        return
+    if settings.jwt.jwks_url:
+        click.echo("note: jwt.jwks_url is not fetched here, so tokens are read without being verified", err=True)
+    out = console()
+    if repeat > 1:
+        _print_earlier(sent, out)
+    _print_steps(steps, out)
+    _print_answer(last, out)
+
+
+def _read(name: str, *, as_json: bool) -> CaseRequest:
+    try:
+        text = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+    except OSError as error:
+        fail(f"{name}: cannot be read: {error.strerror}", as_json=as_json)
+    return read_request(text, STDIN_NAME if name == STDIN else name)
+
+
+def _send(offline: Offline, request: CaseRequest, repeat: int, every: float) -> list[_Sent]:
+    sent = []
+    for number in range(1, repeat + 1):
+        if number > 1:
+            offline.clock.advance(every)
+        sent.append(_Sent(number, (number - 1) * every, offline.send(request)))
+    return sent
+
+
+def _print_earlier(sent: Sequence[_Sent], out: Console) -> None:
+    """The way there: requests that were answered alike stand on one line."""
+    out.print(Text(f"Sent {counted(len(sent), 'time')}; the last is explained", "bold"))
+    for said, group in groupby(sent, key=lambda one: one.said):
+        listed = list(group)
+        first, last = listed[0], listed[-1]
+        numbers = f"{first.number}" if first is last else f"{first.number}-{last.number}"
+        times = f"{first.at_s:g} s" if first is last else f"{first.at_s:g}-{last.at_s:g} s"
+        decision, reason, status = said
+        line = Text(f"  {numbers:>9}  {times:>12}  ")
+        line.append(f"{decision:<8}", _STYLES.get(decision, ""))
+        out.print(line.append(f" {status} {reason}"))
+    out.print()
+
+
+def _print_steps(steps: Iterable[Step], out: Console) -> None:
+    for heading, group in groupby(steps, key=lambda step: _HEADINGS[step.stage]):
+        out.print(Text(heading, "bold"))
+        shown, hidden = _cut(list(group))
+        names = [_name(step) for step in shown]
+        width = min(max(map(len, names)), _NAME_WIDTH)
+        outcomes = max(len(step.outcome) for step in shown)
+        for step, name in zip(shown, names, strict=True):
+            out.print(_line(step, name.ljust(width), outcomes), soft_wrap=True)
+        if hidden:
+            out.print(Text(f"  and {hidden} more that do not match (--json lists them)", "dim"))
+
+
+def _cut(steps: list[Step]) -> tuple[list[Step], int]:
+    """A bundle may have thousands of policies: those that do not match are told up to a number."""
+    unmatched = [step for step in steps if step.stage == "policy" and step.outcome == "no match"]
+    left_out = {id(step) for step in unmatched[_UNMATCHED_SHOWN:]}
+    return [step for step in steps if id(step) not in left_out], len(left_out)
+
+
+def _name(step: Step) -> str:
+    """The first column; what belongs to a policy stands below it."""
+    return "  " + step.subject.partition("/")[2] if step.stage in _INDENTED else step.subject
+
+
+def _line(step: Step, name: str, outcomes: int) -> Text:
+    if step.stage == "verdict":
+        return Text("  ").append(step.outcome.upper(), _STYLES.get(step.outcome, "")).append(f"  {step.text}")
+    line = Text(f"  {name}  ", style="dim" if step.outcome in _QUIET else "")
+    if step.outcome != "info":
+        line.append(step.outcome.ljust(outcomes), _STYLES.get(step.outcome, "")).append("  ")
+    return line.append(step.text)
+
+
+def _print_answer(exchange: Exchange, out: Console) -> None:
+    reply = exchange.reply
+    out.print(Text("Answer of the decision service (plus date and length)", "bold"))
+    status = HTTPStatus(reply.status).phrase if reply.status in set(HTTPStatus) else ""
+    out.print(Text(f"  HTTP/1.1 {reply.status} {status}".rstrip()))
+    for name, value in exchange.headers:
+        out.print(Text(f"  {name}: {value}"), soft_wrap=True)
+    if reply.body:
+        out.print(Text(f"\n  {reply.body.decode()}"), soft_wrap=True)
+    if reply.delay_s:
+        out.print(Text(f"  (sent after {reply.delay_s * 1000:g} ms)"))
+
+
+def _as_json(sent: Sequence[_Sent], steps: Iterable[Step]) -> dict[str, object]:
+    last = sent[-1].exchange
+    requests = []
+    for one in sent:
+        decision, reason, status = one.said
+        requests.append({"at": one.at_s, "decision": decision, "reason": reason, "status": status})
+    answer = {"status": last.reply.status, "headers": [list(field) for field in last.headers]}
+    answer |= {"body": last.reply.body.decode(), "delay_ms": round(last.reply.delay_s * 1000)}
+    return {"requests": requests, "steps": [asdict(step) for step in steps], "answer": answer}

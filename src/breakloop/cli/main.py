@@ -1,0 +1,82 @@
+"""The `breakloop` command: finds its subcommands by name and loads only what is called, so that `version` is quick.
+
+Exit codes: 0 ok, 1 a problem was found, 2 something could not be reached, 3 the command was called wrongly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, NoReturn
+
+import click
+
+OK: Final = 0
+PROBLEM: Final = 1
+UNREACHABLE: Final = 2
+USAGE: Final = 3
+
+# Name -> where it is, and its line in the list of commands (so that the list needs none of them loaded).
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "serve": ("breakloop.cli.serve:command", "Run the gateway."),
+    "demo": ("breakloop.cli.demo:command", "Watch a looping agent being stopped; no keys, no network."),
+    "init": ("breakloop.cli.init:command", "Write a first policy bundle and settings file."),
+    "validate": ("breakloop.cli.validate:command", "Check policy bundles."),
+    "test": ("breakloop.cli.test:command", "Run a file of requests and expected verdicts against a bundle."),
+    "explain": ("breakloop.cli.explain:command", "Show how a request is judged, and why."),
+    "schema": ("breakloop.cli.schema:command", "Print the JSON Schema of bundles or settings."),
+    "doctor": ("breakloop.cli.doctor:command", "Show every setting and where it came from; warn of unsafe ones."),
+    "version": ("breakloop.cli.version:command", "Print the version."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)  # noqa: S101 - a mistake in the table above
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def cli() -> None:
+    """Stops runaway AI agents before they burn money."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code."""
+    try:
+        code = cli.main(args=arguments, prog_name="breakloop", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE
+    except click.UsageError as error:
+        error.show()
+        return USAGE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        click.echo("Aborted.", err=True)
+        return PROBLEM
+    return code if isinstance(code, int) else OK
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    sys.exit(run())

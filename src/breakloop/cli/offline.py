@@ -1,0 +1,124 @@
+"""A decision service without a network: the real engine, door and answers on a clock that moves when told. What
+`test`, `explain` and `demo` judge with; putting a serving process together is `runtime`'s work."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from breakloop.clock import FakeClock
+from breakloop.gateway.answers import Answers
+from breakloop.gateway.decision import DecisionDoor
+from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.original import ENVOY
+from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
+from breakloop.policy.jwt import JwtKeys
+from breakloop.policy.load import LoadedBundle, load_bundle
+from breakloop.replay.case_schema import CaseRequest
+from breakloop.replay.cases import Answer
+from breakloop.replay.explain import Explainer
+from breakloop.replay.record import Record, RecordingEngine
+from breakloop.settings import Settings
+from breakloop.state.memory import MemoryStore
+
+# Fixed, so that fingerprints and jitter are the same on every machine that runs the same test file.
+OFFLINE_SECRET = b"breakloop offline"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request and everything that came of it; `record` is None when it could not be judged at all."""
+
+    reply: Reply
+    record: Record | None
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The header fields of the reply, in order."""
+        lines = self.reply.head.decode("latin-1").split("\r\n")
+        return tuple((name, value) for name, _, value in (line.partition(": ") for line in lines if line))
+
+    def answer(self) -> Answer:
+        """Return it as the test runner wants it."""
+        if self.record is not None:
+            return Answer(self.record.verdict, self.reply.status, self.headers)
+        message = json.loads(self.reply.body)["detail"]["message"]
+        return Answer(None, self.reply.status, self.headers, message)
+
+
+class Offline:
+    """One bundle, ready to judge. Time stands still except for `clock.advance`."""
+
+    def __init__(
+        self, loaded: LoadedBundle | None, settings: Settings, clock: FakeClock, secret: bytes = OFFLINE_SECRET
+    ) -> None:
+        self.clock = clock
+        self.descriptors = Descriptors(_context(settings, secret), clock)
+        self.engine = RecordingEngine(MemoryStore(), clock, project=self.descriptors.project)
+        source = None if loaded is None else loaded.bundle
+        digest = "" if loaded is None else loaded.digest
+        compiled = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))
+        self.engine.use(compiled)
+        self.explainer = Explainer(source, compiled, self.descriptors)
+        self.door = DecisionDoor(
+            self.engine,
+            self.descriptors,
+            Answers(settings.header_prefix, secret),
+            ready=lambda: (200, {"status": "ok"}),
+            run_id="offline-",
+            header_prefix=settings.header_prefix,
+        )
+
+    def send(self, request: CaseRequest) -> Exchange:
+        """Let the door answer one request, now."""
+        self.engine.record = None
+        reply = self.door(_at_the_door(request))
+        return Exchange(reply, self.engine.record)
+
+
+def load_policy(path: str, now: float) -> LoadedBundle | None:
+    """Load the bundle a command was given; without one, the built-in protection alone is judged by."""
+    return load_bundle(Path(path), now=now) if path else None
+
+
+def loop_guard(settings: Settings) -> LoopGuard:
+    """Return the numbers of the built-in block as the settings have them."""
+    guard = settings.loop_guard
+    return LoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
+
+
+def _at_the_door(request: CaseRequest) -> Request:
+    """The request as a gateway like Envoy hands it on: method, path and host are its own."""
+    headers = {"host": request.host.encode("latin-1", "replace")}
+    repeated: list[tuple[str, bytes]] = []
+    for name, value in request.headers:
+        key, text = canonical_header(name), value.encode("utf-8", "surrogateescape")
+        if key not in headers:
+            headers[key] = text
+        elif key != "host":
+            repeated.append((key, text))
+    target = ENVOY + request.path.encode("ascii", "replace")
+    return Request(request.method, target, headers, tuple(repeated), body=request.body, peer=request.peer)
+
+
+def _context(settings: Settings, secret: bytes) -> ContextSettings:
+    keys = settings.jwt
+    # Keys behind a URL are not fetched: these commands use no network.
+    jwt = JwtKeys(
+        secret=keys.secret.get_secret_value(),
+        jwks_file=keys.jwks_file,
+        audience=keys.audience,
+        issuer=keys.issuer,
+        leeway_s=keys.leeway_seconds,
+        algorithms=tuple(keys.algorithms),
+    )
+    return ContextSettings(
+        secret=secret,
+        trusted_proxies=tuple(settings.trusted_proxies),
+        project=settings.project,
+        project_descriptor=settings.project_descriptor,
+        jwt=jwt if jwt.secret or jwt.jwks_file else None,
+        geo_file=settings.geo_file,
+    )

@@ -1,0 +1,96 @@
+"""What the commands for policy authors share: `--json`, located problems, and the end of a command that found some.
+Exit codes: 0 ok, 1 problem found, 2 unreachable, 3 usage (which `main` turns click's own code into)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any, NoReturn, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from breakloop.errors import Problem, SettingsError
+from breakloop.settings import Loaded, load_settings
+
+PROBLEM_FOUND = 1
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def json_option(command: _Command) -> _Command:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(command)
+
+
+def config_option(command: _Command) -> _Command:
+    """Add `--config`."""
+    text = "Settings file; ./breakloop.yaml if there is one."
+    return click.option("--config", metavar="PATH", default="", help=text)(command)
+
+
+def policy_option(command: _Command) -> _Command:
+    """Add `--policy`."""
+    text = "Bundle, a file or directory; else the one in the settings, else the built-in protection."
+    return click.option("--policy", metavar="PATH", default="", help=text)(command)
+
+
+def console(*, plain: bool = False) -> Console:
+    """Return a console for standard output; text for files and pipes is not cut to a terminal's width."""
+    is_terminal = sys.stdout.isatty() and not plain
+    return Console(
+        highlight=False, markup=False, soft_wrap=not is_terminal, no_color=plain or None, force_terminal=is_terminal
+    )
+
+
+def print_table(table: Table) -> None:
+    """Print a table without the blanks that would fill its last column."""
+    out = console()
+    with out.capture() as captured:
+        out.print(table, soft_wrap=False)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def print_json(content: object) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def problem_json(problem: Problem) -> dict[str, Any]:
+    """Return a problem as JSON has it."""
+    return asdict(problem)
+
+
+def end(code: int) -> NoReturn:
+    """End the command with an exit code."""
+    click.get_current_context().exit(code)
+
+
+def fail(message: str, *, as_json: bool = False) -> NoReturn:
+    """Say on standard error why the command cannot go on, and end with 1."""
+    if as_json:
+        print_json({"ok": False, "error": message})
+    else:
+        click.echo(message, err=True)
+    end(PROBLEM_FOUND)
+
+
+def fail_problems(problems: Iterable[Problem], *, as_json: bool = False) -> NoReturn:
+    """Say what is wrong with a file that the command needs, and end with 1."""
+    if as_json:
+        print_json({"ok": False, "problems": [problem_json(problem) for problem in problems]})
+    else:
+        for problem in problems:
+            click.echo(str(problem), err=True)
+    end(PROBLEM_FOUND)
+
+
+def settings_of(config: str, *, as_json: bool = False) -> Loaded:
+    """Return the effective settings, or end the command with what is wrong with them."""
+    try:
+        return load_settings({"config": config or None})
+    except SettingsError as error:
+        fail(str(error), as_json=as_json)

@@ -1,0 +1,164 @@
+"""`breakloop test`: a file of requests and expected verdicts against a bundle (SPEC X-3), on a simulated clock."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from breakloop.cli.offline import Offline, load_policy
+from breakloop.cli.output import (
+    PROBLEM_FOUND,
+    config_option,
+    end,
+    fail,
+    fail_problems,
+    json_option,
+    policy_option,
+    print_json,
+    print_table,
+    settings_of,
+)
+from breakloop.cli.validate import STDIN, STDIN_NAME, counted
+from breakloop.clock import FakeClock, SystemClock
+from breakloop.errors import BundleError
+from breakloop.replay.case_schema import CaseRequest, read_cases
+from breakloop.replay.cases import Answer, CaseResult, Difference, Send, run_cases
+from breakloop.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of one file of cases."""
+
+    name: str
+    policy: str
+    results: tuple[CaseResult, ...]
+
+    @property
+    def failed(self) -> int:
+        """How many cases failed."""
+        return sum(not result.passed for result in self.results)
+
+
+@click.command(epilog="Exit code 0: every case passed; 1: one failed, or a file has problems.")
+@click.argument("tests", nargs=-1, required=True, metavar="TESTS.yaml...")
+@policy_option
+@config_option
+@json_option
+def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) -> None:
+    """Send the requests of a test file to a bundle, and compare verdicts with what the file expects.
+
+    The clock is simulated, so waiting costs nothing; no network is used. Cases run in order and share state. Files
+    begin with an empty state each. See `breakloop init` for an example.
+    """
+    settings = settings_of(config, as_json=as_json).settings
+    try:
+        reports = [_run_file(name, policy, settings, as_json=as_json) for name in tests]
+    except BundleError as error:
+        fail_problems(error.problems, as_json=as_json)
+    if as_json:
+        print_json({"ok": not any(report.failed for report in reports), "files": [_as_json(one) for one in reports]})
+    else:
+        for report in reports:
+            _tell(report)
+    if any(report.failed for report in reports):
+        end(PROBLEM_FOUND)
+
+
+def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> Report:
+    try:
+        text = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+    except OSError as error:
+        fail(f"{name}: cannot be read: {error.strerror}", as_json=as_json)
+    shown = STDIN_NAME if name == STDIN else name
+    file = read_cases(text, shown)
+    start = file.start.timestamp() if file.start is not None else float(int(SystemClock().now()))
+    # A policy that the file itself names starts where the file lies.
+    chosen = policy or (str(Path(name).parent / file.policy) if file.policy else settings.policy)
+    offline = Offline(load_policy(chosen, start), settings, FakeClock(start))
+    return Report(shown, chosen, tuple(run_cases(file, _sender(offline, start))))
+
+
+def _sender(offline: Offline, start: float) -> Send:
+    def send(request: CaseRequest, at_s: float) -> Answer:
+        offline.clock.advance(start + at_s - offline.clock.now())
+        return offline.send(request).answer()
+
+    return send
+
+
+def _tell(report: Report) -> None:
+    click.echo(f"{report.name} against {report.policy or 'the built-in protection'}")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("")
+    table.add_column("case", overflow="fold", ratio=1)
+    table.add_column("at", justify="right")
+    table.add_column("requests", justify="right")
+    table.add_column("verdict", overflow="fold")
+    for result in report.results:
+        mark = Text("pass", "green") if result.passed else Text("FAIL", "bold red")
+        sent = str(result.case.repeat)
+        table.add_row(mark, result.case.name, f"{result.at_s:g} s", sent, _verdict(result))
+    print_table(table)
+    for result in report.results:
+        if not result.passed:
+            _tell_failure(result)
+    total = counted(len(report.results), "case")
+    click.echo(f"{len(report.results) - report.failed} of {total} passed" if report.failed else f"{total}, all passed")
+
+
+def _verdict(result: CaseResult) -> str:
+    decision, reason = result.actual["decision"], result.actual["reason"]
+    return f"{decision}, {reason}"
+
+
+def _tell_failure(result: CaseResult) -> None:
+    place = result.case.place
+    click.echo(f"{place.file}:{place.line}:{place.column}: {result.case.name}")
+    first = result.differences[0]
+    if result.case.repeat > 1:
+        click.echo(f"  {result.failed} of {result.case.repeat} requests; first: request {first.number}, {first.at_s:g} s")
+    for one in result.differences:
+        click.echo(f"  {one.field}: expected {_shown(one.expected)}, got {_shown(one.actual)}")
+    decided = {name for name in ("policy", "rule", "message") if result.actual.get(name)}
+    if decided and not decided & {one.field for one in result.differences}:
+        said = ", ".join(f"{name} {result.actual[name]}" for name in ("policy", "rule") if name in decided)
+        click.echo(f"  decided by {said}" if said else f"  {result.actual['message']}")
+
+
+def _shown(value: object) -> str:
+    if value is None or value == "":
+        return "none"
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    return {
+        "name": report.name,
+        "policy": report.policy,
+        "passed": len(report.results) - report.failed,
+        "failed": report.failed,
+        "cases": [_case_json(result) for result in report.results],
+    }
+
+
+def _case_json(result: CaseResult) -> dict[str, object]:
+    def difference(one: Difference) -> dict[str, object]:
+        shown = {"field": one.field, "expected": one.expected, "actual": one.actual}
+        return {"request": one.number, "at": one.at_s, **shown}
+
+    return {
+        "name": result.case.name,
+        "line": result.case.place.line,
+        "at": result.at_s,
+        "requests": result.case.repeat,
+        "passed": result.passed,
+        "failed_requests": result.failed,
+        "differences": [difference(one) for one in result.differences],
+        "last": {name: value for name, value in result.actual.items() if name != "headers"},
+    }

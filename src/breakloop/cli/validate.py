@@ -1,0 +1,120 @@
+"""`breakloop validate`: is this bundle right, and if not, where and why (SPEC B-2, X-3)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from breakloop.cli.output import PROBLEM_FOUND, end, json_option, print_json, problem_json
+from breakloop.clock import SystemClock
+from breakloop.errors import BundleError, Problem
+from breakloop.policy.load import LoadedBundle, load_bundle, load_text
+
+STDIN = "-"
+STDIN_NAME = "<stdin>"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found out about one file or directory; `missing` says why it could not be looked at."""
+
+    name: str
+    loaded: LoadedBundle | None = None
+    problems: tuple[Problem, ...] = ()
+    missing: str = ""
+
+    @property
+    def notes(self) -> tuple[Problem, ...]:
+        """What its author may want to know."""
+        return tuple(self.loaded.notes) if self.loaded else ()
+
+    def ok(self, *, strict: bool) -> bool:
+        """Tell whether it is fine; with `strict`, a note is a problem."""
+        return self.loaded is not None and not (strict and self.loaded.notes)
+
+
+def check(name: str, now: float) -> Checked:
+    """Validate one file, one directory (which is one bundle), or standard input."""
+    try:
+        if name == STDIN:
+            return Checked(STDIN_NAME, load_text(sys.stdin.buffer.read(), STDIN_NAME, now=now))
+        if not Path(name).exists():
+            return Checked(name, missing="there is no such file or directory")
+        return Checked(name, load_bundle(Path(name), now=now))
+    except BundleError as error:
+        return Checked(STDIN_NAME if name == STDIN else name, problems=tuple(error.problems))
+
+
+@click.command(epilog="Exit code 0: all are valid; 1: a problem was found.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--strict", is_flag=True, help="Notes count as problems.")
+@json_option
+def command(files: tuple[str, ...], *, strict: bool, as_json: bool) -> None:
+    """Check policy bundles: files, directories (each is one bundle), or - for standard input.
+
+    Every problem is told with its file, line and column, the path in the bundle and a hint; notes are about what is
+    valid but may surprise.
+    """
+    now = SystemClock().now()
+    checked = [check(name, now) for name in files]
+    if as_json:
+        print_json(_as_json(checked, strict=strict))
+    else:
+        for one in checked:
+            _tell(one)
+        click.echo(_summary(checked, strict=strict))
+    if not all(one.ok(strict=strict) for one in checked):
+        end(PROBLEM_FOUND)
+
+
+def _tell(one: Checked) -> None:
+    if one.missing:
+        click.echo(f"{one.name}: {one.missing}")
+    for problem in one.problems:
+        click.echo(str(problem))
+    for note in one.notes:
+        click.echo(note_text(note))
+    if one.loaded is not None:
+        bundle = one.loaded.bundle
+        policies = counted(len(bundle.policies), "policy", "policies")
+        click.echo(f"{one.name}: ok, version {bundle.bundle_version}, {policies}, digest {one.loaded.digest[:12]}")
+
+
+def note_text(note: Problem) -> str:
+    """Return a note on one line, marked as such behind its place."""
+    where = f"{note.file}:{note.line}:{note.column}: "
+    return where + "note: " + str(note).removeprefix(where)
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return `1 note`, `2 notes`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _summary(checked: Iterable[Checked], *, strict: bool) -> str:
+    listed = list(checked)
+    bad = sum(not one.ok(strict=strict) for one in listed)
+    problems = sum(len(one.problems) + bool(one.missing) for one in listed)
+    notes = sum(len(one.notes) for one in listed)
+    found = [counted(problems, "problem")] if problems else []
+    found += [counted(notes, "note") + (" (which count: --strict)" if strict else "")] if notes else []
+    verdict = f"{bad} of {len(listed)} refused" if bad else f"{len(listed)} valid"
+    return f"{verdict}: {', '.join(found)}" if found else verdict
+
+
+def _as_json(checked: Iterable[Checked], *, strict: bool) -> dict[str, object]:
+    files: list[dict[str, object]] = []
+    for one in checked:
+        shown: dict[str, object] = {"name": one.name, "ok": one.ok(strict=strict)}
+        shown["problems"] = [problem_json(problem) for problem in one.problems]
+        shown["notes"] = [problem_json(note) for note in one.notes]
+        if one.missing:
+            shown["error"] = one.missing
+        if one.loaded is not None:
+            shown |= {"bundle_version": one.loaded.bundle.bundle_version, "digest": one.loaded.digest}
+        files.append(shown)
+    return {"ok": all(bool(shown["ok"]) for shown in files), "files": files}

@@ -1,0 +1,25 @@
+"""What one client may cost: the numbers behind every refusal for size, count or time (Y-2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the traffic port. Times are whole seconds, for the server's one coarse sweep."""
+
+    head_bytes: int = 64 * 1024
+    fields: int = 200
+    request_line_bytes: int = 16 * 1024
+    body_bytes: int = 10 * 1024 * 1024
+    chunk_line_bytes: int = 256  # a chunk's size with its extensions
+    trailer_bytes: int = 8 * 1024
+    free_chunks: int = 1000  # so many chunks of any size; beyond that they must carry 64 bytes each on average
+    backlog_bytes: int = 64 * 1024  # read ahead of a reply that waits, before reading pauses
+    pipelined: int = 16  # requests of one connection answered before others get their turn
+    connections: int = 10_000
+    idle_s: int = 75
+    head_s: int = 10
+    body_s: int = 60  # without progress; the same for a client that does not read its answers
+    linger_s: int = 2  # after a refusal, so that the client can read it

@@ -1,0 +1,293 @@
+"""The composition root: the only place where parts meet. Makes store, descriptors, engine, door and server out of the
+settings, runs them with what goes on beside the traffic (watching the bundle, fetching keys, telling what was left
+out of the log), and shuts down without losing answers (SPEC S-6). Decisions are nobody's business here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import secrets
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from breakloop.clock import Clock, SystemClock
+from breakloop.engine import Engine
+from breakloop.errors import BundleError, SettingsError
+from breakloop.gateway.answers import Answers
+from breakloop.gateway.bounds import Limits
+from breakloop.gateway.debug import DebugSessions
+from breakloop.gateway.decision import DecisionDoor
+from breakloop.gateway.jobs import aside, forever
+from breakloop.gateway.server import ListenError, Server
+from breakloop.observe.log import LogEvents, Logging, log
+from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compiled import CompiledBundle
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.jwt import JwtKeys
+from breakloop.policy.load import LoadedBundle, load_bundle
+from breakloop.policy.source import POLL_S, BundleSource
+from breakloop.settings import Settings
+from breakloop.state.data_dir import DataDir
+from breakloop.state.memory import MemoryStore
+
+BUILTIN: Final = "builtin"
+_KEYS_EVERY_S: Final = 300.0
+_FIRST_KEYS_S: Final = 3.0  # how long a start waits for token keys; they come later if they are slow
+# Requests leave next to no cycles behind, so collecting often only costs. Measured: see docs/decisions.
+_GC_THRESHOLD: Final = (50_000, 20, 100)
+# A bundle that is read in a thread shares the interpreter; requests get their turn this often meanwhile.
+_SWITCH_S: Final = 0.0005
+
+
+class Runtime:
+    """One process: its parts, and their life from `run` to the end."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.events = LogEvents()
+        self.data = DataDir(Path(settings.data_dir))
+        self.secret = self.data.secret(settings.secret.get_secret_value(), settings.secret_file)
+        self.descriptors = Descriptors(context(settings, self.secret), self.clock)
+        self.store = MemoryStore(settings.memory_max_entries)
+        self.engine = Engine(self.store, self.clock, project=self.descriptors.project, publish=self.events)
+        self.source = self._source()
+        self.door = self._door()
+        self.url = ""
+        self._draining = False
+        self._signals = 0
+        self._stop = asyncio.Event()
+        self._reload = asyncio.Event()
+        self._keys_read = asyncio.Event()
+        self._keys_due = 0.0
+
+    def load(self) -> None:
+        """Put the first bundle in force. SPEC E-0: without a valid one go on, or raise `BundleError` when strict."""
+        if self.source is None:
+            self.engine.use(self._compiled(None))
+        elif not self.source.start() and self.settings.strict:
+            raise BundleError(self.source.problems)
+
+    async def run(self, ready: Callable[[str], None]) -> int:
+        """Load, listen, call `ready` with the address, serve until a signal comes; returns the exit code."""
+        for warning in self.data.warnings:
+            log(logging.WARNING, warning)
+        self.load()
+        server = Server(self.door, limits(self.settings), clock=self.clock)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, loop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        tasks = [asyncio.create_task(forever(name, job)) for name, job in self._jobs()]
+        try:
+            await self._first_keys()
+            self.url = _url(self.settings.host, await self._listen(server))
+            self._settle_memory()
+            ready(self.url)
+            await self._stop.wait()
+            return await self._shut_down(server)
+        finally:
+            for task in tasks:
+                task.cancel()
+            self.events.flush(self.clock.now(), everything=True)
+
+    def readiness(self) -> tuple[int, dict[str, object]]:
+        """SPEC D-5: status and content of `/readyz`."""
+        bundle = self.engine.bundle
+        if bundle is None or self._draining:
+            return 503, {"status": "not_ready", "reason": "shutting_down" if bundle else "no_bundle_loaded"}
+        content: dict[str, object] = {
+            "status": "ready",
+            "bundle_version": bundle.version,
+            "bundle_digest": bundle.digest,
+            "bundle_from": self.source.origin if self.source else BUILTIN,
+        }
+        if self.source is not None:
+            content |= {"bundle_rejected": self.source.rejected, "bundle_problems": len(self.source.problems)}
+        return 200, content
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _source(self) -> BundleSource | None:
+        if not self.settings.policy:
+            return None
+        return BundleSource(
+            Path(self.settings.policy),
+            load=lambda path: load_bundle(path, now=self.clock.now()),
+            on_bundle=self._use,
+            clock=self.clock,
+            publish=self.events,
+            data_dir=self.data.path,
+        )
+
+    def _door(self) -> DecisionDoor:
+        settings = self.settings
+        prefix = settings.header_prefix
+        debug_secret = settings.debug_secret.get_secret_value()
+        return DecisionDoor(
+            self.engine,
+            self.descriptors,
+            Answers(prefix, self.secret),
+            ready=self.readiness,
+            run_id=secrets.token_hex(4) + "-",
+            header_prefix=prefix,
+            debug=DebugSessions(debug_secret, prefix, self.clock) if debug_secret else None,
+        )
+
+    def _use(self, loaded: LoadedBundle) -> None:
+        self.engine.use(self._compiled(loaded))
+        for note in loaded.notes:
+            log(logging.WARNING, "bundle.note", {"note": str(note)})
+
+    def _compiled(self, loaded: LoadedBundle | None) -> CompiledBundle:
+        guard = self.settings.loop_guard
+        numbers = LoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
+        bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, BUILTIN)
+        return compile_bundle(bundle, digest, self.descriptors, self.secret, numbers)
+
+    # -- beside the traffic ----------------------------------------------------------------------------------------
+
+    def _jobs(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        jobs: list[tuple[str, Callable[[], Awaitable[None]]]] = [("log", self._tell)]
+        if self.source is not None:
+            jobs.append(("bundle", self._watch))
+        if self.settings.jwt.jwks_file or self.settings.jwt.jwks_url:
+            jobs.append(("keys", self._refresh_keys))
+        else:
+            self._keys_read.set()
+        return jobs
+
+    async def _watch(self) -> None:
+        """Look at the bundle's source; at once when somebody asks for it."""
+        assert self.source is not None  # noqa: S101 - only a job when there is one
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._reload.wait(), POLL_S)
+        if self._reload.is_set():
+            self._reload.clear()
+            await aside(self.source.reload)
+        else:
+            await aside(self.source.poll)
+
+    async def _refresh_keys(self) -> None:
+        """Fetch token keys: now, every five minutes, and when a token names one that is not known."""
+        tokens = self.descriptors.tokens
+        if tokens.wants_refresh or self.clock.now() >= self._keys_due:
+            self._keys_due = self.clock.now() + _KEYS_EVERY_S
+            why = await aside(tokens.refresh)
+            self._keys_read.set()
+            if why:
+                log(logging.WARNING, "jwt.keys_not_read", {"error": why})
+        await asyncio.sleep(1.0)
+
+    async def _tell(self) -> None:
+        await asyncio.sleep(1.0)
+        self.events.flush(self.clock.now())
+
+    async def _first_keys(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._keys_read.wait(), _FIRST_KEYS_S)
+
+    # -- start and end ---------------------------------------------------------------------------------------------
+
+    async def _listen(self, server: Server) -> int:
+        host, port = self.settings.host, self.settings.port
+        try:
+            return await server.start(host, port)
+        except ListenError as error:
+            if error.errno == errno.EADDRINUSE:
+                hint = "stop the other program, or choose another port with --port"
+                raise SettingsError(f"{host}:{port} is in use ({hint})") from None
+            raise SettingsError(error.strerror or str(error)) from None
+
+    def _settle_memory(self) -> None:
+        """Everything made so far lives as long as the process: the collector need not look at it again."""
+        sys.setswitchinterval(_SWITCH_S)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLD)
+
+    def _on_signal(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._signals += 1
+        self._stop.set()
+        if self._signals > 1:
+            loop.stop()
+
+    async def _shut_down(self, server: Server) -> int:
+        self._draining = True
+        left = await server.stop(self.settings.shutdown_grace_seconds)
+        log(logging.INFO, "stopped", {"cut_off": left})
+        return 0
+
+
+def serve(settings: Settings, ready: Callable[[Runtime], None], logging_: Logging) -> int:
+    """Run a process until it is told to stop; returns the exit code. A second signal ends it at once, with 1."""
+    logging_.start()
+    try:
+        return uvloop.run(_serve(settings, ready))
+    except RuntimeError as error:
+        if "Event loop stopped" in str(error):
+            return 1
+        raise
+    finally:
+        logging_.stop()
+
+
+async def _serve(settings: Settings, ready: Callable[[Runtime], None]) -> int:
+    runtime = Runtime(settings)
+    return await runtime.run(lambda _url: ready(runtime))
+
+
+async def run(settings: Settings, ready: Callable[[str], None]) -> int:
+    """Run a process inside a loop that is running already."""
+    return await Runtime(settings).run(ready)
+
+
+def context(settings: Settings, secret: bytes) -> ContextSettings:
+    """Return what descriptors need of the settings."""
+    jwt = settings.jwt
+    keys = None
+    if jwt.secret.get_secret_value() or jwt.jwks_file or jwt.jwks_url:
+        keys = JwtKeys(
+            secret=jwt.secret.get_secret_value(),
+            jwks_file=jwt.jwks_file,
+            jwks_url=jwt.jwks_url,
+            audience=jwt.audience,
+            issuer=jwt.issuer,
+            leeway_s=jwt.leeway_seconds,
+            algorithms=tuple(jwt.algorithms),
+        )
+    return ContextSettings(
+        secret=secret,
+        trusted_proxies=tuple(settings.trusted_proxies),
+        project=settings.project,
+        project_descriptor=settings.project_descriptor,
+        jwt=keys,
+        geo_file=settings.geo_file,
+    )
+
+
+def limits(settings: Settings) -> Limits:
+    """Return the data plane's limits."""
+    own = settings.limits
+    return Limits(
+        head_bytes=own.head_bytes,
+        fields=own.fields,
+        body_bytes=own.body_bytes,
+        connections=own.connections,
+        idle_s=own.idle_seconds,
+        head_s=own.head_seconds,
+        body_s=own.body_seconds,
+    )
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,93 @@
+"""The data directory: what a process keeps between its lives. Here the directory itself and the secret in it; the last
+good bundle is `policy.last_good`'s. Without a usable directory everything still runs, only nothing is kept."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+from breakloop.errors import SettingsError
+
+
+class DataDir:
+    """A directory that may turn out to be unusable: `path` is None then, and `warnings` say why."""
+
+    __slots__ = ("path", "secret_from", "warnings")
+
+    def __init__(self, path: Path) -> None:
+        self.warnings: list[str] = []
+        self.path: Path | None = path
+        self.secret_from = ""
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            why = "" if os.access(path, os.W_OK | os.X_OK) else "it cannot be written to"
+        except OSError as error:
+            why = error.strerror or str(error)
+        if why:
+            self.path = None
+            self.warnings.append(
+                f"data_dir {path} cannot be used ({why}): secret and last good bundle are not kept over a restart"
+            )
+
+    def secret(self, given: str, file: str) -> bytes:
+        """Return the key of fingerprints: as given, from a file, or one that is made once and kept here."""
+        if given:
+            self.secret_from = "settings"
+            return _key(given.encode())
+        if file:
+            self.secret_from = file
+            return _key(_read_given(Path(file)))
+        if self.path is not None:
+            kept = self.path / "secret"
+            try:
+                self.secret_from = str(kept)
+                return _key(_read_or_make(kept))
+            except OSError as error:
+                self.warnings.append(f"{kept} cannot be used ({error.strerror}): the secret is made for this run only")
+        self.secret_from = "this run only"
+        return secrets.token_bytes(32)
+
+
+def _key(secret: bytes) -> bytes:
+    """Reduce a secret of any length to a key of 32 bytes."""
+    return blake2b(secret, digest_size=32, person=b"breakloop-key").digest()
+
+
+def _read_given(file: Path) -> bytes:
+    try:
+        secret = file.read_bytes().strip()
+    except OSError as error:
+        raise SettingsError(f"secret_file {file}: {error.strerror}") from None
+    if not secret:
+        raise SettingsError(f"secret_file {file}: is empty")
+    return secret
+
+
+def _read_or_make(file: Path) -> bytes:
+    """Two processes that start together end up with the same secret: whoever links first wins."""
+    if not _filled(file):
+        beside = file.with_name(f"secret.{os.getpid()}.{secrets.token_hex(4)}")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as made:
+                made.write(secrets.token_hex(32) + "\n")
+                made.flush()
+                os.fsync(made.fileno())
+            if file.exists():  # empty, or it would have been read: a damaged leftover
+                beside.replace(file)
+            else:
+                with suppress(FileExistsError):  # another process was quicker
+                    os.link(beside, file)
+        finally:
+            beside.unlink(missing_ok=True)
+    return file.read_bytes().strip()
+
+
+def _filled(file: Path) -> bool:
+    try:
+        return bool(file.read_bytes().strip())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,260 @@
+"""The real command in a process of its own: start, serve, reload, survive, stop."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+SRC = Path(__file__).resolve().parent.parent.parent / "src"
+CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "again"}]})
+DEADLINE_S = 15.0
+
+
+def bundle(version: int, *, burst: int = 100, policy: str = "team") -> str:
+    return f"""\
+bundle_version: {version}
+policies:
+  - id: {policy}
+    spec:
+      selector: {{pathPrefix: /v1/}}
+      rules:
+        - name: per-team
+          limit_keys: ["header:x-team"]
+          algorithm: token_bucket
+          algorithm_config: {{tokens_per_second: 1, burst: {burst}}}
+"""
+
+
+class Served:
+    """A running `breakloop serve`."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self._log = folder / "log.jsonl"
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("BREAKLOOP_", "XDG_"))}
+        clean |= {"HOME": str(folder / "home"), "PYTHONPATH": str(SRC), **environment}
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "breakloop", "serve", "--admin-port", "0", *arguments],
+                cwd=folder,
+                env=clean,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.banner: list[str] = []
+        self.port = 0
+
+    def wait_ready(self) -> Served:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.banner.append(line.rstrip())
+            found = re.fullmatch(r"breakloop ready on http://127\.0\.0\.1:(\d+)", self.banner[-1])
+            if found:
+                self.port = int(found[1])
+                return self
+        pytest.fail(f"not ready, exit code {self.process.wait()}: {self._log.read_text()}")
+
+    def ask(self, path: str, method: str = "GET", body: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+        finally:
+            connection.close()
+
+    def decide(self, path: str, body: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
+        return self.ask("/v1/decision", "POST", body, X_Original_URI=path, X_Original_Method="POST", **headers)
+
+    def ready(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ask("/readyz")[2])
+        return found
+
+    def log(self, message: str = "") -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self._log.read_text().splitlines()]
+        return [line for line in lines if not message or line["message"] == message]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+
+def eventually(check: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> float:
+    """Ask until it is so; returns how long that took."""
+    began = time.monotonic()
+    while not check():
+        assert time.monotonic() - began < within_s, f"{what}: not within {within_s} s"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+Start = Callable[..., Served]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Served] = []
+
+    def begin(*arguments: str, **environment: str) -> Served:
+        started.append(Served(tmp_path, *arguments, **environment))
+        return started[-1]
+
+    (tmp_path / "home").mkdir()
+    yield begin
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.wait()
+        if one.process.stdout is not None:
+            one.process.stdout.close()
+
+
+def test_serve_protects_without_any_policy(start: Start, tmp_path: Path) -> None:
+    """T-2, D-5, B-6: an empty home, no files: it says where it listens, is ready, and stops a loop."""
+    served = start("--port", "0").wait_ready()
+    assert served.banner[-1] == f"breakloop ready on http://127.0.0.1:{served.port}"
+    assert any("built-in loop protection" in line for line in served.banner)
+    assert served.ask("/livez")[0] == 200
+    assert served.ready() == {
+        "status": "ready",
+        "bundle_version": 0,
+        "bundle_digest": "builtin",
+        "bundle_from": "builtin",
+    }
+    statuses = [served.decide("/v1/chat/completions", CHAT)[0] for _ in range(6)]
+    assert statuses == [200] * 5 + [429]
+    detail = json.loads(served.decide("/v1/chat/completions", CHAT)[2])["detail"]
+    assert detail["error"] == "recursive_loop_detected"
+    secret = tmp_path / "home/.local/share/breakloop/secret"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    kept = secret.read_text()
+    assert served.stop() == 0
+    assert served.log("loop.detected")[0]["kind"] == "tail"
+    assert start("--port", "0").wait_ready().stop() == 0
+    assert secret.read_text() == kept
+
+
+def test_bundle_is_replaced_while_serving(start: Start, tmp_path: Path) -> None:
+    """B-2, B-3: a new bundle is in force within a second; a bad one changes nothing and is told once."""
+    file = tmp_path / "bundle.yaml"
+    file.write_text(bundle(1, burst=1))
+    served = start("--port", "0", "--policy", "bundle.yaml").wait_ready()
+    assert [served.decide("/v1/x", X_Team="a")[0] for _ in range(2)] == [200, 429]
+
+    file.write_text(bundle(2, burst=2, policy="next"))
+    assert eventually(lambda: served.ready()["bundle_version"] == 2, "version 2") < 2.0
+    assert [served.decide("/v1/x", X_Team="a")[0] for _ in range(3)] == [200, 200, 429]
+
+    file.write_text(bundle(3).replace("burst", "brust"))
+    eventually(lambda: served.ready()["bundle_rejected"] == 1, "rejection")
+    os.utime(file)  # the same content again is not news
+    file.with_suffix(".other").write_text("x")
+    ready = served.ready()
+    assert (ready["status"], ready["bundle_version"], ready["bundle_problems"] > 0) == ("ready", 2, True)
+    assert served.decide("/v1/x", X_Team="b")[0] == 200
+
+    file.write_text(bundle(1))
+    eventually(lambda: served.ready()["bundle_rejected"] == 2, "refusal of a lower version")
+    served.process.send_signal(signal.SIGHUP)
+    eventually(lambda: served.ready()["bundle_version"] == 1, "version 1, asked for by a signal")
+    assert served.ready()["bundle_problems"] == 0
+    assert served.stop() == 0
+    rejected = served.log("bundle.rejected")
+    assert len(rejected) == 2
+    assert "brust" in rejected[0]["problem"]
+    assert "is lower than 2" in rejected[1]["problem"]
+
+
+def test_kubernetes_swaps_a_link(start: Start, tmp_path: Path) -> None:
+    """B-3: a ConfigMap is a directory of links that are swapped; that is a change."""
+    mount = tmp_path / "mount"
+    for version in (1, 2):
+        (mount / f"..v{version}").mkdir(parents=True)
+        (mount / f"..v{version}" / "bundle.yaml").write_text(bundle(version))
+    (mount / "..data").symlink_to("..v1")
+    (mount / "bundle.yaml").symlink_to("..data/bundle.yaml")
+    served = start("--port", "0", "--policy", "mount").wait_ready()
+    assert served.ready()["bundle_version"] == 1
+    (mount / "..next").symlink_to("..v2")
+    (mount / "..next").replace(mount / "..data")
+    eventually(lambda: served.ready()["bundle_version"] == 2, "version 2")
+
+
+def test_last_good_bundle_survives(start: Start, tmp_path: Path) -> None:
+    """B-3, E-0: after kill -9 and without its source it still enforces; a damaged copy is told and ignored."""
+    file = tmp_path / "bundle.yaml"
+    file.write_text(bundle(7, burst=1))
+    served = start("--port", "0", "--policy", "bundle.yaml").wait_ready()
+    digest = served.ready()["bundle_digest"]
+    served.process.kill()
+    served.process.wait()
+    file.unlink()
+
+    served = start("--port", "0", "--policy", "bundle.yaml").wait_ready()
+    ready = served.ready()
+    assert (ready["bundle_version"], ready["bundle_digest"]) == (7, digest)
+    assert ready["bundle_from"] == "last good copy"
+    assert [served.decide("/v1/x", X_Team="a")[0] for _ in range(2)] == [200, 429]
+    assert served.stop() == 0
+
+    (copy,) = (tmp_path / "home/.local/share/breakloop/last-good").glob("*.json")
+    copy.write_text(copy.read_text().replace('"burst": 1', '"burst": 9'))
+    served = start("--port", "0", "--policy", "bundle.yaml").wait_ready()
+    assert served.ask("/readyz")[0] == 503
+    assert served.ready() == {"status": "not_ready", "reason": "no_bundle_loaded"}
+    status, headers, _ = served.decide("/v1/x")
+    assert (status, headers["x-breakloop-reason"]) == (503, "no_bundle_loaded")
+    assert any("checksum" in line["problem"] for line in served.log("bundle.rejected"))
+
+    file.write_text(bundle(8))
+    eventually(lambda: served.ask("/readyz")[0] == 200, "a bundle that came later")
+
+
+def test_strict_start_needs_a_bundle(start: Start, tmp_path: Path) -> None:
+    """E-0: `--strict` exits 1 and prints the problems, located."""
+    (tmp_path / "bundle.yaml").write_text("bundle_version: 0\npolicies: []\n")
+    served = start("--port", "0", "--policy", "bundle.yaml", "--strict")
+    assert served.process.wait(DEADLINE_S) == 1
+    assert "bundle.yaml:1:17: bundle_version" in (tmp_path / "log.jsonl").read_text()
+
+
+def test_second_instance_fails(start: Start, tmp_path: Path) -> None:
+    """S-5: a second instance on the same port fails with "in use", in one line, and the first is not disturbed."""
+    served = start("--port", "0").wait_ready()
+    other = start("--port", str(served.port))
+    assert other.process.wait(DEADLINE_S) == 1
+    assert f"127.0.0.1:{served.port} is in use" in (tmp_path / "log.jsonl").read_text()
+    assert served.ask("/livez")[0] == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_it_cleanly(start: Start, number: int) -> None:
+    """S-6: a signal lets it finish and exit 0, with a client connected and idle."""
+    served = start("--port", "0").wait_ready()
+    idle = http.client.HTTPConnection("127.0.0.1", served.port, timeout=5)
+    idle.connect()
+    assert served.stop(number) == 0
+    idle.close()
+    assert served.log("stopped") != []
+
+
+def test_unusable_data_directory_is_no_reason_not_to_start(start: Start, tmp_path: Path) -> None:
+    """A home that cannot be written to costs the last good copy, not the service."""
+    (tmp_path / "blocked").write_text("a file where a directory should be")
+    served = start("--port", "0", "--data-dir", "blocked/data").wait_ready()
+    assert served.ready()["status"] == "ready"
+    assert served.stop() == 0
+    assert any("cannot be used" in line["message"] for line in served.log())

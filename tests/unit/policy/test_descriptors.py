@@ -1,0 +1,245 @@
+"""Names for what a request is."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import jwt as pyjwt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.clock import FakeClock
+from breakloop.model.call import Call
+from breakloop.policy import descriptor_names
+from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header, query_for_fingerprint
+from breakloop.policy.jwt import JwtKeys
+
+SECRET = "a shared secret of more than 32 bytes, to keep it strong"
+CHAT = {
+    "model": "gpt-4o",
+    "messages": [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "search", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "nothing"},
+    ],
+}
+
+
+def make(**settings: object) -> Descriptors:
+    return Descriptors(ContextSettings(secret=b"k", **settings), FakeClock())  # type: ignore[arg-type]
+
+
+def get(name: str, call: Call, **settings: object) -> str | None:
+    return make(**settings).getter(name)(call)
+
+
+def plain(**headers: bytes) -> Call:
+    return Call(
+        "GET", "/x", headers={canonical_header(name): value for name, value in headers.items()}, peer="203.0.113.9"
+    )
+
+
+def chat_call(**more: object) -> Call:
+    return Call("POST", "/v1/chat/completions", body=json.dumps(CHAT | more).encode(), peer="203.0.113.9")
+
+
+def unsigned(claims: dict[str, object]) -> bytes:
+    parts = [json.dumps(part).encode() for part in ({"alg": "none"}, claims)]
+    return b"Bearer " + b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts) + b".eA"
+
+
+def test_every_known_name_has_a_getter() -> None:
+    """C-6: each descriptor that a bundle may name can be read."""
+    names = [f"{kind}:{name}" for kind, known in descriptor_names.FIXED.items() for name in known]
+    assert len(names) == 15
+    for name in [*names, "jwt:sub", "header:x-team", "query:a"]:
+        make().getter(name)(Call("GET", "/"))
+
+
+@pytest.mark.parametrize("name", ["", "x", "ip:city", "header:", "jwt:", "Header:x", "llm:tokens"])
+def test_an_unknown_name_is_refused(name: str) -> None:
+    """C-6: a name that is none never reads as missing."""
+    with pytest.raises(ValueError, match="descriptor"):
+        make().getter(name)
+
+
+_WORDS = st.lists(st.text("abcXYZ019", min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+@given(_WORDS, st.data())
+def test_headers_resolve_in_any_spelling(words: list[str], data: st.DataObject) -> None:
+    """C-2: whatever the case, and whether written with hyphens or underscores."""
+
+    def spelling() -> str:
+        joined = words[0] + "".join(data.draw(st.sampled_from("-_")) + word for word in words[1:])
+        return "".join(data.draw(st.sampled_from((letter.lower(), letter.upper()))) for letter in joined)
+
+    call = Call("GET", "/", headers={canonical_header(spelling()): b"value"})
+    assert get(f"header:{spelling()}", call) == "value"
+
+
+def test_headers_and_queries() -> None:
+    """C-6: first value counts, an empty value is missing."""
+    assert get("header:x-team", plain(x_team=b"r\xe9d")) == "r\xe9d"
+    assert get("header:x-team", plain(x_team=b"")) is None
+    assert get("header:x-team", plain()) is None
+    call = Call("GET", "/", query="a=%31&a=2&b=")
+    assert (get("query:a", call), get("query:b", call), get("query:c", call)) == ("1", None, None)
+    assert query_for_fingerprint(call) == "a=1&a=2&b="
+
+
+def test_claims_are_not_verified_without_keys() -> None:
+    """C-3: they can be matched on, and the call says that nobody checked them."""
+    call = plain(authorization=unsigned({"sub": "u", "org": {"tier": "gold"}}))
+    context = make()
+    assert context.getter("jwt:org.tier")(call) == "gold"
+    assert call.verified is False
+    assert context.caller(call).startswith("key:")
+
+
+def test_a_verified_subject_is_the_caller() -> None:
+    """C-7: caller = verified `sub`, else the digest of the key."""
+    settings = {"jwt": JwtKeys(secret=SECRET)}
+    call = plain(authorization=b"Bearer " + pyjwt.encode({"sub": "u"}, SECRET).encode(), x_api_key=b"sk")
+    context = make(**settings)
+    assert context.caller(call) == "sub:u"
+    assert call.verified is True
+    forged = plain(authorization=unsigned({"sub": "u"}))
+    assert context.caller(forged).startswith("key:")
+    assert context.getter("jwt:sub")(forged) is None
+    assert forged.verified is False
+    nobody = plain(authorization=b"Bearer " + pyjwt.encode({"role": "x"}, SECRET).encode())
+    assert context.caller(nobody).startswith("key:")
+
+
+def test_callers_by_key_and_address() -> None:
+    """C-7: the same key in another header is the same caller; without a key it is the address."""
+    context = make()
+    by_bearer = context.caller(plain(authorization=b"Bearer sk-1"))
+    assert by_bearer == context.caller(plain(x_api_key=b"sk-1")) == context.caller(Call("GET", "/", query="key=sk-1"))
+    assert by_bearer != context.caller(plain(authorization=b"Bearer sk-2"))
+    assert len(by_bearer) == len("key:") + 32
+    assert "sk-1" not in by_bearer
+    assert context.getter("caller:key")(plain(x_api_key=b"sk-1")) == by_bearer.removeprefix("key:")
+    assert context.getter("caller:key")(plain()) is None
+    assert context.caller(plain()) == "ip:203.0.113.9"
+
+
+def test_an_escaped_query_key_is_found() -> None:
+    """C-7: spelling `key` with an escape hides nobody."""
+    assert make().caller(Call("GET", "/", query="%6bey=sk-1")) == make().caller(plain(x_api_key=b"sk-1"))
+
+
+def test_the_agent() -> None:
+    """C-7: the agent of the path, of X-Agent-Id, or the caller."""
+    context = make()
+    in_path = Call("GET", "/", path_agent="planner", headers={"x-agent-id": b"other"})
+    assert context.agent(in_path) == context.getter("agent:id")(in_path) == "planner"
+    assert context.agent(plain(x_agent_id=b" writer ")) == "writer"
+    assert context.agent(plain(x_agent_id=b"  ")) == "ip:203.0.113.9"
+    assert len(context.agent(plain(x_agent_id=b"x" * 60_000))) < 64
+
+
+def test_the_project() -> None:
+    """C-7: a setting, or what a descriptor named in the settings says."""
+    assert get("project:id", plain()) == "default"
+    assert get("project:id", plain(), project="shop") == "shop"
+    by_header = make(project="shop", project_descriptor="header:X_Project")
+    assert by_header.project(plain(x_project=b"crm")) == "crm"
+    assert by_header.project(plain()) == "shop"
+    for bad in ("project:id", "nonsense"):
+        with pytest.raises(ValueError, match=r"project|descriptor"):
+            make(project_descriptor=bad)
+
+
+def test_the_client_address() -> None:
+    """C-4: behind a trusted proxy the client is who it says."""
+    call = Call("GET", "/", peer="10.0.0.1", headers={"x-forwarded-for": b"198.51.100.4", "x-country-code": b"de"})
+    context = make(trusted_proxies=("10.0.0.0/8",))
+    assert context.getter("ip:address")(call) == context.client_ip(call) == "198.51.100.4"
+    assert context.getter("ip:country")(call) == "DE"
+    assert context.caller(call) == "ip:198.51.100.4"
+    assert get("ip:address", Call("GET", "/")) is None
+
+
+def test_user_agents() -> None:
+    """C-5, C-6: bot or not, and which kind."""
+    bot = plain(user_agent=b"GPTBot/1.2")
+    assert (get("ua:bot", bot), get("ua:bot_category", bot)) == ("true", "ai_crawler")
+    human = plain(user_agent=b"Mozilla/5.0 Firefox/140.0")
+    assert (get("ua:bot", human), get("ua:bot_category", human)) == ("false", None)
+    assert (get("ua:bot", plain()), get("ua:bot_category", plain())) == (None, None)
+    assert get("ua:bot", plain(user_agent=b"")) is None
+
+
+def test_what_an_llm_call_says() -> None:
+    """C-6: model, provider, tool and upstream."""
+    call = chat_call()
+    call.upstream = "openai"
+    context = make()
+    values = {name: context.getter(name)(call) for name in ("llm:model", "llm:provider", "tool:name", "upstream:name")}
+    assert values == {"llm:model": "gpt-4o", "llm:provider": "openai", "tool:name": "search", "upstream:name": "openai"}
+    assert context.tools(call) == ("search",)
+    for name in values:
+        assert context.getter(name)(plain()) is None
+    assert context.tools(plain()) == ()
+    assert context.getter("llm:model")(chat_call(model="")) is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("GET", "/v1/chat/completions", body=b'{"messages":[]}'),
+        Call("POST", "/v1/models", body=b'{"messages":[]}'),
+        Call("POST", "/v1/chat/completions"),
+        Call("POST", "/v1/chat/completions", body=b"not json"),
+        Call("POST", "/v1/chat/completions", body=b'{"messages":[]}', headers={"content-encoding": b"zstd"}),
+    ],
+)
+def test_what_is_no_chat(call: Call) -> None:
+    """C-8, C-9: other methods and paths, no body, garbage, and what is compressed are plain HTTP."""
+    assert make().chat(call) is None
+    assert call.chat_cache is False
+
+
+def test_the_body_is_read_once() -> None:
+    """Q-1: a body is decoded once a request, in as many messages as the bundle needs."""
+    call = chat_call()
+    call.headers = {"content-encoding": b"Identity"}
+    context = make()
+    chat = context.chat(call)
+    assert chat is not None
+    assert len(chat.tail) == 3
+    assert context.chat(call) is chat
+    context.tail_messages = 4
+    wider = context.chat(chat_call())
+    assert wider is not None
+    assert len(wider.tail) == 4
+
+
+def test_sessions() -> None:
+    """C-7: the client's id, else derived from caller, agent and how the conversation opens; none for plain HTTP."""
+    context = make()
+    assert context.session(plain(x_agent_session=b"s-1")) == "s-1"
+    assert context.session(plain()) == ""
+    assert context.getter("agent:session")(plain()) is None
+    first, later = chat_call(), chat_call(messages=[*CHAT["messages"], {"role": "user", "content": "more"}])
+    assert context.session(first) == context.session(later) != ""
+    assert context.session(chat_call(messages=[{"role": "user", "content": "else"}])) != context.session(first)
+    other_caller = chat_call()
+    other_caller.headers = {"x-api-key": b"sk"}
+    other_agent = chat_call()
+    other_agent.path_agent = "planner"
+    assert len({context.session(call) for call in (first, other_caller, other_agent)}) == 3
+
+
+def test_answers_are_kept_on_the_call() -> None:
+    """Q-1: who calls is worked out once a request."""
+    call = plain(x_api_key=b"sk")
+    context = make()
+    caller, agent, address = context.caller(call), context.agent(call), context.client_ip(call)
+    call.headers, call.peer = {}, "1.1.1.1"
+    assert (context.caller(call), context.agent(call), context.client_ip(call)) == (caller, agent, address)

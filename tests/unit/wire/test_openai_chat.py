@@ -1,0 +1,251 @@
+"""OpenAI chat requests, as they are and as they should not be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.model.call import Chat, Message, ToolCall
+from breakloop.wire.openai_chat import looks_like_chat, opening, read
+
+
+def body(messages: Any, **more: Any) -> bytes:
+    return json.dumps({"model": "gpt-4o", "messages": messages, **more}).encode()
+
+
+def message(**fields: Any) -> Message:
+    chat = read(body([fields]), 3)
+    assert chat is not None
+    return chat.tail[-1]
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def test_a_plain_request() -> None:
+    """C-8: model, messages, stream and the token limit of a chat request."""
+    chat = read(body([user("hi")], stream=True, max_tokens=50), 3)
+    assert chat == Chat("openai", "gpt-4o", (Message("user", "hi"),), 1, stream=True, max_tokens=50)
+
+
+def test_the_newer_token_limit_wins() -> None:
+    chat = read(body([], max_tokens=50, max_completion_tokens=70), 3)
+    assert chat is not None
+    assert chat.max_tokens == 70
+
+
+def test_only_the_tail_is_decoded() -> None:
+    """LD-2: the last messages, oldest first, and how many there were."""
+    messages = [user(str(number)) for number in range(10)]
+    for tail, expected in ((3, ["7", "8", "9"]), (0, []), (20, [str(number) for number in range(10)])):
+        chat = read(body(messages), tail)
+        assert chat is not None
+        assert [item.text for item in chat.tail] == expected
+        assert chat.message_count == 10
+        assert chat.fallback == ""
+
+
+def test_tool_calls_and_results_without_ids() -> None:
+    """C-8: calls by name and arguments, results by text; ids are not identity."""
+    function = {"name": "search", "arguments": '{"q": 1}'}
+    one = message(
+        role="assistant", content=None, tool_calls=[{"id": "call_1", "type": "function", "function": function}]
+    )
+    two = message(
+        role="assistant", content=None, tool_calls=[{"id": "call_2", "type": "function", "function": function}]
+    )
+    assert one == two == Message("assistant", "", (ToolCall("search", '{"q": 1}'),))
+    result = message(role="tool", tool_call_id="call_1", content="found")
+    assert result == message(role="tool", tool_call_id="call_2", content="found") == Message("tool", "found")
+
+
+def test_legacy_and_custom_calls() -> None:
+    """C-8: `function_call` of old, custom tools of now, and several calls in order."""
+    assert message(role="assistant", function_call={"name": "f", "arguments": "{}"}).calls == (ToolCall("f", "{}"),)
+    assert message(role="function", name="f", content="out") == Message("function", "out")
+    calls = [{"type": "custom", "custom": {"name": "sql", "input": "SELECT"}}, {"function": {"name": "g"}}]
+    assert message(role="assistant", tool_calls=calls).calls == (ToolCall("sql", "SELECT"), ToolCall("g", ""))
+
+
+def test_parts_are_joined_and_media_stand_as_digests() -> None:
+    """C-8: text of list contents is read; images and audio count by type and digest."""
+
+    def with_image(url: str) -> str:
+        return message(
+            role="user", content=[{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url}}]
+        ).text
+
+    assert with_image("data:a").startswith("see\n<image_url:")
+    assert with_image("data:a") == with_image("data:a")
+    assert with_image("data:a") != with_image("data:b")
+    audio = message(role="user", content=[{"type": "input_audio", "input_audio": {"data": "x" * 10_000}}]).text
+    assert audio.startswith("<input_audio:")
+    assert len(audio) < 40
+    assert message(role="user", content=["a", {"type": "text", "text": "b"}]).text == "a\nb"
+
+
+def test_refusals_are_text() -> None:
+    assert message(role="assistant", content=None, refusal="no").text == "no"
+    assert message(role="assistant", content="well", refusal="no").text == "well\nno"
+    assert message(role="assistant", content=[{"type": "refusal", "refusal": "no"}]).text == "no"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"role": "user", "content": 7}, Message("user", "7")),
+        ({"role": "user", "content": {"b": 1, "a": 2}}, Message("user", '{"a":2,"b":1}')),
+        ({"role": 7, "content": "x"}, Message("7", "x")),
+        ({"role": "user"}, Message("user", "")),
+        (
+            {"role": "user", "content": [1, None, {"text": "x"}, {"type": "text", "text": 5}]},
+            Message("user", "1\n\nx\n5"),
+        ),
+        (
+            {"role": "a", "tool_calls": {"function": {"name": 1, "arguments": {"x": 1}}}},
+            Message("a", "", (ToolCall("1", '{"x":1}'),)),
+        ),
+        ({"role": "a", "tool_calls": ["f"]}, Message("a", "", (ToolCall("", "f"),))),
+        ({"role": "a", "tool_calls": [{"id": "1", "what": 2}]}, Message("a", "", (ToolCall("", '{"what":2}'),))),
+        ({"role": "a", "function_call": "auto"}, Message("a", "", (ToolCall("", '{"function":"auto"}'),))),
+    ],
+)
+def test_odd_fields_of_a_message(fields: dict[str, Any], expected: Message) -> None:
+    """C-9: numbers and objects where text is expected stand as their JSON text."""
+    assert message(**fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b'\xef\xbb\xbf{"model":"m","messages":[{"role":"user","content":"x"}]}', ("m", False, None, ["x"])),
+        (rb'{"model":"m","messages":[{"role":"user","content":"x\ud800"}]}', ("m", False, None, ["x?"])),
+        (b'{"model":"m","messages":[{"role":"user","content":"x\xff"}]}', ("m", False, None, ["x\ufffd"])),
+        (b'{"model":"m","stream":1,"messages":[{"role":"user","content":"x"}]}', ("m", True, None, ["x"])),
+        (b'{"model":"m","stream":"false","messages":[{"content":"x"}]}', ("m", False, None, ["x"])),
+        (b'{"model":5,"messages":[{"role":"user","content":"x"}]}', ("5", False, None, ["x"])),
+        (b'{"model":"m","max_tokens":"9","messages":[{"content":"x"}]}', ("m", False, None, ["x"])),
+        (b'{"model":"m","max_tokens":9.5,"messages":[{"content":"x"}]}', ("m", False, None, ["x"])),
+        (b'{"model":["m"],"max_tokens":9.0,"messages":[{"content":"x"}]}', ('["m"]', False, 9, ["x"])),
+        (b'{"model":"m","messages":null}', ("m", False, None, [])),
+        (b'{"model":"m"}', ("m", False, None, [])),
+        (b'{"model":"m","messages":"x"}', ("m", False, None, ["x"])),
+        (b'{"model":"m","messages":{"content":"x"}}', ("m", False, None, ["x"])),
+        (b'{"model":"m","messages":["x",7,null]}', ("m", False, None, ["x", "7", ""])),
+        (b'{"model":"m","top_p":NaN,"messages":[{"content":"x"}]}', ("m", False, None, ["x"])),
+        (b'{"model":"m","n":NaN,"seed":' + b"9" * 5000 + b',"messages":[{"content":"x"}]}', ("m", False, None, ["x"])),
+    ],
+)
+def test_odd_bodies_fall_back_and_say_so(raw: bytes, expected: tuple[str, bool, int | None, list[str]]) -> None:
+    """C-9: a wrong type in one field never blinds detection, and each fallback can be counted."""
+    chat = read(raw, 3)
+    assert chat is not None
+    assert (chat.model, chat.stream, chat.max_tokens, [item.text for item in chat.tail]) == expected
+    assert chat.fallback == "tolerant"
+
+
+def test_json_text_of_what_cannot_be_written_as_it_is() -> None:
+    """C-9: a lone surrogate or an integer over 64 bits inside an object that stands for text."""
+    chat = read(
+        rb'{"model":"m","messages":[{"content":{"b":1,"a":"\ud800"}},{"content":[{"type":"file","x":"\ud800"}]}]}', 3
+    )
+    assert chat is not None
+    assert chat.tail[0].text == r'{"a":"\ud800","b":1}'
+    assert chat.tail[1].text.startswith("<file:")
+    assert message(role="user", content={"n": 2**70}).text == '{"n":1180591620717411303424}'
+
+
+def test_utf_16_is_read() -> None:
+    chat = read(json.dumps({"model": "m", "messages": [user("x")]}).encode("utf-16"), 3)
+    assert chat is not None
+    assert chat.tail == (Message("user", "x"),)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"x", b"[]", b"7", b'"messages"', b'{"messages":[', b'{"a":' * 100_000, b'{"messages":' + b"[" * 100_000],
+)
+def test_what_is_no_chat_is_none(raw: bytes) -> None:
+    """C-9: the last step is plain HTTP; deep nesting does not crash."""
+    assert read(raw, 3) is None
+    assert opening(raw) == ""
+
+
+def test_deep_nesting_in_the_tail_is_none() -> None:
+    """C-9: a message nested too deep to walk makes the request plain HTTP."""
+    assert (
+        read(b'{"model":"m","messages":[{"role":"user","content":[' + b"[" * 5_000 + b"]" * 5_000 + b"]}]}", 3) is None
+    )
+
+
+def test_large_bodies_read_the_same() -> None:
+    """LD-2: beyond 64 KB another decoder works, to the same result: long messages, and a flood of tiny ones."""
+    long = read(body([user("x" * 1000)] * 200 + [{"role": "tool", "tool_call_id": "1", "content": "end"}]), 2)
+    assert long == Chat("openai", "gpt-4o", (Message("user", "x" * 1000), Message("tool", "end")), 201)
+    flood = read(b'{"model":"m","messages":[' + b"0," * 100_000 + b'{"role":"user","content":"end"}]}', 2)
+    assert flood == Chat("openai", "m", (Message("", "0"), Message("user", "end")), 100_001)
+    text = read(b'{"model":"m","messages":"' + b"," * 100_000 + b'"}', 2)
+    assert text is not None
+    assert (text.message_count, text.fallback) == (1, "tolerant")
+
+
+def test_opening_names_a_conversation() -> None:
+    """C-7: system prompt and first user message, the same at every later turn."""
+    first = [{"role": "system", "content": "be kind"}, user("plan a trip")]
+    later = [*first, {"role": "assistant", "content": "where?"}, user("Rome")]
+    assert opening(body(first)) == opening(body(later)) != ""
+    assert opening(body(first)) != opening(body([first[0], user("plan a meal")]))
+    assert opening(body(first)) != opening(body([{"role": "system", "content": "be rude"}, first[1]]))
+    assert opening(body([first[0]])) == ""
+    assert opening(body(["note", first[1]])) != opening(body([first[1]])) != ""
+    assert opening(body(first, stream=1)) == opening(b"\xef\xbb\xbf" + body(first)) == opening(body(first))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/chat/completions", True),
+        ("/chat/completions/", True),
+        ("/api/v1/chat/completions", True),
+        ("/openai/deployments/gpt-4o/chat/completions", True),
+        ("/v1/completions", False),
+        ("/v1/chat/completions/123", False),
+        ("/v1/xchat/completions", False),
+    ],
+)
+def test_paths(path: str, expected: bool) -> None:
+    """C-8, D-2: OpenAI's, OpenRouter's and Azure's paths."""
+    assert looks_like_chat(path) is expected
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "type", "text", "function"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["model", "messages", "stream", "max_tokens", "max_completion_tokens"]), _JSON))
+def test_any_object_is_read_and_every_text_can_be_encoded(value: dict[str, Any]) -> None:
+    """C-9: whatever stands in the fields, there is a Chat, and its texts can be hashed."""
+    chat = read(json.dumps(value).encode(), 3)
+    assert chat is not None
+    chat.model.encode()
+    for item in chat.tail:
+        "".join([item.role, item.text, *(call.name + call.arguments for call in item.calls)]).encode()
+    opening(json.dumps(value).encode()).encode()
+
+
+@given(st.binary())
+def test_any_bytes_do_no_harm(raw: bytes) -> None:
+    """C-9: garbage is plain HTTP."""
+    read(raw, 3)
+    opening(raw)
