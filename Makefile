@@ -33,8 +33,8 @@ $(STAMP): pyproject.toml requirements/dev.txt scripts/setup.sh
 serve: $(STAMP) ## run the server; options go in ARGS, for example ARGS="--policy bundle.yaml"
 	@exec $(BIN)/breakloop serve $(ARGS)
 
-demo: $(STAMP) ## a client that loops against a server of its own, and how it is stopped; no keys, no network
-	@exec $(PY) -m scripts.demo $(ARGS)
+demo: $(STAMP) ## watch a looping agent being stopped; no keys, no network
+	@exec $(BIN)/breakloop demo $(ARGS)
 
 check: lint types imports unit ## lint, types, import contracts and unit tests: before every commit, under 2 minutes
 
@@ -75,7 +75,7 @@ fmt: $(STAMP) ## format, and mend what ruff can mend
 
 bench: $(STAMP) ## measure beside nginx on this machine; prints a table, writes JSON
 	@sh scripts/install-system.sh nginx wrk
-	$(PY) -m bench.decision $(ARGS)
+	$(PY) -m bench $(ARGS)
 
 lock: ## resolve requirements/*.txt again from pyproject.toml (needs a package index)
 	@PYTHON="$(PYTHON)" sh scripts/lock.sh

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from breakloop.cli.main import main as cli
+from breakloop.cli.main import cli
 from breakloop.model.reason import REASONS
 from breakloop.policy.schema_json import bundle_json_schema
 from breakloop.settings import settings_json_schema
@@ -48,7 +48,7 @@ def settings() -> str:
     """Every setting."""
     intro = (
         "# Settings\n\nFlags over environment over `breakloop.yaml` over default. The environment variable of a setting is "
-        "`BREAKLOOP_` and its name in capitals, nested ones with `__` between (`BREAKLOOP_JWT__SECRET`); "
+        "`BREAKLOOP_` and its name in capitals, nested ones joined (`BREAKLOOP_JWT_SECRET`), lists with commas; "
         "`LOOP_GUARD_WINDOW_SECONDS`, `LOOP_GUARD_MAX_HITS` and `LOOP_GUARD_COOLDOWN_SECONDS` keep their own names. "
         "`breakloop doctor` prints each value and where it came from.\n\n"
     )
@@ -58,12 +58,12 @@ def settings() -> str:
 def commands() -> str:
     """Every command with its help, exactly as the terminal shows it."""
     parts = [_GENERATED + "# Commands", "", "Exit codes: 0 ok, 1 problem found, 2 unreachable, 3 usage.", ""]
-    with click.Context(cli, info_name="breakloop") as context:
+    with click.Context(cli, info_name="breakloop", terminal_width=80) as context:
         parts += ["```", context.get_help(), "```", ""]
         for name in cli.list_commands(context):
             command = cli.get_command(context, name)
             if command is None:
                 continue
-            with click.Context(command, info_name=name, parent=context) as inner:
+            with click.Context(command, info_name=name, parent=context, terminal_width=80) as inner:
                 parts += [f"## breakloop {name}", "", "```", inner.get_help(), "```", ""]
     return "\n".join(parts)

@@ -51,7 +51,8 @@ def _table(name: str, schema: Schema) -> str:
 
 def _default(said: Schema) -> str:
     value = said.get("default")
-    return "" if value in (None, "", [], {}) else f"`{json.dumps(value)}`"
+    # A block's own table says what its fields default to.
+    return "" if value in (None, "", []) or isinstance(value, Mapping) else f"`{json.dumps(value)}`"
 
 
 def _type(said: Schema) -> str:

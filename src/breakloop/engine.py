@@ -19,7 +19,7 @@ from breakloop.model.call import Call
 from breakloop.model.events import DESCRIPTOR_MISSING, STORE_DEGRADED, Event, Publish, nowhere
 from breakloop.model.reason import ALLOWED_NO_POLICY, REASONS
 from breakloop.model.verdict import Verdict
-from breakloop.policy.compiled import CompiledBundle, Policy
+from breakloop.policy.compiled import CompiledBundle, Policy, fits
 from breakloop.policy.kill_switch import KillSwitch
 from breakloop.state.keys import part
 from breakloop.state.ops import ENFORCED, Op
@@ -119,11 +119,9 @@ class Engine:
         ops: list[Op] = []
         loops_decided = False
         for policy in policies:
-            if policy.shadow or all_shadow:
-                group = policy.index + 1
-            else:
-                group = ENFORCED
-                loops_decided = loops_decided or policy.decides_loops
+            group = policy.index + 1 if policy.shadow or all_shadow else ENFORCED
+            # Global shadow shows what would be enforced without it, so it does not change what is covered.
+            loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
             for detector in policy.loops:
                 count = detector.plan(call, project, group, now)
                 if count is not None:
@@ -146,7 +144,7 @@ class Engine:
                 op = rule.plan(call, project, group, self._missing)
                 if op is not None:
                     ops.append(op)
-        if not matched and policy.fallback is not None:
+        if not matched and policy.fallback is not None and not any(fits(match, call) for match in policy.unenforced):
             op = policy.fallback.plan(call, project, group, self._missing)
             if op is not None:
                 ops.append(op)
@@ -170,7 +168,7 @@ class Engine:
                 verdict.retry_jitter = True
                 verdict.degraded = True
                 return verdict
-        verdict = Verdict()
+        verdict = Verdict() if plan.policies else Verdict(reason=ALLOWED_NO_POLICY)
         verdict.degraded = True
         return verdict
 

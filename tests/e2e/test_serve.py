@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -174,7 +175,7 @@ def test_bundle_is_replaced_while_serving(start: Start, tmp_path: Path) -> None:
     assert served.stop() == 0
     rejected = served.log("bundle.rejected")
     assert len(rejected) == 2
-    assert "brust" in rejected[0]["problem"]
+    assert rejected[0]["problem"].endswith("algorithm_config.burst: is required")
     assert "is lower than 2" in rejected[1]["problem"]
 
 
@@ -249,6 +250,25 @@ def test_signal_ends_it_cleanly(start: Start, number: int) -> None:
     assert served.stop(number) == 0
     idle.close()
     assert served.log("stopped") != []
+
+
+def test_second_signal_does_not_wait(start: Start) -> None:
+    """S-6: whoever cannot wait for a request that never ends sends the signal again."""
+    served = start("--port", "0").wait_ready()
+    stuck = http.client.HTTPConnection("127.0.0.1", served.port, timeout=5)
+    stuck.putrequest("POST", "/v1/decision")
+    stuck.putheader("Content-Length", "10")
+    stuck.endheaders(b"half")
+    served.process.send_signal(signal.SIGTERM)
+    eventually(lambda: not listening(served.port), "no new connections")
+    assert served.process.poll() is None
+    assert served.stop() == 1
+    stuck.close()
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_unusable_data_directory_is_no_reason_not_to_start(start: Start, tmp_path: Path) -> None:

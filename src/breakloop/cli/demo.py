@@ -25,7 +25,7 @@ SECONDS = 110  # long enough for three detections: 5 pass, 30 s; 5 pass, 60 s; 5
 SPEED = 8.0
 PRICE_USD = 0.05
 _ROWS = 8
-_WHAT = {LOOPING: "asks the same question again and again", HEALTHY: "asks something new each time"}
+_WHAT = {LOOPING: "repeats the same question", HEALTHY: "asks something new each time"}
 _REPORT_EVERY_S = 30
 
 
@@ -51,7 +51,7 @@ class Story:
         return f"${calls * self.price_usd:,.2f}"
 
 
-@click.command()
+@click.command(name="demo")
 @click.option("--plain", is_flag=True, help="Lines without colours, as fast as possible; the default for pipes.")
 @click.option("--speed", type=click.FloatRange(0.1, 10_000), default=SPEED, show_default=True, help="Times real time.")
 @click.option("--seconds", type=click.IntRange(1, 3600), default=SECONDS, show_default=True, help="Simulated seconds.")
@@ -164,7 +164,9 @@ def screen(story: Story) -> RenderableType:
     both.add_column(ratio=1)
     both.add_row(_panel(story, LOOPING), _panel(story, HEALTHY))
     head = Text.assemble(
-        ("breakloop demo", "bold"), f"  simulated time {story.at_s + 1} s", (f"  {story.usd(1)} a call is assumed", "dim")
+        ("breakloop demo", "bold"),
+        f"  simulated time {story.at_s + 1} s",
+        (f"  {story.usd(1)} a call is assumed", "dim"),
     )
     return Group(head, both)
 
@@ -179,16 +181,17 @@ def _panel(story: Story, agent: str) -> Panel:
     for _ in range(_ROWS - len(story.last[agent])):
         rows.add_row("", "")
     spent = Text(f"passed {totals.passed}, spent {story.usd(totals.passed)}")
-    saved = Text(f"blocked {totals.blocked}, saved {story.usd(totals.blocked)}", "bold green" if totals.blocked else "dim")
+    style = "bold green" if totals.blocked else "dim"
+    saved = Text(f"blocked {totals.blocked}, saved {story.usd(totals.blocked)}", style)
     what = Text(_WHAT[agent], "italic", no_wrap=True, overflow="ellipsis")
-    style = "red" if story.last[agent] and not story.last[agent][-1].allowed else "green"
-    return Panel(Group(what, Text(), rows, Text(), spent, saved), title=f"agent {agent}", border_style=style)
+    border = "red" if story.last[agent] and not story.last[agent][-1].allowed else "green"
+    return Panel(Group(what, Text(), rows, Text(), spent, saved), title=f"agent {agent}", border_style=border)
 
 
 def _said(answered: Answered) -> Text:
     if answered.allowed:
         return Text("200 allowed", "green")
-    return Text(f"{answered.status} {answered.reason}, {answered.retry_after_s} s", "bold red")
+    return Text(f"{answered.status} {answered.reason}, wait {answered.retry_after_s} s", "bold red")
 
 
 # -- the end -------------------------------------------------------------------------------------------------------
@@ -206,9 +209,10 @@ def summary(story: Story, seconds: int) -> list[Text]:
     ]
     if cooldowns:
         lines.append(Text(f"  {counted(len(looping.cooldowns_s), 'detection')}, the cooldown grows: {cooldowns}"))
-    estimate = f"{looping.blocked} calls x {story.usd(1)} assumed; unstopped, this loop costs {per_hour} an hour"
-    lines.append(Text.assemble("  saved, estimated: ", (story.usd(looping.blocked), "bold green"), f" ({estimate})"))
+    saved = (story.usd(looping.blocked), "bold green")
     lines += [
+        Text.assemble("  saved: ", saved, f" (an estimate: {looping.blocked} calls x the assumed {story.usd(1)})"),
+        Text(f"  nobody stopping it, this loop would cost {per_hour} an hour at that price"),
         Text("Next:", "bold"),
         Text("  breakloop init     write a policy, its tests and settings into this directory"),
         Text("  breakloop serve    run the decision service"),

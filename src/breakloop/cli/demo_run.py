@@ -81,7 +81,9 @@ def chat(agent: str, number: int) -> dict[str, object]:
     if agent == LOOPING:
         question = "The deploy failed. Read the log again and fix it."
     else:
-        question = f"Note {number}: summarise the {_TOPICS[number % len(_TOPICS)]} of vendor {number // len(_TOPICS) + 1}."
+        question = (
+            f"Note {number}: summarise the {_TOPICS[number % len(_TOPICS)]} of vendor {number // len(_TOPICS) + 1}."
+        )
     messages = [{"role": "system", "content": f"You are {agent}."}, {"role": "user", "content": question}]
     return {"model": "demo-model", "messages": messages}
 

@@ -15,8 +15,16 @@ from rich.console import Console
 from rich.text import Text
 
 from breakloop.cli.offline import OFFLINE_SECRET, Exchange, Offline, load_policy
-from breakloop.cli.output import config_option, console, fail, fail_problems, json_option, policy_option
-from breakloop.cli.output import print_json, settings_of
+from breakloop.cli.output import (
+    config_option,
+    console,
+    fail,
+    fail_problems,
+    json_option,
+    policy_option,
+    print_json,
+    settings_of,
+)
 from breakloop.cli.validate import STDIN, STDIN_NAME, counted
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.errors import BundleError
@@ -62,16 +70,14 @@ class _Sent:
         return decision_of(record.verdict), record.verdict.reason, self.exchange.reply.status
 
 
-@click.command()
+@click.command(name="explain")
 @click.option("--request", "request_file", required=True, metavar="FILE", help="The request; - for standard input.")
 @click.option("--repeat", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Send it so many times.")
 @click.option("--every", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds between them.")
 @policy_option
 @config_option
 @json_option
-def command(
-    request_file: str, *, repeat: int, every: float, policy: str, config: str, as_json: bool
-) -> None:
+def command(request_file: str, *, repeat: int, every: float, policy: str, config: str, as_json: bool) -> None:
     """Explain what a bundle says to a request, and why, in the order of evaluation.
 
     FILE holds a raw HTTP request, or JSON like {"method": "POST", "path": "/v1/chat/completions", "headers": {},

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from breakloop.cli.output import PROBLEM_FOUND, end, fail, json_option, print_json
+from breakloop.cli.main import PROBLEM
+from breakloop.cli.output import end, fail, json_option, print_json
 from breakloop.policy.schema_json import bundle_json_schema
 from breakloop.settings import settings_json_schema
 
@@ -18,7 +19,7 @@ TEMPLATES = ("llm", "tools", "minimal")
 _FOLDER = "templates"
 
 
-@click.command()
+@click.command(name="init")
 @click.argument("directory", default=".", metavar="[DIR]", type=click.Path(file_okay=False))
 @click.option("--template", type=click.Choice(TEMPLATES), default="llm", show_default=True, help="What to begin with.")
 @click.option("--force", is_flag=True, help="Overwrite files that are there.")
@@ -36,7 +37,7 @@ def command(directory: str, *, template: str, force: bool, as_json: bool) -> Non
             for name in there:
                 click.echo(f"{root / name}: is already there", err=True)
             click.echo(hint, err=True)
-        end(PROBLEM_FOUND)
+        end(PROBLEM)
     try:
         written = _write(root, texts)
     except OSError as error:
@@ -77,7 +78,7 @@ def _tell(root: Path, written: list[Path]) -> None:
     for path in written:
         click.echo(f"wrote {path}")
     click.echo("\nNext:")
-    if root.resolve() != Path().resolve():
+    if root.resolve() != Path.cwd():
         click.echo(f"  cd {root}")
     commands = {
         "breakloop validate policy.yaml": "is the bundle right?",

@@ -1,5 +1,5 @@
 """What the commands for policy authors share: `--json`, located problems, and the end of a command that found some.
-Exit codes: 0 ok, 1 problem found, 2 unreachable, 3 usage (which `main` turns click's own code into)."""
+Exit codes are in `main`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from breakloop.cli.main import PROBLEM
 from breakloop.errors import Problem, SettingsError
 from breakloop.settings import Loaded, load_settings
 
-PROBLEM_FOUND = 1
-
+_PIPE_WIDTH = 160
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -40,10 +40,9 @@ def policy_option(command: _Command) -> _Command:
 
 def console(*, plain: bool = False) -> Console:
     """Return a console for standard output; text for files and pipes is not cut to a terminal's width."""
-    is_terminal = sys.stdout.isatty() and not plain
-    return Console(
-        highlight=False, markup=False, soft_wrap=not is_terminal, no_color=plain or None, force_terminal=is_terminal
-    )
+    if sys.stdout.isatty() and not plain:
+        return Console(highlight=False, markup=False)
+    return Console(highlight=False, markup=False, no_color=True, force_terminal=False, width=_PIPE_WIDTH)
 
 
 def print_table(table: Table) -> None:
@@ -75,7 +74,7 @@ def fail(message: str, *, as_json: bool = False) -> NoReturn:
         print_json({"ok": False, "error": message})
     else:
         click.echo(message, err=True)
-    end(PROBLEM_FOUND)
+    end(PROBLEM)
 
 
 def fail_problems(problems: Iterable[Problem], *, as_json: bool = False) -> NoReturn:
@@ -85,7 +84,7 @@ def fail_problems(problems: Iterable[Problem], *, as_json: bool = False) -> NoRe
     else:
         for problem in problems:
             click.echo(str(problem), err=True)
-    end(PROBLEM_FOUND)
+    end(PROBLEM)
 
 
 def settings_of(config: str, *, as_json: bool = False) -> Loaded:

@@ -22,7 +22,7 @@ _SHOWN = (
 )
 
 
-@click.command()
+@click.command(name="schema")
 @click.option("--settings", "of_settings", is_flag=True, help="The schema of breakloop.yaml.")
 @click.option("--builtin", is_flag=True, help="The built-in loop protection as YAML, with the numbers in effect here.")
 @config_option

@@ -10,9 +10,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from breakloop.cli.main import PROBLEM
 from breakloop.cli.offline import Offline, load_policy
 from breakloop.cli.output import (
-    PROBLEM_FOUND,
     config_option,
     end,
     fail,
@@ -26,6 +26,7 @@ from breakloop.cli.output import (
 from breakloop.cli.validate import STDIN, STDIN_NAME, counted
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.errors import BundleError
+from breakloop.model.reason import ALLOWED
 from breakloop.replay.case_schema import CaseRequest, read_cases
 from breakloop.replay.cases import Answer, CaseResult, Difference, Send, run_cases
 from breakloop.settings import Settings
@@ -45,7 +46,7 @@ class Report:
         return sum(not result.passed for result in self.results)
 
 
-@click.command(epilog="Exit code 0: every case passed; 1: one failed, or a file has problems.")
+@click.command(name="test", epilog="Exit code 0: every case passed; 1: one failed, or a file has problems.")
 @click.argument("tests", nargs=-1, required=True, metavar="TESTS.yaml...")
 @policy_option
 @config_option
@@ -67,7 +68,7 @@ def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) 
         for report in reports:
             _tell(report)
     if any(report.failed for report in reports):
-        end(PROBLEM_FOUND)
+        end(PROBLEM)
 
 
 def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> Report:
@@ -113,8 +114,13 @@ def _tell(report: Report) -> None:
 
 
 def _verdict(result: CaseResult) -> str:
-    decision, reason = result.actual["decision"], result.actual["reason"]
-    return f"{decision}, {reason}"
+    """The last answer of a case in a few words."""
+    actual = result.actual
+    if actual.get("delay_ms"):
+        return f"throttle, {actual['delay_ms']} ms"
+    if actual["reason"] == ALLOWED:
+        return str(actual["decision"])
+    return f"{actual['decision']}, {actual['reason']}"
 
 
 def _tell_failure(result: CaseResult) -> None:
@@ -122,7 +128,9 @@ def _tell_failure(result: CaseResult) -> None:
     click.echo(f"{place.file}:{place.line}:{place.column}: {result.case.name}")
     first = result.differences[0]
     if result.case.repeat > 1:
-        click.echo(f"  {result.failed} of {result.case.repeat} requests; first: request {first.number}, {first.at_s:g} s")
+        click.echo(
+            f"  {result.failed} of {result.case.repeat} requests, first number {first.number} at {first.at_s:g} s"
+        )
     for one in result.differences:
         click.echo(f"  {one.field}: expected {_shown(one.expected)}, got {_shown(one.actual)}")
     decided = {name for name in ("policy", "rule", "message") if result.actual.get(name)}

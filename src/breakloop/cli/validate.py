@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from breakloop.cli.output import PROBLEM_FOUND, end, json_option, print_json, problem_json
+from breakloop.cli.main import PROBLEM
+from breakloop.cli.output import end, json_option, print_json, problem_json
 from breakloop.clock import SystemClock
 from breakloop.errors import BundleError, Problem
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
@@ -49,7 +50,7 @@ def check(name: str, now: float) -> Checked:
         return Checked(STDIN_NAME if name == STDIN else name, problems=tuple(error.problems))
 
 
-@click.command(epilog="Exit code 0: all are valid; 1: a problem was found.")
+@click.command(name="validate", epilog="Exit code 0: all are valid; 1: a problem was found.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--strict", is_flag=True, help="Notes count as problems.")
 @json_option
@@ -68,7 +69,7 @@ def command(files: tuple[str, ...], *, strict: bool, as_json: bool) -> None:
             _tell(one)
         click.echo(_summary(checked, strict=strict))
     if not all(one.ok(strict=strict) for one in checked):
-        end(PROBLEM_FOUND)
+        end(PROBLEM)
 
 
 def _tell(one: Checked) -> None:

@@ -47,6 +47,5 @@ class ExactFingerprint:
             self._caller(call),
             self._agent(call),
         ]
-        for descriptor in self._descriptors:
-            parts.append(descriptor(call) or "")
+        parts += [descriptor(call) or "" for descriptor in self._descriptors]
         return self._fingerprinter.digest(parts, self._body(call.body) if call.body else b"")

@@ -13,6 +13,16 @@ import xxhash
 _SEPARATOR = "\x00"
 
 
+def packed(parts: list[str]) -> bytes:
+    """Return `parts` as bytes that no other list gives, whatever their texts hold. UTF-8 has no bytes fe and ff."""
+    text = _SEPARATOR.join(parts)
+    if text.count(_SEPARATOR) == len(parts) - 1:
+        return text.encode("utf-8", "surrogatepass")
+    # A part holds the separator: length prefixes keep ("a\0b", "c") and ("a", "b\0c") apart.
+    text = "".join(f"{len(part)}{_SEPARATOR}{part}" for part in parts)
+    return b"\xff" + text.encode("utf-8", "surrogatepass")
+
+
 class Fingerprinter:
     """Makes fingerprints with one secret; a fleet that shares the secret agrees on them."""
 
@@ -23,12 +33,8 @@ class Fingerprinter:
 
     def digest(self, parts: list[str], matter: bytes = b"") -> str:
         """Return 32 hex digits for `parts` in their order and `matter`, which may be large."""
-        text = _SEPARATOR.join(parts)
-        if text.count(_SEPARATOR) != len(parts) - 1:
-            # A part holds the separator: length prefixes keep ("a\0b", "c") and ("a", "b\0c") apart.
-            text = _SEPARATOR + "".join(f"{len(part)}{_SEPARATOR}{part}" for part in parts)
         state = self._keyed.copy()
-        state.update(text.encode("utf-8", "surrogatepass"))
+        state.update(packed(parts))
         if matter:
-            state.update(xxhash.xxh3_128_digest(matter))
+            state.update(b"\xfe" + xxhash.xxh3_128_digest(matter))  # no text holds the byte fe, see `packed`
         return state.hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from breakloop.detect.fingerprint import Fingerprinter
+from breakloop.detect.fingerprint import Fingerprinter, packed
 from breakloop.model.call import Call, Chat
 
 Text = Callable[[Call], str]
@@ -44,9 +44,9 @@ class TailFingerprint:
         for message in chat.tail[-self._messages :]:
             matter.append(message.role)
             matter.append(folded(message.text))
+            matter.append(str(len(message.calls)))  # so that calls and further messages are not confused
             for made in message.calls:
                 matter.append(made.name)
                 matter.append(folded(made.arguments))
-            matter.append("\x00")  # ends a message, so that calls and further messages are not confused
         parts = [self._caller(call), self._agent(call), chat.model]
-        return self._fingerprinter.digest(parts, "\x1f".join(matter).encode("utf-8", "surrogatepass"))
+        return self._fingerprinter.digest(parts, packed(matter))

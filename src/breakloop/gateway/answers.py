@@ -62,7 +62,7 @@ class Answers:
         base = verdict.retry_after_s
         if base is None or not verdict.retry_jitter:
             return base
-        seed = f"{verdict.policy}\x00{verdict.rule}\x00{verdict.reason}\x00{identity}".encode()
+        seed = f"{verdict.policy}\x00{verdict.rule}\x00{verdict.reason}\x00{identity}".encode("utf-8", "surrogatepass")
         draw = int.from_bytes(blake2b(seed, digest_size=4, key=self._secret, person=b"breakloop-jit").digest())
         return base + draw * (max(1, base // 2) + 1) // 2**32
 

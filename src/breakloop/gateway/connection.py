@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
             reply = error_reply(error.status, str(error))
         except Exception as error:  # noqa: BLE001 - the outermost edge: one broken request must not end the process
             reply = self._hub.handler_failed(error)
-        if reply.__class__ is Reply and not reply.delay_s:
+        if isinstance(reply, Reply) and reply.delay_s <= 0:
             self._send(request, reply)
         else:
             self._wait(request, reply)

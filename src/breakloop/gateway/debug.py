@@ -11,11 +11,12 @@ from breakloop.clock import Clock
 from breakloop.gateway.head import Reply, Request
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
-from breakloop.policy.compiled import Policy
+from breakloop.policy.compiled import CompiledBundle
 
 COOKIE = "breakloop_debug"
 LASTS_S = 900
-SECRET_HEADER = "x-breakloop-debug-secret"  # noqa: S105 - the name of a header field
+SECRET_HEADER = "x-breakloop-debug-secret"
+_COOKIE_TERMS = "Path=/; HttpOnly; Secure; SameSite=Strict"
 _DESCRIPTORS_SHOWN = 16
 _VALUE_SHOWN = 256
 
@@ -40,14 +41,14 @@ class DebugSessions:
             head = b"Content-Type: application/json\r\n"
             return Reply(403, head, b'{"detail":{"error":"debug_secret_invalid"}}', 0.0)
         expires = int(self._clock.now()) + LASTS_S
-        cookie = f"{COOKIE}={expires}.{self._sign(expires)}; Max-Age={LASTS_S}; Path=/; HttpOnly; Secure; SameSite=Strict"
+        cookie = f"{COOKIE}={expires}.{self._sign(expires)}; Max-Age={LASTS_S}; {_COOKIE_TERMS}"
         return Reply(204, f"Set-Cookie: {cookie}\r\nCache-Control: no-store\r\n".encode("ascii"), b"", 0.0)
 
     def close(self, request: Request) -> Reply:
         """Answer `POST /v1/debug/logout`."""
         if request.method != "POST":
             return Reply(405, b"Allow: POST\r\n", b"", 0.0)
-        cookie = f"{COOKIE}=; Max-Age=0; Path=/; HttpOnly; Secure; SameSite=Strict"
+        cookie = f"{COOKIE}=; Max-Age=0; {_COOKIE_TERMS}"
         return Reply(204, f"Set-Cookie: {cookie}\r\n".encode("ascii"), b"", 0.0)
 
     def holds(self, request: Request) -> bool:
@@ -61,15 +62,17 @@ class DebugSessions:
                 return True
         return False
 
-    def fields(self, call: Call, verdict: Verdict, matched: list[Policy], latency_us: int) -> bytes:
-        """Return the `-Debug-` header lines of one decision."""
+    def fields(self, call: Call, verdict: Verdict, bundle: CompiledBundle | None, latency_us: int) -> bytes:
+        """Return the `-Debug-` header lines of one decision by `bundle`."""
         start = f"{self._prefix}Debug-"
+        matched = bundle.routes.match(call.host, call.method, call.path) if bundle else []
+        shadow = bundle is not None and bundle.shadow_until > self._clock.now()
         shown = {
             "Decision": "allow" if verdict.allowed else "deny",
             "Reason": verdict.reason,
             "Policy": verdict.policy,
             "Rule": verdict.rule,
-            "Mode": "shadow" if matched and all(policy.shadow for policy in matched) else "enforce",
+            "Mode": "shadow" if shadow or (matched and all(policy.shadow for policy in matched)) else "enforce",
             "Latency-Us": str(latency_us),
             "Matched-Policies": ",".join(policy.id for policy in matched),
         }

@@ -39,7 +39,7 @@ class DecisionDoor:
         "_status_field",
     )
 
-    def __init__(  # noqa: PLR0913 - put together once, by name
+    def __init__(
         self,
         engine: Engine,
         descriptors: Descriptors,
@@ -89,7 +89,7 @@ class DecisionDoor:
     def _nginx(self, request: Request) -> Reply:
         """nginx turns every refusal but 401 and 403 into a 500, and drops its body: both travel in header fields."""
         reply = self._decide(request, nginx_call)
-        if reply.status != 200:  # noqa: PLR2004
+        if reply.status != 200:
             status, body = self._status_field
             reply.head += f"{status}{reply.status}\r\n{body}{reply.body.decode('ascii')}\r\n".encode("ascii")
             reply.status = 403
@@ -122,9 +122,7 @@ class DecisionDoor:
         started = perf_counter_ns()
         verdict = self._engine.decide(call)
         latency_us = (perf_counter_ns() - started) // 1000
-        bundle = self._engine.bundle
-        matched = bundle.routes.match(call.host, call.method, call.path) if bundle else []
-        fields = self._debug.fields(call, verdict, matched, latency_us)
+        fields = self._debug.fields(call, verdict, self._engine.bundle, latency_us)
         if verdict.allowed:
             head = self._answers.allowed(verdict, call.request_id) + fields
             return Reply(200, head, b"", verdict.delay_ms / 1000)

@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """A call the model made: its name and its arguments as sent (a JSON text in OpenAI's dialect)."""
 
     name: str
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message of a conversation, flattened: list contents are joined, media stand as `<type:digest>`."""
 
     role: str
@@ -24,8 +22,7 @@ class Message:
     calls: tuple[ToolCall, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Chat:
+class Chat(NamedTuple):
     """What an LLM request says, as far as judging it needs: `tail` holds the last messages only, oldest first."""
 
     dialect: str

@@ -15,16 +15,19 @@ from breakloop.detect.tail import TailFingerprint
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.policy import schema
-from breakloop.policy.compiled import CompiledBundle, Policy, Rule
+from breakloop.policy.compiled import CompiledBundle, Fallback, Getter, Match, Policy, Rule
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.query import query_for_fingerprint
 from breakloop.policy.kill_switch import KillSwitch, KillSwitches
+from breakloop.policy.query import query_for_fingerprint
 from breakloop.policy.routes import Routes, Selector
 from breakloop.state.ops import RepeatSpec
 from breakloop.wire.json_body import canonical
 
 BUILTIN = "builtin"
+_TOOL_MESSAGES = 3  # where an `exact` block's allow list looks for tools
 DENYING = frozenset({"reject", "kill"})
+_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key")
+SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in _SECRET_HEADERS), "query:key", "query:api_key"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +70,25 @@ class _Maker:
     def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
-        self._who = Identity(descriptors.caller, descriptors.agent, descriptors.tools)
+
+    def _who(self, messages: int) -> Identity:
+        """Who sends, and which tools these last messages call; more of them may have been read for another policy."""
+        read = self._descriptors.chat
+
+        def tools(call: Call) -> tuple[str, ...]:
+            chat = read(call)
+            return tuple(made.name for message in chat.tail[-messages:] for made in message.calls) if chat else ()
+
+        return Identity(self._descriptors.caller, self._descriptors.agent, tools)
 
     def policy(self, index: int, policy: schema.Policy) -> Policy:
         spec = policy.spec
         names = _names_used(spec)
-        rules = tuple(self._rule(rule, rule.name, policy.id, spec.deny_status) for rule in _supported(spec.rules))
+        # `policy.notes` tells the author about rules that this version does not enforce.
+        enforced = [rule for rule in spec.rules if isinstance(rule, schema.TokenBucketRule)]
         fallback = None
         if isinstance(spec.fallback_limit, schema.TokenBucketRule):
-            # The colon keeps its counters apart from a rule of the same name: in a key, a rule's own is escaped.
-            fallback = self._rule(spec.fallback_limit, f"fallback:{spec.fallback_limit.name}", policy.id, spec.deny_status)
+            fallback = self._rule(spec.fallback_limit, policy.id, spec.deny_status, Fallback)
         return Policy(
             id=policy.id,
             index=index,
@@ -84,17 +96,18 @@ class _Maker:
             shadow=spec.mode == "shadow",
             loops=self._loops(spec.loops, policy.id, spec.deny_status, names),
             decides_loops=bool(spec.loops),
-            rules=rules,
+            rules=tuple(self._rule(rule, policy.id, spec.deny_status) for rule in enforced),
             fallback=fallback,
+            unenforced=tuple(self._match(rule) for rule in spec.rules if rule.algorithm != "token_bucket"),
             status=spec.deny_status,
             denies_on_store_error=spec.on_store_error == "deny",
-            descriptors=tuple((name, self._descriptors.getter(name)) for name in names),
+            descriptors=tuple((name, self._shown(name)) for name in names),
         )
 
     def default_loops(self, defaults: schema.Defaults, guard: LoopGuard) -> tuple[LoopDetector, ...]:
         if defaults.loop_detection is None:
             return self.builtin(guard)
-        return self._loops(defaults.loops, "defaults", 429, ())
+        return self._loops(defaults.loops, "defaults", 429, None)
 
     def project_loops(self, bundle: schema.Bundle, guard: LoopGuard) -> dict[str, tuple[LoopDetector, ...]]:
         """What projects set for the built-in block; where the bundle has a default of its own, that one holds."""
@@ -114,19 +127,34 @@ class _Maker:
             cooldown_seconds=guard.cooldown_seconds,
             cooldown_max_seconds=max(900, guard.cooldown_seconds),
         )
-        return self._loops([block], BUILTIN, 429, ())
+        return self._loops([block], BUILTIN, 429, None)
 
-    def _rule(self, rule: schema.TokenBucketRule, name: str, policy: str, status: int) -> Rule:
-        getter = self._descriptors.getter
-        return Rule(
-            name,
+    def _match(self, rule: schema.Rule) -> Match:
+        return tuple((self._descriptors.getter(key), value) for key, value in rule.match.items())
+
+    def _rule(self, rule: schema.TokenBucketRule, policy: str, status: int, kind: type[Rule] = Rule) -> Rule:
+        return kind(
+            rule.name,
             policy,
-            match=tuple((getter(key), value) for key, value in rule.match.items()),
-            keys=tuple((key, getter(key)) for key in rule.limit_keys),
+            match=self._match(rule),
+            keys=tuple((key, self._shown(key)) for key in rule.limit_keys),
             limiter=self._token_bucket(rule.config),
             rejects_missing=rule.on_missing == "reject",
             status=status,
         )
+
+    def _shown(self, name: str) -> Getter:
+        """A descriptor as state keys and debug fields may hold it: of keys and tokens only a digest (SPEC Y-1)."""
+        getter = self._descriptors.getter(name)
+        if name not in SECRET_DESCRIPTORS:
+            return getter
+        digest = self._fingerprinter.digest
+
+        def hidden(call: Call) -> str | None:
+            value = getter(call)
+            return None if value is None else digest([name, value])
+
+        return hidden
 
     def _token_bucket(self, config: schema.TokenBucketConfig) -> TokenBucket:
         source = config.cost_source
@@ -139,8 +167,9 @@ class _Maker:
         )
 
     def _loops(
-        self, blocks: Iterable[schema.AnyLoop], policy: str, status: int, names: tuple[str, ...]
+        self, blocks: Iterable[schema.AnyLoop], policy: str, status: int, names: tuple[str, ...] | None
     ) -> tuple[LoopDetector, ...]:
+        """Detectors of a policy that reads descriptors `names`; None for default ones, which judge LLM calls only."""
         made: list[LoopDetector] = []
         for index, block in enumerate(blocks):
             if not block.enabled:
@@ -156,9 +185,11 @@ class _Maker:
                 allow=_allow_list(block.allow),
             )
             if isinstance(block, schema.ExactLoop):
-                made.append(LoopDetector(terms, _exact_spec(block, action), self._exact(names), self._who))
+                fingerprint = self._exact_of_llm_calls() if names is None else self._exact(names)
+                made.append(LoopDetector(terms, _exact_spec(block, action), fingerprint, self._who(_TOOL_MESSAGES)))
             elif isinstance(block, schema.TailLoop) and block.max_hits:
-                made.append(LoopDetector(terms, _tail_spec(block, action), self._tail(block.tail_messages), self._who))
+                fingerprint = self._tail(block.tail_messages)
+                made.append(LoopDetector(terms, _tail_spec(block, action), fingerprint, self._who(block.tail_messages)))
         return tuple(made)
 
     def _exact(self, names: tuple[str, ...]) -> Callable[[Call], str | None]:
@@ -170,6 +201,10 @@ class _Maker:
             body=canonical,
             descriptors=tuple(self._descriptors.getter(name) for name in names),
         )
+
+    def _exact_of_llm_calls(self) -> Callable[[Call], str | None]:
+        fingerprint, chat = self._exact(()), self._descriptors.chat
+        return lambda call: None if chat(call) is None else fingerprint(call)
 
     def _tail(self, messages: int) -> Callable[[Call], str | None]:
         self._descriptors.tail_messages = max(self._descriptors.tail_messages, messages)
@@ -218,11 +253,6 @@ def _allow_list(allow: schema.Allow) -> AllowList | None:
     return made if made.says_anything else None
 
 
-def _supported(rules: Iterable[schema.AnyRule]) -> list[schema.TokenBucketRule]:
-    """What this version enforces; `policy.notes` tells the author about the others when the bundle is loaded."""
-    return [rule for rule in rules if isinstance(rule, schema.TokenBucketRule)]
-
-
 def _names_used(spec: schema.Spec) -> tuple[str, ...]:
     rules: list[schema.Rule] = [*spec.rules]
     if spec.fallback_limit is not None:
@@ -265,4 +295,3 @@ def _override_until(override: schema.Override | None) -> float:
 
 def _time(moment: datetime | None) -> float:
     return math.inf if moment is None else moment.timestamp()
-

@@ -15,20 +15,31 @@ from breakloop.state.keys import joined, part
 from breakloop.state.ops import Op, Refuse
 
 Getter = Callable[[Call], str | None]
+Match = tuple[tuple[Getter, str], ...]
 OnMissing = Callable[[str, str, str], None]  # policy, rule, descriptor
+
+
+def fits(match: Match, call: Call) -> bool:
+    """Tell whether every descriptor of a `match` has its value."""
+    for get, value in match:  # noqa: SIM110 - a generator costs twice as much on the hot path
+        if get(call) != value:
+            return False
+    return True
 
 
 class Rule:
     """One rule of a policy: whom it counts (`limit_keys`), when (`match`), and its limiter."""
 
-    __slots__ = ("_key", "_keys", "_match", "limiter", "missing", "name", "policy", "rejects_missing", "status")
+    __slots__ = ("_key", "_keys", "_match", "limiter", "name", "policy", "rejects_missing", "status")
 
-    def __init__(  # noqa: PLR0913 - a record made once per rule at compile time
+    place = ""  # in keys, in front of the name
+
+    def __init__(
         self,
         name: str,
         policy: str,
         *,
-        match: tuple[tuple[Getter, str], ...],
+        match: Match,
         keys: tuple[tuple[str, Getter], ...],
         limiter: TokenBucket,
         rejects_missing: bool,
@@ -41,14 +52,11 @@ class Rule:
         self.status = status
         self._match = match
         self._keys = keys
-        self._key = (f"{limiter.family}:", f":{part(policy)}:{part(name)}:")
+        self._key = (f"{limiter.family}:", f":{part(policy)}:{self.place}{part(name)}:")
 
     def applies(self, call: Call) -> bool:
         """Tell whether every `match` descriptor has its value."""
-        for get, value in self._match:  # noqa: SIM110 - a generator costs twice as much on the hot path
-            if get(call) != value:
-                return False
-        return True
+        return not self._match or fits(self._match, call)
 
     def plan(self, call: Call, project: str, group: int, missing: OnMissing) -> Op | None:
         """Return the charge, a refusal for a missing descriptor, or None when the rule is skipped for it."""
@@ -69,6 +77,14 @@ class Rule:
         return [name for name, get in self._keys if get(call) is None]
 
 
+class Fallback(Rule):
+    """The rule for whoever no other rule is for. A bare `|` keeps its counters apart from a rule of the same name."""
+
+    __slots__ = ()
+
+    place = "|"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """One policy, compiled."""
@@ -81,6 +97,7 @@ class Policy:
     decides_loops: bool  # it has a `loop_detection` of its own, even a disabled one
     rules: tuple[Rule, ...]
     fallback: Rule | None
+    unenforced: tuple[Match, ...]  # of rules that this version cannot carry out: where they match, no fallback applies
     status: int
     denies_on_store_error: bool
     descriptors: tuple[tuple[str, Getter], ...]  # all it names, for debug headers and `explain`

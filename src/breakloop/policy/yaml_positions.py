@@ -35,6 +35,7 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_MERGE = "\0<<"  # a name that no file can hold
 _CORE = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {_CORE + name for name in ("int", "float", "bool", "null")}
 
@@ -167,7 +168,7 @@ class _Builder:
         elif parent.key is None:
             parent.key = self._key(parent, node, event, place)
         else:
-            self._add_value(parent, parent.key, node, place)
+            self._add_value(parent, parent.key, node)
 
     def _key(self, parent: _Node, node: _Node, event: NodeEvent, place: Place) -> _Key:
         if isinstance(event, (MappingStartEvent, SequenceStartEvent)) or not node.done or node.items:
@@ -180,34 +181,33 @@ class _Builder:
         plain = isinstance(event, ScalarEvent) and event.style is None
         if name in parent.keys and not (plain and name == "<<"):
             self.problems.append(duplicate_key(name, place, parent.keys[name].line))
-        # A merge key is kept apart by a name that no file can hold.
-        return _Key("\0<<" if plain and name == "<<" else name, place)
+        return _Key(_MERGE if plain and name == "<<" else name, place)
 
-    def _add_value(self, parent: _Node, key: _Key, node: _Node, place: Place) -> None:
+    def _add_value(self, parent: _Node, key: _Key, node: _Node) -> None:
         parent.key = None
-        if key.name == "\0<<":
-            self._merge(parent, node, place)
+        if key.name == _MERGE:
+            parent.merges.append(node)
             return
         parent.keys.setdefault(key.name, key.place)
         parent.items.setdefault(key.name, node)
         parent.value.setdefault(key.name, node.value)
 
-    def _merge(self, parent: _Node, node: _Node, place: Place) -> None:
-        """Note what `<<` names; it is merged when the map ends, because a map's own keys win wherever they stand."""
-        sources = list(node.items.values()) if isinstance(node.value, list) and node.done else [node]
-        if not all(isinstance(source.value, dict) and source.done for source in sources):
-            self._refuse(place, '"<<" takes an alias of a map, or a list of such aliases', "write <<: *name")
-        parent.merges += sources
-
     def _close(self, node: _Node) -> None:
-        for source in node.merges:
-            for name, item in source.items.items():
-                if name not in node.items:
-                    node.keys[str(name)] = source.keys[str(name)]
-                    node.items[name] = item
-                    node.value[name] = item.value
+        # Only now are the values of its `<<` keys whole; and its own keys win, wherever they stand.
+        for merged in node.merges:
+            for source in merged.items.values() if isinstance(merged.value, list) else [merged]:
+                self._merge(node, source)
         node.done = True
         node.weight += self._count + 1
+
+    def _merge(self, node: _Node, source: _Node) -> None:
+        if not isinstance(source.value, dict):
+            self._refuse(source.place, '"<<" takes an alias of a map, or a list of such aliases', "write <<: *name")
+        for name, item in source.items.items():
+            if name not in node.items:
+                node.keys[str(name)] = source.keys[str(name)]
+                node.items[name] = item
+                node.value[name] = item.value
 
     def _scalar(self, event: ScalarEvent, place: Place) -> Any:
         text: str = event.value

@@ -20,7 +20,7 @@ def explain(error: Exception, text: str, file: str) -> Problem:
         return _unmarked(error, text, file)
     said, context = str(getattr(marked, "problem", "") or ""), str(getattr(marked, "context", "") or "")
     start = getattr(marked, "context_mark", None) or mark
-    if "scanning a quoted scalar" in context and "end of stream" in said:
+    if "could not find expected" in said or ("quoted scalar" in context and "end of stream" in said):
         mark = start
     message, hint = _words(said, context, start.line + 1)
     return Problem(file, mark.line + 1, mark.column + 1, "", f"is not valid YAML: {readable(message)}", hint)

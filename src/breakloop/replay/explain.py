@@ -92,7 +92,9 @@ class Explainer:
 
     def _request(self, call: Call) -> Step:
         chat = self._descriptors.chat(call)
-        kind = f"LLM call ({chat.dialect}, {chat.model or 'no model'}, {chat.message_count} messages)" if chat else "HTTP"
+        kind = (
+            f"LLM call ({chat.dialect}, {chat.model or 'no model'}, {chat.message_count} messages)" if chat else "HTTP"
+        )
         text = f"{kind}, host {call.host or '(none)'}, body {_size(call)}"
         data: dict[str, object] = {"method": call.method, "path": call.path, "host": call.host}
         data |= {"body_bytes": len(call.body), "llm": bool(chat), "model": chat.model if chat else None}

@@ -9,16 +9,11 @@ from dataclasses import dataclass, field
 
 from breakloop.detect.loop import LoopDetector
 from breakloop.policy import schema
+from breakloop.policy.compile import SECRET_DESCRIPTORS
 from breakloop.policy.compiled import CompiledBundle, Policy, Rule
 from breakloop.policy.descriptors import Descriptors
 from breakloop.replay.record import Record
-from breakloop.state.keys import part
 from breakloop.state.ops import ENFORCED, Bucket, Op, Repeat, Repeated, Result
-
-# What stands in these is a key or a token, also on the terminal of whoever explains a request.
-_SECRET = frozenset(
-    ("header:authorization", "header:x-api-key", "header:api-key", "header:x-goog-api-key", "header:cookie", "query:key")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +31,7 @@ def hidden(descriptor: str, value: str | None) -> str:
     """Return a descriptor's value for people; keys and tokens are not shown."""
     if value is None:
         return "nothing"
-    return "<hidden>" if descriptor in _SECRET else f'"{value}"'
+    return "<hidden>" if descriptor in SECRET_DESCRIPTORS else f'"{value}"'
 
 
 class PartExplainer:
@@ -101,7 +96,9 @@ class PartExplainer:
         data: dict[str, object] = {"kind": terms.kind, "fingerprint": print_, "hits": result.hits, "passes": op.limit}
         data |= {"window_s": op.spec.window_s, "action": terms.action, "tripped": result.tripped}
         data |= {"shadow": op.group != ENFORCED, "blocked_for_s": math.ceil(result.wait_s)}
-        text = f"{terms.kind} {print_[:8]}, request {result.hits} in {op.spec.window_s:g} s, number {op.limit + 1} trips"
+        text = (
+            f"{terms.kind} {print_[:8]}, request {result.hits} in {op.spec.window_s:g} s, number {op.limit + 1} trips"
+        )
         if not result.tripped:
             return Step(stage, name, "pass", text, data)
         if op.spec.denies:
@@ -123,13 +120,14 @@ class PartExplainer:
         made = {rule.name: rule for rule in policy.rules}
         applied = False
         for rule in spec.rules:
+            # A rule that cannot be carried out yet still keeps the fallback from those it is for.
+            applied = applied or all(self._matched(key, wanted)[0] for key, wanted in rule.match.items())
             compiled = made.get(rule.name)
-            if compiled is None:
-                text = f"algorithm {rule.algorithm} is not enforced by this version"
-                yield Step("rule", f"{policy.id}/{rule.name}", "skipped", text)
+            if compiled is not None:
+                yield self._rule(compiled, rule)
                 continue
-            applied = applied or compiled.applies(self._record.call)
-            yield self._rule(compiled, rule)
+            text = f"algorithm {rule.algorithm} is not enforced by this version"
+            yield Step("rule", f"{policy.id}/{rule.name}", "skipped", text)
         if spec.fallback_limit is None:
             return
         name = f"{policy.id}/fallback_limit"
@@ -155,14 +153,14 @@ class PartExplainer:
             op, _ = self._done.get(id(rule), (None, None))
             outcome = self._marked("deny", op) if rule.rejects_missing and op is not None else "skipped"
             return Step("rule", name, outcome, text, data)
-        return self._charged(rule, source, data)
+        return self._charged(rule, data)
 
-    def _charged(self, rule: Rule, source: schema.Rule, data: dict[str, object]) -> Step:
+    def _charged(self, rule: Rule, data: dict[str, object]) -> Step:
         name = f"{rule.policy}/{rule.name}"
         op, result = self._done.get(id(rule), (None, None))
         if not isinstance(op, Bucket):
             return Step("rule", name, "skipped", "the store did not answer", data)
-        data |= {"key": self._shown_key(op.key, source), "cost": op.cost, "burst": op.spec.burst, "rate": op.spec.rate}
+        data |= {"key": op.key, "cost": op.cost, "burst": op.spec.burst, "rate": op.spec.rate}
         if not isinstance(result, float):
             return Step("rule", name, "not asked", "the request was denied before", data)
         # The store says what is left after the charge; below nothing means that it was not there.
@@ -183,13 +181,6 @@ class PartExplainer:
         if value == wanted:
             return True, f"{descriptor} is {hidden(descriptor, value)}"
         return False, f"{descriptor} is {hidden(descriptor, value)}, not {hidden(descriptor, wanted)}"
-
-    def _shown_key(self, key: str, source: schema.Rule) -> str:
-        for descriptor in source.limit_keys:
-            value = self._descriptors.getter(descriptor)(self._record.call)
-            if descriptor in _SECRET and value:
-                key = key.replace(part(value), "<hidden>")
-        return key
 
     def _marked(self, outcome: str, op: Op | None) -> str:
         """A shadow policy only would have done it."""

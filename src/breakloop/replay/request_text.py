@@ -1,4 +1,4 @@
-"""A request from a file (SPEC T-2): raw HTTP as a capture or an editor holds it, or JSON `{method, path, headers, body}`.
+"""A request from a file (SPEC T-2): raw HTTP as an editor holds it, or JSON `{method, path, headers, body}`.
 Forgiving about line ends, which editors change; what a server refuses is the gateway's to say."""
 
 from __future__ import annotations

@@ -3,9 +3,19 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
+PART_MAX = 256
+
 
 def part(value: str) -> str:
-    """Return `value` with `%`, `:` and `|` written as percent escapes."""
+    """Return `value` with `%`, `:` and `|` written as percent escapes; of a long one, a digest.
+
+    A store is bounded by its number of entries, so that a client must not choose how large they are.
+    """
+    if len(value) > PART_MAX:
+        # No escaped value begins with `%~`.
+        return "%~" + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     if value.isalnum():
         return value
     return value.replace("%", "%25").replace(":", "%3A").replace("|", "%7C")

@@ -82,7 +82,9 @@ class FakeLoop(asyncio.SelectorEventLoop):
 class Client:
     """One connection to a server that listens nowhere."""
 
-    def __init__(self, handler: Handler | None = None, limits: Limits | None = None, server: Server | None = None) -> None:
+    def __init__(
+        self, handler: Handler | None = None, limits: Limits | None = None, server: Server | None = None
+    ) -> None:
         self.seen: list[Request] = []
         self.loop = FakeLoop()
         self.server = server or Server(handler or self.echo, limits, clock=FakeClock(), loop=self.loop)
@@ -141,7 +143,9 @@ def read_replies(data: bytes, *methods: str) -> list[tuple[int, bytes, dict[byte
 
 def get(target: str = "/", *fields: str, version: str = "1.1", method: str = "GET") -> bytes:
     """A request without a body."""
-    return "".join([f"{method} {target} HTTP/{version}\r\nHost: a.example\r\n", *(f"{f}\r\n" for f in fields), "\r\n"]).encode()
+    return "".join(
+        [f"{method} {target} HTTP/{version}\r\nHost: a.example\r\n", *(f"{f}\r\n" for f in fields), "\r\n"]
+    ).encode()
 
 
 def post(body: bytes, *fields: str) -> bytes:

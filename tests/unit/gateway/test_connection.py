@@ -1,0 +1,412 @@
+"""One connection: replies in order, refusals, waiting, back-pressure, time limits, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from breakloop.errors import RequestError
+from breakloop.gateway.bounds import Limits
+from breakloop.gateway.connection import Connection
+from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.hub import Phase
+from tests.unit.gateway.fake_client import Client, FakeTransport, chunked, get, post, read_replies
+
+
+def fixed(reply: Reply) -> Callable[[Request], Reply]:
+    return lambda _: reply
+
+
+def test_one_write_per_reply() -> None:
+    with Client() as client:
+        client.send(get("/a"), post(b"body"))
+        assert client.replies() == [(200, b"GET /a "), (200, b"POST /p body")]
+        assert (client.transport.writes, client.server.requests, client.server.connections) == (2, 2, 1)
+        assert [request.peer for request in client.seen] == ["192.0.2.7"] * 2
+        assert client.seen[0].started > 0
+
+
+def test_trailers_never_enter_the_request() -> None:
+    """Y-3: an Authorization in the trailer is not the request's."""
+    with Client() as client:
+        client.send(chunked(b"abc", trailers=b"Authorization: Bearer x\r\n"), get("/next"))
+        assert client.replies() == [(200, b"POST /c abc"), (200, b"GET /next ")]
+        assert "authorization" not in client.seen[0].headers
+        assert b"Authorization" not in dict(client.seen[0].raw_headers)
+
+
+def test_h2c_is_ignored_with_the_body_intact() -> None:
+    """Java's client offers h2c on its first request, with or without a body."""
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMA")
+    with Client() as client:
+        client.send(get("/a", *offer), post(b"body", *offer), chunked(b"bo", b"dy", fields=offer) + get("/b"))
+        assert client.replies() == [
+            (200, b"GET /a "),
+            (200, b"POST /p body"),
+            (200, b"POST /c body"),
+            (200, b"GET /b "),
+        ]
+
+
+def test_websockets_are_refused_with_an_answer() -> None:
+    with Client() as client:
+        client.send(get("/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"))
+        ((status, body, _),) = read_replies(client.transport.sent)
+        assert (status, json.loads(body)["detail"]["error"]) == (426, "upgrade_refused")
+        assert client.seen == []
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "code"),
+    [
+        (b"\x16\x03\x01", 400, "bad_request"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/1.1\nHost: a\n\n", 400, "bad_request"),
+        (get(method="FOO"), 501, "method_not_implemented"),
+        (get(version="2.0"), 505, "version_not_supported"),
+        (get("/" + "x" * 17_000), 414, "target_too_long"),
+        (get("/", "X: " + "x" * 70_000), 431, "head_too_large"),
+        (get("/", *["X: y"] * 200), 431, "head_too_large"),
+        (get("/", "Expect: tea"), 417, "expectation_failed"),
+        (get("/", "Content-Length: 10485761", method="POST"), 413, "body_too_large"),
+        (chunked()[:-5] + b"a00001\r\n", 413, "body_too_large"),
+        (chunked()[:-5] + b"x\r\n", 400, "bad_request"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 65_536, 431, "head_too_large"),
+    ],
+)
+def test_refusals_answer_and_close(data: bytes, status: int, code: str) -> None:
+    """Y-2, Y-3: a small JSON body, Connection: close, and nothing after it is looked at."""
+    with Client() as client:
+        client.send(get("/first"), data, get("/smuggled"))
+        assert [request.target for request in client.seen] == [b"/first"]
+        _, (got, body, head) = read_replies(client.transport.sent)
+        assert (got, json.loads(body)["detail"]["error"], head[b"connection"].split(b", ")[0]) == (
+            status,
+            code,
+            b"close",
+        )
+        assert client.transport.eof
+        assert client.server.bad_requests == 1
+
+
+def test_a_refused_client_can_read_the_answer_before_the_connection_goes() -> None:
+    """Closing on unread bytes would reset the connection and destroy the answer: read on, but not for long."""
+    with Client(limits=Limits(body_bytes=10)) as client:
+        client.send(get("/", "Content-Length: 99999999", method="POST"), b"x" * 500_000)
+        assert not client.transport.closed
+        client.send(b"x" * 500_000, b"x" * 500_000)
+        assert client.transport.closed
+    with Client() as client:
+        client.send(b"\x00")
+        for _ in range(3):
+            assert not client.transport.closed
+            client.server.sweep()
+        assert client.transport.closed
+
+
+def test_long_heads_in_small_pieces_are_refused_without_parsing() -> None:
+    """Y-2: counted in data_received; the parser never sees it."""
+    with Client() as client:
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\nX: ", *[b"x" * 100] * 700)
+        assert [status for status, _ in client.replies()] == [431]
+
+
+def test_http_1_0() -> None:
+    """D-1: closed after the reply unless keep-alive was asked for; nginx's auth_request is such a client."""
+    with Client() as client:
+        client.send(b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert b"\r\nconnection: keep-alive\r\n" in client.transport.sent
+        client.send(b"GET /b HTTP/1.0\r\n\r\n" + get("/c"))
+        assert [body for _, body in client.replies()] == [b"GET /a ", b"GET /b "]
+        assert b"\r\nconnection: close\r\ncontent-length: 7\r\n" in client.transport.sent
+        assert client.transport.closed
+
+
+def test_head_requests() -> None:
+    with Client() as client:
+        client.send(get("/a", method="HEAD") + get("/b"))
+        assert client.replies("HEAD", "GET") == [(200, b""), (200, b"GET /b ")]
+
+
+def test_100_continue_is_sent_only_when_the_body_will_be_read() -> None:
+    head, body = post(b"hello", "Expect: 100-continue")[:-5], b"hello"
+    with Client() as client:
+        assert client.send(head) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(body)
+        assert client.transport.sent.count(b"100 Continue") == 1
+        assert client.replies() == [(200, b"POST /p hello")]
+    with Client(limits=Limits(body_bytes=4)) as client:
+        assert client.send(head).startswith(b"HTTP/1.1 413 ")
+    with Client() as client:
+        assert client.send(head + body).startswith(b"HTTP/1.1 200 ")
+
+
+def test_pipelined_requests_are_answered_in_order_and_take_turns() -> None:
+    """Y-2: at most 16 of one connection before others get their turn; the rest waits as bytes."""
+    with Client() as client:
+        client.connection.data_received(b"".join(get(f"/{n}") for n in range(50)))
+        assert client.connection.phase is Phase.QUEUED
+        assert len(client.seen) == 16
+        client.loop.turn()
+        assert len(client.seen) == 32
+        client.send()
+        assert [body for _, body in client.replies()] == [b"GET /%d " % n for n in range(50)]
+        assert client.connection.phase is Phase.IDLE
+
+
+def test_many_pipelined_requests_stop_reading() -> None:
+    """Y-2: one read can hold thousands of requests; reading pauses until they are worked off."""
+    with Client() as client:
+        client.connection.data_received(get() * 6000)
+        assert not client.transport.reading
+        client.send()
+        assert client.transport.reading
+        assert len(client.seen) == 6000
+
+
+def test_a_throttled_reply_waits_without_a_task() -> None:
+    """E-6: sent after its delay; what the client sends meanwhile is answered after it, in order."""
+    with Client(lambda r: Reply(200, b"", r.target, 2.0 if r.target == b"/slow" else 0.0)) as client:
+        client.send(get("/slow"), get("/quick"))
+        client.loop.advance(1.9)
+        assert client.transport.sent == b""
+        client.loop.advance(0.2)
+        assert [body for _, body in client.replies()] == [b"/slow", b"/quick"]
+
+
+@pytest.mark.parametrize("end", ["eof", "lost"])
+def test_a_client_that_leaves_frees_its_throttled_slot_at_once(end: str) -> None:
+    """E-6: also when it only closes its side."""
+    with Client(fixed(Reply(200, delay_s=30.0))) as client:
+        client.send(get())
+        handle = client.connection._pending
+        assert isinstance(handle, asyncio.TimerHandle)
+        assert (
+            (client.connection.eof_received() is False)
+            if end == "eof"
+            else (client.connection.connection_lost(None) is None)
+        )
+        assert handle.cancelled()
+        assert client.connection._pending is None
+        assert client.server.abandoned == 1
+        client.loop.advance(60)
+        assert client.transport.sent == b""
+
+
+def test_a_client_that_sends_on_while_throttled_is_paused_at_a_bound() -> None:
+    """Y-2: reading goes on, to notice a disconnect, but only into a small buffer."""
+    with Client(fixed(Reply(200, delay_s=1.0))) as client:
+        client.send(get(), post(b"x" * 60_000))
+        assert client.transport.reading
+        client.send(post(b"x" * 60_000))
+        assert not client.transport.reading
+        client.loop.advance(1.1)
+        assert client.transport.reading
+        client.loop.advance(1.1)
+        client.loop.advance(1.1)
+        assert len(client.replies()) == 3
+
+
+def test_an_awaited_reply() -> None:
+    async def handle(request: Request) -> Reply:
+        await asyncio.sleep(0)
+        return Reply(200, b"", request.target, delay_s=1.0 if request.target == b"/b" else 0.0)
+
+    with Client(handle) as client:
+        client.send(get("/a") + get("/b") + get("/c"))
+        assert client.transport.sent == b""
+        client.loop.turn(10)
+        assert [body for _, body in client.replies()] == [b"/a"]
+        client.loop.advance(1.1)
+        client.loop.turn(10)
+        assert [body for _, body in client.replies()] == [b"/a", b"/b", b"/c"]
+
+
+def test_an_awaited_reply_is_cancelled_when_the_client_leaves() -> None:
+    cancelled = []
+
+    async def handle(_: Request) -> Reply:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+        return Reply(200)
+
+    with Client(handle) as client:
+        client.send(get())
+        client.loop.turn(2)
+        client.connection.connection_lost(ConnectionResetError())
+        client.loop.turn(3)
+        assert cancelled == [True]
+        assert client.server.abandoned == 1
+        assert client.transport.sent == b""
+
+
+@pytest.mark.parametrize("how", ["at once", "awaited", "cancelled"])
+def test_a_failing_handler_gives_500_and_one_log_line(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Y-1: without any content of the request; the connection and the process live on."""
+
+    async def later(request: Request) -> Reply:
+        await asyncio.sleep(0)
+        if how == "cancelled":
+            raise asyncio.CancelledError
+        raise ValueError(request.target)
+
+    def handle(request: Request) -> Reply:
+        if request.target == b"/ok":
+            return Reply(200)
+        raise ValueError(request.target)
+
+    with Client(lambda r: later(r) if how != "at once" and r.target != b"/ok" else handle(r)) as client:
+        client.send(get("/secret?key=sk-1"), get("/ok"))
+        client.loop.turn(10)
+        statuses = [status for status, _ in client.replies()]
+        assert (statuses, client.server.handler_errors) == ([500, 200], 1)
+        assert json.loads(client.replies()[0][1])["detail"]["error"] == "internal_error"
+    assert len(caplog.records) == 1
+    assert "secret" not in caplog.text
+    assert "sk-1" not in caplog.text
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_handler_may_refuse_a_request(awaited: bool) -> None:
+    def refuse(_: Request) -> Reply:
+        raise RequestError(400, "bad path")
+
+    async def refuse_later(request: Request) -> Reply:
+        return refuse(request)
+
+    with Client(refuse_later if awaited else refuse) as client:
+        client.send(get(), get())
+        client.loop.turn(10)
+        assert [(status, json.loads(body)["detail"]["message"]) for status, body in client.replies()] == [
+            (400, "bad path")
+        ] * 2
+
+
+def test_nothing_is_written_after_close() -> None:
+    """uvloop raises on such a write; the fake transport does too."""
+    with Client(fixed(Reply(200, delay_s=1.0))) as client:
+        client.send(get())
+        client.transport.close()
+        client.loop.advance(2)
+        assert client.transport.sent == b""
+    with Client() as client:
+        client.transport.close()
+        client.connection.data_received(get())
+        client.connection.data_received(b"\x00")
+        assert client.transport.sent == b""
+
+
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    """D-1: back-pressure: no request is looked at while answers pile up."""
+    with Client() as client:
+        client.transport.on_write = client.connection.pause_writing
+        client.send(get("/a") + get("/b") + get("/c"))
+        assert not client.transport.reading
+        assert len(client.seen) == 1
+        client.transport.on_write = None
+        client.connection.resume_writing()
+        assert client.transport.reading
+        assert [request.target for request in client.seen] == [b"/a", b"/b", b"/c"]
+        client.connection.pause_writing()
+        for _ in range(61):
+            client.server.sweep()
+        assert client.transport.aborted
+        assert client.server.timeouts == 1
+
+
+def sweeps_until_closed(client: Client) -> int:
+    for count in range(200):
+        if client.transport.closed or client.transport.eof:
+            return count
+        client.server.sweep()
+    return -1
+
+
+def test_idle_connections_end_after_75_seconds() -> None:
+    """Y-2: counted from the last reply, by the one sweep."""
+    with Client() as client:
+        client.server.sweep()
+        client.send(get())
+        assert sweeps_until_closed(client) == 76
+        assert len(client.replies()) == 1  # nothing is said to a client that asked nothing
+
+
+def test_a_head_must_complete_within_10_seconds() -> None:
+    """Y-2: from its first byte, however many trickle in."""
+    with Client() as client:
+        client.send(get())
+        for _ in range(11):
+            client.send(b"G")
+            client.server.sweep()
+        assert [status for status, _ in client.replies()] == [200, 408]
+        assert client.server.timeouts == 1
+
+
+def test_a_body_may_take_long_but_not_stand_still() -> None:
+    """Y-2: 60 seconds without progress."""
+    with Client() as client:
+        client.send(post(b"x" * 10)[:-10])
+        for _ in range(5):
+            for _ in range(59):
+                client.server.sweep()
+            client.send(b"x")
+        assert client.transport.sent == b""
+        assert sweeps_until_closed(client) == 61
+        assert [status for status, _ in client.replies()] == [408]
+
+
+def test_waiting_is_the_handlers_time() -> None:
+    with Client(fixed(Reply(200, delay_s=500.0))) as client:
+        client.send(get())
+        assert sweeps_until_closed(client) == -1
+
+
+def test_more_connections_than_the_cap_are_closed_at_once() -> None:
+    """Y-2: and counted; a place that becomes free is given again."""
+    with Client(limits=Limits(connections=1)) as client:
+        second, transport = Connection(client.server), FakeTransport()
+        second.connection_made(transport)
+        assert transport.aborted
+        second.data_received(get())
+        second.connection_lost(None)
+        assert (client.server.refused, client.server.connections, len(client.server.live)) == (1, 1, 1)
+        client.connection.connection_lost(None)
+        third, transport = Connection(client.server), FakeTransport(peer="")
+        third.connection_made(transport)
+        third.data_received(get())
+        assert transport.sent.startswith(b"HTTP/1.1 200 ")
+        assert client.seen[-1].peer == ""
+        third.connection_lost(None)
+
+
+def test_draining() -> None:
+    """S-6: idle connections go, a running request is answered with Connection: close."""
+    with Client(fixed(Reply(200, delay_s=1.0))) as client:
+        client.send(get())
+        client.server.draining = True
+        client.connection.drain()
+        assert not client.transport.closed
+        client.loop.advance(1.1)
+        assert b"\r\nconnection: close\r\n" in client.transport.sent
+        assert client.transport.closed
+    with Client() as client:
+        client.connection.drain()
+        assert client.transport.closed
+
+
+def test_cut_sends_a_throttled_reply_at_once() -> None:
+    """S-6: its verdict is known, so the client gets it even when the grace is over."""
+    with Client(fixed(Reply(200, delay_s=30.0))) as client:
+        client.send(get())
+        client.server.draining = True
+        client.connection.cut()
+        assert [status for status, _ in client.replies()] == [200]
+        assert client.transport.closed
+        client.loop.advance(60)
+        assert client.transport.writes == 1
