@@ -52,6 +52,7 @@ class Sample:
     burst: Burst
     others: float  # share of the server's core that something else took
     load: float  # share of its core that the load generator took
+    load_others: float  # share of that core that something else took
 
 
 def cases() -> list[Case]:
@@ -100,21 +101,27 @@ def _start(wanted: list[Case], folder: Path, stack: ExitStack) -> dict[str, prog
 
 
 def _measure(wrk: Wrk, case: Case, program: programs.Program, seconds: int) -> Sample:
-    core_before, cpu_before, before = programs.core_busy_s(), program.cpu_s(), time.monotonic()
+    busy_before, cpu_before, before = programs.core_busy_s(), program.cpu_s(), time.monotonic()
     burst = wrk.burst(program.port, case.shape, seconds)
     elapsed = time.monotonic() - before
     cpu_s = program.cpu_s() - cpu_before
-    busy_s = programs.core_busy_s()[_SERVER_CORE] - core_before[_SERVER_CORE]
+    busy_s = {core: busy - busy_before[core] for core, busy in programs.core_busy_s().items()}
     if burst.broken or (case.shape.varies and burst.refused):
         raise SystemExit(f"bench: {case.name}: {burst.refused} refused, {burst.broken} broken of {burst.requests}")
-    return Sample(cpu_s / burst.requests * 1e6, burst, (busy_s - cpu_s) / elapsed, burst.cpu_s / elapsed)
+    return Sample(
+        cpu_s / burst.requests * 1e6,
+        burst,
+        others=(busy_s[_SERVER_CORE] - cpu_s) / elapsed,
+        load=burst.cpu_s / elapsed,
+        load_others=(busy_s[_LOAD_CORE] - burst.cpu_s) / elapsed,
+    )
 
 
 def _report(samples: dict[str, list[Sample]]) -> Report:
     report = Report(
         "decision",
-        "Decision service beside nginx, one core each for server and load",
-        ("", "CPU us/request", "times nginx", "requests/s", "p50 us", "p99 us"),
+        "Decision service beside nginx, per request, one core each for server and load",
+        ("", "CPU us", "times nginx", "requests/s", "p50 us", "p99 us"),
     )
     for name, taken in samples.items():
         ratios = [mine.cpu_us / peer.cpu_us for mine, peer in zip(taken, samples[PEER], strict=True)]
@@ -146,9 +153,9 @@ def _report(samples: dict[str, list[Sample]]) -> Report:
 
 def _warnings(samples: dict[str, list[Sample]]) -> Iterator[str]:
     for name, taken in samples.items():
-        others = max(sample.others for sample in taken)
-        if others > _OTHERS_MAX:
-            yield f"{name}: something else took up to {others:.0%} of the server's core; trust the ratios, not the rest"
+        for core, others in (("server", [s.others for s in taken]), ("load", [s.load_others for s in taken])):
+            if max(others) > _OTHERS_MAX:
+                yield f"{name}: something else took up to {max(others):.0%} of the {core}'s core: trust the ratios only"
         load = max(sample.load for sample in taken)
         if load > _LOAD_MAX:
             yield f"{name}: the load generator's core was full ({load:.0%}), so requests/s is its limit"

@@ -98,7 +98,8 @@ def core_busy_s() -> dict[int, float]:
 
 @contextmanager
 def _running(command: list[str], env: dict[str, str], stdout: int | None = None) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(command, stdout=stdout, text=True, env={**os.environ, **env})
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("BREAKLOOP_")}
+    process = subprocess.Popen(command, stdout=stdout, text=True, env={**clean, "BREAKLOOP_LOG_LEVEL": "error", **env})
     try:
         yield process
     finally:

@@ -57,7 +57,7 @@ class Report:
         """Print the table, then the targets, then what weakens the figures."""
         table = Table(title=self.title, title_justify="left")
         for number, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if number else "left", no_wrap=True)
+            table.add_column(column, justify="right" if number else "left", no_wrap=True, overflow="ignore")
         for row in self.rows:
             table.add_row(*row)
         console.print(table)

@@ -56,7 +56,7 @@ def policy(name: str, *rules: Json, prefix: str = "/", loop: Json | list[Json] |
 
 def bucket(name: str = "r", rate: float = 10, burst: float = 10, keys: Iterable[str] = (), **more: Any) -> Json:
     """A token bucket rule as data; `match` and `on_missing` go to the rule, the rest to its configuration."""
-    outer = {key: more.pop(key) for key in ("match", "on_missing") if key in more}
+    outer: Json = {key: more.pop(key) for key in ("match", "on_missing") if key in more}
     config = {"tokens_per_second": rate, "burst": burst, **more}
     return {"name": name, "limit_keys": list(keys), "algorithm": "token_bucket", "algorithm_config": config, **outer}
 

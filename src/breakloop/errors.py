@@ -1,10 +1,10 @@
 """The error tree. A denial is a value (`model.verdict.Verdict`), never an exception, inside the engine.
 
-    BreakloopError
-    |-- BundleError        a policy bundle that was refused whole; carries every `Problem` found
-    |-- SettingsError      a wrong setting, with the name of the setting and where it came from
-    |-- StateError         the store could not do what it was asked; callers decide on local state or allow
-    `-- RequestError       a request that cannot be judged as sent (bad path, bad framing); carries a status
+BreakloopError
+|-- BundleError        a policy bundle that was refused whole; carries every `Problem` found
+|-- SettingsError      a wrong setting, with the name of the setting and where it came from
+|-- StateError         the store could not do what it was asked; callers decide on local state or allow
+`-- RequestError       a request that cannot be judged as sent (bad path, bad framing); carries a status
 """
 
 from __future__ import annotations

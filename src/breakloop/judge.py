@@ -32,11 +32,9 @@ class Judge:
                 if type(result) is not float:
                     continue  # not looked at: its group was denied before
                 if result >= 0.0:
-                    if op.group == ENFORCED:
-                        share = result / op.spec.burst
-                        if share < tightest:
-                            tightest = share
-                            limiting = (op, result)
+                    if op.group == ENFORCED and (share := result / op.spec.burst) < tightest:
+                        tightest = share
+                        limiting = (op, result)
                     continue
             elif type(op) is Repeat:
                 if type(result) is not Repeated or not result.tripped:

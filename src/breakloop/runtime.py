@@ -64,8 +64,8 @@ class Runtime:
         self.door = self._door()
         self.url = ""
         self._draining = False
-        self._signals = 0
         self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._reload = asyncio.Event()
         self._keys_read = asyncio.Event()
         self._keys_due = 0.0
@@ -85,7 +85,7 @@ class Runtime:
         server = Server(self.door, limits(self.settings), clock=self.clock)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal, loop)
+            loop.add_signal_handler(number, self._on_signal)
         loop.add_signal_handler(signal.SIGHUP, self._reload.set)
         tasks = [asyncio.create_task(forever(name, job)) for name, job in self._jobs()]
         try:
@@ -93,8 +93,7 @@ class Runtime:
             self.url = _url(self.settings.host, await self._listen(server))
             self._settle_memory()
             ready(self.url)
-            await self._stop.wait()
-            return await self._shut_down(server)
+            return await self._until_told(server)
         finally:
             for task in tasks:
                 task.cancel()
@@ -215,28 +214,29 @@ class Runtime:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)
 
-    def _on_signal(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._signals += 1
-        self._stop.set()
-        if self._signals > 1:
-            loop.stop()
+    def _on_signal(self) -> None:
+        (self._hurry if self._stop.is_set() else self._stop).set()
 
-    async def _shut_down(self, server: Server) -> int:
+    async def _until_told(self, server: Server) -> int:
+        """Wait for a signal, then for running requests; a second signal ends that at once, with 1."""
+        await self._stop.wait()
         self._draining = True
-        left = await server.stop(self.settings.shutdown_grace_seconds)
-        log(logging.INFO, "stopped", {"cut_off": left})
+        stopping = asyncio.create_task(server.stop(self.settings.shutdown_grace_seconds))
+        hurried = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait((stopping, hurried), return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            stopping.cancel()
+            return 1
+        hurried.cancel()
+        log(logging.INFO, "stopped", {"cut_off": stopping.result()})
         return 0
 
 
 def serve(settings: Settings, ready: Callable[[Runtime], None], logging_: Logging) -> int:
-    """Run a process until it is told to stop; returns the exit code. A second signal ends it at once, with 1."""
+    """Run a process on a loop of its own until it is told to stop; returns the exit code."""
     logging_.start()
     try:
         return uvloop.run(_serve(settings, ready))
-    except RuntimeError as error:
-        if "Event loop stopped" in str(error):
-            return 1
-        raise
     finally:
         logging_.stop()
 

@@ -144,7 +144,9 @@ class Settings(Model):
     )
     jwt: Jwt = Field(default=Jwt(), description="How bearer tokens are verified.")
     geo_file: FilePath = Field(default="", description="MaxMind-format file for ip:country, ip:asn and so on.")
-    loop_guard: LoopGuard = Field(default=LoopGuard(), description="The built-in loop protection.")
+    loop_guard: LoopGuard = Field(
+        default=LoopGuard(), description="Numbers of the built-in loop protection; LOOP_GUARD_* too."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
     log_format: Literal["auto", "json", "text"] = Field(
         default="auto", description="`json` lines, `text`, or `auto`: text on a terminal."

@@ -174,7 +174,7 @@ def test_data_directory_without_a_home(tmp_path: Path) -> None:
 
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
     """Y-1: not in a repr, not in what doctor lists, not in a message about a wrong value."""
-    env = {name: CANARY for name in ("BREAKLOOP_SECRET", "BREAKLOOP_DEBUG_SECRET", "BREAKLOOP_ADMIN_TOKEN")}
+    env = dict.fromkeys(("BREAKLOOP_SECRET", "BREAKLOOP_DEBUG_SECRET", "BREAKLOOP_ADMIN_TOKEN"), CANARY)
     loaded = load(tmp_path, f"jwt: {{secret: {CANARY}, jwks_url: 'https://{CANARY}:{CANARY}@keys.example'}}\n", env)
     assert loaded.settings.secret.get_secret_value() == CANARY
     shown = {row.name: row.value for row in effective(loaded)}

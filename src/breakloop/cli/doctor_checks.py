@@ -99,7 +99,9 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
             yield Finding("warning", name, f"is shorter than {_SECRET_MIN} characters and can be guessed")
     if not settings.secret.get_secret_value() and not settings.secret_file:
         kept = Path(settings.data_dir, "secret")
-        yield Finding("note", "secret", f"is {'kept' if kept.exists() else 'made at the first start and kept'} in {kept}")
+        yield Finding(
+            "note", "secret", f"is {'kept' if kept.exists() else 'made at the first start and kept'} in {kept}"
+        )
     if settings.secret_file and not os.access(settings.secret_file, os.R_OK):
         yield Finding("problem", "secret_file", f"{settings.secret_file} cannot be read")
     for file in (Path(settings.secret_file or "."), Path(settings.data_dir, "secret")):

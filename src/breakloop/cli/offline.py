@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from breakloop.clock import FakeClock
@@ -14,12 +14,12 @@ from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.original import ENVOY
 from breakloop.policy.compile import LoopGuard, compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
-from breakloop.policy.jwt import JwtKeys
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.replay.case_schema import CaseRequest
 from breakloop.replay.cases import Answer
 from breakloop.replay.explain import Explainer
 from breakloop.replay.record import Record, RecordingEngine
+from breakloop.runtime import context
 from breakloop.settings import Settings
 from breakloop.state.memory import MemoryStore
 
@@ -104,21 +104,9 @@ def _at_the_door(request: CaseRequest) -> Request:
 
 
 def _context(settings: Settings, secret: bytes) -> ContextSettings:
-    keys = settings.jwt
-    # Keys behind a URL are not fetched: these commands use no network.
-    jwt = JwtKeys(
-        secret=keys.secret.get_secret_value(),
-        jwks_file=keys.jwks_file,
-        audience=keys.audience,
-        issuer=keys.issuer,
-        leeway_s=keys.leeway_seconds,
-        algorithms=tuple(keys.algorithms),
-    )
-    return ContextSettings(
-        secret=secret,
-        trusted_proxies=tuple(settings.trusted_proxies),
-        project=settings.project,
-        project_descriptor=settings.project_descriptor,
-        jwt=jwt if jwt.secret or jwt.jwks_file else None,
-        geo_file=settings.geo_file,
-    )
+    """As when serving, except that keys behind a URL are not fetched: these commands use no network."""
+    here = context(settings, secret)
+    if here.jwt is None or not here.jwt.jwks_url:
+        return here
+    keys = replace(here.jwt, jwks_url="")
+    return replace(here, jwt=keys if keys.secret or keys.jwks_file else None)

@@ -21,11 +21,12 @@ from breakloop.cli.output import (
     policy_option,
     print_json,
     print_table,
+    problem_json,
     settings_of,
 )
-from breakloop.cli.validate import STDIN, STDIN_NAME, counted
+from breakloop.cli.validate import STDIN, STDIN_NAME, counted, note_text
 from breakloop.clock import FakeClock, SystemClock
-from breakloop.errors import BundleError
+from breakloop.errors import BundleError, Problem
 from breakloop.model.reason import ALLOWED
 from breakloop.replay.case_schema import CaseRequest, read_cases
 from breakloop.replay.cases import Answer, CaseResult, Difference, Send, run_cases
@@ -39,6 +40,7 @@ class Report:
     name: str
     policy: str
     results: tuple[CaseResult, ...]
+    notes: tuple[Problem, ...] = ()  # on the bundle: why a rule may not do what is expected of it
 
     @property
     def failed(self) -> int:
@@ -54,9 +56,23 @@ class Report:
 def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) -> None:
     """Send the requests of a test file to a bundle, and compare verdicts with what the file expects.
 
-    The clock is simulated, so waiting costs nothing; no network is used. Cases run in order and share state. Files
-    begin with an empty state each. See `breakloop init` for an example.
-    """
+    The clock is simulated, so waiting costs nothing; no network is used. The cases of a file run in order and share
+    state. A file is a list of cases, or a map with `cases` and optionally `policy` and `start` (a time):
+
+    \b
+      name      what it shows
+      request   method, path, host, headers, body (text or JSON), peer;
+                left out: the request of the case before
+      at        seconds from the start; or `after`: since the request before
+      repeat    send it so many times, `every` so many seconds
+      expect    decision (allow, warn, throttle, deny), reason, status,
+                policy, rule, retry_after, delay_ms, remaining, limit,
+                hit_count, cooldown_seconds, kind, warning, message,
+                should_retry, shadow_decision, shadow_policy, headers;
+                only those given are compared
+
+    `retry_after` is compared before the jitter that spreads clients. `breakloop init` writes an example.
+    """  # noqa: D301 - click wants the character, not its spelling
     settings = settings_of(config, as_json=as_json).settings
     try:
         reports = [_run_file(name, policy, settings, as_json=as_json) for name in tests]
@@ -81,8 +97,10 @@ def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> R
     start = file.start.timestamp() if file.start is not None else float(int(SystemClock().now()))
     # A policy that the file itself names starts where the file lies.
     chosen = policy or (str(Path(name).parent / file.policy) if file.policy else settings.policy)
-    offline = Offline(load_policy(chosen, start), settings, FakeClock(start))
-    return Report(shown, chosen, tuple(run_cases(file, _sender(offline, start))))
+    loaded = load_policy(chosen, start)
+    offline = Offline(loaded, settings, FakeClock(start))
+    notes = tuple(loaded.notes) if loaded is not None else ()
+    return Report(shown, chosen, tuple(run_cases(file, _sender(offline, start))), notes)
 
 
 def _sender(offline: Offline, start: float) -> Send:
@@ -95,6 +113,8 @@ def _sender(offline: Offline, start: float) -> Send:
 
 def _tell(report: Report) -> None:
     click.echo(f"{report.name} against {report.policy or 'the built-in protection'}")
+    for note in report.notes:
+        click.echo(note_text(note))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("")
     table.add_column("case", overflow="fold", ratio=1)
@@ -151,6 +171,7 @@ def _as_json(report: Report) -> dict[str, object]:
         "policy": report.policy,
         "passed": len(report.results) - report.failed,
         "failed": report.failed,
+        "notes": [problem_json(note) for note in report.notes],
         "cases": [_case_json(result) for result in report.results],
     }
 

@@ -18,6 +18,7 @@ Sink = Callable[[bytes], object]
 
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~\x80-\xff]*)?")
 _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
+_FRAMING_LINE: Final = re.compile(rb"(?i:host|content[-_]length|transfer[-_]encoding):")  # never in a trailer
 _BYTES_PER_CHUNK: Final = 64
 
 
@@ -121,7 +122,7 @@ class ChunkedReader:
             return -1
         if end == at:
             self.done = True
-        elif _TRAILER_LINE.fullmatch(buffer, at, end) is None:
+        elif not _TRAILER_LINE.fullmatch(buffer, at, end) or _FRAMING_LINE.match(buffer, at, end):
             raise RequestError(400, "malformed trailer")
         self._trailer_bytes += end + 2 - at
         return end + 2

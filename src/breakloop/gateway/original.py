@@ -73,6 +73,7 @@ def _without_authority(target: bytes) -> bytes:
     """Some gateways send the whole URL."""
     scheme, found, rest = target.partition(b"://")
     if found and scheme.lower() in {b"http", b"https"}:
+        rest, mark, query = rest.partition(b"?")  # a slash in the query begins no path
         slash = rest.find(b"/")
-        return rest[slash:] if slash >= 0 else b"/"
+        return (rest[slash:] if slash >= 0 else b"/") + mark + query
     raise RequestError(400, "the original URI has to begin with a slash")

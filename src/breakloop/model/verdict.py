@@ -48,8 +48,8 @@ class Verdict:
 
     __slots__ = (
         "allowed",
-        "delay_ms",
         "degraded",
+        "delay_ms",
         "limit",
         "loop",
         "message",

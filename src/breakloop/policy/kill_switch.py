@@ -33,9 +33,7 @@ class KillSwitches:
 
     __slots__ = ("_by_key",)
 
-    def __init__(
-        self, switches: Iterable[KillSwitch], getter: Callable[[str], Callable[[Call], str | None]]
-    ) -> None:
+    def __init__(self, switches: Iterable[KillSwitch], getter: Callable[[str], Callable[[Call], str | None]]) -> None:
         grouped: dict[str, dict[str, list[KillSwitch]]] = {}
         for switch in switches:
             grouped.setdefault(switch.scope_key, {}).setdefault(switch.scope_value, []).append(switch)

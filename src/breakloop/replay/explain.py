@@ -93,7 +93,9 @@ class Explainer:
     def _request(self, call: Call) -> Step:
         chat = self._descriptors.chat(call)
         kind = (
-            f"LLM call ({chat.dialect}, {chat.model or 'no model'}, {chat.message_count} messages)" if chat else "HTTP"
+            f"LLM call ({chat.dialect}, {chat.model or 'no model'}, {_messages(chat.message_count)})"
+            if chat
+            else "HTTP"
         )
         text = f"{kind}, host {call.host or '(none)'}, body {_size(call)}"
         data: dict[str, object] = {"method": call.method, "path": call.path, "host": call.host}
@@ -181,6 +183,10 @@ def _size(call: Call) -> str:
     if call.body_unseen:
         return "not shown to us"
     return f"{len(call.body)} bytes" if call.body else "none"
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
 
 
 def _when(moment: float) -> str:

@@ -60,11 +60,10 @@ class PartExplainer:
     def default_loops(self) -> Iterator[Step]:
         """Explain the protection of calls that no policy's own loop detection covers (SPEC B-6)."""
         assert self._record.plan is not None  # noqa: S101 - only asked about decisions that were planned
-        for policy in self._record.plan.policies:
-            if policy.decides_loops and not (policy.shadow or self._all_shadow):
-                text = f"policy {policy.id} has loop detection of its own"
-                yield Step("builtin", "defaults", "skipped", text)
-                return
+        covering = next((p for p in self._record.plan.policies if p.decides_loops and not p.shadow), None)
+        if covering is not None:
+            yield Step("builtin", "defaults", "skipped", f"policy {covering.id} has loop detection of its own")
+            return
         project = self._descriptors.project(self._record.call)
         detectors = self._compiled.project_loops.get(project, self._compiled.default_loops)
         if not detectors:
@@ -96,9 +95,9 @@ class PartExplainer:
         data: dict[str, object] = {"kind": terms.kind, "fingerprint": print_, "hits": result.hits, "passes": op.limit}
         data |= {"window_s": op.spec.window_s, "action": terms.action, "tripped": result.tripped}
         data |= {"shadow": op.group != ENFORCED, "blocked_for_s": math.ceil(result.wait_s)}
-        text = (
-            f"{terms.kind} {print_[:8]}, request {result.hits} in {op.spec.window_s:g} s, number {op.limit + 1} trips"
-        )
+        # The result knows in how many seconds: a count goes on during a cooldown, past the window.
+        within = f"{math.ceil(result.span_s) if result.tripped else op.spec.window_s:g} s"
+        text = f"{terms.kind} {print_[:8]}, request {result.hits} in {within}, number {op.limit + 1} trips"
         if not result.tripped:
             return Step(stage, name, "pass", text, data)
         if op.spec.denies:

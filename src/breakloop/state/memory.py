@@ -25,6 +25,8 @@ from breakloop.state.table import Table
 # A sliding count keeps the times of at most so many hits beyond its limit: a throttle's delay grows up to 30 s,
 # which is 300 hits of 100 ms.
 _HITS_KEPT = 301
+# So little short of enough is rounding: whoever waits as long as he is told has to pass.
+_DUST = 1e-9
 
 
 class MemoryStore:
@@ -99,7 +101,8 @@ class MemoryStore:
         entry = self._buckets.get(op.key)
         if entry is None or entry[0] <= now:
             return spec.burst - op.cost
-        return float(min(entry[1] + (now - entry[2]) * spec.rate, spec.burst) - op.cost)
+        left: float = min(entry[1] + (now - entry[2]) * spec.rate, spec.burst) - op.cost
+        return left if left >= 0.0 or left < -_DUST else 0.0
 
     def _charge(self, charges: list[tuple[Bucket, float]], denied: dict[int, int], now: float) -> None:
         put = self._buckets.put

@@ -42,7 +42,7 @@ def explain(*more: str) -> list[str]:
     return ["explain", "--policy", "p.yaml", "--request", "r.http", *more]
 
 
-def test_it_says_why_in_order(capsys) -> None:
+def test_it_says_why_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     """E-7: what was read, what was looked at and what came of it, under headings in the order of evaluation."""
     assert run(explain()) == 0
     out = capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_it_says_why_in_order(capsys) -> None:
     assert '  RateLimit: "tools";r=9;t=1\n' in out
 
 
-def test_repeats_show_the_way_there(capsys) -> None:
+def test_repeats_show_the_way_there(capsys: pytest.CaptureFixture[str]) -> None:
     """E-7: --repeat sends it again on a simulated clock, and explains the last."""
     assert run(explain("--repeat", "5", "--every", "2")) == 0
     out = capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_repeats_show_the_way_there(capsys) -> None:
     assert '"error":"recursive_loop_detected"' in out
 
 
-def test_json(capsys) -> None:
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: --json carries every step and the answer."""
     assert run(explain("--json", "--repeat", "4")) == 0
     said = json.loads(capsys.readouterr().out)
@@ -91,7 +91,7 @@ def test_json(capsys) -> None:
     assert ["Retry-After", "45"] in said["answer"]["headers"]
 
 
-def test_keys_and_prompts_are_not_shown(capsys) -> None:
+def test_keys_and_prompts_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """Y-1: neither the API key nor what the request says comes out, in either form."""
     switch = "kill_switches: [{scope_key: header:x-api-key, scope_value: sk-other-canary}]\n"
     Path("p.yaml").write_text(POLICY + switch, encoding="utf-8")
@@ -112,7 +112,7 @@ def test_a_json_request_from_standard_input() -> None:
     assert "  ALLOW  no_matching_policy\n" in done.output
 
 
-def test_a_request_that_cannot_be_judged(capsys) -> None:
+def test_a_request_that_cannot_be_judged(capsys: pytest.CaptureFixture[str]) -> None:
     """R-3: an encoded slash is 400, and that is shown."""
     Path("r.http").write_text("GET /tools/a%2Fb HTTP/1.1\nHost: a\n\n", encoding="utf-8")
     assert run(explain()) == 0
@@ -123,7 +123,7 @@ def test_a_request_that_cannot_be_judged(capsys) -> None:
     assert json.loads(capsys.readouterr().out)["requests"][0]["reason"] == "bad_request"
 
 
-def test_many_policies_that_do_not_match_are_cut(capsys) -> None:
+def test_many_policies_that_do_not_match_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
     """Explaining one request does not print a bundle of thousands."""
     policies = [{"id": f"p{n}", "spec": {"selector": {"pathPrefix": f"/{n}/"}}} for n in range(50)]
     Path("p.yaml").write_text(json.dumps({"bundle_version": 1, "policies": policies}), encoding="utf-8")
@@ -133,7 +133,7 @@ def test_many_policies_that_do_not_match_are_cut(capsys) -> None:
     assert "  and 30 more that do not match (--json lists them)\n" in out
 
 
-def test_what_is_wrong_is_said(capsys) -> None:
+def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: a missing or bad request or bundle gives 1 with its place; no request is a usage error."""
     assert run(["explain", "--request", "nowhere"]) == 1
     assert capsys.readouterr().err == "nowhere: cannot be read: No such file or directory\n"
@@ -147,7 +147,7 @@ def test_what_is_wrong_is_said(capsys) -> None:
     assert run(["explain"]) == 3
 
 
-def test_keys_behind_a_url_are_said_to_be_missing(capsys) -> None:
+def test_keys_behind_a_url_are_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
     """C-3: no network is used, so what a fetched key would verify is only read, and that is said."""
     Path("breakloop.yaml").write_text("jwt: {jwks_url: 'https://keys.example.com/'}\n", encoding="utf-8")
     assert run(explain()) == 0

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from breakloop.cli.main import cli, run
+from breakloop.replay.case_schema import CASE, EXPECTED, REQUEST, TOP
 
 POLICY = """bundle_version: 1
 policies:
@@ -48,7 +49,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     Path("policy.yaml").write_text(POLICY, encoding="utf-8")
 
 
-def test_cases_that_pass(capsys) -> None:
+def test_cases_that_pass(capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: the clock is simulated, state is shared by the cases, exit 0."""
     Path("t.yaml").write_text(CASES, encoding="utf-8")
     assert run(["test", "t.yaml", "--policy", "policy.yaml"]) == 0
@@ -59,7 +60,7 @@ def test_cases_that_pass(capsys) -> None:
     assert lines[-1] == "3 cases, all passed"
 
 
-def test_a_failing_case_says_where_and_what(capsys) -> None:
+def test_a_failing_case_says_where_and_what(capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: expected and actual, the place in the file, and who decided; exit 1. The file may name its bundle."""
     Path("t.yaml").write_text(WRONG, encoding="utf-8")
     assert run(["test", "t.yaml"]) == 1
@@ -74,18 +75,37 @@ def test_a_failing_case_says_where_and_what(capsys) -> None:
     )
 
 
-def test_json(capsys) -> None:
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: --json carries the differences."""
     Path("t.yaml").write_text(WRONG, encoding="utf-8")
     assert run(["test", "t.yaml", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     case = said["files"][0]["cases"][0]
     assert said["ok"] is False
-    assert case["differences"] == [{"request": 3, "at": 0.0, "field": "decision", "expected": "allow", "actual": "deny"}]
+    assert case["differences"] == [
+        {"request": 3, "at": 0.0, "field": "decision", "expected": "allow", "actual": "deny"}
+    ]
     assert (case["failed_requests"], case["line"], case["last"]["reason"]) == (2, 4, "token_bucket_exceeded")
 
 
-def test_a_bad_test_file_is_located(capsys) -> None:
+def test_notes_on_the_bundle_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """B-2: whoever wonders why nothing happens is told what this version does not enforce."""
+    Path("policy.yaml").write_text(
+        POLICY.replace("rules:", "loop_detection: {similarity: simhash}\n      rules:"), encoding="utf-8"
+    )
+    Path("t.yaml").write_text(CASES, encoding="utf-8")
+    assert run(["test", "t.yaml", "--policy", "policy.yaml"]) == 0
+    assert "policy.yaml:6:36: note: " in capsys.readouterr().out
+
+
+def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    """X-3: what a case may say is in the help."""
+    assert run(["test", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert [name for name in (*CASE, *REQUEST, *EXPECTED, *TOP) if name not in said] == []
+
+
+def test_a_bad_test_file_is_located(capsys: pytest.CaptureFixture[str]) -> None:
     """B-2 for test files: every mistake with its place and a suggestion, and nothing runs."""
     Path("t.yaml").write_text("- request: {pth: /a}\n  expect: {decison: allow}\n", encoding="utf-8")
     assert run(["test", "t.yaml", "--policy", "policy.yaml"]) == 1
@@ -95,7 +115,7 @@ def test_a_bad_test_file_is_located(capsys) -> None:
     assert err[2].startswith('t.yaml:2:12: [0].expect.decison: unknown field "decison"; did you mean "decision"?')
 
 
-def test_a_bad_bundle_is_located(capsys) -> None:
+def test_a_bad_bundle_is_located(capsys: pytest.CaptureFixture[str]) -> None:
     """B-2: the bundle's own problems come out as `validate` tells them."""
     Path("t.yaml").write_text(CASES, encoding="utf-8")
     Path("policy.yaml").write_text("bundle_version: 1\npolicies: {}\n", encoding="utf-8")
@@ -117,7 +137,7 @@ def test_without_a_policy_the_builtin_protection_is_tested() -> None:
     assert (done.exit_code, done.output.splitlines()[-1]) == (0, "2 cases, all passed")
 
 
-def test_settings_apply(capsys) -> None:
+def test_settings_apply(capsys: pytest.CaptureFixture[str]) -> None:
     """T-1: ./breakloop.yaml names the policy and counts; a wrong one ends the command."""
     Path("breakloop.yaml").write_text("policy: policy.yaml\nheader_prefix: X-Stop-\n", encoding="utf-8")
     Path("t.yaml").write_text(
@@ -131,7 +151,7 @@ def test_settings_apply(capsys) -> None:
     assert 'did you mean "port"' in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there(capsys) -> None:
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: 1 with a plain message; no file at all is a usage error."""
     assert run(["test", "nowhere.yaml"]) == 1
     assert capsys.readouterr().err == "nowhere.yaml: cannot be read: No such file or directory\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from click.testing import CliRunner
 from breakloop.cli.main import cli, run
 from breakloop.cli.validate import check, counted, note_text
 from breakloop.errors import Problem
+
+Write = Callable[[str, str], str]
 
 GOOD = "bundle_version: 2\npolicies:\n  - id: a\n    spec: {selector: {pathPrefix: /a/}}\n"
 BAD = """bundle_version: 0
@@ -24,7 +27,7 @@ SURPRISING = GOOD + "      # below\n    \nagents:\n  crawler: {active: false}\n"
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write a file into an empty working directory; return its name."""
     monkeypatch.chdir(tmp_path)
 
@@ -37,7 +40,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-u
     return make
 
 
-def test_a_valid_bundle(write, capsys) -> None:
+def test_a_valid_bundle(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: exit 0, with what was read."""
     assert run(["validate", write("good.yaml", GOOD)]) == 0
     first, summary = capsys.readouterr().out.splitlines()
@@ -45,7 +48,7 @@ def test_a_valid_bundle(write, capsys) -> None:
     assert summary == "1 valid"
 
 
-def test_every_problem_with_its_place(write, capsys) -> None:
+def test_every_problem_with_its_place(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """B-2: file, line, column, path and hint; every problem, not the first; exit 1."""
     assert run(["validate", write("bad.yaml", BAD)]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -58,7 +61,7 @@ def test_every_problem_with_its_place(write, capsys) -> None:
     assert lines[-1] == "1 of 1 refused: 3 problems"
 
 
-def test_notes_do_not_refuse_unless_strict(write, capsys) -> None:
+def test_notes_do_not_refuse_unless_strict(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """B-2: a note is marked as one; only --strict makes it count."""
     name = write("odd.yaml", SURPRISING)
     assert run(["validate", name]) == 0
@@ -69,7 +72,7 @@ def test_notes_do_not_refuse_unless_strict(write, capsys) -> None:
     assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 refused: 1 note (which count: --strict)"
 
 
-def test_several_files_and_a_missing_one(write, capsys) -> None:
+def test_several_files_and_a_missing_one(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: one bad file among many gives 1; a file that is not there is said plainly."""
     assert run(["validate", write("good.yaml", GOOD), "nowhere.yaml"]) == 1
     out = capsys.readouterr().out
@@ -77,7 +80,7 @@ def test_several_files_and_a_missing_one(write, capsys) -> None:
     assert out.endswith("1 of 2 refused: 1 problem\n")
 
 
-def test_a_directory_is_one_bundle(write, capsys) -> None:
+def test_a_directory_is_one_bundle(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """B-3: the files of a directory are merged, so an id may not stand in two of them."""
     write("d/1.yaml", GOOD)
     write("d/2.yaml", "policies:\n  - id: b\n    spec: {selector: {pathPrefix: /b/}}\n")
@@ -96,7 +99,7 @@ def test_standard_input() -> None:
     assert "<stdin>:6:13: policies[0].spec.mode: " in refused.output
 
 
-def test_json(write, capsys) -> None:
+def test_json(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: --json gives the same as data."""
     assert run(["validate", "--json", write("bad.yaml", BAD), write("good.yaml", GOOD), "nowhere"]) == 1
     said = json.loads(capsys.readouterr().out)
@@ -107,13 +110,13 @@ def test_json(write, capsys) -> None:
     assert missing["error"] == "there is no such file or directory"
 
 
-def test_no_file_is_a_usage_error(capsys) -> None:
+def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: 3 for a command that was called wrongly."""
     assert run(["validate"]) == 3
     assert "FILE" in capsys.readouterr().err
 
 
-def test_check_says_what_it_found(write) -> None:
+def test_check_says_what_it_found(write: Write) -> None:
     """A valid file has its bundle, an invalid one its problems."""
     assert check(write("good.yaml", GOOD), 0.0).ok(strict=True)
     bad = check(write("bad.yaml", BAD), 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import h11
 
@@ -12,6 +12,7 @@ from breakloop.clock import FakeClock
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.connection import Connection
 from breakloop.gateway.head import Handler, Reply, Request
+from breakloop.gateway.hub import Phase
 from breakloop.gateway.server import Server
 
 
@@ -92,13 +93,27 @@ class Client:
         self.connection = Connection(self.server)
         self.connection.connection_made(self.transport)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.connection.connection_lost(None)
         self.loop.turn(3)
         self.loop.close()
+
+    # Methods and not attributes, because mypy takes an attribute for unchanged between two asserts.
+
+    def closed(self) -> bool:
+        return self.transport.closed
+
+    def reading(self) -> bool:
+        return self.transport.reading
+
+    def sent(self) -> bytes:
+        return self.transport.sent
+
+    def phase(self) -> Phase:
+        return self.connection.phase
 
     def echo(self, request: Request) -> Reply:
         """The default handler: keeps the request, answers with method, target and body."""
@@ -110,7 +125,7 @@ class Client:
         for piece in pieces:
             if not self.transport.closed:
                 self.connection.data_received(piece)
-        while self.connection.phase.name == "QUEUED":
+        while self.phase() is Phase.QUEUED:
             self.loop.turn()
         return self.transport.sent
 

@@ -68,7 +68,20 @@ def test_malformed_chunks(stream: bytes) -> None:
     assert refused(stream) == (400, "malformed chunk")
 
 
-@pytest.mark.parametrize("line", [b"A", b" A: b", b"A : b", b"A: \x00", b"A: b\nC: d", b": b"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"A",
+        b" A: b",
+        b"A : b",
+        b"A: \x00",
+        b"A: b\nC: d",
+        b": b",
+        b"Transfer-Encoding: x",
+        b"content_length: 3",
+        b"HOST: b",
+    ],
+)
 def test_malformed_trailers(line: bytes) -> None:
     assert refused(b"0\r\n" + line + b"\r\n\r\n") == (400, "malformed trailer")
 

@@ -13,10 +13,9 @@ from tests.unit.gateway.fake_client import Client
 def test_a_failure_is_logged_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
     """Y-1: the text of an exception may quote the request."""
     with Client() as client:
-        try:
-            int("secret prompt")
-        except ValueError as error:
-            reply = client.server.handler_failed(error)
+        with pytest.raises(ValueError) as caught:
+            raise ValueError("secret prompt")
+        reply = client.server.handler_failed(caught.value)
         assert (reply.status, json.loads(reply.body)["detail"]["error"]) == (500, "internal_error")
         assert client.server.handler_errors == 1
     (record,) = caplog.records

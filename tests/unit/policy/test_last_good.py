@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_each_source_has_its_own_copy(tmp_path: Path) -> None:
         lambda text: json.dumps({**json.loads(text), "digest": 5}),
     ],
 )
-def test_damaged_copy_is_refused(tmp_path: Path, damage) -> None:
+def test_damaged_copy_is_refused(tmp_path: Path, damage: Callable[[str], str]) -> None:
     """B-3: a copy that is not what was written is never enforced."""
     kept = LastGood(tmp_path, tmp_path / "bundle.yaml")
     kept.write(loaded())

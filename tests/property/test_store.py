@@ -1,0 +1,184 @@
+"""Every store against a naive one: lists of times and exact fractions, under random operations and a jumping clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.state.memory import MemoryStore
+from breakloop.state.ops import Bucket, BucketSpec, Op, Refuse, Repeat, Repeated, RepeatSpec, Window, WindowWrite
+from tests.contract.test_store import FACTORIES
+
+TICK = 0.25  # exact in binary, so that floats and fractions agree on every boundary
+
+
+@dataclass
+class Cooldown:
+    until: float
+    hits: int
+    seconds: float
+    detected: float
+    last: float  # the last sign of life, for forgetting
+
+
+@dataclass
+class Naive:
+    """Says what should happen, slowly and plainly."""
+
+    now: float = 0.0
+    tokens: dict[str, tuple[Fraction, float]] = field(default_factory=dict)
+    times: dict[str, list[float]] = field(default_factory=dict)
+    idle: dict[str, tuple[int, float]] = field(default_factory=dict)
+    cooldowns: dict[str, Cooldown] = field(default_factory=dict)
+    windows: dict[str, tuple[int, bytes, float]] = field(default_factory=dict)
+
+    def left(self, op: Bucket) -> Fraction:
+        tokens, last = self.tokens.get(op.key, (Fraction(op.spec.burst), self.now))
+        refilled = tokens + Fraction(self.now - last) * Fraction(op.spec.rate)
+        return min(refilled, Fraction(op.spec.burst)) - Fraction(op.cost)
+
+    def count(self, op: Repeat) -> int:
+        spec, now = op.spec, self.now
+        if spec.sliding:
+            kept = [time for time in self.times.get(op.key, []) if time > now - spec.window_s]
+            self.times[op.key] = [*kept, now]
+            return len(kept) + 1
+        count, last = self.idle.get(op.key, (0, -math.inf))
+        self.idle[op.key] = (count + 1 if now < last + spec.window_s else 1, now)
+        return self.idle[op.key][0]
+
+    def repeat(self, op: Repeat) -> Repeated:
+        spec, now = op.spec, self.now
+        before = self.cooldowns.get(op.key)
+        if before is not None and now >= max(before.until, before.last) + spec.cooldown_max_s:
+            del self.cooldowns[op.key]
+            before = None
+        if before is not None:
+            if now < before.until:
+                before.hits += 1
+                return Repeated(before.hits, True, False, before.until - now, spec.window_s + now - before.detected)
+            before.last = now
+        count = self.count(op)
+        if count <= op.limit:
+            return Repeated(count)
+        if not spec.cooldown_s:
+            return Repeated(count, True, count == op.limit + 1, spec.window_s, spec.window_s)
+        seconds = spec.cooldown_s if before is None else min(before.seconds * spec.growth, spec.cooldown_max_s)
+        self.cooldowns[op.key] = Cooldown(now + seconds, count, seconds, now, now)
+        self.times.pop(op.key, None)
+        return Repeated(count, True, True, seconds, spec.window_s)
+
+    def window(self, key: str) -> Window:
+        version, data, expires = self.windows.get(key, (0, b"", 0.0))
+        return Window(version, data) if expires > self.now else Window(0, b"")
+
+    def commit(self, ops: Sequence[Op], write: WindowWrite | None) -> tuple[list[object], int, Window | None]:
+        if write is not None and self.window(write.key).version != write.version:
+            return [], -1, self.window(write.key)
+        results: list[object] = []
+        denied: dict[int, int] = {}
+        charges: list[tuple[Bucket, Fraction]] = []
+        for index, op in enumerate(ops):
+            if isinstance(op, Repeat):
+                found = self.repeat(op)
+                results.append(found)
+                if found.tripped and op.spec.denies:
+                    denied.setdefault(op.group, index)
+            elif isinstance(op, Refuse) or op.group in denied:
+                results.append(None)
+                denied.setdefault(op.group, index)
+            else:
+                left = self.left(op)
+                results.append(left)
+                charges.append((op, left))
+                if left < 0:
+                    denied[op.group] = index
+        for op, left in charges:
+            if 0 not in denied and op.group not in denied:
+                self.tokens[op.key] = (left, self.now)
+        if write is not None:
+            self.windows[write.key] = (write.version + 1, write.data, self.now + write.ttl_s)
+        return results, denied.get(0, -1), None
+
+
+BUCKETS = {f"tb:{n}": BucketSpec(rate, burst) for n, (rate, burst) in enumerate([(1.0, 1.0), (0.5, 3.0), (4.0, 8.0)])}
+REPEATS = {
+    "ld:idle": RepeatSpec(4.0, 2),
+    "ld:warn": RepeatSpec(4.0, 1, denies=False),
+    "ld:slide": RepeatSpec(4.0, 2, sliding=True),
+    "cnt:cool": RepeatSpec(4.0, 1, sliding=True, cooldown_s=2.0, growth=2.0, cooldown_max_s=6.0),
+    "cnt:flat": RepeatSpec(3.0, 2, sliding=True, cooldown_s=1.0, growth=1.0, cooldown_max_s=4.0),
+}
+GROUPS = st.sampled_from([0, 0, 1, 2])
+BUCKET_OPS = st.builds(
+    lambda key, cost, group: Bucket(BUCKETS[key], key, cost, None, group),
+    st.sampled_from(sorted(BUCKETS)),
+    st.sampled_from([0.25, 1.0, 1.0, 2.5]),
+    GROUPS,
+)
+REPEAT_OPS = st.builds(
+    lambda key, group, limit: Repeat(REPEATS[key], key, None, group, limit),
+    st.sampled_from(sorted(REPEATS)),
+    GROUPS,
+    st.sampled_from([-1, -1, -1, 4]),
+)
+OPS: st.SearchStrategy[Op] = st.one_of(BUCKET_OPS, REPEAT_OPS, REPEAT_OPS, st.builds(Refuse, st.none(), GROUPS))
+COMMITS = st.tuples(
+    st.lists(OPS, max_size=5, unique_by=lambda op: getattr(op, "key", id(op))),
+    st.sampled_from([0, 0, 0, 1, 2, 4, 7, 16, 24, 25, 40, -3, -40]),  # ticks the clock moves before it
+    st.none() | st.tuples(st.sampled_from(["win:a", "win:b"]), st.integers(-1, 1)),
+)
+
+
+def close(result: object, expected: object) -> bool:
+    if isinstance(expected, Fraction):
+        return isinstance(result, float) and abs(Fraction(result) - expected) < Fraction(1, 10**9)
+    return result == expected
+
+
+@pytest.mark.parametrize("kind", FACTORIES)
+@given(commits=st.lists(COMMITS, max_size=40))
+def test_a_store_does_what_the_naive_one_does(
+    kind: str, commits: list[tuple[list[Op], int, tuple[str, int] | None]]
+) -> None:
+    """E-4, E-5, LD-1, LD-2, L-1, S-2: results, denials, charges and windows, also when the clock steps back."""
+    store, naive, clock = FACTORIES[kind](), Naive(), 1000.0
+    for number, (ops, ticks, window) in enumerate(commits):
+        clock += ticks * TICK
+        naive.now = max(naive.now, clock)  # a clock that stepped back stands still
+        write = None
+        if window is not None:
+            key, off = window
+            write = WindowWrite(key, max(0, naive.window(key).version + off), b"%d" % number, 5.0)
+        results, denied_at, conflict = naive.commit(ops, write)
+        done = store.commit(ops, clock, write)
+        assert (done.denied_at, done.conflict) == (denied_at, conflict)
+        assert len(done.results) == len(results)
+        assert all(map(close, done.results, results)), (done.results, results)
+
+
+@given(
+    keys=st.lists(st.integers(0, 30), max_size=120),
+    steps=st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=120, max_size=120),
+    most=st.integers(1, 12),
+)
+def test_the_memory_store_is_bounded(keys: list[int], steps: list[float], most: int) -> None:
+    """Y-2, S-1: whatever comes, no table holds more than its bound."""
+    store, now = MemoryStore(most), 1000.0
+    for key, step in zip(keys, steps, strict=False):
+        now += step
+        ops: list[Op] = [
+            Bucket(BUCKETS["tb:1"], f"tb:{key}", 1.0, None),
+            Repeat(REPEATS["ld:warn"], f"ld:{key}", None),
+            Repeat(REPEATS["cnt:cool"], f"cnt:{key}", None, 1),
+        ]
+        store.commit(ops, now, WindowWrite(f"win:{key}", store.read_window(f"win:{key}", now).version, b"", 4.0))
+        tables = (store._counts, store._cooldowns, store._buckets)
+        assert all(len(table) <= most for table in tables)
+        assert len(store) <= 3 * most + max(1, most // 10)

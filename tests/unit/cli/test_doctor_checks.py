@@ -1,0 +1,154 @@
+"""What `doctor` finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from breakloop.cli.doctor_checks import examine
+from breakloop.clock import FakeClock
+from breakloop.policy.last_good import LastGood
+from breakloop.policy.load import load_bundle
+from breakloop.settings import Settings
+
+RULE = "{name: r, limit_keys: ['jwt:sub'], algorithm: token_bucket, algorithm_config: {tokens_per_second: 1, burst: 2}}"
+OFF = "loop_detection: {enabled: false, window_seconds: 60, threshold_identical_requests: 3}"
+
+
+class Doctor:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bundle = folder / "b.yaml"
+        self.data = folder / "data"
+
+    def says(self, level: str, bundle: str = "", /, **values: object) -> str:
+        if bundle:
+            self.bundle.write_text(f"bundle_version: 1\n{bundle}\n")
+            values["policy"] = str(self.bundle)
+        settings = Settings.model_validate({"data_dir": str(self.data), "admin_port": 0, **values})
+        findings = examine(settings, FakeClock()).findings
+        return "\n".join(f"{one.about}: {one.message}" for one in findings if one.level == level)
+
+
+@pytest.fixture
+def doctor(tmp_path: Path) -> Doctor:
+    return Doctor(tmp_path)
+
+
+def policies(*specs: str) -> str:
+    inner = ", ".join(
+        f"{{id: p{n}, spec: {{selector: {{pathPrefix: /p{n}/}}, {spec}}}}}" for n, spec in enumerate(specs)
+    )
+    return f"policies: [{inner}]"
+
+
+def test_sound_settings_have_nothing_to_say(doctor: Doctor) -> None:
+    """T-1: no false alarms."""
+    assert doctor.says("problem", policies("rules: []")) == ""
+    assert doctor.says("warning", policies("rules: []")) == ""
+    assert not doctor.data.exists(), "doctor only looks"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "policy: none is set"),
+        ({"host": "0.0.0.0"}, "host: 0.0.0.0 can be reached from other machines"),
+        ({"host": "gateway.example"}, "host: gateway.example can be reached"),
+        ({"trusted_proxies": ["0.0.0.0/0"]}, "trusted_proxies: 0.0.0.0/0 believes everybody"),
+        ({"trusted_proxies": ["unix", "::/0"]}, "trusted_proxies: ::/0 believes everybody"),
+        ({"loop_guard": {"max_hits": 0}}, "loop_guard.max_hits: 0 switches"),
+        ({"secret": "short"}, "secret: is shorter than 16 characters"),
+        ({"debug_secret": "short"}, "debug_secret: is shorter than 16 characters"),
+        ({"jwt": {"jwks_url": "http://keys.invalid"}}, "jwt.jwks_url: is fetched without TLS"),
+        ({"project_descriptor": "jwt:team"}, "jwt: tokens are not verified, and jwt:team is used"),
+    ],
+)
+def test_unsafe_settings(doctor: Doctor, values: dict[str, object], said: str) -> None:
+    """T-1: each unsafe value is warned of."""
+    assert said in doctor.says("warning", "", **values)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
+def test_loopback_is_safe(doctor: Doctor, host: str) -> None:
+    """T-1: what only this machine reaches needs no warning."""
+    assert "host" not in doctor.says("warning", host=host)
+
+
+def test_unverified_tokens_in_use(doctor: Doctor) -> None:
+    """C-3: rules, fallbacks and kill switches that count by claims nobody verifies; with keys all is well."""
+    assert "jwt:sub is used" in doctor.says("warning", policies(f"rules: [{RULE}]"))
+    assert "jwt:sub is used" in doctor.says("warning", policies(f"fallback_limit: {RULE}"))
+    switch = "policies: []\nkill_switches: [{scope_key: 'jwt:sub', scope_value: eve}]"
+    assert "jwt:sub is used" in doctor.says("warning", switch)
+    assert "jwt" not in doctor.says("warning", policies(f"rules: [{RULE}]"), jwt={"secret": "s" * 32})
+
+
+def test_routes_without_loop_detection(doctor: Doctor) -> None:
+    """B-6: a disabled block of a policy's own, or none at all and the default off; not a shadow policy's."""
+    text = doctor.says("warning", policies(OFF, "rules: []", f"mode: shadow, {OFF}"))
+    assert [line for line in text.splitlines() if "loop_detection" in line] == [
+        "loop_detection: none on /p0/* (policy p0)"
+    ]
+    text = doctor.says("warning", policies("rules: []") + "\ndefaults: {loop_detection: off}")
+    assert "loop_detection: LLM calls that no policy's own loop_detection covers are not watched" in text
+    assert "none on /p0/* (policy p0)" in text
+    many = policies(*[OFF] * 25)
+    assert "and 5 more routes without it" in doctor.says("warning", many)
+
+
+def test_routes_name_method_and_host(doctor: Doctor) -> None:
+    """B-6: enough to find the route."""
+    selector = "{pathExact: /x, methods: [POST], hosts: [a.example]}"
+    text = doctor.says("warning", f"policies: [{{id: p, spec: {{selector: {selector}, {OFF}}}}}]")
+    assert "none on POST a.example/x (policy p)" in text
+
+
+def test_bundle_that_does_not_load(doctor: Doctor) -> None:
+    """T-1: every problem, located; a missing path as well."""
+    assert "policy: " in doctor.says("problem", "policies: 5")
+    assert "cannot be read" in doctor.says("problem", policy=str(doctor.folder / "none.yaml"))
+
+
+def test_bundle_that_has_expired(doctor: Doctor) -> None:
+    """B-5: it is enforced, and said."""
+    assert "the bundle expired at 2020" in doctor.says("warning", "policies: []\nexpires_at: 2020-01-01T00:00:00Z")
+
+
+def test_readable_secrets(doctor: Doctor) -> None:
+    """T-1: a secret that others can read; one that cannot be read at all is a problem."""
+    doctor.data.mkdir()
+    kept = doctor.data / "secret"
+    kept.write_text("x" * 64)
+    kept.chmod(0o644)
+    assert "secret: " in doctor.says("warning")
+    assert f"chmod 600 {kept}" in doctor.says("warning")
+    kept.chmod(0o600)
+    assert "chmod" not in doctor.says("warning")
+    assert "secret_file: " in doctor.says("problem", secret_file=str(doctor.folder / "none"))
+
+
+def test_data_directory(doctor: Doctor) -> None:
+    """B-3: one that cannot be written to, and what is kept in it."""
+    blocked = doctor.folder / "file"
+    blocked.write_text("")
+    assert "data_dir: " in doctor.says("warning", data_dir=str(blocked / "below"))
+    doctor.says("note", policies("rules: []"))
+    kept = LastGood(doctor.data, doctor.bundle)
+    kept.write(load_bundle(doctor.bundle))
+    assert "holds version 1 as the last good bundle" in doctor.says("note", policies("rules: []"))
+    kept.path.write_text("{}")
+    assert "the last good copy cannot be used" in doctor.says("warning", policies("rules: []"))
+
+
+def test_what_is_not_in_this_version(doctor: Doctor) -> None:
+    """T-2: fixed names that do nothing yet are said."""
+    assert "admin_port: the admin plane is not in this version" in doctor.says("note", admin_port=8788)
+    assert "upstream: the reverse proxy is not in this version" in doctor.says("note", upstream=["a=http://x"])
+
+
+def test_files_that_cannot_be_used(doctor: Doctor) -> None:
+    """T-1: keys and address files are tried."""
+    assert "jwt: keys cannot be read" in doctor.says("problem", jwt={"jwks_file": str(doctor.folder / "none")})
+    assert "geo_file" in doctor.says("problem", geo_file=str(doctor.folder / "none"))

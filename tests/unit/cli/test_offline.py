@@ -1,0 +1,129 @@
+"""A decision service without a network: the real door, with a clock that moves when told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from breakloop.cli.offline import OFFLINE_SECRET, Offline, load_policy, loop_guard
+from breakloop.clock import FakeClock
+from breakloop.policy.load import load_text
+from breakloop.replay.case_schema import CaseRequest
+from breakloop.settings import Settings
+
+POLICY = b"""bundle_version: 1
+policies:
+  - id: p
+    spec:
+      selector: {pathPrefix: /a/, hosts: [a.example.com]}
+      rules:
+        - name: r
+          limit_keys: [header:x-team]
+          on_missing: reject
+          algorithm: token_bucket
+          algorithm_config: {tokens_per_second: 1, burst: 1}
+"""
+
+
+def offline(**settings: object) -> Offline:
+    return Offline(load_text(POLICY, "p.yaml"), Settings.model_validate(settings), FakeClock())
+
+
+def ask(service: Offline, *headers: tuple[str, str], path: str = "/a/b", host: str = "A.example.com:443") -> int:
+    return service.send(CaseRequest("POST", path, host, headers)).reply.status
+
+
+def test_the_door_answers_and_the_engine_remembers() -> None:
+    """E-7: status, headers and the record of the same decision."""
+    service = offline()
+    first = service.send(CaseRequest("POST", "/a/b", "a.example.com", (("X-Team", "red"),)))
+    assert first.record is not None
+    assert first.record.verdict.allowed
+    assert dict(first.headers)["RateLimit-Remaining"] == "0"
+    denied = service.send(CaseRequest("POST", "/a/b", "a.example.com", (("x_team", "red"),)))
+    assert (denied.reply.status, denied.answer().status) == (429, 429)
+    assert dict(denied.headers)["X-Breakloop-Reason"] == "token_bucket_exceeded"
+
+
+def test_time_moves_when_told() -> None:
+    """A bucket refills by the clock it was given."""
+    service = offline()
+    assert [ask(service, ("X-Team", "red")) for _ in range(2)] == [200, 429]
+    service.clock.advance(1)
+    assert ask(service, ("X-Team", "red")) == 200
+
+
+def test_host_and_headers_arrive_as_a_gateway_sends_them() -> None:
+    """C-1, C-2: the host is normalised, names are canonical, the first of repeated fields counts."""
+    service = offline()
+    assert ask(service, ("X_TEAM", "red"), ("x-team", "blue")) == 200
+    assert ask(service, ("X-Team", "blue")) == 200
+    assert ask(service, ("X-Team", "red")) == 429
+    assert ask(service, host="other.example.com") == 200
+    assert ask(service) == 429  # missing descriptor
+
+
+def test_what_cannot_be_judged_has_no_record() -> None:
+    """R-3: 400, with the reason in the answer."""
+    exchange = offline().send(CaseRequest("GET", "/a%2fb"))
+    assert exchange.record is None
+    answer = exchange.answer()
+    assert (answer.verdict, answer.status) == (None, 400)
+    assert "encoded slash" in answer.message
+
+
+def test_a_record_is_of_this_request_only() -> None:
+    """A refused request does not show the decision before it."""
+    service = offline()
+    assert service.send(CaseRequest("GET", "/a")).record is not None
+    assert service.send(CaseRequest("GET", "/a%2fb")).record is None
+
+
+def test_settings_reach_the_parts() -> None:
+    """T-1: prefix, loop guard and project hold here as they do when serving."""
+    service = offline(header_prefix="X-Stop-", loop_guard={"max_hits": 2}, project="mine")
+    assert "X-Stop-Request-Id" in dict(service.send(CaseRequest("GET", "/")).headers)
+    assert loop_guard(Settings.model_validate({"loop_guard": {"max_hits": 2}})).max_hits == 2
+    compiled = service.engine.bundle
+    assert compiled is not None
+    assert compiled.default_loops[0].spec.limit == 2
+    assert service.engine.record is not None
+    assert service.descriptors.project(service.engine.record.call) == "mine"
+
+
+def test_keys_behind_a_url_are_not_asked_for() -> None:
+    """C-3: with keys at hand tokens are verified; a URL alone is not fetched, and tokens are only read."""
+    assert offline(jwt={"secret": "x" * 40}).descriptors.tokens.verifies
+    assert not offline(jwt={"jwks_url": "https://keys.example.com/"}).descriptors.tokens.verifies
+
+
+def test_fingerprints_depend_on_the_secret_alone() -> None:
+    """SPEC 7: the same secret gives the same caller digest, another one another."""
+
+    def caller(secret: bytes) -> str:
+        service = Offline(None, Settings(), FakeClock(), secret)
+        record = service.send(CaseRequest("GET", "/", headers=(("X-API-Key", "k"),))).record
+        assert record is not None
+        return service.descriptors.caller(record.call)
+
+    assert caller(OFFLINE_SECRET) == caller(OFFLINE_SECRET)
+    assert caller(OFFLINE_SECRET) != caller(b"other")
+
+
+def test_load_policy(tmp_path: Path) -> None:
+    """B-6: no path means the built-in protection alone."""
+    assert load_policy("", 0.0) is None
+    file = tmp_path / "p.yaml"
+    file.write_bytes(POLICY)
+    loaded = load_policy(str(file), 0.0)
+    assert loaded is not None
+    assert loaded.bundle.policies[0].id == "p"
+
+
+@pytest.mark.parametrize("value", ["caf\u00e9", "caf\udce9"])
+def test_header_bytes_survive(value: str) -> None:
+    """Text goes out as UTF-8; bytes of a raw request that are not go out as they came."""
+    record = offline().send(CaseRequest("GET", "/", headers=(("X-Team", value),))).record
+    assert record is not None
+    assert record.call.headers["x-team"] == value.encode("utf-8", "surrogateescape")

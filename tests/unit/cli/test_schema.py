@@ -1,0 +1,85 @@
+"""`breakloop schema`: JSON Schemas, and the built-in protection as a bundle would say it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from breakloop.cli.main import run
+from breakloop.cli.offline import OFFLINE_SECRET
+from breakloop.cli.schema import builtin_block
+from breakloop.clock import FakeClock
+from breakloop.model.call import Call
+from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compiled import CompiledBundle
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.load import load_text
+from breakloop.policy.schema import Bundle
+from breakloop.policy.schema_json import bundle_json_schema
+from breakloop.settings import settings_json_schema
+
+REST = "bundle_version: 1\npolicies: []\n"
+
+
+@pytest.fixture(autouse=True)
+def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("WINDOW_SECONDS", "MAX_HITS", "COOLDOWN_SECONDS"):
+        monkeypatch.delenv(f"LOOP_GUARD_{name}", raising=False)
+
+
+def compiled(bundle: Bundle | None, guard: LoopGuard) -> CompiledBundle:
+    return compile_bundle(bundle, "", Descriptors(ContextSettings(), FakeClock()), OFFLINE_SECRET, guard)
+
+
+def test_schemas(capsys: pytest.CaptureFixture[str]) -> None:
+    """T-1: the bundle's schema by default, the settings' on request."""
+    assert run(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == bundle_json_schema()
+    assert run(["schema", "--settings", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == settings_json_schema()
+
+
+def test_the_builtin_block_is_what_the_engine_uses(capsys: pytest.CaptureFixture[str]) -> None:
+    """B-6: put into a bundle as printed, it is the same detector as without a word about it."""
+    assert run(["schema", "--builtin"]) == 0
+    printed = capsys.readouterr().out
+    said = compiled(load_text((REST + printed).encode(), "b.yaml").bundle, LoopGuard()).default_loops
+    unsaid = compiled(None, LoopGuard()).default_loops
+    assert [one.spec for one in said] == [one.spec for one in unsaid]
+    assert [(one.terms.kind, one.terms.action) for one in said] == [("tail", "reject")]
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": c} for c in "abcd"]}).encode()
+    call = Call("POST", "/v1/chat/completions", body=body)
+    plans = [loops[0].plan(call, "p", 0, 0.0) for loops in (said, unsaid)]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    assert plans[0].key[-32:] == plans[1].key[-32:]
+
+
+def test_loop_guard_numbers_are_in_effect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """LD-2: LOOP_GUARD_* show up with where they came from; 0 hits is off."""
+    monkeypatch.setenv("LOOP_GUARD_MAX_HITS", "9")
+    monkeypatch.setenv("LOOP_GUARD_COOLDOWN_SECONDS", "1800")
+    assert run(["schema", "--builtin"]) == 0
+    out = capsys.readouterr().out
+    assert "    max_hits: 9  # environment LOOP_GUARD_MAX_HITS\n" in out
+    assert "    window_seconds: 60  # default\n" in out
+    assert "    cooldown_max_seconds: 1800\n" in out
+    monkeypatch.setenv("LOOP_GUARD_MAX_HITS", "0")
+    assert run(["schema", "--builtin"]) == 0
+    off = capsys.readouterr().out
+    assert off.endswith("  loop_detection: off  # environment LOOP_GUARD_MAX_HITS: max_hits is 0\n")
+    assert load_text((REST + off).encode(), "b.yaml").bundle.defaults.loop_detection == "off"
+
+
+def test_builtin_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """X-3: --json."""
+    assert run(["schema", "--builtin", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"defaults": {"loop_detection": builtin_block(LoopGuard())}}
+
+
+def test_one_thing_at_a_time() -> None:
+    """X-3: 3 for what makes no sense together."""
+    assert run(["schema", "--builtin", "--settings"]) == 3

@@ -1,0 +1,107 @@
+"""`breakloop serve`: its flags, what it says, and how it fails. The process itself is tested end to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from breakloop.cli import serve
+from breakloop.cli.main import run
+from breakloop.runtime import Runtime
+from breakloop.settings import Loaded, Settings
+
+BUNDLE = "bundle_version: 4\npolicies: [{id: a, spec: {selector: {pathPrefix: /}}}]\n"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+
+
+def started(**values: object) -> Runtime:
+    runtime = Runtime(Settings.model_validate({"data_dir": "data", **values}))
+    runtime.load()
+    runtime.url = "http://127.0.0.1:8787"
+    return runtime
+
+
+def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T-2: every flag by its fixed name."""
+    seen: list[Loaded] = []
+    monkeypatch.setattr(serve, "start", seen.append)
+    line = "--host ::1 --port 0 --admin-port 0 --upstream a=http://x --upstream b=http://y --policy p.yaml"
+    line += " --state memory:// --data-dir d --workers 1 --mode decision --strict --log-level debug --log-format text"
+    assert run(["serve", *line.split()]) == 0
+    settings, origins = seen[0].settings, seen[0].origins
+    assert (settings.host, settings.port, settings.admin_port) == ("::1", 0, 0)
+    assert settings.upstream == ["a=http://x", "b=http://y"]
+    assert (settings.policy, settings.data_dir, settings.mode, settings.strict) == ("p.yaml", "d", "decision", True)
+    assert origins["strict"] == "flag --strict"
+    assert run(["serve"]) == 0
+    assert seen[1].origins["strict"] == "default"
+
+
+def test_wrong_settings_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """T-1, S-5: what is wrong, on standard error, and exit code 1."""
+    assert run(["serve", "--workers", "2", "--mode", "proxy"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["flag --mode", "flag --workers"]
+
+
+def test_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """T-1: a warning, and it starts."""
+    monkeypatch.setenv("BREAKLOOP_PROT", "1")
+    monkeypatch.setattr(serve, "start", lambda _loaded: 0)
+    assert run(["serve"]) == 0
+    assert "warning: environment BREAKLOOP_PROT is no setting" in capsys.readouterr().err
+
+
+def test_it_says_it_is_ready_and_ends_with_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """T-2: the last line is the one that others wait for."""
+    announce = serve.announce
+
+    def announce_and_stop(runtime: Runtime) -> None:
+        announce(runtime)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(serve, "announce", announce_and_stop)
+    assert run(["serve", "--port", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("breakloop ready on http://127.0.0.1:")
+
+
+def test_strict_without_bundle_prints_the_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """E-0: located, and exit code 1."""
+    Path("b.yaml").write_text("bundle_version: 0\npolicies: []\n")
+    assert run(["serve", "--port", "0", "--policy", "b.yaml", "--strict"]) == 1
+    assert "breakloop: b.yaml:1:17: bundle_version" in capsys.readouterr().err
+
+
+def test_summary_without_policy() -> None:
+    """T-2: what is protected when nothing is set, and where to ask."""
+    text = "\n".join(serve.summary(started()))
+    assert "only the built-in loop protection" in text
+    assert "repeated more than 5 times in 60 s is blocked for 30 s" in text
+    assert "http://127.0.0.1:8787/v1/decision " in text
+    assert "protection is OFF" in "\n".join(serve.summary(started(loop_guard={"max_hits": 0})))
+
+
+def test_summary_with_policy() -> None:
+    """T-2, E-0: version and number of policies; a copy or nothing at all is said loudly."""
+    file = Path("b.yaml")
+    file.write_text(BUNDLE)
+    assert "b.yaml, version 4, 1 policy" in "\n".join(serve.summary(started(policy="b.yaml")))
+    file.write_text(BUNDLE + "defaults: {loop_detection: {similarity: tail}}\n")
+    assert "as `defaults.loop_detection` of the bundle says" in "\n".join(serve.summary(started(policy="b.yaml")))
+    file.unlink()
+    text = "\n".join(serve.summary(started(policy="b.yaml")))
+    assert "version 4, 1 policy, from the last good copy: b.yaml:1:1: cannot be read" in text
+    text = "\n".join(serve.summary(started(policy="b.yaml", data_dir="other")))
+    assert "NO VALID BUNDLE, every request is answered 503: b.yaml:1:1: cannot be read" in text

@@ -1,0 +1,63 @@
+"""Fingerprints: keyed, 128 bit, and no way to make two different requests of others look alike."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.detect.fingerprint import Fingerprinter, packed
+
+MADE = Fingerprinter(b"secret")
+TEXTS = st.text(st.sampled_from("a1\x00\x1f3") | st.characters(codec=None), max_size=6)
+PARTS = st.lists(TEXTS, min_size=1, max_size=5)
+
+
+def test_128_bits_in_hex() -> None:
+    """LD-1: what is stored or shown is a keyed 128-bit digest."""
+    digest = MADE.digest(["a", "b"], b"matter")
+    assert len(digest) == 32
+    assert int(digest, 16) >= 0
+    assert digest == Fingerprinter(b"secret").digest(["a", "b"], b"matter")
+
+
+def test_another_secret_gives_other_fingerprints() -> None:
+    """Y-1: without the secret nobody can try prompts out; a fleet that shares it agrees."""
+    assert MADE.digest(["a"]) != Fingerprinter(b"other").digest(["a"])
+    assert Fingerprinter(b"").digest(["a"]) != MADE.digest(["a"])
+    assert len(Fingerprinter(b"k" * 500).digest(["a"])) == 32
+
+
+def test_order_and_matter_count() -> None:
+    """LD-1: each part stands in its place."""
+    digests = {
+        MADE.digest(["a", "b"]),
+        MADE.digest(["b", "a"]),
+        MADE.digest(["ab"]),
+        MADE.digest(["a", "b", ""]),
+        MADE.digest(["a", "b"], b"x"),
+        MADE.digest(["a", "b"], b"y"),
+        MADE.digest(["a", "bx"]),
+    }
+    assert len(digests) == 7
+
+
+@given(one=PARTS, other=PARTS)
+def test_separators_in_parts_cannot_collide(one: list[str], other: list[str]) -> None:
+    """LD-1: whatever the parts hold, also the separator itself and half characters."""
+    assert (packed(one) == packed(other)) is (one == other)
+    assert (MADE.digest(one) == MADE.digest(other)) is (one == other)
+
+
+@given(parts=PARTS, cut=st.integers(0, 30))
+def test_moving_a_boundary_is_another_list(parts: list[str], cut: int) -> None:
+    """LD-1: the same characters, cut elsewhere, are something else."""
+    whole = "\x00".join(parts)
+    moved = [whole[:cut], whole[cut:]]
+    assert (packed(parts) == packed(moved)) is (parts == moved)
+
+
+def test_a_list_cannot_pass_for_a_longer_one() -> None:
+    """LD-1: not even with the length prefixes that keep separators apart."""
+    sly = ["a\x00b", "c"]
+    assert packed(sly) != packed(["", "3", "a", "b1", "c"])
+    assert packed(["3", "a", "b1", "c"]) != packed(sly)

@@ -1,0 +1,98 @@
+"""One compiled loop block on its own: keys, messages, delays, announced repeats."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from breakloop.detect.allow import AllowList, Identity
+from breakloop.detect.loop import LoopDetector, LoopTerms
+from breakloop.model.call import Call
+from breakloop.state.ops import Repeat, Repeated, RepeatSpec
+from tests.builders import call
+
+PRINT = "0123456789abcdef" * 2
+WHO = Identity(lambda _: "me", lambda _: "bot", lambda _: ())
+
+
+def detector(
+    kind: str = "tail",
+    policy: str = "p",
+    expects: frozenset[str] = frozenset(),
+    allow: AllowList | None = None,
+    fingerprint: str | None = PRINT,
+) -> LoopDetector:
+    terms = LoopTerms(kind, policy, 1, "reject", 429, expects, allow)
+    return LoopDetector(terms, RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0), lambda _: fingerprint, WHO)
+
+
+def planned(made: LoopDetector, asked: Call | None = None, group: int = 0) -> Repeat:
+    op = made.plan(asked or call(), "proj", group, 0.0)
+    assert op is not None
+    return op
+
+
+def test_keys_name_kind_project_policy_and_block() -> None:
+    """S-2, E-1: `ld:` for exact, `cnt:` for tail, escaped parts, `shadow:` in front for shadow."""
+    assert planned(detector("exact")).key == f"ld:proj:p:1:{PRINT}"
+    assert planned(detector("tail")).key == f"cnt:proj:p:1:{PRINT}"
+    assert planned(detector("tail", "a:b")).key == f"cnt:proj:a%3Ab:1:{PRINT}"
+    shadow = planned(detector(), group=4)
+    assert (shadow.key, shadow.group) == (f"shadow:cnt:proj:p:1:{PRINT}", 4)
+
+
+def test_nothing_to_say() -> None:
+    """LD-2, LD-6: no fingerprint, or an allow list that covers the call."""
+    assert detector(fingerprint=None).plan(call(), "proj", 0, 0.0) is None
+    allow = AllowList({}, {}, {}, {}, {PRINT: 10.0})
+    assert detector(allow=allow).plan(call(), "proj", 0, 9.0) is None
+    assert detector(allow=allow).plan(call(), "proj", 0, 10.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [
+        ("7", 7),
+        ("5", 5),
+        ("2", 5),
+        ("0", 5),
+        ("-1", 5),
+        ("x", 5),
+        ("1e3", 5),
+        ("10000", 10_000),
+        ("99999999999", 10_000),
+    ],
+)
+def test_announced_repeats(value: str, limit: int) -> None:
+    """LD-6: raise the limit up to a bound, never lower it; nonsense changes nothing."""
+    asked = call(headers={"X-Breakloop-Expect-Repeats": value})
+    assert planned(detector(expects=frozenset({"me"})), asked).limit == limit
+    assert planned(detector(expects=frozenset({"you"})), asked).limit == 5
+    assert planned(detector(), asked).limit == 5
+
+
+def test_what_the_client_is_told() -> None:
+    """A-3: counts, seconds rounded up, what was repeated how often and what to do."""
+    made = detector()
+    loop = made.found(planned(made), Repeated(7, True, False, 29.2, 60.8))
+    assert (loop.fingerprint, loop.hit_count, loop.window_s, loop.cooldown_s) == (PRINT, 7, 60, 30)
+    assert (loop.kind, loop.action, loop.fresh) == ("tail", "reject", False)
+    assert loop.message.startswith("Blocked: identical request sent 7 times in 61 seconds. ")
+    assert "Do not send it again" in loop.message
+    assert loop.message.endswith("It stays blocked for 30 seconds.")
+    assert loop.evidence == "same last messages sent 7 times in 61 s"
+    exact = detector("exact").found(planned(made), Repeated(3, True, True, 45.0, 45.0))
+    assert exact.evidence == "identical request sent 3 times in 45 seconds"
+
+
+@pytest.mark.parametrize(("count", "delay"), [(4, 400), (299, 29_900), (300, 30_000), (301, 30_000), (10**6, 30_000)])
+def test_delays(count: int, delay: int) -> None:
+    """LD-5: 100 ms a repeat, at most 30 s."""
+    assert detector().delay_ms(count) == delay
+
+
+def test_a_snooze_for_ever() -> None:
+    """LD-6: an entry without expiry never ends."""
+    allow = AllowList({}, {"bot": math.inf}, {}, {}, {})
+    assert detector(allow=allow).plan(call(), "proj", 0, 1e18) is None

@@ -1,0 +1,89 @@
+"""`tail`: what of the last messages goes into the fingerprint."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.detect.fingerprint import Fingerprinter
+from breakloop.detect.tail import TailFingerprint, folded
+from breakloop.model.call import Chat, Message, ToolCall
+from tests.builders import call
+
+
+def mark(*tail: Message, model: str = "m", messages: int = 3, caller: str = "c", agent: str = "a") -> str:
+    chat = Chat("openai", model, tail, len(tail))
+    made = TailFingerprint(
+        Fingerprinter(b"s"), caller=lambda _: caller, agent=lambda _: agent, chat=lambda _: chat, messages=messages
+    )(call())
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "same"), [("  Do\n\tIT  ", "do it"), ("STRASSE", "straße"), ("", "   "), ("a\u00a0b", "a b")]
+)
+def test_folding(text: str, same: str) -> None:
+    """LD-2: trimmed, white space folded, case-folded."""
+    assert folded(text) == folded(same)
+    assert mark(Message("user", text)) == mark(Message("user", same))
+
+
+def test_what_tells_them_apart() -> None:
+    """LD-2, LD-6: caller, agent, model, role, text, tool name, arguments, order."""
+    one, two = Message("user", "a"), Message("user", "b")
+    marks = {
+        mark(one),
+        mark(one, caller="x"),
+        mark(one, agent="x"),
+        mark(one, model="x"),
+        mark(Message("system", "a")),
+        mark(two),
+        mark(one, two),
+        mark(two, one),
+        mark(Message("user", "a", (ToolCall("f", "{}"),))),
+        mark(Message("user", "a", (ToolCall("g", "{}"),))),
+        mark(Message("user", "a", (ToolCall("f", "{1}"),))),
+        mark(Message("user", "a", (ToolCall("f", "{}"), ToolCall("f", "{}")))),
+        mark(Message("user", "a"), Message("f", "{}")),
+    }
+    assert len(marks) == 13
+
+
+def test_only_the_last_messages_count() -> None:
+    """LD-2: the last 3, or as many as asked for."""
+    last = [Message("user", text) for text in "bcd"]
+    assert mark(Message("user", "a"), *last) == mark(Message("user", "z"), *last) == mark(*last)
+    assert mark(Message("user", "a"), *last, messages=4) != mark(Message("user", "z"), *last, messages=4)
+
+
+def test_no_chat_no_fingerprint() -> None:
+    """LD-2: anything but an LLM request is not judged."""
+    made = TailFingerprint(
+        Fingerprinter(b"s"), caller=lambda _: "", agent=lambda _: "", chat=lambda _: None, messages=3
+    )
+    assert made(call()) is None
+
+
+SLY = st.text(st.sampled_from("a\x00\x1f1"), max_size=3)
+CALLS = st.lists(st.builds(ToolCall, SLY, SLY), max_size=2).map(tuple)
+MESSAGES = st.lists(st.builds(Message, SLY, SLY, CALLS), min_size=1, max_size=3)
+
+
+def plain(message: Message) -> tuple[object, ...]:
+    return message.role, folded(message.text), [(made.name, folded(made.arguments)) for made in message.calls]
+
+
+@given(one=MESSAGES, other=MESSAGES)
+def test_separators_in_messages_cannot_collide(one: list[Message], other: list[Message]) -> None:
+    """LD-2: no role, text, tool name or argument can pass for something else."""
+    assert (mark(*one) == mark(*other)) is ([plain(m) for m in one] == [plain(m) for m in other])
+
+
+def test_calls_and_messages_are_not_confused() -> None:
+    """LD-2: three messages are not one message with three calls, whatever they are named."""
+    three = [Message("r", "t"), Message("r", "t"), Message("r", "t")]
+    for end in ("\x00", "\x1f", "0", ""):
+        one = Message("r", "t", (ToolCall(end, "r"), ToolCall("t", end), ToolCall("r", "t")))
+        assert mark(*three) != mark(one)

@@ -1,0 +1,13 @@
+"""What is said about wrong data, without places: shared by the tests of the bundle's models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from breakloop.policy.hints import findings
+from breakloop.policy.schema_types import Model, validate
+
+
+def messages(model: type[Model], data: Any) -> list[str]:
+    """Return the messages alone."""
+    return [finding.message for finding in findings(validate(model, data)[1], data, model)]

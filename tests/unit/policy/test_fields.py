@@ -1,0 +1,21 @@
+"""Where an unknown field belongs."""
+
+from __future__ import annotations
+
+from breakloop.policy import schema
+from breakloop.policy.fields import where_it_belongs
+
+
+def test_unknown_fields_are_told_where_they_belong() -> None:
+    """B-2: one block in, one block out, another kind, or a misspelling."""
+    rule = ("policies", 0, "spec", "rules", 0, "token_bucket")
+    assert where_it_belongs(schema.Bundle, ("policies", 0), "mode") == '; it belongs in "spec"'
+    assert where_it_belongs(schema.Bundle, rule, "mode") == '; it belongs in "spec"'
+    assert where_it_belongs(schema.Bundle, rule, "burst") == '; it belongs in "algorithm_config"'
+    assert (
+        where_it_belongs(schema.Bundle, (*rule, "algorithm_config"), "budget")
+        == '; it belongs to algorithm "cost_based"'
+    )
+    assert where_it_belongs(schema.Bundle, (), "polices") == '; did you mean "policies"?'
+    assert where_it_belongs(schema.Bundle, (), "xyz") == ""
+    assert where_it_belongs(schema.Bundle, ("bundle_version",), "xyz") == ""

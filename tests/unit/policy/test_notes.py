@@ -1,0 +1,92 @@
+"""Notes: valid, but surprising."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from breakloop.policy.load import load_text
+
+NOW = 1_800_000_000.0  # January 2027
+
+
+def test_what_has_expired_is_a_note() -> None:
+    """B-5: an expired bundle or override is not an outage."""
+    text = json.dumps(
+        {
+            "bundle_version": 1,
+            "expires_at": "2020-01-01T00:00:00Z",
+            "policies": [],
+            "global_shadow": {"enabled": True, "reason": "x", "expires_at": "2020-01-01T00:00:00Z"},
+            "kill_switches": [{"scope_key": "jwt:sub", "scope_value": "x", "expires_at": "2020-01-01T00:00:00Z"}],
+        },
+        indent=1,
+    ).encode()
+    assert [(n.line, n.message) for n in load_text(text, "p.json", now=NOW).notes] == [
+        (3, "has passed; the bundle goes on being enforced"),
+        (8, "has passed, so global_shadow is not active"),
+        (14, "has passed, so the kill switch is not active"),
+    ]
+    assert load_text(text, "p.json").notes == []
+
+
+def loops(*blocks: dict[str, Any]) -> list[tuple[str, str]]:
+    spec = {"selector": {"pathPrefix": "/"}, "loop_detection": blocks[0] if len(blocks) == 1 else list(blocks)}
+    data = {"bundle_version": 1, "policies": [{"id": "p", "spec": spec}]}
+    notes = load_text(json.dumps(data).encode(), "p.json").notes
+    return [(note.path.removeprefix("policies[0].spec.loop_detection"), note.message.split(" ")[0]) for note in notes]
+
+
+def test_notes_on_loop_blocks() -> None:
+    """LD-5: what this version does not do yet is said when the bundle is loaded."""
+    tail = {"similarity": "tail"}
+    assert loops(tail) == []
+    assert loops({**tail, "action": "kill"}) == [(".action", '"kill"')]
+    assert loops({**tail, "ladder": {"block": "steer"}}, tail) == [("[0].ladder.block", '"steer"')]
+    assert loops({"similarity": "simhash"}, {**tail, "retry_free": 1}) == [
+        ("[0].similarity", '"simhash"'),
+        ("[1].retry_free", "is"),
+    ]
+    assert loops({"similarity": "steps", "enabled": False}) == []
+
+
+def test_equal_notes_become_one() -> None:
+    """Thousands of policies do not make thousands of notes."""
+    policies = [{"id": f"p{n}", "spec": {"selector": {}}} for n in range(1000)]
+    data = {"bundle_version": 1, "policies": policies}
+    (note,) = load_text(json.dumps(data).encode(), "p.json").notes
+    assert note.path == "policies[0].spec.selector"
+    assert note.hint == "and 999 more like it"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "covered"),
+    [
+        ({}, {}, True),
+        ({}, {"route": "/a"}, True),
+        ({"route": "/a*"}, {"route": "/ab"}, True),
+        ({"route": "/a*"}, {"route": "/ab*"}, True),
+        ({"route": "/a"}, {"route": "/ab"}, False),
+        ({"route": "/a"}, {}, False),
+        ({"expires_at": "2030-01-01T00:00:00Z"}, {}, False),
+        ({"expires_at": "2030-01-01T00:00:00Z"}, {"expires_at": "2029-01-01T00:00:00Z"}, True),
+        ({"scope_value": "other"}, {}, False),
+    ],
+)
+def test_kill_switches_that_can_never_fire(first: dict[str, str], second: dict[str, str], covered: bool) -> None:
+    """K-2: the first match wins, so a later one that it covers is dead."""
+    base = {"scope_key": "agent:id", "scope_value": "x"}
+    data = {"bundle_version": 1, "policies": [], "kill_switches": [{**base, **first}, {**base, **second}]}
+    notes = load_text(json.dumps(data).encode(), "p.json").notes
+    assert [note.path for note in notes] == (["kill_switches[1]"] if covered else [])
+
+
+def test_a_fallback_that_is_not_enforced_yet_is_noted() -> None:
+    """E-3: the fallback is a limit like any other."""
+    tokens = {"limit_keys": [], "algorithm": "token_bucket_llm", "algorithm_config": {"tokens_per_minute": 5}}
+    spec = {"selector": {"pathPrefix": "/"}, "fallback_limit": tokens}
+    data = {"bundle_version": 1, "policies": [{"id": "p", "spec": spec}]}
+    (note,) = load_text(json.dumps(data).encode(), "p.json").notes
+    assert note.path == "policies[0].spec.fallback_limit.algorithm"

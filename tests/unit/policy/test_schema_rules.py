@@ -1,0 +1,55 @@
+"""Rules: their descriptors, and `match`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from breakloop.policy import schema
+from tests.unit.policy.said import messages
+
+
+def bucket(**config: Any) -> dict[str, Any]:
+    return {"name": "r", "limit_keys": [], "algorithm": "token_bucket", "algorithm_config": config}
+
+
+def rules(*made: dict[str, Any]) -> list[schema.AnyRule]:
+    return schema.Spec.model_validate({"selector": {}, "rules": list(made)}).rules
+
+
+def test_header_descriptors_have_one_spelling() -> None:
+    """C-2: case, `-` and `_` make no difference."""
+    rule = rules({**bucket(rps=1, burst=1, cost_source="header:X_Cost"), "limit_keys": ["header:X_Org"]})[0]
+    assert rule.limit_keys == ["header:x-org"]
+    assert isinstance(rule.config, schema.TokenBucketConfig)
+    assert rule.config.cost_source == "header:x-cost"
+
+
+def test_one_header_in_two_spellings_is_refused_in_match() -> None:
+    data = {"selector": {}, "rules": [{**bucket(rps=1, burst=1), "match": {"header:X-A": "1", "header:x_a": "2"}}]}
+    assert messages(schema.Spec, data) == ["names one header in two spellings"]
+
+
+def test_match_takes_numbers_and_booleans_as_their_text() -> None:
+    """E-3: equality is on text."""
+    rule = rules({**bucket(rps=1, burst=1), "match": {"jwt:tier": 2, "query:debug": True}})[0]
+    assert rule.match == {"jwt:tier": "2", "query:debug": "true"}
+
+
+def test_circuit_breaker_needs_a_threshold_only_when_enabled() -> None:
+    """CB-1."""
+    assert messages(schema.CircuitBreaker, {"enabled": False}) == []
+    assert messages(schema.CircuitBreaker, {"enabled": True}) == ["is required when enabled"]
+
+
+def test_a_rule_that_was_made_in_code_is_kept() -> None:
+    """Models can be built from models, not only from text."""
+    (rule,) = rules(bucket(rps=1, burst=1))
+    assert schema.Spec(selector=schema.Selector(), rules=[rule]).rules == [rule]
+
+
+def test_what_is_no_rule_is_told_so() -> None:
+    """B-2: a rule that is no map, and one whose configuration says another algorithm."""
+    assert messages(schema.Spec, {"selector": {}, "rules": ["x"]}) == ['must be a map, got the text "x"']
+    other = bucket(rps=1, burst=1, algorithm="cost_based")
+    said = ['is "cost_based", but the rule\'s algorithm is "token_bucket"']
+    assert messages(schema.Spec, {"selector": {}, "rules": [other]}) == said

@@ -1,0 +1,181 @@
+"""Loop detectors and rules of a matched policy, explained from the record of a decision."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from breakloop.clock import FakeClock
+from breakloop.model.call import Call
+from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.load import load_text
+from breakloop.replay.explain import Explainer
+from breakloop.replay.explain_parts import Step, hidden
+from breakloop.replay.record import RecordingEngine
+from breakloop.state.memory import MemoryStore
+
+EXACT = {"enabled": True, "window_seconds": 45, "threshold_identical_requests": 2}
+CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+FUTURE = "2100-01-01T00:00:00Z"
+
+
+def rule(name: str, burst: int = 3, **more: Any) -> dict[str, Any]:
+    config = {"tokens_per_second": 1, "burst": burst}
+    return {"name": name, "limit_keys": [], "algorithm": "token_bucket", "algorithm_config": config, **more}
+
+
+def explained(
+    spec: dict[str, Any], *, repeat: int = 1, call: Any = None, guard: LoopGuard | None = None, **bundle: Any
+) -> list[Step]:
+    """Send the same call to one policy `repeat` times; explain the last."""
+    clock = FakeClock()
+    descriptors = Descriptors(ContextSettings(), clock)
+    policies = [{"id": "p", "spec": {"selector": {"pathPrefix": "/"}, **spec}}]
+    text = json.dumps({"bundle_version": 1, "policies": policies, **bundle}).encode()
+    source = load_text(text, "b.json").bundle
+    compiled = compile_bundle(source, "d", descriptors, b"s", guard or LoopGuard())
+    engine = RecordingEngine(MemoryStore(), clock, project=descriptors.project)
+    engine.use(compiled)
+    for _ in range(repeat):
+        engine.decide(call() if call else Call("GET", "/a"))
+    assert engine.record is not None
+    return Explainer(source, compiled, descriptors).steps(engine.record)
+
+
+def told(steps: list[Step], stage: str) -> list[tuple[str, str, str]]:
+    return [(step.subject, step.outcome, step.text) for step in steps if step.stage == stage]
+
+
+def test_a_detector_that_counts() -> None:
+    """LD-1: the count, the window, the threshold, the start of the fingerprint; then how long it blocks."""
+    (subject, outcome, text) = told(explained({"loop_detection": EXACT}), "loop")[0]
+    assert (subject, outcome) == ("p/loop_detection[0]", "pass")
+    assert text.startswith("exact ")
+    assert text.endswith(", request 1 in 45 s, number 2 trips")
+    steps = explained({"loop_detection": EXACT}, repeat=2)
+    loop = next(step for step in steps if step.stage == "loop")
+    assert loop.outcome == "deny"
+    assert loop.text.endswith(", request 2 in 45 s, number 2 trips, blocked for 45 s")
+    assert (loop.data["tripped"], loop.data["blocked_for_s"], loop.data["shadow"]) == (True, 45, False)
+    assert len(str(loop.data["fingerprint"])) == 32
+
+
+def test_actions_that_do_not_deny() -> None:
+    """LD-5: warn and throttle are told by their names."""
+    for action in ("warn", "throttle"):
+        steps = explained({"loop_detection": {**EXACT, "action": action}}, repeat=2)
+        assert told(steps, "loop")[0][1] == action
+
+
+def test_why_a_detector_is_not_asked() -> None:
+    """LD-2, LD-6: no LLM call, an unseen body, an allow list, switched off, or not there yet."""
+    blocks = [
+        {"similarity": "tail"},
+        {"similarity": "tail", "enabled": False},
+        {"similarity": "tail", "max_hits": 0},
+        {"similarity": "simhash"},
+        {**EXACT, "allow": {"routes": ["/a"]}},
+    ]
+    assert [(outcome, text) for _, outcome, text in told(explained({"loop_detection": blocks}), "loop")] == [
+        ("skipped", "tail, not an LLM request that can be read"),
+        ("skipped", "disabled"),
+        ("skipped", "disabled"),
+        ("skipped", "similarity simhash is not enforced by this version"),
+        ("skipped", "exact, on its allow list"),
+    ]
+    unseen = explained({"loop_detection": EXACT}, call=lambda: Call("POST", "/a", body_unseen=True))
+    assert told(unseen, "loop")[0][2] == "exact, the gateway did not send the body"
+
+
+def test_rules_by_what_they_match() -> None:
+    """E-3: which descriptor does not fit, which key is missing, and who is limited by the fallback."""
+    rules = [rule("a", match={"header:x-plan": "gold"}), rule("b", limit_keys=["header:x-team"])]
+    steps = explained({"rules": rules, "fallback_limit": rule("f")})
+    assert told(steps, "rule") == [
+        ("p/a", "no match", 'header:x-plan is nothing, not "gold"'),
+        ("p/b", "skipped", "the request lacks header:x-team"),
+        ("p/fallback_limit", "skipped", "a rule applies"),
+    ]
+    steps = explained({"rules": rules[:1], "fallback_limit": rule("f")})
+    assert told(steps, "rule")[1][1:] == ("pass", "costs 1, 2 of 3 (refills 1/s) left")
+
+
+def test_a_missing_key_may_deny() -> None:
+    """E-3: `on_missing: reject` is told as the denial it is."""
+    steps = explained({"rules": [rule("b", limit_keys=["header:x-team"], on_missing="reject")]})
+    assert told(steps, "rule") == [("p/b", "deny", "the request lacks header:x-team")]
+    assert told(steps, "verdict")[0][2] == "missing_descriptor, by p/b"
+
+
+def test_what_a_bucket_holds() -> None:
+    """L-1, E-4: what is left, what was missing, what is not charged because another rule denies, what is not asked."""
+    rules = [rule("wide", 9), rule("narrow", 1), rule("after", 5)]
+    assert [one[1:] for one in told(explained({"rules": rules}, repeat=2), "rule")] == [
+        ("pass", "would pass, 8 of 9 (refills 1/s) there; not charged, the request is denied"),
+        ("deny", "costs 1, only 0 of 1 (refills 1/s) there"),
+        ("not asked", "the request was denied before"),
+    ]
+    step = next(step for step in explained({"rules": rules}) if step.stage == "rule")
+    assert step.data["key"] == "tb:default:p:wide:"
+    assert (step.data["tokens"], step.data["charged"]) == (8.0, True)
+
+
+def test_rules_of_later_versions() -> None:
+    """B-1: valid, told as not enforced; the fallback is not for those whom such a rule matches."""
+    budget = {"budget": 5, "period": "1d", "cost_key": "fixed"}
+    budget["staged_actions"] = [{"threshold_percent": 100, "action": "reject"}]
+    later = {"name": "c", "limit_keys": [], "algorithm": "cost_based", "algorithm_config": budget}
+    steps = explained({"rules": [later], "fallback_limit": rule("f")})
+    assert told(steps, "rule") == [
+        ("p/c", "skipped", "algorithm cost_based is not enforced by this version"),
+        ("p/fallback_limit", "skipped", "a rule applies"),
+    ]
+    steps = explained({"fallback_limit": later})
+    assert told(steps, "rule")[0][1:] == ("skipped", "algorithm cost_based is not enforced by this version")
+    breaker = {"enabled": True, "spend_rate_threshold_per_minute": 5}
+    steps = explained({"rules": [rule("a")], "circuit_breaker": breaker})
+    assert told(steps, "breaker")[0][1:] == ("skipped", "not enforced by this version")
+
+
+def test_shadow_only_would() -> None:
+    """E-1: what a shadow policy finds is told as what it would have done."""
+    steps = explained({"mode": "shadow", "loop_detection": EXACT, "rules": [rule("a", 1)]}, repeat=2)
+    assert told(steps, "policy") == [("p", "match", "mode shadow")]
+    assert told(steps, "loop")[0][1] == "would deny"
+    assert told(steps, "rule")[0][1] == "not asked"
+    assert told(steps, "verdict")[0][1] == "allow"
+    shadowed = explained(
+        {"rules": [rule("a", 1)]},
+        repeat=2,
+        global_shadow={"enabled": True, "reason": "drill", "expires_at": FUTURE},
+    )
+    assert told(shadowed, "policy") == [("p", "match", "mode global_shadow")]
+    assert told(shadowed, "rule")[0][1] == "would deny"
+
+
+def test_default_loop_detection() -> None:
+    """B-6: it judges LLM calls that no enforcing policy's own covers."""
+
+    def chat() -> Call:
+        return Call("POST", "/v1/chat/completions", body=CHAT)
+
+    ((subject, outcome, text),) = told(explained({}, call=chat, repeat=6), "builtin")
+    assert (subject, outcome) == ("builtin/loop_detection[0]", "deny")
+    assert text.endswith(", request 6 in 60 s, number 6 trips, blocked for 30 s")
+    cooling = told(explained({}, call=chat, repeat=8), "builtin")[0][2]
+    assert cooling.endswith(", request 8 in 60 s, number 6 trips, still blocked for 30 s")
+    own = explained({"loop_detection": EXACT}, call=chat)
+    assert told(own, "builtin") == [("defaults", "skipped", "policy p has loop detection of its own")]
+    shadow = explained({"loop_detection": EXACT, "mode": "shadow"}, call=chat)
+    assert told(shadow, "builtin")[0][1] == "pass"
+    off = explained({}, call=chat, guard=LoopGuard(max_hits=0))
+    assert told(off, "builtin") == [("defaults", "skipped", "switched off")]
+    assert told(explained({}), "builtin")[0][1:] == ("skipped", "tail, not an LLM request that can be read")
+
+
+def test_values_for_people() -> None:
+    """Y-1: keys and tokens are never shown."""
+    assert hidden("header:x-team", "red") == '"red"'
+    assert hidden("header:x-team", None) == "nothing"
+    assert hidden("header:authorization", "Bearer x") == "<hidden>"

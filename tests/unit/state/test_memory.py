@@ -1,0 +1,67 @@
+"""The memory store beyond the contract: bounded, everything expires, nothing is kept for what is denied."""
+
+from __future__ import annotations
+
+from breakloop.state.memory import MemoryStore
+from breakloop.state.ops import Bucket, BucketSpec, Op, Repeat, Repeated, RepeatSpec, WindowWrite
+
+NOW = 1_800_000_000.0
+ONE = BucketSpec(1.0, 1.0)
+COOLING = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=900.0)
+
+
+def test_it_is_bounded_and_says_what_it_dropped() -> None:
+    """S-1, Y-2: unique requests without end do not make it grow; live entries that had to go are counted."""
+    store = MemoryStore(100)
+    for number in range(1000):
+        store.commit([Bucket(ONE, f"tb:{number}", 1, None), Repeat(COOLING, f"cnt:{number}", None)], NOW)
+    assert len(store) == 200
+    assert store.evicted == 1800
+
+
+def test_expired_entries_make_room_before_live_ones() -> None:
+    """S-1: with time passing nothing alive has to go, and memory is given back without a sweep."""
+    store = MemoryStore(100)
+    for number in range(1000):
+        store.commit([Bucket(ONE, f"tb:{number}", 1, None)], NOW + number * 0.05)  # a bucket is full again after 1 s
+    assert store.evicted == 0
+    assert len(store) <= 25
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    """S-1: what is in use stays."""
+    store = MemoryStore(3)
+    slow = RepeatSpec(1000.0, 99)
+    for key in ("a", "b", "c", "a", "d"):
+        store.commit([Repeat(slow, key, None)], NOW)
+    results = [store.commit([Repeat(slow, key, None)], NOW).results[0] for key in ("a", "c", "d")]
+    assert results == [Repeated(3), Repeated(2), Repeated(2)]
+    assert store.evicted == 1
+
+
+def test_everything_has_a_time_to_live() -> None:
+    """S-2: each entry begins with the time it expires, and that is never for ever."""
+    store = MemoryStore()
+    ops: list[Op] = [Bucket(BucketSpec(0.5, 10.0), "tb:a", 4, None), Repeat(RepeatSpec(60.0, 5), "ld:a", None)]
+    store.commit([*ops, Repeat(COOLING, "cnt:a", None)], NOW, WindowWrite("win:a", 0, b"", 90.0))
+    store.commit([Repeat(COOLING, "cnt:a", None)], NOW)
+    assert store._buckets["tb:a"][0] == NOW + 8  # full again
+    assert store._counts["ld:a"][0] == NOW + 60
+    assert store._cooldowns["cnt:a"][0] == NOW + 30 + 900
+    assert store._windows["win:a"][0] == NOW + 90
+    assert "cnt:a" not in store._counts  # the first request after the cooldown starts a new count
+
+
+def test_a_denied_request_leaves_no_bucket_behind() -> None:
+    """E-4: not even an entry."""
+    store = MemoryStore()
+    store.commit([Bucket(ONE, "tb:a", 1, None), Bucket(ONE, "tb:b", 2, None)], NOW)
+    assert len(store) == 0
+
+
+def test_windows_have_a_smaller_bound() -> None:
+    """Q-3: they are the large ones."""
+    store = MemoryStore(100)
+    for number in range(50):
+        store.commit([], NOW, WindowWrite(f"win:{number}", 0, b"x", 90.0))
+    assert len(store) == 10

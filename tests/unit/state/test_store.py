@@ -1,0 +1,15 @@
+"""The protocol itself; what it promises is proven in tests/contract/test_store.py, over every store."""
+
+from __future__ import annotations
+
+from breakloop.state.memory import MemoryStore
+from breakloop.state.store import Store
+from tests.builders import FailingStore, SpyStore
+
+
+def test_the_stores_of_this_tree_fit_the_protocol() -> None:
+    """S-1: also the ones that tests use."""
+    stores: list[Store] = [MemoryStore(), SpyStore(), FailingStore()]
+    wanted = {name for name in vars(Store) if not name.startswith("_")}
+    assert wanted == {"commit", "forget", "read_window"}
+    assert all(callable(getattr(store, name)) for store in stores for name in wanted)

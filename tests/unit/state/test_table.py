@@ -1,0 +1,56 @@
+"""The bounded table with a time to live."""
+
+from __future__ import annotations
+
+from breakloop.state.table import Table
+
+
+def test_live_ends_at_its_time() -> None:
+    """S-2: an entry lives until the time it carries, and not at it."""
+    table = Table(9)
+    table.put("a", (10.0, "x"), 0.0)
+    assert table.live("a", 9.9) == (10.0, "x")
+    assert table.live("a", 10.0) is None
+    assert table.live("b", 0.0) is None
+
+
+def test_it_never_holds_more_than_its_bound() -> None:
+    """Y-2: the least recently stored goes, and is counted."""
+    table = Table(3)
+    for key in "abcd":
+        table.put(key, (10.0,), 0.0)
+    assert list(table) == ["b", "c", "d"]
+    table.put("b", (11.0,), 0.0)
+    table.put("e", (10.0,), 0.0)
+    assert list(table) == ["d", "b", "e"]
+    assert table.evicted == 2
+
+
+def test_storing_again_needs_no_room() -> None:
+    """S-1: a full table of keys in use drops nothing."""
+    table = Table(2)
+    for key in "abababab":
+        table.put(key, (10.0,), 0.0)
+    assert (list(table), table.evicted) == (["a", "b"], 0)
+
+
+def test_expired_entries_are_cleared_two_for_one() -> None:
+    """S-1: faster than anything comes, without a sweep, and they are not counted as dropped."""
+    table = Table(10)
+    for number in range(10):
+        table.put(str(number), (5.0,), 0.0)
+    table.put("x", (50.0,), 6.0)
+    assert len(table) == 9
+    for number in range(4):
+        table.put(f"y{number}", (50.0,), 6.0)
+    assert len(table) == 5
+    assert table.evicted == 0
+
+
+def test_drop_prefix() -> None:
+    """G-1: what an operator releases is gone."""
+    table = Table(9)
+    for key in ("a:1", "a:2", "ab", "b:1"):
+        table.put(key, (10.0,), 0.0)
+    assert table.drop_prefix("a:") == 2
+    assert list(table) == ["ab", "b:1"]

@@ -1,0 +1,48 @@
+"""The error tree, as its docstring draws it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from breakloop import errors
+from breakloop.errors import BreakloopError, BundleError, Problem, RequestError
+
+
+def test_the_drawing_is_the_tree() -> None:
+    """B-2: every error that is raised on purpose has one root, and the docstring names each."""
+    made = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, BreakloopError) and value is not BreakloopError
+    }
+    drawn = set(re.findall(r"[|`]-- (\w+)", errors.__doc__ or ""))
+    assert made == drawn
+    assert all(getattr(errors, name).__bases__ == (BreakloopError,) for name in made)
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        (Problem("a.yaml", 3, 5, "policies[0].id", "is empty"), "a.yaml:3:5: policies[0].id: is empty"),
+        (Problem("a.yaml", 3, 5, "", "is empty", "say it"), "a.yaml:3:5: is empty (say it)"),
+    ],
+)
+def test_problems_are_located(problem: Problem, text: str) -> None:
+    """B-2: file, line, column, path and hint, in the form that editors link."""
+    assert str(problem) == text
+
+
+def test_a_bundle_error_carries_every_problem() -> None:
+    """B-2: one line each."""
+    problems = [Problem("a", 1, 1, "x", "one"), Problem("a", 2, 1, "y", "two")]
+    error = BundleError(problems)
+    assert error.problems == problems
+    assert str(error) == "a:1:1: x: one\na:2:1: y: two"
+
+
+def test_a_request_error_carries_its_status() -> None:
+    """R-3: what the client gets."""
+    error = RequestError(400, "no")
+    assert (error.status, str(error)) == (400, "no")
