@@ -53,7 +53,6 @@ class Verdict:
         "limit",
         "loop",
         "message",
-        "mode",
         "never",
         "note",
         "policy",
@@ -92,5 +91,4 @@ class Verdict:
         self.warning = ""
         self.note = ""
         self.shadow: tuple[Shadowed, ...] = ()
-        self.mode = "enforce"
         self.degraded = False

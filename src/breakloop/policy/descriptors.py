@@ -17,6 +17,7 @@ from breakloop.policy.descriptor_names import fault
 from breakloop.policy.geo import HEADERS, Geo
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
 from breakloop.policy.query import query_for_fingerprint
+from breakloop.policy.recent import Recent
 from breakloop.policy.user_agent import UserAgents
 from breakloop.wire import openai_chat
 
@@ -50,6 +51,7 @@ class Descriptors:
 
     __slots__ = (
         "_addresses",
+        "_by_authorization",
         "_digests",
         "_fixed",
         "_geo",
@@ -64,6 +66,7 @@ class Descriptors:
         self.tokens = Tokens(settings.jwt, clock)
         self._addresses = ClientIp(settings.trusted_proxies)
         self._digests = identity.Digests(settings.secret)
+        self._by_authorization: Recent[bytes, str] = Recent(8192, 8 * 1024 * 1024)
         self._geo = Geo(self._addresses, settings.geo_file)
         self._user_agents = UserAgents()
         self.tail_messages = _TAIL_DEFAULT  # `chat` decodes so many; a bundle raises it to what its detectors read
@@ -155,7 +158,7 @@ class Descriptors:
 
     def key_digest(self, call: Call) -> str | None:
         """Return the digest that stands for the API key, or None without one."""
-        key = identity.api_key(call, _query_getter("key"))
+        key = identity.api_key(call, _QUERY_KEY)
         return self._digests.of_key(key) if key else None
 
     def _find_caller(self, call: Call) -> str:
@@ -163,8 +166,19 @@ class Descriptors:
             subject = self.claims(call).get("sub")
             if isinstance(subject, str) and subject:
                 return "sub:" + self._digests.bounded(subject)
+        authorization = call.headers.get("authorization")
+        if authorization:
+            # The usual case, straight from the field as it was sent to the caller's name.
+            known = self._by_authorization.get(authorization)
+            if known is not None:
+                return known
         digest = self.key_digest(call)
-        return "key:" + digest if digest else "ip:" + self.client_ip(call)
+        if not digest:
+            return "ip:" + self.client_ip(call)
+        caller = "key:" + digest
+        if authorization:
+            self._by_authorization.put(authorization, caller)
+        return caller
 
     def _read_chat(self, call: Call) -> Chat | None:
         if call.method != "POST" or not call.body or not openai_chat.looks_like_chat(call.path):
@@ -232,3 +246,6 @@ def _query_getter(name: str) -> Getter:
         return (values[0] or None) if values else None
 
     return read
+
+
+_QUERY_KEY: Final = _query_getter("key")

@@ -53,11 +53,12 @@ class _Node(Generic[T]):
 class Routes(Generic[T]):
     """An immutable index over policies."""
 
-    __slots__ = ("_any_host", "_hosts")
+    __slots__ = ("_any_host", "_hosts", "_methods_matter")
 
     def __init__(self, policies: Sequence[T]) -> None:
         self._any_host: _Node[T] = _Node()
         self._hosts: dict[str, _Node[T]] = {}
+        self._methods_matter = any(policy.selector.methods for policy in policies)
         for policy in policies:
             hosts = policy.selector.hosts
             roots = [self._hosts.setdefault(host, _Node()) for host in hosts] if hosts else [self._any_host]
@@ -66,20 +67,16 @@ class Routes(Generic[T]):
 
     def match(self, host: str, method: str, path: str) -> list[T]:
         """Return the policies that apply, in the order of the bundle."""
-        segments = path.split("/")
-        del segments[0]  # what stands before the leading slash
+        segments = path[1:].split("/")
         found: list[T] = []
         _collect(self._any_host, segments, found)
         if self._hosts:
             root = self._hosts.get(host)
             if root is not None:
                 _collect(root, segments, found)
-        if not found:
-            return found
-        found = [p for p in found if not p.selector.methods or method in p.selector.methods]
-        if len(found) > 1:
-            found = _in_order(found)
-        return found
+        if found and self._methods_matter:
+            found = [p for p in found if not p.selector.methods or method in p.selector.methods]
+        return found if len(found) < 2 else _in_order(found)  # noqa: PLR2004 - two are the first that have an order
 
 
 def _insert(root: _Node[T], policy: T) -> None:

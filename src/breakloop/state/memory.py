@@ -25,6 +25,9 @@ from breakloop.state.table import Table
 # A sliding count keeps the times of at most so many hits beyond its limit: a throttle's delay grows up to 30 s,
 # which is 300 hits of 100 ms.
 _HITS_KEPT = 301
+
+# Almost every count is small and trips nothing: its result need not be made anew.
+_SMALL_COUNTS = tuple(Repeated(count) for count in range(64))
 # So little short of enough is rounding: whoever waits as long as he is told has to pass.
 _DUST = 1e-9
 
@@ -105,11 +108,11 @@ class MemoryStore:
         return left if left >= 0.0 or left < -_DUST else 0.0
 
     def _charge(self, charges: list[tuple[Bucket, float]], denied: dict[int, int], now: float) -> None:
-        put = self._buckets.put
+        buckets = self._buckets
         for op, left in charges:
             if op.group not in denied:
                 spec = op.spec
-                put(op.key, (now + (spec.burst - left) / spec.rate, left, now), now)
+                buckets.put(op.key, (now + (spec.burst - left) / spec.rate, left, now), now)
 
     # -- repeats: counts (expires, count or times), cooldowns (expires, until, hits, cooldown_s, detected) ----------
 
@@ -125,7 +128,7 @@ class MemoryStore:
                 self._cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
         count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
         if count <= op.limit:
-            return Repeated(count)
+            return _SMALL_COUNTS[count] if count < len(_SMALL_COUNTS) else Repeated(count)
         if spec.cooldown_s:
             return self._cool_down(op, count, cooled, now)
         return Repeated(count, True, count == op.limit + 1, spec.window_s, spec.window_s)
