@@ -21,8 +21,9 @@ from breakloop.model.reason import ALLOWED_NO_POLICY, REASONS
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle, Policy, fits
 from breakloop.policy.kill_switch import KillSwitch
+from breakloop.policy.senders import Sender
 from breakloop.state.keys import part
-from breakloop.state.ops import ENFORCED, Op
+from breakloop.state.ops import ENFORCED, Bucket, Op
 from breakloop.state.store import Store
 
 
@@ -40,7 +41,8 @@ class Plan:
 class Tally:
     """Counts since start, for `/readyz`, logs and (later) metrics."""
 
-    decisions: dict[tuple[str, str], int] = field(default_factory=dict)  # (action, reason) -> how many
+    allowed: dict[str, int] = field(default_factory=dict)  # reason -> how many
+    denied: dict[str, int] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)  # descriptor -> rules skipped for lack of it
     store_errors: int = 0
     shadowed: int = 0
@@ -78,19 +80,18 @@ class Engine:
 
     def decide(self, call: Call) -> Verdict:
         """Judge one call and change state accordingly."""
-        verdict = self._decide(call)
-        counts = self.tally.decisions
-        key = ("allow" if verdict.allowed else "deny", verdict.reason)
-        counts[key] = counts.get(key, 0) + 1
+        plan = self.plan(call)
+        if isinstance(plan, Verdict):
+            verdict = plan
+        else:
+            verdict = self._commit(call, plan) if plan.ops else Verdict()
+            if verdict.allowed and not plan.policies:
+                verdict.reason = ALLOWED_NO_POLICY
+        counts = self.tally.allowed if verdict.allowed else self.tally.denied
+        counts[verdict.reason] = counts.get(verdict.reason, 0) + 1
         return verdict
 
-    def _decide(self, call: Call) -> Verdict:
-        plan = self.plan(call)
-        if type(plan) is Verdict:
-            return plan
-        assert type(plan) is Plan  # noqa: S101 - for the type checker; the line above took the other case
-        if not plan.ops:
-            return Verdict() if plan.policies else Verdict(reason=ALLOWED_NO_POLICY)
+    def _commit(self, call: Call, plan: Plan) -> Verdict:
         try:
             done = self._store.commit(plan.ops, plan.now)
         except StateError as error:
@@ -98,8 +99,6 @@ class Engine:
         verdict = self._judge.verdict(call, plan.ops, done, plan.now)
         if verdict.shadow:
             self.tally.shadowed += 1
-        if verdict.allowed and not plan.policies:
-            verdict.reason = ALLOWED_NO_POLICY
         return verdict
 
     def plan(self, call: Call) -> Plan | Verdict:
@@ -108,6 +107,7 @@ class Engine:
         if bundle is None:
             return no_bundle()
         now = self._clock.now()
+        call.sender = bundle.senders.find(call, now)
         if bundle.kill_override_until <= now:
             switch = bundle.kill_switches.find(call, now)
             if switch is not None:
@@ -127,8 +127,8 @@ class Engine:
                 if count is not None:
                     ops.append(count)
             self._plan_rules(policy, call, project, group, ops)
-        if not loops_decided:
-            # The built-in protection is a policy of its own, after all others; global shadow binds it too.
+        if call.body and not loops_decided:
+            # The protection of LLM calls is a policy of its own, after all others; global shadow binds it too.
             group = -1 if all_shadow else ENFORCED
             for detector in bundle.project_loops.get(project_id, bundle.default_loops):
                 count = detector.plan(call, project, group, now)
@@ -137,17 +137,26 @@ class Engine:
         return Plan(bundle, policies, ops, now)
 
     def _plan_rules(self, policy: Policy, call: Call, project: str, group: int, ops: list[Op]) -> None:
-        matched = False
-        for rule in policy.rules:
-            if rule.applies(call):
-                matched = True
-                op = rule.plan(call, project, group, self._missing)
-                if op is not None:
-                    ops.append(op)
-        if not matched and policy.fallback is not None and not any(fits(match, call) for match in policy.unenforced):
-            op = policy.fallback.plan(call, project, group, self._missing)
-            if op is not None:
-                ops.append(op)
+        """Add what the rules of a policy charge: as remembered, where it depends on nothing but the sender."""
+        sender: Sender | None = call.sender if policy.steady else None
+        if sender is None:
+            ops += self._charges(policy, call, project, group)[0]
+            return
+        place = 2 * policy.index + (group != ENFORCED)
+        known = sender.charges.get(place)
+        if known is None:
+            known, complete = self._charges(policy, call, project, group)
+            if complete:  # a rule skipped for a missing descriptor is counted each time
+                sender.charges[place] = known
+        ops += known
+
+    def _charges(self, policy: Policy, call: Call, project: str, group: int) -> tuple[tuple[Op, ...], bool]:
+        rules = [rule for rule in policy.rules if rule.applies(call)]
+        if not rules and policy.fallback is not None and not any(fits(match, call) for match in policy.unenforced):
+            rules = [policy.fallback]
+        planned = [rule.plan(call, project, group, self._missing) for rule in rules]
+        charges = tuple(op for op in planned if op is not None)
+        return charges, all(type(op) is Bucket for op in planned)
 
     def _missing(self, policy: str, rule: str, descriptor: str) -> None:
         missing = self.tally.missing

@@ -155,3 +155,23 @@ def test_a_denied_request_charges_nothing(policies: list[Json], traffic: list[As
             kept.append((asked, waited))
             waited = 0.0
     assert [bare(reply) for reply in tell(world(data), kept)] == [bare(reply) for reply in told if reply[0] == 200]
+
+
+class Forgetful:
+    """A memory that remembers nobody."""
+
+    def get(self, _key: object) -> None:
+        return None
+
+    def put(self, _key: object, _value: object) -> None:
+        return
+
+
+@given(policies=ENFORCED, defaults=DEFAULTS, traffic=TRAFFIC)
+def test_remembering_senders_changes_no_answer(policies: list[Json], defaults: Json, traffic: list[Asked]) -> None:
+    """E-7: what is remembered about who sends is what would be worked out again."""
+    data = bundle(*policies, defaults=defaults)
+    forgetful = world(data)
+    assert forgetful.engine.bundle is not None
+    forgetful.engine.bundle.senders._known = Forgetful()  # type: ignore[assignment]
+    assert tell(world(data), traffic) == tell(forgetful, traffic)

@@ -472,7 +472,8 @@ def test_decisions_are_tallied_by_action_and_reason() -> None:
     """E-3: counts for `/readyz`, logs and metrics."""
     here = world(bundle(policy("p", bucket(rate=1, burst=2))))
     here.decide(call(), 5)
-    assert here.engine.tally.decisions == {("allow", "all_rules_passed"): 2, ("deny", "token_bucket_exceeded"): 3}
+    assert here.engine.tally.allowed == {"all_rules_passed": 2}
+    assert here.engine.tally.denied == {"token_bucket_exceeded": 3}
 
 
 def test_a_denial_needs_a_reason_of_the_closed_list() -> None:
@@ -482,3 +483,11 @@ def test_a_denial_needs_a_reason_of_the_closed_list() -> None:
     made = denial("kill_switch", 429, "why")
     assert type(made) is Verdict
     assert made.reason in REASONS
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer ", "bearer   "])
+def test_callers_who_differ_only_by_key_in_the_query(authorization: str) -> None:
+    """LD-6, C-7: an Authorization field with nothing in it does not make one caller of two API keys."""
+    here = world(bundle(policy("p", bucket(rate=1, burst=1, keys=["caller:key"]), loop=exact(2))))
+    for number in range(3):
+        assert here.decide(call(headers={"authorization": authorization}, query=f"key=sk-{number}")).allowed

@@ -420,6 +420,8 @@ def test_an_action_that_does_not_block_has_no_cooldown() -> None:
     here = tailed(action="throttle")
     here.decide(chat(), 5)
     assert [here.decide(chat()).delay_ms for _ in range(3)] == [600, 700, 800]
+    here.clock.advance(31)  # longer than the cooldown that a block would have had
+    assert here.decide(chat()).delay_ms == 900
 
 
 def test_deny_status_is_the_policys() -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -46,6 +47,16 @@ policies:
 
 def settings(tmp_path: Path, **values: object) -> Settings:
     return Settings.model_validate({"data_dir": str(tmp_path / "data"), "port": 0, **values})
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """Running as a process of its own tunes the interpreter; the next test gets it back untuned."""
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    yield
+    sys.setswitchinterval(interval)
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -299,11 +310,14 @@ def test_serve_runs_on_uvloop_and_logs(tmp_path: Path) -> None:
 def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S-6: a second signal does not wait for what never ends, and the exit code says so."""
 
-    async def never(_server: Server, _grace_s: float) -> int:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.Event().wait()
-        return 0
+    stop = Server.stop
 
-    monkeypatch.setattr(Server, "stop", never)
+    async def patient(server: Server, grace_s: float) -> int:
+        if grace_s:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        return await stop(server, grace_s)
+
+    monkeypatch.setattr(Server, "stop", patient)
     code = serve(settings(tmp_path), lambda runtime: runtime._on_signal(), Logging(io.StringIO()))
     assert code == 1

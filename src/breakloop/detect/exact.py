@@ -8,30 +8,25 @@ from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.model.call import Call
 
 Text = Callable[[Call], str]
-MaybeText = Callable[[Call], str | None]
 
 
 class ExactFingerprint:
     """Reads what identifies a call whole. Equal JSON bodies are equal whatever their key order or white space."""
 
-    __slots__ = ("_agent", "_body", "_caller", "_descriptors", "_fingerprinter", "_query")
+    __slots__ = ("_body", "_fingerprinter", "_identity", "_query")
 
     def __init__(
         self,
         fingerprinter: Fingerprinter,
         *,
-        caller: Text,
-        agent: Text,
+        identity: Text,
         query: Text,
         body: Callable[[bytes], bytes],
-        descriptors: tuple[MaybeText, ...],
     ) -> None:
         self._fingerprinter = fingerprinter
-        self._caller = caller
-        self._agent = agent
+        self._identity = identity  # caller, agent and the policy's descriptors in one text
         self._query = query
         self._body = body
-        self._descriptors = descriptors
 
     def __call__(self, call: Call) -> str | None:
         """Return the fingerprint, or None when the request has a body that was not shown to us.
@@ -40,12 +35,5 @@ class ExactFingerprint:
         """
         if call.body_unseen:
             return None
-        parts = [
-            call.method,
-            call.path,
-            self._query(call) if call.query else "",
-            self._caller(call),
-            self._agent(call),
-        ]
-        parts += [descriptor(call) or "" for descriptor in self._descriptors]
+        parts = [self._identity(call), call.method, call.path, self._query(call) if call.query else ""]
         return self._fingerprinter.digest(parts, self._body(call.body) if call.body else b"")

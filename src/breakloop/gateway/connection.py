@@ -71,6 +71,10 @@ class Connection(asyncio.Protocol):
         self._peer = peer[0] if isinstance(peer, tuple) else ""
 
     def data_received(self, data: bytes) -> None:
+        """Hand over what came; it is used when everything of this turn has been read."""
+        self._hub.received(self, data)
+
+    def take(self, data: bytes) -> None:
         """Use what came. One whole request alone in one segment, the usual case, takes the short way."""
         if self.phase is _IDLE:
             end = data.find(b"\r\n\r\n") + 4
@@ -90,6 +94,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A half-closed connection counts as closed: nobody waits for a throttled reply any more (E-6)."""
+        self._hub.answer()  # what came before the end is a request like any other
         self._leave()
         return False
 
@@ -215,14 +220,17 @@ class Connection(asyncio.Protocol):
         hub = self._hub
         self._stamp = hub.tick
         connection = CLOSE if hub.draining else request.connection
-        transport = self._transport
-        if not transport.is_closing():  # uvloop raises on a write after close
-            transport.write(render(self._lines, reply, connection, request.method))
+        data = render(self._lines, reply, connection, request.method)
+        if hub.answering:
+            hub.post(self._transport, data)
+        else:
+            self._write(data)
         if connection is CLOSE:
             self._close()
 
     def _write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
+        self._hub.send()
+        if not self._transport.is_closing():  # uvloop raises on a write after close
             self._transport.write(data)
 
     def _refuse(self, error: RequestError) -> None:
@@ -249,6 +257,7 @@ class Connection(asyncio.Protocol):
         self.phase = _CLOSED
 
     def _close(self) -> None:
+        self._hub.send()
         self._incoming.clear()
         self.phase = _CLOSED
         self._stamp = self._hub.tick

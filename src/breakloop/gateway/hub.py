@@ -30,6 +30,10 @@ class Phase(IntEnum):
 class Member(Protocol):
     """What a server needs of a connection."""
 
+    def take(self, data: bytes) -> None:
+        """Use what was received."""
+        ...
+
     def expire(self) -> None:
         """End what takes too long; called once a second."""
         ...
@@ -48,7 +52,15 @@ class Member(Protocol):
 
 
 class Hub:
-    """Shared by the connections of one server. Counters are plain integers and only ever grow."""
+    """Shared by the connections of one server. Counters are plain integers and only ever grow.
+
+    What arrives in one turn of the event loop is first all read, then all decided, then all answered. Answering each
+    at once costs up to half as much again: a write that wakes a client on another core is the dearest step of all, and
+    in a burst only the first does.
+    """
+
+    burst = 64  # so many answers at the most wait for each other
+    large = 16 * 1024  # a longer piece is used at once, so that what is kept for a turn stays small
 
     def __init__(self, handler: Handler, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.handler = handler
@@ -57,6 +69,9 @@ class Hub:
         self.heads = HeadParser(limits)
         self.lines = StatusLines()
         self.live: set[Member] = set()
+        self._inbox: list[tuple[Member, bytes]] = []
+        self._outbox: list[tuple[asyncio.Transport, bytes]] = []
+        self.answering = False  # in a burst: replies go through `post`
         self.tick = 0  # seconds, counted by the sweep
         self.draining = False
         self.connections = 0  # taken since the start
@@ -66,6 +81,42 @@ class Hub:
         self.handler_errors = 0
         self.timeouts = 0
         self.abandoned = 0  # clients that left while their reply was pending
+
+    def received(self, connection: Member, data: bytes) -> None:
+        """Keep what came until everything of this turn has been read."""
+        inbox = self._inbox
+        inbox.append((connection, data))
+        if len(data) > self.large:
+            self.answer()
+        elif len(inbox) == 1:
+            self.loop.call_soon(self.answer)
+
+    def answer(self) -> None:
+        """Decide on all that was received, and send the answers."""
+        inbox, self._inbox = self._inbox, []
+        self.answering = True
+        for connection, data in inbox:
+            try:
+                connection.take(data)
+            except Exception as error:  # noqa: BLE001 - the outermost edge: the others must get their answers
+                self.handler_failed(error)
+                connection.abort()
+            if len(self._outbox) >= self.burst:
+                self.send()
+        self.answering = False
+        self.send()
+
+    def post(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Send this with the others of the burst."""
+        self._outbox.append((transport, data))
+
+    def send(self) -> None:
+        """Write what is posted. Whoever writes or closes by himself calls this first, so that nothing overtakes."""
+        if self._outbox:
+            outbox, self._outbox = self._outbox, []
+            for transport, data in outbox:
+                if not transport.is_closing():  # uvloop raises on a write after close
+                    transport.write(data)
 
     def gone(self, connection: Member) -> None:
         """Forget a closed connection."""

@@ -9,31 +9,36 @@ from collections.abc import Mapping
 from breakloop.errors import RequestError
 from breakloop.gateway.head import Request
 from breakloop.model.call import Call
-from breakloop.policy.paths import normalise, normalise_host, split_target, strip_agent
+from breakloop.policy.paths import normalise, normalise_host, strip_agent
 
 ENVOY = b"/v1/decision/envoy"
+_URI, _METHOD, _HOST = "x-original-uri", "x-original-method", "x-original-host"
+_LENGTH = "x-original-content-length"
 
 
 def original_call(request: Request, request_id: str) -> Call:
     """Return the call behind a request to `/v1/decision`."""
     headers = request.headers
-    target = _agreed(headers, "x-original-uri", "x-forwarded-uri") or request.target
-    method = _agreed(headers, "x-original-method", "x-forwarded-method")
-    host = _agreed(headers, "x-original-host", "x-forwarded-host") or headers.get("host", b"")
-    return _call(request, request_id, target, method, host)
+    target, method, host = headers.get(_URI), headers.get(_METHOD), headers.get(_HOST)
+    unseen = target is not None and _LENGTH in headers and _hides_body(request)
+    if "x-forwarded-uri" in headers or "x-forwarded-method" in headers or "x-forwarded-host" in headers:
+        target = _agreed(headers, _URI, "x-forwarded-uri")
+        method = _agreed(headers, _METHOD, "x-forwarded-method")
+        host = _agreed(headers, _HOST, "x-forwarded-host")
+    return _call(request, request_id, target, method, host, unseen)
 
 
 def nginx_call(request: Request, request_id: str) -> Call:
     """Return the call behind a request to `/v1/decision/nginx`: only what nginx itself sets is read."""
     headers = request.headers
-    target = headers.get("x-original-uri") or request.target
-    host = headers.get("x-original-host") or headers.get("host", b"")
-    return _call(request, request_id, target, headers.get("x-original-method"), host)
+    unseen = _LENGTH in headers and _hides_body(request)
+    return _call(request, request_id, headers.get(_URI), headers.get(_METHOD), headers.get(_HOST), unseen)
 
 
 def envoy_call(request: Request, request_id: str) -> Call:
     """Return the call behind a request to `/v1/decision/envoy/...`: method, path and host are its own."""
-    return _call(request, request_id, request.target[len(ENVOY) :], None, request.headers.get("host", b""))
+    unseen = request.headers.get("x-envoy-auth-partial-body") == b"true"  # cut off: not the body that counts
+    return _call(request, request_id, request.target[len(ENVOY) :], None, None, unseen)
 
 
 def _agreed(headers: Mapping[str, bytes], original: str, forwarded: str) -> bytes | None:
@@ -44,25 +49,32 @@ def _agreed(headers: Mapping[str, bytes], original: str, forwarded: str) -> byte
     return first or second
 
 
-def _call(request: Request, request_id: str, target: bytes, method: bytes | None, host: bytes) -> Call:
+def _hides_body(request: Request) -> bool:
+    """The gateway says that there is a body, and did not send it. Believed only beside the URI that it sets."""
+    return not request.body and request.headers[_LENGTH] not in {b"0", b""}
+
+
+def _call(
+    request: Request, request_id: str, target: bytes | None, method: bytes | None, host: bytes | None, unseen: bool
+) -> Call:
+    if not target:
+        target = request.target
     if not target.startswith(b"/"):
         target = _without_authority(target)
-    path, query = split_target(target)
-    headers = request.headers
+    path, _, query = target.partition(b"?")
     plain = normalise(path)
     agent = ""
     if plain.startswith("/agents/"):
         agent, plain = strip_agent(plain)
-    hidden = headers.get("x-original-content-length", b"0")
     return Call(
         method.decode("latin-1") if method else request.method,
         plain,
-        host=normalise_host(host),
+        host=normalise_host(host or request.headers.get("host", b"")),
         query=query.decode("latin-1"),
-        headers=headers,
+        headers=request.headers,
         peer=request.peer,
         body=request.body,
-        body_unseen=hidden not in {b"0", b""} and not request.body,
+        body_unseen=unseen,
         request_id=request_id,
         path_agent=agent,
         repeated=request.repeated,

@@ -83,6 +83,7 @@ class Server(Hub):
 
     async def stop(self, grace_s: float = 10.0) -> int:
         """Stop accepting, let running requests finish for up to `grace_s`, close; returns how many were cut off."""
+        self.answer()
         self.draining = True
         for listener in self._listeners:
             listener.close()

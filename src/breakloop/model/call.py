@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class ToolCall(NamedTuple):
@@ -35,32 +35,21 @@ class Chat(NamedTuple):
 
 
 class Call:
-    """One request. Made by a door; the underscored-by-convention cache slots at the end belong to their readers.
+    """One request. Made by a door; what follows from it is worked out on demand and kept in the fields at the end.
 
-    A plain slotted class and not a frozen dataclass, because one is made per request (a frozen one costs 3 us).
+    A plain class whose later fields have class-level defaults, because one is made per request: a frozen dataclass
+    costs 3 us, and setting each of them in `__init__` a third more than this.
     """
 
-    __slots__ = (
-        "agent_cache",
-        "body",
-        "body_unseen",
-        "caller_cache",
-        "chat_cache",
-        "claims_cache",
-        "headers",
-        "host",
-        "ip_cache",
-        "method",
-        "path",
-        "path_agent",
-        "peer",
-        "query",
-        "query_cache",
-        "repeated",
-        "request_id",
-        "upstream",
-        "verified",
-    )
+    # Kept by their readers. None: not looked at yet.
+    chat_cache: Chat | bool | None = None  # False: looked, and it is not an LLM request
+    claims_cache: Mapping[str, object] | None = None
+    caller_cache: str | None = None
+    agent_cache: str | None = None
+    ip_cache: str | None = None
+    query_cache: dict[str, list[str]] | None = None
+    sender: Any = None  # policy.senders.Sender, when the engine knows this one
+    verified = False  # claims_cache came from a token whose signature was checked
 
     def __init__(
         self,
@@ -90,14 +79,6 @@ class Call:
         self.request_id = request_id
         self.path_agent = path_agent  # from /agents/{agent}/...
         self.upstream = upstream
-        # Caches, filled on first use: None means "not looked at yet".
-        self.chat_cache: Chat | bool | None = None  # False: looked, and it is not an LLM request
-        self.claims_cache: Mapping[str, object] | None = None
-        self.caller_cache: str | None = None
-        self.agent_cache: str | None = None
-        self.ip_cache: str | None = None
-        self.query_cache: dict[str, list[str]] | None = None
-        self.verified = False  # claims_cache came from a token whose signature was checked
 
     def header(self, name: str) -> str | None:
         """Return the first value of a header field by its canonical name (lower case, `-`), or None."""

@@ -20,6 +20,7 @@ from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.kill_switch import KillSwitch, KillSwitches
 from breakloop.policy.query import query_for_fingerprint
 from breakloop.policy.routes import Routes, Selector
+from breakloop.policy.senders import Sender, Senders, steady
 from breakloop.state.ops import RepeatSpec
 from breakloop.wire.json_body import canonical
 
@@ -55,6 +56,7 @@ def compile_bundle(
         digest=digest,
         policies=policies,
         routes=Routes(policies),
+        senders=Senders(descriptors, maker.used),
         kill_switches=KillSwitches(_switches(bundle.kill_switches), descriptors.getter),
         shadow_until=_override_until(bundle.global_shadow),
         kill_override_until=_override_until(bundle.kill_switch_override),
@@ -70,6 +72,8 @@ class _Maker:
     def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
+        self._identities = 0
+        self.used: set[str] = set()  # every descriptor that a policy names
 
     def _who(self, messages: int) -> Identity:
         """Who sends, and which tools these last messages call; more of them may have been read for another policy."""
@@ -84,6 +88,8 @@ class _Maker:
     def policy(self, index: int, policy: schema.Policy) -> Policy:
         spec = policy.spec
         names = _names_used(spec)
+        sources = _sources_used(spec)
+        self.used.update(names, sources)
         # `policy.notes` tells the author about rules that this version does not enforce.
         enforced = [rule for rule in spec.rules if isinstance(rule, schema.TokenBucketRule)]
         fallback = None
@@ -102,6 +108,7 @@ class _Maker:
             status=spec.deny_status,
             denies_on_store_error=spec.on_store_error == "deny",
             descriptors=tuple((name, self._shown(name)) for name in names),
+            steady=self._descriptors.project_is_steady and all(steady(name) for name in (*names, *sources)),
         )
 
     def default_loops(self, defaults: schema.Defaults, guard: LoopGuard) -> tuple[LoopDetector, ...]:
@@ -194,13 +201,32 @@ class _Maker:
 
     def _exact(self, names: tuple[str, ...]) -> Callable[[Call], str | None]:
         return ExactFingerprint(
-            self._fingerprinter,
-            caller=self._descriptors.caller,
-            agent=self._descriptors.agent,
-            query=query_for_fingerprint,
-            body=canonical,
-            descriptors=tuple(self._descriptors.getter(name) for name in names),
+            self._fingerprinter, identity=self._identity(names), query=query_for_fingerprint, body=canonical
         )
+
+    def _identity(self, names: tuple[str, ...]) -> Callable[[Call], str]:
+        """The sender's part of a fingerprint: caller, agent and descriptors, remembered where it never changes."""
+        getters = tuple(self._descriptors.getter(name) for name in names)
+        caller, agent, digest = self._descriptors.caller, self._descriptors.agent, self._fingerprinter.digest
+
+        def read(call: Call) -> str:
+            return digest([caller(call), agent(call), *[get(call) or "" for get in getters]])
+
+        if not all(steady(name) for name in names):
+            return read
+        self._identities += 1
+        number = self._identities
+
+        def remembered(call: Call) -> str:
+            sender: Sender | None = call.sender
+            if sender is None:
+                return read(call)
+            known = sender.identities.get(number)
+            if known is None:
+                known = sender.identities[number] = read(call)
+            return known
+
+        return remembered
 
     def _exact_of_llm_calls(self) -> Callable[[Call], str | None]:
         fingerprint, chat = self._exact(()), self._descriptors.chat
@@ -258,6 +284,13 @@ def _names_used(spec: schema.Spec) -> tuple[str, ...]:
     if spec.fallback_limit is not None:
         rules.append(spec.fallback_limit)
     return tuple(sorted({name for rule in rules for name in (*rule.limit_keys, *rule.match)}))
+
+
+def _sources_used(spec: schema.Spec) -> tuple[str, ...]:
+    """Where rules read their costs from."""
+    configs = [rule.config for rule in (*spec.rules, spec.fallback_limit) if rule is not None]
+    sources = [config.cost_source for config in configs if isinstance(config, schema.TokenBucketConfig)]
+    return tuple(source for source in sources if source != "fixed")
 
 
 def _selector(selector: schema.Selector) -> Selector:

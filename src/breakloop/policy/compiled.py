@@ -11,6 +11,7 @@ from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.policy.kill_switch import KillSwitches
 from breakloop.policy.routes import Routes, Selector
+from breakloop.policy.senders import Senders
 from breakloop.state.keys import joined, part
 from breakloop.state.ops import Op, Refuse
 
@@ -101,6 +102,7 @@ class Policy:
     status: int
     denies_on_store_error: bool
     descriptors: tuple[tuple[str, Getter], ...]  # all it names, for debug headers and `explain`
+    steady: bool  # what its rules do depends on nothing but the sender (`policy.senders`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class CompiledBundle:
     digest: str
     policies: tuple[Policy, ...]
     routes: Routes[Policy]
+    senders: Senders
     kill_switches: KillSwitches
     shadow_until: float  # `global_shadow` is active before this time
     kill_override_until: float

@@ -58,6 +58,7 @@ class Descriptors:
         "_project",
         "_project_getter",
         "_user_agents",
+        "project_is_steady",
         "tail_messages",
         "tokens",
     )
@@ -73,6 +74,7 @@ class Descriptors:
         self._fixed = self._fixed_getters()
         self._project = settings.project
         self._project_getter = self._project_source(settings.project_descriptor)
+        self.project_is_steady = not settings.project_descriptor  # the same for everybody
 
     def getter(self, name: str) -> Getter:
         """Return the function that reads descriptor `name` from a call; ValueError for a name that is none."""

@@ -105,6 +105,22 @@ class Tokens:
             return entry[0]
         return entry[0] if entry[1] <= self._clock.now() < entry[2] else NO_CLAIMS
 
+    @property
+    def key_set(self) -> object:
+        """What tokens are checked against now; another object after the keys have changed."""
+        return self._set
+
+    def holds(self, authorization: bytes | None) -> tuple[object, float, float]:
+        """Return the key set, and from when until when the claims of an Authorization value are what they are."""
+        key_set = self._set
+        if not self.verifies or authorization is None:
+            return key_set, *_ALWAYS
+        _, begins, ends = key_set.judged.get(authorization) or self._judge(authorization, key_set)
+        now = self._clock.now()
+        if now < begins:
+            return key_set, -math.inf, begins  # not yet valid: without claims until then
+        return (key_set, begins, ends) if now < ends else (key_set, ends, math.inf)
+
     def refresh(self) -> str:
         """Read `jwks_file` and `jwks_url` again, in whatever thread calls; returns why old keys were kept, else ""."""
         self.wants_refresh = False

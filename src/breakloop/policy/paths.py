@@ -6,6 +6,7 @@ Routing by that form is `policy.routes`; the door forwards the original bytes (S
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import unquote
 
 from breakloop.errors import RequestError
@@ -18,6 +19,7 @@ _REFUSED = frozenset(b"/\\\0")
 _AGENTS = "/agents/"
 
 
+@lru_cache(maxsize=2048)  # the same few paths come again and again
 def normalise(path: str | bytes) -> str:
     """Return the path in normal form, or raise `RequestError` (400) for one that upstreams may read in two ways.
 
@@ -45,6 +47,7 @@ def strip_agent(path: str) -> tuple[str, str]:
     return unquote(agent), slash + rest or "/"
 
 
+@lru_cache(maxsize=1024)
 def normalise_host(host: str | bytes) -> str:
     """Lower case, port and trailing dot dropped; an IPv6 literal keeps its brackets."""
     text = (host.decode("latin-1") if isinstance(host, bytes) else host).strip().lower()

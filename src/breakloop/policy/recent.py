@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-K = TypeVar("K", str, bytes)
+K = TypeVar("K", bound=str | bytes | tuple[object, ...])
 V = TypeVar("V")
 
 

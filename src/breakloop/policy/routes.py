@@ -6,7 +6,7 @@ The cost depends on the depth of the path and on how many policies match, never 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 
@@ -37,11 +37,13 @@ class Routed(Protocol):
 T = TypeVar("T", bound=Routed)
 
 
-@dataclass(slots=True)
 class _Node(Generic[T]):
-    children: dict[str, _Node[T]] = field(default_factory=dict)
-    below: list[T] = field(default_factory=list)  # prefixes that end here: they match what goes on
-    here: list[T] = field(default_factory=list)  # exact paths, and prefixes without a final slash
+    __slots__ = ("below", "children", "here")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[T]] = {}
+        self.below: list[T] = []  # prefixes that end here: they match what goes on
+        self.here: list[T] = []  # exact paths, and prefixes without a final slash
 
     def at(self, segments: Sequence[str]) -> _Node[T]:
         node = self
@@ -76,7 +78,7 @@ class Routes(Generic[T]):
                 _collect(root, segments, found)
         if found and self._methods_matter:
             found = [p for p in found if not p.selector.methods or method in p.selector.methods]
-        return found if len(found) < 2 else _in_order(found)  # noqa: PLR2004 - two are the first that have an order
+        return found if len(found) < 2 else _in_order(found)
 
 
 def _insert(root: _Node[T], policy: T) -> None:

@@ -6,27 +6,20 @@ from collections.abc import Callable
 
 from breakloop.detect.exact import ExactFingerprint
 from breakloop.detect.fingerprint import Fingerprinter
-from breakloop.model.call import Call
 from tests.builders import call
 
 
-def named(name: str) -> Callable[[Call], str | None]:
-    return lambda call: call.header(name)
-
-
-def made(*descriptors: str, body: Callable[[bytes], bytes] = bytes) -> ExactFingerprint:
+def made(body: Callable[[bytes], bytes] = bytes) -> ExactFingerprint:
     return ExactFingerprint(
         Fingerprinter(b"s"),
-        caller=lambda call: call.header("caller") or "",
-        agent=lambda call: call.header("agent") or "",
+        identity=lambda call: call.header("who") or "",
         query=lambda call: "&".join(sorted(call.query.split("&"))),
         body=body,
-        descriptors=tuple(named(name) for name in descriptors),
     )
 
 
 def test_what_tells_requests_apart() -> None:
-    """LD-1: method, path, query, body, caller, agent."""
+    """LD-1: method, path, query, body, and who sends."""
     read = made()
     calls = [
         call(),
@@ -34,8 +27,7 @@ def test_what_tells_requests_apart() -> None:
         call("/y"),
         call(query="a=1"),
         call(body=b"x"),
-        call(headers={"caller": "c"}),
-        call(headers={"agent": "c"}),
+        call(headers={"who": "c"}),
     ]
     assert len({read(one) for one in calls}) == len(calls)
 
@@ -45,14 +37,6 @@ def test_what_does_not() -> None:
     read = made()
     assert read(call(query="a=1&b=2")) == read(call(query="b=2&a=1"))
     assert read(call(headers={"x": "y"}, host="h", request_id="1")) == read(call())
-
-
-def test_descriptors_in_their_order() -> None:
-    """LD-1: a missing one is as an empty one; values do not move from one to the other."""
-    read = made("a", "b")
-    assert read(call(headers={"a": "1"})) != read(call(headers={"b": "1"}))
-    assert read(call(headers={"a": "1", "b": ""})) == read(call(headers={"a": "1"}))
-    assert read(call()) != made()(call())
 
 
 def test_bodies_are_compared_in_one_spelling() -> None:

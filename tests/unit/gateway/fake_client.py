@@ -125,6 +125,7 @@ class Client:
         for piece in pieces:
             if not self.transport.closed:
                 self.connection.data_received(piece)
+                self.server.answer()
         while self.phase() is Phase.QUEUED:
             self.loop.turn()
         return self.transport.sent

@@ -147,7 +147,7 @@ def test_100_continue_is_sent_only_when_the_body_will_be_read() -> None:
 def test_pipelined_requests_are_answered_in_order_and_take_turns() -> None:
     """Y-2: at most 16 of one connection before others get their turn; the rest waits as bytes."""
     with Client() as client:
-        client.connection.data_received(b"".join(get(f"/{n}") for n in range(50)))
+        client.connection.take(b"".join(get(f"/{n}") for n in range(50)))
         assert client.phase() is Phase.QUEUED
         assert len(client.seen) == 16
         client.loop.turn()
@@ -160,7 +160,7 @@ def test_pipelined_requests_are_answered_in_order_and_take_turns() -> None:
 def test_many_pipelined_requests_stop_reading() -> None:
     """Y-2: one read can hold thousands of requests; reading pauses until they are worked off."""
     with Client() as client:
-        client.connection.data_received(get() * 6000)
+        client.connection.take(get() * 6000)
         assert not client.reading()
         client.send()
         assert client.reading()
@@ -296,8 +296,8 @@ def test_nothing_is_written_after_close() -> None:
         assert client.sent() == b""
     with Client() as client:
         client.transport.close()
-        client.connection.data_received(get())
-        client.connection.data_received(b"\x00")
+        client.connection.take(get())
+        client.connection.take(b"\x00")
         assert client.sent() == b""
 
 
@@ -372,13 +372,13 @@ def test_more_connections_than_the_cap_are_closed_at_once() -> None:
         second, transport = Connection(client.server), FakeTransport()
         second.connection_made(transport)
         assert transport.aborted
-        second.data_received(get())
+        second.take(get())
         second.connection_lost(None)
         assert (client.server.refused, client.server.connections, len(client.server.live)) == (1, 1, 1)
         client.connection.connection_lost(None)
         third, transport = Connection(client.server), FakeTransport(peer="")
         third.connection_made(transport)
-        third.data_received(get())
+        third.take(get())
         assert transport.sent.startswith(b"HTTP/1.1 200 ")
         assert client.seen[-1].peer == ""
         third.connection_lost(None)

@@ -111,6 +111,17 @@ def test_a_tail_denial_speaks_openai() -> None:
     assert header(reply, "Retry-After") == "30"
 
 
+def test_a_streaming_request_gets_the_same_denial() -> None:
+    """A-3: the same status and body, not a broken stream."""
+    replies = []
+    for stream in (False, True):
+        asked = about(CHAT, "POST", {"authorization": "Bearer sk-one"}, body=chat_body(user("again"), stream=stream))
+        replies.append(world().ask(asked, 6))
+    assert replies[0].status == replies[1].status == 429
+    assert replies[0].body == replies[1].body
+    assert lines(replies[0]) == lines(replies[1])
+
+
 def test_a_limit_denial_in_full() -> None:
     """A-1, A-4: every header line, and the body in the same shape with the reason as its error."""
     here = world(bundle(policy("p", bucket(rate=10, burst=10))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from breakloop.limits.token_bucket import TokenBucket
@@ -132,6 +132,7 @@ def test_limit_state() -> None:
     cost=st.integers(1, 50),
     start=st.integers(0, 3),
 )
+@example(rate=1 / 49, burst=21, cost=3, start=0)
 def test_whoever_waits_as_told_passes(rate: float, burst: int, cost: int, start: int) -> None:
     """A-2: `Retry-After` is the truth: after that many seconds the same request passes."""
     burst = max(burst, int(rate) + 1, cost)
