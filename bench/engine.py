@@ -21,9 +21,11 @@ from bench.report import Options, Report, Target, spread
 from breakloop.clock import SystemClock
 from breakloop.engine import Engine
 from breakloop.model.call import Call
-from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.schema import Bundle
+from breakloop.runtime import GC_THRESHOLD
 from breakloop.state.memory import MemoryStore
 from breakloop.state.ops import Repeat
 
@@ -36,7 +38,6 @@ _TARGETS_US = {BASE: 15.0, CHAT: 60.0}
 _GROWTH_MAX = 1.10
 _FINGERPRINTS = 1_000_000
 _PER_SECOND = 20_000  # decisions of one measurement, for each second asked for
-_GC_THRESHOLD = (50_000, 20, 100)  # what `runtime` sets
 _SECRET = b"bench".ljust(32, b"-")
 
 
@@ -55,7 +56,7 @@ def run(options: Options) -> Report:
     # As the service does once it has started: what is there stays, and cycles are looked for seldom.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLD)
+    gc.set_threshold(*GC_THRESHOLD)
     options.progress("engine: making a million fingerprints")
     full, bytes_each = _full_subject()
     subjects = {

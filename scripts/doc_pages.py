@@ -18,8 +18,8 @@ def reasons() -> str:
     lines = [
         _GENERATED + "# Reasons",
         "",
-        "Every denial carries exactly one of these in `X-Breakloop-Reason`. The list is closed: a reason is never renamed,",
-        "and a version that does not know a feature yet never sends its reason.",
+        "Every denial carries exactly one of these in `X-Breakloop-Reason`. The list is closed: a reason is never",
+        "renamed, and a version that does not know a feature yet never sends its reason.",
         "",
         "| reason | status | from | meaning | what to do | retry helps |",
         "|---|---|---|---|---|---|",
@@ -38,8 +38,8 @@ def reasons() -> str:
 def bundle() -> str:
     """Every field of the bundle."""
     intro = (
-        "# Policy bundle\n\nOne YAML or JSON file, or a directory of them merged in name order. It is applied whole or not at "
-        "all. `breakloop schema` prints this as JSON Schema for editors; `breakloop validate` checks a file.\n\n"
+        "# Policy bundle\n\nOne YAML or JSON file, or a directory of them merged in name order. It is applied whole or "
+        "not at all. `breakloop schema` prints this as JSON Schema for editors; `breakloop validate` checks a file.\n\n"
     )
     return _GENERATED + intro + tables(bundle_json_schema(), "Bundle")
 
@@ -47,8 +47,8 @@ def bundle() -> str:
 def settings() -> str:
     """Every setting."""
     intro = (
-        "# Settings\n\nFlags over environment over `breakloop.yaml` over default. The environment variable of a setting is "
-        "`BREAKLOOP_` and its name in capitals, nested ones joined (`BREAKLOOP_JWT_SECRET`), lists with commas; "
+        "# Settings\n\nFlags over environment over `breakloop.yaml` over default. The environment variable of a setting "
+        "is `BREAKLOOP_` and its name in capitals, nested ones joined (`BREAKLOOP_JWT_SECRET`), lists with commas; "
         "`LOOP_GUARD_WINDOW_SECONDS`, `LOOP_GUARD_MAX_HITS` and `LOOP_GUARD_COOLDOWN_SECONDS` keep their own names. "
         "`breakloop doctor` prints each value and where it came from.\n\n"
     )
@@ -58,7 +58,7 @@ def settings() -> str:
 def commands() -> str:
     """Every command with its help, exactly as the terminal shows it."""
     parts = [_GENERATED + "# Commands", "", "Exit codes: 0 ok, 1 problem found, 2 unreachable, 3 usage.", ""]
-    with click.Context(cli, info_name="breakloop", terminal_width=80) as context:
+    with click.Context(cli, info_name="breakloop", terminal_width=80, **cli.context_settings) as context:
         parts += ["```", context.get_help(), "```", ""]
         for name in cli.list_commands(context):
             command = cli.get_command(context, name)

@@ -18,7 +18,8 @@ from breakloop.gateway.head import Reply, Request
 from breakloop.model.call import Call
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
-from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text

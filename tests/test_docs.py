@@ -82,8 +82,7 @@ def test_the_curl_line_of_the_readme_is_stopped_at_the_sixth(tmp_path: Path) -> 
     try:
         command = found.group(1).replace("localhost:8787", f"127.0.0.1:{served.port}")
         answers = [
-            subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout  # noqa: S607
-            for _ in range(6)
+            subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout for _ in range(6)
         ]
     finally:
         served.process.kill()

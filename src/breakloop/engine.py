@@ -21,10 +21,12 @@ from breakloop.model.reason import ALLOWED_NO_POLICY, REASONS
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle, Policy, fits
 from breakloop.policy.kill_switch import KillSwitch
-from breakloop.policy.senders import Sender
+from breakloop.policy.senders import CHARGES_MAX, Sender
 from breakloop.state.keys import part
 from breakloop.state.ops import ENFORCED, Bucket, Op
 from breakloop.state.store import Store
+
+_REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class Engine:
             if switch is not None:
                 return killed(switch, now)
         all_shadow = bundle.shadow_until > now
-        project_id = self._project(call)
+        project_id = call.project = self._project(call)
         project = part(project_id)
         policies = bundle.routes.match(call.host, call.method, call.path)
         ops: list[Op] = []
@@ -146,8 +148,8 @@ class Engine:
         known = sender.charges.get(place)
         if known is None:
             known, complete = self._charges(policy, call, project, group)
-            if complete:  # a rule skipped for a missing descriptor is counted each time
-                sender.charges[place] = known
+            if complete and len(sender.charges) < CHARGES_MAX:
+                sender.charges[place] = known  # a rule skipped for a missing descriptor is counted each time
         ops += known
 
     def _charges(self, policy: Policy, call: Call, project: str, group: int) -> tuple[tuple[Op, ...], bool]:
@@ -198,7 +200,7 @@ def no_bundle() -> Verdict:
 
 def killed(switch: KillSwitch, now: float) -> Verdict:
     """SPEC K-2: an operator's switch matches."""
-    why = f": {switch.reason}" if switch.reason else ""
+    why = f": {switch.reason[:_REASON_SHOWN]}" if switch.reason else ""
     verdict = denial("kill_switch", 429, f"Stopped by an operator's kill switch{why}")
     verdict.rule = f"kill_switches[{switch.index}]"
     verdict.retry_after_s = switch.retry_after_s(now)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from breakloop.detect.loop import DELAY_MAX_MS, LoopDetector
-from breakloop.model.call import Call
+from breakloop.model.call import Call, Chat
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event, Publish
 from breakloop.model.verdict import Loop, Shadowed, Verdict
 from breakloop.policy.compiled import Rule
@@ -60,8 +60,8 @@ class Judge:
         detector: LoopDetector = op.owner
         loop = detector.found(op, result)
         if result.fresh:
-            data = _loop_data(detector, loop, shadow=op.group != ENFORCED)
-            self._publish(Event(LOOP_DETECTED, now, data, request_id=call.request_id))
+            data = _loop_data(call, detector, loop, shadow=op.group != ENFORCED)
+            self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
         if op.group != ENFORCED or op.spec.denies:
             return
         if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
@@ -81,7 +81,7 @@ class Judge:
         elif type(op) is Bucket and type(result) is float:
             _deny_bucket(op, result, verdict)
             data = {"policy": verdict.policy, "rule": verdict.rule, "reason": verdict.reason}
-            self._publish(Event(LIMIT_EXCEEDED, now, data, request_id=call.request_id))
+            self._publish(Event(LIMIT_EXCEEDED, now, data, call.project, call.request_id))
         else:
             _deny_missing(call, op, verdict)
 
@@ -89,7 +89,7 @@ class Judge:
         for found in verdict.shadow:
             if found.action == "deny":
                 data = {"policy": found.policy, "rule": found.rule, "reason": found.reason}
-                self._publish(Event(SHADOW_WOULD_REJECT, now, data, request_id=call.request_id))
+                self._publish(Event(SHADOW_WOULD_REJECT, now, data, call.project, call.request_id))
 
 
 def _deny_loop(op: Repeat, result: Repeated, verdict: Verdict) -> None:
@@ -141,8 +141,10 @@ def _shadowed(op: Op) -> Shadowed:
     return Shadowed(rule.policy, rule.name, reason, "deny")
 
 
-def _loop_data(detector: LoopDetector, loop: Loop, *, shadow: bool) -> dict[str, object]:
+def _loop_data(call: Call, detector: LoopDetector, loop: Loop, *, shadow: bool) -> dict[str, object]:
+    chat = call.chat_cache
     return {
+        "model": chat.model if isinstance(chat, Chat) else "",
         "fingerprint": loop.fingerprint,
         "hit_count": loop.hit_count,
         "cooldown_seconds": loop.cooldown_s,

@@ -29,7 +29,8 @@ from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.jobs import aside, forever
 from breakloop.gateway.server import ListenError, Server
 from breakloop.observe.log import LogEvents, Logging, log
-from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.jwt import JwtKeys
@@ -43,7 +44,7 @@ BUILTIN: Final = "builtin"
 _KEYS_EVERY_S: Final = 300.0
 _FIRST_KEYS_S: Final = 3.0  # how long a start waits for token keys; they come later if they are slow
 # Requests leave no cycles behind (20,000 of them: none), so collections only cost; small ones pause for about 1 ms.
-_GC_THRESHOLD: Final = (5_000, 10, 1_000)
+GC_THRESHOLD: Final = (5_000, 10, 1_000)
 # A bundle that is read in a thread shares the interpreter; requests get their turn this often meanwhile.
 _SWITCH_S: Final = 0.0005
 
@@ -242,7 +243,7 @@ async def _serve(settings: Settings, ready: Callable[[Runtime], None]) -> int:
         sys.setswitchinterval(_SWITCH_S)
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLD)
+        gc.set_threshold(*GC_THRESHOLD)
         ready(runtime)
 
     return await runtime.run(settled)

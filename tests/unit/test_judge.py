@@ -136,6 +136,7 @@ def test_loop_events_carry_counts_and_hashes() -> None:
     """G-4: fingerprint, count, cooldown, kind, action and whose it was."""
     _, events = judge((repeat("warn"), TRIPPED))
     assert events[0].data == {
+        "model": "",
         "fingerprint": "f" * 32,
         "hit_count": 3,
         "cooldown_seconds": 60,

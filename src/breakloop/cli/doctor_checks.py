@@ -12,7 +12,8 @@ from typing import Literal
 
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, SettingsError
-from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.compiled import CompiledBundle, Policy
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.last_good import LastGood

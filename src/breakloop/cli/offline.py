@@ -12,7 +12,8 @@ from breakloop.gateway.answers import Answers
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.original import ENVOY
-from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.replay.case_schema import CaseRequest

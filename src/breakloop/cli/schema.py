@@ -6,8 +6,7 @@ import click
 
 from breakloop.cli.offline import loop_guard
 from breakloop.cli.output import config_option, json_option, print_json, settings_of
-from breakloop.policy.compile import LoopGuard
-from breakloop.policy.schema import TailLoop
+from breakloop.policy.compile_loops import LoopGuard, builtin_blocks
 from breakloop.policy.schema_json import bundle_json_schema
 from breakloop.settings import Loaded, settings_json_schema
 
@@ -44,15 +43,10 @@ def command(*, of_settings: bool, builtin: bool, config: str, as_json: bool) -> 
 
 def builtin_block(guard: LoopGuard) -> str | dict[str, object]:
     """Return the block that judges LLM calls which no policy's own loop detection covers, as a bundle would say it."""
-    if guard.max_hits == 0:
+    blocks = builtin_blocks(guard)
+    if not blocks:
         return "off"
-    block = TailLoop(
-        similarity="tail",
-        window_seconds=guard.window_seconds,
-        max_hits=guard.max_hits,
-        cooldown_seconds=guard.cooldown_seconds,
-        cooldown_max_seconds=max(TailLoop.model_fields["cooldown_max_seconds"].default, guard.cooldown_seconds),
-    )
+    (block,) = blocks
     return {**{name: getattr(block, name) for name in _SHOWN}, "action": block.action_for("block")}
 
 

@@ -29,6 +29,7 @@ class LoopTerms:
     status: int
     expects: frozenset[str]  # callers whose `X-Breakloop-Expect-Repeats` is believed
     allow: AllowList | None
+    place: str = ""  # in keys, in front of the policy: `|` for the default blocks, which no policy's name can be
 
 
 class LoopDetector:
@@ -48,7 +49,7 @@ class LoopDetector:
         self._fingerprint = fingerprint
         self._who = who
         family = "ld" if terms.kind == "exact" else "cnt"
-        self._key = (f"{family}:", f":{part(terms.policy)}:{terms.index}:")
+        self._key = (f"{family}:", f":{terms.place}{part(terms.policy)}:{terms.index}:")
 
     def plan(self, call: Call, project: str, group: int, now: float) -> Repeat | None:
         """Return the count to make, or None when this detector has nothing to say about the call."""

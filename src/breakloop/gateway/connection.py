@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
-from time import perf_counter
 from typing import cast
 
 from breakloop.errors import RequestError
@@ -32,8 +31,8 @@ class Connection(asyncio.Protocol):
     """The protocol object of one client."""
 
     __slots__ = (
-        "_blocked", "_discarded", "_handle", "_held", "_hub", "_incoming", "_lines", "_max_body", "_max_head", "_parse",
-        "_peer", "_pending", "_reading", "_stamp", "_transport", "phase",
+        "_blocked", "_discarded", "_handle", "_held", "_hub", "_incoming", "_limits", "_lines", "_parse", "_peer",
+        "_pending", "_reading", "_stamp", "_transport", "phase",
     )  # fmt: skip
 
     def __init__(self, hub: Hub) -> None:
@@ -41,8 +40,7 @@ class Connection(asyncio.Protocol):
         self._handle = hub.handler
         self._parse = hub.heads.parse
         self._lines = hub.lines
-        self._max_head = hub.limits.head_bytes
-        self._max_body = hub.limits.body_bytes
+        self._limits = hub.limits
         self._incoming = Incoming(hub.heads, hub.limits)
         self._transport = cast("asyncio.Transport", None)  # comes with connection_made
         self._peer = ""
@@ -78,14 +76,14 @@ class Connection(asyncio.Protocol):
         """Use what came. One whole request alone in one segment, the usual case, takes the short way."""
         if self.phase is _IDLE:
             end = data.find(b"\r\n\r\n") + 4
-            if 4 < end <= self._max_head:
+            if 4 < end <= self._limits.head_bytes:
                 size = len(data)
                 try:
                     request = self._parse(data if end == size else data[:end], self._peer)
                 except RequestError:
                     pass  # the long way meets it again and finds out which fault came first
                 else:
-                    if request.length == size - end <= self._max_body:
+                    if request.length == size - end <= self._limits.body_bytes:
                         if end < size:
                             request.body = data[end:]
                         self._dispatch(request)
@@ -117,8 +115,6 @@ class Connection(asyncio.Protocol):
             self._advance()
         self._update_reading()
 
-    # Requests
-
     def _receive(self, data: bytes) -> None:
         if self.phase is _LINGERING:
             self._discarded += len(data)
@@ -133,13 +129,14 @@ class Connection(asyncio.Protocol):
     def _advance(self) -> None:
         """Answer what is complete, until a reply has to wait or this connection's turn is over."""
         try:
-            for _ in range(self._hub.limits.pipelined):
+            for _ in range(self._limits.pipelined):
                 request = None if self._blocked else self._incoming.next(self._peer)
                 if request is None:
                     self._want_more()
                     break
                 self.phase = _IDLE
                 self._dispatch(request)
+                self._hub.send()  # before the next: whether this client reads its answers is known only then
                 if self.phase is not _IDLE:
                     break
             else:
@@ -169,7 +166,6 @@ class Connection(asyncio.Protocol):
 
     def _dispatch(self, request: Request) -> None:
         self._hub.requests += 1
-        request.started = perf_counter()
         try:
             reply = self._handle(request)
         except RequestError as error:
@@ -180,8 +176,6 @@ class Connection(asyncio.Protocol):
             self._send(request, reply)
         else:
             self._wait(request, reply)
-
-    # Replies
 
     def _wait(self, request: Request, reply: Reply | Awaitable[Reply]) -> None:
         """Hold the reply until its time; its timer or task ends at once if the client leaves (E-6)."""
@@ -245,8 +239,6 @@ class Connection(asyncio.Protocol):
         else:
             self._close()
 
-    # Ends
-
     def _leave(self) -> None:
         """The client is gone: free its timer or task at once."""
         if self._pending is not None:
@@ -265,7 +257,7 @@ class Connection(asyncio.Protocol):
 
     def _update_reading(self) -> None:
         """Read unless answers pile up, or too much has piled up behind a reply that waits."""
-        limits = self._hub.limits
+        limits = self._limits
         wanted = not self._blocked and len(self._incoming) <= max(limits.backlog_bytes, limits.head_bytes)
         if wanted is not self._reading and self.phase is not _CLOSED:
             self._reading = wanted
@@ -278,7 +270,7 @@ class Connection(asyncio.Protocol):
 
     def expire(self) -> None:
         """End what takes too long (Y-2); called once a second."""
-        age, limits, phase = self._hub.tick - self._stamp, self._hub.limits, self.phase
+        age, limits, phase = self._hub.tick - self._stamp, self._limits, self.phase
         if self._blocked or phase is _CLOSED:  # closed by us, but the client does not read the rest
             if age > limits.body_s:
                 self._hub.timeouts += 1

@@ -92,7 +92,7 @@ class DecisionDoor:
         if reply.status != 200:
             status, body = self._status_field
             reply.head += f"{status}{reply.status}\r\n{body}{reply.body.decode('ascii')}\r\n".encode("ascii")
-            reply.status = 403
+            reply.status, reply.body = 403, b""
         return reply
 
     def _decide(self, request: Request, read: Callable[[Request, str], Call]) -> Reply:

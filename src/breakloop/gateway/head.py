@@ -2,8 +2,8 @@
 
 Each line is checked by the grammar of RFC 9112, which is what llhttp does (tests hold the two equal); what llhttp lets
 through and another server could read differently is refused too (Y-3). Lines are checked one by one because clients
-repeat most of them in every request, and a line that was fine once need not be checked again. A head comes in whole and with its size checked (Y-2): cutting the stream is `incoming`'s work,
-framing a body `body`'s.
+repeat most of them in every request, and a line that was fine once need not be checked again. A head comes in whole
+and with its size checked (Y-2): cutting the stream is `incoming`'s work, framing a body `body`'s.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class Request(msgspec.Struct, gc=False):
     raw: bytes = b""  # the head as sent
     body: bytes = b""
     peer: str = ""  # client address without port, empty on a Unix socket
-    started: float = 0.0  # `perf_counter` when it was complete
     connection: bytes = b""  # the Connection line of its reply: empty for the usual HTTP/1.1 keep-alive
     length: int = 0  # of the body as announced, or CHUNKED
     expects_continue: bool = False

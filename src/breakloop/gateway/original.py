@@ -25,20 +25,20 @@ def original_call(request: Request, request_id: str) -> Call:
         target = _agreed(headers, _URI, "x-forwarded-uri")
         method = _agreed(headers, _METHOD, "x-forwarded-method")
         host = _agreed(headers, _HOST, "x-forwarded-host")
-    return _call(request, request_id, target, method, host, unseen)
+    return _call(request, request_id, target, method, host, unseen=unseen)
 
 
 def nginx_call(request: Request, request_id: str) -> Call:
     """Return the call behind a request to `/v1/decision/nginx`: only what nginx itself sets is read."""
     headers = request.headers
     unseen = _LENGTH in headers and _hides_body(request)
-    return _call(request, request_id, headers.get(_URI), headers.get(_METHOD), headers.get(_HOST), unseen)
+    return _call(request, request_id, headers.get(_URI), headers.get(_METHOD), headers.get(_HOST), unseen=unseen)
 
 
 def envoy_call(request: Request, request_id: str) -> Call:
     """Return the call behind a request to `/v1/decision/envoy/...`: method, path and host are its own."""
     unseen = request.headers.get("x-envoy-auth-partial-body") == b"true"  # cut off: not the body that counts
-    return _call(request, request_id, request.target[len(ENVOY) :], None, None, unseen)
+    return _call(request, request_id, request.target[len(ENVOY) :], None, None, unseen=unseen)
 
 
 def _agreed(headers: Mapping[str, bytes], original: str, forwarded: str) -> bytes | None:
@@ -55,7 +55,7 @@ def _hides_body(request: Request) -> bool:
 
 
 def _call(
-    request: Request, request_id: str, target: bytes | None, method: bytes | None, host: bytes | None, unseen: bool
+    request: Request, request_id: str, target: bytes | None, method: bytes | None, host: bytes | None, *, unseen: bool
 ) -> Call:
     if not target:
         target = request.target

@@ -48,6 +48,7 @@ class Call:
     agent_cache: str | None = None
     ip_cache: str | None = None
     query_cache: dict[str, list[str]] | None = None
+    project = ""
     sender: Any = None  # policy.senders.Sender, when the engine knows this one
     verified = False  # claims_cache came from a token whose signature was checked
 

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable
 
-from breakloop.detect.allow import AllowList, Identity
-from breakloop.detect.exact import ExactFingerprint
 from breakloop.detect.fingerprint import Fingerprinter
-from breakloop.detect.loop import LoopDetector, LoopTerms
-from breakloop.detect.tail import TailFingerprint
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.policy import schema
+from breakloop.policy.compile_loops import LoopGuard, LoopMaker, expiry
 from breakloop.policy.compiled import CompiledBundle, Fallback, Getter, Match, Policy, Rule
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.kill_switch import KillSwitch, KillSwitches
-from breakloop.policy.query import query_for_fingerprint
 from breakloop.policy.routes import Routes, Selector
-from breakloop.policy.senders import Sender, Senders, steady
-from breakloop.state.ops import RepeatSpec
-from breakloop.wire.json_body import canonical
+from breakloop.policy.senders import Senders, steady
 
-BUILTIN = "builtin"
-_TOOL_MESSAGES = 3  # where an `exact` block's allow list looks for tools
-DENYING = frozenset({"reject", "kill"})
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key")
 SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in _SECRET_HEADERS), "query:key", "query:api_key"])
-
-
-@dataclass(frozen=True, slots=True)
-class LoopGuard:
-    """The built-in block's three numbers (`LOOP_GUARD_*`); `max_hits` 0 switches it off."""
-
-    window_seconds: int = 60
-    max_hits: int = 5
-    cooldown_seconds: int = 30
 
 
 def compile_bundle(
@@ -60,9 +39,9 @@ def compile_bundle(
         kill_switches=KillSwitches(_switches(bundle.kill_switches), descriptors.getter),
         shadow_until=_override_until(bundle.global_shadow),
         kill_override_until=_override_until(bundle.kill_switch_override),
-        expires=_time(bundle.expires_at),
-        default_loops=maker.default_loops(bundle.defaults, guard),
-        project_loops=maker.project_loops(bundle, guard),
+        expires=expiry(bundle.expires_at),
+        default_loops=maker.loops.of_defaults(bundle.defaults, guard),
+        project_loops=maker.loops.of_projects(bundle, guard),
     )
 
 
@@ -72,18 +51,8 @@ class _Maker:
     def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
-        self._identities = 0
+        self.loops = LoopMaker(descriptors, fingerprinter)
         self.used: set[str] = set()  # every descriptor that a policy names
-
-    def _who(self, messages: int) -> Identity:
-        """Who sends, and which tools these last messages call; more of them may have been read for another policy."""
-        read = self._descriptors.chat
-
-        def tools(call: Call) -> tuple[str, ...]:
-            chat = read(call)
-            return tuple(made.name for message in chat.tail[-messages:] for made in message.calls) if chat else ()
-
-        return Identity(self._descriptors.caller, self._descriptors.agent, tools)
 
     def policy(self, index: int, policy: schema.Policy) -> Policy:
         spec = policy.spec
@@ -100,7 +69,7 @@ class _Maker:
             index=index,
             selector=_selector(spec.selector),
             shadow=spec.mode == "shadow",
-            loops=self._loops(spec.loops, policy.id, spec.deny_status, names),
+            loops=self.loops.of_policy(policy, names),
             decides_loops=bool(spec.loops),
             rules=tuple(self._rule(rule, policy.id, spec.deny_status) for rule in enforced),
             fallback=fallback,
@@ -110,31 +79,6 @@ class _Maker:
             descriptors=tuple((name, self._shown(name)) for name in names),
             steady=self._descriptors.project_is_steady and all(steady(name) for name in (*names, *sources)),
         )
-
-    def default_loops(self, defaults: schema.Defaults, guard: LoopGuard) -> tuple[LoopDetector, ...]:
-        if defaults.loop_detection is None:
-            return self.builtin(guard)
-        return self._loops(defaults.loops, "defaults", 429, None)
-
-    def project_loops(self, bundle: schema.Bundle, guard: LoopGuard) -> dict[str, tuple[LoopDetector, ...]]:
-        """What projects set for the built-in block; where the bundle has a default of its own, that one holds."""
-        if bundle.defaults.loop_detection is not None:
-            return {}
-        own = {name: project.loop_guard for name, project in bundle.projects.items()}
-        return {name: self.builtin(_project_guard(said, guard)) for name, said in own.items() if said is not None}
-
-    def builtin(self, guard: LoopGuard) -> tuple[LoopDetector, ...]:
-        """The block that protects LLM calls when nothing else is said (SPEC B-6)."""
-        if guard.max_hits == 0:
-            return ()
-        block = schema.TailLoop(
-            similarity="tail",
-            window_seconds=guard.window_seconds,
-            max_hits=guard.max_hits,
-            cooldown_seconds=guard.cooldown_seconds,
-            cooldown_max_seconds=max(900, guard.cooldown_seconds),
-        )
-        return self._loops([block], BUILTIN, 429, None)
 
     def _match(self, rule: schema.Rule) -> Match:
         return tuple((self._descriptors.getter(key), value) for key, value in rule.match.items())
@@ -173,111 +117,6 @@ class _Maker:
             cost_of=None if source == "fixed" else self._descriptors.getter(source),
         )
 
-    def _loops(
-        self, blocks: Iterable[schema.AnyLoop], policy: str, status: int, names: tuple[str, ...] | None
-    ) -> tuple[LoopDetector, ...]:
-        """Detectors of a policy that reads descriptors `names`; None for default ones, which judge LLM calls only."""
-        made: list[LoopDetector] = []
-        for index, block in enumerate(blocks):
-            if not block.enabled:
-                continue
-            action = block.action_for("block")  # what a hit of these detectors is
-            terms = LoopTerms(
-                kind=block.similarity,
-                policy=policy,
-                index=index,
-                action=action,
-                status=status,
-                expects=frozenset(block.expect_repeats.callers) if block.expect_repeats else frozenset(),
-                allow=_allow_list(block.allow),
-            )
-            if isinstance(block, schema.ExactLoop):
-                fingerprint = self._exact_of_llm_calls() if names is None else self._exact(names)
-                made.append(LoopDetector(terms, _exact_spec(block, action), fingerprint, self._who(_TOOL_MESSAGES)))
-            elif isinstance(block, schema.TailLoop) and block.max_hits:
-                fingerprint = self._tail(block.tail_messages)
-                made.append(LoopDetector(terms, _tail_spec(block, action), fingerprint, self._who(block.tail_messages)))
-        return tuple(made)
-
-    def _exact(self, names: tuple[str, ...]) -> Callable[[Call], str | None]:
-        return ExactFingerprint(
-            self._fingerprinter, identity=self._identity(names), query=query_for_fingerprint, body=canonical
-        )
-
-    def _identity(self, names: tuple[str, ...]) -> Callable[[Call], str]:
-        """The sender's part of a fingerprint: caller, agent and descriptors, remembered where it never changes."""
-        getters = tuple(self._descriptors.getter(name) for name in names)
-        caller, agent, digest = self._descriptors.caller, self._descriptors.agent, self._fingerprinter.digest
-
-        def read(call: Call) -> str:
-            return digest([caller(call), agent(call), *[get(call) or "" for get in getters]])
-
-        if not all(steady(name) for name in names):
-            return read
-        self._identities += 1
-        number = self._identities
-
-        def remembered(call: Call) -> str:
-            sender: Sender | None = call.sender
-            if sender is None:
-                return read(call)
-            known = sender.identities.get(number)
-            if known is None:
-                known = sender.identities[number] = read(call)
-            return known
-
-        return remembered
-
-    def _exact_of_llm_calls(self) -> Callable[[Call], str | None]:
-        fingerprint, chat = self._exact(()), self._descriptors.chat
-        return lambda call: None if chat(call) is None else fingerprint(call)
-
-    def _tail(self, messages: int) -> Callable[[Call], str | None]:
-        self._descriptors.tail_messages = max(self._descriptors.tail_messages, messages)
-        return TailFingerprint(
-            self._fingerprinter,
-            caller=self._descriptors.caller,
-            agent=self._descriptors.agent,
-            chat=self._descriptors.chat,
-            messages=messages,
-        )
-
-
-def _exact_spec(block: schema.ExactLoop, action: str) -> RepeatSpec:
-    return RepeatSpec(
-        window_s=block.window_seconds,
-        limit=block.threshold_identical_requests - 1,  # the Nth request trips
-        sliding=block.window == "sliding",
-        denies=action in DENYING,
-    )
-
-
-def _tail_spec(block: schema.TailLoop, action: str) -> RepeatSpec:
-    return RepeatSpec(
-        window_s=block.window_seconds,
-        limit=block.max_hits,
-        sliding=True,
-        denies=action in DENYING,
-        # A cooldown blocks; actions that do not block only count.
-        cooldown_s=block.cooldown_seconds if action in DENYING else 0.0,
-        growth=block.cooldown_growth,
-        cooldown_max_s=block.cooldown_max_seconds,
-    )
-
-
-def _allow_list(allow: schema.Allow) -> AllowList | None:
-    def read(listed: Iterable[schema.AllowEntry | schema.AllowRoute]) -> dict[str, float]:
-        return {entry.value: _time(entry.expires_at) for entry in listed}
-
-    made = AllowList(
-        routes=read(allow.routes),
-        agents=read(allow.agents),
-        callers=read(allow.callers),
-        tools=read(allow.tools),
-        fingerprints=read(allow.fingerprints),
-    )
-    return made if made.says_anything else None
-
 
 def _names_used(spec: schema.Spec) -> tuple[str, ...]:
     rules: list[schema.Rule] = [*spec.rules]
@@ -304,27 +143,12 @@ def _selector(selector: schema.Selector) -> Selector:
 
 def _switches(switches: Iterable[schema.KillSwitch]) -> list[KillSwitch]:
     return [
-        KillSwitch(index, s.scope_key, s.scope_value, s.route or "", s.reason or "", _time(s.expires_at))
+        KillSwitch(index, s.scope_key, s.scope_value, s.route or "", s.reason or "", expiry(s.expires_at))
         for index, s in enumerate(switches)
     ]
-
-
-def _project_guard(own: schema.LoopGuard, guard: LoopGuard) -> LoopGuard:
-    def pick(value: int | None, default: int) -> int:
-        return default if value is None else value
-
-    return LoopGuard(
-        pick(own.window_seconds, guard.window_seconds),
-        pick(own.max_hits, guard.max_hits),
-        pick(own.cooldown_seconds, guard.cooldown_seconds),
-    )
 
 
 def _override_until(override: schema.Override | None) -> float:
     if override is None or not override.enabled or override.expires_at is None:
         return 0.0
     return override.expires_at.timestamp()
-
-
-def _time(moment: datetime | None) -> float:
-    return math.inf if moment is None else moment.timestamp()

@@ -156,7 +156,7 @@ class Descriptors:
     def tools(self, call: Call) -> tuple[str, ...]:
         """Return the names of the tools that the last messages call, in order."""
         chat = self.chat(call)
-        return tuple([made.name for message in chat.tail for made in message.calls]) if chat else ()
+        return tuple([made.name for message in chat.tail[-_TAIL_DEFAULT:] for made in message.calls]) if chat else ()
 
     def key_digest(self, call: Call) -> str | None:
         """Return the digest that stands for the API key, or None without one."""

@@ -77,6 +77,11 @@ def _loops_not_enforced(loops: tuple[schema.AnyLoop, ...], at: Path) -> Iterator
 
 
 def _doubtful(bundle: schema.Bundle) -> Iterator[Finding]:
+    if bundle.defaults.loop_detection is not None:
+        for name, project in bundle.projects.items():
+            if project.loop_guard is not None:
+                message = "does nothing: defaults.loop_detection takes the place of the built-in block that it is for"
+                yield Finding(("projects", name, "loop_guard"), message, at_key=True)
     for index, policy in enumerate(bundle.policies):
         if not policy.spec.selector.model_fields_set:
             path = ("policies", index, "spec", "selector")

@@ -21,6 +21,7 @@ _KEY_FIELDS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _FIELDS: Final = (*_KEY_FIELDS, "x-agent-id", "x-forwarded-for", "forwarded")
 _STEADY: Final = ("jwt:", "header:", "ip:", "ua:", "caller:", "agent:id")
 _REMEMBERED: Final = 8192
+CHARGES_MAX: Final = 64  # policies whose charges one sender keeps
 _KEY_MAX: Final = 4096  # longer ones are worked out each time, so that nobody can fill the memory with them
 
 

@@ -126,23 +126,26 @@ class MemoryStore:
                     return self._cooling(op, cooled, now)
                 # A hit after the cooldown is not quiet: its memory lives on.
                 self._cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
-        count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
+        before, count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
         if count <= op.limit:
             return _SMALL_COUNTS[count] if count < len(_SMALL_COUNTS) else Repeated(count)
         if spec.cooldown_s:
             return self._cool_down(op, count, cooled, now)
-        return Repeated(count, True, count == op.limit + 1, spec.window_s, spec.window_s)
+        return Repeated(count, True, before <= op.limit, spec.window_s, spec.window_s)
 
-    def _count_idle(self, op: Repeat, now: float) -> int:
+    def _count_idle(self, op: Repeat, now: float) -> tuple[int, int]:
+        """Count a hit; return the count of the hit before, and this one's."""
         entry = self._counts.live(op.key, now)
-        count = 1 if entry is None else entry[1] + 1
-        self._counts.put(op.key, (now + op.spec.window_s, count), now)
-        return count
+        before: int = 0 if entry is None else entry[1]
+        self._counts.put(op.key, (now + op.spec.window_s, before + 1), now)
+        return before, before + 1
 
-    def _slide(self, op: Repeat, now: float) -> int:
+    def _slide(self, op: Repeat, now: float) -> tuple[int, int]:
+        """The same over a true window."""
         window_s = op.spec.window_s
         entry = self._counts.live(op.key, now)
         times: array[float] = array("d") if entry is None else entry[1]
+        before = len(times)
         stale = 0
         while stale < len(times) and times[stale] <= now - window_s:
             stale += 1
@@ -151,7 +154,7 @@ class MemoryStore:
         del times[:stale]
         times.append(now)
         self._counts.put(op.key, (now + window_s, times), now)
-        return len(times)
+        return before, len(times)
 
     def _cool_down(self, op: Repeat, count: int, before: tuple[float, ...] | None, now: float) -> Repeated:
         spec = op.spec

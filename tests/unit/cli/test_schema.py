@@ -12,7 +12,8 @@ from breakloop.cli.offline import OFFLINE_SECRET
 from breakloop.cli.schema import builtin_block
 from breakloop.clock import FakeClock
 from breakloop.model.call import Call
-from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text

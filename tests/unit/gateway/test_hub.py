@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from breakloop.gateway.connection import Connection
 from breakloop.gateway.hub import Phase
-from tests.unit.gateway.fake_client import Client
+from tests.unit.gateway.fake_client import Client, FakeTransport, get, post
 
 
 def test_a_failure_is_logged_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
@@ -26,3 +27,74 @@ def test_a_failure_is_logged_without_its_text(caplog: pytest.LogCaptureFixture) 
 
 def test_phases_from_waiting_on_do_not_look_at_input() -> None:
     assert [phase for phase in Phase if phase < Phase.WAITING] == [Phase.IDLE, Phase.HEAD, Phase.BODY]
+
+
+def test_what_arrives_in_one_turn_is_answered_together() -> None:
+    """Q-1: all is decided before anything is written, so that a burst of answers wakes a client once."""
+    with Client() as client:
+        other = FakeTransport()
+        second = Connection(client.server)
+        second.connection_made(other)
+        client.transport.on_write = lambda: client.seen.append("written")  # type: ignore[arg-type]
+        client.connection.data_received(get("/1"))
+        second.data_received(get("/2"))
+        assert (client.seen, client.sent(), other.sent) == ([], b"", b"")
+        client.loop.turn()
+        assert [getattr(item, "target", item) for item in client.seen] == [b"/1", b"/2", "written"]
+        assert b"GET /2" in other.sent
+
+
+def test_a_burst_is_bounded() -> None:
+    """Nobody waits for more than so many others."""
+    with Client() as client:
+        client.server.burst = 2
+        transports = [FakeTransport() for _ in range(5)]
+        seen_at_write: list[int] = []
+        for transport in transports:
+            connection = Connection(client.server)
+            connection.connection_made(transport)
+            transport.on_write = lambda: seen_at_write.append(len(client.seen))
+            connection.data_received(get())
+        client.server.answer()
+        assert seen_at_write == [2, 2, 4, 4, 5]
+
+
+def test_a_long_piece_is_used_at_once() -> None:
+    """Y-2: what is kept for a turn of the loop stays small, and in order."""
+    with Client() as client:
+        client.connection.data_received(get("/first"))
+        client.connection.data_received(post(b"x" * client.server.large))
+        assert [request.target for request in client.seen] == [b"/first", b"/p"]
+
+
+def test_a_refusal_does_not_overtake_an_answer() -> None:
+    """Y-3: answers keep the order of the requests, whatever they are."""
+    with Client() as client:
+        client.connection.data_received(get("/good"))
+        client.connection.data_received(b"BAD\r\n\r\n")
+        client.server.answer()
+        assert [status for status, _ in client.replies()] == [200, 400]
+
+
+def test_what_was_sent_before_half_closing_is_answered() -> None:
+    """D-1: a client that sends its request and closes its side gets the answer."""
+    with Client() as client:
+        client.connection.data_received(get())
+        client.connection.eof_received()
+        assert [status for status, _ in client.replies()] == [200]
+
+
+def test_a_broken_connection_does_not_cost_the_others_their_answers() -> None:
+    """The outermost edge: a fault in one connection ends that one."""
+    with Client() as client:
+        broken = Connection(client.server)
+        transport = FakeTransport()
+        broken.connection_made(transport)
+        broken._incoming = None  # type: ignore[assignment]
+        broken.phase = Phase.HEAD
+        broken.data_received(b"x")
+        client.connection.data_received(get())
+        client.server.answer()
+        assert transport.aborted
+        assert [status for status, _ in client.replies()] == [200]
+        assert client.server.handler_errors == 1

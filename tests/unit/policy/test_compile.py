@@ -7,7 +7,8 @@ import math
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from tests.builders import (
     SECRET,

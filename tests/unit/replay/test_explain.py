@@ -8,7 +8,8 @@ from typing import Any
 from breakloop.clock import FakeClock
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
-from breakloop.policy.compile import LoopGuard, compile_bundle
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.explain import Explainer, Step, decision_of

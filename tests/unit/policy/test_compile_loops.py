@@ -1,0 +1,62 @@
+"""Blocks to detectors: the built-in protection, and whose counters are whose."""
+
+from __future__ import annotations
+
+from breakloop.clock import FakeClock
+from breakloop.detect.loop import LoopDetector
+from breakloop.policy.compile_loops import LoopGuard, builtin_blocks
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.schema import TailLoop
+from tests.builders import SECRET, Json, bundle, chat, compiled, exact, policy, tail, world
+
+
+def detectors(block: Json) -> tuple[LoopDetector, ...]:
+    descriptors = Descriptors(ContextSettings(secret=SECRET), FakeClock())
+    return compiled(bundle(policy("p", loop=block)), descriptors).policies[0].loops
+
+
+def test_the_builtin_block_in_words() -> None:
+    """B-6, LD-2: 5 in 60 s, then 30 s, doubling up to 900 s."""
+    (block,) = builtin_blocks(LoopGuard())
+    assert isinstance(block, TailLoop)
+    assert (block.max_hits, block.window_seconds, block.cooldown_seconds) == (5, 60, 30)
+    assert (block.cooldown_growth, block.cooldown_max_seconds, block.tail_messages) == (2.0, 900, 3)
+    assert block.action_for("block") == "reject"
+
+
+def test_a_cooldown_longer_than_the_longest_lengthens_that() -> None:
+    """LD-2: `LOOP_GUARD_COOLDOWN_SECONDS` means what it says."""
+    (block,) = builtin_blocks(LoopGuard(cooldown_seconds=3600))
+    assert isinstance(block, TailLoop)
+    assert block.cooldown_max_seconds == 3600
+
+
+def test_no_hits_no_blocks() -> None:
+    """LD-2: `LOOP_GUARD_MAX_HITS=0` switches it off."""
+    assert builtin_blocks(LoopGuard(max_hits=0)) == ()
+
+
+def test_a_policy_of_that_name_has_its_own_counters() -> None:
+    """B-6: a policy called `builtin` does not share the built-in block's counts, even of the same requests."""
+    covered = policy("builtin", selector={"hosts": ["a"]}, loop=tail(max_hits=5))
+    here = world(bundle(covered, defaults={}))
+    for _ in range(5):
+        assert here.decide(chat(host="a")).allowed
+        assert here.decide(chat(host="b")).allowed
+    assert not here.decide(chat(host="a")).allowed
+    assert not here.decide(chat(host="b")).allowed
+
+
+def test_only_what_denies_cools_down() -> None:
+    """LD-2, LD-5: a warning blocks nothing, so there is no cooldown to wait for."""
+    made: list[LoopDetector] = []
+    for action in ("warn", "steer", "throttle", "reject", "kill"):
+        made += detectors({**tail(), "action": action})
+    assert [detector.spec.denies for detector in made] == [False, False, False, True, True]
+    assert [detector.spec.cooldown_s for detector in made] == [0, 0, 0, 30, 30]
+
+
+def test_the_threshold_counts_the_request_that_trips() -> None:
+    """LD-1: the Nth trips, so N - 1 pass."""
+    (detector,) = detectors(exact(4))
+    assert detector.spec.limit == 3

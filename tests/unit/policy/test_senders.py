@@ -1,0 +1,126 @@
+"""What is remembered of a sender, and when it must not be."""
+
+from __future__ import annotations
+
+import jwt
+import pytest
+
+from breakloop.clock import FakeClock
+from breakloop.model.call import Call
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.jwt import JwtKeys
+from breakloop.policy.senders import Senders, steady
+
+SECRET = "a secret of thirty-two bytes, or more"
+
+
+def senders(clock: FakeClock, *used: str, keys: JwtKeys | None = None) -> tuple[Senders, Descriptors]:
+    descriptors = Descriptors(ContextSettings(secret=b"s", jwt=keys), clock)
+    return Senders(descriptors, used), descriptors
+
+
+def sent(peer: str = "192.0.2.1", query: str = "", **fields: str) -> Call:
+    headers = {name.replace("_", "-"): value.encode() for name, value in fields.items()}
+    return Call("GET", "/", headers=headers, peer=peer, query=query)
+
+
+def bearer(**claims: object) -> str:
+    return "Bearer " + jwt.encode(dict(claims), SECRET)
+
+
+def test_the_same_fields_are_the_same_sender(clock: FakeClock) -> None:
+    """C-7: and the call knows him without working it out again."""
+    known, descriptors = senders(clock)
+    first = known.find(sent(authorization="Bearer k", x_agent_id="a"), clock.now())
+    again = sent(authorization="Bearer k", x_agent_id="a")
+    assert first is not None
+    assert known.find(again, clock.now()) is first
+    assert (again.caller_cache, again.agent_cache, again.ip_cache) == (first.caller, "a", "192.0.2.1")
+    assert first.caller == descriptors.caller(sent(authorization="Bearer k"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"authorization": "Bearer other"},
+        {"authorization": "Bearer k", "x_agent_id": "b"},
+        {"authorization": "Bearer k", "peer": "192.0.2.2"},
+        {"authorization": "Bearer k", "x_forwarded_for": "203.0.113.1"},
+        {"authorization": "Bearer k", "x_tool": "t"},
+        {"authorization": "Bearer k", "user_agent": "GPTBot"},
+        {"authorization": "Bearer k", "x_country_code": "NO"},
+    ],
+)
+def test_whatever_a_descriptor_in_use_reads_makes_another_sender(clock: FakeClock, other: dict[str, str]) -> None:
+    """C-6: nobody gets what was worked out for somebody else."""
+    known, _ = senders(clock, "header:x-tool", "ua:bot", "ip:country")
+    first = known.find(sent(authorization="Bearer k"), clock.now())
+    assert known.find(sent(**other), clock.now()) is not first
+
+
+def test_fields_that_nobody_reads_make_no_difference(clock: FakeClock) -> None:
+    """A request id that changes each time must not fill the memory."""
+    known, _ = senders(clock, "jwt:org")
+    first = known.find(sent(authorization="Bearer k", x_request_id="1"), clock.now())
+    assert known.find(sent(authorization="Bearer k", x_request_id="2"), clock.now()) is first
+
+
+@pytest.mark.parametrize("query", ["key=abc", "a=1&key=abc", "%6bey=abc"])
+def test_a_key_in_the_query_is_read_each_time(clock: FakeClock, query: str) -> None:
+    """C-7: `?key=` names the caller when no field does, an empty one neither."""
+    known, _ = senders(clock)
+    assert known.find(sent(query=query), clock.now()) is None
+    assert known.find(sent(query=query, authorization="Bearer "), clock.now()) is None
+    assert known.find(sent(query=query, authorization="Bearer real"), clock.now()) is not None
+
+
+def test_repeated_fields_are_read_each_time(clock: FakeClock) -> None:
+    """C-4: a second X-Forwarded-For is not in `headers`."""
+    known, _ = senders(clock)
+    call = Call("GET", "/", peer="192.0.2.1", repeated=(("x-forwarded-for", b"203.0.113.9"),))
+    assert known.find(call, clock.now()) is None
+
+
+def test_claims_are_forgotten_when_the_token_expires(clock: FakeClock) -> None:
+    """C-3: a remembered sender is no longer who he was once his token's time is over, or before it begins."""
+    known, _ = senders(clock, keys=JwtKeys(secret=SECRET))
+    start = int(clock.now())
+    fields = {"authorization": bearer(sub="u", nbf=start + 10, exp=start + 20)}
+    callers = []
+    for _ in range(4):
+        sender = known.find(sent(**fields), clock.now())
+        assert sender is not None
+        callers.append(sender.caller.partition(":")[0])
+        clock.advance(8)
+    assert callers == ["key", "key", "sub", "key"]
+
+
+def test_new_keys_make_everybody_new(clock: FakeClock, tmp_path: object) -> None:
+    """C-3: what a withdrawn key signed no longer counts, remembered or not."""
+    known, descriptors = senders(clock, keys=JwtKeys(secret=SECRET))
+    fields = {"authorization": bearer(sub="u")}
+    first = known.find(sent(**fields), clock.now())
+    assert known.find(sent(**fields), clock.now()) is first
+    descriptors.tokens._set = type(descriptors.tokens._set)((), "other keys")
+    second = known.find(sent(**fields), clock.now())
+    assert second is not None
+    assert (second.caller.partition(":")[0], second.claims) == ("key", {})
+
+
+def test_unknown_tokens_are_looked_at_again(clock: FakeClock) -> None:
+    """C-3: the key of a token that cannot be verified yet may be on its way."""
+    known, _ = senders(clock, keys=JwtKeys(secret=SECRET))
+    call = sent(authorization="Bearer " + jwt.encode({"sub": "u"}, "another secret of thirty-two bytes or so"))
+    assert known.find(call, clock.now()) is not known.find(call, clock.now())
+
+
+def test_long_fields_are_not_remembered(clock: FakeClock) -> None:
+    """Y-2: nobody chooses how much memory a sender takes."""
+    known, _ = senders(clock)
+    assert known.find(sent(authorization="Bearer " + "x" * 5000), clock.now()) is None
+
+
+def test_what_is_steady() -> None:
+    """Only what header fields and the peer say can be remembered of a sender."""
+    assert all(map(steady, ["jwt:a.b", "header:x", "ip:address", "ua:bot", "caller:key", "agent:id"]))
+    assert not any(map(steady, ["query:a", "llm:model", "tool:name", "agent:session", "project:id", "upstream:name"]))
