@@ -47,8 +47,8 @@ def bundle() -> str:
 def settings() -> str:
     """Every setting."""
     intro = (
-        "# Settings\n\nFlags over environment over `breakloop.yaml` over default. The environment variable of a setting "
-        "is `BREAKLOOP_` and its name in capitals, nested ones joined (`BREAKLOOP_JWT_SECRET`), lists with commas; "
+        "# Settings\n\nFlags over environment over `breakloop.yaml` over default. The environment variable of a "
+        "setting is `BREAKLOOP_` and its name in capitals, nested ones joined (`BREAKLOOP_JWT_SECRET`), lists with commas; "
         "`LOOP_GUARD_WINDOW_SECONDS`, `LOOP_GUARD_MAX_HITS` and `LOOP_GUARD_COOLDOWN_SECONDS` keep their own names. "
         "`breakloop doctor` prints each value and where it came from.\n\n"
     )
