@@ -48,9 +48,9 @@ def settings() -> str:
     """Every setting."""
     intro = (
         "# Settings\n\nFlags over environment over `breakloop.yaml` over default. The environment variable of a "
-        "setting is `BREAKLOOP_` and its name in capitals, nested ones joined (`BREAKLOOP_JWT_SECRET`), lists with commas; "
-        "`LOOP_GUARD_WINDOW_SECONDS`, `LOOP_GUARD_MAX_HITS` and `LOOP_GUARD_COOLDOWN_SECONDS` keep their own names. "
-        "`breakloop doctor` prints each value and where it came from.\n\n"
+        "setting is `BREAKLOOP_` and its name in capitals, nested ones joined (`BREAKLOOP_JWT_SECRET`), lists with "
+        "commas; `LOOP_GUARD_WINDOW_SECONDS`, `LOOP_GUARD_MAX_HITS` and `LOOP_GUARD_COOLDOWN_SECONDS` keep their own "
+        "names. `breakloop doctor` prints each value and where it came from.\n\n"
     )
     return _GENERATED + intro + tables(settings_json_schema(), "Settings")
 
