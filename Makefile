@@ -57,7 +57,7 @@ unit: $(STAMP) ## the tests that start no other program
 suite: $(STAMP) ## every test with coverage; a missing program is a failure here, never a skip
 	@sh scripts/install-system.sh nginx
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
-	HYPOTHESIS_PROFILE=ci BREAKLOOP_TESTS_COMPLETE=1 \
+	HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 \
 	  $(PY) -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
 
 audit: $(STAMP) ## dependencies: pinned, known advisories, licences; and calls that have no place in src
