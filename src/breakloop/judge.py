@@ -4,6 +4,7 @@ tightest limit are gathered; what shadow policies found is set aside and never r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from breakloop.detect.loop import DELAY_MAX_MS, LoopDetector
 from breakloop.model.call import Call, Chat
@@ -113,7 +114,7 @@ def _deny_bucket(op: Bucket, left: float, verdict: Verdict) -> None:
     verdict.retry_jitter = True
     limit = rule.limiter.limit(rule.policy, op, left)
     # For whoever is denied, the time that matters is when his own request would pass.
-    verdict.limit = limit if verdict.retry_after_s is None else limit._replace(reset_s=verdict.retry_after_s)
+    verdict.limit = limit if verdict.retry_after_s is None else replace(limit, reset_s=verdict.retry_after_s)
     if verdict.retry_after_s is None:
         verdict.never = True
         verdict.message = f"This request costs {op.cost:g}, more than the bucket holds ({op.spec.burst:g})."

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.gateway.head import Request
+from breakloop.policy.senders import Sender
 from tests.builders import CHAT, Json, World, about, at, bucket, bundle, chat_body, exact, policy, tail, user, world
 
 Asked = tuple[Request, float]  # a question, and how far the clock moves before it
@@ -157,13 +158,10 @@ def test_a_denied_request_charges_nothing(policies: list[Json], traffic: list[As
     assert [bare(reply) for reply in tell(world(data), kept)] == [bare(reply) for reply in told if reply[0] == 200]
 
 
-class Forgetful:
+class Forgetful(dict[tuple[object, ...], Sender]):
     """A memory that remembers nobody."""
 
-    def get(self, _key: object) -> None:
-        return None
-
-    def put(self, _key: object, _value: object) -> None:
+    def __setitem__(self, _key: object, _value: object) -> None:
         return
 
 
@@ -173,5 +171,5 @@ def test_remembering_senders_changes_no_answer(policies: list[Json], defaults: J
     data = bundle(*policies, defaults=defaults)
     forgetful = world(data)
     assert forgetful.engine.bundle is not None
-    forgetful.engine.bundle.senders._known = Forgetful()  # type: ignore[assignment]
+    forgetful.engine.bundle.senders._known = Forgetful()
     assert tell(world(data), traffic) == tell(forgetful, traffic)

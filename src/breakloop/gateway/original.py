@@ -66,18 +66,19 @@ def _call(
     agent = ""
     if plain.startswith("/agents/"):
         agent, plain = strip_agent(plain)
-    return Call(
+    return Call(  # by position: names cost a fifth more
         method.decode("latin-1") if method else request.method,
         plain,
-        host=normalise_host(host or request.headers.get("host", b"")),
-        query=query.decode("latin-1"),
-        headers=request.headers,
-        peer=request.peer,
-        body=request.body,
-        body_unseen=unseen,
-        request_id=request_id,
-        path_agent=agent,
-        repeated=request.repeated,
+        normalise_host(host or request.headers.get("host", b"")),
+        query.decode("latin-1"),
+        request.headers,
+        request.peer,
+        request.body,
+        unseen,
+        request_id,
+        agent,
+        "",
+        request.repeated,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from breakloop.model.reason import ALLOWED
 
@@ -23,7 +22,8 @@ class Loop:
     evidence: str
 
 
-class Limit(NamedTuple):
+@dataclass(slots=True)
+class Limit:
     """The state of one limit after the request, for the `RateLimit` fields."""
 
     name: str

@@ -94,18 +94,16 @@ class Descriptors:
         """Return who calls: `sub:` and a verified subject, `key:` and a digest, or `ip:` and an address."""
         known = call.caller_cache
         if known is None:
-            known = call.caller_cache = self._find_caller(call)
+            sender = call.sender
+            known = call.caller_cache = self._find_caller(call) if sender is None else sender.caller
         return known
 
     def agent(self, call: Call) -> str:
         """Return the agent named in the path or in X-Agent-Id, else the caller."""
         known = call.agent_cache
         if known is None:
-            named = call.path_agent
-            if not named:
-                header = call.headers.get("x-agent-id")
-                named = header.decode("latin-1").strip() if header else ""
-            known = call.agent_cache = self._digests.bounded(named) if named else self.caller(call)
+            sender = call.sender
+            known = call.agent_cache = self._find_agent(call) if sender is None else sender.agent
         return known
 
     def project(self, call: Call) -> str:
@@ -133,17 +131,23 @@ class Descriptors:
         """Return the client's address (SPEC C-4)."""
         known = call.ip_cache
         if known is None:
-            known = call.ip_cache = self._addresses.find(call)
+            sender = call.sender
+            known = call.ip_cache = self._addresses.find(call) if sender is None else sender.ip
         return known
 
     def claims(self, call: Call) -> Mapping[str, object]:
         """Return the token's claims; `call.verified` says afterwards whether they were checked."""
         known = call.claims_cache
-        if known is None:
+        if known is not None:
+            return known
+        sender = call.sender
+        if sender is not None:
+            known, call.verified = sender.claims, sender.verified
+        else:
             authorization = call.headers.get("authorization")
             known = self.tokens.claims(authorization) if authorization else NO_CLAIMS
-            call.claims_cache = known
             call.verified = self.tokens.verifies and known is not NO_CLAIMS
+        call.claims_cache = known
         return known
 
     def chat(self, call: Call) -> Chat | None:
@@ -162,6 +166,13 @@ class Descriptors:
         """Return the digest that stands for the API key, or None without one."""
         key = identity.api_key(call, _QUERY_KEY)
         return self._digests.of_key(key) if key else None
+
+    def _find_agent(self, call: Call) -> str:
+        named = call.path_agent
+        if not named:
+            header = call.headers.get("x-agent-id")
+            named = header.decode("latin-1").strip() if header else ""
+        return self._digests.bounded(named) if named else self.caller(call)
 
     def _find_caller(self, call: Call) -> str:
         if self.tokens.verifies:

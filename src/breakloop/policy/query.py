@@ -15,7 +15,8 @@ from breakloop.model.call import Call
 
 _FIELDS_MAX: Final = 1000
 _API_KEY: Final = "key"
-_ONE_PLAIN_FIELD: Final = re.compile(r"[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*").fullmatch  # already as it would be spelled
+# Already as it would be spelled; each field has a name and a value.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*(?:&[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*)*").fullmatch
 _SPELLED_ONE_WAY: Final = re.compile(r"[A-Za-z0-9_.~-]*=?[A-Za-z0-9_.~-]*").fullmatch
 
 
@@ -38,8 +39,11 @@ def query_for_fingerprint(call: Call) -> str:
     query = call.query
     if not query:
         return ""
-    if _ONE_PLAIN_FIELD(query) and not query.startswith("key="):
-        return query
+    if "key=" not in query and _PLAIN(query):
+        if "&" not in query:
+            return query
+        if query.count("&") < _FIELDS_MAX:
+            return "&".join(sorted(query.split("&"), key=_name))
     pieces = query.split("&", _FIELDS_MAX)
     # What lies beyond the bound still tells requests apart, by digest: it may hold a secret.
     rest = "&~" + _digest(pieces.pop()) if len(pieces) > _FIELDS_MAX else ""
@@ -50,6 +54,10 @@ def query_for_fingerprint(call: Call) -> str:
 
 def _digest(text: str) -> str:
     return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "replace"))
+
+
+def _name(field: str) -> str:
+    return field.partition("=")[0]
 
 
 def _key(pair: tuple[str, str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-K = TypeVar("K", bound=str | bytes | tuple[object, ...])
+K = TypeVar("K", str, bytes)
 V = TypeVar("V")
 
 

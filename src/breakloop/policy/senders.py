@@ -13,7 +13,6 @@ from typing import Final
 from breakloop.model.call import Call
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.geo import HEADERS as GEO_HEADERS
-from breakloop.policy.recent import Recent
 from breakloop.state.ops import Op
 
 # What names the caller, his agent and his address (SPEC C-4, C-7).
@@ -55,7 +54,7 @@ class Senders:
         self._descriptors = descriptors
         self._tokens = descriptors.tokens
         self._names = _fields_read(used)
-        self._known: Recent[tuple[object, ...], Sender] = Recent(_REMEMBERED)
+        self._known: dict[tuple[object, ...], Sender] = {}
 
     def find(self, call: Call, now: float) -> Sender | None:
         """Return the sender, or None when this request does not name him by header fields alone."""
@@ -66,11 +65,6 @@ class Senders:
         sender = self._known.get(key)
         if sender is None or sender.keys is not self._tokens.key_set or not sender.begins <= now < sender.ends:
             return self._meet(call, key)
-        call.caller_cache = sender.caller
-        call.agent_cache = sender.agent
-        call.ip_cache = sender.ip
-        call.claims_cache = sender.claims
-        call.verified = sender.verified
         return sender
 
     def _meet(self, call: Call, key: tuple[object, ...]) -> Sender | None:
@@ -78,7 +72,10 @@ class Senders:
             return None
         sender = Sender(call, self._descriptors)
         if sender.claims or not self._tokens.verifies:
-            self._known.put(key, sender)  # a token without claims is looked at again: its key may be on the way
+            # A token without claims is looked at again: its key may be on the way.
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[key] = sender
         return sender
 
 

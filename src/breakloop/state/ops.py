@@ -108,7 +108,8 @@ class WindowWrite:
     ttl_s: float
 
 
-class Committed(NamedTuple):
+@dataclass(slots=True)
+class Committed:
     """What a commit did. `denied_at` is the index of the first enforced denial, or -1."""
 
     results: list[Result]

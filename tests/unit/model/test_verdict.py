@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from breakloop.model.verdict import Limit, Loop, Shadowed, Verdict
@@ -29,4 +31,4 @@ def test_what_it_carries_cannot_be_changed() -> None:
         loop.hit_count = 1  # type: ignore[misc]
     with pytest.raises(AttributeError):
         Shadowed("p", "r", "kill_switch", "deny").policy = "q"  # type: ignore[misc]
-    assert Limit("p", 10, 1, 9, 1)._replace(reset_s=5) == ("p", 10, 1, 9, 5)
+    assert replace(Limit("p", 10, 1, 9, 1), reset_s=5) == Limit("p", 10, 1, 9, 5)

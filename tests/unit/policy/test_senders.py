@@ -34,9 +34,11 @@ def test_the_same_fields_are_the_same_sender(clock: FakeClock) -> None:
     first = known.find(sent(authorization="Bearer k", x_agent_id="a"), clock.now())
     again = sent(authorization="Bearer k", x_agent_id="a")
     assert first is not None
-    assert known.find(again, clock.now()) is first
-    assert (again.caller_cache, again.agent_cache, again.ip_cache) == (first.caller, "a", "192.0.2.1")
-    assert first.caller == descriptors.caller(sent(authorization="Bearer k"))
+    again.sender = known.find(again, clock.now())
+    assert again.sender is first
+    first.caller, first.ip, first.claims = "key:remembered", "192.0.2.99", {"org": "remembered"}
+    assert (descriptors.caller(again), descriptors.agent(again)) == ("key:remembered", "a")
+    assert (descriptors.client_ip(again), descriptors.claims(again)) == ("192.0.2.99", {"org": "remembered"})
 
 
 @pytest.mark.parametrize(
@@ -118,6 +120,17 @@ def test_long_fields_are_not_remembered(clock: FakeClock) -> None:
     """Y-2: nobody chooses how much memory a sender takes."""
     known, _ = senders(clock)
     assert known.find(sent(authorization="Bearer " + "x" * 5000), clock.now()) is None
+
+
+def test_only_so_many_are_remembered(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Y-2: a flood of new senders does not grow the memory."""
+    monkeypatch.setattr("breakloop.policy.senders._REMEMBERED", 10)
+    known, _ = senders(clock)
+    for number in range(100):
+        known.find(sent(authorization=f"Bearer {number}"), clock.now())
+        assert len(known._known) <= 10
+    last = known.find(sent(authorization="Bearer 99"), clock.now())
+    assert known.find(sent(authorization="Bearer 99"), clock.now()) is last
 
 
 def test_what_is_steady() -> None:
