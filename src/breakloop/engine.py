@@ -47,6 +47,7 @@ class Tally:
     denied: dict[str, int] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)  # descriptor -> rules skipped for lack of it
     store_errors: int = 0
+    faults: int = 0  # decisions that failed for a mistake of ours, and were allowed
     shadowed: int = 0
 
 

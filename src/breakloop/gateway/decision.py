@@ -12,6 +12,7 @@ from breakloop.errors import RequestError
 from breakloop.gateway.answers import Answers
 from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.hub import log_fault
 from breakloop.gateway.original import ENVOY, envoy_call, nginx_call, original_call
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
@@ -103,12 +104,17 @@ class DecisionDoor:
             call = read(request, request_id)
         except RequestError as error:
             return _bad(error)
-        if self._debug is not None and self._debug.holds(request):
-            return self._decide_in_debug(request, call)
-        verdict = self._engine.decide(call)
-        if verdict.allowed:
-            return Reply(200, self._answers.allowed(verdict, request_id), b"", verdict.delay_ms / 1000)
-        return self._denied(request, call, verdict)
+        try:
+            if self._debug is not None and self._debug.holds(request):
+                return self._decide_in_debug(request, call)
+            verdict = self._engine.decide(call)
+            if verdict.allowed:
+                return Reply(200, self._answers.allowed(verdict, request_id), b"", verdict.delay_ms / 1000)
+            return self._denied(request, call, verdict)
+        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop anybody's traffic
+            self._engine.tally.faults += 1
+            log_fault(error, "allowed")
+            return Reply(200, self._answers.allowed(Verdict(), request_id))
 
     def _denied(self, request: Request, call: Call, verdict: Verdict) -> Reply:
         head = self._answers.denied(verdict, call.request_id, self._descriptors.caller(call))

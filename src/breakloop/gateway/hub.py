@@ -59,7 +59,7 @@ class Hub:
     in a burst only the first does.
     """
 
-    burst = 64  # so many answers at the most wait for each other
+    burst = 32  # so many answers at the most wait for each other
     large = 16 * 1024  # a longer piece is used at once, so that what is kept for a turn stays small
 
     def __init__(self, handler: Handler, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
@@ -123,9 +123,14 @@ class Hub:
         self.live.discard(connection)
 
     def handler_failed(self, error: BaseException) -> Reply:
-        """Count a handler's exception and log it without its text, which may quote the request (Y-1)."""
+        """Count a handler's exception and log it."""
         self.handler_errors += 1
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f"{frames[-1].name}, line {frames[-1].lineno}" if frames else "an unknown place"
-        _log.error("a handler failed with %s in %s; answered 500", type(error).__name__, where)
+        log_fault(error, "answered 500")
         return error_reply(500, "internal error")
+
+
+def log_fault(error: BaseException, outcome: str) -> None:
+    """Log a fault of ours by kind and place, without its text, which may quote the request (Y-1)."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{frames[-1].name}, line {frames[-1].lineno}" if frames else "an unknown place"
+    _log.error("a handler failed with %s in %s; %s", type(error).__name__, where, outcome)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from breakloop.gateway.head import Reply, Request
+from breakloop.state.memory import MemoryStore
 from tests.builders import (
     CHAT,
     FailingStore,
@@ -426,3 +427,21 @@ def test_a_caller_with_odd_characters_gets_an_answer() -> None:
     here = world(bundle(policy("p", bucket(rate=1, burst=1))), settings=ContextSettings(jwt=JwtKeys(secret=secret)))
     asked = about(headers={"authorization": f"Bearer {token}"})
     assert here.ask(asked, 2).status == 429
+
+
+def test_a_fault_of_ours_lets_the_request_pass(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-4: whatever goes wrong inside, the gateway in front is told to go on; counted, logged without the request."""
+    here = world(bundle(policy("p", loop=exact(2))))
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("the prompt")
+
+    monkeypatch.setattr(MemoryStore, "commit", broken)
+    for target in ("/v1/decision", "/v1/decision/nginx"):
+        reply = here.ask(request(target, {"x-original-uri": "/x"}))
+        assert (reply.status, reply.body) == (200, b"")
+    assert here.engine.tally.faults == 2
+    assert "ZeroDivisionError in broken" in caplog.text
+    assert "prompt" not in caplog.text
