@@ -24,19 +24,19 @@ help: ## list the targets
 	@printf 'make serve ARGS="--port 8787"   and the other targets:\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## make the virtual environment, from hash-pinned packages (also done by every other target)
+setup: $(STAMP) ## make the virtual environment; every other target does it too
 
 $(STAMP): pyproject.toml requirements/dev.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh "$(VENV)" requirements/dev.txt
 	@touch $@
 
-serve: $(STAMP) ## run the server; options go in ARGS, for example ARGS="--policy bundle.yaml"
+serve: $(STAMP) ## run the server; options go in ARGS="--policy policy.yaml"
 	@exec $(BIN)/breakloop serve $(ARGS)
 
 demo: $(STAMP) ## watch a looping agent being stopped; no keys, no network
 	@exec $(BIN)/breakloop demo $(ARGS)
 
-check: lint types imports unit ## lint, types, import contracts and unit tests: before every commit, under 2 minutes
+check: lint types imports unit ## lint, types, imports, unit tests: before every commit
 
 test: lint types imports audit docs-check suite ## everything, as CI does; installs nginx when it is missing
 
@@ -54,13 +54,13 @@ imports: $(STAMP) ## who may import whom (pyproject.toml, [tool.importlinter])
 unit: $(STAMP) ## the tests that start no other program
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
 
-suite: $(STAMP) ## every test with coverage; a missing program is a failure here, never a skip
+suite: $(STAMP) ## every test, with coverage; a missing program fails it
 	@sh scripts/install-system.sh nginx
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
 	HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 \
 	  $(PY) -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
 
-audit: $(STAMP) ## dependencies: pinned, known advisories, licences; and calls that have no place in src
+audit: $(STAMP) ## dependencies (pins, advisories, licences), forbidden calls
 	$(PY) -m scripts.audit
 
 docs: $(STAMP) ## write the generated pages under docs/ again
@@ -73,11 +73,11 @@ fmt: $(STAMP) ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: $(STAMP) ## measure beside nginx on this machine; prints a table, writes JSON
+bench: $(STAMP) ## measure beside nginx; prints a table, writes JSON
 	@sh scripts/install-system.sh nginx wrk
 	$(PY) -m bench $(ARGS)
 
-lock: ## resolve requirements/*.txt again from pyproject.toml (needs a package index)
+lock: ## resolve requirements/*.txt again (needs a package index)
 	@PYTHON="$(PYTHON)" sh scripts/lock.sh
 
 clean: ## remove everything that was made here

@@ -1,5 +1,5 @@
-"""Writes the pages under docs/ that the code knows better than we do (`make docs`), or says which of them are stale
-(`--check`). A page is one entry in `PAGES`: its path and the function that returns its whole text."""
+"""Writes the files under docs/ and examples/ that the code knows better than we do (`make docs`), or says which of them
+are stale (`--check`). A page is one entry in `PAGES`: its path and the function that returns its whole text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/bundle.md": doc_pages.bundle,
     "docs/reference/settings.md": doc_pages.settings,
     "docs/reference/cli.md": doc_pages.commands,
+    "examples/breakloop.schema.json": doc_pages.bundle_schema,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 from pathlib import Path
@@ -9,9 +10,13 @@ from pathlib import Path
 import click
 import pytest
 
-from breakloop.cli.main import cli
+from breakloop.cli.main import cli, run
+from breakloop.gateway import reply
+from breakloop.model import events
 from breakloop.model.reason import REASONS
+from breakloop.observe.log import _LEVELS
 from breakloop.policy.descriptor_names import FIXED, OPEN
+from breakloop.replay import case_schema
 from scripts.gen_docs import PAGES, ROOT, stale
 from tests.e2e.test_serve import Served
 
@@ -61,13 +66,133 @@ def test_every_header_field_is_documented() -> None:
     assert [name for name in sorted(sent) if name not in page] == []
 
 
+def test_every_error_is_documented() -> None:
+    """A-1: what is answered without a decision stands on the decision API's page, too."""
+    page = _page("reference/decision-api.md")
+    assert [code for code in sorted({*reply._CODES.values(), "not_found"}) if f"`{code}`" not in page] == []
+
+
+def test_every_event_is_documented() -> None:
+    """G-2: each event has its section, with its level, and each other line of the log its row."""
+    page = _page("reference/events.md")
+    names = [value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)]
+    assert len(names) >= 8
+    assert re.findall(r"^## ([a-z]+\.[a-z_]+)$", page, re.MULTILINE) != []
+    for name in names:
+        level = logging.getLevelName(_LEVELS.get(name, logging.INFO)).lower()
+        assert f"## {name}\n\nLevel {level}. " in page, name
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/breakloop").rglob("*.py"))
+    lines = re.findall(r'\blog\(\s*logging\.([A-Z]+), "([a-z._]+)", \{"([a-z_]+)"', sources)
+    assert len(lines) >= 4
+    for level, message, field in lines:
+        assert f"| `{message}` | {level.lower()} | `{field}` |" in page, message
+
+
+@pytest.mark.parametrize(
+    ("module", "opening"),
+    [
+        ("judge", r"data = \{"),
+        ("judge", r"def _loop_data.*?return \{"),
+        ("engine", r"data = \{|Event\([A-Z_]+, [a-z_.]+(?:\(\))?, \{"),
+        ("policy/source", r"data(?:: dict\[str, object\])? = \{"),
+    ],
+)
+def test_every_field_of_an_event_is_documented(module: str, opening: str) -> None:
+    """G-2: whoever adds a field to an event describes it."""
+    page = _page("reference/events.md")
+    source = (ROOT / f"src/breakloop/{module}.py").read_text(encoding="utf-8")
+    blocks = re.findall(rf"(?:{opening})(.*?)\}}", source, re.DOTALL)
+    fields = {name for block in blocks for name in re.findall(r'"([a-z_]+)":', block)}
+    fields |= set(re.findall(r'data\["([a-z_]+)"\]', source))
+    assert fields
+    assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
+
+
+def test_every_field_of_test_files_is_documented() -> None:
+    """X-3: file, case, request and what can be expected."""
+    page = _page("reference/test-files.md")
+    for part in (case_schema.TOP, case_schema.CASE, case_schema.REQUEST, case_schema.EXPECTED):
+        rows = [
+            name for name in part if re.search(rf"^\| (?:`[a-z_]+`, )?`{name}`(?:, `[a-z_]+`)? \|", page, re.MULTILINE)
+        ]
+        assert rows == list(part)
+
+
+def test_the_example_of_test_files_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """X-3: both files as printed, and what the command says about them."""
+    page = _page("reference/test-files.md")
+    monkeypatch.chdir(tmp_path)
+    for name, text in re.findall(r"`([a-z.-]+)`:\n\n```yaml\n(.*?)```", page, re.DOTALL):
+        Path(name).write_text(text, encoding="utf-8")
+    assert run(["validate", "policy.yaml"]) == 0
+    capsys.readouterr()
+    assert run(["test", "policy-test.yaml"]) == 0
+    assert f"$ breakloop test policy-test.yaml\n{capsys.readouterr().out}```" in page
+
+
+def test_the_mistake_of_the_tutorial_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """B-2, X-3: the edits it asks for can be made, and its output is what the command prints."""
+    page = _page("tutorial/first-loop.md")
+    monkeypatch.chdir(tmp_path)
+    assert run(["init"]) == 0
+    policy = Path("policy.yaml")
+    text = policy.read_text(encoding="utf-8")
+    assert "bundle_version: 1" in text
+    assert "max_hits: 5" in text
+    policy.write_text(text.replace("max_hits: 5", "max_hit: 3"), encoding="utf-8")
+    capsys.readouterr()
+    assert run(["validate", "policy.yaml"]) == 1
+    assert f"$ breakloop validate policy.yaml\n{capsys.readouterr().out}```" in page
+    policy.write_text(text.replace("max_hits: 5", "max_hits: 3"), encoding="utf-8")
+    assert run(["test", "policy-test.yaml"]) == 1
+    assert "first number 4" in capsys.readouterr().out
+    policy.write_text(text, encoding="utf-8")
+    assert run(["test", "policy-test.yaml"]) == 0
+
+
+def test_every_block_of_a_bundle_in_the_how_tos_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """B-2: what people copy from there loads, and has not expired."""
+    blocks = [text for page in sorted((DOCS / "how-to").glob("*.md")) for text in _yaml(page)]
+    assert len(blocks) >= 2
+    for text in blocks:
+        file = tmp_path / "b.yaml"
+        file.write_text(f"bundle_version: 1\npolicies: []\n{text}", encoding="utf-8")
+        assert run(["validate", "--strict", str(file)]) == 0, capsys.readouterr().out
+
+
+def _yaml(page: Path) -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_every_page_is_in_the_list_of_contents() -> None:
+    """Each page under docs/ can be found from docs/index.md."""
+    listed = _page("index.md")
+    pages = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md")) if path.name != "index.md"]
+    assert [page for page in pages if f"]({page})" not in listed] == []
+
+
+def test_the_service_unit_calls_what_there_is() -> None:
+    """X-3: the flags of the systemd unit are flags of `serve`."""
+    unit = (ROOT / "examples/systemd/breakloop.service").read_text(encoding="utf-8")
+    found = re.search(r"^ExecStart=\S+/breakloop serve (.*)$", unit, re.MULTILINE)
+    assert found is not None
+    command = cli.get_command(click.Context(cli), "serve")
+    assert command is not None
+    with command.make_context("serve", found.group(1).split()) as context:
+        assert context.params["log_format"] == "json"
+
+
 def test_every_command_in_the_docs_exists() -> None:
     """X-3: no page tells people to type what is not there."""
     context = click.Context(cli, info_name="breakloop")
     known = set(cli.list_commands(context))
     used: set[str] = set()
-    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
-        used |= set(re.findall(r"(?:^\$ |`)breakloop ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]:
+        used |= set(re.findall(r"(?:^\$ |`|```sh\n)breakloop ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
     assert len(used) > 5
     assert used - known == set()
 

@@ -16,7 +16,7 @@ from breakloop.clock import Clock
 from breakloop.errors import StateError
 from breakloop.judge import Judge
 from breakloop.model.call import Call
-from breakloop.model.events import DESCRIPTOR_MISSING, STORE_DEGRADED, Event, Publish, nowhere
+from breakloop.model.events import BODY_NOT_UNPACKED, DESCRIPTOR_MISSING, STORE_DEGRADED, Event, Publish, nowhere
 from breakloop.model.reason import ALLOWED_NO_POLICY, REASONS
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle, Policy, fits
@@ -46,6 +46,7 @@ class Tally:
     allowed: dict[str, int] = field(default_factory=dict)  # reason -> how many
     denied: dict[str, int] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)  # descriptor -> rules skipped for lack of it
+    not_unpacked: dict[str, int] = field(default_factory=dict)  # why -> compressed bodies judged as they came
     store_errors: int = 0
     faults: int = 0  # decisions that failed for a mistake of ours, and were allowed
     shadowed: int = 0
@@ -160,6 +161,12 @@ class Engine:
         planned = [rule.plan(call, project, group, self._missing) for rule in rules]
         charges = tuple(op for op in planned if op is not None)
         return charges, all(type(op) is Bucket for op in planned)
+
+    def not_unpacked(self, call: Call, why: str) -> None:
+        """Count and tell that a compressed body is judged as the bytes that came (SPEC C-9)."""
+        counts = self.tally.not_unpacked
+        counts[why] = counts.get(why, 0) + 1
+        self._publish(Event(BODY_NOT_UNPACKED, self._clock.now(), {"why": why}, request_id=call.request_id))
 
     def _missing(self, policy: str, rule: str, descriptor: str) -> None:
         missing = self.tally.missing

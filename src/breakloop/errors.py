@@ -2,6 +2,7 @@
 
 BreakloopError
 |-- BundleError        a policy bundle that was refused whole; carries every `Problem` found
+|   `-- UnreadableError  the system did not let us read it; the same bytes may be readable a moment later
 |-- SettingsError      a wrong setting, with the name of the setting and where it came from
 |-- StateError         the store could not do what it was asked; callers decide on local state or allow
 `-- RequestError       a request that cannot be judged as sent (bad path, bad framing); carries a status
@@ -40,6 +41,10 @@ class BundleError(BreakloopError):
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
+
+
+class UnreadableError(BundleError):
+    """A bundle whose files could not be read (no such file, no permission, too many open files)."""
 
 
 class SettingsError(BreakloopError):

@@ -144,7 +144,10 @@ def _shadowed(op: Op) -> Shadowed:
 
 def _loop_data(call: Call, detector: LoopDetector, loop: Loop, *, shadow: bool) -> dict[str, object]:
     chat = call.chat_cache
+    caller, agent = detector.sender(call)
     return {
+        "caller": caller,
+        "agent": agent,
         "model": chat.model if isinstance(chat, Chat) else "",
         "fingerprint": loop.fingerprint,
         "hit_count": loop.hit_count,

@@ -47,6 +47,11 @@ _FIRST_KEYS_S: Final = 3.0  # how long a start waits for token keys; they come l
 GC_THRESHOLD: Final = (5_000, 10, 1_000)
 # A bundle that is read in a thread shares the interpreter; requests get their turn this often meanwhile.
 _SWITCH_S: Final = 0.0005
+_CANNOT_LISTEN: Final = {
+    errno.EADDRINUSE: "is in use (stop the other program, or choose another port with --port)",
+    errno.EACCES: "is not allowed (ports below 1024 need a privilege: choose another with --port)",
+    errno.EADDRNOTAVAIL: "cannot be used: this machine has no such address (see --host)",
+}
 
 
 class Runtime:
@@ -63,6 +68,7 @@ class Runtime:
         self.engine = Engine(self.store, self.clock, project=self.descriptors.project, publish=self.events)
         self.source = self._source()
         self.door = self._door()
+        self.door.body_bytes = settings.limits.body_bytes
         self.url = ""
         self._draining = False
         self._stop = asyncio.Event()
@@ -203,10 +209,8 @@ class Runtime:
         try:
             return await server.start(host, port)
         except ListenError as error:
-            if error.errno == errno.EADDRINUSE:
-                hint = "stop the other program, or choose another port with --port"
-                raise SettingsError(f"{host}:{port} is in use ({hint})") from None
-            raise SettingsError(error.strerror or str(error)) from None
+            why = _CANNOT_LISTEN.get(error.errno or 0)
+            raise SettingsError(f"{host}:{port} {why}" if why else error.strerror or str(error)) from None
 
     def _on_signal(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()

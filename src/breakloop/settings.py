@@ -24,7 +24,16 @@ from breakloop.policy.suggest import did_you_mean, nearest
 from breakloop.policy.yaml_positions import read_yaml
 from breakloop.settings_fields import RELATIVE, Settings
 
-__all__ = ["FILE", "Effective", "Loaded", "Settings", "effective", "load_settings", "settings_json_schema"]
+__all__ = [
+    "FILE",
+    "Effective",
+    "Loaded",
+    "Settings",
+    "effective",
+    "environment_names",
+    "load_settings",
+    "settings_json_schema",
+]
 
 FILE = "breakloop.yaml"
 _PREFIX = "BREAKLOOP_"
@@ -85,6 +94,16 @@ def load_settings(
 def settings_json_schema() -> dict[str, Any]:
     """Return the JSON Schema of breakloop.yaml."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()}
+
+
+def environment_names() -> dict[str, list[str]]:
+    """Return the variables of every setting by its dotted name; where there are two, the first one wins."""
+    names: dict[str, list[str]] = {}
+    for name, _ in _fields(Settings):
+        names[".".join(name)] = [_PREFIX + "_".join(name).upper()]
+        if name[0] == "loop_guard":
+            names[".".join(name)].append(_LOOP_GUARD + name[1].upper())
+    return names
 
 
 def effective(loaded: Loaded) -> list[Effective]:

@@ -96,7 +96,7 @@ class LoopGuard(Model):
 
 
 class Limits(Model):
-    """What one client may cost the gateway."""
+    """What one client may cost breakloop."""
 
     head_bytes: PositiveInt = Field(default=64 * 1024, description="Largest request head.")
     fields: PositiveInt = Field(default=200, description="Most header fields.")
@@ -113,16 +113,26 @@ class Settings(Model):
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=8787, description="Port of the traffic; 0 picks a free one.")
     admin_port: Port = Field(default=8788, description="Port of the admin plane; 0 is off. Not used in this version.")
-    admin_token: SecretStr = Field(default=SecretStr(""), description="Token of the admin plane. Not used yet.")
+    admin_token: SecretStr = Field(
+        default=SecretStr(""), description="Token of the admin plane. Not used in this version."
+    )
     upstream: list[Annotated[str, AfterValidator(_upstream)]] = Field(
         default=[], description="Upstreams as NAME=URL, the first is the default. Not used in this version."
     )
     policy: Annotated[FilePath, AfterValidator(_policy)] = Field(
         default="", description="Policy bundle: a file, or a directory of files. Without it, loop protection only."
     )
-    state: Annotated[str, AfterValidator(_state)] = Field(default="memory://", description="Where state lives.")
-    data_dir: FilePath = Field(default="", description="Where the secret and the last good bundle are kept.")
-    workers: Annotated[PositiveInt, AfterValidator(_workers)] = Field(default=1, description="Processes.")
+    state: Annotated[str, AfterValidator(_state)] = Field(
+        default="memory://", description="Where counters live; only `memory://` in this version."
+    )
+    data_dir: FilePath = Field(
+        default="",
+        description="Where the secret and the last good bundle are kept: `$STATE_DIRECTORY` (systemd sets it), "
+        "else `$XDG_DATA_HOME/breakloop`, else `~/.local/share/breakloop`, else `.breakloop`.",
+    )
+    workers: Annotated[PositiveInt, AfterValidator(_workers)] = Field(
+        default=1, description="Processes; only 1 in this version."
+    )
     mode: Annotated[Literal["all", "proxy", "decision"], AfterValidator(_mode)] = Field(
         default="all", description="Which doors are open: `decision`, `proxy` (not in this version), or `all`."
     )

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from breakloop.gateway.head import Request
+from breakloop.gateway.original import original_call
 from tests.e2e.nginx import ROOT, configure
 
 pytestmark = pytest.mark.e2e
@@ -27,7 +29,9 @@ def test_every_gateway_has_its_folder() -> None:
 @pytest.mark.parametrize("policy", sorted(EXAMPLES.rglob("policy.yaml")), ids=lambda path: path.parent.name)
 def test_policies_are_valid(policy: Path) -> None:
     """B-2: `breakloop validate` finds nothing, and editors find the schema."""
-    assert policy.read_text().startswith(SCHEMA_LINE)
+    first, _, _ = policy.read_text().partition("\n")
+    assert first.startswith(SCHEMA_LINE)
+    assert (policy.parent / first.removeprefix(SCHEMA_LINE)).is_file()
     command = [sys.executable, "-m", "breakloop", "validate", str(policy)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -40,3 +44,14 @@ def test_nginx_accepts_its_configuration(nginx_path: str, tmp_path: Path) -> Non
     command = [nginx_path, "-t", "-p", str(file.parent), "-c", str(file), "-e", str(tmp_path / "error.log"), "-g", main]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_caddy_says_that_it_keeps_the_body_back() -> None:
+    """P-4, LD-1: as Caddy asks about two POSTs with different bodies, they are not taken for the same request."""
+    said = {"{breakloop_body_length}": b"5", "{uri}": b"/a"}
+    headers = {"x-forwarded-uri": b"/a", "x-forwarded-method": b"POST"}  # what forward_auth sets by itself
+    for line in (EXAMPLES / "caddy" / "Caddyfile").read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["header_up"] and len(words) == 3:
+            headers[words[1].lower()] = said[words[2]]
+    assert original_call(Request("GET", b"/v1/decision", headers), "").body_unseen

@@ -437,3 +437,11 @@ def test_events_carry_no_prompt() -> None:
     here.decide(chat(user(secret)), 6)
     assert here.named(LOOP_DETECTED)
     assert secret not in json.dumps([dict(event.data) for event in here.events])
+
+
+def test_a_shadow_policy_is_no_cover() -> None:
+    """B-6, E-1: an LLM call that only a policy in shadow looks at is judged by the default, or shadow would be seen."""
+    asked = chat(user("again"))
+    for mode, allowed in (("shadow", False), ("enforce", True)):
+        here = world(bundle(policy("p", loop=exact(100), mode=mode), defaults={"loop_detection": exact(3)}))
+        assert here.decide(asked, 3).allowed is allowed

@@ -136,6 +136,8 @@ def test_loop_events_carry_counts_and_hashes() -> None:
     """G-4: fingerprint, count, cooldown, kind, action and whose it was."""
     _, events = judge((repeat("warn"), TRIPPED))
     assert events[0].data == {
+        "caller": "me",
+        "agent": "bot",
         "model": "",
         "fingerprint": "f" * 32,
         "hit_count": 3,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import SettingsError
-from breakloop.settings import FILE, Loaded, effective, load_settings, settings_json_schema
+from breakloop.settings import FILE, Loaded, effective, environment_names, load_settings, settings_json_schema
 
 CANARY = "canary-5eb1f0"
 
@@ -204,3 +204,15 @@ def test_json_schema_describes_every_field() -> None:
     missing = [name for block in blocks for name, field in block["properties"].items() if not field.get("description")]
     assert missing == []
     json.dumps(schema)
+
+
+def test_the_variables_that_are_documented_are_read(tmp_path: Path) -> None:
+    """T-1: every documented name sets its setting; of two, the first one wins."""
+    names = environment_names()
+    assert names["jwt.secret"] == ["BREAKLOOP_JWT_SECRET"]
+    assert names["loop_guard.max_hits"] == ["BREAKLOOP_LOOP_GUARD_MAX_HITS", "LOOP_GUARD_MAX_HITS"]
+    assert list(names) == [one.name for one in effective(load(tmp_path))]
+    found = load(tmp_path, env={"BREAKLOOP_LOOP_GUARD_MAX_HITS": "7", "LOOP_GUARD_MAX_HITS": "8"})
+    assert found.settings.loop_guard.max_hits == 7
+    everything = load(tmp_path, env={variables[0]: "" for variables in names.values()})
+    assert everything.warnings == ()

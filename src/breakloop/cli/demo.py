@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import click
@@ -35,6 +36,7 @@ class Story:
 
     price_usd: float
     at_s: int = 0
+    seconds: int = 0  # how many were seen whole
     totals: dict[str, Totals] = field(default_factory=lambda: {LOOPING: Totals(), HEALTHY: Totals()})
     last: dict[str, deque[Answered]] = field(
         default_factory=lambda: {LOOPING: deque(maxlen=_ROWS), HEALTHY: deque(maxlen=_ROWS)}
@@ -68,7 +70,7 @@ def command(*, plain: bool, speed: float, seconds: int, price: float, as_json: b
     try:
         if as_json:
             asyncio.run(_run(story, seconds, lambda _answered, _fresh: None))
-            print_json(_as_json(story, seconds))
+            print_json(_as_json(story))
         elif live:
             _run_live(story, seconds, speed)
         else:
@@ -84,6 +86,7 @@ async def _run(story: Story, seconds: int, tell: Tell, pause_s: float = 0.0) -> 
     async for answers in traffic(seconds):
         for answered in answers:
             tell(answered, story.take(answered))
+        story.seconds += 1
         if pause_s:
             await asyncio.sleep(pause_s)
 
@@ -99,7 +102,7 @@ def _run_plain(story: Story, seconds: int) -> None:
     lines = _Lines(story)
     asyncio.run(_run(story, seconds, lines))
     lines.end()
-    for line in summary(story, seconds):
+    for line in summary(story):
         click.echo(line.plain)
 
 
@@ -151,9 +154,10 @@ def _run_live(story: Story, seconds: int, speed: float) -> None:
             if answered.agent == HEALTHY:  # the last of its second
                 shown.update(screen(story), refresh=True)
 
-        asyncio.run(_run(story, seconds, tell, 1 / speed))
+        with suppress(KeyboardInterrupt):  # seen enough: what there is to learn comes all the same
+            asyncio.run(_run(story, seconds, tell, 1 / speed))
     out.print()
-    for line in summary(story, seconds):
+    for line in summary(story):
         out.print(line)
 
 
@@ -168,7 +172,8 @@ def screen(story: Story) -> RenderableType:
         f"  simulated time {story.at_s + 1} s",
         (f"  {story.usd(1)} a call is assumed", "dim"),
     )
-    return Group(head, both)
+    # The last line is short: the ^C that a terminal writes behind it must not wrap, which would shift the picture.
+    return Group(head, both, Text("Ctrl-C ends it", "dim"))
 
 
 def _panel(story: Story, agent: str) -> Panel:
@@ -197,13 +202,13 @@ def _said(answered: Answered) -> Text:
 # -- the end -------------------------------------------------------------------------------------------------------
 
 
-def summary(story: Story, seconds: int) -> list[Text]:
+def summary(story: Story) -> list[Text]:
     """Return what there is to learn, and what to do next."""
     looping, healthy = story.totals[LOOPING], story.totals[HEALTHY]
     cooldowns = ", ".join(f"{wait_s} s" for wait_s in looping.cooldowns_s)
     per_hour = story.usd(3600)
     lines = [
-        Text(f"After {counted(seconds, 'simulated second')}:", "bold"),
+        Text(f"After {counted(story.seconds, 'simulated second')}:", "bold"),
         Text(f"  looping: {looping.passed} requests passed, {looping.blocked} blocked"),
         Text(f"  healthy: {healthy.passed} requests passed, {healthy.blocked} blocked"),
     ]
@@ -212,7 +217,7 @@ def summary(story: Story, seconds: int) -> list[Text]:
     saved = (story.usd(looping.blocked), "bold green")
     lines += [
         Text.assemble("  saved: ", saved, f" (an estimate: {looping.blocked} calls x the assumed {story.usd(1)})"),
-        Text(f"  nobody stopping it, this loop would cost {per_hour} an hour at that price"),
+        Text(f"  with nobody stopping it, this loop costs {per_hour} an hour at that price"),
         Text("Next:", "bold"),
         Text("  breakloop init     write a policy, its tests and settings into this directory"),
         Text("  breakloop serve    run the decision service"),
@@ -220,11 +225,11 @@ def summary(story: Story, seconds: int) -> list[Text]:
     return lines
 
 
-def _as_json(story: Story, seconds: int) -> dict[str, object]:
+def _as_json(story: Story) -> dict[str, object]:
     def shown(agent: str) -> dict[str, object]:
         totals = story.totals[agent]
         return {"passed": totals.passed, "blocked": totals.blocked, "cooldowns_s": totals.cooldowns_s}
 
     saved = round(story.totals[LOOPING].blocked * story.price_usd, 6)
     money = {"assumed_usd_per_call": story.price_usd, "saved_usd_estimate": saved}
-    return {"simulated_seconds": seconds, LOOPING: shown(LOOPING), HEALTHY: shown(HEALTHY), **money}
+    return {"simulated_seconds": story.seconds, LOOPING: shown(LOOPING), HEALTHY: shown(HEALTHY), **money}

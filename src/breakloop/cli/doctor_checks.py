@@ -88,8 +88,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _not_here_yet(settings: Settings) -> Iterator[Finding]:
-    if settings.admin_port:
+    if settings.admin_port not in (0, Settings.model_fields["admin_port"].default):
         yield Finding("note", "admin_port", "the admin plane is not in this version; nothing listens there")
+    if settings.admin_token.get_secret_value():
+        yield Finding("note", "admin_token", "the admin plane is not in this version; the token opens nothing")
     if settings.upstream:
         yield Finding("note", "upstream", "the reverse proxy is not in this version; upstreams are not used")
 

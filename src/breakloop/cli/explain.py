@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from breakloop.cli.offline import OFFLINE_SECRET, Exchange, Offline, load_policy
+from breakloop.cli.offline import OFFLINE_SECRET, Exchange, Offline, load_policy, server_secret
 from breakloop.cli.output import (
     config_option,
     console,
@@ -27,10 +27,11 @@ from breakloop.cli.output import (
 )
 from breakloop.cli.validate import STDIN, STDIN_NAME, counted
 from breakloop.clock import FakeClock, SystemClock
-from breakloop.errors import BundleError
+from breakloop.errors import BundleError, SettingsError
 from breakloop.replay.case_schema import CaseRequest
 from breakloop.replay.explain import Step, decision_of
 from breakloop.replay.request_text import read_request
+from breakloop.settings import Settings
 
 _HEADINGS = {
     "bundle": "Bundle",
@@ -82,7 +83,7 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
 
     FILE holds a raw HTTP request, or JSON like {"method": "POST", "path": "/v1/chat/completions", "headers": {},
     "body": {}}. State begins empty; the clock is simulated, and no network is used. With --repeat the last request is
-    explained.
+    explained. Fingerprints and callers are those of a server with the same secret or data directory.
     """
     settings = settings_of(config, as_json=as_json).settings
     now = float(int(SystemClock().now()))
@@ -91,7 +92,7 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
         loaded = load_policy(policy or settings.policy, now)
     except BundleError as error:
         fail_problems(error.problems, as_json=as_json)
-    secret = settings.secret.get_secret_value().encode() or OFFLINE_SECRET
+    secret = _secret(settings, as_json=as_json)
     offline = Offline(loaded, settings, FakeClock(now), secret)
     sent = _send(offline, request, repeat, every)
     last = sent[-1].exchange
@@ -99,6 +100,8 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
     if as_json:
         print_json(_as_json(sent, steps))
         return
+    if secret == OFFLINE_SECRET:
+        click.echo("note: no secret is set or kept here, so digests differ from those of a server", err=True)
     if settings.jwt.jwks_url:
         click.echo("note: jwt.jwks_url is not fetched here, so tokens are read without being verified", err=True)
     out = console()
@@ -106,6 +109,13 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
         _print_earlier(sent, out)
     _print_steps(steps, out)
     _print_answer(last, out)
+
+
+def _secret(settings: Settings, *, as_json: bool) -> bytes:
+    try:
+        return server_secret(settings)
+    except SettingsError as error:
+        fail(str(error), as_json=as_json)
 
 
 def _read(name: str, *, as_json: bool) -> CaseRequest:
@@ -132,7 +142,7 @@ def _print_earlier(sent: Sequence[_Sent], out: Console) -> None:
         listed = list(group)
         first, last = listed[0], listed[-1]
         numbers = f"{first.number}" if first is last else f"{first.number}-{last.number}"
-        times = f"{first.at_s:g} s" if first is last else f"{first.at_s:g}-{last.at_s:g} s"
+        times = f"{first.at_s:g} s" if first.at_s == last.at_s else f"{first.at_s:g}-{last.at_s:g} s"
         decision, reason, status = said
         line = Text(f"  {numbers:>9}  {times:>12}  ")
         line.append(f"{decision:<8}", _STYLES.get(decision, ""))

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final, NoReturn
 
 import click
+
+from breakloop import __version__
 
 OK: Final = 0
 PROBLEM: Final = 1
@@ -19,9 +22,9 @@ USAGE: Final = 3
 
 # Name -> where it is, and its line in the list of commands (so that the list needs none of them loaded).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "serve": ("breakloop.cli.serve:command", "Run the gateway."),
+    "serve": ("breakloop.cli.serve:command", "Run the decision service."),
     "demo": ("breakloop.cli.demo:command", "Watch a looping agent being stopped; no keys, no network."),
-    "init": ("breakloop.cli.init:command", "Write a first policy bundle and settings file."),
+    "init": ("breakloop.cli.init:command", "Write a first policy bundle, its tests and settings."),
     "validate": ("breakloop.cli.validate:command", "Check policy bundles."),
     "test": ("breakloop.cli.test:command", "Run a file of requests and expected verdicts against a bundle."),
     "explain": ("breakloop.cli.explain:command", "Show how a request is judged, and why."),
@@ -47,6 +50,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)  # noqa: S101 - a mistake in the table above
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called; for one that is not there, say which was probably meant."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            meant = get_close_matches(name, COMMANDS, 1)
+            ctx.fail(f"No such command '{name}'." + (f" Did you mean '{meant[0]}'?" if meant else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
@@ -54,6 +67,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="breakloop %(version)s", help="Print the version and exit.")
 def cli() -> None:
     """Stops runaway AI agents before they burn money."""
 

@@ -22,6 +22,7 @@ from breakloop.replay.explain import Explainer
 from breakloop.replay.record import Record, RecordingEngine
 from breakloop.runtime import context
 from breakloop.settings import Settings
+from breakloop.state.data_dir import DataDir
 from breakloop.state.memory import MemoryStore
 
 # Fixed, so that fingerprints and jitter are the same on every machine that runs the same test file.
@@ -82,6 +83,17 @@ class Offline:
 def load_policy(path: str, now: float) -> LoadedBundle | None:
     """Load the bundle a command was given; without one, the built-in protection alone is judged by."""
     return load_bundle(Path(path), now=now) if path else None
+
+
+def server_secret(settings: Settings) -> bytes:
+    """Return the key a server with these settings has, so that digests are the same; nothing is made or written."""
+    given, file = settings.secret.get_secret_value(), settings.secret_file
+    home = Path(settings.data_dir)
+    if not given and not file and not (home / "secret").is_file():
+        return OFFLINE_SECRET
+    data = DataDir(home if home.is_dir() else Path())
+    secret = data.secret(given, file)
+    return OFFLINE_SECRET if data.secret_from == "this run only" else secret
 
 
 def loop_guard(settings: Settings) -> LoopGuard:

@@ -17,33 +17,52 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_BELOW = " " * 12
+_LATER = "not used in this version"
+_MODE = "Which doors open; proxy is not in this version.  [all]"
+_LEVEL = "Least level logged.  [info]"
+_FORMAT = "auto: text on a terminal, else JSON lines.  [auto]"
+
+
+class Number(click.IntRange):
+    """A whole number in a range, called so in messages."""
+
+    name = "whole number"
+
 
 def settings_options(function: F) -> F:
     """Add the flags that set something, the same ones to every command that reads settings."""
     for option in reversed(
         (
             click.option("--host", help="Address to listen on.  [127.0.0.1]"),
-            click.option("--port", type=click.IntRange(0, 65535), help="Port of the traffic; 0 picks one.  [8787]"),
             click.option(
-                "--admin-port", type=click.IntRange(0, 65535), help="Port of the admin plane; 0 is off.  [8788]"
+                "--port", type=Number(0, 65535), metavar="PORT", help="Port of the traffic; 0 picks one.  [8787]"
             ),
-            click.option("--upstream", multiple=True, metavar="NAME=URL", help="An upstream; repeatable."),
+            click.option(
+                "--admin-port", type=Number(0, 65535), metavar="PORT", help=f"Port of the admin plane; {_LATER}."
+            ),
+            click.option("--upstream", multiple=True, metavar="NAME=URL", help=f"An upstream; {_LATER}."),
             click.option("--policy", metavar="PATH", help="Policy bundle: a file or a directory."),
-            click.option("--state", metavar="URL", help="Where state lives.  [memory://]"),
+            click.option("--state", metavar="URL", help="Where counters live: memory:// only.  [memory://]"),
             click.option("--data-dir", metavar="DIR", help="Where the secret and the last good bundle are kept."),
-            click.option("--workers", type=click.IntRange(1), help="Processes.  [1]"),
+            click.option("--workers", type=Number(1), metavar="N", help="Processes: 1 only.  [1]"),
             click.option("--config", metavar="PATH", help="Settings file.  [./breakloop.yaml, if it is there]"),
-            click.option("--mode", type=click.Choice(["all", "proxy", "decision"]), help="Which doors open.  [all]"),
+            click.option("--mode", type=click.Choice(["all", "proxy", "decision"]), help=_MODE),
             click.option("--strict", is_flag=True, default=None, help="Exit when there is no valid bundle at start."),
-            click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]"),
-            click.option("--log-format", type=click.Choice(["auto", "json", "text"]), help="[auto]"),
+            click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help=_LEVEL),
+            click.option("--log-format", type=click.Choice(["auto", "json", "text"]), help=_FORMAT),
         )
     ):
         function = option(function)
     return function
 
 
-@click.command(name="serve", help="Run the gateway.")
+@click.command(
+    name="serve",
+    help="Run the decision service until it is told to stop: SIGTERM or Ctrl-C ends it, SIGHUP reads the bundle again. "
+    "Log lines go to standard error.",
+    epilog="Exit code 0: it was told to stop; 1: it could not start, or was told twice.",
+)
 @settings_options
 def command(**flags: object) -> int:
     """Run until a signal comes."""
@@ -90,22 +109,21 @@ def summary(runtime: Runtime) -> list[str]:
         f"breakloop {__version__}",
         f"  policy    {_policy(runtime)}",
         f"  loops     {_loops(runtime)}",
-        f"  ask       {runtime.url}/v1/decision        (nginx: auth_request to /v1/decision/nginx)",
-        "  check     breakloop doctor                  (every setting, where it came from, what is unsafe)",
+        f"  ask       {runtime.url}/v1/decision (nginx: /v1/decision/nginx)",
+        "  check     breakloop doctor: every setting, and what is unsafe",
     ]
 
 
 def _policy(runtime: Runtime) -> str:
     source = runtime.source
     if source is None:
-        return "none: only the built-in loop protection (write one with `breakloop init`)"
+        return "none: built-in loop protection only (`breakloop init` writes one)"
     if source.current is None:
-        first = source.problems[0]
-        return f"NO VALID BUNDLE, every request is answered 503: {first}"
+        return f"NO VALID BUNDLE, every request is answered 503:\n{_BELOW}{source.problems[0]}"
     bundle = source.current.bundle
     count = len(bundle.policies)
     text = f"{source.path}, version {bundle.bundle_version}, {count} {'policy' if count == 1 else 'policies'}"
-    return text if not source.problems else f"{text}, from the {source.origin}: {source.problems[0]}"
+    return text if not source.problems else f"{text}, from the {source.origin}:\n{_BELOW}{source.problems[0]}"
 
 
 def _loops(runtime: Runtime) -> str:
@@ -114,10 +132,10 @@ def _loops(runtime: Runtime) -> str:
         return "-"
     guard = runtime.settings.loop_guard
     if not bundle.default_loops:
-        return "built-in protection is OFF; only policies with their own loop_detection look for loops"
+        return "built-in protection is OFF; policies with loop_detection still look"
     if bundle.default_loops[0].terms.policy != "builtin":
         return "as `defaults.loop_detection` of the bundle says"
     return (
-        f"an LLM call repeated more than {guard.max_hits} times in {guard.window_seconds} s "
-        f"is blocked for {guard.cooldown_seconds} s and longer"
+        f"LLM calls alike: {guard.max_hits} pass in {guard.window_seconds} s, "
+        f"then {guard.cooldown_seconds} s blocked and longer"
     )

@@ -93,7 +93,12 @@ def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> R
     except OSError as error:
         fail(f"{name}: cannot be read: {error.strerror}", as_json=as_json)
     shown = STDIN_NAME if name == STDIN else name
-    file = read_cases(text, shown)
+    try:
+        file = read_cases(text, shown)
+    except BundleError as error:
+        if not as_json and any(problem.path == "bundle_version" for problem in error.problems):
+            click.echo(f"{shown} looks like a bundle: write `breakloop test TESTS.yaml --policy {shown}`", err=True)
+        raise
     start = file.start.timestamp() if file.start is not None else float(int(SystemClock().now()))
     # A policy that the file itself names starts where the file lies.
     chosen = policy or (str(Path(name).parent / file.policy) if file.policy else settings.policy)

@@ -15,6 +15,13 @@ from breakloop.clock import SystemClock
 from breakloop.errors import BundleError, Problem
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
 
+# Files that people give by mistake: a field that only they have, and the command for them.
+_OTHERS = {
+    "cases": "a test file: run it with `breakloop test {name}`",
+    "expect": "a test file: run it with `breakloop test {name}`",
+    "port": "a settings file: check it with `breakloop doctor --config {name}`",
+    "policy": "a settings file: check it with `breakloop doctor --config {name}`",
+}
 STDIN = "-"
 STDIN_NAME = "<stdin>"
 
@@ -77,12 +84,23 @@ def _tell(one: Checked) -> None:
         click.echo(f"{one.name}: {one.missing}")
     for problem in one.problems:
         click.echo(str(problem))
+    if hint := _other_file(one):
+        click.echo(hint)
     for note in one.notes:
         click.echo(note_text(note))
     if one.loaded is not None:
         bundle = one.loaded.bundle
         policies = counted(len(bundle.policies), "policy", "policies")
         click.echo(f"{one.name}: ok, version {bundle.bundle_version}, {policies}, digest {one.loaded.digest[:12]}")
+
+
+def _other_file(one: Checked) -> str:
+    """Say what a file that is no bundle seems to be, and which command is for it."""
+    unknown = {said.partition('"')[2].partition('"')[0] for said in (problem.message for problem in one.problems)}
+    for name, text in _OTHERS.items():
+        if name in unknown and any(problem.path == "bundle_version" for problem in one.problems):
+            return f"{one.name} looks like {text.format(name=one.name)}"
+    return ""
 
 
 def note_text(note: Problem) -> str:

@@ -90,6 +90,10 @@ class LoopDetector:
             f"It stays blocked for {math.ceil(result.wait_s)} seconds."
         )
 
+    def sender(self, call: Call) -> tuple[str, str]:
+        """Return caller and agent as events name them, and as allow lists want them."""
+        return self._who.caller(call), self._who.agent(call)
+
     def note(self, loop: Loop) -> str:
         """Return the sentence for a model that is steered and not stopped."""
         return (

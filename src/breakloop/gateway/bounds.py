@@ -13,6 +13,7 @@ class Limits:
     fields: int = 200
     request_line_bytes: int = 16 * 1024
     body_bytes: int = 10 * 1024 * 1024
+    all_bodies_bytes: int = 256 * 1024 * 1024  # of bodies that are still arriving, over all connections
     chunk_line_bytes: int = 256  # a chunk's size with its extensions
     trailer_bytes: int = 8 * 1024
     free_chunks: int = 1000  # so many chunks of any size; beyond that they must carry 64 bytes each on average

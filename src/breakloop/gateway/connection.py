@@ -41,7 +41,7 @@ class Connection(asyncio.Protocol):
         self._parse = hub.heads.parse
         self._lines = hub.lines
         self._limits = hub.limits
-        self._incoming = Incoming(hub.heads, hub.limits)
+        self._incoming = Incoming(hub.heads, hub.limits, hub.room)
         self._transport = cast("asyncio.Transport", None)  # comes with connection_made
         self._peer = ""
         self.phase = _IDLE

@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from breakloop.engine import Engine
 from breakloop.errors import RequestError
 from breakloop.gateway.answers import Answers
+from breakloop.gateway.bounds import Limits
 from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.hub import log_fault
@@ -18,6 +19,7 @@ from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
 from breakloop.wire import denial
+from breakloop.wire.encoding import EncodingError, decoded
 
 _JSON = b"Content-Type: application/json\r\n"
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
@@ -38,6 +40,7 @@ class DecisionDoor:
         "_routes",
         "_run_id",
         "_status_field",
+        "body_bytes",
     )
 
     def __init__(
@@ -58,6 +61,7 @@ class DecisionDoor:
         self._debug = debug
         self._run_id = run_id
         self._next_id = 0
+        self.body_bytes = Limits().body_bytes  # once unpacked; `runtime` puts the configured number here
         self._status_field = f"{header_prefix}Status: ", f"{header_prefix}Body: "
         self._routes: dict[bytes, Callable[[Request], Reply]] = {
             b"/v1/decision": self._generic,
@@ -105,6 +109,8 @@ class DecisionDoor:
         except RequestError as error:
             return _bad(error)
         try:
+            if "content-encoding" in request.headers:
+                self._unpack(call)
             if self._debug is not None and self._debug.holds(request):
                 return self._decide_in_debug(request, call)
             verdict = self._engine.decide(call)
@@ -121,7 +127,24 @@ class DecisionDoor:
         if denial.PROBLEM.encode() in request.headers.get("accept", b""):
             return Reply(verdict.status, head + _PROBLEM, denial.problem(verdict), 0.0)
         chat = self._descriptors.chat(call)
-        return Reply(verdict.status, head + _JSON, denial.body(verdict, chat.dialect if chat else ""), 0.0)
+        dialect = chat.dialect if chat else ""
+        rpc_id = denial.rpc_id(call.body) if dialect == "mcp" else None
+        body = denial.body(verdict, dialect, request_id=call.request_id, rpc_id=rpc_id)
+        return Reply(verdict.status, head + _JSON, body, 0.0)
+
+    def _unpack(self, call: Call) -> None:
+        """Judge a compressed body by what is in it; one that stays packed is judged as the bytes that it is."""
+        if not call.body or call.body_unseen:
+            return
+        fields = [call.headers["content-encoding"]]
+        fields += [value for name, value in call.repeated if name == "content-encoding"]
+        try:
+            call.body = decoded(call.body, b",".join(fields), self.body_bytes)
+        except EncodingError as error:
+            self._engine.not_unpacked(call, error.reason)
+            return
+        # The field spoke of the packed bytes; readers that see it would not touch the plain ones.
+        call.headers = {name: value for name, value in call.headers.items() if name != "content-encoding"}
 
     def _decide_in_debug(self, request: Request, call: Call) -> Reply:
         assert self._debug is not None  # noqa: S101 - only called with one

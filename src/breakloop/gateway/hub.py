@@ -10,6 +10,7 @@ from typing import Protocol
 
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.head import Handler, HeadParser, Reply
+from breakloop.gateway.incoming import Room
 from breakloop.gateway.reply import StatusLines, error_reply
 
 _log = logging.getLogger("breakloop.gateway")
@@ -67,6 +68,7 @@ class Hub:
         self.limits = limits
         self.loop = loop
         self.heads = HeadParser(limits)
+        self.room = Room(limits)
         self.lines = StatusLines()
         self.live: set[Member] = set()
         self._inbox: list[tuple[Member, bytes]] = []
@@ -116,7 +118,11 @@ class Hub:
             outbox, self._outbox = self._outbox, []
             for transport, data in outbox:
                 if not transport.is_closing():  # uvloop raises on a write after close
-                    transport.write(data)
+                    try:
+                        transport.write(data)
+                    except Exception as error:  # noqa: BLE001 - the outermost edge, as in `answer`
+                        self.handler_failed(error)
+                        transport.abort()
 
     def gone(self, connection: Member) -> None:
         """Forget a closed connection."""

@@ -15,22 +15,48 @@ from breakloop.gateway.head import HeadParser, Request, early_refusal
 class Collecting:
     """A request whose body is being collected."""
 
-    __slots__ = ("content", "reader", "request")
+    __slots__ = ("_room", "content", "reader", "request")
 
-    def __init__(self, request: Request, limits: Limits) -> None:
+    def __init__(self, request: Request, limits: Limits, room: Room) -> None:
         self.request = request
         self.content = bytearray()  # and not a list of pieces: those of one byte would take 40 times their size
-        self.reader: BodyReader = reader_for(request.length, limits, self.content.extend)
+        self.reader: BodyReader = reader_for(request.length, limits, self._keep)
+        self._room = room
+
+    def _keep(self, piece: bytes | bytearray | memoryview) -> None:
+        self._room.take(len(piece))
+        self.content.extend(piece)
+
+    def release(self) -> None:
+        """The body is complete, or given up."""
+        self._room.held -= len(self.content)
+
+
+class Room:
+    """What the bodies that are still arriving may take, over all connections (Y-2)."""
+
+    __slots__ = ("_most", "held")
+
+    def __init__(self, limits: Limits) -> None:
+        self._most = limits.all_bodies_bytes
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Claim room for so many bytes. Raises `RequestError` when there is none."""
+        if self.held + size > self._most:
+            raise RequestError(503, "too many request bodies are arriving at once")
+        self.held += size
 
 
 class Incoming:
     """The unread bytes of a connection and the request that they begin with."""
 
-    __slots__ = ("_at", "_buffer", "_heads", "_limits", "_scanned", "body", "continue_due")
+    __slots__ = ("_at", "_buffer", "_heads", "_limits", "_room", "_scanned", "body", "continue_due")
 
-    def __init__(self, heads: HeadParser, limits: Limits) -> None:
+    def __init__(self, heads: HeadParser, limits: Limits, room: Room) -> None:
         self._heads = heads
         self._limits = limits
+        self._room = room
         self._buffer: bytes | bytearray = b""
         self._at = 0  # what comes before is used up
         self._scanned = 0  # how far the head at `_at` is known to be incomplete
@@ -75,6 +101,8 @@ class Incoming:
         """Give up everything."""
         self._buffer = b""
         self._at = self._scanned = 0
+        if self.body is not None:
+            self.body.release()
         self.body = None
 
     def _take_head(self) -> bytes | None:
@@ -100,7 +128,7 @@ class Incoming:
             request.body = bytes(self._buffer[self._at : stop])
             self._at = stop
             return request
-        self.body = Collecting(request, self._limits)
+        self.body = Collecting(request, self._limits, self._room)
         self.continue_due = request.expects_continue
         return self._read_body(self.body)
 
@@ -109,6 +137,7 @@ class Incoming:
         if not body.reader.done:
             return None
         body.request.body = bytes(body.content)
+        body.release()
         self.body = None
         self.continue_due = False
         return body.request

@@ -14,6 +14,8 @@ from breakloop.policy.paths import normalise, normalise_host, strip_agent
 ENVOY = b"/v1/decision/envoy"
 _URI, _METHOD, _HOST = "x-original-uri", "x-original-method", "x-original-host"
 _LENGTH = "x-original-content-length"
+_FORWARDED = ("x-forwarded-uri", "x-forwarded-method", "x-forwarded-host")
+_SAID_ONCE = frozenset((_URI, _METHOD, _HOST, _LENGTH, *_FORWARDED))
 
 
 def original_call(request: Request, request_id: str) -> Call:
@@ -21,6 +23,8 @@ def original_call(request: Request, request_id: str) -> Call:
     headers = request.headers
     target, method, host = headers.get(_URI), headers.get(_METHOD), headers.get(_HOST)
     unseen = target is not None and _LENGTH in headers and _hides_body(request)
+    if request.repeated:
+        _refuse_two_answers(request)
     if "x-forwarded-uri" in headers or "x-forwarded-method" in headers or "x-forwarded-host" in headers:
         target = _agreed(headers, _URI, "x-forwarded-uri")
         method = _agreed(headers, _METHOD, "x-forwarded-method")
@@ -31,6 +35,8 @@ def original_call(request: Request, request_id: str) -> Call:
 def nginx_call(request: Request, request_id: str) -> Call:
     """Return the call behind a request to `/v1/decision/nginx`: only what nginx itself sets is read."""
     headers = request.headers
+    if request.repeated:
+        _refuse_two_answers(request)
     unseen = _LENGTH in headers and _hides_body(request)
     return _call(request, request_id, headers.get(_URI), headers.get(_METHOD), headers.get(_HOST), unseen=unseen)
 
@@ -47,6 +53,13 @@ def _agreed(headers: Mapping[str, bytes], original: str, forwarded: str) -> byte
     if first and second and first != second:
         raise RequestError(400, f"{original} and {forwarded} contradict each other; the gateway has to set one of them")
     return first or second
+
+
+def _refuse_two_answers(request: Request) -> None:
+    """A gateway sets a field and a client adds it in another spelling (`X_Original_URI`): whose comes first is luck."""
+    for name, value in request.repeated:
+        if name in _SAID_ONCE and value != request.headers[name]:
+            raise RequestError(400, f"{name} came twice and says two things; the gateway has to replace the client's")
 
 
 def _hides_body(request: Request) -> bool:

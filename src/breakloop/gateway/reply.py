@@ -23,6 +23,7 @@ _CODES: Final = {
     431: "head_too_large",
     500: "internal_error",
     501: "method_not_implemented",
+    503: "overloaded",
     505: "version_not_supported",
 }
 _JSON: Final = b"content-type: application/json\r\n"

@@ -14,6 +14,7 @@ BUNDLE_REJECTED = "bundle.rejected"
 BUNDLE_EXPIRED = "bundle.expired"
 STORE_DEGRADED = "store.degraded"
 DESCRIPTOR_MISSING = "descriptor.missing"
+BODY_NOT_UNPACKED = "body.not_unpacked"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
     events.SHADOW_WOULD_REJECT: ("policy", "rule", "reason"),
     events.DESCRIPTOR_MISSING: ("policy", "rule", "descriptor"),
     events.STORE_DEGRADED: (),
+    events.BODY_NOT_UNPACKED: (),
 }
 _LEVELS: Final = {
     events.LOOP_DETECTED: logging.WARNING,
@@ -37,6 +38,7 @@ _LEVELS: Final = {
     events.BUNDLE_EXPIRED: logging.WARNING,
     events.STORE_DEGRADED: logging.WARNING,
     events.DESCRIPTOR_MISSING: logging.WARNING,
+    events.BODY_NOT_UNPACKED: logging.WARNING,
 }
 
 

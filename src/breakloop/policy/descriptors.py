@@ -19,7 +19,7 @@ from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
 from breakloop.policy.query import query_for_fingerprint
 from breakloop.policy.recent import Recent
 from breakloop.policy.user_agent import UserAgents
-from breakloop.wire import openai_chat
+from breakloop.wire import dialects
 
 Getter = Callable[[Call], str | None]
 
@@ -121,7 +121,7 @@ class Descriptors:
         sent = identity.session_header(call)
         if sent:
             return self._digests.bounded(sent)
-        opening = openai_chat.opening(call.body) if self.chat(call) is not None else ""
+        opening = dialects.opening(call.method, call.path, call.body) if self.chat(call) is not None else ""
         if not opening:
             return ""
         parts = (self.caller(call), self.agent(call), opening)
@@ -194,12 +194,10 @@ class Descriptors:
         return caller
 
     def _read_chat(self, call: Call) -> Chat | None:
-        if call.method != "POST" or not call.body or not openai_chat.looks_like_chat(call.path):
-            return None
         encoding = call.headers.get("content-encoding")
         if encoding and encoding.strip().lower() != _IDENTITY_ENCODING:
             return None
-        return openai_chat.read(call.body, self.tail_messages)
+        return dialects.read(call.method, call.path, call.body, self.tail_messages)
 
     def _project_source(self, name: str) -> Getter | None:
         if not name:
@@ -218,7 +216,7 @@ class Descriptors:
             "caller:key": self.key_digest,
             "project:id": self.project,
             "llm:model": lambda call: chat.model or None if (chat := self.chat(call)) else None,
-            "llm:provider": lambda call: chat.dialect if (chat := self.chat(call)) else None,
+            "llm:provider": lambda call: dialects.provider(chat.dialect) if (chat := self.chat(call)) else None,
             "tool:name": self._last_tool,
             "upstream:name": lambda call: call.upstream or None,
         }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from breakloop.errors import BundleError, Problem
+from breakloop.errors import BundleError, Problem, UnreadableError
 from breakloop.policy.hints import describe, findings, in_document
 from breakloop.policy.merge import Merged
 from breakloop.policy.notes import notes_for
@@ -44,15 +44,17 @@ def load_bundle(path: Path, *, now: float | None = None) -> LoadedBundle:
         raise BundleError([Problem(str(path), 1, 1, "", "holds no policy file", "expected *.yaml, *.yml or *.json")])
     merged = Merged()
     problems: list[Problem] = []
+    kind = BundleError
     for file in files:
         try:
             merged.add(*read_document(_read(file), str(file)), str(file))
         except BundleError as error:
             problems += error.problems
+            kind = UnreadableError if isinstance(error, UnreadableError) else kind
     problems += merged.problems
     if problems:
         # What other files say cannot be judged without the one that cannot be read.
-        raise BundleError(in_order(problems))
+        raise kind(in_order(problems))
     return _validated(merged.data, merged, now)
 
 
@@ -70,7 +72,7 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise BundleError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from None
+        raise UnreadableError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from None
 
 
 def _validated(data: Any, places: Places, now: float | None) -> LoadedBundle:

@@ -44,7 +44,14 @@ def strip_agent(path: str) -> tuple[str, str]:
     agent, slash, rest = path[len(_AGENTS) :].partition("/")
     if not agent:
         return "", path
-    return unquote(agent), slash + rest or "/"
+    return _agent_name(agent), slash + rest or "/"
+
+
+def _agent_name(segment: str) -> str:
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:  # with replacements, all names that are not text would be one
+        return segment
 
 
 @lru_cache(maxsize=1024)

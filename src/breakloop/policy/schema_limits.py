@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.config import JsonDict
 
-from breakloop.policy.schema_types import Fault, Model, PositiveFloat, PositiveInt, fault, refuse
+from breakloop.policy.schema_types import LARGEST, Fault, Model, PositiveFloat, PositiveInt, fault, refuse
 from breakloop.policy.suggest import did_you_mean
 
 Period = Literal["5m", "1h", "1d", "7d", "30d"]
@@ -85,6 +85,9 @@ class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
         elif self.cost_source == "fixed" and self.fixed_cost > self.burst:
             message = f"must be at most burst ({self.burst:g}), got {self.fixed_cost:g}"
             faults.append(Fault(("fixed_cost",), message, "no request could ever pass"))
+        if self.burst / self.tokens_per_second > LARGEST:
+            message = f"is so low that an empty bucket never fills again, got {self.tokens_per_second:g}"
+            faults.append(Fault(("tokens_per_second",), message, "to stop somebody for good, use a kill switch"))
         refuse(faults)
         return self
 

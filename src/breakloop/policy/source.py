@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from breakloop.clock import Clock
-from breakloop.errors import BundleError, Problem
+from breakloop.errors import BundleError, Problem, UnreadableError
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event, Publish
 from breakloop.policy.last_good import LastGood
 from breakloop.policy.load import LoadedBundle
@@ -39,6 +39,7 @@ class BundleSource:
         "_publish",
         "_settled",
         "_told",
+        "_unread",
         "current",
         "loaded",
         "loaded_at",
@@ -66,6 +67,7 @@ class BundleSource:
         self._last_good = LastGood(data_dir, path) if data_dir is not None else None
         self._settled: Stamp | None = None  # this state of the path has been dealt with
         self._failing: tuple[Stamp, float] | None = None  # this state cannot be used, since then; not told yet
+        self._unread = False  # the last attempt could not even read it
         self._told = ""  # the problem that was told last
         self._expiry_told = ""
         self.current: LoadedBundle | None = None
@@ -79,7 +81,7 @@ class BundleSource:
         """Load for the first time, from the last good copy if need be; tells whether a bundle is in force."""
         stamp = _stamp(self.path)
         problems = self._attempt(self._load, FROM_SOURCE, force=True)
-        self._settled = stamp
+        self._settle(stamp)
         if problems:
             self._reject(problems)
             if self._last_good is not None:
@@ -96,8 +98,7 @@ class BundleSource:
         if stamp != self._settled:
             problems = self._attempt(self._load, FROM_SOURCE, force=False)
             if not problems or self._is_final(stamp):
-                self._settled = stamp
-                self._failing = None
+                self._settle(stamp)
                 if problems:
                     self._reject(problems)
         self._check_expiry()
@@ -106,14 +107,21 @@ class BundleSource:
         """Load now, whether or not anything changed; a lower version is accepted, because somebody asked for it."""
         stamp = _stamp(self.path)
         problems = self._attempt(self._load, FROM_SOURCE, force=True)
-        self._settled = stamp
-        self._failing = None
+        self._settle(stamp)
         if problems:
             self._told = ""  # whoever asks gets an answer, also the same one again
             self._reject(problems)
 
+    def _settle(self, stamp: Stamp) -> None:
+        """This state of the path is dealt with, unless it could not be read: that may pass without any trace of it."""
+        self._settled = None if self._unread else stamp
+        self._failing = None
+
     def _attempt(self, load: Callable[[Path], LoadedBundle], origin: str, *, force: bool) -> list[Problem]:
         """Load, compile and put in force; returns what is wrong instead."""
+        self._unread = False
+        if self.path.is_fifo():  # reading it would wait for a writer, for ever
+            return [Problem(str(self.path), 1, 1, "", "is a pipe", "a bundle that is watched is a file or a directory")]
         try:
             loaded = load(self.path)
             before = self.current
@@ -123,8 +131,10 @@ class BundleSource:
                 self._refuse_lower(loaded, before)
             self._on_bundle(loaded)
         except BundleError as error:
+            self._unread = isinstance(error, UnreadableError)
             return error.problems
         except OSError as error:
+            self._unread = True
             return [Problem(str(self.path), 1, 1, "", f"cannot be read: {error.strerror}")]
         except Exception as error:  # noqa: BLE001 - the edge: no mistake of ours in loading may take traffic down
             return [Problem(str(self.path), 1, 1, "", f"cannot be used: {type(error).__name__}: {error}")]

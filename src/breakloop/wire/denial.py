@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
 
 from breakloop.model.verdict import Verdict
 
@@ -11,7 +15,53 @@ LOOP_ERROR = "recursive_loop_detected"
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 
+RpcId = str | int | None
+
 _PROBLEM_TYPES = "https://iana.org/assignments/http-problem-types#"
+_RPC: Final = "type.googleapis.com/google.rpc."
+_MCP_DENIED: Final = -32000  # JSON-RPC leaves -32000 to -32099 to servers
+_MCP_META: Final = "breakloop/detail"
+
+# What each provider calls an error of this status, so that code that looks at the name does the right thing.
+_OPENAI_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+}
+_ANTHROPIC_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_GEMINI_STATUSES: Final = {
+    400: "FAILED_PRECONDITION",  # and not INVALID_ARGUMENT: nothing is wrong with what was sent
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+class _Rpc(msgspec.Struct):
+    id: RpcId = None
+
+
+_read_rpc: Final = msgspec.json.Decoder(_Rpc).decode
 
 
 def error_code(verdict: Verdict) -> str:
@@ -34,17 +84,73 @@ def detail(verdict: Verdict) -> dict[str, object]:
     return fields
 
 
-def body(verdict: Verdict, dialect: str = "") -> bytes:
+def body(verdict: Verdict, dialect: str = "", *, request_id: str = "", rpc_id: RpcId = None) -> bytes:
     """Return the JSON body, with the dialect's own error object beside `detail`."""
     content: dict[str, object] = {"detail": detail(verdict)}
     if dialect.startswith("openai"):
-        content["error"] = {
-            "message": verdict.message,
-            "type": "rate_limit_error",
-            "param": None,
-            "code": error_code(verdict),
-        }
+        content["error"] = _openai(verdict)
+    elif dialect == "anthropic_messages":
+        content["type"] = "error"
+        content["error"] = {"type": _error_type(_ANTHROPIC_TYPES, verdict.status), "message": _text(verdict)}
+        if request_id:
+            content["request_id"] = request_id
+    elif dialect == "gemini":
+        content["error"] = _gemini(verdict)
+    elif dialect == "mcp":
+        data = detail(verdict)
+        del data["message"]  # said already, and nginx has little room for a body that travels as a header field
+        content |= {"jsonrpc": "2.0", "id": rpc_id}
+        content["error"] = {"code": _MCP_DENIED, "message": _text(verdict), "data": data}
     return _dump(content)
+
+
+def mcp_tool_error(verdict: Verdict, request_id: RpcId) -> bytes:
+    """Return a denied `tools/call` as its result: the model reads a tool's error, and a protocol error it does not."""
+    result = {
+        "content": [{"type": "text", "text": _text(verdict)}],
+        "isError": True,
+        "_meta": {_MCP_META: detail(verdict)},
+    }
+    return _dump({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+
+def rpc_id(sent: bytes) -> RpcId:
+    """Return the id of a JSON-RPC request, or None where it has none that an answer could carry."""
+    try:
+        return _read_rpc(sent).id
+    except (ValueError, RecursionError):
+        return None
+
+
+def _text(verdict: Verdict) -> str:
+    """The message and its code: of all that an error object holds, SDKs may show no more than the message."""
+    return f"{verdict.message} ({error_code(verdict)})"
+
+
+def _openai(verdict: Verdict) -> dict[str, object]:
+    return {
+        "message": _text(verdict),
+        "type": _error_type(_OPENAI_TYPES, verdict.status),
+        "param": None,
+        "code": error_code(verdict),
+    }
+
+
+def _gemini(verdict: Verdict) -> dict[str, object]:
+    code = error_code(verdict)
+    # google.rpc.ErrorInfo wants its reason in capitals; who searches for ours finds it in the metadata.
+    details: list[dict[str, object]] = [
+        {"@type": _RPC + "ErrorInfo", "reason": code.upper(), "domain": "breakloop", "metadata": {"error": code}}
+    ]
+    if verdict.retry_after_s is not None and not verdict.never:
+        details.append({"@type": _RPC + "RetryInfo", "retryDelay": f"{verdict.retry_after_s}s"})
+    status = _error_type(_GEMINI_STATUSES, verdict.status)
+    return {"code": verdict.status, "message": _text(verdict), "status": status, "details": details}
+
+
+def _error_type(types: Mapping[int, str], status: int) -> str:
+    """A status of its own, or that of its class: 400 and 500 stand for the rest."""
+    return types.get(status) or types[500 if status >= 500 else 400]
 
 
 def problem(verdict: Verdict) -> bytes:

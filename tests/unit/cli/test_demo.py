@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import AsyncIterator
 from io import StringIO
 
 import pytest
@@ -79,6 +80,23 @@ def test_live(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert "After 7 simulated seconds:" in out
 
 
+def test_broken_off(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-4: Ctrl-C ends the picture, not the story: the summary is about what was seen, and nothing failed."""
+
+    async def until_interrupted(seconds: int) -> AsyncIterator[list[Answered]]:
+        for at_s in range(seconds - 100):
+            yield [Answered(LOOPING, at_s + 1, at_s, 200), Answered(HEALTHY, at_s + 1, at_s, 200)]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "traffic", until_interrupted)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert run(["demo", "--seconds", "103", "--speed", "10000"]) == 0
+    out = capsys.readouterr().out
+    assert "After 3 simulated seconds:" in out
+    assert "Aborted" not in out
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_screen_fits(width: int) -> None:
     """X-4: at 80 columns nothing that matters is cut off."""
@@ -91,6 +109,8 @@ def test_the_screen_fits(width: int) -> None:
         out.print(screen(story))
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= width
+    assert len(lines[-1].rstrip()) < width - 2  # room for the ^C of a terminal
+    assert len(lines) < 24
     text = "\n".join(lines)
     assert text.count("429 loop_detected, wait 120 s") == 8
     assert "blocked 11, saved $0.55" in text
@@ -101,7 +121,8 @@ def test_a_demo_too_short_for_a_loop() -> None:
     """Nothing is claimed that did not happen."""
     story = Story(0.05)
     story.take(Answered(LOOPING, 1, 0, 200))
-    text = "\n".join(line.plain for line in summary(story, 1))
+    story.seconds = 1
+    text = "\n".join(line.plain for line in summary(story))
     assert "detection" not in text
     assert "After 1 simulated second:" in text
     assert "saved: $0.00" in text

@@ -144,7 +144,9 @@ def test_data_directory(doctor: Doctor) -> None:
 
 def test_what_is_not_in_this_version(doctor: Doctor) -> None:
     """T-2: fixed names that do nothing yet are said."""
-    assert "admin_port: the admin plane is not in this version" in doctor.says("note", admin_port=8788)
+    assert "admin_port: the admin plane is not in this version" in doctor.says("note", admin_port=9000)
+    assert "admin_token: the admin plane is not in this version" in doctor.says("note", admin_token="x")
+    assert "admin" not in doctor.says("note")
     assert "upstream: the reverse proxy is not in this version" in doctor.says("note", upstream=["a=http://x"])
 
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from breakloop.cli.main import cli, run
+from breakloop.state.data_dir import DataDir
 
 POLICY = """bundle_version: 7
 policies:
@@ -34,6 +35,9 @@ X-Agent-Id: researcher
 @pytest.fixture(autouse=True)
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where no server has kept a secret
+    for name in ("XDG_DATA_HOME", "STATE_DIRECTORY"):
+        monkeypatch.delenv(name, raising=False)
     Path("p.yaml").write_text(POLICY, encoding="utf-8")
     Path("r.http").write_text(REQUEST, encoding="utf-8")
 
@@ -131,6 +135,23 @@ def test_many_policies_that_do_not_match_are_cut(capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert out.count("no match") == 20
     assert "  and 30 more that do not match (--json lists them)\n" in out
+
+
+def test_digests_are_those_of_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """LD-1: with the server's data directory they are its own; else it is said that they are not."""
+    assert run(explain()) == 0
+    alone = capsys.readouterr()
+    assert "digests differ from those of a server" in alone.err
+    DataDir(tmp_path / "data").secret("", "")
+    Path("breakloop.yaml").write_text("data_dir: data\n", encoding="utf-8")
+    assert run(explain()) == 0
+    beside = capsys.readouterr()
+    assert beside.err == ""
+    caller = [next(line for line in out.splitlines() if "caller " in line) for out in (alone.out, beside.out)]
+    assert caller[0] != caller[1]
+    Path("breakloop.yaml").write_text("secret_file: nowhere\n", encoding="utf-8")
+    assert run(explain()) == 1
+    assert "secret_file" in capsys.readouterr().err
 
 
 def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,22 @@ def test_wrong_usage_is_3(arguments: list[str], capsys: pytest.CaptureFixture[st
     assert "Usage: breakloop" in capsys.readouterr().err
 
 
+def test_a_mistyped_command_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
+    """X-3: the command that was probably meant is named; far from all of them, none is."""
+    assert run(["validat", "x.yaml"]) == USAGE
+    assert "No such command 'validat'. Did you mean 'validate'?" in capsys.readouterr().err
+    assert run(["frobnicate"]) == USAGE
+    assert "Did you mean" not in capsys.readouterr().err
+
+
+def test_the_usual_flag_for_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """X-3: `--version` says what `version` says."""
+    assert run(["--version"]) == OK
+    said = capsys.readouterr().out
+    assert run(["version"]) == OK
+    assert capsys.readouterr().out == said
+
+
 def test_command_modules_are_where_the_table_says() -> None:
     """X-3: what is there can be called by its name."""
     context = click.Context(cli)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.cli.offline import OFFLINE_SECRET, Offline, load_policy, loop_guard
+from breakloop.cli.offline import OFFLINE_SECRET, Offline, load_policy, loop_guard, server_secret
 from breakloop.clock import FakeClock
 from breakloop.policy.load import load_text
 from breakloop.replay.case_schema import CaseRequest
 from breakloop.settings import Settings
+from breakloop.state.data_dir import DataDir
 
 POLICY = b"""bundle_version: 1
 policies:
@@ -127,3 +128,20 @@ def test_header_bytes_survive(value: str) -> None:
     record = offline().send(CaseRequest("GET", "/", headers=(("X-Team", value),))).record
     assert record is not None
     assert record.call.headers["x-team"] == value.encode("utf-8", "surrogateescape")
+
+
+def test_the_secret_is_that_of_the_server(tmp_path: Path) -> None:
+    """LD-1: digests that `explain` shows can be put into a kill switch or an allow list."""
+
+    def secret(**settings: str) -> bytes:
+        return server_secret(Settings.model_validate({"data_dir": str(tmp_path / "data"), **settings}))
+
+    assert secret() == OFFLINE_SECRET
+    assert not (tmp_path / "data").exists()
+    kept = DataDir(tmp_path / "data").secret("", "")
+    assert secret() == kept != OFFLINE_SECRET
+    given = DataDir(tmp_path / "data").secret("as given", "")
+    assert secret(secret="as given") == secret(secret="as given", data_dir=str(tmp_path / "none")) == given
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "file").write_text("as given\n")
+    assert secret(secret_file=str(tmp_path / "file")) == given

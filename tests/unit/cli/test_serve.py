@@ -87,8 +87,9 @@ def test_strict_without_bundle_prints_the_problems(tmp_path: Path, capsys: pytes
 def test_summary_without_policy() -> None:
     """T-2: what is protected when nothing is set, and where to ask."""
     text = "\n".join(serve.summary(started()))
-    assert "only the built-in loop protection" in text
-    assert "repeated more than 5 times in 60 s is blocked for 30 s" in text
+    assert "built-in loop protection only (`breakloop init` writes one)" in text
+    assert "LLM calls alike: 5 pass in 60 s, then 30 s blocked and longer" in text
+    assert max(map(len, text.splitlines())) <= 80
     assert "http://127.0.0.1:8787/v1/decision " in text
     assert "protection is OFF" in "\n".join(serve.summary(started(loop_guard={"max_hits": 0})))
 
@@ -102,6 +103,6 @@ def test_summary_with_policy() -> None:
     assert "as `defaults.loop_detection` of the bundle says" in "\n".join(serve.summary(started(policy="b.yaml")))
     file.unlink()
     text = "\n".join(serve.summary(started(policy="b.yaml")))
-    assert "version 4, 1 policy, from the last good copy: b.yaml:1:1: cannot be read" in text
+    assert "version 4, 1 policy, from the last good copy:\n            b.yaml:1:1: cannot be read" in text
     text = "\n".join(serve.summary(started(policy="b.yaml", data_dir="other")))
-    assert "NO VALID BUNDLE, every request is answered 503: b.yaml:1:1: cannot be read" in text
+    assert "NO VALID BUNDLE, every request is answered 503:\n            b.yaml:1:1: cannot be read" in text

@@ -115,6 +115,13 @@ def test_a_bad_test_file_is_located(capsys: pytest.CaptureFixture[str]) -> None:
     assert err[2].startswith('t.yaml:2:12: [0].expect.decison: unknown field "decison"; did you mean "decision"?')
 
 
+def test_a_bundle_given_as_tests_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
+    """X-3: whoever swaps the two files is told how to write it."""
+    Path("b.yaml").write_text("bundle_version: 1\npolicies: []\n", encoding="utf-8")
+    assert run(["test", "b.yaml"]) == 1
+    assert "b.yaml looks like a bundle: write `breakloop test TESTS.yaml --policy b.yaml`" in capsys.readouterr().err
+
+
 def test_a_bad_bundle_is_located(capsys: pytest.CaptureFixture[str]) -> None:
     """B-2: the bundle's own problems come out as `validate` tells them."""
     Path("t.yaml").write_text(CASES, encoding="utf-8")

@@ -110,6 +110,27 @@ def test_json(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert missing["error"] == "there is no such file or directory"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "policy: p.yaml\nport: 1\n",
+            "x.yaml looks like a settings file: check it with `breakloop doctor --config x.yaml`",
+        ),
+        ("policy: p.yaml\n", "x.yaml looks like a settings file: check it with `breakloop doctor --config x.yaml`"),
+        ("policy: p.yaml\ncases: []\n", "x.yaml looks like a test file: run it with `breakloop test x.yaml`"),
+    ],
+)
+def test_another_kind_of_file_is_recognised(
+    write: Write, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    """X-3: whoever gives the file of another command is told which."""
+    assert run(["validate", write("x.yaml", text)]) == 1
+    assert said in capsys.readouterr().out.splitlines()
+    assert run(["validate", write("typo.yaml", GOOD + "polcy: 1\n")]) == 1
+    assert "looks like" not in capsys.readouterr().out
+
+
 def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: 3 for a command that was called wrongly."""
     assert run(["validate"]) == 3

@@ -139,3 +139,15 @@ def test_the_prepared_heads_are_bounded() -> None:
 def test_a_long_secret_is_fine() -> None:
     """A-2: the hash takes 64 bytes of key; a longer secret is no error."""
     assert Answers("X-", b"k" * 200).retry_after_s(limited(10), "a") is not None
+
+
+def test_the_reset_of_a_denial_without_a_limit_is_not_jittered() -> None:
+    """A-2: only `Retry-After` is spread, also where the store was to blame and there is no limit to show."""
+    verdict = limited(100)
+    verdict.reason, verdict.limit = "store_unavailable", None
+    waits = {line for number in range(20) for line in denied(verdict, f"ip:{number}") if "Retry-After" in line}
+    assert len(waits) > 1
+    for number in range(20):
+        told = denied(verdict, f"ip:{number}")
+        assert 'RateLimit: "p";r=0;t=100' in told
+        assert "RateLimit-Reset: 100" in told

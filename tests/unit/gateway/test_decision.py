@@ -104,7 +104,7 @@ def test_a_tail_denial_speaks_openai() -> None:
     assert (detail["hit_count"], detail["cooldown_seconds"], detail["kind"]) == (6, 30, "tail")
     assert len(detail["fingerprint"]) == 32
     assert error == {
-        "message": detail["message"],
+        "message": detail["message"] + " (recursive_loop_detected)",
         "type": "rate_limit_error",
         "param": None,
         "code": "recursive_loop_detected",

@@ -98,3 +98,35 @@ def test_a_broken_connection_does_not_cost_the_others_their_answers() -> None:
         assert transport.aborted
         assert [status for status, _ in client.replies()] == [200]
         assert client.server.handler_errors == 1
+
+
+def test_a_write_that_fails_does_not_cost_the_others_their_answers() -> None:
+    """The outermost edge again: a fault in one transport ends that connection, and bursts go on as before."""
+    with Client() as client:
+        broken = Connection(client.server)
+        transport = FakeTransport()
+        broken.connection_made(transport)
+
+        def fail() -> None:
+            raise RuntimeError("no")
+
+        transport.on_write = fail
+        broken.data_received(get())
+        client.connection.data_received(get())
+        client.server.answer()
+        assert transport.aborted
+        assert [status for status, _ in client.replies()] == [200]
+        assert not client.server.answering
+
+
+def test_what_was_read_is_answered_before_the_server_stops() -> None:
+    """S-6: a request that waits for its turn of the loop is no idle connection."""
+    with Client() as client:
+        stopping = client.loop.create_task(client.server.stop(0))
+        client.connection.data_received(get("/last"))
+        client.loop.turn(5)
+        assert [status for status, _ in client.replies()] == [200]
+        assert client.closed()
+        client.connection.connection_lost(None)
+        client.loop.advance(1)
+        assert stopping.done()

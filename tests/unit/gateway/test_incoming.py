@@ -7,13 +7,13 @@ import pytest
 from breakloop.errors import RequestError
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.head import HeadParser
-from breakloop.gateway.incoming import Incoming
+from breakloop.gateway.incoming import Incoming, Room
 from tests.unit.gateway.fake_client import chunked, get, post
 
 
 def incoming(limits: Limits | None = None) -> Incoming:
     limits = limits or Limits()
-    return Incoming(HeadParser(limits), limits)
+    return Incoming(HeadParser(limits), limits, Room(limits))
 
 
 def test_requests_come_out_in_order_and_one_at_a_time() -> None:
@@ -84,3 +84,27 @@ def test_clear_forgets_everything() -> None:
     stream.next("")
     stream.clear()
     assert (len(stream), stream.body, stream.next("")) == (0, None, None)
+
+
+def test_all_bodies_together_have_a_bound() -> None:
+    """Y-2: many half-sent bodies cannot take more than so much; room comes back when one is done or given up."""
+    limits = Limits(all_bodies_bytes=100)
+    room = Room(limits)
+    first, second = (Incoming(HeadParser(limits), limits, room) for _ in range(2))
+    first.push(post(b"x" * 80)[:-10])
+    assert first.next("") is None
+    assert room.held == 70
+    second.push(post(b"y" * 80)[:-10])
+    with pytest.raises(RequestError, match="too many request bodies") as refused:
+        second.next("")
+    assert refused.value.status == 503
+    second.clear()
+    assert room.held == 70
+    first.push(b"x" * 10)
+    done = first.next("")
+    assert done is not None
+    assert (done.body, room.held) == (b"x" * 80, 0)
+    first.push(post(b"z" * 80)[:-10])
+    assert first.next("") is None
+    first.clear()
+    assert room.held == 0

@@ -93,3 +93,22 @@ def test_a_contradiction_names_the_fields() -> None:
     with pytest.raises(RequestError, match="x-original-uri and x-forwarded-uri contradict each other"):
         original_call(request(headers={"x-original-uri": "/a", "x-forwarded-uri": "/b"}), "")
     assert original_call(request(headers={"x-original-uri": "", "x-forwarded-uri": "/b"}), "").path == "/b"
+
+
+@pytest.mark.parametrize("name", ["x-original-uri", "x-original-method", "x-original-host", "x-forwarded-uri"])
+def test_a_field_that_says_two_things_is_refused(name: str) -> None:
+    """D-3, Y-3: `X_Original_URI` of a client beside the gateway's own; the same value twice does no harm."""
+    asked = request(headers={name: "/a"}, repeated=((name, b"/b"),))
+    reads = (original_call,) if name.startswith("x-forwarded") else (original_call, nginx_call)
+    for read in reads:
+        with pytest.raises(RequestError, match=f"{name} came twice") as raised:
+            read(asked, "")
+        assert raised.value.status == 400
+        read(request(headers={name: "/a"}, repeated=((name, b"/a"), ("accept", b"b"))), "")
+
+
+def test_a_length_is_believed_beside_the_uri_of_the_same_kind() -> None:
+    """D-3, LD-1: Traefik and Caddy pass on what a client says about a length, so alone it hides nothing."""
+    fields: Fields = {"x-forwarded-uri": "/a", "x-forwarded-method": "POST", "x-original-content-length": "5"}
+    assert original_call(request(headers=fields), "").body_unseen is False
+    assert original_call(request(headers={**fields, "x-original-uri": "/a"}), "").body_unseen is True

@@ -99,6 +99,8 @@ def test_split_target() -> None:
         ("/agents", ("", "/agents")),
         ("/agentsx/y", ("", "/agentsx/y")),
         ("/v1/agents/x", ("", "/v1/agents/x")),
+        ("/agents/%C3%BC/v1", ("\u00fc", "/v1")),
+        ("/agents/%FF/v1", ("%FF", "/v1")),  # not text: another one than %FE
     ],
 )
 def test_strip_agent(path: str, expected: tuple[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -316,3 +317,44 @@ def test_directory_is_watched(bench: Bench, tmp_path: Path) -> None:
     bench.write(text(3))
     bench.poll(source)
     assert bench.used == [1, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("in_directory", [False, True])
+def test_what_could_not_be_read_is_read_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, in_directory: bool
+) -> None:
+    """B-3: too many open files pass without any change of the bundle, which must be applied all the same."""
+    source = bench.started(text(1))
+    if in_directory:
+        source = bench.source(bench.file.parent)
+        assert source.start()
+    bench.write(text(2))
+    with monkeypatch.context() as patched:
+
+        def refuse(*_args: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        patched.setattr(Path, "open", refuse)
+        bench.poll(source, 6)
+    assert [event.data["kept_version"] for event in bench.told(BUNDLE_REJECTED)] == [1]
+    assert "Too many open files" in source.problems[0].message
+    bench.poll(source)
+    assert bench.used[-1] == 2
+    assert source.problems == []
+    loads = bench.loads
+    bench.poll(source, 3)
+    assert bench.loads == loads
+
+
+def test_a_pipe_is_refused_and_not_read(bench: Bench) -> None:
+    """B-3: a path that became a pipe must not hang whoever watches it."""
+    source = bench.started(text(1))
+    bench.file.unlink()
+    os.mkfifo(bench.file)
+    bench.poll(source, 4)
+    assert (bench.used, bench.loads) == ([1], 1)
+    assert [problem.message for problem in source.problems] == ["is a pipe"]
+    bench.file.unlink()
+    bench.write(text(2))
+    bench.poll(source, 2)
+    assert bench.used == [1, 2]

@@ -114,7 +114,7 @@ def test_who_and_what() -> None:
     call = Call("POST", "/v1/chat/completions", host="h", body=body, headers={"x-api-key": b"sk-secret"})
     steps = explained(call, {})
     assert told(steps, "request") == [
-        ("POST /v1/chat/completions", "info", f"LLM call (openai, m1, 1 message), host h, body {len(body)} bytes")
+        ("POST /v1/chat/completions", "info", f"LLM call (openai_chat, m1, 1 message), host h, body {len(body)} bytes")
     ]
     who = {name: text for name, _, text in told(steps, "identity")}
     assert who["caller"].startswith("key:")

@@ -45,11 +45,127 @@ def test_a_loop_body() -> None:
     assert denial.body(looped()).startswith(b'{"detail":{"error":"recursive_loop_detected","message":')
 
 
-def test_the_openai_error_stands_beside_it() -> None:
+DIALECTS = ["openai", "openai_chat", "openai_responses", "anthropic_messages", "gemini", "mcp"]
+TEXT = "Blocked: x. (recursive_loop_detected)"
+
+
+@pytest.mark.parametrize("dialect", ["openai", "openai_chat", "openai_responses", "openai_embeddings"])
+def test_the_openai_error_stands_beside_it(dialect: str) -> None:
     """A-3: OpenAI shapes get their own error object too."""
-    error = {"message": "Blocked: x.", "type": "rate_limit_error", "param": None, "code": "recursive_loop_detected"}
-    assert loads(denial.body(looped(), "openai")) == {"detail": DETAIL, "error": error}
+    error = {"message": TEXT, "type": "rate_limit_error", "param": None, "code": "recursive_loop_detected"}
+    assert loads(denial.body(looped(), dialect)) == {"detail": DETAIL, "error": error}
     assert "error" not in loads(denial.body(looped(), "plain"))
+
+
+def test_the_anthropic_error() -> None:
+    """A-3: `type: error` on top, the error beside `detail`, and the request's id as Anthropic writes it."""
+    error = {"type": "rate_limit_error", "message": TEXT}
+    assert loads(denial.body(looped(), "anthropic_messages", request_id="r-1")) == {
+        "detail": DETAIL,
+        "type": "error",
+        "error": error,
+        "request_id": "r-1",
+    }
+    assert "request_id" not in loads(denial.body(looped(), "anthropic_messages"))
+
+
+def test_the_gemini_error() -> None:
+    """A-3: a google.rpc status; its details invite to no retry where none helps."""
+    verdict = looped()
+    verdict.never, verdict.retry_after_s = True, 30
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "RECURSIVE_LOOP_DETECTED",
+        "domain": "breakloop",
+        "metadata": {"error": "recursive_loop_detected"},
+    }
+    error = {"code": 429, "message": TEXT, "status": "RESOURCE_EXHAUSTED", "details": [info]}
+    assert loads(denial.body(verdict, "gemini")) == {"detail": DETAIL, "error": error}
+
+
+def test_gemini_is_told_when_a_retry_helps() -> None:
+    """A-3: as google.rpc.RetryInfo, which its clients wait for."""
+    verdict = refused("token_bucket_exceeded")
+    verdict.retry_after_s = 7
+    details = loads(denial.body(verdict, "gemini"))["error"]["details"]
+    assert details[1:] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
+
+
+def test_the_mcp_error() -> None:
+    """A-3: a JSON-RPC error that answers the request's id; its data repeats all but the message."""
+    data = {name: value for name, value in DETAIL.items() if name != "message"}
+    error = {"code": -32000, "message": TEXT, "data": data}
+    assert loads(denial.body(looped(), "mcp", rpc_id="a")) == {
+        "detail": DETAIL,
+        "jsonrpc": "2.0",
+        "id": "a",
+        "error": error,
+    }
+    assert loads(denial.body(looped(), "mcp"))["id"] is None
+
+
+@pytest.mark.parametrize("request_id", [7, "a", None])
+def test_a_denied_tool_call_is_a_readable_tool_error(request_id: str | int | None) -> None:
+    """A-3: 200 with `isError`, so that the model reads the text."""
+    assert loads(denial.mcp_tool_error(looped(), request_id)) == {
+        "jsonrpc": "2.0",
+        "id": request_id,
+        "result": {
+            "content": [{"type": "text", "text": TEXT}],
+            "isError": True,
+            "_meta": {"breakloop/detail": DETAIL},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"id":9}}', 7),
+        (b'{"id":"a","x":[[[1]]]}', "a"),
+        (b'{"id":null}', None),
+        (b'{"id":1.5}', None),
+        (b'{"id":{}}', None),
+        (b'[{"id":1}]', None),
+        (b'{"method":"x"}', None),
+        (b'{"id":1', None),
+        (b"", None),
+        pytest.param(b'{"x":' + b"[" * 100_000, None, id="deep"),
+    ],
+)
+def test_ids_of_json_rpc_requests(sent: bytes, found: str | int | None) -> None:
+    """A-3: strings and whole numbers; what is no request has none."""
+    assert denial.rpc_id(sent) == found
+
+
+@pytest.mark.parametrize(
+    ("status", "openai", "anthropic", "gemini"),
+    [
+        (400, "invalid_request_error", "invalid_request_error", "FAILED_PRECONDITION"),
+        (401, "authentication_error", "authentication_error", "UNAUTHENTICATED"),
+        (402, "insufficient_quota", "billing_error", "FAILED_PRECONDITION"),
+        (403, "permission_error", "permission_error", "PERMISSION_DENIED"),
+        (418, "invalid_request_error", "invalid_request_error", "FAILED_PRECONDITION"),
+        (429, "rate_limit_error", "rate_limit_error", "RESOURCE_EXHAUSTED"),
+        (503, "server_error", "api_error", "UNAVAILABLE"),
+        (529, "server_error", "overloaded_error", "INTERNAL"),
+        (599, "server_error", "api_error", "INTERNAL"),
+    ],
+)
+def test_statuses_have_each_providers_name(status: int, openai: str, anthropic: str, gemini: str) -> None:
+    """A-4: whatever `deny_status` a policy sets; code that looks at the name does the right thing."""
+    verdict = refused(status=status)
+    assert loads(denial.body(verdict, "openai_chat"))["error"]["type"] == openai
+    assert loads(denial.body(verdict, "anthropic_messages"))["error"]["type"] == anthropic
+    error = loads(denial.body(verdict, "gemini"))["error"]
+    assert (error["code"], error["status"]) == (status, gemini)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialects_text_names_the_reason(dialect: str) -> None:
+    """A-3: SDKs show the message and nothing else of the object; who reads a log has to find the reason there."""
+    assert loads(denial.body(looped(), dialect))["error"]["message"] == TEXT
+    assert loads(denial.body(refused(), dialect))["error"]["message"] == "No. (kill_switch)"
 
 
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"loop_detected"}))
@@ -62,7 +178,8 @@ def test_other_denials_have_the_same_shape(reason: str) -> None:
 @pytest.mark.parametrize("text", ["a\r\nb", "ü", "\x7f", '"', "\u2028", "\ud800", "\x00"])
 def test_bodies_are_one_line_of_ascii(text: str) -> None:
     """D-3: so that they can travel in a header field."""
-    for body in (denial.body(refused(message=text), "openai"), denial.problem(refused(message=text))):
+    verdict = refused(message=text)
+    for body in (*[denial.body(verdict, dialect) for dialect in DIALECTS], denial.problem(verdict)):
         assert all(0x20 <= byte < 0x7F for byte in body)
         assert text in str(
             loads(body)["detail"] if isinstance(loads(body)["detail"], str) else loads(body)["detail"]["message"]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakloop.wire import json_body
 from breakloop.wire.json_body import canonical
 
 _NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -94,3 +95,19 @@ def test_deep_nesting_with_odd_numbers() -> None:
     for start in (b'{"n": 1.0, "d": ', rb'{"n": "\ud800", "d": '):
         deep = start + b"[" * 300 + b"]" * 300 + b"}"
         assert canonical(deep) == deep
+
+
+def test_large_bodies_are_not_taken_apart_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Y-2: 10 MB of `1.0,` would hold up everybody for a second. What is different stays different."""
+
+    def one_by_one(*_args: object) -> object:
+        raise AssertionError("value by value")
+
+    monkeypatch.setattr(json_body, "_whole", one_by_one)
+    padding = b'"' + b"x" * json_body._ONE_BY_ONE_MAX_BYTES + b'"'
+    floats, swapped = b'{"a":1.0,"b":' + padding + b"}", b'{"b":' + padding + b', "a":1.0}'
+    assert canonical(floats) == canonical(swapped) != canonical(floats.replace(b"1.0", b"2.0"))
+    huge = b"[" + padding + b",%d]" % 2**80  # beyond 64 bits the decoder rounds: its neighbour is the same float
+    assert canonical(huge) != canonical(huge[:-2] + b"7]")
+    surrogate = b'["\\ud800",' + padding + b"]"
+    assert canonical(surrogate) == surrogate

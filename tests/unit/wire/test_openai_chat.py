@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.model.call import Chat, Message, ToolCall
-from breakloop.wire.openai_chat import looks_like_chat, opening, read
+from breakloop.wire.openai_chat import opening, read
 
 
 def body(messages: Any, **more: Any) -> bytes:
@@ -30,7 +30,7 @@ def user(text: str) -> dict[str, str]:
 def test_a_plain_request() -> None:
     """C-8: model, messages, stream and the token limit of a chat request."""
     chat = read(body([user("hi")], stream=True, max_tokens=50), 3)
-    assert chat == Chat("openai", "gpt-4o", (Message("user", "hi"),), 1, stream=True, max_tokens=50)
+    assert chat == Chat("openai_chat", "gpt-4o", (Message("user", "hi"),), 1, stream=True, max_tokens=50)
 
 
 def test_the_newer_token_limit_wins() -> None:
@@ -59,7 +59,7 @@ def test_tool_calls_and_results_without_ids() -> None:
     two = message(
         role="assistant", content=None, tool_calls=[{"id": "call_2", "type": "function", "function": function}]
     )
-    assert one == two == Message("assistant", "", (ToolCall("search", '{"q": 1}'),))
+    assert one == two == Message("assistant", "", (ToolCall("search", '{"q":1}'),))
     result = message(role="tool", tool_call_id="call_1", content="found")
     assert result == message(role="tool", tool_call_id="call_2", content="found") == Message("tool", "found")
 
@@ -186,9 +186,9 @@ def test_deep_nesting_in_the_tail_is_none() -> None:
 def test_large_bodies_read_the_same() -> None:
     """LD-2: beyond 64 KB another decoder works, to the same result: long messages, and a flood of tiny ones."""
     long = read(body([user("x" * 1000)] * 200 + [{"role": "tool", "tool_call_id": "1", "content": "end"}]), 2)
-    assert long == Chat("openai", "gpt-4o", (Message("user", "x" * 1000), Message("tool", "end")), 201)
+    assert long == Chat("openai_chat", "gpt-4o", (Message("user", "x" * 1000), Message("tool", "end")), 201)
     flood = read(b'{"model":"m","messages":[' + b"0," * 100_000 + b'{"role":"user","content":"end"}]}', 2)
-    assert flood == Chat("openai", "m", (Message("", "0"), Message("user", "end")), 100_001)
+    assert flood == Chat("openai_chat", "m", (Message("", "0"), Message("user", "end")), 100_001)
     text = read(b'{"model":"m","messages":"' + b"," * 100_000 + b'"}', 2)
     assert text is not None
     assert (text.message_count, text.fallback) == (1, "tolerant")
@@ -204,23 +204,6 @@ def test_opening_names_a_conversation() -> None:
     assert opening(body([first[0]])) == ""
     assert opening(body(["note", first[1]])) != opening(body([first[1]])) != ""
     assert opening(body(first, stream=1)) == opening(b"\xef\xbb\xbf" + body(first)) == opening(body(first))
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/v1/chat/completions", True),
-        ("/chat/completions/", True),
-        ("/api/v1/chat/completions", True),
-        ("/openai/deployments/gpt-4o/chat/completions", True),
-        ("/v1/completions", False),
-        ("/v1/chat/completions/123", False),
-        ("/v1/xchat/completions", False),
-    ],
-)
-def test_paths(path: str, expected: bool) -> None:
-    """C-8, D-2: OpenAI's, OpenRouter's and Azure's paths."""
-    assert looks_like_chat(path) is expected
 
 
 _JSON = st.recursive(
@@ -249,3 +232,26 @@ def test_any_bytes_do_no_harm(raw: bytes) -> None:
     """C-9: garbage is plain HTTP."""
     read(raw, 3)
     opening(raw)
+
+
+@pytest.mark.parametrize("field", ["content", "tool_calls"])
+def test_of_endless_lists_the_rest_stands_as_a_digest(field: str) -> None:
+    """Y-2: three million parts in one message hold nobody up, and still tell requests apart."""
+    items: list[Any] = [{"type": "text", "text": "a", "function": {"name": "f"}}] * 1000
+
+    def newest(*more: Any) -> Message:
+        chat = read(body([{"role": "assistant", field: [*items, *more]}]), 1)
+        assert chat is not None
+        return chat.tail[0]
+
+    plain, longer = newest(), newest({"x": 1}, {"x": 2})
+    assert "<more:" not in str(plain)
+    assert str(longer).count("<more:") == 1
+    assert longer == newest({"x": 1}, {"x": 2}) != newest({"x": 1}, {"x": 3})
+    assert len(newest(*items, *items).calls) <= 1001
+
+
+def test_an_opening_is_looked_for_at_the_beginning() -> None:
+    """Y-2: a million messages without one of the user are not all read."""
+    assert opening(body([{"role": "system", "content": "s"}] * 99 + [user("u")])) != ""
+    assert opening(body([{"role": "system", "content": "s"}] * 100 + [user("u")])) == ""

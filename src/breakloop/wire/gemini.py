@@ -1,0 +1,117 @@
+"""Reads Gemini `generateContent` requests, Vertex AI's too, into a `Chat`. Model and streaming stand in the path.
+
+Protobuf's JSON takes both `inlineData` and `inline_data`, and clients send a mixture, so both are read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from breakloop.model.call import Chat, Message, ToolCall
+from breakloop.wire.content import ITEMS_MAX, arguments, as_list, count, media, more, text, truth, without_ids
+from breakloop.wire.conversation import NULL, Conversation, Parts, undecoded_items
+
+DIALECT: Final = "gemini"
+STREAM: Final = ":streamGenerateContent"
+# Beside the content of a part: signatures of thoughts are as good as ids.
+_MARKS: Final = frozenset(("thought", "thoughtSignature", "thought_signature", "partMetadata", "part_metadata"))
+
+
+class _Config(msgspec.Struct, gc=False):
+    maxOutputTokens: int | None = None  # noqa: N815 - as it is sent
+    max_output_tokens: int | None = None
+
+
+class _Body(msgspec.Struct, gc=False):
+    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
+
+    contents: msgspec.Raw
+    generationConfig: _Config | None = None  # noqa: N815 - as it is sent
+    generation_config: _Config | None = None
+    systemInstruction: msgspec.Raw = NULL  # noqa: N815 - as it is sent
+    system_instruction: msgspec.Raw = NULL
+
+
+_decode_body = msgspec.json.Decoder(_Body).decode
+
+
+def read(body: bytes, tail: int, path: str = "") -> Chat | None:
+    """Read a request body, or return None when it is not a JSON object; model and stream flag come from `path`."""
+    chat = _conversation.read(body, tail)
+    if chat is None:
+        return None
+    model, _, _ = path.rpartition("/")[2].partition(":")
+    return Chat(DIALECT, model, chat.tail, chat.message_count, path.endswith(STREAM), chat.max_tokens, chat.fallback)
+
+
+def _typed(body: bytes) -> Parts:
+    fields = _decode_body(body)
+    config = fields.generationConfig or fields.generation_config
+    limit = None
+    if config is not None:
+        limit = config.max_output_tokens if config.maxOutputTokens is None else config.maxOutputTokens
+    system = fields.system_instruction if fields.systemInstruction is NULL else fields.systemInstruction
+    return Parts("", undecoded_items(fields.contents, body), max_tokens=limit, system=system)
+
+
+def _tolerant(fields: dict[str, Any]) -> Parts:
+    config = _either(fields, "generationConfig", "generation_config")
+    limit = _either(config, "maxOutputTokens", "max_output_tokens") if isinstance(config, dict) else None
+    system = _either(fields, "systemInstruction", "system_instruction")
+    return Parts("", as_list(fields.get("contents")), max_tokens=count(limit), system=system)
+
+
+def _either(fields: dict[str, Any], name: str, other: str) -> Any:
+    value = fields.get(name)
+    return fields.get(other) if value is None else value
+
+
+def _flatten(item: Any) -> Message:
+    if not isinstance(item, dict):
+        return Message("user", text(item))
+    parts = as_list(item.get("parts"))
+    texts: list[str] = []
+    calls: list[ToolCall] = []
+    for part in parts[:ITEMS_MAX]:
+        call = (part.get("functionCall") or part.get("function_call")) if isinstance(part, dict) else None
+        if isinstance(call, dict):
+            calls.append(ToolCall(text(call.get("name")), arguments(call.get("args"))))
+        else:
+            said = _said(part)
+            if said is not None:
+                texts.append(said)
+    if len(parts) > ITEMS_MAX:
+        texts.append(more(parts))
+    return Message(text(item.get("role")) or "user", "\n".join(texts), tuple(calls))
+
+
+def _said(part: Any) -> str | None:
+    """Return the text of a part; None for a thought."""
+    if not isinstance(part, dict):
+        return text(part)
+    if "thought" in part and truth(part["thought"]):
+        return None
+    if "text" in part:
+        return text(part["text"])
+    result = part.get("functionResponse") or part.get("function_response")
+    if not isinstance(result, dict):
+        return _media(part)
+    said, beside = arguments(result.get("response")), result.get("parts")
+    return said if beside is None else "\n".join([said, *(_media(item) for item in as_list(beside))])
+
+
+def _media(part: object) -> str:
+    if not isinstance(part, dict):
+        return text(part)
+    said = {
+        key: without_ids(value) if isinstance(value, dict) else value
+        for key, value in part.items()
+        if key not in _MARKS
+    }
+    return media(min(said), said) if said else ""
+
+
+_conversation = Conversation(DIALECT, _typed, _tolerant, _flatten)
+opening: Final = _conversation.opening

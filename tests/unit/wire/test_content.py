@@ -1,0 +1,85 @@
+"""What the dialects share: texts, digests, one spelling of arguments, tolerant loading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from breakloop.model.call import Message, ToolCall
+from breakloop.wire import content
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ('{"b": 1.0, "a": [1, 2]}', '{"a":[1,2],"b":1}'),
+        (" [ 1 ]", "[1]"),
+        ('{"a": "\\u00e9"}', '{"a":"é"}'),
+        ('{"a": ', '{"a": '),
+        ("SELECT 1", "SELECT 1"),
+        ("1.0", "1.0"),
+        ({"b": 1.0, "a": None}, '{"a":null,"b":1}'),
+        (None, ""),
+        ("\ud800", "\ud800"),
+        ('{"a": "\ud800"}', '{"a":"\\ud800"}'),
+        ({"n": 2**70}, '{"n":1180591620717411303424}'),
+    ],
+)
+def test_arguments_have_one_spelling(value: Any, expected: str) -> None:
+    """C-8: key order, white space, escapes and the spelling of numbers do not count; what is no JSON is kept."""
+    assert content.arguments(value) == expected
+
+
+def test_media_without_ids_and_cache_marks() -> None:
+    """C-8: a digest of what is shown, not of what it is called."""
+    plain = content.media("image", {"data": "x"})
+    assert plain == content.media("image", {"data": "x", "id": "1", "cache_control": {"type": "ephemeral"}})
+    assert plain != content.media("image", {"data": "y"})
+    assert len(content.media("k" * 500, {})) < 100
+
+
+def test_content_of_odd_parts() -> None:
+    """C-9: every value has a text; thinking has none."""
+    parts = ["a", 1, None, {"type": "thinking", "thinking": "hm"}, {"type": ["x"], "y": 1}]
+    lines = content.content(parts).split("\n")
+    assert lines[:3] == ["a", "1", ""]
+    assert lines[3].startswith('<["x"]:')
+    assert len(lines) == 4
+
+
+def test_of_endless_lists_the_rest_stands_as_a_digest() -> None:
+    """Y-2: three million parts hold nobody up, and still tell requests apart."""
+    many: list[Any] = ["a"] * content.ITEMS_MAX
+    assert "<more:" not in content.content(many)
+    assert content.content([*many, "x"]) != content.content([*many, "y"])
+    assert content.content([*many, *many]).count("\n") == content.ITEMS_MAX
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"\xef\xbb\xbf[1]", [1]),
+        ("[1]".encode("utf-16"), [1]),
+        (rb'["\ud800"]', ["\ud800"]),
+        (b'["\xff"]', ["\ufffd"]),
+        (rb'["\ud800", ' + b"9" * 5000 + b"]", ["\ud800", float("inf")]),
+        (b"x", None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_load(raw: bytes, expected: Any) -> None:
+    """C-9: what the strict decoders refuse is read where it can be."""
+    assert content.load(raw) == expected
+
+
+def test_flags_and_counts() -> None:
+    """C-9: words and numbers for flags, whole floats for counts."""
+    assert [content.truth(value) for value in (True, 1, "yes", "false", "0", 0, None)] == [True] * 3 + [False] * 4
+    assert [content.count(value) for value in (5, 5.0, 5.5, True, "5", None)] == [5, 5, None, None, None, None]
+
+
+def test_clean_messages_can_be_encoded() -> None:
+    """C-9: lone surrogates are replaced everywhere, other text is left alone."""
+    broken = Message("r\ud800", "t\ud800é", (ToolCall("n\ud800", "a\ud800"),))
+    assert content.clean_message(broken) == Message("r?", "t?é", (ToolCall("n?", "a?"),))

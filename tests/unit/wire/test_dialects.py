@@ -1,0 +1,78 @@
+"""Which dialect a request speaks, by path and body."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from breakloop.wire import dialects
+
+BODY = json.dumps(
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": "x"}],
+        "input": "x",
+        "prompt": "x",
+        "contents": [{"role": "user", "parts": [{"text": "x"}]}],
+    }
+).encode()
+RPC = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"f"}}'
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/chat/completions", "openai_chat"),
+        ("/chat/completions/", "openai_chat"),
+        ("/api/v1/chat/completions", "openai_chat"),
+        ("/openai/deployments/gpt-4o/chat/completions", "openai_chat"),
+        ("/v1/responses", "openai_responses"),
+        ("/openai/responses", "openai_responses"),
+        ("/v1/completions", "openai_completions"),
+        ("/v1/xchat/completions", "openai_completions"),
+        ("/openai/deployments/e/embeddings", "openai_embeddings"),
+        ("/v1/messages", "anthropic_messages"),
+        ("/anthropic/v1/messages/", "anthropic_messages"),
+        ("/v1beta/models/g:generateContent", "gemini"),
+        ("/v1/projects/p/locations/l/publishers/google/models/g:streamGenerateContent", "gemini"),
+        ("/v1/messages/count_tokens", None),
+        ("/v1/messages/batches", None),
+        ("/v1/responses/resp_1/cancel", None),
+        ("/v1/chat/completions/123", None),
+        ("/v1beta/models/g:countTokens", None),
+        ("/v1/xmessages", None),
+        ("/messages.json", None),
+        ("/", None),
+        ("", None),
+    ],
+)
+def test_paths(path: str, expected: str | None) -> None:
+    """C-8, D-2: OpenAI's, Azure's, OpenRouter's, Anthropic's, Gemini's and Vertex AI's paths."""
+    chat = dialects.read("POST", path, BODY, 3)
+    assert (chat.dialect if chat else None) == expected
+    assert bool(dialects.opening("POST", path, BODY)) is (
+        expected is not None and expected not in {"openai_completions", "openai_embeddings"}
+    )
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/", "/messages/", "/v1/responses"])
+def test_mcp_is_known_by_its_body(path: str) -> None:
+    """C-8: wherever it is sent, also to a path that another dialect uses."""
+    chat = dialects.read("POST", path, RPC, 3)
+    assert chat is not None
+    assert chat.dialect == "mcp"
+    assert dialects.opening("POST", path, RPC) == ""
+
+
+def test_only_posts_with_a_body() -> None:
+    """C-8: anything else is plain HTTP."""
+    for method, path, body in (("GET", "/v1/messages", BODY), ("PUT", "/mcp", RPC), ("POST", "/v1/messages", b"")):
+        assert dialects.read(method, path, body, 3) is None
+        assert dialects.opening(method, path, body) == ""
+
+
+def test_providers() -> None:
+    """C-6: `llm:provider` is whose dialect it is."""
+    names = ("openai_chat", "openai_responses", "anthropic_messages", "gemini", "mcp")
+    assert [dialects.provider(name) for name in names] == ["openai", "openai", "anthropic", "gemini", "mcp"]

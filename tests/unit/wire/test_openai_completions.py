@@ -1,0 +1,56 @@
+"""OpenAI's older completions: one prompt, several, or tokens."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from breakloop.model.call import Chat, Message
+from breakloop.wire.openai_completions import opening, read
+
+
+def text(prompt: Any, **more: Any) -> str:
+    chat = read(json.dumps({"model": "m", "prompt": prompt, **more}).encode(), 3)
+    assert chat is not None
+    (message,) = chat.tail
+    assert message.role == "prompt"
+    return message.text
+
+
+def test_a_plain_request() -> None:
+    """C-8: prompt, model, stream and token limit."""
+    raw = b'{"model":"m","prompt":"once upon","stream":true,"max_tokens":5}'
+    assert read(raw, 3) == Chat("openai_completions", "m", (Message("prompt", "once upon"),), 1, True, 5)
+
+
+def test_batches_and_tokens() -> None:
+    """C-8: a batch is one request, all of which counts; tokens count by digest."""
+    assert text(["a", "b", "c", "d", "e"]) == "a\nb\nc\nd\ne"
+    assert text([1, 2]).startswith("<tokens:")
+    assert text([1, 2]) == text([1, 2]) != text([1, 3])
+    assert text([[1, 2], [3]]) != text([[1], [2, 3]])
+
+
+def test_the_suffix_counts() -> None:
+    """C-8: filling two different gaps is not the same request."""
+    assert len({text("a"), text("a", suffix="b"), text("a", suffix="c")}) == 3
+
+
+@pytest.mark.parametrize("value", [{}, {"model": "m"}, {"prompt": "x"}, {"model": "m", "messages": []}])
+def test_other_apis_have_completions_too(value: Any) -> None:
+    """C-8: without model and prompt it is plain HTTP."""
+    assert read(json.dumps(value).encode(), 3) is None
+
+
+def test_odd_types() -> None:
+    """C-9: what is no prompt stands as its JSON text or a digest."""
+    assert text({"b": 1, "a": 2}) == '{"a":2,"b":1}'
+    assert text(["a", None]).startswith("<tokens:")
+    assert text("x", max_tokens="9", suffix=5) == "x\n<suffix> 5"
+
+
+def test_no_opening() -> None:
+    """C-7: a prompt is not the beginning of a conversation."""
+    assert opening(b'{"model":"m","prompt":"x"}') == ""
