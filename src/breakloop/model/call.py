@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class ToolCall(NamedTuple):
-    """A call the model made: its name and its arguments as sent (a JSON text in OpenAI's dialect)."""
+    """A call the model made: its name and its arguments, as JSON in one spelling where they are JSON."""
 
     name: str
     arguments: str

@@ -11,9 +11,10 @@ import msgspec
 
 from breakloop.model.call import Message, ToolCall
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, count, more, text, truth, without_ids
-from breakloop.wire.conversation import Conversation, Parts, undecoded_items
+from breakloop.wire.conversation import Conversation, Parts, decoded, undecoded_items
 
 DIALECT: Final = "openai_chat"
+_RESULTS: Final = frozenset(("tool", "function"))
 
 
 class _Body(msgspec.Struct, gc=False):
@@ -84,6 +85,38 @@ def _call(item: object) -> ToolCall:
     return ToolCall("", text(without_ids(item)))
 
 
-_conversation = Conversation(DIALECT, _typed, _tolerant, _flatten)
+def _newest(items: list[Any], tail: int) -> list[Message]:
+    """Return the last messages, where the results of parallel calls count as one, as they do in the other dialects.
+
+    Else the last three messages after a round of three calls would be results alone, and rounds of different calls
+    that all return "ok" would be taken for a loop.
+    """
+    found: list[Message] = []
+    results: list[Message] = []
+    for item in reversed(items):
+        if len(found) >= tail:
+            break
+        message = _flatten(decoded(item))
+        if message.role in _RESULTS and len(results) < ITEMS_MAX:
+            results.append(message)
+            continue
+        if results:
+            found.append(_together(results))
+            results = []
+        if len(found) < tail:
+            found.append(message)
+    if results and len(found) < tail:
+        found.append(_together(results))
+    found.reverse()
+    return found
+
+
+def _together(results: list[Message]) -> Message:
+    if len(results) == 1:
+        return results[0]
+    return Message(results[0].role, "\n<result>\n".join([result.text for result in reversed(results)]))
+
+
+_conversation = Conversation(DIALECT, _typed, _tolerant, _flatten, _newest)
 read: Final = _conversation.read
 opening: Final = _conversation.opening

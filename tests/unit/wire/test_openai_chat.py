@@ -255,3 +255,40 @@ def test_an_opening_is_looked_for_at_the_beginning() -> None:
     """Y-2: a million messages without one of the user are not all read."""
     assert opening(body([{"role": "system", "content": "s"}] * 99 + [user("u")])) != ""
     assert opening(body([{"role": "system", "content": "s"}] * 100 + [user("u")])) == ""
+
+
+def _round(*calls: tuple[str, str]) -> list[dict[str, object]]:
+    made = [
+        {"id": f"c{i}", "type": "function", "function": {"name": "write", "arguments": arguments}}
+        for i, (arguments, _) in enumerate(calls)
+    ]
+    results: list[dict[str, object]] = [
+        {"role": "tool", "tool_call_id": f"c{i}", "content": result} for i, (_, result) in enumerate(calls)
+    ]
+    return [{"role": "assistant", "content": None, "tool_calls": made}, *results]
+
+
+def _tail(messages: list[dict[str, object]], tail: int = 3) -> tuple[Message, ...]:
+    chat = read(json.dumps({"model": "m", "messages": messages}).encode(), tail)
+    assert chat is not None
+    return chat.tail
+
+
+def test_results_of_parallel_calls_are_one_message() -> None:
+    """LD-2: so the calls they answer are in the tail, and different rounds that all return "ok" are different."""
+    start: list[dict[str, object]] = [{"role": "user", "content": "write them all"}]
+    first = _tail(start + _round(('{"f":1}', "ok"), ('{"f":2}', "ok"), ('{"f":3}', "ok")))
+    second = _tail(start + _round(('{"f":4}', "ok"), ('{"f":5}', "ok"), ('{"f":6}', "ok")))
+    assert [message.role for message in first] == ["user", "assistant", "tool"]
+    assert first[2].text == "ok\n<result>\nok\n<result>\nok"
+    assert first != second
+
+
+def test_every_tail_length_ends_with_the_newest() -> None:
+    """LD-2: merging results neither drops nor repeats a message."""
+    messages: list[dict[str, object]] = [{"role": "user", "content": "u"}]
+    messages += _round(("{}", "a"), ("{}", "b")) + _round(("{}", "c"))
+    roles = ["user", "assistant", "tool", "assistant", "tool"]
+    for tail in range(7):
+        assert [message.role for message in _tail(messages, tail)] == (roles[-tail:] if tail else [])
+    assert _tail(messages, 3)[0].text == "a\n<result>\nb"
