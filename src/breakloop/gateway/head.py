@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Final, TypeVar
 
 import msgspec
@@ -188,10 +189,15 @@ def _field(line: bytes) -> tuple[str, bytes]:
         raise RequestError(400, _MALFORMED)
     raw, value = found.groups()
     value = value.strip(b" \t")
-    name = raw.lower().replace(b"_", b"-").decode("latin-1")
+    name = _canonical(raw)
     if name in _STRICT:
         _check_field(name, raw, value)
     return name, value
+
+
+@lru_cache(maxsize=1024)  # clients share a few dozen names, also where the values are new each time
+def _canonical(raw: bytes) -> str:
+    return raw.lower().replace(b"_", b"-").decode("latin-1")
 
 
 def _check_field(name: str, raw: bytes, value: bytes) -> None:
