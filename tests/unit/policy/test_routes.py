@@ -126,7 +126,7 @@ def count_looks(node: _Node[Entry]) -> None:
 
 @pytest.mark.parametrize("policies", [10, 10_000])
 def test_the_number_of_policies_does_not_matter(policies: int) -> None:
-    """R-1: a match walks as many nodes as the path is deep, with 10 policies or 10,000."""
+    """R-1, Q-2: a match walks as many nodes as the path is deep, with 10 policies or 10,000."""
     table = routes(*[Selector(prefix=f"/v1/t{n % 100}/p{n}/") for n in range(policies)])
     count_looks(table._any_host)
     CountingChildren.looked = 0
