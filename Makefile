@@ -55,7 +55,7 @@ unit: $(STAMP) ## the tests that start no other program
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
 
 suite: $(STAMP) ## every test, with coverage; a missing program fails it
-	@sh scripts/install-system.sh nginx
+	@sh scripts/install-system.sh nginx curl
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
 	HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 \
 	  $(PY) -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)

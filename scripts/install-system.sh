@@ -9,6 +9,7 @@ package_of() {
     case $1 in
         nginx) echo nginx-light ;;
         wrk) echo wrk ;;
+        curl) echo curl ;;
         *)
             echo "install-system: unknown program $1" >&2
             exit 3
