@@ -172,7 +172,6 @@ class World:
             Answers(prefix, SECRET),
             ready=lambda: (200, {"status": "ready"}),
             run_id="t-",
-            header_prefix=prefix,
             debug=debug,
         )
 

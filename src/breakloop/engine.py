@@ -41,7 +41,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts since start, for `/readyz`, logs and (later) metrics."""
+    """Counts since start; the metrics to come show them."""
 
     allowed: dict[str, int] = field(default_factory=dict)  # reason -> how many
     denied: dict[str, int] = field(default_factory=dict)

@@ -68,7 +68,6 @@ class Runtime:
         self.engine = Engine(self.store, self.clock, project=self.descriptors.project, publish=self.events)
         self.source = self._source()
         self.door = self._door()
-        self.door.body_bytes = settings.limits.body_bytes
         self.url = ""
         self._draining = False
         self._stop = asyncio.Event()
@@ -145,8 +144,8 @@ class Runtime:
             Answers(prefix, self.secret),
             ready=self.readiness,
             run_id=secrets.token_hex(4) + "-",
-            header_prefix=prefix,
             debug=DebugSessions(debug_secret, prefix, self.clock) if debug_secret else None,
+            body_bytes=settings.limits.body_bytes,
         )
 
     def _use(self, loaded: LoadedBundle) -> None:
@@ -155,10 +154,8 @@ class Runtime:
             log(logging.WARNING, "bundle.note", {"note": str(note)})
 
     def _compiled(self, loaded: LoadedBundle | None) -> CompiledBundle:
-        guard = self.settings.loop_guard
-        numbers = LoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, BUILTIN)
-        return compile_bundle(bundle, digest, self.descriptors, self.secret, numbers)
+        return compile_bundle(bundle, digest, self.descriptors, self.secret, loop_guard(self.settings))
 
     # -- beside the traffic ----------------------------------------------------------------------------------------
 
@@ -253,9 +250,10 @@ async def _serve(settings: Settings, ready: Callable[[Runtime], None]) -> int:
     return await runtime.run(settled)
 
 
-async def run(settings: Settings, ready: Callable[[str], None]) -> int:
-    """Run a process inside a loop that is running already."""
-    return await Runtime(settings).run(ready)
+def loop_guard(settings: Settings) -> LoopGuard:
+    """Return the numbers of the built-in block."""
+    guard = settings.loop_guard
+    return LoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
 
 
 def context(settings: Settings, secret: bytes) -> ContextSettings:

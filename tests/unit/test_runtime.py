@@ -23,7 +23,7 @@ from breakloop.errors import BundleError, SettingsError
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.server import Server
 from breakloop.observe.log import Logging
-from breakloop.runtime import Runtime, context, run, serve
+from breakloop.runtime import Runtime, context, serve
 from breakloop.settings import Settings
 
 BUNDLE = """\
@@ -242,7 +242,7 @@ def test_run_serves_until_a_signal(tmp_path: Path, log: io.StringIO) -> None:
     async def act(url: str) -> None:
         seen.append(await get(url, "/readyz"))
 
-    assert asyncio.run(run(settings(tmp_path), on_ready(act))) == 0
+    assert asyncio.run(Runtime(settings(tmp_path)).run(on_ready(act))) == 0
     assert seen[0][0] == 200
     assert '"stopped"' in collect(log)
 
@@ -260,7 +260,7 @@ def test_reload_by_signal(tmp_path: Path, log: io.StringIO) -> None:
             while not versions or versions[-1] != 2:
                 versions.append((await get(url, "/readyz"))[1]["bundle_version"])
 
-    assert asyncio.run(run(settings(tmp_path, policy=str(file)), on_ready(act))) == 0
+    assert asyncio.run(Runtime(settings(tmp_path, policy=str(file))).run(on_ready(act))) == 0
     assert versions[-1] == 2
 
 
@@ -271,7 +271,7 @@ def test_token_keys_are_read_before_it_is_ready(tmp_path: Path, log: io.StringIO
     async def nothing(_url: str) -> None:
         pass
 
-    assert asyncio.run(run(settings(tmp_path, jwt={"jwks_file": str(keys)}), on_ready(nothing))) == 0
+    assert asyncio.run(Runtime(settings(tmp_path, jwt={"jwks_file": str(keys)})).run(on_ready(nothing))) == 0
     assert "jwt.keys_not_read" in collect(log)
 
 
@@ -280,9 +280,9 @@ def test_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=rf"127.0.0.1:{port} is in use \(stop the other program"):
-            asyncio.run(run(settings(tmp_path, port=port), lambda _url: None))
+            asyncio.run(Runtime(settings(tmp_path, port=port)).run(lambda _url: None))
     with pytest.raises(SettingsError, match=r"192\.0\.2\.1:\d+ cannot be used: this machine has no such address"):
-        asyncio.run(run(settings(tmp_path, host="192.0.2.1"), lambda _url: None))
+        asyncio.run(Runtime(settings(tmp_path, host="192.0.2.1")).run(lambda _url: None))
 
 
 def test_shutting_down_is_not_ready(tmp_path: Path) -> None:

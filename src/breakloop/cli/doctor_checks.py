@@ -13,13 +13,12 @@ from typing import Literal
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, SettingsError
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.compiled import CompiledBundle, Policy
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.last_good import LastGood
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.policy.schema import Bundle
-from breakloop.runtime import context
+from breakloop.runtime import context, loop_guard
 from breakloop.settings import Settings
 
 _SECRET_MIN = 16
@@ -52,9 +51,8 @@ def examine(settings: Settings, clock: Clock) -> Diagnosis:
     findings += found
     try:
         descriptors = Descriptors(context(settings, b"doctor"), clock)
-        guard = settings.loop_guard
-        numbers = LoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
-        compiled = compile_bundle(loaded.bundle if loaded else None, "", descriptors, b"doctor", numbers)
+        bundle = loaded.bundle if loaded else None
+        compiled = compile_bundle(bundle, "", descriptors, b"doctor", loop_guard(settings))
         why = descriptors.tokens.refresh() if settings.jwt.jwks_file else ""
     except (SettingsError, ValueError) as error:
         findings.append(Finding("problem", "settings", str(error)))

@@ -13,14 +13,13 @@ from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.original import ENVOY
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.replay.case_schema import CaseRequest
 from breakloop.replay.cases import Answer
 from breakloop.replay.explain import Explainer
 from breakloop.replay.record import Record, RecordingEngine
-from breakloop.runtime import context
+from breakloop.runtime import context, loop_guard
 from breakloop.settings import Settings
 from breakloop.state.data_dir import DataDir
 from breakloop.state.memory import MemoryStore
@@ -70,7 +69,7 @@ class Offline:
             Answers(settings.header_prefix, secret),
             ready=lambda: (200, {"status": "ok"}),
             run_id="offline-",
-            header_prefix=settings.header_prefix,
+            body_bytes=settings.limits.body_bytes,
         )
 
     def send(self, request: CaseRequest) -> Exchange:
@@ -94,12 +93,6 @@ def server_secret(settings: Settings) -> bytes:
     data = DataDir(home if home.is_dir() else Path())
     secret = data.secret(given, file)
     return OFFLINE_SECRET if data.secret_from == "this run only" else secret
-
-
-def loop_guard(settings: Settings) -> LoopGuard:
-    """Return the numbers of the built-in block as the settings have them."""
-    guard = settings.loop_guard
-    return LoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
 
 
 def _at_the_door(request: CaseRequest) -> Request:

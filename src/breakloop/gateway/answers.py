@@ -20,7 +20,9 @@ def quoted(name: str) -> str:
 class Answers:
     """Renders verdicts. `prefix` is `header_prefix`; `secret` keys the jitter, so that clients cannot compute it."""
 
-    __slots__ = ("_delay", "_heads", "_loop_count", "_note", "_reason", "_request_id", "_secret", "_warning")
+    __slots__ = (
+        "_body", "_delay", "_heads", "_loop_count", "_note", "_reason", "_request_id", "_secret", "_status", "_warning",
+    )  # fmt: skip
 
     def __init__(self, prefix: str, secret: bytes) -> None:
         self._secret = secret[:64]
@@ -30,6 +32,8 @@ class Answers:
         self._loop_count = f"{prefix}Loop-Count: "
         self._delay = f"{prefix}Loop-Delay: "
         self._note = f"{prefix}Note: "
+        self._status = f"{prefix}Status: "
+        self._body = f"{prefix}Body: "
         # The part of the RateLimit fields that never changes for one limit, by (name, quota, window).
         self._heads: dict[tuple[str, int, int], tuple[str, str]] = {}
 
@@ -56,6 +60,10 @@ class Answers:
             head += f"RateLimit: {quoted(verdict.policy)};r=0;t={verdict.retry_after_s}\r\n"
             head += f"RateLimit-Reset: {verdict.retry_after_s}\r\n"
         return head.encode("latin-1")
+
+    def carried(self, status: int, body: bytes) -> bytes:
+        """Return the header lines that carry a status and a one-line body past a gateway which drops both."""
+        return f"{self._status}{status}\r\n{self._body}{body.decode('ascii')}\r\n".encode("ascii")
 
     def retry_after_s(self, verdict: Verdict, identity: str) -> int | None:
         """Return the `Retry-After` value: with up to half more for limits, spread by identity, always the same."""

@@ -23,6 +23,7 @@ from breakloop.wire.encoding import EncodingError, decoded
 
 _JSON = b"Content-Type: application/json\r\n"
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
+_BODY_BYTES = Limits().body_bytes
 _DECISION_METHODS = frozenset({"POST", "GET", "HEAD"})
 _NOT_FOUND = b'{"detail":{"error":"not_found","message":"Not a path of the decision service; see /v1/decision."}}'
 
@@ -32,6 +33,7 @@ class DecisionDoor:
 
     __slots__ = (
         "_answers",
+        "_body_bytes",
         "_debug",
         "_descriptors",
         "_engine",
@@ -39,8 +41,6 @@ class DecisionDoor:
         "_ready",
         "_routes",
         "_run_id",
-        "_status_field",
-        "body_bytes",
     )
 
     def __init__(
@@ -51,8 +51,8 @@ class DecisionDoor:
         *,
         ready: Callable[[], tuple[int, dict[str, object]]],
         run_id: str,
-        header_prefix: str,
         debug: DebugSessions | None = None,
+        body_bytes: int = _BODY_BYTES,
     ) -> None:
         self._engine = engine
         self._descriptors = descriptors
@@ -61,8 +61,7 @@ class DecisionDoor:
         self._debug = debug
         self._run_id = run_id
         self._next_id = 0
-        self.body_bytes = Limits().body_bytes  # once unpacked; `runtime` puts the configured number here
-        self._status_field = f"{header_prefix}Status: ", f"{header_prefix}Body: "
+        self._body_bytes = body_bytes  # of a body once it is unpacked
         self._routes: dict[bytes, Callable[[Request], Reply]] = {
             b"/v1/decision": self._generic,
             b"/v1/decision/nginx": self._nginx,
@@ -95,8 +94,7 @@ class DecisionDoor:
         """nginx turns every refusal but 401 and 403 into a 500, and drops its body: both travel in header fields."""
         reply = self._decide(request, nginx_call)
         if reply.status != 200:
-            status, body = self._status_field
-            reply.head += f"{status}{reply.status}\r\n{body}{reply.body.decode('ascii')}\r\n".encode("ascii")
+            reply.head += self._answers.carried(reply.status, reply.body)
             reply.status, reply.body = 403, b""
         return reply
 
@@ -139,7 +137,7 @@ class DecisionDoor:
         fields = [call.headers["content-encoding"]]
         fields += [value for name, value in call.repeated if name == "content-encoding"]
         try:
-            call.body = decoded(call.body, b",".join(fields), self.body_bytes)
+            call.body = decoded(call.body, b",".join(fields), self._body_bytes)
         except EncodingError as error:
             self._engine.not_unpacked(call, error.reason)
             return

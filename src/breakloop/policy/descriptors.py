@@ -17,7 +17,6 @@ from breakloop.policy.descriptor_names import fault
 from breakloop.policy.geo import HEADERS, Geo
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
 from breakloop.policy.query import query_for_fingerprint
-from breakloop.policy.recent import Recent
 from breakloop.policy.user_agent import UserAgents
 from breakloop.wire import dialects
 
@@ -51,7 +50,6 @@ class Descriptors:
 
     __slots__ = (
         "_addresses",
-        "_by_authorization",
         "_digests",
         "_fixed",
         "_geo",
@@ -67,7 +65,6 @@ class Descriptors:
         self.tokens = Tokens(settings.jwt, clock)
         self._addresses = ClientIp(settings.trusted_proxies)
         self._digests = identity.Digests(settings.secret)
-        self._by_authorization: Recent[bytes, str] = Recent(8192, 8 * 1024 * 1024)
         self._geo = Geo(self._addresses, settings.geo_file)
         self._user_agents = UserAgents()
         self.tail_messages = _TAIL_DEFAULT  # `chat` decodes so many; a bundle raises it to what its detectors read
@@ -179,19 +176,8 @@ class Descriptors:
             subject = self.claims(call).get("sub")
             if isinstance(subject, str) and subject:
                 return "sub:" + self._digests.bounded(subject)
-        authorization = call.headers.get("authorization")
-        if authorization:
-            # The usual case, straight from the field as it was sent to the caller's name.
-            known = self._by_authorization.get(authorization)
-            if known is not None:
-                return known
         digest = self.key_digest(call)
-        if not digest:
-            return "ip:" + self.client_ip(call)
-        caller = "key:" + digest
-        if authorization:
-            self._by_authorization.put(authorization, caller)
-        return caller
+        return "key:" + digest if digest else "ip:" + self.client_ip(call)
 
     def _read_chat(self, call: Call) -> Chat | None:
         encoding = call.headers.get("content-encoding")

@@ -31,12 +31,6 @@ def normalise(path: str | bytes) -> str:
     return _normalise_slowly(path if isinstance(path, bytes) else _to_bytes(path))
 
 
-def split_target(target: bytes) -> tuple[bytes, bytes]:
-    """Split a request target into path and query, neither with the question mark."""
-    path, _, query = target.partition(b"?")
-    return path, query
-
-
 def strip_agent(path: str) -> tuple[str, str]:
     """Split a normalised `/agents/x/v1/...` into `("x", "/v1/...")`; other paths come back as `("", path)`."""
     if not path.startswith(_AGENTS):

@@ -12,7 +12,6 @@ import msgspec
 from breakloop.model.verdict import Verdict
 
 LOOP_ERROR = "recursive_loop_detected"
-JSON = "application/json"
 PROBLEM = "application/problem+json"
 
 RpcId = str | int | None

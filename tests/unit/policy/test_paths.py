@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
-from breakloop.policy.paths import normalise, normalise_host, split_target, strip_agent
+from breakloop.policy.paths import normalise, normalise_host, strip_agent
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,6 @@ def test_normalising_twice_changes_nothing(path: str | bytes) -> None:
     assert normalise(once.encode()) == once
     assert "//" not in once
     assert not {".", ".."} & set(once.split("/"))
-
-
-def test_split_target() -> None:
-    """C-1: path and query are told apart at the first question mark."""
-    assert split_target(b"/a?b=1?c") == (b"/a", b"b=1?c")
-    assert split_target(b"/a") == (b"/a", b"")
 
 
 @pytest.mark.parametrize(
