@@ -196,7 +196,7 @@ def test_many_bodies_that_stay_packed_are_one_line_of_log(caplog: pytest.LogCapt
 
 
 def test_the_configured_limit_reaches_the_door(tmp_path: Path) -> None:
-    """C-9: `limits._body_bytes`."""
+    """C-9: `limits.body_bytes`."""
     settings = Settings(data_dir=str(tmp_path), limits=Limits(body_bytes=4321))
     assert Runtime(settings).door._body_bytes == 4321
 
