@@ -1,1 +1,1 @@
-"""Performance, measured side by side with peers in one run: `python -m bench [decision|engine]`."""
+"""Performance, measured side by side with peers in one run: `python -m bench [NAME]`."""

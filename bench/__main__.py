@@ -1,4 +1,4 @@
-"""`python -m bench [decision|engine] [--seconds N] [--rounds N] [--json FILE] [--check]`; without a name, both."""
+"""`python -m bench [NAME] [--seconds N] [--rounds N] [--json FILE] [--check]`; without a name, all but `peers`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import decision, engine
-from bench.report import Options, Report
+from bench import decision, engine, peers, proxy, streams
+from bench.report import SIZES_KB, Options, Report
 
-BENCHMARKS = {"decision": decision.run, "engine": engine.run}
+BENCHMARKS = {
+    "decision": decision.run,
+    "engine": engine.run,
+    "proxy": proxy.run,
+    "streams": streams.run,
+    "peers": peers.run,
+}
+_ALL = [name for name in BENCHMARKS if name != "peers"]  # peers are installed by `make bench-peers`
 RESULTS = Path(__file__).parent / "results"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the benchmarks, print their tables, write their JSON; with --check, exit 1 when a target is missed."""
     options = _parser().parse_args(arguments if arguments is None else [*arguments, *sys.argv[1:]])
-    console = Console(width=max(120, Console().width), highlight=False)
-    names = [options.benchmark] if options.benchmark else list(BENCHMARKS)
+    console = Console(width=max(150, Console().width), highlight=False)
+    names = [options.benchmark] if options.benchmark else _ALL
     reports = [_run(name, options, console) for name in names]
     if options.check and not all(target.met for report in reports for target in report.targets):
         raise SystemExit(1)
@@ -27,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(name: str, options: argparse.Namespace, console: Console) -> Report:
     progress = Console(stderr=True, highlight=False)
-    report = BENCHMARKS[name](Options(options.seconds, options.rounds, progress.print))
+    report = BENCHMARKS[name](Options(options.seconds, options.rounds, progress.print, tuple(options.sizes)))
     report.show(console)
     path = _path(name, options)
     report.write(path)
@@ -44,9 +51,12 @@ def _path(name: str, options: argparse.Namespace) -> Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure breakloop on this machine.")
-    parser.add_argument("benchmark", nargs="?", choices=sorted(BENCHMARKS), help="which one; both by default")
+    parser.add_argument("benchmark", nargs="?", choices=sorted(BENCHMARKS), help="which one; by default all but peers")
     parser.add_argument("--seconds", type=int, default=2, help="length of one measurement (default 2)")
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured in turn (default 5)")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", metavar="KB", default=SIZES_KB, help="bodies of proxy (default 2 20 200 600)"
+    )
     parser.add_argument("--json", metavar="FILE", help="where to write the figures (default bench/results/NAME.json)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     return parser

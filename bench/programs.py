@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.certificate import self_signed
+
 READY = "breakloop ready on "
+_OUR_SETTINGS = ("BREAKLOOP_", "LOOP_GUARD_")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 _NGINX = """\
@@ -33,11 +36,35 @@ http {
     fastcgi_temp_path fastcgi;
     uwsgi_temp_path uwsgi;
     scgi_temp_path scgi;
+    server_tokens off;
+%s
+}
+"""
+_NO_CONTENT = """\
     server {
         listen 127.0.0.1:%d;
         location / { return 204; }
     }
-}
+"""
+# As fast as nginx goes: connections to the upstream are kept, and a body does not wait to be complete, nor on a disk.
+_PASS = """\
+    upstream up { server 127.0.0.1:%(upstream)d; keepalive 256; keepalive_requests 1000000000; keepalive_timeout 600s; }
+    server {
+        listen 127.0.0.1:%(port)d;
+        client_max_body_size 0;
+        client_header_buffer_size 8k;
+        client_body_buffer_size 256k;
+        location / {
+            proxy_pass %(scheme)s://up;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_request_buffering off;
+            proxy_buffering %(buffering)s;
+            proxy_ssl_verify on;
+            proxy_ssl_name localhost;
+            proxy_ssl_trusted_certificate %(certificate)s;
+        }
+    }
 """
 
 
@@ -52,31 +79,103 @@ class Program:
         """User and system time of the whole process tree so far."""
         return sum(_cpu_s(pid) for pid in _tree(self.pid))
 
+    def rss_bytes(self) -> int:
+        """Memory that the whole process tree has in use."""
+        return sum(_rss_bytes(pid) for pid in _tree(self.pid))
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream(Program):
+    """The stand-in upstream: `port` is plain, `tls_port` has the certificate in the file."""
+
+    tls_port: int
+    certificate: Path
+
 
 @contextmanager
 def nginx(folder: Path, core: int) -> Iterator[Program]:
     """nginx with one worker that answers 204 to everything."""
+    port = free_port()
+    with _nginx(folder, core, port, _NO_CONTENT % port) as program:
+        yield program
+
+
+@contextmanager
+def nginx_proxy(
+    folder: Path, core: int, upstream: Upstream, *, tls: bool = False, buffering: bool = True
+) -> Iterator[Program]:
+    """nginx with one worker that passes everything on."""
+    port = free_port()
+    server = _PASS % {
+        "port": port,
+        "upstream": upstream.tls_port if tls else upstream.port,
+        "scheme": "https" if tls else "http",
+        "buffering": "on" if buffering else "off",
+        "certificate": upstream.certificate,
+    }
+    with _nginx(folder, core, port, server) as program:
+        yield program
+
+
+@contextmanager
+def _nginx(folder: Path, core: int, port: int, server: str) -> Iterator[Program]:
     path = shutil.which("nginx", path=os.environ.get("PATH", "") + os.pathsep + _SBIN)
     if path is None:
         raise SystemExit("bench: nginx is not installed; `sh scripts/install-system.sh nginx` installs it")
     folder.mkdir()
-    port = _free_port()
-    (folder / "nginx.conf").write_text(_NGINX % port)
+    (folder / "nginx.conf").write_text(_NGINX % server)
     command = ["taskset", "-c", str(core), path, "-p", str(folder), "-c", "nginx.conf"]
-    with _running(command, {}) as process:
-        _wait_for(port, process)
+    with running(command, {}) as process:
+        wait_for(port, process, 10)
         yield Program(process.pid, port)
 
 
 @contextmanager
 def breakloop(folder: Path, core: int, policy: dict[str, Any], env: dict[str, str]) -> Iterator[Program]:
-    """The real command, with a policy, as anybody would start it."""
+    """The decision service, with a policy."""
     folder.mkdir()
+    file = _policy_file(folder, policy)
+    with _serving(core, serve_command(file, folder / "data"), env) as program:
+        yield program
+
+
+@contextmanager
+def breakloop_proxy(
+    folder: Path, core: int, url: str, policy: dict[str, Any] | None, env: dict[str, str]
+) -> Iterator[Program]:
+    """The proxy in front of `url`, with or without a policy."""
+    folder.mkdir()
+    flags = ["--mode", "all", "--port", "0", "--upstream", f"up={url}", "--data-dir", str(folder / "data")]
+    if policy is not None:
+        flags += ["--policy", str(_policy_file(folder, policy))]
+    with _serving(core, [sys.executable, "-m", "breakloop", "serve", *flags], env) as program:
+        yield program
+
+
+@contextmanager
+def upstream(folder: Path, core: int) -> Iterator[Upstream]:
+    """The stand-in upstream."""
+    folder.mkdir()
+    certificate, key = self_signed(folder)
+    command = ["taskset", "-c", str(core), sys.executable, "-m", "bench.upstream", str(certificate), str(key)]
+    with running(command, {}, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        ports = process.stdout.readline().split()
+        if len(ports) != 2:
+            raise SystemExit("bench: the upstream did not start; its messages are above")
+        yield Upstream(process.pid, int(ports[0]), int(ports[1]), certificate)
+
+
+@contextmanager
+def _serving(core: int, command: list[str], env: dict[str, str]) -> Iterator[Program]:
+    with running(["taskset", "-c", str(core), *command], env, stdout=subprocess.PIPE) as process:
+        yield Program(process.pid, _announced_port(process))
+
+
+def _policy_file(folder: Path, policy: dict[str, Any]) -> Path:
     file = folder / "policy.json"
     file.write_text(json.dumps(policy))
-    command = ["taskset", "-c", str(core), *serve_command(file, folder / "data")]
-    with _running(command, env, stdout=subprocess.PIPE) as process:
-        yield Program(process.pid, _announced_port(process))
+    return file
 
 
 def serve_command(policy: Path, data_dir: Path) -> list[str]:
@@ -97,8 +196,9 @@ def core_busy_s() -> dict[int, float]:
 
 
 @contextmanager
-def _running(command: list[str], env: dict[str, str], stdout: int | None = None) -> Iterator[subprocess.Popen[str]]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("BREAKLOOP_")}
+def running(command: list[str], env: dict[str, str], stdout: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends with the block. None of our own settings reach it but those in `env`."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(_OUR_SETTINGS)}
     process = subprocess.Popen(command, stdout=stdout, text=True, env={**clean, "BREAKLOOP_LOG_LEVEL": "error", **env})
     try:
         yield process
@@ -122,8 +222,8 @@ def _announced_port(process: subprocess.Popen[str]) -> int:
     raise SystemExit("bench: breakloop did not start; its messages are above")
 
 
-def _wait_for(port: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 10
+def wait_for(port: int, process: subprocess.Popen[str], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline and process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -131,10 +231,10 @@ def _wait_for(port: int, process: subprocess.Popen[str]) -> None:
             time.sleep(0.05)
         else:
             return
-    raise SystemExit("bench: nginx did not start; its messages are above")
+    raise SystemExit(f"bench: {process.args!r} did not start; its messages are above")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -147,6 +247,9 @@ def _tree(pid: int) -> list[int]:
 
 
 def _cpu_s(pid: int) -> float:
-    # The name in the second field may hold blanks and brackets: count from the last bracket.
-    after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / _TICKS
+    # The clock of another process as Linux numbers it (clock_getcpuclockid(3)): /proc/PID/stat has steps of 10 ms.
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def _rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -1,4 +1,4 @@
-"""A table for people, JSON for machines, and whether the targets were met. The same for every benchmark."""
+"""A table and a chart for people, JSON for machines, and whether the targets were met. The same for every benchmark."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.plot import Chart
+
+SIZES_KB = (2, 20, 200, 600)
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -20,20 +24,25 @@ class Options:
     seconds: int
     rounds: int
     progress: Callable[[str], None]
+    sizes_kb: tuple[int, ...] = SIZES_KB  # of the proxy's calls
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A figure that must not pass its limit."""
+    """A figure that must not pass its limit, or with `least`, must reach it."""
 
     name: str
     value: float
     limit: float
+    least: bool = False
 
     @property
     def met(self) -> bool:
         """Whether the limit holds."""
-        return self.value <= self.limit
+        return self.value >= self.limit if self.least else self.value <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f} {'>=' if self.least else '<='} {self.limit:g}"
 
 
 @dataclass(slots=True)
@@ -47,6 +56,7 @@ class Report:
     rows: list[tuple[str, ...]] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    chart: Chart | None = None
 
     def add(self, name: str, figures: dict[str, float], cells: Sequence[str]) -> None:
         """Add a line: its figures for the JSON, its cells for the table."""
@@ -62,12 +72,12 @@ class Report:
             table.add_row(*row)
         console.print(table)
         for target in self.targets:
-            console.print(f"{'PASS' if target.met else 'FAIL'}  {target.name} {target.value:.2f} <= {target.limit:g}")
+            console.print(f"{'PASS' if target.met else 'FAIL'}  {target}")
         for warning in self.warnings:
             console.print(f"note  {warning}")
 
     def write(self, path: Path) -> None:
-        """Write everything as JSON."""
+        """Write everything as JSON, and the chart beside it."""
         content = {
             "benchmark": self.name,
             "machine": {"python": platform.python_version(), "system": platform.platform()},
@@ -77,6 +87,8 @@ class Report:
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        if self.chart is not None:
+            path.with_suffix(".svg").write_text(self.chart.svg(), encoding="utf-8")
 
 
 def spread(values: Sequence[float]) -> str:

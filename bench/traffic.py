@@ -12,6 +12,7 @@ JWT_SECRET = "bench-secret-of-32-bytes-and-more"
 AGENT_URI = "/v1/tools/search?q=weather&page="
 CHAT_URI = "/v1/chat/completions"
 _FAR_FUTURE = 4_000_000_000
+_TAIL = {"similarity": "tail", "window_seconds": 60, "max_hits": 5, "cooldown_seconds": 30}
 _PLENTY = {"tokens_per_second": 1_000_000, "burst": 1_000_000}
 
 
@@ -80,8 +81,14 @@ def complex_policy(*, tail: bool = False) -> dict[str, Any]:
     ]
     loops: list[dict[str, Any]] = [exact(5)]
     if tail:
-        loops.append({"similarity": "tail", "window_seconds": 60, "max_hits": 5, "cooldown_seconds": 30})
+        loops.append(_TAIL)
     return _bundle([_policy("complex", rules=rules, loop_detection=loops)])
+
+
+def proxy_policy() -> dict[str, Any]:
+    """Three buckets, by key, model and address, and `tail` loop detection."""
+    rules = [_bucket("key", ["caller:key"]), _bucket("model", ["llm:model"]), _bucket("address", ["ip:address"])]
+    return _bundle([_policy("proxy", rules=rules, loop_detection=[_TAIL])])
 
 
 def engine_policy(others: int = 9, *, tail: bool = False) -> dict[str, Any]:
@@ -90,7 +97,7 @@ def engine_policy(others: int = 9, *, tail: bool = False) -> dict[str, Any]:
     rules.append(_bucket("address", ["ip:address"]))
     loops = [exact(1000, window_s=86_400)]
     if tail:
-        loops = [{"similarity": "tail", "window_seconds": 60, "max_hits": 5, "cooldown_seconds": 30}]
+        loops = [_TAIL]
     policies = [_policy("main", rules=rules, loop_detection=loops)]
     for number in range(others):
         selector: dict[str, Any] = {"pathPrefix": f"/service-{number}/api/"}

@@ -15,6 +15,8 @@ from breakloop.gateway.answers import Answers
 from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.judging import Judging
+from breakloop.gateway.results import Results
 from breakloop.model.call import Call
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
@@ -24,7 +26,7 @@ from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Committed, Op, Window, WindowWrite
+from breakloop.state.ops import Committed, Op, Settle, Window, WindowWrite
 from breakloop.state.store import Store
 
 Json = dict[str, Any]
@@ -166,14 +168,9 @@ class World:
     def make_door(self, prefix: str = "X-Breakloop-", debug_secret: str = "") -> DecisionDoor:
         """A decision service over this engine."""
         debug = DebugSessions(debug_secret, prefix, self.clock) if debug_secret else None
-        return DecisionDoor(
-            self.engine,
-            self.descriptors,
-            Answers(prefix, SECRET),
-            ready=lambda: (200, {"status": "ready"}),
-            run_id="t-",
-            debug=debug,
-        )
+        judging = Judging(self.engine, self.descriptors, Answers(prefix, SECRET), run_id="t-", debug=debug)
+        results = Results(self.engine, self.descriptors, self.clock)
+        return DecisionDoor(judging, ready=lambda: (200, {"status": "ready"}), results=results)
 
     def named(self, name: str) -> list[Mapping[str, object]]:
         """What the events of one name carried."""
@@ -249,6 +246,10 @@ class FailingStore:
     """A store that is not there."""
 
     def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
+        """Fail."""
+        raise StateError("the store is gone")
+
+    def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
         """Fail."""
         raise StateError("the store is gone")
 

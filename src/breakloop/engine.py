@@ -1,20 +1,23 @@
-"""`Engine.decide`: a call goes in, a verdict comes out, with one commit of state (SPEC 6).
+"""`Engine.decide`: a call goes in, a verdict comes out, with one commit of state (SPEC 6). `Engine.settle`: its answer.
 
 plan    bundle check, overrides, kill switches, routing; each matched policy adds its operations in order
 commit  the store carries them out in one: counts always, limits all or none
 judge   results become a verdict; what a shadow policy found goes aside, as the last, separate step
+settle  the call has its answer: it is in flight no longer, and one that failed need not count (SPEC LD-6)
 
 Plan and judge do no I/O, so `explain`, tests and every door run the same code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from breakloop.clock import Clock
 from breakloop.errors import StateError
 from breakloop.judge import Judge
+from breakloop.model.answer import Answer
 from breakloop.model.call import Call
 from breakloop.model.events import BODY_NOT_UNPACKED, DESCRIPTOR_MISSING, STORE_DEGRADED, Event, Publish, nowhere
 from breakloop.model.reason import ALLOWED_NO_POLICY, REASONS
@@ -23,10 +26,17 @@ from breakloop.policy.compiled import CompiledBundle, Policy, fits
 from breakloop.policy.kill_switch import KillSwitch
 from breakloop.policy.senders import CHARGES_MAX, Sender
 from breakloop.state.keys import part
-from breakloop.state.ops import ENFORCED, Bucket, Op
+from breakloop.state.ops import ENFORCED, JOINED, Bucket, Committed, Op, Repeat, Repeated, Settle
 from breakloop.state.store import Store
 
 _REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
+_SETTLED: Final[tuple[Settle, ...]] = ()  # the ticket of a call that was settled
+
+Answered = Callable[[Call, Answer], None]
+
+
+def _nobody(_call: Call, _answer: Answer) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(slots=True)
@@ -47,15 +57,23 @@ class Tally:
     denied: dict[str, int] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)  # descriptor -> rules skipped for lack of it
     not_unpacked: dict[str, int] = field(default_factory=dict)  # why -> compressed bodies judged as they came
+    not_read: dict[str, int] = field(default_factory=dict)  # why -> answers that passed unread
     store_errors: int = 0
+    steered: int = 0  # requests that carried a note for the model
     faults: int = 0  # decisions that failed for a mistake of ours, and were allowed
     shadowed: int = 0
+    settled: int = 0  # answers seen or reported
+    failed: int = 0  # of these: 429, 5xx, none at all
+    joined: int = 0  # counts not made, because an identical request was in flight
+    forgiven: int = 0  # counts taken back, because the answer failed
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 class Engine:
     """Decides. Holds one bundle at a time; `use` swaps it whole between two requests."""
 
-    __slots__ = ("_bundle", "_clock", "_judge", "_project", "_publish", "_store", "tally")
+    __slots__ = ("_answered", "_bundle", "_clock", "_judge", "_project", "_publish", "_store", "tally")
 
     def __init__(
         self,
@@ -64,11 +82,13 @@ class Engine:
         *,
         project: Callable[[Call], str],
         publish: Publish = nowhere,
+        answered: Answered = _nobody,
     ) -> None:
         self._store = store
         self._clock = clock
         self._project = project
         self._publish = publish
+        self._answered = answered  # also told of each answer, once
         self._bundle: CompiledBundle | None = None
         self._judge = Judge(publish)
         self.tally = Tally()
@@ -83,7 +103,10 @@ class Engine:
         self._bundle = bundle
 
     def decide(self, call: Call) -> Verdict:
-        """Judge one call and change state accordingly."""
+        """Judge one call and change state accordingly.
+
+        Where its answer will be known or may be told (`tracked`, `reported`), `call.ticket` has what `settle` needs.
+        """
         plan = self.plan(call)
         if isinstance(plan, Verdict):
             verdict = plan
@@ -103,7 +126,50 @@ class Engine:
         verdict = self._judge.verdict(call, plan.ops, done, plan.now)
         if verdict.shadow:
             self.tally.shadowed += 1
+        if (call.tracked or call.reported) and verdict.allowed:
+            call.ticket = self._ticket(plan.ops, done)
         return verdict
+
+    def _ticket(self, ops: list[Op], done: Committed) -> tuple[Settle, ...] | None:
+        """Return what was counted and can be taken back, or leads a flight."""
+        ticket: list[Settle] = []
+        for index, op in enumerate(ops):
+            if type(op) is not Repeat or type(result := done.results[index]) is not Repeated:
+                continue
+            spec, flight = op.spec, result.flight
+            if flight == JOINED:
+                self.tally.joined += 1
+            # What a shadow policy would have denied would have had no answer.
+            elif (flight or spec.retry_free) and not (result.tripped and spec.denies):
+                ticket.append(Settle(spec, op.key, done.at, flight))
+        return tuple(ticket) if ticket else None
+
+    def settle(self, call: Call, answer: Answer) -> None:
+        """Take note of how an allowed call was answered; a second answer to the same call is not looked at."""
+        ticket: tuple[Settle, ...] | None = call.ticket
+        if ticket is _SETTLED:
+            return
+        call.ticket = _SETTLED
+        tally = self.tally
+        tally.settled += 1
+        usage, failed = answer.usage, answer.failed
+        if usage is not None:
+            tally.input_tokens += usage.input_tokens
+            tally.output_tokens += usage.output_tokens
+        if failed:
+            tally.failed += 1
+        if ticket is not None:
+            self._settle(call, ticket if failed else [op for op in ticket if op.flight], failed=failed)
+        self._answered(call, answer)
+
+    def _settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
+        if not ops:
+            return
+        now = self._clock.now()
+        try:
+            self.tally.forgiven += self._store.settle(ops, now, failed=failed)
+        except StateError as error:
+            self._store_failed(call, now, error)
 
     def plan(self, call: Call) -> Plan | Verdict:
         """Return what to commit, or the verdict when none of it depends on state."""
@@ -168,6 +234,11 @@ class Engine:
         counts[why] = counts.get(why, 0) + 1
         self._publish(Event(BODY_NOT_UNPACKED, self._clock.now(), {"why": why}, request_id=call.request_id))
 
+    def not_read(self, why: str) -> None:
+        """Count that an answer passed unread."""
+        counts = self.tally.not_read
+        counts[why] = counts.get(why, 0) + 1
+
     def _missing(self, policy: str, rule: str, descriptor: str) -> None:
         missing = self.tally.missing
         missing[descriptor] = missing.get(descriptor, 0) + 1
@@ -176,8 +247,7 @@ class Engine:
 
     def _without_store(self, call: Call, plan: Plan, error: StateError) -> Verdict:
         """SPEC LD-7, S-4: not detected, allowed, counted, logged; unless a policy wants it otherwise."""
-        self.tally.store_errors += 1
-        self._publish(Event(STORE_DEGRADED, plan.now, {"error": str(error)}, request_id=call.request_id))
+        self._store_failed(call, plan.now, error)
         for policy in plan.policies:
             shadow = policy.shadow or plan.bundle.shadow_until > plan.now
             if policy.denies_on_store_error and not shadow:
@@ -190,6 +260,10 @@ class Engine:
         verdict = Verdict() if plan.policies else Verdict(reason=ALLOWED_NO_POLICY)
         verdict.degraded = True
         return verdict
+
+    def _store_failed(self, call: Call, now: float, error: StateError) -> None:
+        self.tally.store_errors += 1
+        self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, request_id=call.request_id))
 
 
 def denial(reason: str, status: int, message: str) -> Verdict:

@@ -5,7 +5,8 @@ BreakloopError
 |   `-- UnreadableError  the system did not let us read it; the same bytes may be readable a moment later
 |-- SettingsError      a wrong setting, with the name of the setting and where it came from
 |-- StateError         the store could not do what it was asked; callers decide on local state or allow
-`-- RequestError       a request that cannot be judged as sent (bad path, bad framing); carries a status
+|-- RequestError       a request that cannot be judged as sent (bad path, bad framing); carries a status
+`-- UpstreamError      an upstream that cannot be reached or answers no HTTP; the client gets 502 or 504
 """
 
 from __future__ import annotations
@@ -61,3 +62,7 @@ class RequestError(BreakloopError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class UpstreamError(BreakloopError):
+    """An upstream that failed; the message says how."""

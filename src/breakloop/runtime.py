@@ -9,7 +9,6 @@ import asyncio
 import errno
 import gc
 import logging
-import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -19,21 +18,18 @@ from typing import Final
 
 import uvloop
 
+from breakloop import parts
 from breakloop.clock import Clock, SystemClock
 from breakloop.engine import Engine
 from breakloop.errors import BundleError, SettingsError
-from breakloop.gateway.answers import Answers
-from breakloop.gateway.bounds import Limits
-from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.jobs import aside, forever
+from breakloop.gateway.results import Results
 from breakloop.gateway.server import ListenError, Server
 from breakloop.observe.log import LogEvents, Logging, log
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.compiled import CompiledBundle
-from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.policy.jwt import JwtKeys
+from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.policy.source import POLL_S, BundleSource
 from breakloop.settings import Settings
@@ -63,11 +59,19 @@ class Runtime:
         self.events = LogEvents()
         self.data = DataDir(Path(settings.data_dir))
         self.secret = self.data.secret(settings.secret.get_secret_value(), settings.secret_file)
-        self.descriptors = Descriptors(context(settings, self.secret), self.clock)
+        self.descriptors = Descriptors(parts.context(settings, self.secret), self.clock)
         self.store = MemoryStore(settings.memory_max_entries)
-        self.engine = Engine(self.store, self.clock, project=self.descriptors.project, publish=self.events)
+        self.engine = Engine(
+            self.store,
+            self.clock,
+            project=self.descriptors.project,
+            publish=self.events,
+            answered=self.descriptors.answered,
+        )
         self.source = self._source()
-        self.door = self._door()
+        self.judging = parts.judging(settings, self.engine, self.descriptors, self.secret, self.clock)
+        results = Results(self.engine, self.descriptors, self.clock)
+        self.door = DecisionDoor(self.judging, ready=self.readiness, results=results, decides=settings.mode != "proxy")
         self.url = ""
         self._draining = False
         self._stop = asyncio.Event()
@@ -88,7 +92,7 @@ class Runtime:
         for warning in self.data.warnings:
             log(logging.WARNING, warning)
         self.load()
-        server = Server(self.door, limits(self.settings), clock=self.clock)
+        server = self._server()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
@@ -96,7 +100,8 @@ class Runtime:
         tasks = [asyncio.create_task(forever(name, job)) for name, job in self._jobs()]
         try:
             await self._first_keys()
-            self.url = _url(self.settings.host, await self._listen(server))
+            port = await self._listen(server)
+            self.url = _url(self.settings.host, port, tls=bool(self.settings.tls.cert_file))
             ready(self.url)
             return await self._until_told(server)
         finally:
@@ -134,19 +139,11 @@ class Runtime:
             data_dir=self.data.path,
         )
 
-    def _door(self) -> DecisionDoor:
-        settings = self.settings
-        prefix = settings.header_prefix
-        debug_secret = settings.debug_secret.get_secret_value()
-        return DecisionDoor(
-            self.engine,
-            self.descriptors,
-            Answers(prefix, self.secret),
-            ready=self.readiness,
-            run_id=secrets.token_hex(4) + "-",
-            debug=DebugSessions(debug_secret, prefix, self.clock) if debug_secret else None,
-            body_bytes=settings.limits.body_bytes,
-        )
+    def _server(self) -> Server:
+        server = Server(self.door, parts.limits(self.settings), clock=self.clock)
+        if self.settings.mode != "decision":
+            parts.open_proxy(server, self.settings, self.judging, self.door)
+        return server
 
     def _use(self, loaded: LoadedBundle) -> None:
         self.engine.use(self._compiled(loaded))
@@ -155,7 +152,7 @@ class Runtime:
 
     def _compiled(self, loaded: LoadedBundle | None) -> CompiledBundle:
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, BUILTIN)
-        return compile_bundle(bundle, digest, self.descriptors, self.secret, loop_guard(self.settings))
+        return compile_bundle(bundle, digest, self.descriptors, self.secret, parts.loop_guard(self.settings))
 
     # -- beside the traffic ----------------------------------------------------------------------------------------
 
@@ -204,7 +201,7 @@ class Runtime:
     async def _listen(self, server: Server) -> int:
         host, port = self.settings.host, self.settings.port
         try:
-            return await server.start(host, port)
+            return await server.start(host, port, tls=parts.own_tls(self.settings))
         except ListenError as error:
             why = _CANNOT_LISTEN.get(error.errno or 0)
             raise SettingsError(f"{host}:{port} {why}" if why else error.strerror or str(error)) from None
@@ -250,49 +247,6 @@ async def _serve(settings: Settings, ready: Callable[[Runtime], None]) -> int:
     return await runtime.run(settled)
 
 
-def loop_guard(settings: Settings) -> LoopGuard:
-    """Return the numbers of the built-in block."""
-    guard = settings.loop_guard
-    return LoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
-
-
-def context(settings: Settings, secret: bytes) -> ContextSettings:
-    """Return what descriptors need of the settings."""
-    jwt = settings.jwt
-    keys = None
-    if jwt.secret.get_secret_value() or jwt.jwks_file or jwt.jwks_url:
-        keys = JwtKeys(
-            secret=jwt.secret.get_secret_value(),
-            jwks_file=jwt.jwks_file,
-            jwks_url=jwt.jwks_url,
-            audience=jwt.audience,
-            issuer=jwt.issuer,
-            leeway_s=jwt.leeway_seconds,
-            algorithms=tuple(jwt.algorithms),
-        )
-    return ContextSettings(
-        secret=secret,
-        trusted_proxies=tuple(settings.trusted_proxies),
-        project=settings.project,
-        project_descriptor=settings.project_descriptor,
-        jwt=keys,
-        geo_file=settings.geo_file,
-    )
-
-
-def limits(settings: Settings) -> Limits:
-    """Return the data plane's limits."""
-    own = settings.limits
-    return Limits(
-        head_bytes=own.head_bytes,
-        fields=own.fields,
-        body_bytes=own.body_bytes,
-        connections=own.connections,
-        idle_s=own.idle_seconds,
-        head_s=own.head_seconds,
-        body_s=own.body_seconds,
-    )
-
-
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _url(host: str, port: int, *, tls: bool) -> str:
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

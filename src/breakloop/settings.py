@@ -22,7 +22,8 @@ from breakloop.policy.places import Places
 from breakloop.policy.schema_types import Model
 from breakloop.policy.suggest import did_you_mean, nearest
 from breakloop.policy.yaml_positions import read_yaml
-from breakloop.settings_fields import RELATIVE, Settings
+from breakloop.settings_fields import RELATIVE, UNSAID, Settings
+from breakloop.settings_keys import read_keys
 
 __all__ = [
     "FILE",
@@ -32,6 +33,7 @@ __all__ = [
     "effective",
     "environment_names",
     "load_settings",
+    "provider_keys",
     "settings_json_schema",
 ]
 
@@ -89,6 +91,11 @@ def load_settings(
             plain = list(value) if isinstance(value, tuple) else value
             sources.give((name,), plain, "flag --" + name.replace("_", "-"))
     return sources.settings()
+
+
+def provider_keys(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, bytes]:
+    """Read the provider keys that the settings name, by name of their upstream. Raises SettingsError."""
+    return read_keys(settings.upstream_keys, os.environ if env is None else env)
 
 
 def settings_json_schema() -> dict[str, Any]:
@@ -269,7 +276,7 @@ class _Sources:
             return "is no setting" + did_you_mean(name[-1], sorted(siblings)), ""
         message = _KINDS.get(kind) or str(found["msg"]).replace("Input should", "must")
         field = self._fields.get(name)
-        if field is None or field.annotation is SecretStr:
+        if field is None or field.annotation is SecretStr or UNSAID in field.metadata:
             return message, ""  # a value that is a secret, or stands where one may be meant, is not repeated
         return f"{message}, got {found['input']!r:.80}", ""
 

@@ -1,78 +1,23 @@
 """Every setting of a process: name, type, default, and a sentence about it (SPEC T-1, T-2). What a value may be is
-decided here; where values come from is `settings`, what they are used for is `runtime`."""
+`settings_checks`', where values come from `settings`', what they are used for `runtime`'s."""
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from breakloop.errors import SettingsError
-from breakloop.policy import descriptor_names
-from breakloop.policy.client_ip import ClientIp
-from breakloop.policy.schema_types import CountInt, Model, PositiveInt, fault
+from breakloop import settings_checks
+from breakloop.model.upstream import BUILTIN
+from breakloop.policy.schema_types import CountInt, Fault, Model, PositiveInt, fault, refuse
 
 RELATIVE = "path"  # marks fields that are taken relative to the settings file
-
-
-def _policy(value: str) -> str:
-    if "://" in value:
-        raise fault("reading a bundle from a URL is not in this version", "give the path of a file or directory")
-    return value
-
-
-def _state(value: str) -> str:
-    if value != "memory://":
-        raise fault("only memory:// is in this version", "leave it out, and run one process")
-    return value
-
-
-def _workers(value: int) -> int:
-    if value > 1:
-        raise fault(
-            f"{value} processes cannot share the state of memory://, so each would count for itself",
-            "set workers to 1; a shared store is not in this version",
-        )
-    return value
-
-
-def _mode(value: str) -> str:
-    if value == "proxy":
-        raise fault("the reverse proxy is not in this version", "use decision, or all for everything there is")
-    return value
-
-
-def _proxy_network(value: str) -> str:
-    try:
-        ClientIp((value,))
-    except SettingsError:
-        raise fault(f'"{value}" is neither an address nor a network', "write 10.0.0.0/8, 10.1.2.3 or unix") from None
-    return value
-
-
-def _upstream(value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*=https?://\S+", value):
-        raise fault("is not NAME=URL", "write openai=https://llm.example.com")
-    return value
-
-
-def _header_prefix(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*-", value):
-        raise fault("cannot begin a header name", "letters, digits and hyphens, with a hyphen at the end")
-    return value
-
-
-def _descriptor(value: str) -> str:
-    wrong = descriptor_names.fault(value) if value else None
-    if wrong is not None:
-        raise fault(*wrong)
-    return value
-
+UNSAID = "unsaid"  # marks fields whose wrong values are not repeated: somebody may have put a key there
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 FilePath = Annotated[str, RELATIVE]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
+SomeSeconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class Jwt(Model):
@@ -100,11 +45,42 @@ class Limits(Model):
 
     head_bytes: PositiveInt = Field(default=64 * 1024, description="Largest request head.")
     fields: PositiveInt = Field(default=200, description="Most header fields.")
-    body_bytes: PositiveInt = Field(default=10 * 1024 * 1024, description="Largest body.")
+    body_bytes: PositiveInt = Field(
+        default=10 * 1024 * 1024, description="Largest body that is judged; the proxy lets larger ones pass unjudged."
+    )
     connections: PositiveInt = Field(default=10_000, description="Most open connections.")
     idle_seconds: PositiveInt = Field(default=75, description="How long a connection may wait for its next request.")
     head_seconds: PositiveInt = Field(default=10, description="How long a request head may take.")
     body_seconds: PositiveInt = Field(default=60, description="How long a body may take without progress.")
+
+
+class Tls(Model):
+    """TLS of the traffic port; with neither file it speaks plain HTTP."""
+
+    cert_file: FilePath = Field(default="", description="Certificate chain, PEM.")
+    key_file: FilePath = Field(default="", description="Its private key, PEM, without a passphrase.")
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if bool(self.cert_file) != bool(self.key_file):
+            missing = "key_file" if self.cert_file else "cert_file"
+            raise fault(f"{missing} is missing", "set both cert_file and key_file, or neither")
+        return self
+
+
+class Proxy(Model):
+    """How long the proxy waits for upstreams."""
+
+    connect_seconds: SomeSeconds = Field(default=10.0, description="To connect, with TLS. Then 504.")
+    answer_seconds: SomeSeconds = Field(
+        default=600.0,
+        description="For the head of an answer (then 504), and between two pieces of it (then it is cut).",
+    )
+    idle_seconds: Seconds = Field(
+        default=0.0,
+        description="How long an unused connection is kept for the next request; it should be less than the upstream "
+        "keeps it. 0 is automatic: 4 for http, 60 for https.",
+    )
 
 
 class Settings(Model):
@@ -116,13 +92,43 @@ class Settings(Model):
     admin_token: SecretStr = Field(
         default=SecretStr(""), description="Token of the admin plane. Not used in this version."
     )
-    upstream: list[Annotated[str, AfterValidator(_upstream)]] = Field(
-        default=[], description="Upstreams as NAME=URL, the first is the default. Not used in this version."
+    upstream: Annotated[
+        list[Annotated[str, AfterValidator(settings_checks.upstream)]],
+        AfterValidator(settings_checks.names_once),
+        UNSAID,
+    ] = Field(
+        default=[],
+        description="Upstreams as NAME=URL; the first is the default. `openai` (the default if none is given), "
+        "`anthropic` and `gemini` are there unless replaced.",
     )
-    policy: Annotated[FilePath, AfterValidator(_policy)] = Field(
+    upstream_keys: Annotated[
+        list[Annotated[str, AfterValidator(settings_checks.upstream_key)]],
+        AfterValidator(settings_checks.names_once),
+        UNSAID,
+    ] = Field(
+        default=[],
+        description="Provider keys that breakloop sends instead of the client's, as NAME=env:VARIABLE or "
+        "NAME=file:/PATH by name of the upstream.",
+    )
+    upstream_ca_file: FilePath = Field(
+        default="", description="Certificates, PEM, that upstreams may be signed by, beside those of the system."
+    )
+    callers: Annotated[
+        list[Annotated[str, AfterValidator(settings_checks.caller)]], AfterValidator(settings_checks.keys_once), UNSAID
+    ] = Field(
+        default=[],
+        description="Clients that may use the traffic port, as NAME=SHA256 of their key in hex "
+        '(`printf %s "$KEY" | sha256sum`); empty: everybody who reaches it.',
+    )
+    via: bool = Field(
+        default=False, description="Add Via and X-Forwarded-* towards upstreams; public LLM APIs need neither."
+    )
+    tls: Tls = Field(default=Tls(), description="TLS of the traffic port.")
+    proxy: Proxy = Field(default=Proxy(), description="How long upstreams are waited for.")
+    policy: Annotated[FilePath, AfterValidator(settings_checks.policy)] = Field(
         default="", description="Policy bundle: a file, or a directory of files. Without it, loop protection only."
     )
-    state: Annotated[str, AfterValidator(_state)] = Field(
+    state: Annotated[str, AfterValidator(settings_checks.state)] = Field(
         default="memory://", description="Where counters live; only `memory://` in this version."
     )
     data_dir: FilePath = Field(
@@ -130,26 +136,26 @@ class Settings(Model):
         description="Where the secret and the last good bundle are kept: `$STATE_DIRECTORY` (systemd sets it), "
         "else `$XDG_DATA_HOME/breakloop`, else `~/.local/share/breakloop`, else `.breakloop`.",
     )
-    workers: Annotated[PositiveInt, AfterValidator(_workers)] = Field(
+    workers: Annotated[PositiveInt, AfterValidator(settings_checks.workers)] = Field(
         default=1, description="Processes; only 1 in this version."
     )
-    mode: Annotated[Literal["all", "proxy", "decision"], AfterValidator(_mode)] = Field(
-        default="all", description="Which doors are open: `decision`, `proxy` (not in this version), or `all`."
+    mode: Literal["all", "proxy", "decision"] = Field(
+        default="all", description="Which doors are open: `proxy`, `decision`, or `all`."
     )
     strict: bool = Field(default=False, description="Exit when there is no valid bundle at start, instead of 503s.")
     secret: SecretStr = Field(default=SecretStr(""), description="Key of fingerprints; a fleet shares one.")
     secret_file: FilePath = Field(default="", description="File that holds the secret.")
     debug_secret: SecretStr = Field(default=SecretStr(""), description="Opens debug sessions; without it, none.")
-    header_prefix: Annotated[str, AfterValidator(_header_prefix)] = Field(
+    header_prefix: Annotated[str, AfterValidator(settings_checks.header_prefix)] = Field(
         default="X-Breakloop-", description="How the names of our header fields begin."
     )
-    trusted_proxies: list[Annotated[str, AfterValidator(_proxy_network)]] = Field(
+    trusted_proxies: list[Annotated[str, AfterValidator(settings_checks.proxy_network)]] = Field(
         default=["127.0.0.0/8", "::1"],
         description="Peers whose X-Forwarded-For and geo headers are believed. Loopback, because the gateway that asks "
         "is usually there; empty if clients connect directly.",
     )
     project: str = Field(default="default", min_length=1, description="Name of the project.")
-    project_descriptor: Annotated[str, AfterValidator(_descriptor)] = Field(
+    project_descriptor: Annotated[str, AfterValidator(settings_checks.descriptor)] = Field(
         default="", description="Descriptor that names a request's project, such as `header:x-project`."
     )
     jwt: Jwt = Field(default=Jwt(), description="How bearer tokens are verified.")
@@ -164,3 +170,13 @@ class Settings(Model):
     limits: Limits = Field(default=Limits(), description="What one client may cost.")
     memory_max_entries: PositiveInt = Field(default=1_000_000, description="Most entries of each table of memory://.")
     shutdown_grace_seconds: Seconds = Field(default=10.0, description="How long running requests may take to finish.")
+
+    @model_validator(mode="after")
+    def _keys_have_upstreams(self) -> Self:
+        known = {*BUILTIN, *(value.partition("=")[0] for value in self.upstream)}
+        names = [value.partition("=")[0] for value in self.upstream_keys]
+        hint = f"known are {', '.join(sorted(known))}"
+        refuse(
+            [Fault(("upstream_keys", at), "names no upstream", hint) for at, n in enumerate(names) if n not in known]
+        )
+        return self

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from breakloop.state.memory import MemoryStore
 from breakloop.state.ops import (
+    JOINED,
     Bucket,
     BucketSpec,
     Committed,
@@ -16,6 +18,7 @@ from breakloop.state.ops import (
     Repeat,
     Repeated,
     RepeatSpec,
+    Settle,
     Window,
     WindowWrite,
 )
@@ -29,6 +32,13 @@ TEN = BucketSpec(10.0, 10.0)
 IDLE = RepeatSpec(60.0, 2)
 SLIDING = RepeatSpec(60.0, 2, sliding=True)
 COOLING = RepeatSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0)
+KINDS = {
+    "idle": RepeatSpec(60.0, 5, concurrent_free=2, retry_free=3),
+    "sliding": RepeatSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=3),
+    "cooling": RepeatSpec(
+        60.0, 5, sliding=True, cooldown_s=30.0, cooldown_max_s=100.0, concurrent_free=2, retry_free=3
+    ),
+}
 
 
 @pytest.fixture(params=FACTORIES)
@@ -201,6 +211,209 @@ def test_a_tripped_repeat_denies_its_group(store: Store) -> None:
     assert (done.results[1], done.denied_at) == (8.0, -1)
 
 
+# -- in flight and failed ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=KINDS)
+def free(request: pytest.FixtureRequest) -> RepeatSpec:
+    """Each way of counting: 5 pass, 2 may join one in flight, 3 a minute are taken back."""
+    return KINDS[request.param]
+
+
+def start(store: Store, spec: RepeatSpec, at: float = 0.0, key: str = "ld:k") -> tuple[int, Settle]:
+    """Count a tracked request; return its count and what settles it. One that joined has no count of its own."""
+    done = store.commit([Repeat(spec, key, None, tracked=True)], NOW + at)
+    (result,) = done.results
+    assert isinstance(result, Repeated)
+    assert not result.tripped
+    return (0 if result.flight == JOINED else result.hits), Settle(spec, key, done.at, result.flight)
+
+
+def starts(store: Store, spec: RepeatSpec, *times: float) -> list[int]:
+    return [start(store, spec, at)[0] for at in times]
+
+
+def end(store: Store, told: Settle, at: float = 0.0, *, failed: bool = False) -> int:
+    return store.settle([told], NOW + at, failed=failed)
+
+
+def test_what_starts_while_one_runs_counts_once(store: Store, free: RepeatSpec) -> None:
+    """LD-6: so many join one that was counted; the next one counts, and others join that."""
+    assert starts(store, free, 0, 0, 0, 0.1, 0.1, 0.1, 0.2) == [1, 0, 0, 2, 0, 0, 3]
+
+
+def test_who_joins_has_the_leaders_count(store: Store, free: RepeatSpec) -> None:
+    """LD-6, E-7: and neither trips nor refreshes anything."""
+    for at in (-20, -10, 0):
+        start(store, free, at)
+    joined = store.commit([Repeat(free, "ld:k", None, tracked=True)], NOW + 0.5).results[0]
+    assert joined == Repeated(3, flight=JOINED)
+    assert hit(store, free, NOW + 59.9).hits == (4 if not free.sliding else 2)
+
+
+def test_a_flight_is_open_for_a_second(store: Store, free: RepeatSpec) -> None:
+    """LD-6: exactly a second after its start the next one counts."""
+    assert starts(store, free, 0, 0.999, 1.0, 1.999, 2.5) == [1, 0, 2, 0, 3]
+
+
+def test_a_flight_ends_with_its_leaders_answer(store: Store, free: RepeatSpec) -> None:
+    """LD-6: whatever the answer; who had joined changes nothing when it ends."""
+    count, leader = start(store, free)
+    assert (count, start(store, free)[0]) == (1, 0)
+    assert end(store, leader) == 0
+    assert starts(store, free, 0, 0.5) == [2, 0]
+
+
+def test_an_old_leader_ends_no_others_flight(store: Store, free: RepeatSpec) -> None:
+    """LD-6: neither one of the same moment nor a later one."""
+    _, first = start(store, free)
+    starts(store, free, 0, 0)
+    _, second = start(store, free)
+    assert first.at == second.at
+    end(store, first)
+    assert starts(store, free, 0) == [0]
+    end(store, second)
+    count, third = start(store, free)
+    assert count == 3
+    end(store, first)
+    end(store, second)
+    assert starts(store, free, 0) == [0]
+    end(store, third)
+    count, fourth = start(store, free, 30)
+    assert (count, fourth.flight, first.flight) == (4, 1, 1)
+    end(store, first, 30)
+    assert starts(store, free, 30.5) == [0]
+
+
+def test_only_tracked_ones_fly(store: Store, free: RepeatSpec) -> None:
+    """LD-6: a door that does not hear of answers neither leads nor joins."""
+    assert [hit(store, free).hits for _ in range(2)] == [1, 2]
+    assert starts(store, free, 0) == [3]
+    assert hit(store, free) == Repeated(4)
+    none = RepeatSpec(60.0, 5)
+    assert [start(store, none, key="ld:none") for _ in range(2)][1][0] == 2
+
+
+def test_the_denied_is_not_in_flight(store: Store, free: RepeatSpec) -> None:
+    """LD-6, E-4: it counts, and has its answer already; whether it trips or something behind it denies."""
+    ops: list[Op] = [Repeat(free, "ld:k", None, tracked=True), Bucket(TEN, "tb:k", 11, None)]
+    for count in (1, 2):
+        (result, _), denied_at = (done := store.commit(ops, NOW)).results, done.denied_at
+        assert (isinstance(result, Repeated) and result.hits, denied_at) == (count, 1)
+    assert starts(store, free, 0, 0) == [3, 0]
+    tight = RepeatSpec(60.0, 0, denies=False, concurrent_free=9)
+    for count in (1, 2, 3):  # a warning passes, and is a loop: nobody joins it
+        (warned,) = store.commit([Repeat(tight, "ld:w", None, tracked=True)], NOW).results
+        assert isinstance(warned, Repeated)
+        assert (warned.hits, warned.tripped, warned.flight) == (count, True, 0)
+
+
+def test_groups_fly_for_themselves(store: Store, free: RepeatSpec) -> None:
+    """E-1, LD-6: what a shadow group denies is not in flight there; an enforced denial grounds all."""
+    shadow: list[Op] = [Repeat(free, "shadow:ld:k", None, 1, tracked=True), Bucket(TEN, "shadow:tb", 11, None, 1)]
+    ops: list[Op] = [
+        *shadow,
+        Repeat(free, "shadow:ld:o", None, 2, tracked=True),
+        Repeat(free, "ld:k", None, 0, -1, True),
+    ]
+    flights = [
+        [result.flight for result in store.commit(ops, NOW).results if isinstance(result, Repeated)] for _ in range(2)
+    ]
+    assert flights == [[1, 1, 1], [1, JOINED, JOINED]]
+    store.commit([Repeat(free, "shadow:ld:x", None, 1, -1, True), Bucket(TEN, "tb:k", 11, None)], NOW)
+    assert start(store, free, key="shadow:ld:x")[0] == 2
+
+
+def test_a_detection_ends_the_flight(store: Store) -> None:
+    """LD-2, LD-6: during a cooldown nobody slips in beside one that still runs."""
+    spec = KINDS["cooling"]
+    times = (0.0, 0.1, 0.2, 0.3, 0.4)
+    for at in times:
+        hit(store, spec, NOW + at)
+    leader = store.commit([Repeat(spec, "ld:k", None, limit=6, tracked=True)], NOW + 0.5).results[0]
+    assert leader == Repeated(6, flight=1)
+    assert hit(store, spec, NOW + 0.6).wait_s == 30.0
+    cooling = store.commit([Repeat(spec, "ld:k", None, tracked=True)], NOW + 0.7).results[0]
+    assert isinstance(cooling, Repeated)
+    assert (cooling.tripped, cooling.flight) == (True, 0)
+
+
+def test_a_failed_one_is_taken_back(store: Store, free: RepeatSpec) -> None:
+    """LD-6: the one that comes again counts in its place, so many times in a window and no more."""
+    taken = []
+    for number in range(5):
+        count, told = start(store, free, 2.0 * number)
+        taken.append((count, end(store, told, 2.0 * number + 1, failed=True)))
+    assert taken == [(1, 1), (1, 1), (1, 1), (1, 0), (2, 0)]
+    assert starts(store, free, 10, 20) == [3, 4]
+
+
+def test_what_is_taken_back_has_a_true_window(store: Store, free: RepeatSpec) -> None:
+    """LD-6: exactly a window after one was taken back there is room for another."""
+    for at in (0, 20, 40):
+        assert end(store, start(store, free, at)[1], at, failed=True) == 1
+    late = start(store, free, 59)[1]
+    assert end(store, late, 59.9, failed=True) == 0
+    assert end(store, late, 60, failed=True) == 1  # the one of 0 s has left
+    assert end(store, start(store, free, 61)[1], 61, failed=True) == 0
+
+
+def test_an_answer_that_did_not_fail_takes_nothing_back(store: Store, free: RepeatSpec) -> None:
+    """LD-6: and where nothing is free, no failure does."""
+    assert end(store, start(store, free)[1]) == 0
+    assert starts(store, free, 5) == [2]
+    strict = RepeatSpec(60.0, 5, sliding=free.sliding)
+    assert end(store, start(store, strict, key="ld:s")[1], failed=True) == 0
+    assert start(store, strict, key="ld:s")[0] == 2
+
+
+def test_what_is_out_of_the_window_is_not_taken_back(store: Store, free: RepeatSpec) -> None:
+    """LD-6: its hit is gone or was refreshed by others; theirs stay."""
+    _, slow = start(store, free)
+    assert starts(store, free, 30, 59) == [2, 3]
+    assert end(store, slow, 60, failed=True) == 0
+    assert hit(store, free, NOW + 61).hits == (4 if not free.sliding else 3)
+
+
+@pytest.mark.parametrize("sliding", [True, False])
+def test_no_detection_is_undone(store: Store, sliding: bool) -> None:
+    """LD-2, LD-6: hits that led to a cooldown are used up; a failure among them changes neither it nor what follows."""
+    spec = replace(KINDS["cooling"], sliding=sliding)
+    told = [start(store, spec, 2.0 * number)[1] for number in range(5)]
+    assert hit(store, spec, NOW + 10).wait_s == 30.0
+    assert store.settle(told, NOW + 11, failed=True) == 0
+    assert hit(store, spec, NOW + 12).wait_s == 28.0
+    assert starts(store, spec, 40) == [1]
+    assert store.settle(told, NOW + 41, failed=True) == 0
+    assert starts(store, spec, 42) == [2]
+
+
+def test_what_found_no_room_is_not_taken_back(store: Store) -> None:
+    """Y-2, LD-6: a sliding count keeps the last hits only; a failure among those it dropped changes nothing."""
+    spec = KINDS["sliding"]
+    before = [hit(store, spec, NOW + number / 100).hits for number in range(500)][-1]
+    assert end(store, Settle(spec, "ld:k", NOW), 6, failed=True) == 0
+    assert end(store, Settle(spec, "ld:k", NOW + 4), 6, failed=True) == 1
+    assert hit(store, spec, NOW + 6).hits == before
+
+
+def test_several_are_settled_at_once(store: Store, free: RepeatSpec) -> None:
+    """LD-6: one call is counted by several detectors; keys that nobody knows do no harm."""
+    told = [start(store, free, key=key)[1] for key in ("ld:a", "ld:b")]
+    assert store.settle([*told, Settle(free, "ld:nobody", NOW, 1)], NOW + 2, failed=True) == 2
+    assert [start(store, free, 3, key)[0] for key in ("ld:a", "ld:b")] == [1, 1]
+    assert store.settle([], NOW, failed=True) == 0
+
+
+def test_settling_moves_time_on(store: Store) -> None:
+    """S-2: a clock that steps back stands still, whoever told the time; `at` is by the same clock."""
+    spec = KINDS["sliding"]
+    store.settle([], NOW + 10, failed=False)
+    done = store.commit([Repeat(spec, "ld:k", None)], NOW)
+    assert done.at == NOW + 10
+    assert end(store, Settle(spec, "ld:k", done.at), 0, failed=True) == 1
+
+
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
@@ -246,9 +459,14 @@ def test_forget(store: Store) -> None:
     for _ in range(3):
         hit(store, COOLING, key="a:cool")
     hit(store, IDLE, key="b:ld")
+    flown = start(store, KINDS["idle"], key="a:ld")[1]
+    for _ in range(3):
+        end(store, start(store, KINDS["idle"], 2, key="a:ld")[1], 2, failed=True)
+    start(store, KINDS["idle"], 2, key="a:ld")
     store.commit([], NOW, WindowWrite("a:win", 0, b"one", 60.0))
     assert store.forget("a:") == 4
-    assert hit(store, IDLE, key="a:ld") == Repeated(1)
+    assert start(store, KINDS["idle"], 2, key="a:ld")[0] == 1
+    assert end(store, Settle(flown.spec, "a:ld", NOW + 2), 2, failed=True) == 1
     assert take(store, key="a:tb") == 9.0
     assert hit(store, COOLING, key="a:cool") == Repeated(1)
     assert store.read_window("a:win", NOW).version == 0

@@ -5,23 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.e2e.served import DEADLINE_S, Served, eventually
+
 pytestmark = pytest.mark.e2e
 
-SRC = Path(__file__).resolve().parent.parent.parent / "src"
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "again"}]})
-DEADLINE_S = 15.0
 
 
 def bundle(version: int, *, burst: int = 100, policy: str = "team") -> str:
@@ -39,69 +34,6 @@ policies:
 """
 
 
-class Served:
-    """A running `breakloop serve`."""
-
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
-        self._log = folder / "log.jsonl"
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("BREAKLOOP_", "XDG_"))}
-        clean |= {"HOME": str(folder / "home"), "PYTHONPATH": str(SRC), **environment}
-        with self._log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "breakloop", "serve", "--admin-port", "0", *arguments],
-                cwd=folder,
-                env=clean,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        self.banner: list[str] = []
-        self.port = 0
-
-    def wait_ready(self) -> Served:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.banner.append(line.rstrip())
-            found = re.fullmatch(r"breakloop ready on http://127\.0\.0\.1:(\d+)", self.banner[-1])
-            if found:
-                self.port = int(found[1])
-                return self
-        pytest.fail(f"not ready, exit code {self.process.wait()}: {self._log.read_text()}")
-
-    def ask(self, path: str, method: str = "GET", body: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
-            answer = connection.getresponse()
-            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
-        finally:
-            connection.close()
-
-    def decide(self, path: str, body: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
-        return self.ask("/v1/decision", "POST", body, X_Original_URI=path, X_Original_Method="POST", **headers)
-
-    def ready(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.ask("/readyz")[2])
-        return found
-
-    def log(self, message: str = "") -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self._log.read_text().splitlines()]
-        return [line for line in lines if not message or line["message"] == message]
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(DEADLINE_S)
-
-
-def eventually(check: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> float:
-    """Ask until it is so; returns how long that took."""
-    began = time.monotonic()
-    while not check():
-        assert time.monotonic() - began < within_s, f"{what}: not within {within_s} s"
-        time.sleep(0.01)
-    return time.monotonic() - began
-
-
 Start = Callable[..., Served]
 
 
@@ -116,11 +48,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     (tmp_path / "home").mkdir()
     yield begin
     for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.wait()
-        if one.process.stdout is not None:
-            one.process.stdout.close()
+        one.end()
 
 
 def test_serve_protects_without_any_policy(start: Start, tmp_path: Path) -> None:

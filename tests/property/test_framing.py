@@ -85,7 +85,7 @@ def outcome(*pieces: bytes) -> tuple[object, ...]:
     with Client(limits=LIMITS) as client:
         client.send(*pieces)
         sent = client.transport.sent.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
-        seen = [(r.method, r.target, r.headers, r.repeated, r.raw_headers, r.body) for r in client.seen]
+        seen = [(r.method, r.target, r.headers, r.repeated, r.raw, r.body) for r in client.seen]
         return sent, seen, client.transport.closed, client.transport.eof, client.server.bad_requests
 
 

@@ -12,7 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Bucket, BucketSpec, Op, Refuse, Repeat, Repeated, RepeatSpec, Window, WindowWrite
+from breakloop.state.ops import (
+    JOINED,
+    Bucket,
+    BucketSpec,
+    Op,
+    Refuse,
+    Repeat,
+    Repeated,
+    RepeatSpec,
+    Settle,
+    Window,
+    WindowWrite,
+)
 from tests.contract.test_store import FACTORIES
 
 TICK = 0.25  # exact in binary, so that floats and fractions agree on every boundary
@@ -28,13 +40,23 @@ class Cooldown:
 
 
 @dataclass
+class Flight:
+    began: float
+    number: int
+    free: int
+    hits: int
+
+
+@dataclass
 class Naive:
     """Says what should happen, slowly and plainly."""
 
     now: float = 0.0
     tokens: dict[str, tuple[Fraction, float]] = field(default_factory=dict)
     times: dict[str, list[float]] = field(default_factory=dict)
-    idle: dict[str, tuple[int, float]] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)  # when the last hit came, even if it was taken back
+    flights: dict[str, Flight] = field(default_factory=dict)
+    taken: dict[str, list[float]] = field(default_factory=dict)
     cooldowns: dict[str, Cooldown] = field(default_factory=dict)
     windows: dict[str, tuple[int, bytes, float]] = field(default_factory=dict)
 
@@ -43,15 +65,15 @@ class Naive:
         refilled = tokens + Fraction(self.now - last) * Fraction(op.spec.rate)
         return min(refilled, Fraction(op.spec.burst)) - Fraction(op.cost)
 
-    def count(self, op: Repeat) -> int:
+    def counted(self, op: Repeat) -> tuple[int, int]:
+        """The count as the last hit left it, and with this one."""
         spec, now = op.spec, self.now
-        if spec.sliding:
-            kept = [time for time in self.times.get(op.key, []) if time > now - spec.window_s]
-            self.times[op.key] = [*kept, now]
-            return len(kept) + 1
-        count, last = self.idle.get(op.key, (0, -math.inf))
-        self.idle[op.key] = (count + 1 if now < last + spec.window_s else 1, now)
-        return self.idle[op.key][0]
+        before = self.times.get(op.key, [])
+        if now >= self.last.get(op.key, -math.inf) + spec.window_s:
+            before = []
+        kept = [time for time in before if not spec.sliding or time > now - spec.window_s]
+        self.times[op.key], self.last[op.key] = [*kept, now], now
+        return len(before), len(kept) + 1
 
     def repeat(self, op: Repeat) -> Repeated:
         spec, now = op.spec, self.now
@@ -64,15 +86,44 @@ class Naive:
                 before.hits += 1
                 return Repeated(before.hits, True, False, before.until - now, spec.window_s + now - before.detected)
             before.last = now
-        count = self.count(op)
+        earlier, count = self.counted(op)
         if count <= op.limit:
             return Repeated(count)
         if not spec.cooldown_s:
-            return Repeated(count, True, count == op.limit + 1, spec.window_s, spec.window_s)
+            return Repeated(count, True, earlier <= op.limit, spec.window_s, spec.window_s)
         seconds = spec.cooldown_s if before is None else min(before.seconds * spec.growth, spec.cooldown_max_s)
         self.cooldowns[op.key] = Cooldown(now + seconds, count, seconds, now, now)
         self.times.pop(op.key, None)
+        self.flights.pop(op.key, None)
         return Repeated(count, True, True, seconds, spec.window_s)
+
+    def tracked(self, op: Repeat, leads: list[tuple[Repeat, Flight]]) -> Repeated:
+        flight = self.flights.get(op.key)
+        if flight is not None and self.now >= flight.began + 1.0:
+            flight = None
+        if flight is not None and flight.free:
+            flight.free -= 1
+            return Repeated(flight.hits, flight=JOINED)
+        found = self.repeat(op)
+        if found.tripped or not op.spec.concurrent_free:
+            return found
+        number = 1 if flight is None else flight.number + 1
+        leads.append((op, Flight(self.now, number, op.spec.concurrent_free, found.hits)))
+        return found._replace(flight=number)
+
+    def settle(self, told: Settle, *, failed: bool) -> int:
+        spec, now = told.spec, self.now
+        flight = self.flights.get(told.key)
+        if flight is not None and (flight.began, flight.number) == (told.at, told.flight):
+            flight.free = 0
+        if not failed or told.at not in self.times.get(told.key, []) or now >= told.at + spec.window_s:
+            return 0
+        taken = [time for time in self.taken.get(told.key, []) if time > now - spec.window_s]
+        if len(taken) >= spec.retry_free:
+            return 0
+        self.taken[told.key] = [*taken, now]
+        self.times[told.key].remove(told.at)
+        return 1
 
     def window(self, key: str) -> Window:
         version, data, expires = self.windows.get(key, (0, b"", 0.0))
@@ -84,9 +135,10 @@ class Naive:
         results: list[object] = []
         denied: dict[int, int] = {}
         charges: list[tuple[Bucket, Fraction]] = []
+        leads: list[tuple[Repeat, Flight]] = []
         for index, op in enumerate(ops):
             if isinstance(op, Repeat):
-                found = self.repeat(op)
+                found = self.tracked(op, leads) if op.tracked else self.repeat(op)
                 results.append(found)
                 if found.tripped and op.spec.denies:
                     denied.setdefault(op.group, index)
@@ -102,6 +154,9 @@ class Naive:
         for op, left in charges:
             if 0 not in denied and op.group not in denied:
                 self.tokens[op.key] = (left, self.now)
+        for lead, flight in leads:
+            if 0 not in denied and lead.group not in denied:
+                self.flights[lead.key] = flight
         if write is not None:
             self.windows[write.key] = (write.version + 1, write.data, self.now + write.ttl_s)
         return results, denied.get(0, -1), None
@@ -115,6 +170,14 @@ REPEATS = {
     "cnt:cool": RepeatSpec(4.0, 1, sliding=True, cooldown_s=2.0, growth=2.0, cooldown_max_s=6.0),
     "cnt:flat": RepeatSpec(3.0, 2, sliding=True, cooldown_s=1.0, growth=1.0, cooldown_max_s=4.0),
 }
+FREE = {
+    "ld:idle-free": RepeatSpec(4.0, 2, concurrent_free=1, retry_free=2),
+    "ld:slide-free": RepeatSpec(4.0, 2, sliding=True, denies=False, concurrent_free=2, retry_free=1),
+    "cnt:cool-free": RepeatSpec(
+        4.0, 2, sliding=True, cooldown_s=2.0, cooldown_max_s=6.0, concurrent_free=1, retry_free=2
+    ),
+}
+REPEATS |= FREE
 GROUPS = st.sampled_from([0, 0, 1, 2])
 BUCKET_OPS = st.builds(
     lambda key, cost, group: Bucket(BUCKETS[key], key, cost, None, group),
@@ -123,10 +186,11 @@ BUCKET_OPS = st.builds(
     GROUPS,
 )
 REPEAT_OPS = st.builds(
-    lambda key, group, limit: Repeat(REPEATS[key], key, None, group, limit),
+    lambda key, group, limit, tracked: Repeat(REPEATS[key], key, None, group, limit, tracked),
     st.sampled_from(sorted(REPEATS)),
     GROUPS,
     st.sampled_from([-1, -1, -1, 4]),
+    st.sampled_from([True, True, False]),
 )
 OPS: st.SearchStrategy[Op] = st.one_of(BUCKET_OPS, REPEAT_OPS, REPEAT_OPS, st.builds(Refuse, st.none(), GROUPS))
 COMMITS = st.tuples(
@@ -163,6 +227,38 @@ def test_a_store_does_what_the_naive_one_does(
         assert all(map(close, done.results, results)), (done.results, results)
 
 
+Starts = st.tuples(
+    st.sampled_from(sorted(FREE)),
+    st.booleans(),
+    st.sampled_from([0, 0, 0, 1, 2, 4, 7, 16, -3]),
+    st.none() | st.tuples(st.integers(0, 20), st.booleans()),  # and then one that is open ends, well or not
+)
+
+
+@pytest.mark.parametrize("kind", FACTORIES)
+@given(steps=st.lists(Starts, max_size=60))
+def test_a_store_settles_as_the_naive_one_does(
+    kind: str, steps: list[tuple[str, bool, int, tuple[int, bool] | None]]
+) -> None:
+    """LD-6: who joins, who counts, what is taken back, in any order of starts and ends."""
+    store, naive, clock = FACTORIES[kind](), Naive(), 1000.0
+    running: list[Settle] = []
+    for key, tracked, ticks, ends in steps:
+        clock += ticks * TICK
+        naive.now = max(naive.now, clock)
+        op = Repeat(FREE[key], key, None, tracked=tracked)
+        (expected,), _, _ = naive.commit([op], None)
+        done = store.commit([op], clock)
+        assert done.results == [expected]
+        assert done.at == naive.now
+        if isinstance(expected, Repeated) and expected.flight != JOINED:
+            running.append(Settle(op.spec, key, done.at, expected.flight))
+        if ends is not None and running:
+            index, failed = ends
+            told = running.pop(index % len(running))
+            assert store.settle([told], clock, failed=failed) == naive.settle(told, failed=failed)
+
+
 @given(
     keys=st.lists(st.integers(0, 30), max_size=120),
     steps=st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=120, max_size=120),
@@ -177,8 +273,10 @@ def test_the_memory_store_is_bounded(keys: list[int], steps: list[float], most: 
             Bucket(BUCKETS["tb:1"], f"tb:{key}", 1.0, None),
             Repeat(REPEATS["ld:warn"], f"ld:{key}", None),
             Repeat(REPEATS["cnt:cool"], f"cnt:{key}", None, 1),
+            Repeat(FREE["ld:idle-free"], f"free:{key}", None, 2, tracked=True),
         ]
         store.commit(ops, now, WindowWrite(f"win:{key}", store.read_window(f"win:{key}", now).version, b"", 4.0))
+        store.settle([Settle(FREE["ld:idle-free"], f"free:{key}", now)], now, failed=True)
         tables = (store._counts, store._cooldowns, store._buckets)
         assert all(len(table) <= most for table in tables)
-        assert len(store) <= 3 * most + max(1, most // 10)
+        assert len(store) <= 3 * most + 3 * max(1, most // 10)

@@ -23,7 +23,7 @@ from breakloop.errors import BundleError, SettingsError
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.server import Server
 from breakloop.observe.log import Logging
-from breakloop.runtime import Runtime, context, serve
+from breakloop.runtime import Runtime, serve
 from breakloop.settings import Settings
 
 BUNDLE = """\
@@ -145,14 +145,6 @@ def test_same_secret_same_fingerprints(tmp_path: Path) -> None:
         return found
 
     assert fingerprint("a", "one") == fingerprint("b", "one") != fingerprint("c", "two")
-
-
-def test_jwt_settings_become_keys(tmp_path: Path) -> None:
-    """C-3: any of the three makes tokens verified; none leaves them unverified."""
-    assert context(settings(tmp_path), b"k").jwt is None
-    keys = context(settings(tmp_path, jwt={"secret": "s", "audience": "a", "leeway_seconds": 2.0}), b"k").jwt
-    assert keys is not None
-    assert (keys.secret, keys.audience, keys.leeway_s) == ("s", "a", 2.0)
 
 
 def test_debug_sessions_exist_only_with_a_secret(tmp_path: Path) -> None:

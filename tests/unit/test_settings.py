@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import SettingsError
-from breakloop.settings import FILE, Loaded, effective, environment_names, load_settings, settings_json_schema
+from breakloop.settings import (
+    FILE,
+    Loaded,
+    effective,
+    environment_names,
+    load_settings,
+    provider_keys,
+    settings_json_schema,
+)
 
 CANARY = "canary-5eb1f0"
 
@@ -183,6 +191,55 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     assert CANARY not in repr(loaded.settings).replace(f"https://{CANARY}:{CANARY}@", "")
     for text in (f"secret: [{CANARY}]", f"jwt: {CANARY}", f"jwt: {{secret: {{a: {CANARY}}}}}", f"secrets: {CANARY}"):
         assert CANARY not in "".join(wrong(tmp_path, text + "\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"upstream_keys: {CANARY}",
+        f"upstream_keys: {{openai: {CANARY}}}",
+        f"upstream_keys: [openai={CANARY}]",
+        f"upstream_keys: [{{openai: {CANARY}}}]",
+        f"upstream: [openai=https://{CANARY}@x]",
+        f"upstream: https://{CANARY}@x",
+        f"callers: [alice={CANARY}]",
+        f"callers: [{{alice: {CANARY}}}]",
+        f"callers: {{alice: {CANARY}}}",
+    ],
+)
+def test_a_key_in_the_wrong_place_is_not_repeated(tmp_path: Path, text: str) -> None:
+    """Y-1, Y-6: somebody pastes the key itself; the message goes to a log."""
+    assert CANARY not in "".join(wrong(tmp_path, text + "\n"))
+
+
+def test_provider_keys_are_read_and_not_shown(tmp_path: Path) -> None:
+    """Y-6: settings name where a key is; its value is only in what is asked for."""
+    text = "upstream: [x=http://x]\nupstream_keys: [openai=env:OPENAI_API_KEY, x=env:X]\n"
+    env = {"OPENAI_API_KEY": CANARY, "X": "k"}
+    loaded = load(tmp_path, text, env)
+    assert provider_keys(loaded.settings, env) == {"openai": CANARY.encode(), "x": b"k"}
+    assert CANARY not in str(effective(loaded)) + repr(loaded)
+    shown = {row.name: row.value for row in effective(loaded)}
+    assert shown["upstream_keys"] == "openai=env:OPENAI_API_KEY, x=env:X"
+    with pytest.raises(SettingsError, match="X is not set"):
+        provider_keys(loaded.settings, {"OPENAI_API_KEY": CANARY})
+
+
+def test_the_settings_of_the_how_to_hold(tmp_path: Path) -> None:
+    """Y-6: what the page on keys shows can be copied."""
+    page = Path(__file__).parents[2] / "docs/how-to/hold-provider-keys.md"
+    text = page.read_text("utf-8").split("```yml\n")[1].split("```")[0]
+    settings = load(tmp_path, text).settings
+    assert [entry.partition("=")[0] for entry in settings.upstream_keys] == ["openai", "anthropic"]
+    assert settings.callers[0].startswith("alice=")
+    assert settings.tls.key_file == str(tmp_path / "key.pem")
+
+
+def test_a_key_without_its_upstream_is_located(tmp_path: Path) -> None:
+    """Y-6, T-1: a key that would never be sent."""
+    assert wrong(tmp_path, "upstream_keys: [openai=env:A,\n mine=env:B]\n") == [
+        "breakloop.yaml:2:2: upstream_keys: names no upstream (known are anthropic, gemini, openai)"
+    ]
 
 
 def test_effective_lists_every_setting(tmp_path: Path) -> None:

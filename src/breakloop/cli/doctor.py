@@ -9,7 +9,8 @@ from dataclasses import asdict
 import click
 
 from breakloop import __version__
-from breakloop.cli.doctor_checks import Diagnosis, Finding, examine
+from breakloop.cli.doctor_checks import Diagnosis, examine
+from breakloop.cli.doctor_findings import Finding
 from breakloop.cli.serve import settings_options
 from breakloop.clock import SystemClock
 from breakloop.errors import SettingsError

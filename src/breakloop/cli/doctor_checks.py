@@ -6,34 +6,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Literal
 
+from breakloop.cli.doctor_findings import Finding
+from breakloop.cli.doctor_proxy import examine_proxy
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, SettingsError
+from breakloop.parts import context, loop_guard
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle, Policy
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.last_good import LastGood
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.policy.schema import Bundle
-from breakloop.runtime import context, loop_guard
 from breakloop.settings import Settings
 
 _SECRET_MIN = 16
 _ROUTES_SHOWN = 20
-
-Level = Literal["problem", "warning", "note"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing to say: a `problem` keeps breakloop from working, a `warning` is unsafe, a `note` is good to know."""
-
-    level: Level
-    about: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +36,8 @@ class Diagnosis:
 
 def examine(settings: Settings, clock: Clock) -> Diagnosis:
     """Look at everything."""
-    findings = [*_listening(settings), *_not_here_yet(settings), *_secrets(settings), *_data_dir(settings)]
+    findings = [*examine_proxy(settings), *_trust(settings), *_not_here_yet(settings)]
+    findings += [*_secrets(settings), *_data_dir(settings)]
     loaded, found = _load(settings, clock)
     findings += found
     try:
@@ -64,25 +55,11 @@ def examine(settings: Settings, clock: Clock) -> Diagnosis:
     return Diagnosis(findings, loaded)
 
 
-def _listening(settings: Settings) -> Iterator[Finding]:
-    if not _is_loopback(settings.host):
-        yield Finding(
-            "warning",
-            "host",
-            f"{settings.host} can be reached from other machines, and this version asks for no key: keep it behind a "
-            "firewall or the gateway that asks it",
-        )
+def _trust(settings: Settings) -> Iterator[Finding]:
     for entry in settings.trusted_proxies:
         if entry != "unix" and ip_network(entry, strict=False).prefixlen == 0:
             message = f"{entry} believes everybody's X-Forwarded-For: any client can pretend to be any address"
             yield Finding("warning", "trusted_proxies", message)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _not_here_yet(settings: Settings) -> Iterator[Finding]:
@@ -90,8 +67,6 @@ def _not_here_yet(settings: Settings) -> Iterator[Finding]:
         yield Finding("note", "admin_port", "the admin plane is not in this version; nothing listens there")
     if settings.admin_token.get_secret_value():
         yield Finding("note", "admin_token", "the admin plane is not in this version; the token opens nothing")
-    if settings.upstream:
-        yield Finding("note", "upstream", "the reverse proxy is not in this version; upstreams are not used")
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ USAGE: Final = 3
 
 # Name -> where it is, and its line in the list of commands (so that the list needs none of them loaded).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "serve": ("breakloop.cli.serve:command", "Run the decision service."),
+    "serve": ("breakloop.cli.serve:command", "Run the proxy and decision service."),
     "demo": ("breakloop.cli.demo:command", "Watch a looping agent being stopped; no keys, no network."),
     "init": ("breakloop.cli.init:command", "Write a first policy bundle, its tests and settings."),
     "validate": ("breakloop.cli.validate:command", "Check policy bundles."),

@@ -11,7 +11,9 @@ from breakloop.clock import FakeClock
 from breakloop.gateway.answers import Answers
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.judging import Judging
 from breakloop.gateway.original import ENVOY
+from breakloop.parts import context, loop_guard
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
 from breakloop.policy.load import LoadedBundle, load_bundle
@@ -19,7 +21,6 @@ from breakloop.replay.case_schema import CaseRequest
 from breakloop.replay.cases import Answer
 from breakloop.replay.explain import Explainer
 from breakloop.replay.record import Record, RecordingEngine
-from breakloop.runtime import context, loop_guard
 from breakloop.settings import Settings
 from breakloop.state.data_dir import DataDir
 from breakloop.state.memory import MemoryStore
@@ -63,14 +64,10 @@ class Offline:
         compiled = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))
         self.engine.use(compiled)
         self.explainer = Explainer(source, compiled, self.descriptors)
-        self.door = DecisionDoor(
-            self.engine,
-            self.descriptors,
-            Answers(settings.header_prefix, secret),
-            ready=lambda: (200, {"status": "ok"}),
-            run_id="offline-",
-            body_bytes=settings.limits.body_bytes,
-        )
+        answers = Answers(settings.header_prefix, secret)
+        body_bytes = settings.limits.body_bytes
+        judging = Judging(self.engine, self.descriptors, answers, run_id="offline-", body_bytes=body_bytes)
+        self.door = DecisionDoor(judging, ready=lambda: (200, {"status": "ok"}))
 
     def send(self, request: CaseRequest) -> Exchange:
         """Let the door answer one request, now."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from breakloop.cli.output import config_option, json_option, print_json, settings_of
+from breakloop.parts import loop_guard
 from breakloop.policy.compile_loops import LoopGuard, builtin_blocks
 from breakloop.policy.schema_json import bundle_json_schema
-from breakloop.runtime import loop_guard
 from breakloop.settings import Loaded, settings_json_schema
 
 _SHOWN = (

@@ -10,6 +10,7 @@ import click
 
 from breakloop import __version__
 from breakloop.errors import BundleError, SettingsError
+from breakloop.model.upstream import upstreams
 from breakloop.settings import Loaded, load_settings
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _BELOW = " " * 12
 _LATER = "not used in this version"
-_MODE = "Which doors open; proxy is not in this version.  [all]"
+_UPSTREAM = "Where the proxy sends requests; the first is the default. Repeatable.  [openai=https://api.openai.com]"
+_MODE = "Which doors open: the proxy, the decision service, or both.  [all]"
 _LEVEL = "Least level logged.  [info]"
 _FORMAT = "auto: text on a terminal, else JSON lines.  [auto]"
 
@@ -41,7 +43,7 @@ def settings_options(function: F) -> F:
             click.option(
                 "--admin-port", type=Number(0, 65535), metavar="PORT", help=f"Port of the admin plane; {_LATER}."
             ),
-            click.option("--upstream", multiple=True, metavar="NAME=URL", help=f"An upstream; {_LATER}."),
+            click.option("--upstream", multiple=True, metavar="NAME=URL", help=_UPSTREAM),
             click.option("--policy", metavar="PATH", help="Policy bundle: a file or a directory."),
             click.option("--state", metavar="URL", help="Where counters live: memory:// only.  [memory://]"),
             click.option("--data-dir", metavar="DIR", help="Where the secret and the last good bundle are kept."),
@@ -59,8 +61,8 @@ def settings_options(function: F) -> F:
 
 @click.command(
     name="serve",
-    help="Run the decision service until it is told to stop: SIGTERM or Ctrl-C ends it, SIGHUP reads the bundle again. "
-    "Log lines go to standard error.",
+    help="Run the proxy and decision service until it is told to stop: SIGTERM or Ctrl-C ends it, SIGHUP reads the "
+    "bundle again. Log lines go to standard error.",
     epilog="Exit code 0: it was told to stop; 1: it could not start, or was told twice.",
 )
 @settings_options
@@ -105,12 +107,26 @@ def announce(runtime: Runtime) -> None:
 
 def summary(runtime: Runtime) -> list[str]:
     """Return a few lines about a process that has just started."""
+    mode = runtime.settings.mode
+    lines = [f"breakloop {__version__}", f"  policy    {_policy(runtime)}", f"  loops     {_loops(runtime)}"]
+    if mode != "decision":
+        lines += _proxy(runtime)
+    if mode != "proxy":
+        lines.append(f"  ask       {runtime.url}/v1/decision (nginx: /v1/decision/nginx)")
+    lines.append("  check     breakloop doctor: every setting, and what is unsafe")
+    return lines
+
+
+def _proxy(runtime: Runtime) -> list[str]:
+    """Where requests go, and the two lines that send an agent's through here."""
+    known = upstreams(runtime.settings.upstream)
+    shown = [f"{one.name} {one.url}{' (default)' if one is known[0] else ''}" for one in known]
+    url = runtime.url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")  # nobody connects to "all"
     return [
-        f"breakloop {__version__}",
-        f"  policy    {_policy(runtime)}",
-        f"  loops     {_loops(runtime)}",
-        f"  ask       {runtime.url}/v1/decision (nginx: /v1/decision/nginx)",
-        "  check     breakloop doctor: every setting, and what is unsafe",
+        f"  upstream  {shown[0]}",
+        *(_BELOW + line for line in shown[1:]),
+        f"  use       export OPENAI_BASE_URL={url}/v1",
+        f"{_BELOW}export ANTHROPIC_BASE_URL={url}",
     ]
 
 

@@ -62,7 +62,7 @@ class LoopDetector:
         limit = self._expected(call) if terms.expects else -1
         family, middle = self._key
         key = f"shadow:{family}{project}{middle}{fingerprint}" if group else f"{family}{project}{middle}{fingerprint}"
-        return Repeat(self.spec, key, self, group, limit)
+        return Repeat(self.spec, key, self, group, limit, call.tracked)
 
     def found(self, op: Repeat, result: Repeated) -> Loop:
         """Return what a tripped count means."""

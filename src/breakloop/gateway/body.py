@@ -32,9 +32,9 @@ class BodyReader(Protocol):
         ...
 
 
-def reader_for(length: int, limits: Limits, sink: Sink) -> BodyReader:
-    """The reader for a body of `length` bytes, or of chunks."""
-    return ChunkedReader(limits, sink) if length == CHUNKED else LengthReader(length, sink)
+def reader_for(length: int, limits: Limits, sink: Sink, most: int | None) -> BodyReader:
+    """The reader for a body of `length` bytes, or of chunks that come to `most` bytes at the most (None: to any)."""
+    return ChunkedReader(limits, sink, most) if length == CHUNKED else LengthReader(length, sink)
 
 
 class LengthReader:
@@ -60,10 +60,11 @@ class LengthReader:
 class ChunkedReader:
     """A chunked body: bounded lines, bounded trailers, and not many more chunks than its size needs."""
 
-    __slots__ = ("_chunks", "_left", "_limits", "_sink", "_size", "_step", "_trailer_bytes", "done")
+    __slots__ = ("_chunks", "_left", "_limits", "_most", "_sink", "_size", "_step", "_trailer_bytes", "done")
 
-    def __init__(self, limits: Limits, sink: Sink) -> None:
+    def __init__(self, limits: Limits, sink: Sink, most: int | None) -> None:
         self._limits = limits
+        self._most = most
         self._sink = sink
         self._left = 0  # of the current chunk
         self._size = 0  # of all chunks so far
@@ -91,7 +92,7 @@ class ChunkedReader:
         self._left = int(line[1], 16)
         self._size += self._left
         self._chunks += 1
-        if self._size > self._limits.body_bytes:
+        if self._most is not None and self._size > self._most:
             raise RequestError(413, "request body too large")
         if self._chunks > self._limits.free_chunks + self._size // _BYTES_PER_CHUNK:
             raise RequestError(400, "too many small chunks")

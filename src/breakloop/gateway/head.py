@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -57,11 +57,8 @@ class Request(msgspec.Struct, gc=False):
     connection: bytes = b""  # the Connection line of its reply: empty for the usual HTTP/1.1 keep-alive
     length: int = 0  # of the body as announced, or CHUNKED
     expects_continue: bool = False
-
-    @property
-    def raw_headers(self) -> list[tuple[bytes, bytes]]:
-        """The fields as sent, in order, without trailers."""
-        return [_split(line) for line in self.raw.split(b"\r\n")[1:-2]]
+    is_1_1: bool = True
+    streamed: bool = False  # `body` is only its beginning; the rest comes in pieces and is seen by nobody
 
 
 class Reply:
@@ -78,7 +75,8 @@ class Reply:
 
 Buffer = bytes | bytearray
 Parsed = TypeVar("Parsed")
-Handler = Callable[[Request], Reply | Awaitable[Reply]]
+# What a door returns: a reply, one that is being made, or an exchange with an upstream (`gateway.exchange`).
+Handler = Callable[[Request], Any]
 
 
 class Remembered(dict[bytes, Parsed]):
@@ -130,6 +128,7 @@ class HeadParser:
         if "content-length" in headers or "transfer-encoding" in headers:
             request.length = _length(headers, is_1_1=is_1_1)
         if not is_1_1 or "connection" in headers:
+            request.is_1_1 = is_1_1
             request.connection = _connection(request, is_1_1=is_1_1)
         if "expect" in headers:
             request.expects_continue = is_1_1
@@ -213,11 +212,6 @@ def _check_field(name: str, raw: bytes, value: bytes) -> None:
         raise RequestError(426, "websockets are not spoken here, use plain HTTP")
     if name == "expect" and value.lower() != b"100-continue":
         raise RequestError(417, "only 100-continue can be expected")
-
-
-def _split(line: bytes) -> tuple[bytes, bytes]:
-    name, _, value = line.partition(b":")
-    return name, value.strip(b" \t")
 
 
 def _length(headers: dict[str, bytes], *, is_1_1: bool) -> int:

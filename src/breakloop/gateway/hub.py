@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol
 
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.head import Handler, HeadParser, Reply
-from breakloop.gateway.incoming import Room
+from breakloop.gateway.incoming import Room, Streams
 from breakloop.gateway.reply import StatusLines, error_reply
 
 _log = logging.getLogger("breakloop.gateway")
@@ -28,12 +29,20 @@ class Phase(IntEnum):
     CLOSED = 6
 
 
-class Member(Protocol):
-    """What a server needs of a connection."""
+class Receiver(Protocol):
+    """Whoever gets bytes: a client's connection, or one to an upstream."""
 
     def take(self, data: bytes) -> None:
         """Use what was received."""
         ...
+
+    def abort(self) -> None:
+        """Leave without waiting for what is still to be written."""
+        ...
+
+
+class Member(Receiver, Protocol):
+    """What a server needs of a client's connection."""
 
     def expire(self) -> None:
         """End what takes too long; called once a second."""
@@ -45,10 +54,6 @@ class Member(Protocol):
 
     def cut(self) -> None:
         """Leave now whatever is under way."""
-        ...
-
-    def abort(self) -> None:
-        """Leave without waiting for what is still to be written."""
         ...
 
 
@@ -70,8 +75,11 @@ class Hub:
         self.heads = HeadParser(limits)
         self.room = Room(limits)
         self.lines = StatusLines()
+        self.streams: Streams | None = None  # which bodies pass in pieces; None: none
+        self.sweeps: list[Callable[[], None]] = []  # called once a second
+        self.endings: list[Callable[[], None]] = []  # called when the last client is gone
         self.live: set[Member] = set()
-        self._inbox: list[tuple[Member, bytes]] = []
+        self._inbox: list[tuple[Receiver, bytes]] = []
         self._outbox: list[tuple[asyncio.Transport, bytes]] = []
         self.answering = False  # in a burst: replies go through `post`
         self.tick = 0  # seconds, counted by the sweep
@@ -84,7 +92,7 @@ class Hub:
         self.timeouts = 0
         self.abandoned = 0  # clients that left while their reply was pending
 
-    def received(self, connection: Member, data: bytes) -> None:
+    def received(self, connection: Receiver, data: bytes) -> None:
         """Keep what came until everything of this turn has been read."""
         inbox = self._inbox
         inbox.append((connection, data))

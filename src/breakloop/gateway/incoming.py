@@ -1,35 +1,20 @@
-"""The receiving side of one connection: bytes in any pieces, complete requests out, one at a time when asked for.
+"""The receiving side of one connection: bytes in any pieces, requests out, one at a time when asked for.
 
 Requests that a client sends ahead stay bytes until it is their turn, so there is no queue of parsed ones and the
-parser never runs past the request being read. Refusals are raised; answering them is `connection`'s.
+parser never runs past the request being read. A body is collected, unless the door wants it to pass in pieces. Refusals
+are raised; answering them is `connection`'s.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from breakloop.errors import RequestError
 from breakloop.gateway.body import BodyReader, reader_for
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.head import HeadParser, Request, early_refusal
 
-
-class Collecting:
-    """A request whose body is being collected."""
-
-    __slots__ = ("_room", "content", "reader", "request")
-
-    def __init__(self, request: Request, limits: Limits, room: Room) -> None:
-        self.request = request
-        self.content = bytearray()  # and not a list of pieces: those of one byte would take 40 times their size
-        self.reader: BodyReader = reader_for(request.length, limits, self._keep)
-        self._room = room
-
-    def _keep(self, piece: bytes | bytearray | memoryview) -> None:
-        self._room.take(len(piece))
-        self.content.extend(piece)
-
-    def release(self) -> None:
-        """The body is complete, or given up."""
-        self._room.held -= len(self.content)
+Streams = Callable[[Request], bool]
 
 
 class Room:
@@ -48,15 +33,43 @@ class Room:
         self.held += size
 
 
+class Collecting:
+    """A request whose body is arriving."""
+
+    __slots__ = ("_room", "content", "reader", "request")
+
+    def __init__(self, request: Request, limits: Limits, room: Room, most: int | None) -> None:
+        self.request = request
+        self.content = bytearray()  # and not a list of pieces: those of one byte would take 40 times their size
+        self.reader: BodyReader = reader_for(request.length, limits, self._keep, most)
+        self._room = room
+
+    def _keep(self, piece: bytes | bytearray | memoryview) -> None:
+        self._room.take(len(piece))
+        self.content.extend(piece)
+
+    def take(self) -> bytes:
+        """Take out what has arrived."""
+        content = bytes(self.content)
+        self.release()
+        self.content.clear()
+        return content
+
+    def release(self) -> None:
+        """The body is complete, or given up."""
+        self._room.held -= len(self.content)
+
+
 class Incoming:
     """The unread bytes of a connection and the request that they begin with."""
 
-    __slots__ = ("_at", "_buffer", "_heads", "_limits", "_room", "_scanned", "body", "continue_due")
+    __slots__ = ("_at", "_buffer", "_heads", "_limits", "_room", "_scanned", "_streams", "body", "continue_due")
 
-    def __init__(self, heads: HeadParser, limits: Limits, room: Room) -> None:
+    def __init__(self, heads: HeadParser, limits: Limits, room: Room, streams: Streams | None = None) -> None:
         self._heads = heads
         self._limits = limits
         self._room = room
+        self._streams = streams  # None: every body is collected, and a larger one is refused
         self._buffer: bytes | bytearray = b""
         self._at = 0  # what comes before is used up
         self._scanned = 0  # how far the head at `_at` is known to be incomplete
@@ -65,6 +78,11 @@ class Incoming:
 
     def __len__(self) -> int:
         return len(self._buffer) - self._at
+
+    @property
+    def streaming(self) -> bool:
+        """A request has been handed out whose body is still arriving."""
+        return self.body is not None and self.body.request.streamed
 
     def push(self, data: bytes) -> None:
         """Add what was received."""
@@ -89,6 +107,16 @@ class Incoming:
         except RequestError as error:
             raise early_refusal(head, 0, len(head), 0, self._limits) or error from None
         return self._open_body(request) if request.length else request
+
+    def pump(self) -> tuple[bytes, bool]:
+        """Take out what has arrived of a body that passes in pieces, and whether that was the end of it."""
+        body = self.body
+        assert body is not None  # noqa: S101 - only asked for while `streaming`
+        self._at = body.reader.feed(self._buffer, self._at)
+        self.compact()
+        if body.reader.done:
+            self.body = None
+        return body.take(), body.reader.done
 
     def compact(self) -> None:
         """Give up the used part of the buffer; once per turn and not per request, for it copies the rest."""
@@ -120,24 +148,31 @@ class Incoming:
         return bytes(buffer[at:stop])
 
     def _open_body(self, request: Request) -> Request | None:
-        """The head is accepted: here is decided what becomes of the body. Every body is collected so far."""
-        if request.length > self._limits.body_bytes:
+        """The head is accepted: here is decided what becomes of the body."""
+        most, streams = self._limits.body_bytes, self._streams
+        if request.length > most and streams is None:
             raise RequestError(413, "request body too large")
         stop = self._at + request.length
-        if request.length > 0 and stop <= len(self._buffer):  # usually it came along with its head
+        if 0 < request.length <= most and stop <= len(self._buffer):  # usually it came along with its head
             request.body = bytes(self._buffer[self._at : stop])
             self._at = stop
             return request
-        self.body = Collecting(request, self._limits, self._room)
+        self.body = Collecting(request, self._limits, self._room, most if streams is None else None)
         self.continue_due = request.expects_continue
+        if streams is not None and (request.length > most or streams(request)):
+            request.streamed = True
+            return request
         return self._read_body(self.body)
 
     def _read_body(self, body: Collecting) -> Request | None:
         self._at = body.reader.feed(self._buffer, self._at)
         if not body.reader.done:
-            return None
-        body.request.body = bytes(body.content)
-        body.release()
+            if len(body.content) <= self._limits.body_bytes:
+                return None
+            body.request.streamed = True  # it turned out too large to be judged, which is no reason to stop it
+            body.request.body = body.take()
+            return body.request
+        body.request.body = body.take()
         self.body = None
         self.continue_due = False
         return body.request

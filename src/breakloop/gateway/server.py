@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.gateway.bounds import Limits
@@ -38,19 +39,26 @@ class Server(Hub):
         self._empty: asyncio.Future[None] | None = None
         self.lines.renew(self._clock.now())
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None) -> int:
+    async def start(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        sock: socket.socket | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> int:
         """Listen on an address, or on a socket that is bound already; returns the port (0 for a Unix socket)."""
-        listener = await (self._listen(host, port) if sock is None else self._adopt(sock))
+        listener = await (self._listen(host, port, tls) if sock is None else self._adopt(sock))
         self._listeners.append(listener)
         if self._timer is None:
             self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
         name = listener.sockets[0].getsockname()
         return int(name[1]) if isinstance(name, tuple) else 0
 
-    async def _listen(self, host: str, port: int) -> asyncio.Server:
+    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
         # Without SO_REUSEPORT: a second instance must fail here and not silently take half of the traffic.
         try:
-            return await self.loop.create_server(self._connect, host, port, backlog=_BACKLOG, reuse_port=False)
+            return await self.loop.create_server(self._connect, host, port, backlog=_BACKLOG, reuse_port=False, ssl=tls)
         except OSError as error:
             why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
             raise ListenError(error.errno, f"cannot listen on {host}:{port}: {why}") from error
@@ -74,6 +82,8 @@ class Server(Hub):
         self.lines.renew(self._clock.now())
         for connection in tuple(self.live):
             connection.expire()
+        for sweep in self.sweeps:
+            sweep()
 
     def gone(self, connection: Member) -> None:
         """Forget a closed connection, and let `stop` know when it was the last."""
@@ -99,6 +109,8 @@ class Server(Hub):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for ending in self.endings:
+            ending()
         for listener in self._listeners:
             await listener.wait_closed()
         return len(left)

@@ -46,11 +46,15 @@ class Call:
     claims_cache: Mapping[str, object] | None = None
     caller_cache: str | None = None
     agent_cache: str | None = None
+    session_cache: str | None = None
     ip_cache: str | None = None
     query_cache: dict[str, list[str]] | None = None
     project = ""
     sender: Any = None  # policy.senders.Sender, when the engine knows this one
     verified = False  # claims_cache came from a token whose signature was checked
+    tracked = False  # the door sees this call's answer, and hands it to `Engine.settle`
+    reported = False  # its answer may be told later (SPEC D-6): a ticket is wanted, even where it is not tracked
+    ticket: Any = None  # what settling needs, left here by the engine; None: nothing to settle
 
     def __init__(
         self,

@@ -164,6 +164,8 @@ def _exact_spec(block: schema.ExactLoop, action: str) -> RepeatSpec:
         limit=block.threshold_identical_requests - 1,  # the Nth request trips
         sliding=block.window == "sliding",
         denies=action in DENYING,
+        concurrent_free=block.concurrent_free,
+        retry_free=block.retry_free,
     )
 
 
@@ -177,6 +179,8 @@ def _tail_spec(block: schema.TailLoop, action: str) -> RepeatSpec:
         cooldown_s=block.cooldown_seconds if action in DENYING else 0.0,
         growth=block.cooldown_growth,
         cooldown_max_s=block.cooldown_max_seconds,
+        concurrent_free=block.concurrent_free,
+        retry_free=block.retry_free,
     )
 
 

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from breakloop.clock import Clock
+from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
 from breakloop.policy import identity, query
+from breakloop.policy.chains import Chains, Traces
 from breakloop.policy.client_ip import ClientIp
 from breakloop.policy.descriptor_names import fault
 from breakloop.policy.geo import HEADERS, Geo
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
 from breakloop.policy.query import query_for_fingerprint
 from breakloop.policy.user_agent import UserAgents
-from breakloop.wire import dialects
+from breakloop.wire import dialects, openai_responses, session_ids
 
 Getter = Callable[[Call], str | None]
 
@@ -55,7 +57,9 @@ class Descriptors:
         "_geo",
         "_project",
         "_project_getter",
+        "_traces",
         "_user_agents",
+        "chains",
         "project_is_steady",
         "tail_messages",
         "tokens",
@@ -67,6 +71,8 @@ class Descriptors:
         self._digests = identity.Digests(settings.secret)
         self._geo = Geo(self._addresses, settings.geo_file)
         self._user_agents = UserAgents()
+        self.chains = Chains()
+        self._traces = Traces()
         self.tail_messages = _TAIL_DEFAULT  # `chat` decodes so many; a bundle raises it to what its detectors read
         self._fixed = self._fixed_getters()
         self._project = settings.project
@@ -115,14 +121,18 @@ class Descriptors:
 
         Ids are as clients chose them: keep them together with the caller, who may have picked somebody else's.
         """
-        sent = identity.session_header(call)
-        if sent:
-            return self._digests.bounded(sent)
-        opening = dialects.opening(call.method, call.path, call.body) if self.chat(call) is not None else ""
-        if not opening:
-            return ""
-        parts = (self.caller(call), self.agent(call), opening)
-        return "derived:" + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
+        known = call.session_cache
+        if known is None:  # kept, so that it stays the same until the call is answered
+            known = call.session_cache = self._find_session(call)
+        return known
+
+    def answered(self, call: Call, answer: Answer) -> None:
+        """Remember which session an answer belongs to: the next request may name nothing but this answer."""
+        chat = call.chat_cache
+        if isinstance(chat, Chat) and chat.dialect == openai_responses.DIALECT and answer.response_id:
+            session = call.session_cache
+            if session:  # where nothing goes by sessions, nobody has asked for it
+                self.chains.remember(self.caller(call), self._digests.bounded(answer.response_id), session)
 
     def client_ip(self, call: Call) -> str:
         """Return the client's address (SPEC C-4)."""
@@ -178,6 +188,30 @@ class Descriptors:
                 return "sub:" + self._digests.bounded(subject)
         digest = self.key_digest(call)
         return "key:" + digest if digest else "ip:" + self.client_ip(call)
+
+    def _find_session(self, call: Call) -> str:
+        """Look from the narrowest id to the widest; what has to be read from the body comes after what has not."""
+        named = identity.conversation_header(call)
+        if named:
+            return self._digests.bounded(named)
+        chat = self.chat(call)
+        ids = session_ids.find(chat.dialect, call.body) if chat is not None else session_ids.NONE
+        named = ids.session or identity.session_header(call)
+        if named:
+            return self._digests.bounded(named)
+        caller = self.caller(call)
+        if ids.previous:
+            return self.chains.root(caller, self._digests.bounded(ids.previous))
+        if ids.cache_key:
+            return ids.cache_key
+        trace = self._digests.bounded(identity.trace_id(call) or ids.trace)
+        if trace and self._traces.recurs(caller, trace):
+            return "trace:" + trace
+        opening = dialects.opening(call.method, call.path, call.body) if chat is not None else ""
+        if not opening:
+            return ""
+        parts = (caller, self.agent(call), opening)
+        return "derived:" + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
 
     def _read_chat(self, call: Call) -> Chat | None:
         encoding = call.headers.get("content-encoding")

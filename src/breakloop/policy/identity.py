@@ -1,6 +1,7 @@
-"""Names for who calls (SPEC C-7): the caller, the agent, and the session ids that clients send in headers.
+"""Names for who calls (SPEC C-7): the caller, and the ids of sessions and traces that clients send in header fields.
 
-An API key is never kept as a name: its keyed digest stands for it. Reading tokens is `policy.jwt`.
+An API key is never kept as a name: its keyed digest stands for it. Reading tokens is `policy.jwt`, and ids in bodies
+are `wire.session_ids`.
 """
 
 from __future__ import annotations
@@ -8,23 +9,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
+from urllib.parse import unquote
 
 from breakloop.model.call import Call
 from breakloop.policy.recent import Recent
+from breakloop.wire.session_ids import trace_of
 
 _KEY_HEADERS: Final = ("x-api-key", "api-key", "x-goog-api-key")
-# First found wins. Ours; MCP's; Claude Code's; LiteLLM's; Codex' (`session_id` before, `session-id` now); OpenCode's;
-# Helicone's; the generic one that several clients use.
-SESSION_HEADERS: Final = (
-    "x-agent-session",
-    "mcp-session-id",
-    "x-claude-code-session-id",
-    "x-litellm-session-id",
-    "session-id",
-    "x-opencode-session",
-    "helicone-session-id",
-    "x-session-id",
+# One conversation each; the first found wins, and where a client sends several, the narrowest stands first: Codex gives
+# all its sub-agents one `session-id`, and a `thread-id` each.
+CONVERSATION_HEADERS: Final = (
+    "x-agent-session",  # ours
+    "thread-id",  # Codex; `thread_id` before 0.131
+    "x-claude-code-session-id",  # Claude Code; its sub-agents are told apart by _CLAUDE_CODE_AGENT
+    "x-amp-thread-id",  # Amp
+    "x-opencode-session",  # OpenCode, and whoever talks to its gateway
+    "agent-session-id",  # Goose
+    "x-kilocode-taskid",  # Kilo Code
+    "x-coder-chat-id",  # Coder
+    "x-openwebui-chat-id",  # Open WebUI
+    "x-grok-conv-id",  # xAI
+    "x-conversation-id",
+    "conversation-id",  # Codex of old
+    "x-litellm-session-id",  # LiteLLM
+    "session-id",  # Codex, Pi; `session_id` before
+    "x-session-id",  # OpenCode, OpenRouter
+    "x-session-affinity",  # OpenCode, Pi, Fireworks, Cloudflare
 )
+_CLAUDE_CODE: Final = "x-claude-code-session-id"
+_CLAUDE_CODE_AGENT: Final = "x-claude-code-agent-id"
+# These may span several conversations, so an id in the body comes before them.
+_WIDE_HEADERS: Final = ("mcp-session-id", "helicone-session-id")
+_WIDE_ENDING: Final = "-session-id"
+_BAGGAGE: Final = ("langfuse_session_id", "session.id")
+_NOT_IDS: Final = frozenset(("", "null", "undefined", "none"))
 _NAME_MAX: Final = 256
 _KEY_MAX_BYTES: Final = 8 * 1024 * 1024
 
@@ -76,11 +94,46 @@ def api_key(call: Call, query_key: Callable[[Call], str | None]) -> bytes:
     return (query_key(call) or "").encode("utf-8", "replace")
 
 
-def session_header(call: Call) -> str:
-    """Return the session id that the client sent, or ""."""
+def conversation_header(call: Call) -> str:
+    """Return the id of the one conversation that the client's header fields name, or ""."""
     headers = call.headers
-    for name in SESSION_HEADERS:
-        value = headers.get(name)
-        if value:
-            return value.decode("latin-1").strip()
+    for name in CONVERSATION_HEADERS:
+        if name in headers:
+            named = _header(call, name)
+            if named:
+                agent = _header(call, _CLAUDE_CODE_AGENT) if name == _CLAUDE_CODE else ""
+                return f"{named}/{agent}" if agent else named
     return ""
+
+
+def session_header(call: Call) -> str:
+    """Return the id of a session that may be wider than one conversation, or ""."""
+    for name in _WIDE_HEADERS:
+        named = _header(call, name)
+        if named:
+            return named
+    for name in sorted([name for name in call.headers if name.endswith(_WIDE_ENDING)]):
+        named = _header(call, name)
+        if named:
+            return named
+    return _in_baggage(call) if "baggage" in call.headers else ""
+
+
+def trace_id(call: Call) -> str:
+    """Return the id of the trace that a request is part of, or ""."""
+    sent = call.headers.get("traceparent")
+    return (trace_of(sent.decode("latin-1")) if sent else "") or _header(call, "x-litellm-trace-id")
+
+
+def _header(call: Call, name: str) -> str:
+    value = call.headers.get(name)
+    if not value:
+        return ""
+    named = value.decode("latin-1").strip()
+    return "" if named.lower() in _NOT_IDS else named
+
+
+def _in_baggage(call: Call) -> str:
+    pairs = [entry.partition(";")[0].partition("=") for entry in _header(call, "baggage").split(",")]
+    found = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+    return next((found[name] for name in _BAGGAGE if found.get(name)), "")

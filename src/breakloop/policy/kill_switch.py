@@ -31,13 +31,14 @@ class KillSwitch:
 class KillSwitches:
     """All switches of a bundle."""
 
-    __slots__ = ("_by_key",)
+    __slots__ = ("_by_key", "keys")
 
     def __init__(self, switches: Iterable[KillSwitch], getter: Callable[[str], Callable[[Call], str | None]]) -> None:
         grouped: dict[str, dict[str, list[KillSwitch]]] = {}
         for switch in switches:
             grouped.setdefault(switch.scope_key, {}).setdefault(switch.scope_value, []).append(switch)
         self._by_key = tuple((getter(key), values) for key, values in grouped.items())
+        self.keys = frozenset(grouped)  # the descriptors that they look at
 
     def find(self, call: Call, now: float) -> KillSwitch | None:
         """Return the first live switch of the bundle that matches, or None."""

@@ -66,8 +66,6 @@ def _loops_not_enforced(loops: tuple[schema.AnyLoop, ...], at: Path) -> Iterator
         if block.similarity in ("simhash", "steps"):
             yield Finding((*here, "similarity"), f'"{block.similarity}" {NOT_YET}')
             continue
-        for unused in sorted({"concurrent_free", "retry_free"} & block.model_fields_set):
-            yield Finding((*here, unused), NOT_YET, at_key=True)
         action = block.action_for("block")
         field: Path = ("action",) if block.ladder is None else ("ladder", "block")
         if action == "kill":

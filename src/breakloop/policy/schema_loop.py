@@ -137,10 +137,14 @@ class RepeatBase(LoopBase):
     """What the detectors that count identical requests have in common (SPEC LD-6)."""
 
     concurrent_free: CountInt = Field(
-        default=16, description="Identical requests started within a second, before an answer, that count once."
+        default=16,
+        description="How many identical requests join one that began less than a second ago and is not answered; "
+        "they count once. Where answers are seen or reported.",
     )
     retry_free: CountInt = Field(
-        default=10, description="Repeats a window that are free after an upstream 429, 5xx or time-out."
+        default=10,
+        description="How many requests a window do not count because the upstream answered 429, 5xx or not at all. "
+        "Where answers are seen or reported.",
     )
 
 

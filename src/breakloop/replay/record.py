@@ -10,7 +10,7 @@ from breakloop.clock import Clock
 from breakloop.engine import Engine, Plan
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
-from breakloop.state.ops import Committed, Op, Result, Window, WindowWrite
+from breakloop.state.ops import Committed, Op, Result, Settle, Window, WindowWrite
 from breakloop.state.store import Store
 
 
@@ -63,6 +63,9 @@ class _RecordingStore:
         committed = self._store.commit(ops, now, window)
         self.done = tuple(zip(ops, committed.results, strict=False))
         return committed
+
+    def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
+        return self._store.settle(ops, now, failed=failed)
 
     def read_window(self, key: str, now: float) -> Window:
         return self._store.read_window(key, now)

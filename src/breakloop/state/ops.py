@@ -7,10 +7,12 @@ its spec, made once when a bundle is compiled; only key and cost are made per re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 ENFORCED = 0
+FLIGHT_S: Final = 1.0  # so long after its start others may join a request that has no answer yet
+JOINED: Final = -1  # `Repeated.flight` of a request that joined another
 
 # Whoever planned an operation reads its result. It lives in a higher layer, so its type is not known here.
 Owner = Any
@@ -27,19 +29,33 @@ class RepeatSpec:
     cooldown_s: float = 0.0  # 0: no cooldown; the count itself keeps blocking
     growth: float = 1.0
     cooldown_max_s: float = 0.0
+    concurrent_free: int = 0  # so many tracked ones join one that is in flight, and are not counted
+    retry_free: int = 0  # so many counts a window are taken back because the answer failed
 
 
 class Repeat:
-    """Count a fingerprint. Always done, whatever else the request meets (SPEC E-4)."""
+    """Count a fingerprint. Always done, whatever else the request meets (SPEC E-4).
 
-    __slots__ = ("group", "key", "limit", "owner", "spec")
+    `tracked`: its end will be told (`Settle`), so it may join one that is in flight, or lead a flight itself.
+    """
 
-    def __init__(self, spec: RepeatSpec, key: str, owner: Owner, group: int = ENFORCED, limit: int = -1) -> None:
+    __slots__ = ("group", "key", "limit", "owner", "spec", "tracked")
+
+    def __init__(
+        self,
+        spec: RepeatSpec,
+        key: str,
+        owner: Owner,
+        group: int = ENFORCED,
+        limit: int = -1,
+        tracked: bool = False,  # noqa: FBT001, FBT002 - made per request: names cost
+    ) -> None:
         self.spec = spec
         self.key = key
         self.owner = owner
         self.group = group
         self.limit = spec.limit if limit < 0 else limit
+        self.tracked = tracked
 
 
 class Repeated(NamedTuple):
@@ -50,6 +66,22 @@ class Repeated(NamedTuple):
     fresh: bool = False  # tripped just now, and not while cooling down
     wait_s: float = 0.0
     span_s: float = 0.0  # the count was reached within this many seconds
+    flight: int = 0  # > 0: it leads a flight, the how-manieth of its time; JOINED: it joined one, and `hits` is its
+
+
+class Settle:
+    """Say that a counted request has ended: its flight is over, and if it failed its count is taken back (SPEC LD-6).
+
+    `at` is when it was counted, by the store's time (`Committed.at`); `flight` as its `Repeated` says.
+    """
+
+    __slots__ = ("at", "flight", "key", "spec")
+
+    def __init__(self, spec: RepeatSpec, key: str, at: float, flight: int = 0) -> None:
+        self.spec = spec
+        self.key = key
+        self.at = at
+        self.flight = flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +147,4 @@ class Committed:
     results: list[Result]
     denied_at: int = -1
     conflict: Window | None = None  # the newer window; nothing was changed
+    at: float = field(default=0.0, compare=False)  # when, by the store's time: for `Settle`

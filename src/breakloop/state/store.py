@@ -2,9 +2,11 @@
 
 A commit, in the order of its operations:
 1. If a window comes with it and its version has moved on: nothing changes, the newer window comes back.
-2. `Repeat` always counts. Tripped and denying, it ends its group's evaluation from there on.
+2. `Repeat` always counts, unless it joins a flight (see below). Tripped and denying, it ends its group's evaluation
+   from there on.
 3. `Bucket` is checked, unless its group is already denied; too little in it denies its group.
 4. If the enforced group is not denied, every checked bucket is charged whose own group is not denied: all or none.
+   In the same way every tracked `Repeat` begins a flight that was counted and did not trip.
 5. The window is written.
 Keys of one commit are distinct. Time comes from the caller; it may step back, and then nothing refills or expires.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from breakloop.state.ops import Committed, Op, Window, WindowWrite
+from breakloop.state.ops import Committed, Op, Settle, Window, WindowWrite
 
 
 class Store(Protocol):
@@ -22,6 +24,18 @@ class Store(Protocol):
 
     def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
         """Carry out `ops` and write `window`, all in one; see the module's contract."""
+        ...
+
+    def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
+        """Say that requests have ended; return how many counts were taken back.
+
+        A flight is open to tracked requests of its key for `FLIGHT_S`, until its leader is settled, the key is
+        detected (cooldown), or `concurrent_free` have joined. Who joins is not counted and has the leader's count as
+        its result; the next one counts and may lead the next flight.
+
+        A failed one's count is taken back, once, if it is still in the window, no detection has used it up, and fewer
+        than `retry_free` of its key were taken back within `window_s`. No cooldown is undone.
+        """
         ...
 
     def read_window(self, key: str, now: float) -> Window:

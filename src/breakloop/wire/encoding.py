@@ -1,4 +1,4 @@
-"""Compressed bodies, made plain for judging (SPEC C-9). The bytes that are forwarded are never these.
+"""Compressed bodies, made plain for judging (SPEC C-9), whole or as they pass. The bytes forwarded are never these.
 
 Whoever sends a body chooses what it costs to unpack it, so output stops at a limit of size and of ratio. What stays
 packed, and how that is counted and told, is the door's business; what the plain bytes mean is the readers'.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Final
+from typing import IO, Final, Protocol, cast
 
 import brotli  # type: ignore[import-untyped]
 import zstandard
@@ -52,22 +52,21 @@ def decoded(body: bytes, content_encoding: bytes, max_bytes: int, max_ratio: int
     by_ratio = max(RATIO_FREE_BYTES, len(body) * max_ratio)
     limit = min(max_bytes, by_ratio)
     try:
-        for unpack in reversed(codings):
-            body = unpack(body, limit)
+        for name in reversed(codings):
+            body = _UNPACK[name](body, limit)
     except _PastLimitError:
         raise EncodingError(TOO_LARGE if limit == max_bytes else RATIO) from None
     return body
 
 
-def _codings(content_encoding: bytes) -> list[Callable[[bytes, int], bytes]]:
+def _codings(content_encoding: bytes) -> list[bytes]:
     names = [name.strip().lower() for name in content_encoding.split(b",")]
     named = [name for name in names if name and name != b"identity"]
     if len(named) > CODINGS_MAX:
         raise EncodingError(TOO_MANY_CODINGS)
-    try:
-        return [_UNPACK[name] for name in named]
-    except KeyError:
-        raise EncodingError(UNKNOWN_CODING) from None
+    if not _UNPACK.keys() >= set(named):
+        raise EncodingError(UNKNOWN_CODING)
+    return named
 
 
 def _gunzip(body: bytes, limit: int) -> bytes:
@@ -81,12 +80,16 @@ def _gunzip(body: bytes, limit: int) -> bytes:
 
 
 def _deflate(body: bytes, limit: int) -> bytes:
-    """Half of the world's "deflate" lacks the zlib header, which is told by its two bytes."""
-    wrapped = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    plain, rest = _inflate(body, limit, zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
+    plain, rest = _inflate(body, limit, _deflate_bits(body))
     if rest:
         raise EncodingError(BROKEN)
     return plain
+
+
+def _deflate_bits(body: bytes) -> int:
+    """Half of the world's "deflate" lacks the zlib header, which is told by its two bytes."""
+    wrapped = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    return zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS
 
 
 def _inflate(body: bytes, limit: int, window_bits: int) -> tuple[bytes, bytes]:
@@ -143,4 +146,147 @@ _UNPACK: Final[dict[bytes, Callable[[bytes, int], bytes]]] = {
     b"deflate": _deflate,
     b"br": _unbrotli,
     b"zstd": _unzstd,
+}
+
+
+class Unpacker:
+    """Unpacks a body as it passes. Whether its end has come is for HTTP to say: what was there can be read anyway."""
+
+    __slots__ = ("_max_bytes", "_received", "_steps")
+
+    def __init__(self, encoding: bytes, max_bytes: int) -> None:
+        self._steps: list[_Step] = [_STEPS[name]() for name in reversed(_codings(encoding))]
+        self._max_bytes = max_bytes
+        self._received = 0
+
+    def feed(self, packed: bytes) -> bytes:
+        """Return the plain bytes that these complete; `EncodingError` where that passes the limits or is broken."""
+        self._received += len(packed)
+        by_ratio = max(RATIO_FREE_BYTES, self._received * RATIO_MAX)
+        limit = min(self._max_bytes, by_ratio)
+        try:
+            for step in self._steps:
+                packed = step.feed(packed, limit)
+        except _PastLimitError:
+            raise EncodingError(TOO_LARGE if limit == self._max_bytes else RATIO) from None
+        except (zlib.error, brotli.error, zstandard.ZstdError):
+            raise EncodingError(BROKEN) from None
+        return packed
+
+
+class _Step(Protocol):
+    """Undoes one coding; `limit` is for all that ever comes out."""
+
+    def feed(self, packed: bytes, limit: int) -> bytes: ...
+
+
+class _Inflating:
+    """gzip, whose bodies may have several members, and both kinds of deflate."""
+
+    __slots__ = ("_bits", "_head", "_made", "_members", "_unpacking")
+
+    def __init__(self, bits: int = 0) -> None:
+        self._bits = bits  # 0 until the first two bytes tell
+        self._head = b""
+        self._made = 0
+        self._members = 0
+        self._unpacking: zlib._Decompress | None = None
+
+    def feed(self, packed: bytes, limit: int) -> bytes:
+        if not self._bits:
+            packed, self._head = self._head + packed, b""
+            if len(packed) < 2:
+                self._head = packed
+                return b""
+            self._bits = _deflate_bits(packed)
+        pieces: list[bytes] = []
+        while packed:
+            unpacking = self._unpacking or self._next_member()
+            piece = unpacking.decompress(packed, limit - self._made + 1)
+            self._made += len(piece)
+            if self._made > limit:
+                raise _PastLimitError
+            pieces.append(piece)
+            packed = unpacking.unused_data
+            if unpacking.eof:
+                self._unpacking = None
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _next_member(self) -> zlib._Decompress:
+        self._members += 1
+        if self._members > (_MEMBERS_MAX if self._bits > zlib.MAX_WBITS else 1):
+            raise EncodingError(BROKEN)
+        self._unpacking = zlib.decompressobj(self._bits)
+        return self._unpacking
+
+
+class _Unbrotling:
+    __slots__ = ("_made", "_unpacking")
+
+    def __init__(self) -> None:
+        self._unpacking = brotli.Decompressor()
+        self._made = 0
+
+    def feed(self, packed: bytes, limit: int) -> bytes:
+        unpacking = self._unpacking
+        if packed and unpacking.is_finished():
+            raise EncodingError(BROKEN)
+        pieces: list[bytes] = []
+        piece = unpacking.process(packed, output_buffer_limit=_PIECE_BYTES)
+        while piece:
+            pieces.append(piece)
+            self._made += len(piece)
+            if self._made > limit:
+                raise _PastLimitError
+            piece = b"" if unpacking.is_finished() else unpacking.process(b"", output_buffer_limit=_PIECE_BYTES)
+        return b"".join(pieces)
+
+
+class _Sink:
+    """What zstandard writes to. Apart from `_Unzstding`, so that the two of them do not hold each other for ever."""
+
+    __slots__ = ("limit", "made", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.made = 0
+        self.limit = 0
+
+    def write(self, piece: bytes) -> int:
+        self.made += len(piece)
+        if self.made > self.limit:
+            raise _PastLimitError
+        self.pieces.append(bytes(piece))
+        return len(piece)
+
+
+class _Unzstding:
+    """The only way into zstandard that gives out its bytes piece by piece is to be written to."""
+
+    __slots__ = ("_sink", "_unpacking")
+
+    def __init__(self) -> None:
+        self._sink = _Sink()
+        unpacking = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+        self._unpacking = unpacking.stream_writer(cast("IO[bytes]", self._sink), _PIECE_BYTES, closefd=False)
+
+    def feed(self, packed: bytes, limit: int) -> bytes:
+        sink = self._sink
+        sink.limit = limit
+        self._unpacking.write(packed)
+        plain = b"".join(sink.pieces)
+        sink.pieces.clear()
+        return plain
+
+
+def _gunzipping() -> _Step:
+    return _Inflating(zlib.MAX_WBITS | 16)
+
+
+_STEPS: Final[dict[bytes, Callable[[], _Step]]] = {
+    b"gzip": _gunzipping,
+    b"x-gzip": _gunzipping,
+    b"deflate": _Inflating,
+    b"br": _Unbrotling,
+    b"zstd": _Unzstding,
 }

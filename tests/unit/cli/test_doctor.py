@@ -66,6 +66,6 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert content["bundle"]["version"] == 4
     assert {"name": "policy", "value": "b.yaml", "origin": "flag --policy"} in content["settings"]
     assert next((one["level"], one["about"]) for one in content["findings"]) == ("warning", "environment")
-    assert run(["doctor", "--json", "--mode", "proxy"]) == 1
+    assert run(["doctor", "--json", "--workers", "2"]) == 1
     content = json.loads(capsys.readouterr().out)
     assert (content["ok"], content["settings"], content["bundle"]) == (False, [], None)

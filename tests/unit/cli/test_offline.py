@@ -8,9 +8,9 @@ import pytest
 
 from breakloop.cli.offline import OFFLINE_SECRET, Offline, load_policy, server_secret
 from breakloop.clock import FakeClock
+from breakloop.parts import loop_guard
 from breakloop.policy.load import load_text
 from breakloop.replay.case_schema import CaseRequest
-from breakloop.runtime import loop_guard
 from breakloop.settings import Settings
 from breakloop.state.data_dir import DataDir
 

@@ -48,9 +48,10 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_settings_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     """T-1, S-5: what is wrong, on standard error, and exit code 1."""
-    assert run(["serve", "--workers", "2", "--mode", "proxy"]) == 1
+    assert run(["serve", "--workers", "2", "--upstream", "openai"]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(": ")[1] for line in lines] == ["flag --mode", "flag --workers"]
+    assert [line.split(": ")[1] for line in lines] == ["flag --upstream", "flag --workers"]
+    assert lines[0] == "breakloop: flag --upstream: is not NAME=URL (write openai=https://llm.example.com)"
 
 
 def test_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,6 +93,31 @@ def test_summary_without_policy() -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "http://127.0.0.1:8787/v1/decision " in text
     assert "protection is OFF" in "\n".join(serve.summary(started(loop_guard={"max_hits": 0})))
+
+
+def test_summary_says_how_to_go_through_it() -> None:
+    """D-2, T-2: the upstreams, and the lines that a person copies; only for the doors that are open."""
+    lines = serve.summary(started())
+    assert "  upstream  openai https://api.openai.com (default)" in lines
+    assert "            anthropic https://api.anthropic.com" in lines
+    assert "  use       export OPENAI_BASE_URL=http://127.0.0.1:8787/v1" in lines
+    assert "            export ANTHROPIC_BASE_URL=http://127.0.0.1:8787" in lines
+    text = "\n".join(serve.summary(started(mode="decision")))
+    assert "export" not in text
+    assert "upstream" not in text
+    text = "\n".join(serve.summary(started(mode="proxy", upstream=["mine=http://m.example:81/v1"])))
+    assert "upstream  mine http://m.example:81/v1 (default)\n            openai https" in text
+    assert "/v1/decision" not in text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"), [("http://0.0.0.0:1", "http://127.0.0.1:1"), ("http://[::]:1", "http://[::1]:1")]
+)
+def test_nobody_is_told_to_connect_to_everywhere(url: str, shown: str) -> None:
+    """T-2: an address to listen on is not always one to connect to."""
+    runtime = started()
+    runtime.url = url
+    assert f"            export ANTHROPIC_BASE_URL={shown}" in serve.summary(runtime)
 
 
 def test_summary_with_policy() -> None:

@@ -42,6 +42,14 @@ def test_keys_name_kind_project_policy_and_block() -> None:
     assert (shadow.key, shadow.group) == (f"shadow:cnt:proj:p:1:{PRINT}", 4)
 
 
+def test_what_is_tracked_is_planned_so() -> None:
+    """LD-6: only a door that sees answers lets its requests join each other."""
+    asked = call()
+    assert planned(detector(), asked).tracked is False
+    asked.tracked = True
+    assert planned(detector(), asked).tracked is True
+
+
 def test_nothing_to_say() -> None:
     """LD-2, LD-6: no fingerprint, or an allow list that covers the call."""
     assert detector(fingerprint=None).plan(call(), "proj", 0, 0.0) is None

@@ -84,10 +84,14 @@ class Client:
     """One connection to a server that listens nowhere."""
 
     def __init__(
-        self, handler: Handler | None = None, limits: Limits | None = None, server: Server | None = None
+        self,
+        handler: Handler | None = None,
+        limits: Limits | None = None,
+        server: Server | None = None,
+        loop: FakeLoop | None = None,
     ) -> None:
         self.seen: list[Request] = []
-        self.loop = FakeLoop()
+        self.loop = loop or FakeLoop()
         self.server = server or Server(handler or self.echo, limits, clock=FakeClock(), loop=self.loop)
         self.transport = FakeTransport()
         self.connection = Connection(self.server)

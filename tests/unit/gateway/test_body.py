@@ -13,7 +13,7 @@ from breakloop.gateway.head import CHUNKED
 def read(stream: bytes, length: int = CHUNKED, limits: Limits | None = None) -> tuple[bytes, int, bool]:
     """Content, where reading stopped, and whether the body is complete."""
     content = bytearray()
-    reader = reader_for(length, limits or Limits(), content.extend)
+    reader = reader_for(length, bounds := limits or Limits(), content.extend, bounds.body_bytes)
     at = reader.feed(stream, 0)
     return bytes(content), at, reader.done
 
@@ -108,7 +108,7 @@ def test_many_tiny_chunks_are_refused_early() -> None:
     """Y-2: 256 KB in chunks of one byte would be 262,144 steps; it ends after about a thousand."""
     stream = b"1\r\nx\r\n" * 262_144 + b"0\r\n\r\n"
     content = bytearray()
-    reader = reader_for(CHUNKED, Limits(), content.extend)
+    reader = reader_for(CHUNKED, Limits(), content.extend, None)
     with pytest.raises(RequestError, match="too many small chunks"):
         reader.feed(stream, 0)
     assert 1000 <= len(content) < 1100

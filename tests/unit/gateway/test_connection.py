@@ -34,7 +34,7 @@ def test_trailers_never_enter_the_request() -> None:
         client.send(chunked(b"abc", trailers=b"Authorization: Bearer x\r\n"), get("/next"))
         assert client.replies() == [(200, b"POST /c abc"), (200, b"GET /next ")]
         assert "authorization" not in client.seen[0].headers
-        assert b"Authorization" not in dict(client.seen[0].raw_headers)
+        assert b"Authorization" not in client.seen[0].raw
 
 
 def test_h2c_is_ignored_with_the_body_intact() -> None:

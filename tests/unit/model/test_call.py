@@ -15,6 +15,7 @@ def test_a_call_starts_unread() -> None:
     assert (call.host, call.query, call.body, call.peer, call.repeated, dict(call.headers)) == ("", "", b"", "", (), {})
     assert not call.verified
     assert not call.body_unseen
+    assert (call.tracked, call.reported, call.ticket) == (False, False, None)
 
 
 def test_headers_by_their_canonical_name() -> None:

@@ -60,3 +60,10 @@ def test_the_threshold_counts_the_request_that_trips() -> None:
     """LD-1: the Nth trips, so N - 1 pass."""
     (detector,) = detectors(exact(4))
     assert detector.spec.limit == 3
+
+
+def test_what_is_free_comes_from_the_block() -> None:
+    """LD-6: 16 and 10 unless the block says otherwise."""
+    blocks = [exact(4), tail(), exact(4, concurrent_free=0, retry_free=3), tail(concurrent_free=2, retry_free=0)]
+    specs = [detectors(block)[0].spec for block in blocks]
+    assert [(spec.concurrent_free, spec.retry_free) for spec in specs] == [(16, 10), (16, 10), (0, 3), (2, 0)]

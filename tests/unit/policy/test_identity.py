@@ -1,4 +1,4 @@
-"""Callers, keys and sessions by name."""
+"""Callers and keys by name; sessions and traces as header fields name them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import hashlib
 import pytest
 
 from breakloop.model.call import Call
-from breakloop.policy.identity import Digests, api_key, session_header
+from breakloop.policy.identity import (
+    CONVERSATION_HEADERS,
+    Digests,
+    api_key,
+    conversation_header,
+    session_header,
+    trace_id,
+)
 
 
 def key_of(headers: dict[str, bytes], query: str = "") -> bytes:
@@ -65,23 +72,59 @@ def test_long_names_are_digested() -> None:
     assert digests.bounded("a" * 60_000) != digests.bounded("a" * 60_001)
 
 
+def asked(**headers: bytes) -> Call:
+    return Call("POST", "/", headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+@pytest.mark.parametrize("name", CONVERSATION_HEADERS)
+def test_conversations_that_clients_name(name: str) -> None:
+    """C-7: what Codex, Claude Code, OpenCode, LiteLLM and others send names the conversation; ours comes first."""
+    assert conversation_header(Call("POST", "/", headers={name: b" s-1 "})) == "s-1"
+    both = Call("POST", "/", headers={name: b"theirs", "x-agent-session": b"ours"})
+    assert conversation_header(both) == "ours"
+
+
+def test_the_narrowest_id_of_a_client_wins() -> None:
+    """C-7: Codex' sub-agents share a `session-id`, Claude Code's are told apart by a second header field."""
+    codex = asked(session_id=b"root", thread_id=b"sub-agent", x_client_request_id=b"sub-agent")
+    assert conversation_header(codex) == "sub-agent"
+    assert conversation_header(asked(x_claude_code_session_id=b"s", x_claude_code_agent_id=b"a")) == "s/a"
+    assert conversation_header(asked(x_claude_code_agent_id=b"a")) == ""
+    assert conversation_header(asked(x_agent_session=b"ours", x_claude_code_agent_id=b"a")) == "ours"
+
+
+@pytest.mark.parametrize("value", [b"", b"  ", b"null", b"undefined", b"None"])
+def test_what_a_client_without_an_id_sends(value: bytes) -> None:
+    """C-7: the words of a program that has no id are not one."""
+    assert conversation_header(asked(x_agent_session=value)) == ""
+    assert session_header(asked(mcp_session_id=value)) == ""
+    assert conversation_header(asked(x_agent_session=value, session_id=b"next")) == "next"
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("headers", "expected"),
     [
-        "x-agent-session",
-        "mcp-session-id",
-        "x-claude-code-session-id",
-        "x-litellm-session-id",
-        "session-id",
-        "x-session-id",
+        ({"mcp_session_id": b"m", "helicone_session_id": b"h"}, "m"),
+        ({"helicone_session_id": b"h", "x_zoo_session_id": b"z"}, "h"),
+        ({"x_zoo_session_id": b"z", "x_client_session_id": b"c"}, "c"),
+        ({"baggage": b"a=1, langfuse_session_id=chat%201;ttl=5,session.id=x"}, "chat 1"),
+        ({"baggage": b"user.id=u,session.id=x"}, "x"),
+        ({"baggage": b"user.id=u,,=,session.id="}, ""),
+        ({"x_request_id": b"r", "x_client_request_id": b"r", "x_user_id": b"u", "cookie": b"session=1"}, ""),
+        ({}, ""),
     ],
 )
-def test_session_ids_that_clients_send(name: str) -> None:
-    """C-7: ours, MCP's, Claude Code's, LiteLLM's and Codex' session headers."""
-    assert session_header(Call("POST", "/", headers={name: b" s-1 "})) == "s-1"
-    ours = Call("POST", "/", headers={name: b"theirs", "x-agent-session": b"ours"})
-    assert session_header(ours) == "ours"
+def test_wider_sessions(headers: dict[str, bytes], expected: str) -> None:
+    """C-7: MCP's and Helicone's sessions, whatever ends in -session-id, and baggage; never ids of users or requests."""
+    assert session_header(asked(**headers)) == expected
+    assert conversation_header(asked(**headers)) == ""
 
 
-def test_no_session_header() -> None:
-    assert session_header(Call("POST", "/", headers={"x-agent-session": b""})) == ""
+def test_trace_ids() -> None:
+    """C-7: of `traceparent`, else of LiteLLM's own field."""
+    trace = b"4bf92f3577b34da6a3ce929d0e0e4736"
+    sent = asked(traceparent=b"00-" + trace + b"-00f067aa0ba902b7-01", x_litellm_trace_id=b"t")
+    assert trace_id(sent) == trace.decode()
+    assert trace_id(asked(traceparent=b"00-xyz", x_litellm_trace_id=b"t")) == "t"
+    assert trace_id(asked(traceparent=b"\xff")) == ""
+    assert trace_id(asked()) == ""

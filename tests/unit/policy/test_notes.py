@@ -45,9 +45,8 @@ def test_notes_on_loop_blocks() -> None:
     assert loops(tail) == []
     assert loops({**tail, "action": "kill"}) == [(".action", '"kill"')]
     assert loops({**tail, "ladder": {"block": "steer"}}, tail) == [("[0].ladder.block", '"steer"')]
-    assert loops({"similarity": "simhash"}, {**tail, "retry_free": 1}) == [
-        ("[0].similarity", '"simhash"'),
-        ("[1].retry_free", "is"),
+    assert loops({"similarity": "simhash"}, {**tail, "retry_free": 1, "concurrent_free": 0}) == [
+        ("[0].similarity", '"simhash"')
     ]
     assert loops({"similarity": "steps", "enabled": False}) == []
 

@@ -6,6 +6,7 @@ import json
 
 from breakloop.clock import FakeClock
 from breakloop.engine import Engine
+from breakloop.model.answer import Answer
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compile_loops import LoopGuard
@@ -86,3 +87,16 @@ def test_nothing_of_the_decision_before_stays() -> None:
     record = recording.record
     assert record is not None
     assert (record.plan, record.done, record.verdict.reason) == (None, (), "kill_switch")
+
+
+def test_it_settles_like_the_engine() -> None:
+    """E-7, LD-6: an answer goes through to the real store."""
+    recording, plain = engines()
+    for engine in (recording, plain):
+        for _ in range(5):
+            asked = Call("GET", "/a/b")
+            asked.tracked = True
+            assert engine.decide(asked).allowed
+            engine.settle(asked, Answer(503))
+    assert recording.tally == plain.tally
+    assert recording.tally.forgiven == 5

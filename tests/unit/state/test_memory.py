@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Bucket, BucketSpec, Op, Repeat, Repeated, RepeatSpec, WindowWrite
+from breakloop.state.ops import Bucket, BucketSpec, Op, Repeat, Repeated, RepeatSpec, Settle, WindowWrite
 
 NOW = 1_800_000_000.0
 ONE = BucketSpec(1.0, 1.0)
@@ -65,3 +65,34 @@ def test_windows_have_a_smaller_bound() -> None:
     for number in range(50):
         store.commit([], NOW, WindowWrite(f"win:{number}", 0, b"x", 90.0))
     assert len(store) == 10
+
+
+FREE = RepeatSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=2)
+
+
+def test_flights_and_what_was_taken_back_are_bounded() -> None:
+    """Y-2, LD-6: a tenth of the bound each: they are short, or rare."""
+    store = MemoryStore(100)
+    for number in range(500):
+        store.commit([Repeat(FREE, f"ld:{number}", None, tracked=True)], NOW)
+        store.settle([Settle(FREE, f"ld:{number}", NOW, 1)], NOW, failed=True)
+    assert (len(store._flights), len(store._taken_back)) == (10, 10)
+    assert store.evicted == 400 + 490 + 490
+
+
+def test_flights_and_what_was_taken_back_expire() -> None:
+    """S-2, LD-6: a flight after a second, the other after a window."""
+    store = MemoryStore()
+    store.commit([Repeat(FREE, "ld:k", None, tracked=True)], NOW)
+    store.settle([Settle(FREE, "ld:k", NOW, 1)], NOW + 5, failed=True)
+    assert store._flights["ld:k"] == (NOW + 1, NOW, 1, 0, 0)
+    assert store._taken_back["ld:k"] == (NOW + 65, (NOW + 5,))
+    store.commit([Repeat(FREE, "ld:other", None, tracked=True)], NOW + 6)
+    assert list(store._flights) == ["ld:other"]
+
+
+def test_untracked_requests_leave_no_flight_behind() -> None:
+    """Q-1: whoever does not track pays nothing for those who do."""
+    store = MemoryStore()
+    store.commit([Repeat(FREE, "ld:k", None)], NOW)
+    assert len(store) == 1

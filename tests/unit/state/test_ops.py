@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.state.ops import ENFORCED, Bucket, BucketSpec, Committed, Refuse, Repeat, Repeated, RepeatSpec
+from breakloop.state.ops import ENFORCED, Bucket, BucketSpec, Committed, Refuse, Repeat, Repeated, RepeatSpec, Settle
 
 
 def test_a_repeat_takes_the_limit_of_its_spec_unless_told() -> None:
@@ -22,6 +22,20 @@ def test_operations_are_enforced_unless_they_say_otherwise() -> None:
 
 def test_nothing_found_is_the_default() -> None:
     """E-4: a result that says nothing denies nothing."""
-    assert Repeated(1) == (1, False, False, 0.0, 0.0)
+    assert Repeated(1) == (1, False, False, 0.0, 0.0, 0)
     assert Committed([]).denied_at == -1
     assert Committed([]).conflict is None
+
+
+def test_nothing_is_free_unless_asked_for() -> None:
+    """LD-6: only a request whose end will be told joins others; only a spec that says so forgives."""
+    spec = RepeatSpec(60.0, 5)
+    assert (spec.concurrent_free, spec.retry_free) == (0, 0)
+    assert Repeat(spec, "k", None).tracked is False
+    assert Repeat(spec, "k", None, tracked=True).tracked is True
+    assert Settle(spec, "k", 7.0).flight == 0
+
+
+def test_commits_are_compared_by_what_they_did() -> None:
+    """S-1: stores keep their own time."""
+    assert Committed([1.0], 0, None, 7.0) == Committed([1.0], 0, None, 8.0)

@@ -1,0 +1,297 @@
+"""One request on its way to an upstream, and the answer on its way back (SPEC D-1).
+
+What comes is passed on at once and read afterwards; nothing is held back. An exchange that cannot be completed ends in
+a 502 or 504 as long as the client has seen nothing, and in an aborted connection after that: never in a clean end of a
+cut answer. Judging the request, and what to say when it fails, is the door's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, cast
+
+from breakloop.gateway.answer_head import AnswerHead
+from breakloop.gateway.head import CHUNKED, CLOSE, Request
+from breakloop.gateway.reading import Reading
+from breakloop.gateway.sides import Client, Door
+from breakloop.gateway.upstream import Pool, UpstreamConnection, unreachable
+from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer
+from breakloop.model.call import Call
+
+_CHUNKED_LINE: Final = b"transfer-encoding: chunked\r\n\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_BODYLESS: Final = frozenset((204, 304))
+
+
+class Exchange:
+    """Made by the door, started by the client's connection. `cancel` is for a client that left."""
+
+    __slots__ = (
+        "_call", "_client", "_client_head", "_door", "_framing_out", "_head", "_hub", "_lines", "_over", "_pool",
+        "_reading", "_request", "_retried", "_reused", "_settled", "_stamp", "_status", "_task", "_upload",
+        "_upload_done", "_upstream", "delay_s", "method",
+    )  # fmt: skip
+
+    def __init__(self, door: Door, pool: Pool, request: Request, call: Call, head: bytes, lines: bytes) -> None:
+        self._hub = pool.hub
+        self._door = door
+        self._pool = pool
+        self._request = request
+        self._call = call
+        self._head = head  # of the request, as the upstream gets it
+        self._lines = lines  # ours, in the head of the answer
+        self.method = request.method
+        self.delay_s = 0.0
+        self._client = cast("Client", None)  # comes with `start`
+        self._upstream: UpstreamConnection | None = None
+        self._task: asyncio.Task[UpstreamConnection] | asyncio.TimerHandle | None = None
+        self._reading: Reading | None = None
+        self._status = NO_ANSWER
+        self._client_head = b""  # of the answer, until its first bytes go out
+        self._framing_out = 0  # how the client's body is framed: see `answer_begins`
+        self._stamp = 0
+        self._upload: list[bytes] | None = [] if request.streamed else None  # pieces that wait for the upstream
+        self._upload_done = not request.streamed
+        self._reused = self._retried = self._settled = self._over = False
+
+    # -- there ---------------------------------------------------------------------------------------------------
+
+    def start(self, client: Client) -> None:
+        """Go; a throttled request goes when its time has come."""
+        self._client = client
+        self._stamp = self._hub.tick
+        if self.delay_s > 0:
+            self._task = self._hub.loop.call_later(self.delay_s, self._open)
+        else:
+            self._open()
+
+    def _open(self) -> None:
+        self._task = None
+        self._stamp = self._hub.tick
+        upstream = self._pool.take()
+        if upstream is None:
+            self._connect()
+        else:
+            self._reused = True
+            self._send(upstream)
+
+    def _connect(self) -> None:
+        self._reused = False
+        if self._request.streamed:
+            self._client.hold(hold=True)
+        task = self._task = self._hub.loop.create_task(self._pool.connect())
+        task.add_done_callback(self._connected)
+
+    def _connected(self, task: asyncio.Task[UpstreamConnection]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None and self._over:
+            connection = task.result()
+            connection.reusable = True
+            connection.finish()
+        elif self._over:
+            return
+        elif error is None:
+            self._task = None
+            self._stamp = self._hub.tick
+            self._send(task.result())
+        elif isinstance(error, OSError):
+            self._fail(502, unreachable(error))
+        else:
+            self._hub.handler_failed(error)
+            self._fail(502, "could not be reached")
+
+    def _send(self, upstream: UpstreamConnection) -> None:
+        self._upstream = upstream
+        upstream.begin(self)
+        request = self._request
+        upstream.send(self._head, request.body if not request.streamed else b"")
+        if request.streamed:
+            waiting, self._upload = self._upload or [], []
+            if request.body:
+                self._send_piece(request.body)
+            for piece in waiting:
+                self._send_piece(piece)
+            if self._upload_done:
+                self._end_upload()
+            self._client.hold(hold=False)
+
+    # -- an upload that nobody needs to see whole ------------------------------------------------------------------
+
+    @property
+    def began(self) -> bool:
+        """Whether the client has seen a part of the answer."""
+        return self._status != NO_ANSWER and not self._client_head
+
+    def upload(self, piece: bytes) -> None:
+        """Pass on a piece of the client's body."""
+        self._stamp = self._hub.tick
+        if self._upstream is None:
+            assert self._upload is not None  # noqa: S101 - only streamed requests come in pieces
+            self._upload.append(piece)
+        else:
+            self._send_piece(piece)
+
+    def upload_done(self) -> None:
+        """The client's body is complete."""
+        self._upload_done = True
+        if self._upstream is not None:
+            self._end_upload()
+
+    def _send_piece(self, piece: bytes) -> None:
+        chunked = self._request.length == CHUNKED
+        assert self._upstream is not None  # noqa: S101 - the callers know
+        self._upstream.send(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece, b"")
+
+    def _end_upload(self) -> None:
+        if self._request.length == CHUNKED and self._upstream is not None:
+            self._upstream.send(_LAST_CHUNK, b"")
+
+    def hold_upload(self, *, hold: bool) -> None:
+        """The upstream does not read, or reads again."""
+        if not self._upload_done:
+            self._client.hold(hold=hold)
+
+    # -- and back ------------------------------------------------------------------------------------------------
+
+    def answer_begins(self, head: AnswerHead) -> None:
+        """The head of the answer is here; it goes out with the first bytes of the body, which come at once."""
+        request = self._request
+        self._stamp = self._hub.tick
+        self._status = head.status
+        length = head.length
+        connection = CLOSE if self._hub.draining or not self._upload_done else request.connection
+        if length < 0:
+            if request.is_1_1:
+                framing = _CHUNKED_LINE
+                self._framing_out = 0 if length == CHUNKED else 1
+            else:
+                framing, connection = b"\r\n", CLOSE
+                self._framing_out = 2
+        elif length or not (request.method == "HEAD" or head.status in _BODYLESS):
+            framing = b"content-length: %d\r\n\r\n" % length
+        else:
+            framing = head.announced + b"\r\n"
+        if connection is CLOSE and not request.connection:
+            self._request.connection = CLOSE
+        self._client_head = b"".join((head.line, head.lines, self._lines, connection, framing))
+        if head.status >= 400:
+            self._settle(Answer(head.status, complete=True))
+        else:
+            self._reading = self._door.reading(self._call, head)
+
+    def answer_goes_on(self, data: bytes, content: list[bytes], *, done: bool) -> None:
+        """Bytes of the body, as they came and as what they say."""
+        self._stamp = self._hub.tick
+        framing = self._framing_out
+        if framing:
+            data = _reframed(content, done=done) if framing == 1 else b"".join(content)
+        if self._client_head:
+            data = self._client_head + data
+            self._client_head = b""
+        if data:
+            self._client.relay(data)
+        reading = self._reading
+        if reading is not None:
+            reading.feed(content)
+        if done:
+            self._complete()
+
+    def _complete(self) -> None:
+        self._over = True
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            if not self._upload_done:
+                upstream.reusable = False
+            upstream.finish()
+        if not self._settled:
+            self._settle(self._read(complete=True))
+        self._client.relayed(close=self._request.connection is CLOSE or not self._upload_done)
+
+    def pause(self) -> None:
+        """The client does not read its answer: stop reading the upstream's."""
+        if self._upstream is not None:
+            self._upstream.pause()
+
+    def resume(self) -> None:
+        """Carry on where `pause` stopped."""
+        self._stamp = self._hub.tick
+        if self._upstream is not None:
+            self._upstream.resume()
+
+    # -- what can go wrong ---------------------------------------------------------------------------------------
+
+    def upstream_ended(self) -> None:
+        """The upstream sends no more."""
+        if self._upstream is not None and self._upstream.until_close:
+            self.answer_goes_on(b"", [], done=True)
+
+    def upstream_lost(self, why: str, *, nonsense: bool = False) -> None:
+        """The connection is gone, or is of no use any more."""
+        silent = self._upstream is not None and not self._upstream.heard
+        self._upstream = None
+        if self._over:
+            return
+        if self._reused and silent and not nonsense and not self._retried and not self._request.streamed:
+            self._retried = True  # it died while it was idle, and the upstream never saw the request
+            self._connect()
+        else:
+            self._fail(502, why)
+
+    def expire(self) -> None:
+        """Look at the time; called once a second."""
+        age, times = self._hub.tick - self._stamp, self._pool.times
+        if isinstance(self._task, asyncio.Task):
+            if age > times.connect_s:
+                self._fail(504, "did not take the connection in time")
+        elif not self._upload_done and self._upstream is not None and age > self._hub.limits.body_s:
+            self._hub.timeouts += 1
+            self._fail(408, "waits for a request body that does not arrive")
+        elif self._upstream is not None and age > times.answer_s:
+            self._fail(504, "did not answer in time")
+
+    def _fail(self, status: int, why: str) -> None:
+        self._over = True
+        self._stop()
+        answer = self._read(complete=False)
+        if status == 408:
+            self._settle(answer._replace(status=CLIENT_LEFT))  # the client's fault, and no reason to try again for free
+        else:
+            self._settle(answer._replace(error=answer.error or "cut_short"))
+        if self._status == NO_ANSWER or self._client_head:
+            self._request.connection = CLOSE if not self._upload_done else self._request.connection
+            self._client.answer(self._request, self._door.failed(self._call, status, why))
+        else:
+            self._client.abort()
+
+    def cancel(self) -> None:
+        """The client left: free the upstream at once."""
+        if not self._over:
+            self._over = True
+            self._stop()
+            self._settle(self._read(complete=False)._replace(status=CLIENT_LEFT))
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._upstream is not None:
+            upstream, self._upstream = self._upstream, None
+            upstream.discard()
+
+    def _read(self, *, complete: bool) -> Answer:
+        if self._reading is None:
+            return Answer(self._status, complete=complete)
+        return self._reading.answer(self._status, complete=complete)
+
+    def _settle(self, answer: Answer) -> None:
+        if not self._settled:
+            self._settled = True
+            self._door.settle(self._call, answer)
+
+
+def _reframed(content: list[bytes], *, done: bool) -> bytes:
+    """The content in chunks of ours."""
+    out = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in content if piece)
+    return out + _LAST_CHUNK if done else out

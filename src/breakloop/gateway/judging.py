@@ -1,0 +1,113 @@
+"""What the doors have in common: number a request, unpack its body, ask the engine, render a denial (SPEC A-1 to A-6).
+What a door makes of an allowed request is its own business."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+from breakloop.engine import Engine
+from breakloop.gateway.answers import Answers
+from breakloop.gateway.bounds import Limits
+from breakloop.gateway.debug import DebugSessions
+from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.hub import log_fault
+from breakloop.model.call import Call
+from breakloop.model.verdict import Verdict
+from breakloop.policy.descriptors import Descriptors
+from breakloop.wire import denial
+from breakloop.wire.encoding import EncodingError, decoded
+from breakloop.wire.mcp import DIALECT as MCP
+
+JSON = b"Content-Type: application/json\r\n"
+_PROBLEM = b"Content-Type: application/problem+json\r\n"
+
+
+class Judging:
+    """Judges the calls of one process."""
+
+    __slots__ = ("_body_bytes", "_next_id", "_run_id", "answers", "debug", "descriptors", "engine")
+
+    def __init__(
+        self,
+        engine: Engine,
+        descriptors: Descriptors,
+        answers: Answers,
+        *,
+        run_id: str,
+        debug: DebugSessions | None = None,
+        body_bytes: int = Limits().body_bytes,
+    ) -> None:
+        self.engine = engine
+        self.descriptors = descriptors
+        self.answers = answers
+        self.debug = debug
+        self._run_id = run_id
+        self._next_id = 0
+        self._body_bytes = body_bytes  # of a body once it is unpacked
+
+    def request_id(self) -> str:
+        """Return an id that no other request of this process has."""
+        number = self._next_id
+        self._next_id = number + 1
+        return f"{self._run_id}{number:x}"
+
+    def decide(self, request: Request, call: Call) -> tuple[Verdict, bytes]:
+        """Return the verdict, and the extra header lines of a debug session. A fault of ours allows the request."""
+        try:
+            if "content-encoding" in request.headers:
+                self.unpack(call)
+            if self.debug is not None and self.debug.holds(request):
+                return self._in_debug(call, self.debug)
+            return self.engine.decide(call), b""
+        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop anybody's traffic
+            self.engine.tally.faults += 1
+            log_fault(error, "allowed")
+            return Verdict(), b""
+
+    def _in_debug(self, call: Call, debug: DebugSessions) -> tuple[Verdict, bytes]:
+        started = perf_counter_ns()
+        verdict = self.engine.decide(call)
+        latency_us = (perf_counter_ns() - started) // 1000
+        return verdict, debug.fields(call, verdict, self.engine.bundle, latency_us)
+
+    def unpack(self, call: Call) -> None:
+        """Judge a compressed body by what is in it; one that stays packed is judged as the bytes that it is."""
+        if not call.body or call.body_unseen:
+            return
+        fields = [call.headers["content-encoding"]]
+        fields += [value for name, value in call.repeated if name == "content-encoding"]
+        try:
+            call.body = decoded(call.body, b",".join(fields), self._body_bytes)
+        except EncodingError as error:
+            self.engine.not_unpacked(call, error.reason)
+            return
+        # The field spoke of the packed bytes; readers that see it would not touch the plain ones.
+        call.headers = {name: value for name, value in call.headers.items() if name != "content-encoding"}
+
+    def denied(self, request: Request, call: Call, verdict: Verdict) -> Reply:
+        """Return a denial for a gateway that asked: as problem+json if it wants that."""
+        head = self._denial_head(call, verdict)
+        if denial.PROBLEM.encode() in request.headers.get("accept", b""):
+            return Reply(verdict.status, head + _PROBLEM, denial.problem(verdict), 0.0)
+        return Reply(verdict.status, head + JSON, self.body(call, verdict), 0.0)
+
+    def denied_to_client(self, call: Call, verdict: Verdict) -> Reply:
+        """Return a denial for the client itself; the model behind an MCP client reads a tool's error, no status."""
+        head = self._denial_head(call, verdict) + JSON
+        if self.dialect(call) != MCP:
+            return Reply(verdict.status, head, self.body(call, verdict), 0.0)
+        return Reply(200, head, denial.mcp_tool_error(verdict, denial.rpc_id(call.body)), 0.0)
+
+    def body(self, call: Call, verdict: Verdict) -> bytes:
+        """Return an error in the words of the client's dialect."""
+        dialect = self.dialect(call)
+        rpc_id = denial.rpc_id(call.body) if dialect == MCP else None
+        return denial.body(verdict, dialect, request_id=call.request_id, rpc_id=rpc_id)
+
+    def dialect(self, call: Call) -> str:
+        """Return which dialect a call speaks, or "" for plain HTTP."""
+        chat = self.descriptors.chat(call)
+        return chat.dialect if chat else ""
+
+    def _denial_head(self, call: Call, verdict: Verdict) -> bytes:
+        return self.answers.denied(verdict, call.request_id, self.descriptors.caller(call))

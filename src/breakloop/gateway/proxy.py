@@ -1,0 +1,170 @@
+"""The reverse proxy (SPEC D-1, D-2): judges a request like every door, then forwards it or answers in its stead.
+How bytes get there and back is `exchange`'s, which upstream it is `targets`', what its head says `forwarding`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from breakloop.engine import denial
+from breakloop.gateway.answer_head import AnswerHead
+from breakloop.gateway.callers import Callers
+from breakloop.gateway.decision import DecisionDoor
+from breakloop.gateway.exchange import Exchange
+from breakloop.gateway.forwarding import HOP, Forwarding
+from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.hub import log_fault
+from breakloop.gateway.judging import JSON, Judging
+from breakloop.gateway.reading import Reading, reading_for
+from breakloop.gateway.targets import Destination, Targets
+from breakloop.gateway.upstream import Pool
+from breakloop.model.answer import Answer
+from breakloop.model.call import Call, Chat
+from breakloop.model.verdict import Verdict
+from breakloop.policy.body_needs import needs_body
+from breakloop.policy.paths import normalise_host
+from breakloop.wire import steer
+
+_RESERVED: Final = (b"/v1/decision", b"/v1/debug/", b"/livez", b"/readyz")
+_ENDS: Final = (b"", b"/", b"?")
+_ERRORS: Final = {401: "unknown_caller", 408: "request_timeout", 502: "upstream_failed", 504: "upstream_timeout"}
+
+
+class ProxyDoor:
+    """A `Handler` for the server: one request in, a reply or an exchange out."""
+
+    __slots__ = ("_callers", "_forwarding", "_judging", "_own", "_pools", "_targets")
+
+    def __init__(
+        self,
+        judging: Judging,
+        own: DecisionDoor,
+        *,
+        targets: Targets,
+        pools: Mapping[str, Pool],
+        forwarding: Forwarding,
+        callers: Callers | None = None,
+    ) -> None:
+        self._judging = judging
+        self._own = own  # answers our own paths
+        self._targets = targets
+        self._pools = pools
+        self._forwarding = forwarding
+        self._callers = callers
+
+    def __call__(self, request: Request) -> Reply | Exchange:
+        """Answer or forward one request. Raises `RequestError` for a path with two meanings."""
+        target = request.target
+        if target.startswith(_RESERVED) and _is_own(target):
+            return self._own(request)
+        path, _, query = target.partition(b"?")
+        destination = self._targets.find(path)
+        judging = self._judging
+        call = Call(  # by position: names cost a fifth more
+            request.method,
+            destination.path,
+            normalise_host(request.headers.get("host", b"")),
+            query.decode("latin-1"),
+            request.headers,
+            request.peer,
+            b"" if request.streamed else request.body,
+            request.streamed,
+            judging.request_id(),
+            destination.agent,
+            destination.upstream.name,
+            request.repeated,
+        )
+        call.tracked = True
+        if HOP in request.headers and self._forwarding.came_through(request):
+            return judging.denied_to_client(call, _proxy_loop())
+        if self._callers is not None and self._callers.check(request.headers, query) is None:
+            return self.failed(call, 401, "The key of this request is not known here.")
+        verdict, fields = judging.decide(request, call)
+        if not verdict.allowed:
+            reply = judging.denied_to_client(call, verdict)
+            reply.head += fields
+            return reply
+        return self._forward(request, call, destination, query, verdict, fields)
+
+    def _forward(
+        self, request: Request, call: Call, destination: Destination, query: bytes, verdict: Verdict, fields: bytes
+    ) -> Exchange:
+        steered = bool(verdict.note) and self._steer(request, call, verdict)
+        length = request.length if request.streamed else len(request.body)
+        if steered:
+            length = len(request.body)
+        head = self._forwarding.head(request, destination, query, length, plain=steered)
+        lines = self._judging.answers.allowed(verdict, call.request_id)
+        pool = self._pools[destination.upstream.name]
+        exchange = Exchange(self, pool, request, call, head, lines + fields if fields else lines)
+        if verdict.delay_ms:
+            exchange.delay_s = verdict.delay_ms / 1000
+        return exchange
+
+    def _steer(self, request: Request, call: Call, verdict: Verdict) -> bool:
+        """SPEC LD-5: tell the model in its own conversation; where that cannot be done, the client is told."""
+        chat = call.chat_cache
+        if not isinstance(chat, Chat) or request.streamed:
+            return False
+        body = steer.append(chat.dialect, call.body, verdict.note)
+        if body is None:
+            return False
+        request.body = body
+        verdict.note = ""
+        self._judging.engine.tally.steered += 1
+        return True
+
+    # The server's side
+
+    def streams(self, request: Request) -> bool:
+        """Tell whether a body may pass in pieces because nobody needs to see it."""
+        bundle = self._judging.engine.bundle
+        if bundle is None:
+            return False
+        destination = self._targets.find(request.target.partition(b"?")[0])
+        host = normalise_host(request.headers.get("host", b""))
+        return not needs_body(bundle, host, request.method, destination.path, request.headers.get("content-type", b""))
+
+    # The exchange's side
+
+    def reading(self, call: Call, head: AnswerHead) -> Reading | None:
+        """Read along where somebody has looked at the request; nobody needs the answer to one that nobody judges."""
+        chat = call.chat_cache
+        if not isinstance(chat, Chat):
+            return None
+        try:
+            return reading_for(chat.dialect, head, self._judging.engine.not_read)
+        except Exception as error:  # noqa: BLE001 - the outermost edge: an answer that we cannot read passes all the same
+            self._judging.engine.tally.faults += 1
+            log_fault(error, "not read")
+            return None
+
+    def settle(self, call: Call, answer: Answer) -> None:
+        """Tell the engine how it ended."""
+        try:
+            self._judging.engine.settle(call, answer)
+        except Exception as error:  # noqa: BLE001 - the outermost edge: the answer has to reach its client all the same
+            self._judging.engine.tally.faults += 1
+            log_fault(error, "not settled")
+
+    def failed(self, call: Call, status: int, why: str) -> Reply:
+        """Return an error of ours in the words of the client's dialect."""
+        message = why if status == 401 else f"The upstream {call.upstream} {why}."
+        verdict = Verdict(allowed=False, reason=_ERRORS[status], status=status, message=message)
+        head = self._judging.answers.allowed(Verdict(), call.request_id) + JSON
+        return Reply(status, head, self._judging.body(call, verdict))
+
+
+def _is_own(target: bytes) -> bool:
+    for start in _RESERVED:
+        if target.startswith(start):
+            return start.endswith(b"/") or target[len(start) : len(start) + 1] in _ENDS
+    return False
+
+
+def _proxy_loop() -> Verdict:
+    """SPEC LD-9: an upstream points back at us."""
+    message = "This request has come through this proxy before: an upstream points back at it."
+    verdict = denial("proxy_loop", 508, message)
+    verdict.never = True
+    return verdict

@@ -1,0 +1,68 @@
+"""Reads an answer along while it passes: unpacks it if it is compressed and hands it to the dialect's reader. Nothing
+here may stop, delay or change what passes; an answer that cannot be read is counted and passes unread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from breakloop.gateway.answer_head import AnswerHead
+from breakloop.model.answer import Answer
+from breakloop.wire import answer as answers
+from breakloop.wire.encoding import EncodingError, Unpacker
+
+UNPACKED_MAX: Final = 64 * 1024 * 1024
+
+GiveUp = Callable[[str], None]  # told why
+
+
+class Reading:
+    """One answer being read."""
+
+    __slots__ = ("_give_up", "_reader", "_unpacker")
+
+    def __init__(self, reader: answers.AnswerReader, unpacker: Unpacker | None, give_up: GiveUp) -> None:
+        self._reader: answers.AnswerReader | None = reader
+        self._unpacker = unpacker
+        self._give_up = give_up
+
+    def feed(self, content: list[bytes]) -> None:
+        """Take what has just been passed on."""
+        reader = self._reader
+        if reader is None:
+            return
+        try:
+            for piece in content:
+                reader.feed(piece if self._unpacker is None else self._unpacker.feed(piece))
+        except EncodingError as error:
+            self._stop(error.reason)
+        except Exception:  # noqa: BLE001 - the outermost edge: a fault in reading must not end an answer
+            self._stop("fault")
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        """Return what was read, as far as it was."""
+        if self._reader is not None:
+            try:
+                return self._reader.answer(status, complete=complete)
+            except Exception:  # noqa: BLE001 - as in `feed`
+                self._stop("fault")
+        return Answer(status, complete=complete)
+
+    def _stop(self, why: str) -> None:
+        self._reader = self._unpacker = None
+        self._give_up(why)
+
+
+def reading_for(dialect: str, head: AnswerHead, give_up: GiveUp) -> Reading | None:
+    """Return what reads an answer in this dialect, or None when there is nothing in it to read."""
+    reader = answers.reader(dialect, head.headers.get("content-type", b""))
+    if reader is None:
+        return None
+    encoding = head.headers.get("content-encoding")
+    if not encoding or encoding.lower() == b"identity":
+        return Reading(reader, None, give_up)
+    try:
+        return Reading(reader, Unpacker(encoding, UNPACKED_MAX), give_up)
+    except EncodingError as error:
+        give_up(error.reason)
+        return None

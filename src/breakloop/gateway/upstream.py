@@ -1,0 +1,287 @@
+"""Connections to one upstream: kept alive between requests, made when none is idle, each for one exchange at a time.
+
+A connection cuts the stream of answers into heads and bodies and hands them to its exchange; what becomes of them, of
+faults and of time-outs is decided there. Bytes that come while nobody asked end the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from breakloop.errors import UpstreamError
+from breakloop.gateway.answer_body import Framing, UntilClose, framing_for
+from breakloop.gateway.answer_head import HEAD_BYTES, AnswerHeads
+from breakloop.gateway.hub import Hub
+
+if TYPE_CHECKING:
+    from breakloop.gateway.exchange import Exchange
+    from breakloop.gateway.targets import Upstream
+
+_IDLE_MAX: Final = 256  # connections kept without work, for each upstream
+_INTERIM_MAX: Final = 16  # 1xx answers before the real one
+_PIECE_BYTES: Final = 64 * 1024  # up to here, head and body go out as one piece
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long an upstream may take, in seconds."""
+
+    connect_s: float = 10.0
+    answer_s: float = 600.0  # until its answer begins, and between two pieces of it
+    idle_s: float = 0.0  # how long a connection is kept without work; 0: `idle_for` decides
+
+    def idle_for(self, *, tls: bool) -> float:
+        """Less than servers wait: uvicorn and Node close after 5 s; public APIs, whose TLS is dear, wait longer."""
+        return self.idle_s or (60.0 if tls else 4.0)
+
+
+class Pool:
+    """The connections to one upstream."""
+
+    __slots__ = ("_idle", "_idle_s", "_ssl", "heads", "hub", "live", "opened", "times", "upstream")
+
+    def __init__(
+        self, upstream: Upstream, hub: Hub, times: Times, tls: ssl.SSLContext | None, heads: AnswerHeads
+    ) -> None:
+        self.upstream = upstream
+        self.times = times
+        self.heads = heads
+        self.opened = 0  # connections made since the start
+        self.live: set[UpstreamConnection] = set()
+        self.hub = hub
+        self._ssl = tls if upstream.tls else None
+        self._idle: list[UpstreamConnection] = []  # the latest last: it is the surest to be alive
+        self._idle_s = times.idle_for(tls=upstream.tls)
+
+    def take(self) -> UpstreamConnection | None:
+        """Return an idle connection, or None."""
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if not connection.transport.is_closing():
+                return connection
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """Make a connection. Raises `OSError` (of `ssl` too)."""
+        upstream = self.upstream
+        name = upstream.host if self._ssl is not None else None
+        _, connection = await self.hub.loop.create_connection(
+            lambda: UpstreamConnection(self.hub, self),
+            upstream.host,
+            upstream.port,
+            ssl=self._ssl,
+            server_hostname=name,
+        )
+        self.opened += 1
+        return connection
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Keep a connection for the next request."""
+        if len(self._idle) >= _IDLE_MAX or self.hub.draining:
+            connection.discard()
+        else:
+            connection.since = self.hub.tick
+            self._idle.append(connection)
+
+    def sweep(self) -> None:
+        """Close what was idle for too long; called once a second."""
+        oldest = self.hub.tick - self._idle_s
+        while self._idle and self._idle[0].since <= oldest:
+            self._idle.pop(0).discard()
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """A connection is gone."""
+        self.live.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """End everything."""
+        for connection in tuple(self.live):
+            connection.discard()
+        self._idle.clear()
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to an upstream."""
+
+    __slots__ = (
+        "_framing", "_held", "_hub", "_interims", "_paused", "_pool", "exchange", "heard", "reusable", "since",
+        "transport",
+    )  # fmt: skip
+
+    def __init__(self, hub: Hub, pool: Pool) -> None:
+        self._hub = hub
+        self._pool = pool
+        self._held = b""  # the beginning of a head
+        self._interims = 0
+        self._paused = False
+        self._framing: Framing | None = None
+        self.heard = False  # something came since the request was sent
+        self.exchange: Exchange | None = None
+        self.reusable = False  # after the answer that is being read
+        self.since = 0
+        self.transport = cast("asyncio.Transport", None)  # comes with connection_made
+
+    # The transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._pool.live.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand over what came; it is used when everything of this turn has been read."""
+        self._hub.received(self, data)
+
+    def eof_received(self) -> bool:
+        """The upstream sends no more: the proper end of an answer without a length, and of no other."""
+        self._hub.answer()
+        if self.exchange is not None:
+            self.exchange.upstream_ended()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the exchange, if one still waits."""
+        self._hub.answer()
+        self._pool.forget(self)
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.upstream_lost("closed the connection" if exc is None else "reset the connection")
+
+    def pause_writing(self) -> None:
+        """The upstream does not read: hold back the client's upload."""
+        if self.exchange is not None:
+            self.exchange.hold_upload(hold=True)
+
+    def resume_writing(self) -> None:
+        """Carry on where `pause_writing` stopped."""
+        if self.exchange is not None:
+            self.exchange.hold_upload(hold=False)
+
+    # The exchange's side
+
+    def begin(self, exchange: Exchange) -> None:
+        """Belong to this exchange until its answer is complete."""
+        self.exchange = exchange
+        self._framing = None
+        self._held = b""
+        self._interims = 0
+        self.heard = False
+
+    @property
+    def until_close(self) -> bool:
+        """The answer that is being read has no other end than the connection's."""
+        return isinstance(self._framing, UntilClose)
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        if not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._paused:
+            self._paused = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def send(self, head: bytes, body: bytes) -> None:
+        """Send a request."""
+        hub = self._hub
+        if len(body) <= _PIECE_BYTES:
+            hub.post(self.transport, head + body if body else head)
+        else:
+            hub.post(self.transport, head)
+            hub.post(self.transport, body)
+        if not hub.answering:
+            hub.send()
+
+    def finish(self) -> None:
+        """The exchange is over: wait for another one, or close."""
+        self.exchange = None
+        self.resume()
+        if self.reusable and not self.transport.is_closing():
+            self._pool.give_back(self)
+        else:
+            self.discard()
+
+    def discard(self) -> None:
+        """Close without regard to what is under way."""
+        self.exchange = None
+        self._pool.live.discard(self)
+        self._hub.send()
+        self.transport.abort()
+
+    # The hub's side
+
+    def take(self, data: bytes) -> None:
+        """Use what came."""
+        exchange = self.exchange
+        if exchange is None:
+            self.discard()  # nobody asked: whatever this is, the next answer would be taken for it
+            return
+        self.heard = True
+        try:
+            if self._framing is None:
+                data = self._take_head(exchange, self._held + data if self._held else data)
+                if self._framing is None:
+                    return
+            self._take_body(exchange, self._framing, data)
+        except UpstreamError as error:
+            self.discard()
+            exchange.upstream_lost(str(error), nonsense=True)
+
+    def _take_head(self, exchange: Exchange, data: bytes) -> bytes:
+        """Read heads until the final one, and return what follows it."""
+        while True:
+            end = data.find(b"\r\n\r\n") + 4
+            if end == 3:
+                self._held = data
+                if len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
+                    raise UpstreamError("its answer is no HTTP/1.1")
+                return b""
+            head = self._pool.heads.parse(data[:end], exchange.method)
+            data = data[end:]
+            if head.status >= 200:
+                break
+            self._interims += 1
+            if head.status == 101 or self._interims > _INTERIM_MAX:
+                raise UpstreamError("it changed the protocol, or sends provisional answers without end")
+        self._held = b""
+        self._framing = framing_for(head.length)
+        self.reusable = head.keeps
+        exchange.answer_begins(head)
+        return data
+
+    def _take_body(self, exchange: Exchange, framing: Framing, data: bytes) -> None:
+        used = framing.feed(data) if data else 0
+        if framing.done:
+            if used < len(data):
+                self.reusable = False
+                data = data[:used]
+            self._framing = None
+        exchange.answer_goes_on(data, framing.content, done=framing.done)
+
+    def abort(self) -> None:
+        """A fault of ours while using what came."""
+        exchange = self.exchange
+        self.discard()
+        if exchange is not None:
+            exchange.upstream_lost("sent what made us fail")
+
+
+def unreachable(error: OSError) -> str:
+    """Say why there is no connection, without what the system says about addresses."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"has a certificate that is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return "does not speak TLS as we do"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused the connection"
+    return "could not be reached"

@@ -1,0 +1,145 @@
+"""Makes the parts of a process out of its settings. Putting them together and running them is `runtime`'s."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+
+from breakloop.clock import Clock
+from breakloop.engine import Engine
+from breakloop.errors import SettingsError
+from breakloop.gateway.answer_head import AnswerHeads
+from breakloop.gateway.answers import Answers
+from breakloop.gateway.bounds import Limits
+from breakloop.gateway.callers import Callers
+from breakloop.gateway.debug import DebugSessions
+from breakloop.gateway.decision import DecisionDoor
+from breakloop.gateway.forwarding import Forwarding
+from breakloop.gateway.judging import Judging
+from breakloop.gateway.proxy import ProxyDoor
+from breakloop.gateway.server import Server
+from breakloop.gateway.targets import Targets, upstreams
+from breakloop.gateway.upstream import Pool, Times
+from breakloop.policy.client_ip import ClientIp
+from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.jwt import JwtKeys
+from breakloop.settings import Settings, provider_keys
+
+
+def judging(settings: Settings, engine: Engine, descriptors: Descriptors, secret: bytes, clock: Clock) -> Judging:
+    """Return what all doors ask."""
+    prefix = settings.header_prefix
+    debug_secret = settings.debug_secret.get_secret_value()
+    return Judging(
+        engine,
+        descriptors,
+        Answers(prefix, secret),
+        run_id=secrets.token_hex(4) + "-",
+        debug=DebugSessions(debug_secret, prefix, clock) if debug_secret else None,
+        body_bytes=settings.limits.body_bytes,
+    )
+
+
+def open_proxy(server: Server, settings: Settings, judging: Judging, own: DecisionDoor) -> ProxyDoor:
+    """Put the reverse proxy in front of what the server does already."""
+    named = upstreams(settings.upstream)
+    tls = upstream_tls(settings) if any(upstream.tls for upstream in named) else None
+    heads, times = AnswerHeads(), _times(settings)
+    pools = {upstream.name: Pool(upstream, server, times, tls, heads) for upstream in named}
+    forwarding = Forwarding(
+        settings.header_prefix,
+        secrets.token_hex(8),
+        via=settings.via,
+        keys=provider_keys(settings),
+        scheme="https" if settings.tls.cert_file else "http",
+        trusts=ClientIp(tuple(settings.trusted_proxies)).trusted,
+    )
+    callers = Callers(settings.callers, settings.header_prefix) if settings.callers else None
+    door = ProxyDoor(judging, own, targets=Targets(named), pools=pools, forwarding=forwarding, callers=callers)
+    server.handler = door
+    server.streams = door.streams
+    server.sweeps += [pool.sweep for pool in pools.values()]
+    server.endings += [pool.close for pool in pools.values()]
+    return door
+
+
+def _times(settings: Settings) -> Times:
+    own = settings.proxy
+    return Times(own.connect_seconds, own.answer_seconds, own.idle_seconds)
+
+
+def own_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Return what the traffic port shows to clients, or None for plain HTTP (SPEC Y-6)."""
+    files = settings.tls
+    if not files.cert_file:
+        return None
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.set_alpn_protocols(["http/1.1"])
+    try:
+        made.load_cert_chain(files.cert_file, files.key_file)
+    except ssl.SSLError:
+        raise SettingsError("tls: cert_file and key_file are no certificate and its key in PEM form") from None
+    except OSError as error:
+        raise SettingsError(f"tls: {error.filename or files.cert_file}: cannot be read: {error.strerror}") from None
+    return made
+
+
+def upstream_tls(settings: Settings) -> ssl.SSLContext:
+    """Return what upstreams have to show: a certificate of the system's authorities, or of the file in the settings."""
+    made = ssl.create_default_context()
+    made.set_alpn_protocols(["http/1.1"])
+    if settings.upstream_ca_file:
+        try:
+            made.load_verify_locations(settings.upstream_ca_file)
+        except ssl.SSLError:
+            raise SettingsError("upstream_ca_file: holds no certificate in PEM form") from None
+        except OSError as error:
+            why = f"{settings.upstream_ca_file}: cannot be read: {error.strerror}"
+            raise SettingsError(f"upstream_ca_file: {why}") from None
+    return made
+
+
+def loop_guard(settings: Settings) -> LoopGuard:
+    """Return the numbers of the built-in block."""
+    guard = settings.loop_guard
+    return LoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
+
+
+def context(settings: Settings, secret: bytes) -> ContextSettings:
+    """Return what descriptors need of the settings."""
+    jwt = settings.jwt
+    keys = None
+    if jwt.secret.get_secret_value() or jwt.jwks_file or jwt.jwks_url:
+        keys = JwtKeys(
+            secret=jwt.secret.get_secret_value(),
+            jwks_file=jwt.jwks_file,
+            jwks_url=jwt.jwks_url,
+            audience=jwt.audience,
+            issuer=jwt.issuer,
+            leeway_s=jwt.leeway_seconds,
+            algorithms=tuple(jwt.algorithms),
+        )
+    return ContextSettings(
+        secret=secret,
+        trusted_proxies=tuple(settings.trusted_proxies),
+        project=settings.project,
+        project_descriptor=settings.project_descriptor,
+        jwt=keys,
+        geo_file=settings.geo_file,
+    )
+
+
+def limits(settings: Settings) -> Limits:
+    """Return the data plane's limits."""
+    own = settings.limits
+    return Limits(
+        head_bytes=own.head_bytes,
+        fields=own.fields,
+        body_bytes=own.body_bytes,
+        connections=own.connections,
+        idle_s=own.idle_seconds,
+        head_s=own.head_seconds,
+        body_s=own.body_seconds,
+    )

@@ -1,0 +1,23 @@
+"""Whether judging a request needs its body (SPEC D-1): one that nobody looks at can pass in pieces, however large."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from breakloop.policy.compiled import CompiledBundle
+
+BODY_DESCRIPTORS: Final = frozenset(("agent:session", "llm:model", "llm:provider", "tool:name"))
+
+
+def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, content_type: bytes) -> bool:
+    """Tell whether anything in the bundle would look into the body of such a request."""
+    loops_decided = False
+    for policy in bundle.routes.match(host, method, path):
+        if policy.loops or any(name in BODY_DESCRIPTORS for name, _ in policy.descriptors):
+            return True
+        loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
+    if not BODY_DESCRIPTORS.isdisjoint(bundle.kill_switches.keys):
+        return True
+    # The protection of LLM calls looks for them in JSON; what says that it is something else is none.
+    has_loops = bool(bundle.default_loops or bundle.project_loops)
+    return has_loops and not loops_decided and (not content_type or b"json" in content_type.lower())

@@ -1,0 +1,130 @@
+"""What the value of a single setting may be (SPEC T-1, T-2): each check returns the value, or says what is wrong with
+it and what to write instead. The fields that they belong to are in `settings_fields`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Final
+
+from breakloop.errors import SettingsError
+from breakloop.model.upstream import UpstreamUrlError, parse_named
+from breakloop.policy import descriptor_names
+from breakloop.policy.client_ip import ClientIp
+from breakloop.policy.schema_types import Fault, fault, refuse
+
+_HASH: Final = 'take the first word of: printf %s "$KEY" | sha256sum'
+_NO_KEY: Final = sha256(b"").hexdigest()
+# Fields that others send or read. If one of them began with our prefix, it would be taken for ours and not forwarded.
+_FIELDS_OF_OTHERS: Final = (
+    "accept-encoding",
+    "anthropic-version",
+    "content-type",
+    "mcp-session-id",
+    "openai-organization",
+    "x-agent-id",
+    "x-api-key",
+    "x-forwarded-for",
+    "x-goog-api-key",
+    "x-original-uri",
+    "x-stainless-lang",
+)
+
+
+def policy(value: str) -> str:
+    """A bundle comes from a path."""
+    if "://" in value:
+        raise fault("reading a bundle from a URL is not in this version", "give the path of a file or directory")
+    return value
+
+
+def state(value: str) -> str:
+    """Counters live in this process."""
+    if value != "memory://":
+        raise fault("only memory:// is in this version", "leave it out, and run one process")
+    return value
+
+
+def workers(value: int) -> int:
+    """One process, as long as nothing is shared."""
+    if value > 1:
+        raise fault(
+            f"{value} processes cannot share the state of memory://, so each would count for itself",
+            "set workers to 1; a shared store is not in this version",
+        )
+    return value
+
+
+def proxy_network(value: str) -> str:
+    """An address, a network, or `unix`."""
+    try:
+        ClientIp((value,))
+    except SettingsError:
+        raise fault(f'"{value}" is neither an address nor a network', "write 10.0.0.0/8, 10.1.2.3 or unix") from None
+    return value
+
+
+def upstream(value: str) -> str:
+    """NAME=URL."""
+    try:
+        parse_named(value)
+    except UpstreamUrlError as error:
+        raise fault(error.message, error.hint) from None
+    return value
+
+
+def upstream_key(value: str) -> str:
+    """NAME=env:VARIABLE or NAME=file:/PATH, never the key itself."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*=(?:env:[A-Za-z_][A-Za-z0-9_]*|file:/.+)", value):
+        raise fault(
+            "is not NAME=env:VARIABLE or NAME=file:/PATH",
+            "the key itself does not stand here: write openai=env:OPENAI_API_KEY",
+        )
+    return value
+
+
+def caller(value: str) -> str:
+    """NAME=SHA256, never the key itself."""
+    match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}=([0-9A-Fa-f]{64})", value)
+    if match is None:
+        raise fault("is not NAME=SHA256", _HASH)
+    if match[1].lower() == _NO_KEY:
+        raise fault("is the SHA-256 of nothing: the variable was empty", _HASH)
+    return value
+
+
+def names_once(values: list[str]) -> list[str]:
+    """No name comes twice in a list of NAME=..."""
+    names = [value.partition("=")[0] for value in values]
+    refuse([Fault((at,), f'"{name}" is named twice', "keep one") for at, name in _repeated(names)])
+    return values
+
+
+def keys_once(values: list[str]) -> list[str]:
+    """A name may come twice, so that a client can change its key; a key belongs to one name."""
+    digests = [value.rpartition("=")[2].lower() for value in values]
+    refuse([Fault((at,), "has a key that another has", "each caller has its own") for at, _ in _repeated(digests)])
+    return values
+
+
+def _repeated(values: list[str]) -> Iterator[tuple[int, str]]:
+    return ((at, value) for at, value in enumerate(values) if value in values[:at])
+
+
+def header_prefix(value: str) -> str:
+    """The beginning of a header name that nobody else uses."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*-", value):
+        raise fault("cannot begin a header name", "letters, digits and hyphens, with a hyphen at the end")
+    taken = next((name for name in _FIELDS_OF_OTHERS if name.startswith(value.lower())), "")
+    if taken:
+        raise fault(f"begins {taken} too, which would then be taken for ours", "add a word of your own: X-Own-")
+    return value
+
+
+def descriptor(value: str) -> str:
+    """The name of a descriptor, or nothing."""
+    wrong = descriptor_names.fault(value) if value else None
+    if wrong is not None:
+        raise fault(*wrong)
+    return value

@@ -1,0 +1,101 @@
+"""What the renderers of all dialects start from: the request, the answer it is to get, and numbers made from counters,
+so that the same traffic gets the same answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from breakloop.model.answer import Usage
+from breakloop.testing.answer import Answer, Failure, ToolUse
+from breakloop.testing.http import SeenRequest
+
+EVENTS: Final = "text/event-stream; charset=utf-8"
+_BYTES_A_TOKEN: Final = 4
+
+T = TypeVar("T")
+
+
+def dump(content: object) -> bytes:
+    """Return JSON as providers write it: compact, UTF-8."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def event(content: object, name: str = "") -> bytes:
+    """Return a server-sent event."""
+    lead = b"event: %b\n" % name.encode() if name else b""
+    return lead + b"data: " + dump(content) + b"\n\n"
+
+
+def tokens(size: int) -> int:
+    """Return how many tokens a text of that size is taken for."""
+    return -(-size // _BYTES_A_TOKEN)
+
+
+def broken_off(events: Iterable[T], failure: Failure | None, last: T) -> Iterator[T]:
+    """Return a stream, with `last` instead of whatever comes after the chunk where it fails."""
+    if failure is None or failure.at is None:
+        yield from events
+        return
+    for number, piece in enumerate(events):
+        if number == failure.at:
+            break
+        yield piece
+    yield last
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request and the answer it is to get."""
+
+    seen: SeenRequest
+    fields: Mapping[str, Any]  # the body's JSON object
+    answer: Answer
+    created: int
+
+    @property
+    def model(self) -> str:
+        """The model that was asked for."""
+        model = self.fields.get("model")
+        return model if isinstance(model, str) and model else "stand-in"
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the answer comes as a stream."""
+        return self.fields.get("stream") is True if self.answer.stream is None else self.answer.stream
+
+    @property
+    def usage(self) -> Usage:
+        """What was given, else the sizes of question and answer by the rule of thumb."""
+        if self.answer.usage is not None:
+            return self.answer.usage
+        said = len(self.answer.text) + sum(len(tool.name) + len(arguments(tool)) for tool in self.answer.tools)
+        return Usage(tokens(len(self.seen.body)), tokens(said))
+
+    def name(self, prefix: str, index: int | None = None) -> str:
+        """Return an id, from the number of the request."""
+        return f"{prefix}{self.seen.number:08d}" + ("" if index is None else f"_{index}")
+
+    def tool_id(self, index: int, prefix: str) -> str:
+        """Return the id of a tool call: its own, or one from the numbers of request and call."""
+        return self.answer.tools[index].id or self.name(prefix, index)
+
+    def finish(self, words: Mapping[str, str]) -> str:
+        """Return why the model stopped, in the dialect's word for "stop", "length", "filter" or "tools"."""
+        kind = self.answer.finish or ("tools" if self.answer.tools else "stop")
+        return words.get(kind, kind)
+
+
+def arguments(tool: ToolUse) -> str:
+    """Return a call's arguments as the JSON text that travels; what was given as text goes as it is, valid or not."""
+    if isinstance(tool.arguments, str):
+        return tool.arguments
+    return json.dumps(tool.arguments, separators=(",", ":"), ensure_ascii=False)
+
+
+def halves(text: str) -> list[str]:
+    """Return a text in two parts, as arguments are streamed."""
+    middle = len(text) // 2
+    return [part for part in (text[:middle], text[middle:]) if part]

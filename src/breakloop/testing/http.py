@@ -1,0 +1,219 @@
+"""Reading HTTP/1.1 requests, strictly and in the plainest way: what the gateway sends must satisfy a reader that shares
+no code with it. Sending is `steps`' and `player`'s work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any, Final
+
+from breakloop.wire.encoding import EncodingError, decoded
+
+HEAD_MAX_BYTES: Final = 256 * 1024
+_PLAIN_MAX_BYTES: Final = 256 * 1024 * 1024
+_TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_TARGET: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+")
+_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}")
+
+Pairs = list[tuple[bytes, bytes]]
+
+
+class MalformedError(Exception):
+    """What came is not HTTP as the RFCs have it."""
+
+
+class SeenRequest:
+    """A request as it came, and what became of its answer."""
+
+    def __init__(self, method: str, target: str, version: str, headers: Pairs) -> None:
+        self.method = method
+        self.target = target
+        self.version = version
+        self.headers = headers  # as sent, in order
+        self.trailers: Pairs = []
+        self.number = 0
+        self.connection = 0
+        self.received_at = 0.0  # when the head was complete
+        self.complete = False  # the body, too, has come
+        self.outcome = "waiting"  # "answering", then "sent", "cut" (by the script) or "aborted" (the client left)
+        self.chunks_sent = 0
+        self.bytes_sent = 0
+        self.is_housekeeping = False  # MCP: anything but a tool call
+        self._body = bytearray()
+
+    def __repr__(self) -> str:
+        return f"<request {self.number}: {self.method} {self.target}, {len(self._body)} bytes, {self.outcome}>"
+
+    @property
+    def body(self) -> bytes:
+        """What has come of the body."""
+        return bytes(self._body)
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        """The target's query."""
+        return self.target.partition("?")[2]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the body."""
+        return hashlib.sha256(self._body).hexdigest()
+
+    def header(self, name: str) -> str | None:
+        """Return a header field's first value."""
+        values = self.header_all(name)
+        return values[0] if values else None
+
+    def header_all(self, name: str) -> list[str]:
+        """Return all values of a header field."""
+        wanted = name.lower().encode("latin-1")
+        return [value.decode("latin-1") for key, value in self.headers if key.lower() == wanted]
+
+    def json(self) -> Any:
+        """Return the body as JSON, unpacked if it is compressed; ValueError when it is none."""
+        coding = self.header("content-encoding")
+        try:
+            plain = decoded(self.body, coding.encode(), _PLAIN_MAX_BYTES) if coding else self._body
+        except EncodingError as error:
+            raise ValueError(f"the body cannot be unpacked: {error}") from error
+        return json.loads(plain)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The body's JSON object, or nothing where it is none."""
+        try:
+            found = self.json()
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def take(self, data: bytes | bytearray) -> None:
+        """Take a part of the body in."""
+        self._body += data
+
+
+class Reader:
+    """Reads one connection's requests: `head()` until it returns one, then `body()` until it returns True."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._left = 0  # of the body, or of the chunk
+        self._chunked = False
+        self._in_chunk = False
+        self._in_trailers = False
+
+    def feed(self, data: bytes) -> None:
+        """Take in what the client sent."""
+        self._buffer += data
+
+    def head(self) -> SeenRequest | None:
+        """Return the next request when its head is complete."""
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._buffer) > HEAD_MAX_BYTES:
+                raise MalformedError("a head without an end")
+            return None
+        first, *lines = bytes(self._buffer[:end]).split(b"\r\n")
+        del self._buffer[: end + 4]
+        seen = _request_line(first)
+        seen.headers = _header_lines(lines)
+        self._frame(seen)
+        return seen
+
+    def _frame(self, seen: SeenRequest) -> None:
+        lengths, codings = seen.header_all("content-length"), seen.header_all("transfer-encoding")
+        if len(seen.header_all("host")) != 1 and seen.version == "1.1":
+            raise MalformedError("not exactly one Host")
+        if lengths and codings:
+            raise MalformedError("Content-Length beside Transfer-Encoding")
+        if codings and (codings != ["chunked"] or seen.version == "1.0"):
+            raise MalformedError(f"Transfer-Encoding {codings} in HTTP/{seen.version}")
+        if lengths and (len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit())):
+            raise MalformedError(f"Content-Length {lengths}")
+        self._chunked = bool(codings)
+        self._in_chunk = self._in_trailers = False
+        self._left = int(lengths[0]) if lengths else 0
+
+    def body(self, seen: SeenRequest) -> bool:
+        """Move what has come of the body into the request; True when that is all of it."""
+        if not self._chunked:
+            self._move(seen)
+            seen.complete = not self._left
+        else:
+            while not seen.complete and self._chunk(seen):
+                pass
+        return seen.complete
+
+    def _move(self, seen: SeenRequest) -> None:
+        if self._left and self._buffer:
+            part = self._buffer[: self._left]
+            del self._buffer[: self._left]
+            self._left -= len(part)
+            seen.take(part)
+
+    def _chunk(self, seen: SeenRequest) -> bool:
+        """Go one step through a chunked body; False when more bytes are needed."""
+        if self._left:
+            self._move(seen)
+            return not self._left
+        line = self._line()
+        if line is None:
+            return False
+        if self._in_trailers:
+            if line:
+                seen.trailers += _header_lines([line])
+            else:
+                seen.complete = True
+        elif self._in_chunk:  # the line end behind the chunk's data
+            if line:
+                raise MalformedError("a chunk longer than it says")
+            self._in_chunk = False
+        else:
+            self._begin_chunk(line)
+        return True
+
+    def _begin_chunk(self, line: bytes) -> None:
+        size = line.partition(b";")[0]
+        if not _SIZE.fullmatch(size):
+            raise MalformedError(f"chunk size {size[:20]!r}")
+        self._left = int(size, 16)
+        self._in_chunk = bool(self._left)
+        self._in_trailers = not self._left
+
+    def _line(self) -> bytes | None:
+        end = self._buffer.find(b"\r\n")
+        if end < 0:
+            if len(self._buffer) > HEAD_MAX_BYTES:
+                raise MalformedError("a line without an end")
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 2]
+        return line
+
+
+def _request_line(line: bytes) -> SeenRequest:
+    parts = line.split(b" ")
+    if len(parts) != 3 or parts[2] not in {b"HTTP/1.1", b"HTTP/1.0"}:
+        raise MalformedError(f"request line {line[:80]!r}")
+    method, target, version = parts
+    if not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target):
+        raise MalformedError(f"request line {line[:80]!r}")
+    return SeenRequest(method.decode("ascii"), target.decode("latin-1"), version[5:].decode("ascii"), [])
+
+
+def _header_lines(lines: list[bytes]) -> Pairs:
+    pairs: Pairs = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        value = value.strip(b" \t")
+        if not colon or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise MalformedError(f"header line {line[:80]!r}")
+        pairs.append((name, value))
+    return pairs

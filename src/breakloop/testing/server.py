@@ -1,0 +1,165 @@
+"""Listening, and everything a test may want to know about what clients did: requests, connections, who left early.
+
+What is answered is `llm`'s work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Self
+
+from breakloop.clock import Clock, SystemClock
+from breakloop.testing.connection import Connection
+from breakloop.testing.gate import News
+from breakloop.testing.http import SeenRequest
+from breakloop.testing.steps import Step
+
+REMEMBERED: Final = 10_000
+_BACKLOG: Final = 4096
+_STOP_S: Final = 5.0
+
+
+class StandInServer:
+    """A server on a loopback port. `async with` starts and stops it."""
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None, clock: Clock | None = None, port: int = 0) -> None:
+        self.host = "127.0.0.1"
+        self.port = port  # 0 until it listens, if none was asked for
+        self.opened = 0  # connections so far
+        self.closed = 0  # of them, those that are gone
+        self.request_count = 0
+        self.malformed: list[str] = []  # what came that is no HTTP
+        self._tls = tls
+        self._clock: Clock = clock or SystemClock()
+        self._requests: deque[SeenRequest] = deque(maxlen=REMEMBERED)
+        self._live: dict[int, Connection] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener: asyncio.Server | None = None
+        self._news = News()
+
+    # -- starting and stopping
+
+    async def start(self) -> Self:
+        """Listen."""
+        self._loop = asyncio.get_running_loop()
+        self._listener = await self._loop.create_server(
+            lambda: Connection(self), self.host, self.port, ssl=self._tls, backlog=_BACKLOG
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def stop(self) -> None:
+        """Drop every connection and listen no more."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        for connection in tuple(self._live.values()):
+            connection.abort()
+        await self._news.until(lambda: not self._live, _STOP_S)
+        await self._listener.wait_closed()
+        self._listener = None
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it runs in."""
+        if self._loop is None:
+            raise RuntimeError("the stand-in is not started")
+        return self._loop
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a slash at the end."""
+        return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}"
+
+    # -- what was seen
+
+    @property
+    def requests(self) -> list[SeenRequest]:
+        """The requests so far, in the order their heads came (the last 10,000)."""
+        return list(self._requests)
+
+    @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return self.opened - self.closed
+
+    @property
+    def aborted(self) -> list[SeenRequest]:
+        """Requests whose client left before the answer was through."""
+        return [seen for seen in self._requests if seen.outcome == "aborted"]
+
+    def is_connected(self, seen: SeenRequest) -> bool:
+        """Tell whether the connection that a request came on is still open."""
+        return seen.connection in self._live
+
+    async def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 5.0) -> None:
+        """Wait for a condition on what is seen here; TimeoutError when it does not come true in time."""
+        await self._news.until(condition, timeout_s)
+
+    async def wait_for_requests(self, count: int = 1, *, timeout_s: float = 5.0) -> SeenRequest:
+        """Wait until so many requests have come whole; returns the newest."""
+        done = lambda: sum(seen.complete for seen in self._requests) >= count  # noqa: E731 - short, and used once
+        await self._news.until(done, timeout_s)
+        return [seen for seen in self._requests if seen.complete][-1]
+
+    async def wait_for_disconnect(self, seen: SeenRequest | None = None, *, timeout_s: float = 5.0) -> SeenRequest:
+        """Wait until the connection of a request (the newest) is gone; returns the request, with its outcome."""
+        found = self._requests[-1] if seen is None else seen
+        await self._news.until(lambda: not self.is_connected(found), timeout_s)
+        return found
+
+    async def wait_until_idle(self, *, timeout_s: float = 5.0) -> None:
+        """Wait until no connection is open."""
+        await self._news.until(lambda: not self._live, timeout_s)
+
+    # -- what connections tell (see `connection.Host`)
+
+    def connected(self, connection: Connection) -> int:
+        """Take note of a new connection."""
+        self.opened += 1
+        self._live[self.opened] = connection
+        self._news.tell()
+        return self.opened
+
+    def disconnected(self, connection: Connection) -> None:
+        """Take note that a connection is gone."""
+        self.closed += 1
+        del self._live[connection.number]
+        self._news.tell()
+
+    def complain(self, connection: Connection, problem: str) -> None:
+        """Take note of what is no HTTP."""
+        self.malformed.append(f"connection {connection.number}: {problem}")
+        self._news.tell()
+
+    def changed(self) -> None:
+        """Take note that a request has come whole, or an answer is through."""
+        self._news.tell()
+
+    def heard_head(self, seen: SeenRequest, connection: Connection) -> Iterator[Step] | None:  # noqa: ARG002
+        """Take note of a request."""
+        self.request_count += 1
+        seen.number = self.request_count
+        seen.received_at = self._clock.now()
+        self._requests.append(seen)
+        self._news.tell()
+        return None
+
+    def heard(self, seen: SeenRequest) -> Iterator[Step]:
+        """Return the steps of the answer."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Let every stalled answer go on."""
+        for connection in tuple(self._live.values()):
+            if connection.player is not None and connection.player.held:
+                connection.player.resume()

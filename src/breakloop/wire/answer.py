@@ -1,0 +1,164 @@
+"""Reads an answer while it passes: `reader` picks the dialect and the framing, `feed` takes what passes, `answer` says
+what it was. Nothing here delays or changes a byte, and nothing that comes can make it fail.
+
+Taking off HTTP's framing and compression is the caller's business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from breakloop.model.answer import Answer
+from breakloop.wire import (
+    anthropic_messages,
+    gemini,
+    mcp,
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+    openai_responses,
+)
+from breakloop.wire.anthropic_answer import AnthropicAnswer
+from breakloop.wire.gathered import Gathered
+from breakloop.wire.gemini_answer import GeminiAnswer
+from breakloop.wire.mcp_answer import McpAnswer
+from breakloop.wire.openai_chat_answer import ChatAnswer
+from breakloop.wire.openai_completions_answer import CompletionsAnswer, EmbeddingsAnswer
+from breakloop.wire.openai_responses_answer import ResponsesAnswer
+from breakloop.wire.sse import EVENT_MAX_BYTES, Events
+
+BODY_MAX_BYTES: Final = 10 * 1024 * 1024
+_TAIL_BYTES: Final = 4096  # of a body that is too large: counts stand near its end
+_EVENTS: Final = b"text/event-stream"
+_JSON: Final = frozenset((b"application/json", b"text/json"))
+_BAD: Final = (ValueError, RecursionError)  # broken JSON, a type that is not expected, nesting without end
+
+_DIALECTS: Final[dict[str, Callable[[], Gathered]]] = {
+    openai_chat.DIALECT: ChatAnswer,
+    openai_responses.DIALECT: ResponsesAnswer,
+    openai_completions.DIALECT: CompletionsAnswer,
+    openai_embeddings.DIALECT: EmbeddingsAnswer,
+    anthropic_messages.DIALECT: AnthropicAnswer,
+    gemini.DIALECT: GeminiAnswer,
+    mcp.DIALECT: McpAnswer,
+}
+
+
+class AnswerReader(Protocol):
+    """Reads one answer."""
+
+    @property
+    def gave_up(self) -> int:
+        """How much of it could not be read: events, or the body."""
+        ...
+
+    def feed(self, content: bytes) -> None:
+        """Take the next bytes, without HTTP's framing and unpacked."""
+        ...
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        """Return what was read; `complete` is whether HTTP says that all has come."""
+        ...
+
+
+def reader(
+    dialect: str, content_type: bytes, *, streamed: bool = False, max_bytes: int = BODY_MAX_BYTES
+) -> AnswerReader | None:
+    """Return a reader; None where there is nothing to read. `streamed` (as asked) counts where no type is given."""
+    make = _DIALECTS.get(dialect)
+    if make is None:
+        return None
+    kind = content_type.partition(b";")[0].strip().lower()
+    if kind == _EVENTS or (not kind and streamed):
+        return StreamReader(make(), min(max_bytes, EVENT_MAX_BYTES))
+    if kind in _JSON or kind.endswith(b"+json") or not kind:
+        return BodyReader(make(), max_bytes)
+    return None
+
+
+class StreamReader:
+    """Reads events as they come."""
+
+    __slots__ = ("_events", "_gathered", "_read", "_split")
+
+    def __init__(self, gathered: Gathered, max_bytes: int = EVENT_MAX_BYTES) -> None:
+        self._gathered = gathered
+        self._events = Events(max_bytes)
+        self._split = self._events.feed
+        self._read = gathered.event
+
+    @property
+    def gave_up(self) -> int:
+        """Events that could not be read, because they were too long or no JSON."""
+        return self._gathered.gave_up + self._events.skipped
+
+    def feed(self, content: bytes) -> None:
+        """Read the events that these bytes complete."""
+        self._take(self._split(content))
+
+    def _take(self, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            try:
+                self._read(payload)
+            except _BAD:
+                self._gathered.gave_up += 1
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        """Return what the events said. An end mark of the dialect counts more than how the connection ended."""
+        gathered = self._gathered
+        before = gathered.gave_up
+        self._take(self._events.finish())
+        if not complete:
+            gathered.gave_up = before  # half an event is no surprise
+        return gathered.answer(status, complete=gathered.is_complete(closed=complete))
+
+
+class BodyReader:
+    """Collects a body and reads it at its end. Of one that is too large, the count of tokens may still be found."""
+
+    __slots__ = ("_gathered", "_max_bytes", "_pieces", "_size", "_tail", "gave_up")
+
+    def __init__(self, gathered: Gathered, max_bytes: int = BODY_MAX_BYTES) -> None:
+        self._gathered = gathered
+        self._max_bytes = max_bytes
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._tail = b""
+        self.gave_up = 0
+
+    def feed(self, content: bytes) -> None:
+        """Keep these bytes, or the last of them."""
+        self._size += len(content)
+        self._pieces.append(content)
+        if self._size > self._max_bytes:
+            self._tail = b"".join([self._tail, *self._pieces])[-_TAIL_BYTES:]
+            self._pieces.clear()
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        """Return what the body said. It is whole when HTTP says so and it can be decoded, or was not tried."""
+        gathered = self._gathered
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        if body.startswith((b"data:", b"event:")):  # whatever its type says
+            events = StreamReader(gathered, self._max_bytes)
+            events.feed(body)
+            return events.answer(status, complete=complete)
+        try:
+            if self._size > self._max_bytes:
+                self.gave_up = 1
+                self._count_from_tail()
+            elif body and not gathered.body(body):
+                self.gave_up, complete = 1, False
+        except _BAD:
+            self.gave_up = 1
+        failed = bool(gathered.error) and gathered.FAILS and status < 400
+        return gathered.answer(status, complete=complete and not failed)
+
+    def _count_from_tail(self) -> None:
+        # Inside a text the quotes would be escaped, so this is a field.
+        _, found, after = self._tail.rpartition(b'"%s":' % self._gathered.USAGE.encode())
+        if found:
+            fields, _ = json.JSONDecoder().raw_decode(after.decode("utf-8", "replace").lstrip())
+            self._gathered.usage = fields if isinstance(fields, dict) else None

@@ -1,0 +1,190 @@
+"""Finds the ids by which clients already name a conversation inside a request body (SPEC C-7), and nothing else of it.
+
+Names of users (`user`, `safety_identifier`, a plain `metadata.user_id`) are never one. Header fields, and which id wins
+over which, are `policy.identity`'s and `policy.descriptors`' business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import astuple
+
+from breakloop.wire import mcp
+from breakloop.wire.content import as_list, clean, decode, load
+from breakloop.wire.conversation import NULL
+
+Raw = msgspec.Raw
+
+
+class Ids(NamedTuple):
+    """What a body says about its conversation; "" is: nothing."""
+
+    session: str = ""  # names the conversation or session outright
+    previous: str = ""  # the response that this request continues (`previous_response_id`)
+    cache_key: str = ""  # a `prompt_cache_key` that is as good as an id
+    trace: str = ""  # a trace: may cover one request or many
+
+
+NONE: Final = Ids()
+
+# Beside the messages and inside `metadata`; the one that names a single conversation before the wider one.
+_SESSIONS: Final = (
+    "conversation_id",  # LangSmith, and many a chat front end
+    "thread_id",  # LangSmith, LangGraph
+    "litellm_session_id",  # LiteLLM, Cline
+    "session_id",  # OpenRouter, LiteLLM, OpenHands
+    "sessionId",  # Qwen Code
+    "langfuse_session_id",  # Langfuse
+)
+# In an MCP request's `_meta`: Goose's, then ChatGPT's.
+_MCP_SESSIONS: Final = ("agent-session-id", "openai/session")
+_TRACES: Final = ("litellm_trace_id", "trace_id")
+_CLAUDE_CODE: Final = "_session_"
+# A cache key may as well name a prompt, or all that a user does: only a UUID is taken for a conversation's id.
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
+_NOT_IDS: Final = frozenset(("null", "undefined", "none"))  # what a program writes when it has no id
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").match
+_VALUE_MAX_BYTES: Final = 64 * 1024  # no id is looked for in anything larger
+
+
+class _Body(msgspec.Struct, gc=False):
+    """The fields that may hold an id, undecoded: a wrong type in one hides none of the others."""
+
+    conversation: Raw = NULL
+    conversation_id: Raw = NULL
+    thread_id: Raw = NULL
+    litellm_session_id: Raw = NULL
+    session_id: Raw = NULL
+    sessionId: Raw = NULL  # noqa: N815 - as it is sent
+    langfuse_session_id: Raw = NULL
+    litellm_trace_id: Raw = NULL
+    litellm_metadata: Raw = NULL
+    metadata: Raw = NULL
+    previous_response_id: Raw = NULL
+    prompt_cache_key: Raw = NULL
+    user: Raw = NULL
+    safety_identifier: Raw = NULL
+
+
+class _McpParams(msgspec.Struct, gc=False):
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class _McpRequest(msgspec.Struct, gc=False):
+    params: _McpParams | None = None
+
+
+Get = Callable[[str], Any]
+_FIELDS: Final = _Body.__struct_fields__
+
+_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_mcp = msgspec.json.Decoder(_McpRequest | list[_McpRequest]).decode
+
+
+def find(dialect: str, body: bytes) -> Ids:
+    """Return the ids in a body that was read as `dialect`; never raises."""
+    try:
+        if dialect == mcp.DIALECT:
+            return _in_meta(_mcp_meta(body))
+        fields = _fields(body)
+        return _in_fields(fields.get) if fields else NONE
+    except RecursionError:
+        return NONE
+
+
+def trace_of(traceparent: str) -> str:
+    """Return the trace id of a W3C `traceparent`, or ""."""
+    found = _TRACEPARENT(traceparent.strip())
+    return found[1] if found else ""
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        values = astuple(_decode_body(body))
+    except ValueError:  # BOM, lone surrogates, NaN; or no JSON at all
+        loaded = load(body)
+        return loaded if isinstance(loaded, dict) else {}
+    return {name: _value(raw) for name, raw in zip(_FIELDS, values, strict=True) if raw is not NULL}
+
+
+def _in_fields(get: Get) -> Ids:
+    metadata = get("metadata")
+    inner = metadata if isinstance(metadata, dict) else {}
+    litellm = get("litellm_metadata")
+    if isinstance(litellm, dict):
+        inner = {**inner, **litellm}
+    session = (
+        _conversation(get("conversation"))
+        or _first(get, _SESSIONS)
+        or _first(inner.get, _SESSIONS)
+        or _claude_code(inner.get("user_id"))
+    )
+    trace = _id(get(_TRACES[0])) or _first(inner.get, _TRACES)
+    return Ids(session, _id(get("previous_response_id")), _cache_key(get), trace)
+
+
+def _conversation(value: object) -> str:
+    """OpenAI's Responses take the id of a conversation, or an object that holds it."""
+    return _id(value.get("id") if isinstance(value, dict) else value)
+
+
+def _claude_code(value: object) -> str:
+    """Return the session in Claude Code's `user_id`: first it ended in `_session_<id>`, now it is JSON in a string."""
+    if isinstance(value, str):
+        if value.startswith("user_"):
+            return _id(value.rpartition(_CLAUDE_CODE)[2]) if _CLAUDE_CODE in value else ""
+        if not value.startswith("{"):
+            return ""
+        value = load(value.encode("utf-8", "replace"))
+    return _id(value.get("session_id")) if isinstance(value, dict) else ""
+
+
+def _cache_key(get: Get) -> str:
+    key = _id(get("prompt_cache_key"))
+    return key if _UUID(key) and key not in (_id(get("user")), _id(get("safety_identifier"))) else ""
+
+
+def _mcp_meta(body: bytes) -> dict[str, Any]:
+    """Return the `_meta` of the first request that has one; of a batch, all belong to one client."""
+    try:
+        found = _decode_mcp(body)
+    except ValueError:
+        asked = [item.get("params") for item in as_list(load(body)) if isinstance(item, dict)]
+        metas = [params.get("_meta") for params in asked if isinstance(params, dict)]
+        return next((meta for meta in metas if isinstance(meta, dict)), {})
+    requests = found if isinstance(found, list) else [found]
+    return next((one.params.meta for one in requests if one.params is not None and one.params.meta), {})
+
+
+def _in_meta(meta: dict[str, Any]) -> Ids:
+    sent = meta.get("traceparent")
+    return Ids(_first(meta.get, _MCP_SESSIONS), trace=trace_of(sent) if isinstance(sent, str) else "")
+
+
+def _first(get: Get, names: tuple[str, ...]) -> str:
+    for name in names:
+        value = get(name)
+        found = "" if value is None else _id(value)
+        if found:
+            return found
+    return ""
+
+
+def _id(value: object) -> str:
+    if isinstance(value, str):
+        value = clean(value.strip())
+        return "" if value.lower() in _NOT_IDS else value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+
+
+def _value(raw: Raw) -> Any:
+    if memoryview(raw).nbytes > _VALUE_MAX_BYTES:
+        return None
+    try:
+        return decode(raw)
+    except ValueError:
+        return None

@@ -1,0 +1,17 @@
+"""A finding is a value."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+
+from breakloop.cli.doctor_findings import Finding
+
+
+def test_a_finding() -> None:
+    """T-1: `doctor --json` prints its three parts by these names."""
+    finding = Finding("warning", "host", "is unsafe")
+    assert asdict(finding) == {"level": "warning", "about": "host", "message": "is unsafe"}
+    with pytest.raises(FrozenInstanceError):
+        finding.level = "note"  # type: ignore[misc]

@@ -1,0 +1,38 @@
+"""Which bodies have to be seen whole (SPEC D-1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from breakloop.policy.body_needs import needs_body
+from tests.builders import Json, bucket, bundle, exact, policy, tail, world
+
+GUARD: Json = {"defaults": {}}
+SWITCH = {"scope_value": "x", "reason": "r"}
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "needed"),
+    [
+        (bundle(), b"application/json", False),
+        (bundle(**GUARD), b"application/json; charset=utf-8", True),
+        (bundle(**GUARD), b"", True),
+        (bundle(**GUARD), b"multipart/form-data", False),
+        (bundle(policy("p", bucket(keys=["header:x"])), **GUARD), b"audio/wav", False),
+        (bundle(policy("p", bucket(keys=["llm:model"]))), b"audio/wav", True),
+        (bundle(policy("p", bucket(match={"tool:name": "x"}))), b"audio/wav", True),
+        (bundle(policy("p", loop=exact())), b"audio/wav", True),
+        (bundle(policy("p", loop=tail(), prefix="/other/")), b"audio/wav", False),
+        (bundle(policy("p", loop=exact(enabled=False)), **GUARD), b"application/json", False),
+        (bundle(policy("p", loop=exact(enabled=False), mode="shadow"), **GUARD), b"application/json", True),
+        (bundle(kill_switches=[{**SWITCH, "scope_key": "llm:model"}]), b"audio/wav", True),
+        (bundle(kill_switches=[{**SWITCH, "scope_key": "header:x"}]), b"audio/wav", False),
+    ],
+)
+def test_who_looks_into_a_body(data: Json, kind: bytes, needed: bool) -> None:
+    compiled = world(data).engine.bundle
+    assert compiled is not None
+    wanted: Any = needs_body(compiled, "h", "POST", "/v1/files", kind)
+    assert wanted is needed

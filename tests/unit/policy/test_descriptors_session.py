@@ -1,0 +1,212 @@
+"""Which id is the session, when clients send several, one, or none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from breakloop.clock import FakeClock
+from breakloop.model.answer import Answer
+from breakloop.model.call import Call
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+
+UUID = "0199ae1c-5f0e-7c32-9d0b-7e8a4c1f2b3d"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01".encode()
+
+
+def make() -> Descriptors:
+    return Descriptors(ContextSettings(secret=b"k"), FakeClock())
+
+
+def chat(key: bytes = b"sk-1", headers: dict[str, bytes] | None = None, **fields: Any) -> Call:
+    body = {"model": "gpt", "messages": [{"role": "user", "content": "go"}], **fields}
+    return Call(
+        "POST", "/v1/chat/completions", headers={"x-api-key": key, **(headers or {})}, body=json.dumps(body).encode()
+    )
+
+
+def response(key: bytes = b"sk-1", headers: dict[str, bytes] | None = None, **fields: Any) -> Call:
+    body = {"model": "gpt", "input": "go", **fields}
+    return Call("POST", "/v1/responses", headers={"x-api-key": key, **(headers or {})}, body=json.dumps(body).encode())
+
+
+def mcp(headers: dict[str, bytes] | None = None, **meta: Any) -> Call:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "_meta": meta}}
+    return Call("POST", "/mcp", headers=headers or {}, body=json.dumps(body).encode(), peer="203.0.113.9")
+
+
+def settle(context: Descriptors, call: Call, response_id: str) -> str:
+    session = context.session(call)
+    context.answered(call, Answer(200, response_id=response_id, complete=True))
+    return session
+
+
+def test_the_order_of_ids() -> None:
+    """C-7: X-Agent-Session, the client's conversation, the body's, a wider session, the chain, the cache key; the first
+    that is there wins, and taking one away shows the next.
+    """
+    headers = {"x-agent-session": b"ours", "thread-id": b"thread", "helicone-session-id": b"wide"}
+    fields: dict[str, Any] = {
+        "metadata": {"session_id": "body"},
+        "previous_response_id": "resp_1",
+        "prompt_cache_key": UUID,
+    }
+    found = []
+    for gone in ("x-agent-session", "thread-id", "metadata", "helicone-session-id", "previous_response_id", ""):
+        found.append(make().session(response(headers=headers, **fields)))
+        headers.pop(gone, None)
+        fields.pop(gone, None)
+    assert found == ["ours", "thread", "body", "wide", "resp_1", UUID]
+
+
+def test_real_clients() -> None:
+    """C-7: one request each, as the client sends it."""
+    claude_code = json.dumps({"device_id": "d", "account_uuid": "a", "session_id": "cc"})
+    sent = {
+        "Claude Code": Call(
+            "POST",
+            "/v1/messages",
+            headers={"x-claude-code-session-id": b"cc"},
+            body=json.dumps({"model": "c", "messages": [], "metadata": {"user_id": claude_code}}).encode(),
+        ),
+        "Claude Code 2.1.78": Call(
+            "POST",
+            "/v1/messages",
+            body=json.dumps({"model": "c", "messages": [], "metadata": {"user_id": claude_code}}).encode(),
+        ),
+        "Codex": response(
+            headers={"session-id": b"root", "thread-id": b"thread"}, prompt_cache_key="root", store=False
+        ),
+        "OpenCode": chat(headers={"x-session-affinity": b"ses_1", "x-session-id": b"ses_1"}),
+        "LiteLLM": chat(litellm_session_id="ll"),
+        "OpenHands": chat(metadata={"session_id": "oh", "trace_user_id": "u", "tags": ["app:openhands"]}),
+        "Goose": mcp(headers={"mcp-session-id": b"connection"}, **{"agent-session-id": "20260809_29"}),
+        "an MCP client": mcp(headers={"mcp-session-id": b"connection"}),
+    }
+    context = make()
+    assert {name: context.session(call) for name, call in sent.items()} == {
+        "Claude Code": "cc",
+        "Claude Code 2.1.78": "cc",
+        "Codex": "thread",
+        "OpenCode": "ses_1",
+        "LiteLLM": "ll",
+        "OpenHands": "oh",
+        "Goose": "20260809_29",
+        "an MCP client": "connection",
+    }
+
+
+def test_users_are_no_sessions() -> None:
+    """C-7: with nothing but the name of a user, the session is derived."""
+    context = make()
+    assert context.session(chat(user="u", safety_identifier="u")) == context.session(chat())
+    assert context.session(chat()).startswith("derived:")
+
+
+def test_a_chain_has_the_session_of_its_first_request() -> None:
+    """C-7: `previous_response_id` is resolved to the root of its chain."""
+    context = make()
+    first = settle(context, response(), "resp_1")
+    assert first.startswith("derived:")
+    second = settle(context, response(input="more", previous_response_id="resp_1"), "resp_2")
+    third = settle(context, response(input="and more", previous_response_id="resp_2"), "resp_3")
+    branch = context.session(response(input="else", previous_response_id="resp_1"))
+    assert {first, second, third, branch} == {first}
+    assert context.session(response(input="more")) != first
+
+
+def test_a_chain_that_began_elsewhere() -> None:
+    """C-7: on another instance the first id that is seen names it, and it holds from there on."""
+    context = make()
+    assert settle(context, response(previous_response_id="resp_7"), "resp_8") == "resp_7"
+    assert settle(context, response(previous_response_id="resp_8"), "resp_9") == "resp_7"
+    assert make().session(response(previous_response_id="resp_7")) == "resp_7"
+
+
+def test_chains_are_the_callers_own() -> None:
+    """C-7: somebody else's answer leads nowhere."""
+    context = make()
+    first = settle(context, response(b"sk-1"), "resp_1")
+    assert context.session(response(b"sk-2", previous_response_id="resp_1")) == "resp_1" != first
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (response(), Answer(500)),
+        (chat(), Answer(200, response_id="chatcmpl_1")),
+        (Call("GET", "/v1/responses"), Answer(200, response_id="resp_1")),
+    ],
+)
+def test_answers_that_continue_nothing(call: Call, answer: Answer) -> None:
+    """C-7: only the Responses API has chains; anything else costs nothing."""
+    context = make()
+    context.session(call)
+    context.answered(call, answer)
+    assert len(context.chains) == 0
+
+
+def test_nothing_is_remembered_where_nobody_goes_by_sessions() -> None:
+    """Q-1: an answer to a call whose session nobody asked for is let pass."""
+    context, call = make(), response()
+    context.chat(call)
+    context.answered(call, Answer(200, response_id="resp_1"))
+    assert len(context.chains) == 0
+
+
+def test_a_trace_is_a_session_once_it_has_recurred() -> None:
+    """C-7: a trace made anew for each request is none; neither is that of somebody else."""
+    context = make()
+    headers = {"traceparent": TRACEPARENT}
+    first = chat(headers=headers)
+    assert context.session(first).startswith("derived:")
+    assert context.session(first).startswith("derived:")  # asked again about the same request
+    later = {"traceparent": f"00-{TRACE}-ffffffffffffffff-01".encode()}
+    assert context.session(chat(headers=later)) == f"trace:{TRACE}"
+    assert context.session(first).startswith("derived:")
+    assert context.session(chat(b"sk-2", headers=headers)).startswith("derived:")
+    assert context.session(chat(headers={**headers, "thread-id": b"t"})) == "t"
+
+
+def test_plain_requests_may_be_part_of_a_trace() -> None:
+    """C-7: a tool that the agent calls over HTTP shares the trace, and has no session otherwise."""
+    context = make()
+    calls = [Call("GET", "/x", headers={"traceparent": TRACEPARENT}, peer="203.0.113.9") for _ in range(2)]
+    assert [context.session(call) for call in calls] == ["", f"trace:{TRACE}"]
+    tool = [mcp(traceparent=TRACEPARENT.decode()) for _ in range(2)]
+    assert context.session(tool[0]) == context.session(tool[1]) == f"trace:{TRACE}"
+
+
+def test_long_ids_are_digested() -> None:
+    """C-7: whatever a client sends is short enough to be carried around."""
+    long = "x" * 60_000
+    context = make()
+    for call in (
+        chat(headers={"x-agent-session": long.encode()}),
+        chat(session_id=long),
+        chat(headers={"mcp-session-id": long.encode()}),
+        response(previous_response_id=long),
+        chat(litellm_trace_id=long),
+    ):
+        assert len(context.session(call)) < 64
+    assert len(context.session(chat(litellm_trace_id=long))) < 64
+    assert settle(context, response(), long) == context.session(response(previous_response_id=long))
+
+
+def test_a_session_is_worked_out_once() -> None:
+    """Q-1: kept on the call."""
+    context = make()
+    call = chat(session_id="s-1")
+    assert context.session(call) == "s-1"
+    call.body = b""
+    call.chat_cache = None
+    assert context.session(call) == "s-1"
+
+
+def test_a_compressed_body_is_not_searched() -> None:
+    """C-9: what cannot be read has no ids; header fields count all the same."""
+    call = chat(headers={"content-encoding": b"zstd", "helicone-session-id": b"h"}, session_id="s")
+    assert make().session(call) == "h"

@@ -1,0 +1,374 @@
+"""What becomes of a call after its verdict: in flight, answered, failed; and what that does to the next verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from breakloop.engine import Engine
+from breakloop.errors import StateError
+from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer, Usage
+from breakloop.model.call import Call
+from breakloop.model.events import LOOP_DETECTED, STORE_DEGRADED
+from breakloop.model.verdict import Verdict
+from breakloop.state.memory import MemoryStore
+from breakloop.state.ops import Settle
+from tests.builders import (
+    FailingStore,
+    Json,
+    World,
+    bucket,
+    bundle,
+    call,
+    chat,
+    exact,
+    fresh,
+    policy,
+    tail,
+    user,
+    world,
+)
+
+FINE = Answer(200, complete=True)
+BUSY = Answer(429)
+BLOCKS: dict[str, Json] = {
+    "tail": tail(),  # 5 pass
+    "exact": exact(6),
+    "exact, sliding": exact(6) | {"window": "sliding"},
+}
+
+
+class Agent:
+    """Sends one request again and again through a door that sees its answers."""
+
+    def __init__(self, here: World, asked: Call | None = None) -> None:
+        self.here = here
+        self.asked = asked or chat()
+
+    def start(self) -> tuple[Call, Verdict]:
+        call = fresh(self.asked)
+        call.tracked = True
+        return call, self.here.engine.decide(call)
+
+    def send(self, answer: Answer = FINE, seconds: float = 1.0) -> bool:
+        """Send it, let the answer come at once, and wait; tell whether it was allowed."""
+        call, verdict = self.start()
+        if verdict.allowed:
+            self.here.engine.settle(call, answer)
+        self.here.clock.advance(seconds)
+        return verdict.allowed
+
+
+@pytest.fixture(params=BLOCKS)
+def agent(request: pytest.FixtureRequest) -> Agent:
+    """An agent under each kind of counting; the 6th is blocked."""
+    return Agent(world(bundle(policy("p", loop=BLOCKS[request.param]))))
+
+
+# -- in flight ---------------------------------------------------------------------------------------------------------
+
+
+def test_sampling_counts_once_and_again(agent: Agent) -> None:
+    """LD-6: of 20 at once 16 join the first, the 18th counts, and 2 join that: three more before the 6th count."""
+    started = [agent.start() for _ in range(20)]
+    assert all(verdict.allowed for _, verdict in started)
+    assert agent.here.engine.tally.joined == 18
+    for running, _ in started:
+        agent.here.engine.settle(running, FINE)
+    agent.here.clock.advance(2)
+    assert [agent.send() for _ in range(4)] == [True, True, True, False]
+
+
+def test_the_timeline_of_the_docs(agent: Agent) -> None:
+    """LD-6: 20 at once are two, one 1.2 s later is the third though they still run, the sixth is blocked."""
+    running = [agent.start()[0] for _ in range(20)]
+    agent.here.clock.advance(1.2)
+    running.append(agent.start()[0])
+    agent.here.clock.advance(1.8)
+    for late in running:
+        agent.here.engine.settle(late, FINE)
+    agent.here.clock.advance(1)
+    assert [agent.send(), agent.send()] == [True, True]
+    loop = agent.start()[1].loop
+    assert loop is not None
+    assert loop.hit_count == 6
+
+
+def test_sampling_has_an_end(agent: Agent) -> None:
+    """LD-6: 5 times 17 pass at once, one more is a loop."""
+    verdicts = [agent.start()[1].allowed for _ in range(86)]
+    assert verdicts == [True] * 85 + [False]
+
+
+def test_untracked_calls_count_each(agent: Agent) -> None:
+    """LD-6, D-6: a door that does not see answers cannot know what runs; such calls have nothing to settle."""
+    calls = [fresh(agent.asked) for _ in range(6)]
+    assert [agent.here.engine.decide(call).allowed for call in calls] == [True] * 5 + [False]
+    assert {call.ticket for call in calls} == {None}
+
+
+def test_an_answer_ends_the_flight(agent: Agent) -> None:
+    """LD-6: the same request after the answer is a repeat, however soon it comes."""
+    assert [agent.send(seconds=0.0) for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_a_second_ends_the_flight(agent: Agent) -> None:
+    """LD-6: the answer may take minutes; who comes a second after the start is a repeat."""
+    for _ in range(5):
+        assert agent.start()[1].allowed
+        agent.here.clock.advance(0.999)
+        assert agent.start()[1].allowed
+        agent.here.clock.advance(0.001)
+    assert not agent.start()[1].allowed
+
+
+def test_others_do_not_join(agent: Agent) -> None:
+    """LD-6: another caller, agent or text is another request."""
+    here = agent.here
+    other = [chat(user("other")), chat(headers={"authorization": "Bearer sk-two"}), chat(path_agent="bot")]
+    assert agent.start()[1].allowed
+    for asked in other:
+        Agent(here, asked).start()
+    assert here.engine.tally.joined == 0
+
+
+@pytest.mark.parametrize("free", [0, 1, 3])
+def test_concurrent_free_is_settable(free: int) -> None:
+    """LD-6: 0 counts each."""
+    agent = Agent(world(bundle(policy("p", loop=tail(max_hits=1, concurrent_free=free)))))
+    assert [agent.start()[1].allowed for _ in range(free + 2)] == [True] * (free + 1) + [False]
+
+
+def test_what_is_denied_is_not_in_flight() -> None:
+    """LD-6, E-4: a request that its limit denies counts, has no ticket, and nobody joins it."""
+    agent = Agent(world(bundle(policy("p", bucket(rate=1, burst=1), loop=exact(4)))))
+    (first, allowed), (second, denied) = agent.start(), agent.start()
+    assert (allowed.allowed, denied.reason) == (True, "token_bucket_exceeded")
+    assert first.ticket is not None
+    assert second.ticket is None
+    agent.here.engine.settle(first, FINE)
+    assert [agent.start()[1].reason for _ in range(3)] == ["token_bucket_exceeded"] * 2 + ["loop_detected"]
+
+
+def test_shadow_counts_flights_of_its_own() -> None:
+    """E-1, LD-6: under its own names, with the same rules; the client notices nothing."""
+    here = world(bundle(policy("s", loop=exact(3), mode="shadow"), policy("p", loop=exact(100))))
+    agent = Agent(here)
+    started = [agent.start() for _ in range(17)]
+    assert not any(verdict.shadow for _, verdict in started)
+    call, verdict = agent.start()
+    assert (verdict.allowed, len(verdict.shadow)) == (True, 0)  # the second count
+    keys = sorted(op.key.partition("ld:")[0] for op in call.ticket)
+    assert keys == ["", "shadow:"]
+    for running, _ in [*started, (call, verdict)]:
+        here.engine.settle(running, BUSY)
+    assert here.engine.tally.forgiven == 4  # both counts of both
+    here.clock.advance(1)
+    assert [len(agent.start()[1].shadow) for _ in range(1)] == [0]
+
+
+def test_what_shadow_would_have_denied_is_not_taken_back() -> None:
+    """E-1, LD-6: it would have had no answer that could fail."""
+    agent = Agent(world(bundle(policy("s", loop=exact(3), mode="shadow"))))
+    assert [agent.send(answer) for answer in (FINE, FINE, BUSY, BUSY)] == [True] * 4
+    assert (agent.here.engine.tally.shadowed, agent.here.engine.tally.forgiven) == (2, 0)
+    assert len(agent.here.named(LOOP_DETECTED)) == 1
+
+
+# -- failed ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer", [BUSY, Answer(500), Answer(503), Answer(529), Answer(NO_ANSWER), Answer(200, error="overloaded_error")]
+)
+def test_ten_failures_then_five_pass_and_the_next_is_blocked(agent: Agent, answer: Answer) -> None:
+    """LD-6: 429, 5xx, no answer, a stream that broke: ten repeats a window are free, then they count again."""
+    assert all(agent.send(answer) for _ in range(10))
+    assert agent.here.engine.tally.forgiven == 10
+    assert [agent.send(answer) for _ in range(6)] == [True] * 5 + [False]
+    assert (agent.here.engine.tally.forgiven, agent.here.engine.tally.failed) == (10, 15)
+
+
+@pytest.mark.parametrize("answer", [FINE, Answer(400), Answer(404), Answer(CLIENT_LEFT)])
+def test_other_answers_are_no_excuse(agent: Agent, answer: Answer) -> None:
+    """LD-6: a request that is refused for what it says, or left by its client, is a repeat when it comes again."""
+    assert [agent.send(answer) for _ in range(6)] == [True] * 5 + [False]
+    assert agent.here.engine.tally.failed == 0
+
+
+def test_failures_are_forgiven_again_after_a_window(agent: Agent) -> None:
+    """LD-6: ten in any window: one every 6 s is free for ever, for the first has left when the eleventh comes."""
+    assert all(agent.send(BUSY, seconds=6.0) for _ in range(200))
+    assert agent.here.engine.tally.forgiven == 200
+
+
+def test_a_failure_among_answers(agent: Agent) -> None:
+    """LD-6: a try that failed does not count; those that were answered do."""
+    answers = [FINE, BUSY, FINE, BUSY, BUSY, FINE, FINE, FINE]
+    assert all(agent.send(answer) for answer in answers)
+    assert not agent.send()
+
+
+def test_a_cooldown_is_not_undone() -> None:
+    """LD-2, LD-6: failures that come to light after a detection change nothing."""
+    agent = Agent(world(bundle(policy("p", loop=tail()))))
+    running = []
+    for _ in range(5):
+        running.append(agent.start()[0])
+        agent.here.clock.advance(1)
+    assert agent.start()[1].retry_after_s == 30
+    for late in running:
+        agent.here.engine.settle(late, BUSY)
+    agent.here.clock.advance(29)
+    assert agent.start()[1].retry_after_s == 1
+    agent.here.clock.advance(1)
+    assert [agent.send() for _ in range(6)] == [True] * 5 + [False]
+    assert len(agent.here.named(LOOP_DETECTED)) == 2
+
+
+@pytest.mark.parametrize("free", [0, 2])
+def test_retry_free_is_settable(free: int) -> None:
+    """LD-6: 0 counts every failure."""
+    agent = Agent(world(bundle(policy("p", loop=exact(3, retry_free=free)))))
+    assert [agent.send(BUSY) for _ in range(free + 3)] == [True] * (free + 2) + [False]
+
+
+def test_a_failure_is_free_even_where_it_is_only_told_of() -> None:
+    """LD-6, D-6: a call that is not tracked does not fly, but what its door may be told of can be taken back."""
+    here = world(bundle(policy("p", loop=exact(3))))
+    told = [call(), call(), call()]
+    for asked in told[:2]:
+        asked.reported = True
+        assert here.engine.decide(asked).allowed
+        assert [op.flight for op in asked.ticket] == [0]
+    here.engine.settle(told[0], BUSY)
+    here.engine.settle(told[1], FINE)
+    assert here.engine.decide(told[2]).allowed
+    assert not here.engine.decide(call()).allowed
+
+
+def test_each_detector_takes_back_its_own() -> None:
+    """LD-6: one call, two blocks and the policy's own numbers."""
+    here = world(bundle(policy("p", loop=[exact(3, retry_free=1), tail(max_hits=2, retry_free=2)])))
+    agent = Agent(here)
+    assert [agent.send(BUSY) for _ in range(2)] == [True, True]
+    assert here.engine.tally.forgiven == 3
+    assert [agent.send() for _ in range(2)] == [True, False]  # by `exact`, whose second failure counted
+
+
+def test_the_built_in_block_forgives_too() -> None:
+    """B-6, LD-6: with no policy at all: sampling and retries of LLM calls are no loop."""
+    agent = Agent(world())
+    assert all(agent.start()[1].allowed for _ in range(17))
+    agent.here.clock.advance(60)
+    assert all(agent.send(BUSY) for _ in range(10))
+    assert [agent.send() for _ in range(6)] == [True] * 5 + [False]
+
+
+# -- settling ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_settled_once() -> None:
+    """D-6: whatever is told of it afterwards, with a ticket or without."""
+    here = world(bundle(policy("p", loop=exact(3))))
+    heard: list[tuple[Call, Answer]] = []
+    engine = Engine(here.store, here.clock, project=here.descriptors.project, answered=lambda *told: heard.append(told))
+    bundle_ = here.engine.bundle
+    assert bundle_ is not None
+    engine.use(bundle_)
+    counted, plain = call(), call("/plain")
+    counted.tracked = True
+    engine.decide(counted)
+    answer = Answer(503, usage=Usage(10, 2))
+    for _ in range(3):
+        engine.settle(counted, answer)
+        engine.settle(plain, FINE)
+    assert heard == [(counted, answer), (plain, FINE)]
+    tally = engine.tally
+    assert (tally.settled, tally.failed, tally.forgiven) == (2, 1, 1)
+    assert (tally.input_tokens, tally.output_tokens) == (10, 2)
+
+
+class Counting(MemoryStore):
+    """Counts how often it is told of ends; fails when it should."""
+
+    __slots__ = ("broken", "told")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[int, bool]] = []
+        self.broken = False
+
+    def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
+        self.told.append((len(ops), failed))
+        if self.broken:
+            raise StateError("the store is gone")
+        return super().settle(ops, now, failed=failed)
+
+
+def test_the_store_is_told_only_what_changes_something() -> None:
+    """Q-1: an answer that did not fail, to a call that leads nobody, is not its business."""
+    store = Counting()
+    here = world(bundle(policy("p", loop=[exact(9, concurrent_free=0), exact(9)])), store=store)
+    first, joined, untracked = call(), call(), call()
+    first.tracked = joined.tracked = untracked.reported = True
+    for asked in (first, joined, untracked):
+        here.engine.decide(asked)
+        here.engine.settle(asked, FINE)
+    assert store.told == [(1, False), (1, False)]
+    joined = call("/other")
+    joined.tracked = True
+    here.engine.decide(joined)
+    here.engine.settle(joined, BUSY)
+    assert store.told[2:] == [(2, True)]
+
+
+def test_a_store_that_fails_stops_nobody() -> None:
+    """LD-7: counted and told; the answer is taken note of all the same."""
+    store = Counting()
+    here = world(bundle(policy("p", loop=exact(3))), store=store)
+    asked = call(request_id="r-1")
+    asked.tracked = True
+    here.engine.decide(asked)
+    store.broken = True
+    here.engine.settle(asked, BUSY)
+    assert (here.engine.tally.store_errors, here.engine.tally.settled, here.engine.tally.forgiven) == (1, 1, 0)
+    (event,) = [event for event in here.events if event.name == STORE_DEGRADED]
+    assert (event.data, event.request_id) == ({"error": "the store is gone"}, "r-1")
+
+
+def test_no_ticket_where_there_is_nothing_to_settle() -> None:
+    """LD-7, Q-1: nothing was counted, or the store failed, or nothing of what was counted is ever free."""
+    strict = exact(9, concurrent_free=0, retry_free=0)
+    for here in (
+        world(bundle(policy("p", bucket()))),
+        world(bundle(policy("p", loop=strict))),
+        world(bundle(policy("p", loop=exact(9))), store=FailingStore()),
+        world(bundle()),
+    ):
+        asked = call()
+        asked.tracked = True
+        assert here.engine.decide(asked).allowed
+        assert asked.ticket is None
+        here.engine.settle(asked, FINE)
+        assert here.engine.tally.settled == 1
+
+
+def test_the_same_state_gives_the_same_verdict() -> None:
+    """E-7: the same starts and ends at the same times, and every verdict is the same."""
+
+    def run() -> list[tuple[bool, str, int]]:
+        agent = Agent(world(bundle(policy("p", bucket(rate=2, burst=6), loop=[tail(max_hits=2), exact(5)]))))
+        said, running = [], []
+        for number in range(60):
+            call, verdict = agent.start()
+            said.append((verdict.allowed, verdict.reason, verdict.retry_after_s or 0))
+            if verdict.allowed:
+                running.append(call)
+            if number % 3 == 2 and running:
+                agent.here.engine.settle(running.pop(0), BUSY if number % 2 else FINE)
+            agent.here.clock.advance(0.3 * (number % 5))
+        return said
+
+    assert run() == run()

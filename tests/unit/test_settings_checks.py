@@ -1,0 +1,75 @@
+"""What a setting may be: values that this version cannot serve are refused with what to do instead."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from pydantic import ValidationError
+
+from breakloop.settings_fields import Settings
+
+HASH = sha256(b"key").hexdigest()
+
+
+def refused(**values: object) -> str:
+    with pytest.raises(ValidationError) as raised:
+        Settings.model_validate(values)
+    (error,) = raised.value.errors()
+    return f"{error['msg']} | {error['ctx'].get('hint', '')}"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"workers": 2}, "2 processes cannot share the state of memory://"),
+        ({"state": "redis://x"}, "only memory:// is in this version"),
+        ({"policy": "https://x/bundle"}, "reading a bundle from a URL is not in this version"),
+        ({"trusted_proxies": ["x"]}, '"x" is neither an address nor a network'),
+        ({"upstream": ["openai"]}, "is not NAME=URL"),
+        ({"upstream": ["openai=ftp://x"]}, "the URL does not begin with http:// or https://"),
+        ({"upstream": ["v1=https://x"]}, '"v1" begins paths that mean something else'),
+        ({"upstream": ["a=https://x", "a=https://y"]}, '"a" is named twice'),
+        ({"upstream_keys": ["openai=sk-123"]}, "is not NAME=env:VARIABLE or NAME=file:/PATH"),
+        ({"upstream_keys": ["openai=env:"]}, "is not NAME=env:VARIABLE"),
+        ({"upstream_keys": ["openai=env:A B"]}, "is not NAME=env:VARIABLE"),
+        ({"upstream_keys": ["openai=file:secret"]}, "is not NAME=env:VARIABLE"),
+        ({"upstream_keys": ["openai=env:A", "openai=env:B"]}, '"openai" is named twice'),
+        ({"upstream_keys": ["mine=env:A"]}, "names no upstream | known are anthropic, gemini, openai"),
+        ({"callers": ["alice"]}, "is not NAME=SHA256"),
+        ({"callers": ["alice=my-key"]}, "is not NAME=SHA256"),
+        ({"callers": [f"={HASH}"]}, "is not NAME=SHA256"),
+        ({"callers": [f"alice={sha256(b'').hexdigest()}"]}, "is the SHA-256 of nothing"),
+        ({"callers": [f"alice={HASH}", f"bob={HASH.upper()}"]}, "has a key that another has"),
+        ({"header_prefix": "X Y-"}, "cannot begin a header name"),
+        ({"header_prefix": "X-Own"}, "cannot begin a header name"),
+        ({"header_prefix": "X-"}, "begins x-agent-id too, which would then be taken for ours"),
+        ({"header_prefix": "Content-"}, "begins content-type too"),
+        ({"project_descriptor": "colour:red"}, "colour"),
+    ],
+)
+def test_refused_with_a_way_out(values: dict[str, object], said: str) -> None:
+    """T-2, S-5, Y-6: a clear sentence and a hint, not a stack trace later; what may be a key is not repeated."""
+    text = refused(**values)
+    assert said in text
+    assert not text.endswith("| ")
+    assert "sk-123" not in text
+    assert "my-key" not in text
+
+
+def test_accepted() -> None:
+    """T-2: what is allowed."""
+    settings = Settings.model_validate(
+        {
+            "mode": "proxy",
+            "upstream": ["my-llm=https://llm.example/v1", "openai=http://[::1]:9000"],
+            "upstream_keys": ["my-llm=env:KEY", "openai=file:/run/secrets/a b", "gemini=env:_G1"],
+            "callers": [f"alice@example.com={HASH}", f"alice@example.com={sha256(b'new').hexdigest()}"],
+            "header_prefix": "X-Own-",
+            "project_descriptor": "header:x-project",
+            "trusted_proxies": ["unix", "10.1.2.3"],
+            "policy": "bundle.yaml",
+        }
+    )
+    assert settings.project_descriptor == "header:x-project"
+    assert settings.mode == "proxy"

@@ -1,0 +1,156 @@
+"""Which answers are read, how they are framed, and what is left of those that are too large or broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.model.answer import Answer, Usage
+from breakloop.wire.answer import BodyReader, StreamReader, reader
+from tests.unit.wire.recorded.everything import EVERYTHING
+from tests.unit.wire.recorded.openai import COUNT, TEXT, USAGE, WHOLE, chunk, delta
+from tests.unit.wire.recorded.reading import read, started
+from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
+
+DIALECTS = sorted({recorded.dialect for recorded in EVERYTHING.values()})
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+
+
+@EACH
+@pytest.mark.parametrize("kind", [SSE, b"text/event-stream", b"Text/Event-Stream;charset=UTF-8"])
+def test_events(dialect: str, kind: bytes) -> None:
+    """C-8: every dialect can be streamed."""
+    assert isinstance(reader(dialect, kind), StreamReader)
+
+
+@EACH
+@pytest.mark.parametrize("kind", [JSON, b"application/json; charset=utf-8", b"application/problem+json", b"TEXT/JSON"])
+def test_bodies(dialect: str, kind: bytes) -> None:
+    """C-8: every dialect can come whole, streamed though it was to be: errors do."""
+    assert isinstance(reader(dialect, kind, streamed=True), BodyReader)
+
+
+@pytest.mark.parametrize("kind", [b"text/html", b"audio/mpeg", b"application/octet-stream", b"\xff", b"json"])
+def test_nothing_to_read(kind: bytes) -> None:
+    """C-8: sounds, pages, and anything in no dialect at all."""
+    assert reader("openai_chat", kind) is None
+    assert reader("", JSON) is None
+    assert reader("http", SSE) is None
+
+
+def test_no_type() -> None:
+    """C-9: what was asked for decides then."""
+    assert isinstance(reader("openai_chat", b""), BodyReader)
+    assert isinstance(reader("openai_chat", b"", streamed=True), StreamReader)
+
+
+def test_events_of_another_type() -> None:
+    """C-9: a stream that says it is a body is read as a stream."""
+    for complete in (True, False):
+        expected = read(Recorded("openai_chat", SSE, TEXT, Answer(200)), complete=complete)
+        assert read(Recorded("openai_chat", JSON, TEXT, Answer(200)), complete=complete) == expected
+        assert expected.text == "Hello, wörld 🌍\n\ndata: x"
+
+
+@EACH
+def test_what_http_says_of_a_body(dialect: str) -> None:
+    """D-1: it is complete when HTTP says so, and it is JSON."""
+    for body, complete, expected in (
+        (b"{}", True, True),
+        (b"{}", False, False),
+        (b'{"a', True, False),
+        (b"", True, True),
+    ):
+        reading = started(dialect, JSON)
+        reading.feed(body)
+        answer = reading.answer(200, complete=complete)
+        assert answer == Answer(200, complete=expected)
+        assert reading.gave_up == (body == b'{"a')
+
+
+@EACH
+def test_what_is_seen_of_nothing(dialect: str) -> None:
+    """D-1: an answer without a single byte has a status."""
+    assert started(dialect, SSE).answer(502, complete=False) == Answer(502)
+    assert started(dialect, JSON).answer(204, complete=True) == Answer(204, complete=True)
+
+
+def test_large_bodies() -> None:
+    """Y-2: what is too large is not kept; the count of tokens near its end is read all the same."""
+    for pieces in (1, 2, 100):
+        found = reader("openai_chat", JSON, max_bytes=100_000)
+        assert isinstance(found, BodyReader)
+        said = {"choices": [{"message": {"content": 'say "usage": {} ' * 20_000}}], "usage": COUNT, "service_tier": "x"}
+        body = dump(said)
+        size = len(body) // pieces + 1
+        for start in range(0, len(body), size):
+            found.feed(body[start : start + size])
+            assert sum(map(len, found._pieces)) <= 100_000
+        assert found.answer(200, complete=True) == Answer(200, usage=USAGE, complete=True)
+        assert found.gave_up == 1
+
+
+@pytest.mark.parametrize(
+    "end", [b"", b'"usage":', b'"usage":{"prompt', b'"usage":[1]}', b'"usage":null}', b'\\"usage\\":{}']
+)
+def test_large_bodies_without_a_count(end: bytes) -> None:
+    """Y-2: broken ones too."""
+    found = reader("openai_chat", JSON, max_bytes=100)
+    assert found is not None
+    found.feed(b"x" * 200 + end)
+    assert found.answer(200, complete=True) == Answer(200, complete=True)
+
+
+def test_large_arrays_of_gemini() -> None:
+    """Y-2: the count has another name there."""
+    found = reader("gemini", JSON, max_bytes=100)
+    assert found is not None
+    found.feed(b'[{"text": "' + b"x" * 200 + b'"},{"usageMetadata": {"promptTokenCount": 3}, "modelVersion": "m"}]')
+    assert found.answer(200, complete=True).usage == Usage(3)
+
+
+def test_large_events() -> None:
+    """Y-2: passed over and counted, and the next are read."""
+    found = reader("openai_chat", SSE, max_bytes=1000)
+    assert found is not None
+    found.feed(events(chunk(delta(content="one")), chunk(delta(content="x" * 2000)), chunk(delta(content=" two"))))
+    assert (found.answer(200, complete=True).text, found.gave_up) == ("one two", 1)
+
+
+def test_broken_events_are_counted() -> None:
+    """C-9: but not half an event at the end of a stream that was cut short."""
+    for complete, expected in ((True, 2), (False, 1)):
+        found = started("openai_chat", SSE)
+        found.feed(b"data: {]\n\n" + events(chunk(delta(content="Hi"))) + b'data: {"id": "chat')
+        assert (found.answer(200, complete=complete).text, found.gave_up) == ("Hi", expected)
+
+
+@pytest.mark.parametrize("kind", [SSE, JSON])
+@EACH
+def test_nesting_without_end(dialect: str, kind: bytes) -> None:
+    """C-9: is passed over, and what comes after it is read."""
+    reading = started(dialect, kind)
+    for deep in (b'{"a":' * 100_000, b"[" * 100_000, b'{"type":"error","error":' * 2000 + b"1" + b"}" * 2000):
+        reading.feed(b"data: " + deep + b"\n\n" if kind == SSE else deep)
+    reading.answer(200, complete=True)
+
+
+def test_the_client_that_leaves_at_the_end() -> None:
+    """D-1: after the end mark all has been said, however the connection ends; before it, it has not."""
+    recorded = EVERYTHING["chat text"]
+    assert read(recorded, complete=False).complete
+    assert not read(recorded, [TEXT.removesuffix(b"data: [DONE]\n\n")], complete=False).complete
+
+
+def test_a_second_look() -> None:
+    """D-1: asking twice gives the same."""
+    for name in ("chat text", "messages calls", "gemini call cut short", "chat without empty line"):
+        recorded = EVERYTHING[name]
+        reading = started(recorded.dialect, recorded.content_type)
+        reading.feed(recorded.body)
+        assert reading.answer(200, complete=True) == reading.answer(200, complete=True) == recorded.answer
+
+
+def test_status_is_the_callers() -> None:
+    reading = started("openai_chat", JSON)
+    reading.feed(WHOLE)
+    assert reading.answer(499, complete=True).status == 499

@@ -1,0 +1,79 @@
+"""Gemini: one shape for everything, as events, as an array or whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.model.answer import Answer, Usage
+from breakloop.model.call import ToolCall
+from breakloop.wire.gathered import ARGUMENTS_MAX_CHARS
+from tests.unit.wire.recorded.gemini import COUNT, GEMINI, PIECES, USAGE, array, call, piece, text
+from tests.unit.wire.recorded.reading import read, stream, whole
+from tests.unit.wire.recorded.shape import JSON, Recorded
+
+DIALECT = "gemini"
+
+
+@pytest.mark.parametrize("recorded", GEMINI.values(), ids=GEMINI)
+def test_recorded(recorded: Recorded) -> None:
+    """C-8: text, calls, usage, model, id, reason, error and end of each."""
+    assert read(recorded) == recorded.answer
+
+
+def test_an_array_that_breaks_off_anywhere() -> None:
+    """D-1: the pieces that came whole are read, and it is never complete."""
+    body = array(*PIECES)
+    calls = set()
+    for stop in range(1, len(body) - 2):
+        answer = read(Recorded(DIALECT, JSON, body[:stop], Answer(200)))
+        assert not answer.complete
+        assert "Hello, wörld".startswith(answer.text)
+        calls.add(len(answer.calls))
+    assert calls == {0, 1, 2}
+
+
+def test_several_candidates() -> None:
+    """C-8: one text each; the first gives the reason."""
+    second = {"content": {"parts": [text("zwei")]}, "index": 1, "finishReason": "MAX_TOKENS"}
+    both = piece(text("one"), finish="STOP")
+    both["candidates"].insert(0, second)
+    for answer in (stream(DIALECT, both), whole(DIALECT, both)):
+        assert (answer.text, answer.finish) == ("one\nzwei", "STOP")
+
+
+def test_counts() -> None:
+    """C-8: thoughts are of the output, tools' results of the input, and the last count is the count."""
+    assert stream(DIALECT, piece(text("a")), piece(usage=COUNT)).usage == USAGE
+    assert whole(DIALECT, piece(usage={"trafficType": "ON_DEMAND"})).usage is None
+    assert stream(DIALECT, piece(usage={"promptTokenCount": 3, "responseTokenCount": 2})).usage == Usage(3, 2)
+
+
+def test_odd_types() -> None:
+    """C-9: one of them hides nothing else."""
+    odd = [
+        piece(text("Hi"), 5, text("secrets", thought=1), {"functionCall": 5}, {"toolCall": []}),
+        piece(text("!")) | {"modelVersion": 5, "usageMetadata": []},
+        {"candidates": [5, {"content": 5}, {"content": {"parts": {"text": "?"}}, "index": 0}]},
+        {"candidates": None, "promptFeedback": 5, "error": []},
+        piece(call("f", "x"), finish="STOP"),
+    ]
+    answer = stream(DIALECT, *odd)
+    assert (answer.text, answer.calls, answer.finish) == ("Hi!?", (ToolCall("f", "x"),), "STOP")
+    assert [whole(DIALECT, one).text for one in odd] == ["Hi", "!", "?", "", ""]
+
+
+def test_values_that_never_end() -> None:
+    """Y-2: a call whose arguments go on and on is kept within the bound."""
+    endless = {"jsonPath": "$.a", "stringValue": "x" * 10_000, "willContinue": True}
+    go_on = piece({"functionCall": {"partialArgs": [endless], "willContinue": True}})
+    (made,) = stream(DIALECT, piece({"functionCall": {"name": "f", "willContinue": True}}), *[go_on] * 50).calls
+    assert ARGUMENTS_MAX_CHARS - 20_000 < len(made.arguments) <= ARGUMENTS_MAX_CHARS
+
+
+def test_errors() -> None:
+    """C-8: by their status, in an answer of its own or in a stream."""
+    error = {"error": {"code": 400, "message": "secrets", "status": "INVALID_ARGUMENT"}}
+    assert whole(DIALECT, error, 400) == Answer(400, error="INVALID_ARGUMENT", complete=True)
+    assert whole(DIALECT, [error], 400) == Answer(400, error="INVALID_ARGUMENT", complete=True)
+    assert stream(DIALECT, {"error": {"code": 500}}).error == "500"
+    assert stream(DIALECT, {"error": "it broke"}).error == "error"
