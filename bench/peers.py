@@ -86,12 +86,12 @@ def _report(
     calls: dict[str, list[proxy.Taken]], chunks: dict[str, list[streams.Taken]], versions: dict[str, str]
 ) -> Report:
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
-    report = proxy.new_report("peers", f"breakloop beside {told}: one process and one core each", GUARD)
+    report = proxy.new_report("peers", f"breakloop beside {told}: one process and one core each", "breakloop")
     report.chart = Chart(
         "CPU time through a gateway", "microseconds on one core, every step ten times the one before", True
     )
     proxy.lines(report, _CALLS, calls, GUARD)
-    streams.lines(report, _STREAMS, chunks, GUARD)
+    streams.lines(report, _STREAMS, chunks, GUARD, gap=("",))
     proxy.tell_warnings(report, {_CALLS: calls})
     for name, limit in _TIMES_LESS.items():
         if name in calls:

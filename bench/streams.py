@@ -101,8 +101,8 @@ def _report(results: dict[str, dict[str, list[Taken]]]) -> Report:
     return report
 
 
-def lines(report: Report, group: str, found: dict[str, list[Taken]], peer: str) -> None:
-    """A line for each program of a group, with its bar in the chart."""
+def lines(report: Report, group: str, found: dict[str, list[Taken]], peer: str, gap: tuple[str, ...] = ()) -> None:
+    """A line for each program of a group, with its bar in the chart. `gap`: cells for what only calls have."""
     beside = samples(found[peer])
     for name, taken in found.items():
         bursts = [one.burst for one in taken]
@@ -110,7 +110,7 @@ def lines(report: Report, group: str, found: dict[str, list[Taken]], peer: str) 
         values["chunks_per_s"] = statistics.median(burst.rps for burst in bursts) * chat.CHUNKS
         values["first_byte_us"] = statistics.median(burst.p50_us for burst in bursts)
         values["streams_per_s"] = values.pop("rps", values["chunks_per_s"] / chat.CHUNKS)
-        cells = [f"{values['chunks_per_s']:,.0f}", f"{values['first_byte_us']:,.0f}"]
+        cells = [f"{values['chunks_per_s']:,.0f}", *gap, f"{values['first_byte_us']:.0f}", *gap]
         if name == DIRECT:
             report.add(f"{group}: {name}", values, ("", "", *cells, ""))
             continue

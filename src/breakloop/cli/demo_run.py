@@ -1,123 +1,95 @@
-"""The demonstration's traffic: two simulated agents, a real decision service on a loopback port, a clock that is moved
-by hand. What they were answered comes out as values; showing them is `demo`'s work."""
+"""The demonstration's machinery: a stand-in LLM, the real gateway in front of it and two agents in front of that, all on
+loopback ports, on a clock that is moved by hand. What came of it goes out as values; showing it is `demo`'s work."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
 
-from breakloop.cli.offline import Offline
-from breakloop.clock import FakeClock
+from breakloop import parts
+from breakloop.cli.demo_agents import FILES, HEALTHY, LOOPING, MISSING, TASKS, Agent, Answered, Client
+from breakloop.clock import Clock, FakeClock
+from breakloop.engine import Engine
+from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.server import Server
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.descriptors import Descriptors
 from breakloop.settings import Settings
+from breakloop.state.memory import MemoryStore
+from breakloop.testing import Answer, SeenRequest, StandInLLM, call_tool, say
 
-LOOPING = "looping"
-HEALTHY = "healthy"
-_TARGET = "/v1/decision/envoy/v1/chat/completions"
-_TOPICS = ("pricing page", "change log", "open issues", "release notes", "status page", "support forum", "benchmarks")
+TURN_S: Final = 2  # how long a call and what follows from it take a looping agent
+PACE_S: Final = {LOOPING: TURN_S, HEALTHY: 2 * TURN_S}  # the healthy one has something to think about
+_UPSTREAMS: Final = ("openai", "anthropic", "gemini")  # all of them, so that there is no way out of this machine
+_SECRET: Final = b"breakloop demo"
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One request of one agent and what the decision service said to it."""
+class Stage:
+    """Everything in place. `turns` lets both agents act, and time pass."""
 
-    agent: str
-    number: int
-    at_s: int
-    status: int
-    reason: str = ""
-    retry_after_s: int = 0
-    message: str = ""
+    def __init__(self, clock: FakeClock, llm: StandInLLM, gateway_port: int, agents: tuple[Agent, ...]) -> None:
+        self.at_s = 0
+        self.gateway_port = gateway_port
+        self.llm_port = llm.port
+        self._clock = clock
+        self._llm = llm
+        self._agents = agents
 
     @property
-    def allowed(self) -> bool:
-        """Tell whether the call would have been forwarded to the model."""
-        return self.status == 200
+    def llm_requests(self) -> int:
+        """How many requests the stand-in LLM has counted itself."""
+        return self._llm.request_count
+
+    async def turns(self) -> list[Answered]:
+        """Let each agent whose time it is make a request."""
+        due = [agent for agent in self._agents if not agent.finished and self.at_s % PACE_S[agent.name] == 0]
+        answered = [await agent.turn(self.at_s) for agent in due]
+        self._clock.advance(TURN_S)
+        self.at_s += TURN_S
+        return answered
 
 
-@dataclass(slots=True)
-class Totals:
-    """What became of an agent's requests."""
-
-    passed: int = 0
-    blocked: int = 0
-    cooldowns_s: list[int] = field(default_factory=list)  # one for each detection
-    cooling: bool = False
-
-    def count(self, answered: Answered) -> bool:
-        """Count an answer; tell whether it is a new detection (and not one more request during a cooldown)."""
-        if answered.allowed:
-            self.passed += 1
-            self.cooling = False
-            return False
-        self.blocked += 1
-        fresh = not self.cooling
-        if fresh:
-            self.cooling = True
-            self.cooldowns_s.append(answered.retry_after_s)
-        return fresh
-
-
-async def traffic(seconds: int) -> AsyncIterator[list[Answered]]:
-    """Run both agents for so many simulated seconds, one request a second each; yield each second's answers."""
+@asynccontextmanager
+async def stage() -> AsyncIterator[Stage]:
+    """Start everything, and stop it at the end. Raises OSError where nothing can listen."""
     clock = FakeClock()
-    service = Offline(None, Settings(), clock)
-    server = Server(service.door)
+    async with StandInLLM(respond=respond, clock=clock) as llm, _gateway(llm.url, clock) as port:
+        clients = [await Client.connect(port) for _ in PACE_S]
+        try:
+            agents = tuple(Agent(name, client) for name, client in zip(PACE_S, clients, strict=True))
+            yield Stage(clock, llm, port, agents)
+        finally:
+            for client in clients:
+                await client.close()
+
+
+@asynccontextmanager
+async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
+    """Run what `breakloop serve` runs with no policy, from the same parts; nobody's settings or files are read."""
+    settings = Settings(upstream=[f"{name}={llm_url}" for name in _UPSTREAMS])
+    descriptors = Descriptors(parts.context(settings, _SECRET), clock)
+    engine = Engine(MemoryStore(), clock, project=descriptors.project, answered=descriptors.answered)
+    engine.use(compile_bundle(None, "builtin", descriptors, _SECRET, parts.loop_guard(settings)))
+    judging = parts.judging(settings, engine, descriptors, _SECRET, clock)
+    door = DecisionDoor(judging, ready=lambda: (200, {"status": "ready"}))
+    server = Server(door, parts.limits(settings), clock=clock)
+    parts.open_proxy(server, settings, judging, door)
     port = await server.start()
-    client = await _Client.connect(port)
     try:
-        for at_s in range(seconds):
-            yield [await _ask(client, agent, at_s) for agent in (LOOPING, HEALTHY)]
-            clock.advance(1)
+        yield port
     finally:
-        client.close()
         await server.stop(0)
 
 
-def chat(agent: str, number: int) -> dict[str, object]:
-    """Return an agent's next request: one asks the same for ever, the other asks something new each time."""
-    if agent == LOOPING:
-        question = "The deploy failed. Read the log again and fix it."
-    else:
-        question = (
-            f"Note {number}: summarise the {_TOPICS[number % len(_TOPICS)]} of vendor {number // len(_TOPICS) + 1}."
-        )
-    messages = [{"role": "system", "content": f"You are {agent}."}, {"role": "user", "content": question}]
-    return {"model": "demo-model", "messages": messages}
-
-
-async def _ask(client: _Client, agent: str, at_s: int) -> Answered:
-    number = at_s + 1
-    status, headers, body = await client.post(_TARGET, {"X-Agent-Id": agent}, chat(agent, number))
-    detail = json.loads(body)["detail"] if body else {}
-    reason = headers.get("x-breakloop-reason", "")
-    wait_s = int(headers.get("retry-after", "0"))
-    return Answered(agent, number, at_s, status, reason, wait_s, str(detail.get("message", "")))
-
-
-class _Client:
-    """Just enough HTTP for one keep-alive connection to our own server."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def connect(cls, port: int) -> _Client:
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
-
-    async def post(
-        self, target: str, headers: Mapping[str, str], content: Mapping[str, object]
-    ) -> tuple[int, dict[str, str], bytes]:
-        body = json.dumps(content).encode()
-        fields = {"Host": "llm.example.com", "Content-Type": "application/json", **headers}
-        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        self._writer.write(f"POST {target} HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        status, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
-        answered = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        return int(status.split(" ")[1]), answered, await self._reader.readexactly(int(answered["content-length"]))
-
-    def close(self) -> None:
-        self._writer.close()
+def respond(seen: SeenRequest) -> Answer:
+    """Be the model: one task sends it in circles, the other from file to file to an answer."""
+    messages = seen.fields["messages"]
+    if messages[1]["content"] == TASKS[LOOPING]:
+        return call_tool("read", {"path": MISSING}, text="I need the configuration.")
+    results = sum(message["role"] == "tool" for message in messages)
+    if results == 0:
+        return call_tool("list", text="I begin with a list.")
+    if results <= len(FILES):
+        return call_tool("read", {"path": list(FILES)[results - 1]}, text="Next file.")
+    return say(f"I have read all {len(FILES)} modules: it is a web shop.")

@@ -163,10 +163,7 @@ class Connection(Receiving):
             else:
                 self.refuse(error)
             return
-        if piece:
-            exchange.upload(piece)
-        if done:
-            exchange.upload_done()
+        exchange.upload(piece, done=done)
 
     def hold(self, *, hold: bool) -> None:
         """Stop passing on the upload, or go on."""

@@ -14,12 +14,13 @@ from breakloop.gateway.answer_head import AnswerHead
 from breakloop.gateway.head import CHUNKED, CLOSE, Request
 from breakloop.gateway.reading import Reading
 from breakloop.gateway.sides import Client, Door
+from breakloop.gateway.upload import LAST_CHUNK, Upload, as_chunk
 from breakloop.gateway.upstream import Pool, UpstreamConnection, unreachable
 from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer
-from breakloop.model.call import Call
+from breakloop.model.call import Call, Chat
 
 _CHUNKED_LINE: Final = b"transfer-encoding: chunked\r\n\r\n"
-_LAST_CHUNK: Final = b"0\r\n\r\n"
+_BODY_KEPT: Final = 64 * 1024  # so much of a body may be kept while its answer is on the way
 _BODYLESS: Final = frozenset((204, 304))
 
 
@@ -29,7 +30,7 @@ class Exchange:
     __slots__ = (
         "_call", "_client", "_client_head", "_door", "_framing_out", "_head", "_hub", "_lines", "_over", "_pool",
         "_reading", "_request", "_retried", "_reused", "_settled", "_stamp", "_status", "_task", "_upload",
-        "_upload_done", "_upstream", "delay_s", "method",
+        "_upstream", "delay_s", "method",
     )  # fmt: skip
 
     def __init__(self, door: Door, pool: Pool, request: Request, call: Call, head: bytes, lines: bytes) -> None:
@@ -50,8 +51,7 @@ class Exchange:
         self._client_head = b""  # of the answer, until its first bytes go out
         self._framing_out = 0  # how the client's body is framed: see `answer_begins`
         self._stamp = 0
-        self._upload: list[bytes] | None = [] if request.streamed else None  # pieces that wait for the upstream
-        self._upload_done = not request.streamed
+        self._upload = Upload(request) if request.streamed else None
         self._reused = self._retried = self._settled = self._over = False
 
     # -- there ---------------------------------------------------------------------------------------------------
@@ -105,17 +105,21 @@ class Exchange:
     def _send(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
         upstream.begin(self)
-        request = self._request
-        upstream.send(self._head, request.body if not request.streamed else b"")
-        if request.streamed:
-            waiting, self._upload = self._upload or [], []
-            if request.body:
-                self._send_piece(request.body)
-            for piece in waiting:
-                self._send_piece(piece)
-            if self._upload_done:
-                self._end_upload()
+        upload = self._upload
+        upstream.send(self._head, self._request.body if upload is None else b"")
+        if not self._reused:
+            self._forget_body()  # a connection that is new is not tried again
+        if upload is not None:
+            upload.begin(lambda piece: upstream.send(piece, b""))
             self._client.hold(hold=False)
+
+    def _forget_body(self) -> None:
+        """Nobody will send it again: a thousand streams must not hold a thousand long conversations."""
+        if len(self._request.body) > _BODY_KEPT:
+            self._request.body = self._call.body = b""
+            chat = self._call.chat_cache
+            if isinstance(chat, Chat):
+                self._call.chat_cache = chat._replace(tail=())
 
     # -- an upload that nobody needs to see whole ------------------------------------------------------------------
 
@@ -124,33 +128,22 @@ class Exchange:
         """Whether the client has seen a part of the answer."""
         return self._status != NO_ANSWER and not self._client_head
 
-    def upload(self, piece: bytes) -> None:
+    def upload(self, piece: bytes, *, done: bool) -> None:
         """Pass on a piece of the client's body."""
         self._stamp = self._hub.tick
-        if self._upstream is None:
-            assert self._upload is not None  # noqa: S101 - only streamed requests come in pieces
-            self._upload.append(piece)
-        else:
-            self._send_piece(piece)
+        if self._upload is not None:
+            if piece:
+                self._upload.add(piece)
+            if done:
+                self._upload.finish()
 
-    def upload_done(self) -> None:
-        """The client's body is complete."""
-        self._upload_done = True
-        if self._upstream is not None:
-            self._end_upload()
-
-    def _send_piece(self, piece: bytes) -> None:
-        chunked = self._request.length == CHUNKED
-        assert self._upstream is not None  # noqa: S101 - the callers know
-        self._upstream.send(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece, b"")
-
-    def _end_upload(self) -> None:
-        if self._request.length == CHUNKED and self._upstream is not None:
-            self._upstream.send(_LAST_CHUNK, b"")
+    @property
+    def _uploading(self) -> bool:
+        return self._upload is not None and not self._upload.done
 
     def hold_upload(self, *, hold: bool) -> None:
         """The upstream does not read, or reads again."""
-        if not self._upload_done:
+        if self._uploading:
             self._client.hold(hold=hold)
 
     # -- and back ------------------------------------------------------------------------------------------------
@@ -161,7 +154,7 @@ class Exchange:
         self._stamp = self._hub.tick
         self._status = head.status
         length = head.length
-        connection = CLOSE if self._hub.draining or not self._upload_done else request.connection
+        connection = CLOSE if self._hub.draining or self._uploading else request.connection
         if length < 0:
             if request.is_1_1:
                 framing = _CHUNKED_LINE
@@ -173,9 +166,10 @@ class Exchange:
             framing = b"content-length: %d\r\n\r\n" % length
         else:
             framing = head.announced + b"\r\n"
-        if connection is CLOSE and not request.connection:
-            self._request.connection = CLOSE
+        if connection is CLOSE:
+            request.connection = CLOSE
         self._client_head = b"".join((head.line, head.lines, self._lines, connection, framing))
+        self._forget_body()
         if head.status >= 400:
             self._settle(Answer(head.status, complete=True))
         else:
@@ -202,12 +196,12 @@ class Exchange:
         self._over = True
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
-            if not self._upload_done:
+            if self._uploading:
                 upstream.reusable = False
             upstream.finish()
         if not self._settled:
             self._settle(self._read(complete=True))
-        self._client.relayed(close=self._request.connection is CLOSE or not self._upload_done)
+        self._client.relayed(close=self._request.connection is CLOSE or self._uploading)
 
     def pause(self) -> None:
         """The client does not read its answer: stop reading the upstream's."""
@@ -245,7 +239,7 @@ class Exchange:
         if isinstance(self._task, asyncio.Task):
             if age > times.connect_s:
                 self._fail(504, "did not take the connection in time")
-        elif not self._upload_done and self._upstream is not None and age > self._hub.limits.body_s:
+        elif self._uploading and self._upstream is not None and age > self._hub.limits.body_s:
             self._hub.timeouts += 1
             self._fail(408, "waits for a request body that does not arrive")
         elif self._upstream is not None and age > times.answer_s:
@@ -260,7 +254,7 @@ class Exchange:
         else:
             self._settle(answer._replace(error=answer.error or "cut_short"))
         if self._status == NO_ANSWER or self._client_head:
-            self._request.connection = CLOSE if not self._upload_done else self._request.connection
+            self._request.connection = CLOSE if self._uploading else self._request.connection
             self._client.answer(self._request, self._door.failed(self._call, status, why))
         else:
             self._client.abort()
@@ -293,5 +287,5 @@ class Exchange:
 
 def _reframed(content: list[bytes], *, done: bool) -> bytes:
     """The content in chunks of ours."""
-    out = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in content if piece)
-    return out + _LAST_CHUNK if done else out
+    out = b"".join(as_chunk(piece) for piece in content if piece)
+    return out + LAST_CHUNK if done else out

@@ -70,8 +70,6 @@ def _loops_not_enforced(loops: tuple[schema.AnyLoop, ...], at: Path) -> Iterator
         field: Path = ("action",) if block.ladder is None else ("ladder", "block")
         if action == "kill":
             yield Finding((*here, *field), '"kill" acts as "reject" in this version: nothing is quarantined yet')
-        elif action == "steer":
-            yield Finding((*here, *field), '"steer" acts as "warn" in this version: requests are not changed yet')
 
 
 def _doubtful(bundle: schema.Bundle) -> Iterator[Finding]:

@@ -112,9 +112,8 @@ class Connection(asyncio.Protocol):
             if seen is None:
                 return False
             self._begin(seen)
-        if seen.complete:  # what comes now is the next request, which waits for its turn
-            return False
-        if not self._reader.body(seen):
+        # Once a request is complete, what comes is the next one, which waits for its turn.
+        if seen.complete or not self._reader.body(seen):
             return False
         if self.player is None:
             self._play(seen, self._host.heard(seen))

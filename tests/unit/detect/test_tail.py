@@ -87,3 +87,9 @@ def test_calls_and_messages_are_not_confused() -> None:
     for end in ("\x00", "\x1f", "0", ""):
         one = Message("r", "t", (ToolCall(end, "r"), ToolCall("t", end), ToolCall("r", "t")))
         assert mark(*three) != mark(one)
+
+
+@given(st.text(alphabet=st.sampled_from("aZ \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x00\x85\xa0\u2003Äß")))
+def test_folding_is_the_same_for_every_text(text: str) -> None:
+    """LD-2: the quick way for ASCII and the slow one come to the same."""
+    assert folded(text) == " ".join(text.split()).casefold()

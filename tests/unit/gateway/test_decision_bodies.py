@@ -202,7 +202,6 @@ def test_the_configured_limit_reaches_the_door(tmp_path: Path) -> None:
     assert parts.judging(settings, here.engine, here.descriptors, SECRET, here.clock)._body_bytes == 4321
 
 
-
 @pytest.mark.parametrize(
     ("dialect", "added"),
     [

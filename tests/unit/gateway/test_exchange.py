@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.gateway.hub import Phase
+from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.gateway.fake_client import get, post, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok
 
@@ -107,6 +108,29 @@ def test_http_1_0_keep_alive_needs_a_length() -> None:
         got = proxy.exchange(get("/a", "Connection: keep-alive", version="1.0"))
         assert b"connection: keep-alive" in got
         assert not proxy.closed()
+
+
+def test_http_1_0_keep_alive_cannot_be_kept_without_one() -> None:
+    with Proxy() as proxy:
+        given = answer("Transfer-Encoding: chunked") + chunks(b"one")
+        got = proxy.exchange(get("/a", "Connection: keep-alive", version="1.0"), given)
+        assert b"keep-alive" not in got
+        assert (got.endswith(b"\r\n\r\none"), proxy.closed()) == (True, True)
+
+
+def test_a_long_body_is_not_kept_while_its_answer_streams() -> None:
+    """Y-2: once nobody can need it again, it goes."""
+    body = chat_body(user("x" * 100_000))
+    request = get("/v1/chat/completions", f"Content-Length: {len(body)}", method="POST") + body
+    with Proxy(bundle(policy("p", loop=tail()))) as proxy:
+        proxy.exchange()
+        proxy.send(request)
+        exchange = proxy.upstream().exchange
+        assert exchange is not None
+        assert exchange._request.body == body  # on a connection that was used before: it may have to go again
+        proxy.upstream().says(answer("Transfer-Encoding: chunked"))
+        assert (exchange._request.body, exchange._call.body) == (b"", b"")
+        assert "x" * 100 not in str(exchange._call.chat_cache)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def test_notes_on_loop_blocks() -> None:
     tail = {"similarity": "tail"}
     assert loops(tail) == []
     assert loops({**tail, "action": "kill"}) == [(".action", '"kill"')]
-    assert loops({**tail, "ladder": {"block": "steer"}}, tail) == [("[0].ladder.block", '"steer"')]
+    assert loops({**tail, "ladder": {"block": "kill"}}, tail) == [("[0].ladder.block", '"kill"')]
+    assert loops({**tail, "action": "steer"}) == []
     assert loops({"similarity": "simhash"}, {**tail, "retry_free": 1, "concurrent_free": 0}) == [
         ("[0].similarity", '"simhash"')
     ]
