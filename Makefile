@@ -18,7 +18,7 @@ UNIT := -m "not e2e and not slow"
 MAKEFLAGS += --no-print-directory
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup serve demo check test lint types imports unit suite audit docs docs-check fmt bench lock clean
+.PHONY: help setup serve demo check test lint types imports unit suite audit docs docs-check fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'make serve ARGS="--port 8787"   and the other targets:\n\n'
@@ -73,9 +73,14 @@ fmt: $(STAMP) ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: $(STAMP) ## measure beside nginx; prints a table, writes JSON
+bench: $(STAMP) ## measure beside nginx; ARGS=proxy for one of them (bench/README.md)
 	@sh scripts/install-system.sh nginx wrk
 	$(PY) -m bench $(ARGS)
+
+bench-peers: $(STAMP) ## measure beside LiteLLM and Portkey; installs both below .cache
+	@sh scripts/install-system.sh nginx wrk
+	@PYTHON="$(PYTHON)" sh scripts/install-peers.sh .cache/peers
+	$(PY) -m bench peers $(ARGS)
 
 lock: ## resolve requirements/*.txt again (needs a package index)
 	@PYTHON="$(PYTHON)" sh scripts/lock.sh

@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "results"
 def main(arguments: list[str] | None = None) -> None:
     """Run the benchmarks, print their tables, write their JSON; with --check, exit 1 when a target is missed."""
     options = _parser().parse_args(arguments if arguments is None else [*arguments, *sys.argv[1:]])
-    console = Console(width=max(150, Console().width), highlight=False)
+    console = Console(width=max(160, Console().width), highlight=False)
     names = [options.benchmark] if options.benchmark else _ALL
     reports = [_run(name, options, console) for name in names]
     if options.check and not all(target.met for report in reports for target in report.targets):

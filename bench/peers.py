@@ -25,7 +25,7 @@ PLACE = Path(__file__).parent.parent / ".cache" / "peers"
 LITELLM, PORTKEY = "LiteLLM", "Portkey"
 _TIMES_LESS = {PORTKEY: 8.0, LITELLM: 80.0}  # CPU of a 2 KB call, beside breakloop as it comes
 _SIZE_KB = 2
-_CALLS, _STREAMS = f"{_SIZE_KB} KB call", "SSE chunk, flat out"
+_CALLS, _STREAMS = f"{_SIZE_KB} KB call", "SSE chunk"
 _START_S = 120
 _FIRST_CALLS = 10
 _LITELLM_BIN = PLACE / "litellm" / "bin"
@@ -55,9 +55,10 @@ def run(options: Options) -> Report:
         folder = Path(place)
         upstream = stack.enter_context(programs.upstream(folder / "upstream", LOAD_CORE))
         subjects = _start(stack, folder, upstream, list(versions))
-        loads, holds = proxy.Loads(upstream, options, Callers), streams.Loads(upstream)
+        loads, holds = proxy.Loads(upstream, Callers), streams.Loads(upstream)
         for subject in subjects.values():  # that it passes a body on; LiteLLM's first call takes seconds
             loads.delay(subject.program.port, chat.call(_SIZE_KB * 1024, chat.PROBE, *subject.fields), _FIRST_CALLS)
+        loads.seconds = options.seconds
         for number in range(options.rounds + 1):
             options.progress(f"peers: round {number} of {options.rounds}" if number else "peers: warming up")
             found = _calls(loads, subjects)

@@ -4,7 +4,8 @@ light and on a dark page."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -44,6 +45,15 @@ class Chart:
     def add(self, group: str, bar: Bar) -> None:
         """Add a bar; bars with the same label have the same colour."""
         self.groups.setdefault(group, []).append(bar)
+
+    def compare(self, group: str, label: str, costs_us: Sequence[float], times: Sequence[float]) -> None:
+        """Add what something costs, or without `log`, how many times as much as the peer, with the cost beside it."""
+        cost_us, ratio = statistics.median(costs_us), statistics.median(times)
+        told = f"{cost_us:.3g} us" if cost_us < 100 else f"{cost_us:,.0f} us"
+        if self.log:
+            self.add(group, Bar(label, cost_us, f"{told}, {ratio:.3g} x", min(costs_us), max(costs_us)))
+        else:
+            self.add(group, Bar(label, ratio, f"{ratio:.2f} x, {told}", min(times), max(times)))
 
     def svg(self) -> str:
         """The picture."""

@@ -14,11 +14,12 @@ from bench import chat, contenders, programs
 from bench.contenders import DIRECT, LIMITS, NGINX, NO_POLICIES, OURS
 from bench.load import Burst, Callers, Clients, Pieces, Wrk
 from bench.measure import LOAD_CORE, Sample, check, figures, measure, need_two_cores, ratios, warnings
-from bench.plot import Bar, Chart
+from bench.plot import Chart
 from bench.report import Options, Report, Target, spread
 
 MANY = 64
-_TARGETS = {NO_POLICIES: 4.0, LIMITS: 7.0}  # times nginx, with the smallest body
+_TARGET_KB = 2
+_TARGETS = {NO_POLICIES: 4.0, LIMITS: 7.0}  # times nginx
 _FIRST_BYTE_MAX_MS = 0.5
 _DELAYS_PER_SECOND = 200
 # Where the numbers of requests begin, so that no two loads send the same.
@@ -32,15 +33,15 @@ class Taken:
     alone: Burst
     many: Burst
     sample: Sample | None = None  # without a proxy, None
-    delay: Burst | None = None  # only of the smallest body
+    delay: Burst | None = None  # only of a small body
 
 
 class Loads:
     """Sends what a round needs to one program after the other."""
 
-    def __init__(self, upstream: programs.Upstream, options: Options, sender: type[Wrk | Callers] = Wrk) -> None:
+    def __init__(self, upstream: programs.Upstream, sender: type[Wrk | Callers] = Wrk) -> None:
         self.upstream = upstream
-        self._options = options
+        self.seconds = 1
         self._alone = sender(LOAD_CORE, 1, _NUMBERS_ALONE)
         self._many = sender(LOAD_CORE, MANY, _NUMBERS_MANY)
         self._clients = Clients(LOAD_CORE, _NUMBERS_DELAYS)
@@ -49,7 +50,7 @@ class Loads:
         """The same load without a proxy."""
         port, scheme = (self.upstream.tls_port, "https") if tls else (self.upstream.port, "http")
         request = chat.call(size_kb * 1024)
-        many = self._many.send(port, request, self._options.seconds, scheme)
+        many = self._many.send(port, request, self.seconds, scheme)
         alone = self._alone.send(port, request, self._short_s, scheme)
         check(DIRECT, many)
         check(DIRECT, alone)
@@ -62,7 +63,7 @@ class Loads:
         port, request = program.port, chat.call(size_kb * 1024, chat.WHOLE, *extra)
 
         def send() -> Burst:
-            return self._many.send(port, request, self._options.seconds)
+            return self._many.send(port, request, self.seconds)
 
         sample = measure(name, program, send, [self.upstream])
         alone = self._alone.send(port, request, self._short_s)
@@ -72,11 +73,11 @@ class Loads:
 
     @property
     def _short_s(self) -> int:
-        return max(1, self._options.seconds // 2)
+        return max(1, self.seconds // 2)
 
     def delay(self, port: int, request: Pieces, count: int = 0) -> Burst:
         """One request after the other; each answer must tell that the upstream got its number."""
-        return self._clients.delays(port, request, count or self._options.seconds * _DELAYS_PER_SECOND)
+        return self._clients.delays(port, request, count or self.seconds * _DELAYS_PER_SECOND)
 
 
 def run(options: Options) -> Report:
@@ -88,15 +89,16 @@ def run(options: Options) -> Report:
         folder = Path(place)
         upstream = stack.enter_context(programs.upstream(folder / "upstream", LOAD_CORE))
         started = {tls: contenders.start(stack, folder / f"tls-{tls}", upstream, tls=tls) for tls in (False, True)}
-        loads, warm = Loads(upstream, options), Loads(upstream, Options(1, 1, options.progress))
+        loads = Loads(upstream)
         for number in range(options.rounds + 1):
             for size_kb, tls in groups:
                 told = f"round {number} of {options.rounds}" if number else "warming up"
                 options.progress(f"proxy: {told}: {title(size_kb, tls)}")
-                found = _round(loads if number else warm, started[tls], size_kb, tls=tls)
+                found = _round(loads, started[tls], size_kb, tls=tls)
                 for name, taken in found.items() if number else ():
                     results[size_kb, tls].setdefault(name, []).append(taken)
-    return _report(results, min(options.sizes_kb))
+            loads.seconds = options.seconds
+    return _report(results)
 
 
 def _round(loads: Loads, started: dict[str, programs.Program], size_kb: int, *, tls: bool) -> dict[str, Taken]:
@@ -112,12 +114,12 @@ def title(size_kb: int, tls: bool) -> str:  # noqa: FBT001 - a group is this pai
     return f"{size_kb} KB, TLS" if tls else f"{size_kb} KB"
 
 
-def _report(results: dict[tuple[int, bool], dict[str, list[Taken]]], smallest_kb: int) -> Report:
+def _report(results: dict[tuple[int, bool], dict[str, list[Taken]]]) -> Report:
     report = new_report("proxy", "Chat calls through a proxy, per call, one core each for proxy and load", NGINX)
-    report.chart = Chart("CPU time of one chat call through a proxy", "microseconds on one core")
+    report.chart = Chart("CPU time of a chat call through a proxy", "times nginx")
     for (size_kb, tls), found in results.items():
         lines(report, title(size_kb, tls), found, NGINX)
-        if size_kb == smallest_kb and not tls:
+        if size_kb == _TARGET_KB and not tls:
             report.targets += _targets(found)
     tell_warnings(report, {title(*group): found for group, found in results.items()})
     return report
@@ -160,13 +162,13 @@ def lines(report: Report, group: str, found: dict[str, list[Taken]], peer: str) 
         cells = []
         for key, reading in latencies.items():
             values |= _latency(key, taken, direct, reading)
-            more = f" (+{values[f'{key}_added']:.0f})" if name != DIRECT and key in values else ""
+            more = f" ({values[f'{key}_added']:+.0f})" if name != DIRECT and key in values else ""
             cells.append(f"{values[key]:.0f}{more}" if key in values else "")
         cost = ["", ""]
         if name != DIRECT:
-            times = ratios(samples(taken), beside)
+            times, costs = ratios(samples(taken), beside), [sample.cpu_us for sample in samples(taken)]
             cost = [f"{values['cpu_us']:.1f}", spread(times)]
-            _draw(report, group, name, values["cpu_us"], taken, times, peer)
+            report.draw(group, name, costs, times)
         memory = f"{values['rss_mb']:.0f}" if "rss_mb" in values else ""
         report.add(f"{group}: {name}", values, (*cost, f"{values['rps']:,.0f}", *cells, memory))
 
@@ -196,15 +198,6 @@ def _latency(
     if not more:
         return {}
     return {key: _median(taken, lambda t: reading(t) or 0.0), f"{key}_added": statistics.median(more)}
-
-
-def _draw(
-    report: Report, group: str, name: str, cpu_us: float, taken: Sequence[Taken], times: list[float], peer: str
-) -> None:
-    costs = [sample.cpu_us for sample in samples(taken)]
-    note = f"{cpu_us:,.0f} us" + ("" if name == peer else f", {statistics.median(times):.1f} x")
-    if report.chart is not None:
-        report.chart.add(group, Bar(name, cpu_us, note, min(costs), max(costs)))
 
 
 def _median(taken: Sequence[Taken], reading: Callable[[Taken], float]) -> float:

@@ -63,6 +63,11 @@ class Report:
         self.figures[name] = figures
         self.rows.append((name, *cells))
 
+    def draw(self, group: str, name: str, costs_us: Sequence[float], times: Sequence[float]) -> None:
+        """Add a bar to the chart, if there is one: what each round cost, and how many times as much as the peer."""
+        if self.chart is not None:
+            self.chart.compare(group, name, costs_us, times)
+
     def show(self, console: Console) -> None:
         """Print the table, then the targets, then what weakens the figures."""
         table = Table(title=self.title, title_justify="left")

@@ -14,7 +14,7 @@ from bench import chat, contenders, programs
 from bench.contenders import DIRECT, LIMITS, NGINX
 from bench.load import Burst, Clients, Pieces
 from bench.measure import LOAD_CORE, Sample, check, figures, measure, need_two_cores, ratios, warnings
-from bench.plot import Bar, Chart
+from bench.plot import Chart
 from bench.report import Options, Report, Target, spread
 
 STREAMS = 64
@@ -89,7 +89,7 @@ def _report(results: dict[str, dict[str, list[Taken]]]) -> Report:
         f"SSE streams of {chat.CHUNKS} chunks through a proxy, {STREAMS} at a time, one core each for proxy and load"
     )
     report = Report("streams", heading, ("", "CPU us a chunk", "times nginx", "chunks/s", "first byte p50 us", "MB"))
-    report.chart = Chart("CPU time of one chunk of an SSE stream through a proxy", "microseconds on one core")
+    report.chart = Chart("CPU time of a chunk of an SSE stream through a proxy", "times nginx")
     for mode, found in results.items():
         lines(report, mode, found, NGINX)
     report.warnings += warnings(
@@ -117,9 +117,7 @@ def lines(report: Report, group: str, found: dict[str, list[Taken]], peer: str, 
         times, costs = ratios(samples(taken), beside), [sample.cpu_us for sample in samples(taken)]
         cost = f"{values['cpu_us']:.2f}"
         report.add(f"{group}: {name}", values, (cost, spread(times), *cells, f"{values['rss_mb']:.0f}"))
-        note = f"{cost} us" + ("" if name == peer else f", {values['ratio']:.1f} x")
-        if report.chart is not None:
-            report.chart.add(group, Bar(name, values["cpu_us"], note, min(costs), max(costs)))
+        report.draw(group, name, costs, times)
 
 
 def samples(taken: Sequence[Taken]) -> list[Sample]:

@@ -58,6 +58,7 @@ class Tally:
     missing: dict[str, int] = field(default_factory=dict)  # descriptor -> rules skipped for lack of it
     not_unpacked: dict[str, int] = field(default_factory=dict)  # why -> compressed bodies judged as they came
     not_read: dict[str, int] = field(default_factory=dict)  # why -> answers that passed unread
+    unjudged: int = 0  # requests whose body was too large to be judged
     store_errors: int = 0
     steered: int = 0  # requests that carried a note for the model
     faults: int = 0  # decisions that failed for a mistake of ours, and were allowed

@@ -65,7 +65,11 @@ class RawClient:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
         plain.settimeout(timeout_s)
-        plain.connect(("127.0.0.1", port))
+        try:
+            plain.connect(("127.0.0.1", port))
+        except OSError:
+            plain.close()
+            raise
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
         self._buffer = b""

@@ -1,5 +1,5 @@
-"""The demonstration's two agents and their little project: they speak to the gateway as an SDK does (Chat Completions over
-HTTP), do what the model says, and add it to their conversation. One gets stuck, the other does not."""
+"""The demonstration's two agents and their little project: they speak to the gateway as an SDK does (Chat Completions
+over HTTP), do what the model says, and add it to their conversation. One gets stuck, the other does not."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ TASKS: Final = {
 }
 _PATH: Final = "/v1/chat/completions"
 _AREAS: Final = (
-    "admin audit books cache cart coupon events export forms images login mail menus "
-    "orders pages prices queue refund report search ship stock taxes urls users views"
-).split()
+    "admin", "audit", "books", "cache", "cart", "coupon", "events", "export", "forms", "images", "login", "mail",
+    "menus", "orders", "pages", "prices", "queue", "refund", "report", "search", "ship", "stock", "taxes", "urls",
+    "users", "views",
+)  # fmt: skip
 
 Json = dict[str, Any]
 
@@ -35,6 +36,16 @@ FILES: Final[Mapping[str, str]] = {f"{area}.py": _module(number, area) for numbe
 SYSTEM: Final = "You maintain a web shop. Use the tools, one step at a time. The project:\n" + "\n".join(
     f"{area}.py: {area}_{line:02d}(order, region)" for area in _AREAS for line in range(48)
 )
+TOOLS: Final = [
+    {"type": "function", "function": {"name": "list", "parameters": {"type": "object", "properties": {}}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "read",
+            "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+        },
+    },
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,7 @@ class Answered:
     agent: str
     at_s: int
     status: int
-    did: str = ""  # `read("config.yml") -> error`
+    did: str = ""  # `read(config.yml) -> error`
     finished: bool = False
     tokens_in: int = 0
     tokens_out: int = 0
@@ -78,7 +89,8 @@ class Agent:
 
     async def turn(self, at_s: int) -> Answered:
         """Make one request and act on its answer."""
-        status, headers, content = await self._client.post(_PATH, {"model": MODEL, "messages": self._messages})
+        request = {"model": MODEL, "messages": self._messages, "tools": TOOLS}
+        status, headers, content = await self._client.post(_PATH, request)
         if status != 200:
             return _refused(self.name, at_s, status, headers, content.get("error") or {})
         used = content["usage"]
@@ -95,7 +107,7 @@ class Agent:
         name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
         result, short = _TOOLS[name](**arguments)
         self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        return f"{name}({', '.join(map(json.dumps, arguments.values()))}) -> {short}"
+        return f"{name}({', '.join(arguments.values())}) -> {short}"
 
 
 def _refused(agent: str, at_s: int, status: int, headers: Mapping[str, str], error: Json) -> Answered:

@@ -1,5 +1,5 @@
-"""The demonstration's machinery: a stand-in LLM, the real gateway in front of it and two agents in front of that, all on
-loopback ports, on a clock that is moved by hand. What came of it goes out as values; showing it is `demo`'s work."""
+"""The demonstration's machinery: a stand-in LLM, the real gateway in front of it and two agents in front of that, all
+on loopback ports, on a clock that is moved by hand. What came of it goes out as values; showing it is `demo`'s work."""
 
 from __future__ import annotations
 
@@ -80,6 +80,13 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
         yield port
     finally:
         await server.stop(0)
+
+
+def rule() -> str:
+    """Return what the gateway goes by: its built-in protection."""
+    guard = parts.loop_guard(Settings())
+    times, window_s = guard.max_hits, guard.window_seconds
+    return f"the same last messages pass {times} times in {window_s} s; then they are blocked"
 
 
 def respond(seen: SeenRequest) -> Answer:

@@ -25,7 +25,7 @@ _PROBLEM = b"Content-Type: application/problem+json\r\n"
 class Judging:
     """Judges the calls of one process."""
 
-    __slots__ = ("_body_bytes", "_next_id", "_run_id", "answers", "debug", "descriptors", "engine")
+    __slots__ = ("_next_id", "_run_id", "answers", "body_bytes", "debug", "descriptors", "engine")
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Judging:
         self.debug = debug
         self._run_id = run_id
         self._next_id = 0
-        self._body_bytes = body_bytes  # of a body once it is unpacked
+        self.body_bytes = body_bytes  # of a body once it is unpacked
 
     def request_id(self) -> str:
         """Return an id that no other request of this process has."""
@@ -77,7 +77,7 @@ class Judging:
         fields = [call.headers["content-encoding"]]
         fields += [value for name, value in call.repeated if name == "content-encoding"]
         try:
-            call.body = decoded(call.body, b",".join(fields), self._body_bytes)
+            call.body = decoded(call.body, b",".join(fields), self.body_bytes)
         except EncodingError as error:
             self.engine.not_unpacked(call, error.reason)
             return

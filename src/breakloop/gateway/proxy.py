@@ -21,13 +21,20 @@ from breakloop.gateway.upstream import Pool
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
-from breakloop.policy.body_needs import needs_body
+from breakloop.policy.body_needs import needs_body, rejects_large
 from breakloop.policy.paths import normalise_host
 from breakloop.wire import steer
 
 _RESERVED: Final = (b"/v1/decision", b"/v1/debug/", b"/livez", b"/readyz")
 _ENDS: Final = (b"", b"/", b"?")
-_ERRORS: Final = {401: "unknown_caller", 408: "request_timeout", 502: "upstream_failed", 504: "upstream_timeout"}
+_ERRORS: Final = {
+    401: "unknown_caller",
+    408: "request_timeout",
+    413: "body_too_large",
+    502: "upstream_failed",
+    504: "upstream_timeout",
+}
+_OF_THE_REQUEST: Final = (401, 413)
 
 
 class ProxyDoor:
@@ -79,6 +86,10 @@ class ProxyDoor:
             return judging.denied_to_client(call, _proxy_loop())
         if self._callers is not None and self._callers.check(request.headers, query) is None:
             return self.failed(call, 401, "The key of this request is not known here.")
+        if request.streamed and self._is_large(request):
+            judging.engine.tally.unjudged += 1
+            if judging.engine.bundle is not None and rejects_large(judging.engine.bundle, call):
+                return self.failed(call, 413, "The body is larger than what a policy lets pass.")
         verdict, fields = judging.decide(request, call)
         if not verdict.allowed:
             reply = judging.denied_to_client(call, verdict)
@@ -113,6 +124,10 @@ class ProxyDoor:
         verdict.note = ""
         self._judging.engine.tally.steered += 1
         return True
+
+    def _is_large(self, request: Request) -> bool:
+        """Tell a body that is too large to be judged from one that nobody wants to see."""
+        return request.length > self._judging.body_bytes or bool(request.body)
 
     # The server's side
 
@@ -149,7 +164,7 @@ class ProxyDoor:
 
     def failed(self, call: Call, status: int, why: str) -> Reply:
         """Return an error of ours in the words of the client's dialect."""
-        message = why if status == 401 else f"The upstream {call.upstream} {why}."
+        message = why if status in _OF_THE_REQUEST else f"The upstream {call.upstream} {why}."
         verdict = Verdict(allowed=False, reason=_ERRORS[status], status=status, message=message)
         head = self._judging.answers.allowed(Verdict(), call.request_id) + JSON
         return Reply(status, head, self._judging.body(call, verdict))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from breakloop.model.call import Call
 from breakloop.policy.compiled import CompiledBundle
 
 BODY_DESCRIPTORS: Final = frozenset(("agent:session", "llm:model", "llm:provider", "tool:name"))
@@ -21,3 +22,8 @@ def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, conten
     # The protection of LLM calls looks for them in JSON; what says that it is something else is none.
     has_loops = bool(bundle.default_loops or bundle.project_loops)
     return has_loops and not loops_decided and (not content_type or b"json" in content_type.lower())
+
+
+def rejects_large(bundle: CompiledBundle, call: Call) -> bool:
+    """Tell whether a policy for this call does not want bodies to pass that are too large to be judged (SPEC Y-2)."""
+    return any(policy.rejects_large_bodies for policy in bundle.routes.match(call.host, call.method, call.path))

@@ -76,6 +76,7 @@ class _Maker:
             unenforced=tuple(self._match(rule) for rule in spec.rules if rule.algorithm != "token_bucket"),
             status=spec.deny_status,
             denies_on_store_error=spec.on_store_error == "deny",
+            rejects_large_bodies=spec.on_large_body == "reject" and spec.mode == "enforce",
             descriptors=tuple((name, self._shown(name)) for name in names),
             steady=self._descriptors.project_is_steady and all(steady(name) for name in (*names, *sources)),
         )

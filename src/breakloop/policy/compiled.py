@@ -101,6 +101,7 @@ class Policy:
     unenforced: tuple[Match, ...]  # of rules that this version cannot carry out: where they match, no fallback applies
     status: int
     denies_on_store_error: bool
+    rejects_large_bodies: bool
     descriptors: tuple[tuple[str, Getter], ...]  # all it names, for debug headers and `explain`
     steady: bool  # what its rules do depends on nothing but the sender (`policy.senders`)
 

@@ -116,6 +116,11 @@ class Spec(Model):
     deny_status: Annotated[int, Field(ge=400, le=599)] = Field(
         default=429, description="HTTP status of this policy's denials."
     )
+    on_large_body: Literal["pass", "reject"] = Field(
+        default="pass",
+        description="What the proxy does with a body larger than `limits.body_bytes`: `pass` lets it through unjudged, "
+        "`reject` answers 413.",
+    )
     on_store_error: Literal["allow", "deny"] = Field(
         default="allow", description="What to do with a request when the store fails."
     )

@@ -101,10 +101,10 @@ def test_what_stays_packed(coding: str, body: bytes, reason: str) -> None:
 def test_the_limit_of_bodies_holds_for_what_comes_out() -> None:
     """C-9, Y-2: over it the body is not judged; the number is the door's, and `runtime` sets it."""
     here = world()
-    here.door._judging._body_bytes = len(BODY) - 1
+    here.door._judging.body_bytes = len(BODY) - 1
     assert here.ask(ask("gzip", gzip.compress(BODY)), 7).status == 200
     assert here.engine.tally.not_unpacked == {"too_large": 7}
-    here.door._judging._body_bytes = len(BODY)
+    here.door._judging.body_bytes = len(BODY)
     assert here.ask(ask("gzip", gzip.compress(BODY)), 6).status == 429
 
 
@@ -199,7 +199,7 @@ def test_the_configured_limit_reaches_the_door(tmp_path: Path) -> None:
     """C-9: `limits.body_bytes`."""
     settings = Settings(data_dir=str(tmp_path), limits=Limits(body_bytes=4321))
     here = world(bundle())
-    assert parts.judging(settings, here.engine, here.descriptors, SECRET, here.clock)._body_bytes == 4321
+    assert parts.judging(settings, here.engine, here.descriptors, SECRET, here.clock).body_bytes == 4321
 
 
 @pytest.mark.parametrize(

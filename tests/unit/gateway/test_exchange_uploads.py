@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.hub import Phase
 from tests.builders import bundle, policy, tail
@@ -129,3 +131,19 @@ def test_a_denied_upload_is_answered_and_the_connection_ends() -> None:
         [(status, _, fields)] = read_replies(proxy.sent())
         assert (status, fields[b"connection"]) == (429, b"close")
         assert (proxy.phase(), proxy.pools["up"].made) == (Phase.LINGERING, [])
+
+
+def test_a_policy_may_refuse_what_is_too_large_to_be_judged() -> None:
+    """Y-2: 413 if the policy says so, in the client's dialect; else it passes and is counted."""
+    head = get("/v1/files", "Content-Length: 300", method="POST")
+    with Proxy(bundle(policy("p", prefix="/v1/", on_large_body="reject")), limits=SMALL) as proxy:
+        proxy.door._judging.body_bytes = SMALL.body_bytes
+        proxy.send(head + b"a" * 50)
+        [(status, body, _)] = read_replies(proxy.sent())
+        assert (status, json.loads(body)["detail"]["error"]) == (413, "body_too_large")
+        assert (proxy.pools["up"].made, proxy.world.engine.tally.unjudged) == ([], 1)
+    with Proxy(bundle(policy("p", prefix="/other/", on_large_body="reject")), limits=SMALL) as proxy:
+        proxy.door._judging.body_bytes = SMALL.body_bytes
+        proxy.send(head + b"a" * 300)
+        proxy.upstream().says(ok())
+        assert (read_replies(proxy.sent())[0][0], proxy.world.engine.tally.unjudged) == (200, 1)

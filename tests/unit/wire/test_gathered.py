@@ -85,6 +85,8 @@ def test_calls_are_bounded() -> None:
     calls = read(notes).calls
     assert len(calls) == CALLS_MAX
     assert calls[-1] == ToolCall(f"f{CALLS_MAX - 1}", "{}")
+    notes.begin(3, "another")
+    assert read(notes).calls[3].name == "another"
 
 
 def test_arguments_are_bounded_and_still_told_apart() -> None:

@@ -46,6 +46,28 @@ def test_events(body: bytes, expected: list[bytes]) -> None:
         assert split(body, size) == expected, size
 
 
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([b"data: a\n", b"data: b\n\n"], [b"a\nb"]),
+        ([b"x", b"data: b\n\n"], []),
+        ([b"data: a\r", b"\ndata: b\n\n"], [b"a\nb"]),
+        ([b"data: a\r", b"", b"\ndata: b\n\n"], [b"a\nb"]),
+        ([b"data: a\r\r", b"\n", b"data: b\n\n"], [b"a", b"b"]),
+        ([b"data: a\r\r", b"\ndata: b\n\n", b"data: c\n\n"], [b"a", b"b", b"c"]),
+        ([b"data: " + b"x" * 50 + b"\n\n", b"data: b\n\n"], [b"b"]),
+        ([b"data: " + b"x" * 50 + b"\n", b"data: b\n\n", b"data: c\n\n"], [b"c"]),
+        ([b"data:x\ndata: b\n\n"], [b"x\nb"]),
+        ([b"event: ping\nretry: 50\n\n"], []),
+        ([b"data: \n\n", b"data: b\n\n"], [b"b"]),
+    ],
+)
+def test_pieces_that_look_like_events(pieces: list[bytes], expected: list[bytes]) -> None:
+    """D-1: the short way for one event in one piece is not taken where it is not the same."""
+    events = Events(40)
+    assert [one for piece in pieces for one in events.feed(piece)] == expected
+
+
 def test_nothing_is_held_back() -> None:
     """D-1: an event is there as soon as its empty line is."""
     events = Events()

@@ -1,0 +1,100 @@
+"""A thousand streams at once through the real server, for a minute."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import streams_load
+from tests.e2e.served import SRC
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+STREAMS = 1000
+SECONDS = float(os.environ.get("BREAKLOOP_TESTS_STREAM_SECONDS", "60"))
+LAG_MS = 50.0
+
+
+class Part:
+    """One of the processes, whose lines of JSON are read one by one."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        # Without coverage: it would measure itself. Nor may a developer's settings reach the server.
+        unwanted = ("BREAKLOOP_", "COV_", "COVERAGE_", "XDG_")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+        clean |= {"HOME": str(folder), "PYTHONPATH": os.pathsep.join((str(SRC), str(SRC.parent)))}
+        self._errors = folder / f"{arguments[0]}.log"
+        with self._errors.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", streams_load.__name__, *arguments],
+                cwd=folder,
+                env=clean,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        read = self.process.stdout.readline()
+        assert read, self._errors.read_text()[-2000:]
+        found: dict[str, Any] = json.loads(read)
+        return found
+
+    def stop(self) -> dict[str, Any]:
+        self.process.send_signal(signal.SIGTERM)
+        found = self.line()
+        assert self.process.wait(30) == 0
+        return found
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._errors.read_text().splitlines()]
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[list[Part]]:
+    started: list[Part] = []
+    yield started
+    for part in started:
+        part.end()
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_a_thousand_streams_for_a_minute(
+    parts: list[Part], tmp_path: Path, record_property: pytest.RecordProperty, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """D-1: 1,000 streams of 10 chunks a second each, every byte of them, and the loop is never late for long."""
+    chunks = int(SECONDS / streams_load.INTERVAL_S)
+    parts.append(upstream := Part(tmp_path, "upstream", str(chunks)))
+    parts.append(gateway := Part(tmp_path, "gateway", str(upstream.line()["port"]), str(tmp_path)))
+    parts.append(clients := Part(tmp_path, "clients", str(gateway.line()["port"]), str(chunks), str(STREAMS)))
+    assert clients.line() == {"streams": STREAMS}
+    gateway.process.send_signal(signal.SIGUSR1)  # from here on they are only held
+    read = clients.line()
+    served, sent = gateway.stop(), upstream.stop()
+    with capsys.disabled():
+        print(f"\nclients {read}\ngateway {served}\nupstream {sent}")
+    record_property("streams", {"clients": read, "gateway": served, "upstream": sent})
+    assert (read["complete"], read["faults"]) == (STREAMS, {})
+    assert (sent["requests"], sent["aborted"], sent["malformed"]) == (STREAMS, 0, [])
+    opening, holding = served["lag"]
+    assert holding["count"] > SECONDS * 20, "the loop was watched all the time"
+    assert holding["p99_ms"] < LAG_MS, (opening, holding)
+    assert read["gap_p99_ms"] < (streams_load.INTERVAL_S * 1000 + 2 * LAG_MS)
+    assert [line for line in gateway.log if line["level"] in {"error", "critical"}] == []
