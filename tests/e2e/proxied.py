@@ -46,11 +46,10 @@ class Proxied:
         """What has come to the stand-in since it had seen so many requests."""
         return [f"{seen.method} {seen.target}" for seen in self.llm.requests if seen.number > count]
 
-    @property
-    def rss_mib(self) -> float:
-        """Resident memory of the gateway."""
+    def memory_mib(self, what: str = "VmRSS") -> float:
+        """Resident memory of the gateway: now, or its peak (`VmHWM`)."""
         status = Path(f"/proc/{self.served.process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        found = re.search(rf"{what}:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) / 1024
 
@@ -97,7 +96,15 @@ def streaming(dialect: str) -> tuple[str, Json, list[str]]:
     return made[dialect]
 
 
-STREAMING = ("openai_chat", "openai_responses", "openai_completions", "anthropic_messages", "gemini", "gemini_array", "mcp")
+STREAMING = (
+    "openai_chat",
+    "openai_responses",
+    "openai_completions",
+    "anthropic_messages",
+    "gemini",
+    "gemini_array",
+    "mcp",
+)
 
 
 def _with_progress(text: str) -> Json:

@@ -59,7 +59,9 @@ class Received:
 class RawClient:
     """One connection. `with` closes it."""
 
-    def __init__(self, port: int, *, tls: ssl.SSLContext | None = None, timeout_s: float = 10.0, small: bool = False) -> None:
+    def __init__(
+        self, port: int, *, tls: ssl.SSLContext | None = None, timeout_s: float = 10.0, small: bool = False
+    ) -> None:
         plain = socket.socket()
         if small:  # so that not much fits between the two ends
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
@@ -71,13 +73,17 @@ class RawClient:
             plain.close()
             raise
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
+        self.socket = (
+            plain if tls is None else tls.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
+        )
         self._buffer = b""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # -- sending and leaving

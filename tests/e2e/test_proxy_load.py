@@ -96,5 +96,4 @@ def test_a_thousand_streams_for_a_minute(
     opening, holding = served["lag"]
     assert holding["count"] > SECONDS * 20, "the loop was watched all the time"
     assert holding["p99_ms"] < LAG_MS, (opening, holding)
-    assert read["gap_p99_ms"] < (streams_load.INTERVAL_S * 1000 + 2 * LAG_MS)
     assert [line for line in gateway.log if line["level"] in {"error", "critical"}] == []

@@ -13,7 +13,19 @@ from pathlib import Path
 import pytest
 
 from breakloop.testing import Answer, ThreadedGate, body, bundle, limit_policy, say, stall
-from tests.e2e.proxied import CHAT, JSON, MIB, OCTETS, STREAMING, Proxied, chat, fresh, one_test, proxied, stream_request
+from tests.e2e.proxied import (
+    CHAT,
+    JSON,
+    MIB,
+    OCTETS,
+    STREAMING,
+    Proxied,
+    chat,
+    fresh,
+    one_test,
+    proxied,
+    stream_request,
+)
 from tests.e2e.raw_client import CutShortError, RawClient, chunked, request
 from tests.e2e.served import eventually
 

@@ -18,6 +18,7 @@ from breakloop.cli.demo_run import TURN_S, stage
 from breakloop.cli.demo_screen import LEAST_HEIGHT, LEAST_WIDTH, Shape, picture
 from breakloop.cli.demo_story import Price, Story, story_json
 from breakloop.cli.output import console, fail, json_option, print_json
+from breakloop.gateway.server import ListenError
 
 SECONDS = 130  # long enough for three detections, with waits of 30, 60 and 120 s
 SPEED = 6.5
@@ -35,7 +36,7 @@ PRICE = (3.0, 15.0)  # of the order of what large models cost
     metavar="IN OUT",
     default=PRICE,
     show_default=True,
-    help="Assumed USD per million tokens.",
+    help="Assumed USD per million tokens, in and out.",
 )
 @json_option
 def command(*, plain: bool, speed: float, seconds: int, price: tuple[float, float], as_json: bool) -> None:
@@ -53,8 +54,8 @@ def command(*, plain: bool, speed: float, seconds: int, price: tuple[float, floa
             _run_plain(story)
         else:
             _run_live(story, terminal, speed)
-    except OSError as error:
-        fail(f"the demonstration needs two free ports on 127.0.0.1: {error.strerror or error}", as_json=as_json)
+    except ListenError as error:
+        fail(f"the demo needs two ports of this machine: {error.strerror}", as_json=as_json)
 
 
 def _can_show(terminal: Console) -> bool:

@@ -74,6 +74,13 @@ class Answered:
         """Tell whether the gateway has answered in the model's stead, and said why."""
         return bool(self.reason)
 
+    @property
+    def outcome(self) -> str:
+        """What came of it, in a few words."""
+        if self.blocked:
+            return f"{self.reason}, wait {self.retry_after_s} s"
+        return self.did or "failed"
+
 
 class Agent:
     """Asks, does what it is told, asks again. When it is refused it knows no better than to ask the same once more."""

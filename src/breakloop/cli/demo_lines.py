@@ -58,7 +58,7 @@ class Lines:
             self._blocked_in_a_row += 1
         else:
             self._catch_up(answered, "now the cooldown is over")
-            self._say(answered, answered.did)
+            self._say(answered, answered.outcome)
 
     def end(self) -> None:
         """Tell what has not been told yet."""
@@ -70,7 +70,7 @@ class Lines:
         totals = self._story.totals[HEALTHY]
         number = totals.passed + totals.blocked + totals.failed
         if answered.finished or number % _REPORT_EVERY == 0 or not answered.passed:
-            self._say(answered, f"{answered.did} ({totals.passed} of {number} requests passed)")
+            self._say(answered, f"{answered.outcome} ({totals.passed} of {number} requests passed)")
 
     def _catch_up(self, answered: Answered, why: str) -> None:
         if self._blocked_in_a_row:
@@ -133,7 +133,7 @@ def _fate(story: Story, agent: str) -> str:
     if totals.failed:
         said += f", {totals.failed} failed"
     if totals.cooldowns_s:
-        said += f"; cooldowns of {', '.join(f'{wait_s} s' for wait_s in totals.cooldowns_s)}"
+        said += f"; cooldowns of {', '.join(map(str, totals.cooldowns_s))} s"
     return said + "; finished its task" * totals.finished
 
 
@@ -145,7 +145,7 @@ def _money(story: Story) -> list[Line]:
         _line(f"price: {story.price}, no caching; assumed (--price)"),
         _line(
             f"spent by the loop: {usd(story.spent_usd(LOOPING))} for {looping.tokens_in:,} tokens in, "
-            f"{looping.tokens_out:,} out"
+            f"{looping.tokens_out:,} out (the LLM's usage)"
         ),
         _line("saved: about ", (usd(story.saved_usd(LOOPING)), "bold green"), f" ({per_call})"),
         _line(

@@ -4,7 +4,7 @@ on loopback ports, on a clock that is moved by hand. What came of it goes out as
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from breakloop import parts
@@ -12,7 +12,7 @@ from breakloop.cli.demo_agents import FILES, HEALTHY, LOOPING, MISSING, TASKS, A
 from breakloop.clock import Clock, FakeClock
 from breakloop.engine import Engine
 from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.server import Server
+from breakloop.gateway.server import ListenError, Server
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.settings import Settings
@@ -52,16 +52,20 @@ class Stage:
 
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
-    """Start everything, and stop it at the end. Raises OSError where nothing can listen."""
+    """Start everything, and stop it at the end. Raises `ListenError` where nothing can listen."""
     clock = FakeClock()
-    async with StandInLLM(respond=respond, clock=clock) as llm, _gateway(llm.url, clock) as port:
-        clients = [await Client.connect(port) for _ in PACE_S]
+    async with AsyncExitStack() as started:
         try:
-            agents = tuple(Agent(name, client) for name, client in zip(PACE_S, clients, strict=True))
-            yield Stage(clock, llm, port, agents)
-        finally:
-            for client in clients:
-                await client.close()
+            llm = await started.enter_async_context(StandInLLM(respond=respond, clock=clock))
+            port = await started.enter_async_context(_gateway(llm.url, clock))
+        except OSError as error:
+            raise ListenError(error.errno, error.strerror or str(error)) from error
+        agents = []
+        for name in PACE_S:
+            client = await Client.connect(port)
+            started.push_async_callback(client.close)
+            agents.append(Agent(name, client))
+        yield Stage(clock, llm, port, tuple(agents))
 
 
 @asynccontextmanager
@@ -85,8 +89,7 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
 def rule() -> str:
     """Return what the gateway goes by: its built-in protection."""
     guard = parts.loop_guard(Settings())
-    times, window_s = guard.max_hits, guard.window_seconds
-    return f"the same last messages pass {times} times in {window_s} s; then they are blocked"
+    return f"the same last messages may come {guard.max_hits} times in {guard.window_seconds} s"
 
 
 def respond(seen: SeenRequest) -> Answer:

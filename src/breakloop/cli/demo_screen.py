@@ -16,7 +16,7 @@ from breakloop.cli.demo_lines import first_sentence
 from breakloop.cli.demo_run import rule
 from breakloop.cli.demo_story import Story, usd
 
-LEAST_WIDTH: Final = 44
+LEAST_WIDTH: Final = 60
 LEAST_HEIGHT: Final = 16
 _SIDE_BY_SIDE: Final = 80
 _TALL: Final = 24
@@ -90,13 +90,14 @@ def _head(story: Story, shape: Shape, speed: float) -> list[Text]:
 def _foot(story: Story, shape: Shape) -> list[Text]:
     # The last line is short: the ^C that a terminal writes behind it must not wrap, which would shift the picture.
     last = Text(f"Assumed {story.price}. Ctrl-C ends.", "dim")
+    last.truncate(shape.width - 4, overflow="ellipsis")
     if story.denial is None:
-        return [_cut(line) for line in (*[Text()] * shape.roomy, Text(), Text(f"So far, so good: {rule()}."), last)]
+        return [_cut(line) for line in (*[Text()] * shape.roomy, Text(), Text(f"Rule: {rule()}."), last)]
     denial = story.denial
     said = Text(first_sentence(denial), "bold red")
     raised = [Text(f"Its SDK raises RateLimitError ({denial.status} {denial.code}):")] * shape.roomy
-    costs = f"; left alone: {usd(story.hour_usd)} an hour, {usd(story.weekend_usd)} a weekend"
-    saved = Text.assemble((f"Saved about {usd(story.saved_usd(LOOPING))}", "bold green"), costs)
+    costs = f"; unstopped: {usd(story.hour_usd)} an hour, {usd(story.weekend_usd)} a weekend"
+    saved = Text.assemble((f"Saved {usd(story.saved_usd(LOOPING))}", "bold green"), costs)
     return [_cut(line) for line in (*raised, said, saved, last)]
 
 
@@ -131,7 +132,7 @@ def _totals(story: Story, agent: str, shape: Shape) -> list[Text]:
     counts = f"passed {totals.passed}, blocked {totals.blocked}" + f", failed {totals.failed}" * bool(totals.failed)
     money = f"spent {usd(story.spent_usd(agent))}" + f", saved {usd(story.saved_usd(agent))}" * bool(totals.blocked)
     if not shape.roomy:
-        return [Text(counts, "bold"), Text(f"{totals.tokens_in:,} tokens, {money}")]
+        return [Text(f"{counts}; {totals.tokens_in / 1000:,.0f}k tokens", "bold"), Text(money)]
     tokens = f"{totals.tokens_in:,} tokens in, {totals.tokens_out:,} out"
     return [Text(), Text(counts, "bold"), Text(tokens), Text(money)]
 
@@ -142,8 +143,7 @@ def _few_columns(shown: list[Answered]) -> Table:
     table.add_column(width=3)
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     for one in shown:
-        wait = f"{one.reason}, wait {one.retry_after_s} s"
-        table.add_row(f"{one.at_s}s", _status(one), one.did or Text(wait, "red"))
+        table.add_row(f"{one.at_s}s", _status(one), Text(one.outcome, "" if one.passed else "red"))
     return table
 
 
@@ -152,10 +152,10 @@ def _all_columns(shown: list[Answered], shape: Shape) -> Table:
     table.show_header = shape.roomy
     table.add_column("time", justify="right", style="dim", width=4)
     table.add_column("what the agent did", ratio=1, no_wrap=True, overflow="ellipsis")
-    table.add_column("the gateway's answer", no_wrap=True, width=17, overflow="ellipsis")
+    table.add_column("answer", no_wrap=True, width=17, overflow="ellipsis")
     table.add_column("wait", justify="right", width=5)
     for one in shown:
-        did = one.did or Text("the same request again", "dim")
+        did = one.did or Text("the same request again" if one.blocked else "", "dim")
         said = (one.reason, "red") if one.blocked else "passed" if one.passed else "failed"
         answer = Text.assemble(_status(one), " ", said)
         table.add_row(f"{one.at_s}s", did, answer, f"{one.retry_after_s} s" if one.blocked else "")

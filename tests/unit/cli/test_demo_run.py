@@ -1,37 +1,147 @@
-"""The demonstration's traffic: real answers over a real connection, on a clock that is moved by hand."""
+"""The demonstration's machinery: real answers over real connections, on a clock that is moved by hand."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 
-from breakloop.cli.demo_run import HEALTHY, LOOPING, Answered, Totals, chat, traffic
+import openai
+import pytest
 
-
-def test_answers_are_the_decision_services() -> None:
-    """X-4: five pass, the sixth is denied as LD-2 says, and waits less each second."""
-
-    async def collect() -> list[list[Answered]]:
-        return [answers async for answers in traffic(8)]
-
-    seconds = asyncio.run(collect())
-    looping = [answers[0] for answers in seconds]
-    assert [one.status for one in looping] == [200] * 5 + [429] * 3
-    assert [one.retry_after_s for one in looping[5:]] == [30, 29, 28]
-    assert looping[5].reason == "loop_detected"
-    assert looping[5].message.startswith("Blocked: identical request sent 6 times in 60 seconds.")
-    assert all(answers[1].allowed and answers[1].agent == HEALTHY for answers in seconds)
+from breakloop.cli import demo_run
+from breakloop.cli.demo_agents import FILES, HEALTHY, LOOPING, MODEL, Answered, Client
+from breakloop.cli.demo_run import Stage, rule, stage
+from breakloop.gateway.server import ListenError
+from breakloop.settings import Settings
+from breakloop.settings_fields import LoopGuard
+from breakloop.testing import StandInLLM
 
 
-def test_one_repeats_itself_and_the_other_does_not() -> None:
-    """The demonstration shows what it says."""
-    assert chat(LOOPING, 1) == chat(LOOPING, 2)
-    assert len({str(chat(HEALTHY, number)) for number in range(500)}) == 500
+async def _play(on: Stage, until_s: int) -> list[Answered]:
+    answers: list[Answered] = []
+    while on.at_s < until_s:
+        answers += await on.turns()
+    return answers
 
 
-def test_detections_are_told_from_cooldowns() -> None:
-    """A denial is a detection when a request has passed before it."""
-    totals = Totals()
-    answers = [(200, 0), (429, 30), (429, 29), (200, 0), (429, 60)]
-    fresh = [totals.count(Answered(LOOPING, 1, 0, status, "", wait)) for status, wait in answers]
-    assert fresh == [False, True, False, False, True]
-    assert (totals.passed, totals.blocked, totals.cooldowns_s) == (2, 3, [30, 60])
+def _whole(until_s: int = 130) -> tuple[list[Answered], int]:
+    async def whole() -> tuple[list[Answered], int]:
+        async with stage() as on:
+            return await _play(on, until_s), on.llm_requests
+
+    return asyncio.run(whole())
+
+
+def test_the_looping_agent_is_stopped_by_the_gateway() -> None:
+    """X-4, LD-2: two different requests, then five with the same tail pass, the sixth is denied; a longer wait each time."""
+    answers, llm_requests = _whole()
+    looping = [one for one in answers if one.agent == LOOPING]
+    assert [one.status for one in looping] == [
+        *[200] * 7, *[429] * 15, *[200] * 5, *[429] * 30, *[200] * 5, *[429] * 3,
+    ]  # fmt: skip
+    blocked = [one for one in looping if one.blocked]
+    assert {one.reason for one in blocked} == {"loop_detected"}
+    assert [one.retry_after_s for one in blocked[:3]] == [30, 28, 26]
+    assert blocked[0].code == "recursive_loop_detected"
+    assert blocked[0].message.startswith("Blocked: identical request sent 6 times in 60 seconds.")
+    assert llm_requests == sum(one.passed for one in answers)  # the model never saw the others
+
+
+def test_the_healthy_agent_finishes() -> None:
+    """X-4: another file each time, an answer at the end, and nobody in its way."""
+    healthy = [one for one in _whole()[0] if one.agent == HEALTHY]
+    assert all(one.passed for one in healthy)
+    assert len({one.did for one in healthy}) == len(healthy) == len(FILES) + 2
+    assert [one.finished for one in healthy].index(True) == len(healthy) - 1
+    assert healthy[-1].at_s < 130
+
+
+def test_with_the_protection_off_nothing_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-4: it is the engine that denies, and not the demonstration."""
+    off = Settings(loop_guard=LoopGuard(max_hits=0))
+    monkeypatch.setattr(demo_run, "Settings", lambda upstream: off.model_copy(update={"upstream": upstream}))
+    answers, _ = _whole(60)
+    assert {one.status for one in answers} == {200}
+
+
+def test_a_real_sdk_raises_what_the_summary_says() -> None:
+    """X-4, A-3: the looping agent's conversation, sent by the real `openai` package, after one request."""
+
+    async def ask() -> openai.RateLimitError:
+        async with stage() as on:
+            said = (await _play(on, 16))[-1]
+            assert said.blocked
+            conversation = on._agents[0]._messages
+            async with openai.AsyncOpenAI(api_key="demo", base_url=f"http://127.0.0.1:{on.gateway_port}/v1") as client:
+                before = on.llm_requests
+                with pytest.raises(openai.RateLimitError) as raised:
+                    await client.chat.completions.create(model=MODEL, messages=conversation)  # type: ignore[arg-type]
+                assert on.llm_requests == before
+            return raised.value
+
+    error = asyncio.run(ask())
+    assert (error.status_code, error.code) == (429, "recursive_loop_detected")
+    assert isinstance(error.body, dict)
+    assert str(error.body["message"]).startswith("Blocked: identical request sent ")
+
+
+def test_only_this_machine_is_spoken_to() -> None:
+    """X-4, Y-1: every address that is bound, connected to or looked up is loopback; a way out does not exist."""
+    heard: list[tuple[str, object]] = []
+    listening = True
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if listening and event in {"socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo"}:
+            address = arguments[0] if event == "socket.getaddrinfo" else arguments[1]
+            heard.append((event, address[0] if isinstance(address, tuple) else address))
+
+    sys.addaudithook(hear)
+    _whole(20)
+    listening = False
+    assert {host for _, host in heard} == {"127.0.0.1"}
+    assert {"socket.connect", "socket.bind"} <= {event for event, _ in heard}
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1beta/models/m:generateContent"])
+def test_every_way_out_leads_to_the_stand_in(path: str) -> None:
+    """X-4: also the upstreams that are built in."""
+
+    async def ask() -> tuple[int, int]:
+        async with stage() as on:
+            client = await Client.connect(on.gateway_port)
+            status, _, _ = await client.post(path, {"messages": [{"role": "user", "content": ""}] * 2})
+            await client.close()
+            return status, on.llm_requests
+
+    assert asyncio.run(ask()) == (200, 1)
+
+
+def test_nothing_stays_open() -> None:
+    """S-6: no task, connection or listener outlives the show (warnings are errors)."""
+
+    async def left() -> set[asyncio.Task[object]]:
+        async with stage() as on:
+            await _play(on, 4)
+            port = on.gateway_port
+        with pytest.raises(OSError, match=r".*"):
+            await asyncio.open_connection("127.0.0.1", port)
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(left()) == set()
+
+
+def test_a_stand_in_that_cannot_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says why, whichever of the two could not."""
+
+    async def start(self: StandInLLM) -> StandInLLM:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(StandInLLM, "start", start)
+    with pytest.raises(ListenError, match="not permitted"):
+        _whole()
+
+
+def test_the_rule_is_the_gateways() -> None:
+    """LD-2: what is said about the rule are the numbers that are in force."""
+    guard = Settings().loop_guard
+    assert rule() == f"the same last messages may come {guard.max_hits} times in {guard.window_seconds} s"

@@ -137,8 +137,10 @@ def test_nesting_without_end(dialect: str, kind: bytes) -> None:
 
 def test_the_client_that_leaves_at_the_end() -> None:
     """D-1: after the end mark all has been said, however the connection ends; before it, it has not."""
+    for name in ("messages text", "responses", "responses incomplete", "mcp events", "completions text", "chat text"):
+        assert read(EVERYTHING[name], complete=False).complete
+    assert not read(EVERYTHING["gemini events"], complete=False).complete  # which has no such mark
     recorded = EVERYTHING["chat text"]
-    assert read(recorded, complete=False).complete
     assert not read(recorded, [TEXT.removesuffix(b"data: [DONE]\n\n")], complete=False).complete
 
 

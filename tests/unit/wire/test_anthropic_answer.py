@@ -41,6 +41,9 @@ def test_counts() -> None:
     late = end(input_tokens=30, cache_read_input_tokens=None, output_tokens=9)
     assert stream(DIALECT, start(), *late).usage == Usage(2130, 9, 2000, 100)
     assert stream(DIALECT, start()).usage == Usage(2125, 1, 2000, 100)
+    for count, expected in (({"input_tokens": 3}, Usage(3)), ({"output_tokens": 3}, Usage(0, 3))):
+        odd = count | {"iterations": [5, {"type": "message", "input_tokens": 9}]}
+        assert whole(DIALECT, {"type": "message", "usage": odd}).usage == expected
     assert whole(DIALECT, {"type": "message", "content": [], "usage": {"service_tier": "x"}}).usage is None
     assert whole(DIALECT, {"type": "message", "content": [], "usage": None}).usage is None
 
@@ -73,7 +76,9 @@ def test_odd_types() -> None:
         start() | {"index": "x"},
         delta(0, "text_delta", text=5),
         delta(1, "text_delta", text="Hi") | {"index": "x"},
-        delta(0, "input_json_delta", partial_json={}),
+        block(2, type="tool_use", name="f", input={}),
+        delta(2, "input_json_delta", partial_json={"a": 1.0}),
+        delta(2, "new_delta", partial_json=5),
         block(0, type=["text"]),
         {"type": "content_block_start", "index": 0, "content_block": 5},
         {"type": "content_block_delta", "index": 0, "delta": 5},
@@ -82,8 +87,10 @@ def test_odd_types() -> None:
         {"type": "something_new"},
         [],
         *end(output_tokens=3),
+        {"type": "message_delta", "delta": {"stop_reason": None}},
     ]
     answer = stream(DIALECT, *odd)
+    assert answer.calls == (ToolCall("f", '{"a":1}'),)
     assert (answer.text, answer.finish, answer.complete) == ("5Hi", "end_turn", True)
     assert answer.usage == Usage(2125, 3, 2000, 100)
 
@@ -93,3 +100,6 @@ def test_errors() -> None:
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": "secrets"}}
     assert whole(DIALECT, error, 400) == Answer(400, error="invalid_request_error", complete=True)
     assert stream(DIALECT, {"type": "error", "error": "secrets and more"}).error == "error"
+    assert whole(DIALECT, {"error": {"type": "gateway_error"}}, 502).error == "gateway_error"
+    assert whole(DIALECT, {"error": "it broke", "content": [{"type": "text", "text": "Hi"}]}).text == "Hi"
+    assert whole(DIALECT, {"type": "message", "error": {}}).error == ""

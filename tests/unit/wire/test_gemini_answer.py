@@ -39,6 +39,10 @@ def test_several_candidates() -> None:
     both["candidates"].insert(0, second)
     for answer in (stream(DIALECT, both), whole(DIALECT, both)):
         assert (answer.text, answer.finish) == ("one\nzwei", "STOP")
+    both["candidates"].reverse()
+    assert stream(DIALECT, both).finish == "STOP"
+    assert stream(DIALECT, {"candidates": [second]}).finish == "MAX_TOKENS"
+    assert stream(DIALECT, both, piece(text("!"), 5)).finish == "STOP"
 
 
 def test_counts() -> None:
@@ -54,12 +58,24 @@ def test_odd_types() -> None:
         piece(text("Hi"), 5, text("secrets", thought=1), {"functionCall": 5}, {"toolCall": []}),
         piece(text("!")) | {"modelVersion": 5, "usageMetadata": []},
         {"candidates": [5, {"content": 5}, {"content": {"parts": {"text": "?"}}, "index": 0}]},
-        {"candidates": None, "promptFeedback": 5, "error": []},
+        {"candidates": None, "promptFeedback": 5, "error": {}},
+        {"candidates": [{"content": None}, {"content": {"parts": None}}, {}]},
         piece(call("f", "x"), finish="STOP"),
     ]
     answer = stream(DIALECT, *odd)
     assert (answer.text, answer.calls, answer.finish) == ("Hi!?", (ToolCall("f", "x"),), "STOP")
-    assert [whole(DIALECT, one).text for one in odd] == ["Hi", "!", "?", "", ""]
+    assert [whole(DIALECT, one).text for one in odd] == ["Hi", "!", "?", "", "", ""]
+
+
+def test_values_by_their_paths() -> None:
+    """C-8: all of them may come at once, and a value may change its type."""
+    values = [{"jsonPath": "$.a", "stringValue": "x"}, {"jsonPath": "$.a", "numberValue": 1.0}, 5, {"jsonPath": 5}]
+    assert stream(
+        DIALECT, piece({"functionCall": {"name": "f", "partialArgs": values}}), piece(call("g", None))
+    ).calls == (
+        ToolCall("f", '{"":null,"a":1}'),
+        ToolCall("g", ""),
+    )
 
 
 def test_values_that_never_end() -> None:

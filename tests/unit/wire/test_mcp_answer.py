@@ -57,6 +57,8 @@ def test_odd_types() -> None:
         stream("mcp", one)
         whole("mcp", one)
     assert stream("mcp", {"error": "it broke"}).error == "error"
+    assert not stream("mcp", {"jsonrpc": "2.0", "id": 1}).complete
+    assert not stream("mcp", ASKED | {"result": {}}).complete
     assert stream("mcp", result(content="plain", isError="false")) == Answer(200, "plain", complete=True)
     reading = started("mcp", SSE)
     reading.feed(b"data: nothing\n\n")

@@ -50,6 +50,30 @@ def test_audio_is_its_transcript() -> None:
     assert stream("openai_chat", *pieces, chunk(delta(audio={"data": "UklGR"}))).text == "Hello"
 
 
+def test_which_call_a_piece_belongs_to() -> None:
+    """C-8: by number, whatever the order; ids may come with every piece, or late."""
+    pieces = [
+        [tool(0, "", "f", "a"), tool(1, "", "g", "b")],
+        [tool(1, '{"b":'), tool(0, '{"a":')],
+        [tool(0, "1}", "f", "a"), tool(1, "2}", "g", "b")],
+        [tool(2, "", "h")],
+        [tool(2, "{}", "", "c")],
+    ]
+    made = stream("openai_chat", *[chunk(delta(tool_calls=one)) for one in pieces]).calls
+    assert made == (ToolCall("f", '{"a":1}'), ToolCall("g", '{"b":2}'), ToolCall("h", "{}"))
+
+
+def test_reasons() -> None:
+    """C-8: the first choice's, if it has one; a chunk that comes after it takes nothing back."""
+    assert stream("openai_chat", chunk(delta("length", 1))).finish == "length"
+    assert (
+        stream("openai_chat", chunk(delta("length", 1)), chunk(delta("length", 2)), chunk(delta("stop"))).finish
+        == "stop"
+    )
+    assert stream("openai_chat", chunk(delta("stop")), chunk(delta("length", 1))).finish == "stop"
+    assert stream("openai_chat", chunk(delta("stop")), chunk(delta(content=["odd"]))).finish == "stop"
+
+
 def test_usage_that_grows() -> None:
     """C-8: some servers count in every chunk; the last one is the count."""
     counts = [{"prompt_tokens": 5, "completion_tokens": n, "total_tokens": 5 + n} for n in (1, 2, 3)]
@@ -65,6 +89,7 @@ def test_usage_that_grows() -> None:
         ({"total_tokens": 8, "prompt_tokens": 8}, Usage(8)),
         ({"prompt_tokens": 5, "prompt_cache_hit_tokens": 3, "prompt_cache_miss_tokens": 2}, Usage(5, 0, 3)),  # DeepSeek
         ({"prompt_tokens": 5, "cached_tokens": 4}, Usage(5, 0, 4)),  # Moonshot
+        ({"completion_tokens": 5, "reasoning_tokens": 4}, Usage(0, 5, 0, 0, 4)),  # Perplexity
         ({"prompt_tokens": 5, "prompt_tokens_details": {"cache_write_tokens": 2}}, Usage(5, 0, 0, 2)),
         ({"prompt_tokens": 5, "cache_creation_input_tokens": 2}, Usage(5, 0, 0, 2)),  # LiteLLM
         ({"prompt_tokens": 5, "prompt_tokens_details": None, "completion_tokens_details": None}, Usage(5)),
@@ -107,6 +132,13 @@ def test_an_error_that_is_none() -> None:
     for error in nothing:
         assert stream("openai_chat", chunk(delta("stop", content="Hi"), error=error)).error == ""
         assert whole("openai_chat", {"error": error, "choices": []}).error == ""
+
+
+def test_errors_in_other_shapes() -> None:
+    """C-9: as a text, or in a choice."""
+    assert stream("openai_chat", {"error": "it broke"}).error == "error"
+    assert whole("openai_chat", {"error": "it broke", "code": "boom"}).error == "boom"
+    assert whole("openai_chat", {"choices": [{"message": {}, "error": {"code": 502}}]}).error == "502"
 
 
 def test_errors_with_a_status_are_complete() -> None:

@@ -20,6 +20,7 @@ def test_errors() -> None:
     """C-8: in a stream, in a body, with vectors or without."""
     error = {"error": {"code": None, "type": "server_error", "message": "secrets"}}
     begun = OLD | {"choices": [{"text": "One", "index": 0, "finish_reason": None}]}
+    assert stream("openai_completions", begun | error).error == "server_error"
     assert stream("openai_completions", begun, error, b"[DONE]") == Answer(
         200, "One", model=OLD["model"], response_id="cmpl-1", error="server_error"
     )
@@ -33,6 +34,16 @@ def test_odd_types() -> None:
     assert stream("openai_completions", odd).text == "One"
     counted = {"model": 5, "usage": {"prompt_tokens": 8}, "data": "none"}
     assert whole("openai_embeddings", counted) == Answer(200, usage=Usage(8), complete=True)
+
+
+def test_reasons() -> None:
+    """C-8: the first choice's, if it has one."""
+    first, second = [{"text": "x", "index": index, "finish_reason": f"r{index}"} for index in (0, 1)]
+    for order in ([first, second], [second, first]):
+        assert stream("openai_completions", OLD | {"choices": order}).finish == "r0"
+        assert whole("openai_completions", OLD | {"choices": order}).finish == "r0"
+    assert whole("openai_completions", OLD | {"choices": [second]}).finish == "r1"
+    assert stream("openai_completions", OLD | {"choices": [first]}, OLD | {"choices": [{"text": []}]}).finish == "r0"
 
 
 def test_usage_beside_a_text() -> None:

@@ -9,7 +9,7 @@ import pytest
 from breakloop.model.call import ToolCall
 from breakloop.wire import openai_responses_answer
 from breakloop.wire.openai_responses_answer import ResponsesAnswer
-from tests.unit.wire.recorded.reading import read, stream, whole
+from tests.unit.wire.recorded.reading import read, started, stream, whole
 from tests.unit.wire.recorded.responses import (
     ARGUED,
     CUSTOM,
@@ -23,7 +23,7 @@ from tests.unit.wire.recorded.responses import (
     response,
     text_piece,
 )
-from tests.unit.wire.recorded.shape import Recorded, dump
+from tests.unit.wire.recorded.shape import SSE, Recorded, dump, events
 
 DIALECT = "openai_responses"
 
@@ -122,6 +122,9 @@ def test_odd_types() -> None:
         text_piece(" you"),
     ]
     assert stream(DIALECT, *odd).text == "Hi\n you"
+    reading = started(DIALECT, SSE)
+    reading.feed(events(odd[0], b"noise", b'{"delta": "no type"}'))
+    assert reading.gave_up == 2
     call = [item("added", 0, begun(FUNCTION)), piece(ARGUED, 0, "{}") | {"content_index": "x"}, piece(ARGUED, 7, "x")]
     assert stream(DIALECT, *call).calls == (ToolCall("get_weather", "{}"),)
     answer = whole(DIALECT, response("completed", [5, MESSAGE | {"content": "Hi"}, {"type": None}], model=None))

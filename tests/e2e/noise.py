@@ -1,0 +1,40 @@
+"""Large bodies that cannot be confused with anything, and their digests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from tests.e2e.proxied import MIB
+from tests.e2e.raw_client import RawClient
+
+BLOCK = os.urandom(MIB)
+
+
+def some(size: int) -> bytes:
+    """So many bytes of noise."""
+    return (BLOCK * (size // MIB + 1))[:size]
+
+
+def pieces(size: int, piece_bytes: int = 64 * 1024) -> list[bytes]:
+    """The same, cut up."""
+    content = some(size)
+    return [content[at : at + piece_bytes] for at in range(0, size, piece_bytes)]
+
+
+def sha(content: bytes) -> str:
+    """SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def upload(client: RawClient, content: bytes, *lines: str, chunk_bytes: int = 0) -> None:
+    """Send a POST, with its length or in chunks of a size."""
+    if chunk_bytes:
+        client.ask("POST", "/upload", b"", "Transfer-Encoding: chunked", *lines)
+        for at in range(0, len(content), chunk_bytes):
+            piece = content[at : at + chunk_bytes]
+            client.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        client.send(b"0\r\n\r\n")
+    else:
+        client.ask("POST", "/upload", b"", f"Content-Length: {len(content)}", *lines)
+        client.send(content)

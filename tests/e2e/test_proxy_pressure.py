@@ -1,0 +1,157 @@
+"""Back-pressure through the real server: whoever does not read stops whoever sends, and nothing piles up between."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from breakloop.testing import body, stall
+from tests.e2e.noise import BLOCK, pieces, sha, some, upload
+from tests.e2e.proxied import JSON, MIB, OCTETS, Proxied, one_test, proxied
+from tests.e2e.raw_client import RawClient
+
+pytestmark = pytest.mark.e2e
+
+BOUND_MIB = 64.0
+BETWEEN_MIB = 24.0  # what two pairs of sockets may hold between them on a machine that gives them much
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    with proxied(tmp_path_factory.mktemp("pressure")) as both:
+        yield both
+
+
+@pytest.fixture
+def proxy(running: Proxied) -> Iterator[Proxied]:
+    with one_test(running) as both:
+        yield both
+
+
+@pytest.mark.parametrize("kind", [OCTETS, JSON])
+@pytest.mark.parametrize("chunk_bytes", [0, 256 * 1024])
+def test_fifty_megabytes_pass_without_being_kept(tmp_path: Path, chunk_bytes: int, kind: str) -> None:
+    """D-1, Y-2: a large upload is streamed; the gateway's memory hardly grows."""
+    content = some(50 * MIB)
+    with proxied(tmp_path) as proxy, proxy.client(timeout_s=30) as client:
+        client.ask("GET", "/warm")
+        client.answer()
+        before = proxy.memory_mib()
+        upload(client, content, kind, chunk_bytes=chunk_bytes)
+        assert client.answer().json()["body_sha256"] == sha(content)
+        assert proxy.memory_mib("VmHWM") - before < BOUND_MIB
+
+
+def test_a_client_that_does_not_read_stops_the_upstream(tmp_path: Path) -> None:
+    """D-1: back-pressure: what the upstream can get rid of is what fits between, and the gateway keeps none of it."""
+    with proxied(tmp_path) as proxy, proxy.client(small=True, timeout_s=30) as client:
+        before = proxy.memory_mib()
+        proxy.llm.next(body(pieces(100 * MIB), content_type="application/octet-stream"))
+        client.ask("GET", "/download")
+        head = client.head()
+        stuck = standstill(lambda: proxy.llm.requests[-1].bytes_sent)
+        assert stuck < BETWEEN_MIB * MIB
+        assert proxy.memory_mib("VmHWM") - before < BOUND_MIB / 4
+        client.body_of(head)
+        assert sha(head.body) == sha(some(100 * MIB))
+        assert proxy.memory_mib("VmHWM") - before < BOUND_MIB / 4
+
+
+@pytest.mark.parametrize("way", [RawClient.close, RawClient.reset])
+def test_a_client_that_does_not_read_and_leaves_frees_the_upstream(
+    proxy: Proxied, way: Callable[[RawClient], None]
+) -> None:
+    """D-1: also while nothing can be sent to it."""
+    proxy.llm.next(body([BLOCK] * 50, content_type="application/octet-stream"))
+    with proxy.client(small=True) as client:
+        client.ask("GET", "/download")
+        client.head()
+        standstill(lambda: proxy.llm.requests[-1].bytes_sent)
+        way(client)
+        assert proxy.llm.wait_for_disconnect(timeout_s=1.0).outcome == "aborted"
+
+
+def standstill(value: Callable[[], int]) -> int:
+    """Wait until a number has not grown for a while."""
+    last, since = -1, time.monotonic()
+    while time.monotonic() - since < 0.4:
+        if (now := value()) != last:
+            last, since = now, time.monotonic()
+        time.sleep(0.02)
+    return last
+
+
+UPLOADS = {
+    "length": (OCTETS, f"Content-Length: {100 * MIB}"),
+    "chunked": (OCTETS, "Transfer-Encoding: chunked"),
+    "judged, length": (JSON, f"Content-Length: {100 * MIB}"),
+    "judged, chunked": (JSON, "Transfer-Encoding: chunked"),
+}
+
+
+def push(client: RawClient, lines: tuple[str, ...], most: int = 100 * MIB) -> int:
+    """Send until nothing more is taken; returns how much that was."""
+    piece = some(64 * 1024)
+    framed = b"%x\r\n%b\r\n" % (len(piece), piece) if "chunked" in lines[1] else piece
+    client.ask("POST", "/upload", b"", *lines)
+    client.socket.settimeout(1.0)
+    sent = 0
+    try:
+        while sent < most:
+            client.send(framed)
+            sent += len(piece)
+    except TimeoutError:
+        pass
+    return sent
+
+
+@pytest.mark.parametrize("name", UPLOADS)
+def test_an_upstream_that_does_not_read_stops_the_client_and_is_to_blame(tmp_path: Path, name: str) -> None:
+    """D-1, Y-2: the gateway takes what it judges, and what fits between; then it is the upstream that is too slow."""
+    times = {"BREAKLOOP_PROXY_ANSWER_SECONDS": "2", "BREAKLOOP_LIMITS_BODY_SECONDS": "2"}
+    with proxied(tmp_path, BREAKLOOP_SHUTDOWN_GRACE_SECONDS="0.5", **times) as proxy, proxy.client() as client:
+        before = proxy.memory_mib()
+        proxy.llm.next(stall().early(drain=False))
+        sent = push(client, UPLOADS[name])
+        assert sent < (10 + BETWEEN_MIB) * MIB
+        assert proxy.memory_mib("VmHWM") - before < BOUND_MIB
+        client.socket.settimeout(10)
+        found = client.answer()
+        assert (found.status, found.json()["detail"]["error"]) == (504, "upstream_timeout")
+
+
+def test_a_client_that_leaves_a_stuck_upload_frees_the_upstream(tmp_path: Path) -> None:
+    """D-1: a client that is not read from, because the upstream does not read, can leave all the same."""
+    gone = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        watcher = threading.Thread(target=unread, args=(listener, gone), daemon=True)
+        watcher.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            proxied(tmp_path, "--upstream", f"deaf={url}", BREAKLOOP_SHUTDOWN_GRACE_SECONDS="0.5") as proxy,
+            proxy.client() as client,
+        ):
+            client.ask("POST", "/deaf/upload", b"", OCTETS, f"Content-Length: {100 * MIB}")
+            client.socket.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                client.send(some(60 * MIB))
+            assert not gone.is_set()
+            client.reset()
+            assert gone.wait(2.0), "the upstream's connection is still there"
+        watcher.join(5)
+
+
+def unread(listener: socket.socket, gone: threading.Event) -> None:
+    """Take a connection, read nothing, and tell when it is gone."""
+    connection, _ = listener.accept()
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    if poll.poll(20_000):
+        gone.set()
+    connection.close()
