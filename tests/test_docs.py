@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
+from functools import partial
 from pathlib import Path
 
 import click
+import openai
 import pytest
 
 from breakloop.cli.main import cli, run
@@ -17,8 +18,9 @@ from breakloop.model.reason import REASONS
 from breakloop.observe.log import _LEVELS
 from breakloop.policy.descriptor_names import FIXED, OPEN
 from breakloop.replay import case_schema
+from breakloop.testing import StandInLLM
 from scripts.gen_docs import PAGES, ROOT, stale
-from tests.e2e.test_serve import Served
+from tests.e2e.served import Served
 
 DOCS = ROOT / "docs"
 
@@ -198,20 +200,25 @@ def test_every_command_in_the_docs_exists() -> None:
 
 
 @pytest.mark.e2e
-def test_the_curl_line_of_the_readme_is_stopped_at_the_sixth(tmp_path: Path) -> None:
-    """LD-2, B-6: what the first screen promises, with nothing configured."""
+def test_the_one_line_of_the_readme_is_all_that_an_agent_needs(tmp_path: Path) -> None:
+    """LD-2, B-6, D-2: what the first screen promises, with the real SDK and nothing configured."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"\$ (curl -i localhost:8787.*?\}'\n)", readme, re.DOTALL)
-    assert found is not None
-    served = Served(tmp_path, "--port", "0").wait_ready()
-    try:
-        command = found.group(1).replace("localhost:8787", f"127.0.0.1:{served.port}")
-        answers = [
-            subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout for _ in range(6)
-        ]
-    finally:
-        served.process.kill()
-        served.process.communicate()
-    assert [answer.split()[1] for answer in answers] == ["200", "200", "200", "200", "200", "429"]
-    assert '"error":"recursive_loop_detected"' in answers[5]
-    assert "Blocked: identical request sent 6 times in 60 seconds." in answers[5]
+    line = re.search(r"\$ export OPENAI_BASE_URL=http://127\.0\.0\.1:8787(\S*)", readme)
+    promised = re.search(r"^openai\.RateLimitError: (.*?) This usually", readme, re.DOTALL | re.MULTILINE)
+    assert line is not None
+    assert promised is not None
+    with StandInLLM.in_thread() as llm:
+        served = Served(tmp_path, "--port", "0", "--upstream", f"openai={llm.url}").wait_ready()
+        try:
+            agent = openai.OpenAI(base_url=f"{served.url}{line[1]}", api_key="sk-one")
+            ask = partial(agent.chat.completions.create, model="m", messages=[{"role": "user", "content": "Again."}])
+            with agent:
+                for _ in range(5):
+                    ask()
+                with pytest.raises(openai.RateLimitError) as raised:
+                    ask()
+        finally:
+            served.process.kill()
+            served.process.communicate()
+        assert len(llm.requests) == 5
+    assert " ".join(promised[1].split()) in str(raised.value)

@@ -1,5 +1,5 @@
 """A decision service without a network: the real engine, door and answers on a clock that moves when told. What
-`test`, `explain` and `demo` judge with; putting a serving process together is `runtime`'s work."""
+`test` and `explain` judge with; putting a serving process together is `runtime`'s work."""
 
 from __future__ import annotations
 
