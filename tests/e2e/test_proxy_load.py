@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e import streams_load
-from tests.e2e.served import SRC
+from tests.e2e.streams_process import Part
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 STREAMS = 1000
 SECONDS = float(os.environ.get("BREAKLOOP_TESTS_STREAM_SECONDS", "60"))
 LAG_MS = 50.0
-
-
-class Part:
-    """One of the processes, whose lines of JSON are read one by one."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        # Without coverage: it would measure itself. Nor may a developer's settings reach the server.
-        unwanted = ("BREAKLOOP_", "COV_", "COVERAGE_", "XDG_")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-        clean |= {"HOME": str(folder), "PYTHONPATH": os.pathsep.join((str(SRC), str(SRC.parent)))}
-        self._errors = folder / f"{arguments[0]}.log"
-        with self._errors.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", streams_load.__name__, *arguments],
-                cwd=folder,
-                env=clean,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-
-    def line(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        read = self.process.stdout.readline()
-        assert read, self._errors.read_text()[-2000:]
-        found: dict[str, Any] = json.loads(read)
-        return found
-
-    def stop(self) -> dict[str, Any]:
-        self.process.send_signal(signal.SIGTERM)
-        found = self.line()
-        assert self.process.wait(30) == 0
-        return found
-
-    @property
-    def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._errors.read_text().splitlines()]
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
 
 
 @pytest.fixture
@@ -89,7 +41,7 @@ def test_a_thousand_streams_for_a_minute(
     read = clients.line()
     served, sent = gateway.stop(), upstream.stop()
     with capsys.disabled():
-        print(f"\nclients {read}\ngateway {served}\nupstream {sent}")
+        print(f"\nclients {read}\ngateway {served}\nupstream {sent}")  # noqa: T201 - the figures are the result
     record_property("streams", {"clients": read, "gateway": served, "upstream": sent})
     assert (read["complete"], read["faults"]) == (STREAMS, {})
     assert (sent["requests"], sent["aborted"], sent["malformed"]) == (STREAMS, 0, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -183,7 +184,7 @@ def test_cut_anywhere(tmp_path: Path, which: tuple[str, str], places: list[float
     async def acts() -> None:
         async with Stage().open(tmp_path) as stage:
             whole = await stage.ask(request, answered)
-            pieces = [answered[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+            pieces = [answered[start:stop] for start, stop in itertools.pairwise(cuts)]
             assert await stage.ask(request, *pieces) == whole
 
     uvloop.run(acts())

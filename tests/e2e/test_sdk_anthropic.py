@@ -1,32 +1,36 @@
-"""The real `anthropic` package through the real `breakloop serve`: nothing but the base URL changes, until it loops.
-
-The default upstream refuses connections here, so that whatever works has found its way to `anthropic` by its path.
-"""
+"""The real `anthropic` package through the real `breakloop serve`: nothing but the base URL changes. What it gets when
+the upstream fails, or when it loops, is `test_sdk_anthropic_loops`' business."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import anthropic
 import brotli  # type: ignore[import-untyped]
 import httpx2
 import pytest
-from anthropic import Anthropic, AsyncAnthropic
-from anthropic.types import Message, RawMessageStreamEvent
+from anthropic import Anthropic
 from pydantic import BaseModel
 
-from breakloop.testing import Answer, StandInLLM, ThreadedLLM, Usage, call_tool, cut, fail, say, stall
-from tests.e2e.served import Caller, Served, refusing, serving
+from breakloop.testing import Answer, StandInLLM, ThreadedLLM, Usage, call_tool, say, stall
+from tests.e2e.anthropic_calls import (
+    MAX_TOKENS,
+    MODEL,
+    ask,
+    ask_async_streamed,
+    ask_streamed,
+    async_client,
+    client_of,
+    gateway,
+    said,
+    text_of,
+)
+from tests.e2e.served import Caller, Served
 
 pytestmark = pytest.mark.e2e
 
-MODEL = "claude-sonnet-5"
-MAX_TOKENS = 512
-LOOP = "recursive_loop_detected"
-SOON = {"retry-after-ms": "5"}  # what makes an SDK try again without waiting long
 # What the SDK raises for a stream that breaks: as of 2.8 it leaves the errors of its HTTP client as they are.
 BROKEN = (anthropic.APIConnectionError, httpx2.TransportError)
 
@@ -39,12 +43,7 @@ def llm() -> Iterator[ThreadedLLM]:
 
 @pytest.fixture(scope="module")
 def served(llm: ThreadedLLM, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with (
-        refusing() as down,
-        serving(
-            tmp_path_factory.mktemp("anthropic"), "--upstream", f"openai={down}", "--upstream", f"anthropic={llm.url}"
-        ) as running,
-    ):
+    with gateway(llm, tmp_path_factory.mktemp("anthropic")) as running:
         yield running
 
 
@@ -55,48 +54,8 @@ def caller(llm: ThreadedLLM, request: pytest.FixtureRequest) -> Caller:
 
 @pytest.fixture
 def client(served: Served, caller: Caller) -> Iterator[Anthropic]:
-    """As anybody would make it, but for a hook that counts what it sends."""
-    http = anthropic.DefaultHttpxClient(event_hooks={"request": [caller.note]})
-    with Anthropic(api_key=caller.key, base_url=served.url, timeout=5, http_client=http) as made:
-        assert made.max_retries == 2
+    with client_of(served, caller) as made:
         yield made
-
-
-@asynccontextmanager
-async def async_client(served: Served, caller: Caller) -> AsyncIterator[AsyncAnthropic]:
-    http = anthropic.DefaultAsyncHttpxClient(event_hooks={"request": [caller.note_async]})
-    async with AsyncAnthropic(api_key=caller.key, base_url=served.url, timeout=5, http_client=http) as made:
-        yield made
-
-
-def ask(client: Anthropic, text: str = "Why does the build fail?") -> Message:
-    return client.messages.create(model=MODEL, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": text}])
-
-
-def ask_streamed(client: Anthropic) -> anthropic.Stream[RawMessageStreamEvent]:
-    return client.messages.create(
-        model=MODEL,
-        max_tokens=MAX_TOKENS,
-        messages=[{"role": "user", "content": "Why does the build fail?"}],
-        stream=True,
-    )
-
-
-async def ask_async_streamed(client: AsyncAnthropic) -> anthropic.AsyncStream[RawMessageStreamEvent]:
-    return await client.messages.create(
-        model=MODEL,
-        max_tokens=MAX_TOKENS,
-        messages=[{"role": "user", "content": "Why does the build fail?"}],
-        stream=True,
-    )
-
-
-def text_of(event: RawMessageStreamEvent) -> str:
-    return event.delta.text if event.type == "content_block_delta" and event.delta.type == "text_delta" else ""
-
-
-def said(message: Message) -> str:
-    return "".join(block.text for block in message.content if block.type == "text")
 
 
 class Weather(BaseModel):
@@ -400,168 +359,3 @@ def test_compressed_answers(
     stream = ask_streamed(client)
     assert stream.response.headers["content-encoding"] == coding
     assert "".join(map(text_of, stream)) == "Packed well."
-
-
-# -- errors of the upstream ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "requests"),
-    [
-        (400, anthropic.BadRequestError, 1),
-        (401, anthropic.AuthenticationError, 1),
-        (429, anthropic.RateLimitError, 3),
-        (500, anthropic.InternalServerError, 3),
-        (529, anthropic.InternalServerError, 3),
-    ],
-)
-def test_errors_of_the_upstream_are_its_own(
-    client: Anthropic, caller: Caller, status: int, error: type[anthropic.APIStatusError], requests: int
-) -> None:
-    """D-1: status, body, Retry-After and request id arrive, and the SDK tries again as it does without us."""
-    caller.next(*[fail(status, "not now", retry_after=7, headers=SOON)] * 3)
-    with pytest.raises(error, match="not now") as caught:
-        ask(client)
-    kinds = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error", 500: "api_error"}
-    assert (caught.value.status_code, caught.value.type) == (status, kinds.get(status, "overloaded_error"))
-    assert caught.value.response.headers["retry-after"] == "7"
-    assert caught.value.request_id == f"req_{caller.seen[-1].number:08d}"
-    assert "x-should-retry" not in caught.value.response.headers
-    assert len(caller.made) == len(caller.seen) == requests
-
-
-@pytest.mark.parametrize("status", [429, 500, 529])
-def test_retries_after_failures_are_no_loop(client: Anthropic, caller: Caller, status: int) -> None:
-    """LD-6: an upstream that fails twice before each answer is not the agent's fault; the answers are what counts."""
-    failure = fail(status, headers=SOON)
-    for number in range(5):
-        caller.next(failure, failure, say(f"Answer {number}."))
-        assert said(ask(client)) == f"Answer {number}."
-    assert len(caller.seen) == 15
-    with pytest.raises(anthropic.RateLimitError, match=LOOP):
-        ask(client)
-    assert (len(caller.seen), len(caller.made)) == (15, 16)
-
-
-def test_upstream_that_is_down(served: Served, client: Anthropic, caller: Caller) -> None:
-    """D-1: the SDK's own error with our words, after its retries; none of them counts as a loop."""
-    other = client.with_options(base_url=f"{served.url}/openai")
-    with pytest.raises(anthropic.InternalServerError) as caught:
-        ask(other)
-    assert caught.value.status_code == 502
-    assert caught.value.type == "api_error"
-    assert caught.value.api_message == "The upstream openai refused the connection. (upstream_failed)"
-    body = caught.value.response.json()
-    assert body["request_id"] == caught.value.response.headers["x-breakloop-request-id"]
-    assert len(caller.made) == 3
-    for _ in range(6):
-        with pytest.raises(anthropic.InternalServerError):
-            ask(other.with_options(max_retries=0))
-
-
-@pytest.mark.parametrize("at", ["start", "head"])
-def test_upstream_that_hangs_up(client: Anthropic, caller: Caller, at: Any) -> None:
-    """D-1: before its answer a 502; after the head of a whole answer a connection error, never half of it."""
-    caller.next(cut(at), cut(at))
-    error = anthropic.InternalServerError if at == "start" else anthropic.APIConnectionError
-    with pytest.raises(error) as caught:
-        ask(client.with_options(max_retries=0))
-    assert not isinstance(caught.value, anthropic.APITimeoutError)
-
-
-# -- loops ---------------------------------------------------------------------------------------------------------
-
-
-def _helper(client: Anthropic) -> None:
-    with client.messages.stream(
-        model=MODEL, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": "again"}]
-    ) as stream:
-        stream.until_done()
-
-
-WAYS: dict[str, Callable[[Anthropic], object]] = {
-    "create": ask,
-    "streamed": lambda client: list(ask_streamed(client)),
-    "helper": _helper,
-    "raw": lambda client: client.messages.with_raw_response.create(
-        model=MODEL, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": "again"}]
-    ),
-    "beta": lambda client: client.beta.messages.create(
-        model=MODEL, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": "again"}]
-    ),
-}
-
-
-async def _async_create(client: AsyncAnthropic) -> None:
-    await client.messages.create(model=MODEL, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": "again"}])
-
-
-async def _async_streamed(client: AsyncAnthropic) -> None:
-    async for _ in await ask_async_streamed(client):
-        pass
-
-
-async def _async_helper(client: AsyncAnthropic) -> None:
-    async with client.messages.stream(
-        model=MODEL, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": "again"}]
-    ) as stream:
-        await stream.until_done()
-
-
-ASYNC_WAYS: dict[str, Callable[[AsyncAnthropic], Awaitable[None]]] = {
-    "create": _async_create,
-    "streamed": _async_streamed,
-    "helper": _async_helper,
-}
-
-
-def assert_loop(error: anthropic.RateLimitError) -> None:
-    assert type(error) is anthropic.RateLimitError
-    assert (error.status_code, error.type) == (429, "rate_limit_error")
-    assert error.api_message is not None
-    assert error.api_message.startswith("Blocked: identical request sent 6 times in 60 seconds.")
-    assert LOOP in error.api_message
-    assert LOOP in str(error)
-    assert error.response.headers["x-should-retry"] == "false"
-    assert error.response.headers["x-breakloop-reason"] == "loop_detected"
-    detail = error.response.json()["detail"]
-    assert (detail["error"], detail["hit_count"], detail["cooldown_seconds"]) == (LOOP, 6, 30)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_sixth_identical_request(client: Anthropic, caller: Caller, way: str) -> None:
-    """A-1, A-3, LD-2: the SDK's own RateLimitError with our words, after exactly one HTTP request."""
-    for _ in range(5):
-        WAYS[way](client)
-    with pytest.raises(anthropic.RateLimitError) as caught:
-        WAYS[way](client)
-    assert_loop(caught.value)
-    assert (len(caller.seen), len(caller.made)) == (5, 6)
-
-
-@pytest.mark.parametrize("way", ASYNC_WAYS)
-def test_the_sixth_identical_request_async(served: Served, caller: Caller, way: str) -> None:
-    """A-1, A-3, LD-2: the same with the asynchronous client."""
-
-    async def run() -> None:
-        async with async_client(served, caller) as client:
-            for _ in range(5):
-                await ASYNC_WAYS[way](client)
-            await ASYNC_WAYS[way](client)
-
-    with pytest.raises(anthropic.RateLimitError) as caught:
-        asyncio.run(run())
-    assert_loop(caught.value)
-    assert (len(caller.seen), len(caller.made)) == (5, 6)
-
-
-def test_what_differs_is_no_loop(served: Served, client: Anthropic, caller: Caller) -> None:
-    """LD-6, D-2: other agents in the path and other texts have counters of their own."""
-    for number in range(12):
-        assert said(ask(client, f"Part {number}?"))
-    for agent in ("planner", "coder"):
-        other = client.with_options(base_url=f"{served.url}/agents/{agent}")
-        for _ in range(5):
-            assert said(ask(other))
-    assert {seen.path for seen in caller.seen} == {"/v1/messages"}
-    assert len(caller.seen) == 22

@@ -1,29 +1,34 @@
-"""The real `openai` package through the real `breakloop serve`: nothing but the base URL changes, until an agent loops."""
+"""The real `openai` package through the real `breakloop serve`: nothing but the base URL changes. What it gets when the
+upstream fails, or when it loops, is `test_sdk_openai_loops`' business."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import brotli  # type: ignore[import-untyped]
 import openai
 import pytest
-import zstandard
-from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai import OpenAI
 from pydantic import BaseModel
 
-from breakloop.testing import Answer, StandInLLM, ThreadedLLM, body, call_tool, cut, fail, say, stall
-from tests.e2e.served import Caller, Served, refusing, serving
+from breakloop.testing import Answer, StandInLLM, ThreadedLLM, body, call_tool, say, stall
+from tests.e2e.openai_calls import (
+    LOOP,
+    MODEL,
+    ask,
+    ask_async_streamed,
+    ask_streamed,
+    async_client,
+    client_of,
+    gateway,
+    text_of,
+)
+from tests.e2e.served import Caller, Served
 
 pytestmark = pytest.mark.e2e
-
-MODEL = "gpt-5"
-LOOP = "recursive_loop_detected"
-SOON = {"retry-after-ms": "5"}  # what makes an SDK try again without waiting long
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +39,7 @@ def llm() -> Iterator[ThreadedLLM]:
 
 @pytest.fixture(scope="module")
 def served(llm: ThreadedLLM, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    upstreams = ["--upstream", f"openai={llm.url}", "--upstream"]
-    with refusing() as down, serving(tmp_path_factory.mktemp("openai"), *upstreams, f"down={down}") as running:
+    with gateway(llm, tmp_path_factory.mktemp("openai")) as running:
         yield running
 
 
@@ -46,44 +50,8 @@ def caller(llm: ThreadedLLM, request: pytest.FixtureRequest) -> Caller:
 
 @pytest.fixture
 def client(served: Served, caller: Caller) -> Iterator[OpenAI]:
-    """As anybody would make it, but for a hook that counts what it sends."""
-    http = openai.DefaultHttpxClient(event_hooks={"request": [caller.note]})
-    with OpenAI(api_key=caller.key, base_url=f"{served.url}/v1", timeout=5, http_client=http) as made:
-        assert made.max_retries == 2
+    with client_of(served, caller) as made:
         yield made
-
-
-@asynccontextmanager
-async def async_client(served: Served, caller: Caller) -> AsyncIterator[AsyncOpenAI]:
-    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [caller.note_async]})
-    async with AsyncOpenAI(api_key=caller.key, base_url=f"{served.url}/v1", timeout=5, http_client=http) as made:
-        yield made
-
-
-def ask(client: OpenAI, text: str = "Why does the build fail?") -> ChatCompletion:
-    return client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}])
-
-
-def ask_streamed(client: OpenAI, text: str = "Why does the build fail?") -> openai.Stream[ChatCompletionChunk]:
-    return client.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": text}],
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-
-
-async def ask_async_streamed(client: AsyncOpenAI) -> openai.AsyncStream[ChatCompletionChunk]:
-    return await client.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": "Why does the build fail?"}],
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-
-
-def text_of(chunk: ChatCompletionChunk) -> str:
-    return (chunk.choices[0].delta.content or "") if chunk.choices else ""
 
 
 class Weather(BaseModel):
@@ -398,221 +366,3 @@ def test_compressed_answers(
     stream = ask_streamed(client)
     assert stream.response.headers["content-encoding"] == coding
     assert "".join(map(text_of, stream)) == "Packed well."
-
-
-# -- errors of the upstream ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "requests"),
-    [
-        (400, openai.BadRequestError, 1),
-        (401, openai.AuthenticationError, 1),
-        (404, openai.NotFoundError, 1),
-        (422, openai.UnprocessableEntityError, 1),
-        (429, openai.RateLimitError, 3),
-        (500, openai.InternalServerError, 3),
-        (503, openai.InternalServerError, 3),
-    ],
-)
-def test_errors_of_the_upstream_are_its_own(
-    client: OpenAI, caller: Caller, status: int, error: type[openai.APIStatusError], requests: int
-) -> None:
-    """D-1: status, body, Retry-After and request id arrive, and the SDK tries again as it does without us."""
-    caller.next(*[fail(status, "not now", code="own_code", retry_after=7, headers=SOON)] * 3)
-    with pytest.raises(error, match="not now") as caught:
-        ask(client)
-    assert type(caught.value) is error
-    assert (caught.value.status_code, caught.value.code) == (status, "own_code")
-    assert caught.value.response.headers["retry-after"] == "7"
-    assert caught.value.request_id == f"req_{caller.seen[-1].number:08d}"
-    assert "x-should-retry" not in caught.value.response.headers
-    assert len(caller.made) == len(caller.seen) == requests
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_retries_after_failures_are_no_loop(client: OpenAI, caller: Caller, status: int) -> None:
-    """LD-6: an upstream that fails twice before each answer is not the agent's fault; the answers are what counts."""
-    failure = fail(status, headers=SOON)
-    for number in range(5):
-        caller.next(failure, failure, say(f"Answer {number}."))
-        assert ask(client).choices[0].message.content == f"Answer {number}."
-    assert len(caller.seen) == 15
-    with pytest.raises(openai.RateLimitError) as caught:
-        ask(client)
-    assert caught.value.code == LOOP
-    assert (len(caller.seen), len(caller.made)) == (15, 16)
-
-
-def test_upstream_that_is_down(served: Served, caller: Caller, client: OpenAI) -> None:
-    """D-1: the SDK's own error with our words, after its retries; none of them counts as a loop."""
-    other = client.with_options(base_url=f"{served.url}/down/v1")
-    with pytest.raises(openai.InternalServerError) as caught:
-        ask(other)
-    assert caught.value.status_code == 502
-    assert caught.value.code == "upstream_failed"
-    assert "The upstream down refused the connection." in caught.value.message
-    assert caught.value.response.headers["x-breakloop-request-id"]
-    assert len(caller.made) == 3
-    for _ in range(6):
-        with pytest.raises(openai.InternalServerError):
-            ask(other.with_options(max_retries=0))
-
-
-@pytest.mark.parametrize("at", ["start", "head"])
-def test_upstream_that_hangs_up(client: OpenAI, caller: Caller, at: Any) -> None:
-    """D-1: before its answer a 502; after the head of a whole answer a connection error, never half of it."""
-    caller.next(cut(at), cut(at))
-    error = openai.InternalServerError if at == "start" else openai.APIConnectionError
-    with pytest.raises(error) as caught:
-        ask(client.with_options(max_retries=0))
-    assert not isinstance(caught.value, openai.APITimeoutError)
-
-
-# -- loops ---------------------------------------------------------------------------------------------------------
-
-
-def _stream_helper(client: OpenAI) -> None:
-    with client.chat.completions.stream(model=MODEL, messages=[{"role": "user", "content": "again"}]) as stream:
-        stream.until_done()
-
-
-def _responses_helper(client: OpenAI) -> None:
-    with client.responses.stream(model=MODEL, input="again") as stream:
-        stream.until_done()
-
-
-WAYS: dict[str, Callable[[OpenAI], object]] = {
-    "chat": ask,
-    "chat streamed": lambda client: list(ask_streamed(client)),
-    "chat helper": _stream_helper,
-    "raw": lambda client: client.chat.completions.with_raw_response.create(
-        model=MODEL, messages=[{"role": "user", "content": "again"}]
-    ),
-    "responses": lambda client: client.responses.create(model=MODEL, input="again"),
-    "responses streamed": lambda client: list(client.responses.create(model=MODEL, input="again", stream=True)),
-    "responses helper": _responses_helper,
-    "completions": lambda client: client.completions.create(model=MODEL, prompt="again"),
-    "embeddings": lambda client: client.embeddings.create(model=MODEL, input="again"),
-}
-
-
-async def _async_chat(client: AsyncOpenAI) -> None:
-    await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "again"}])
-
-
-async def _async_streamed(client: AsyncOpenAI) -> None:
-    async for _ in await ask_async_streamed(client):
-        pass
-
-
-async def _async_responses(client: AsyncOpenAI) -> None:
-    async with client.responses.stream(model=MODEL, input="again") as stream:
-        await stream.until_done()
-
-
-ASYNC_WAYS: dict[str, Callable[[AsyncOpenAI], Awaitable[None]]] = {
-    "chat": _async_chat,
-    "chat streamed": _async_streamed,
-    "responses helper": _async_responses,
-}
-
-
-def assert_loop(error: openai.RateLimitError) -> None:
-    assert type(error) is openai.RateLimitError
-    assert (error.status_code, error.code, error.type) == (429, LOOP, "rate_limit_error")
-    assert "Blocked: identical request sent 6 times in 60 seconds." in error.message
-    assert LOOP in str(error)
-    assert error.response.headers["x-should-retry"] == "false"
-    assert error.response.headers["x-breakloop-reason"] == "loop_detected"
-    detail = error.response.json()["detail"]
-    assert (detail["error"], detail["hit_count"], detail["cooldown_seconds"]) == (LOOP, 6, 30)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_sixth_identical_request(client: OpenAI, caller: Caller, way: str) -> None:
-    """A-1, A-3, LD-2: the SDK's own RateLimitError with our words, after exactly one HTTP request."""
-    for _ in range(5):
-        WAYS[way](client)
-    with pytest.raises(openai.RateLimitError) as caught:
-        WAYS[way](client)
-    assert_loop(caught.value)
-    assert (len(caller.seen), len(caller.made)) == (5, 6)
-
-
-@pytest.mark.parametrize("way", ASYNC_WAYS)
-def test_the_sixth_identical_request_async(served: Served, caller: Caller, way: str) -> None:
-    """A-1, A-3, LD-2: the same with the asynchronous client."""
-
-    async def run() -> None:
-        async with async_client(served, caller) as client:
-            for _ in range(5):
-                await ASYNC_WAYS[way](client)
-            await ASYNC_WAYS[way](client)
-
-    with pytest.raises(openai.RateLimitError) as caught:
-        asyncio.run(run())
-    assert_loop(caught.value)
-    assert (len(caller.seen), len(caller.made)) == (5, 6)
-
-
-def test_a_client_that_leaves_at_the_last_event_is_counted(client: OpenAI, caller: Caller) -> None:
-    """LD-2: the SDK hangs up at [DONE], perhaps before the upstream has ended its answer; it was an answer."""
-    caller.next(*[say("One two.").stall(6)] * 5)
-    for _ in range(5):
-        assert "".join(map(text_of, ask_streamed(client))) == "One two."
-        assert caller.wait_freed().outcome == "aborted"
-    with pytest.raises(openai.RateLimitError) as caught:
-        list(ask_streamed(client))
-    assert_loop(caught.value)
-
-
-def test_what_differs_is_no_loop(served: Served, client: OpenAI, caller: Caller) -> None:
-    """LD-6, D-2: other models, other agents in the path and other texts have counters of their own."""
-    for number in range(12):
-        assert ask(client, f"Part {number}?").choices
-    for agent in ("planner", "coder"):
-        other = client.with_options(base_url=f"{served.url}/agents/{agent}/v1")
-        for _ in range(5):
-            assert ask(other).choices
-    for _ in range(5):
-        assert ask(client).choices
-    assert {seen.path for seen in caller.seen} == {"/v1/chat/completions"}
-    with pytest.raises(openai.RateLimitError):
-        ask(client)
-
-
-def test_sampling_is_no_loop(served: Served, caller: Caller) -> None:
-    """LD-6: many of the same at once count as one."""
-    caller.next(*[say("x").delayed(0.2)] * 12)
-
-    async def run() -> list[ChatCompletion]:
-        async with async_client(served, caller) as client:
-            return await asyncio.gather(
-                *(
-                    client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "again"}])
-                    for _ in range(12)
-                )
-            )
-
-    assert len(asyncio.run(run())) == len(caller.made) == 12
-
-
-def test_compressed_requests_are_judged(served: Served, caller: Caller) -> None:
-    """C-9: as Codex sends them; the upstream gets the very bytes."""
-    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Fix the build. " * 50}]}
-    packed = zstandard.compress(json.dumps({"model": MODEL, "input": [item], "stream": True, "store": False}).encode())
-    headers = {
-        "Authorization": f"Bearer {caller.key}",
-        "Content-Type": "application/json",
-        "Content-Encoding": "zstd",
-        "Accept": "text/event-stream",
-        "originator": "codex_cli_rs",
-        "User-Agent": "codex_cli_rs/0.63.0 (Linux; x86_64)",
-    }
-    answers = [served.ask("/v1/responses", "POST", packed, **headers) for _ in range(6)]
-    assert [status for status, _, _ in answers] == [200] * 5 + [429]
-    assert "response.completed" in answers[0][2]
-    assert json.loads(answers[5][2])["error"]["code"] == LOOP
-    assert [seen.body for seen in caller.seen] == [packed] * 5
-    assert {seen.header("content-encoding") for seen in caller.seen} == {"zstd"}

@@ -150,7 +150,7 @@ def forwarded(head: bytes, forwarding: Forwarding, length: int) -> tuple[Request
     try:
         came = HeadParser(Limits()).parse(head, "192.0.2.7")
         path, _, query = came.target.partition(b"?")
-        destination = TARGETS.find(path)
+        destination = TARGETS.find(path, {})
     except RequestError:
         return None
     made = forwarding.head(came, destination, query, length)
@@ -204,7 +204,7 @@ def test_no_credential_passes_where_we_hold_a_key(head: bytes) -> None:
 def test_what_is_sent_is_what_was_judged(target: bytes) -> None:
     """R-3: the upstream, resolving dots, arrives at the path that policies saw, and never outside of its base."""
     with suppress(RequestError):
-        found = TARGETS.find(target.partition(b"?")[0])
+        found = TARGETS.find(target.partition(b"?")[0], {})
         arrives = normalise(found.target)
         base = found.upstream.base.decode()
         assert arrives == base.removesuffix("/v1") + found.path or (arrives, found.path) == (base, "/")

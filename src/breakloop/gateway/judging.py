@@ -14,10 +14,10 @@ from breakloop.gateway.hub import log_fault
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
-from breakloop.wire import denial
+from breakloop.wire import denial, mcp
 from breakloop.wire.encoding import EncodingError, decoded
-from breakloop.wire.mcp import DIALECT as MCP
 
+MCP = mcp.DIALECT
 JSON = b"Content-Type: application/json\r\n"
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
@@ -100,7 +100,7 @@ class Judging:
 
     def body(self, call: Call, verdict: Verdict) -> bytes:
         """Return an error in the words of the client's dialect."""
-        dialect = self.dialect(call)
+        dialect = self.dialect(call) or (MCP if mcp.is_likely(call.body) else "")
         rpc_id = denial.rpc_id(call.body) if dialect == MCP else None
         return denial.body(verdict, dialect, request_id=call.request_id, rpc_id=rpc_id)
 

@@ -65,7 +65,7 @@ class ProxyDoor:
         if target.startswith(_RESERVED) and _is_own(target):
             return self._own(request)
         path, _, query = target.partition(b"?")
-        destination = self._targets.find(path)
+        destination = self._targets.find(path, request.headers)
         judging = self._judging
         call = Call(  # by position: names cost a fifth more
             request.method,
@@ -136,7 +136,7 @@ class ProxyDoor:
         bundle = self._judging.engine.bundle
         if bundle is None:
             return False
-        destination = self._targets.find(request.target.partition(b"?")[0])
+        destination = self._targets.find(request.target.partition(b"?")[0], request.headers)
         host = normalise_host(request.headers.get("host", b""))
         return not needs_body(bundle, host, request.method, destination.path, request.headers.get("content-type", b""))
 

@@ -4,7 +4,8 @@ what is sent is the original, unless that could mean something else there. Reser
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from breakloop.errors import RequestError
@@ -34,25 +35,30 @@ class Destination(NamedTuple):
 class Targets:
     """Finds destinations among the upstreams, of which the first is the default. Remembers, because paths recur."""
 
-    __slots__ = ("_azure", "_by_name", "_default", "_found")
+    __slots__ = ("_azure", "_by_name", "_default", "_found", "_found_for_anthropic")
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         self._default = upstreams[0]
         self._by_name = {upstream.name: upstream for upstream in upstreams}
         self._azure = next(filter(is_azure, upstreams), None)
-        self._found = Remembered(self._find)
+        self._found = Remembered(partial(self._find, v1=self._default))
+        anthropic = self._by_name.get("anthropic", self._default)
+        self._found_for_anthropic = Remembered(partial(self._find, v1=anthropic))
 
-    def find(self, path: bytes) -> Destination:
-        """Return where a path (as sent, without query) goes; raises `RequestError` (400) for one with two meanings."""
-        return self._found[path]
+    def find(self, path: bytes, headers: Mapping[str, bytes]) -> Destination:
+        """Return where a path (as sent, without query) goes; raises `RequestError` (400) for one with two meanings.
 
-    def _find(self, raw: bytes) -> Destination:
+        `/v1/models` and the like are paths of several providers; Anthropic's clients say `anthropic-version`.
+        """
+        return (self._found_for_anthropic if "anthropic-version" in headers else self._found)[path]
+
+    def _find(self, raw: bytes, v1: Upstream) -> Destination:
         path = normalise(raw)
         if path[0] != "/":
             raise RequestError(400, "the path does not begin with a slash")
         agent = strip_agent(path)[0]
         cut = 2 if agent else 0  # how many segments of the original are not sent
-        upstream, named = self._choose(_after(path, cut))
+        upstream, named = self._choose(_after(path, cut), v1)
         cut += named
         rest = _after(path, cut)
         base = upstream.base.decode("ascii")
@@ -64,7 +70,7 @@ class Targets:
         target = upstream.base + _as_sent(raw, cut, rest, bool(base))
         return Destination(upstream, version + rest or "/", target or b"/", agent)
 
-    def _choose(self, path: str) -> tuple[Upstream, int]:
+    def _choose(self, path: str, v1: Upstream) -> tuple[Upstream, int]:
         """The upstream, and how many segments (0 or 1) only served to name it."""
         segment = path.split("/", 2)[1] if path else ""
         named = self._by_name.get(segment)
@@ -78,7 +84,7 @@ class Targets:
             return self._by_name.get("anthropic", self._default), 0
         if segment == "v1beta":
             return self._by_name.get("gemini", self._default), 0
-        return self._default, 0
+        return v1 if segment == "v1" else self._default, 0
 
     def _azures(self, path: str, openai: Upstream | None) -> Upstream | None:
         """Who gets a path below /openai as it is, because that is Azure's own beginning and not the name of `openai`.

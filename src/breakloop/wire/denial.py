@@ -90,7 +90,9 @@ def body(verdict: Verdict, dialect: str = "", *, request_id: str = "", rpc_id: R
         content["error"] = _openai(verdict)
     elif dialect == "anthropic_messages":
         content["type"] = "error"
-        content["error"] = {"type": _error_type(_ANTHROPIC_TYPES, verdict.status), "message": _text(verdict)}
+        kind = _error_type(_ANTHROPIC_TYPES, verdict.status)
+        details = {"error_code": error_code(verdict)}
+        content["error"] = {"type": kind, "message": _text(verdict), "details": details}
         if request_id:
             content["request_id"] = request_id
     elif dialect == "gemini":
@@ -106,6 +108,7 @@ def body(verdict: Verdict, dialect: str = "", *, request_id: str = "", rpc_id: R
 def mcp_tool_error(verdict: Verdict, request_id: RpcId) -> bytes:
     """Return a denied `tools/call` as its result: the model reads a tool's error, and a protocol error it does not."""
     result = {
+        "resultType": "complete",  # wanted since 2026-07-28, and unknown before, when other fields were allowed
         "content": [{"type": "text", "text": _text(verdict)}],
         "isError": True,
         "_meta": {_MCP_META: detail(verdict)},

@@ -181,7 +181,7 @@ def test_an_upstream_that_stalls_in_its_answer() -> None:
             for _ in range(5):
                 proxy.server.sweep()
             proxy.upstream().says(b"1\r\nx\r\n")
-        assert not proxy.transport.aborted
+        assert not proxy.closed()
         for _ in range(6):
             proxy.server.sweep()
         assert proxy.transport.aborted

@@ -26,7 +26,7 @@ def sent(
     """Return request line and field lines; made twice, the second time from remembered lines."""
     path, _, query = came.target.partition(b"?")
     forwarding = forwarding or Forwarding("X-Breakloop-", TOKEN)
-    destination = Targets(upstreams(UPSTREAMS)).find(path)
+    destination = Targets(upstreams(UPSTREAMS)).find(path, {})
     head = forwarding.head(came, destination, query, length, plain=plain)
     assert forwarding.head(came, destination, query, length, plain=plain) == head
     assert head.endswith(b"\r\n\r\n")
@@ -66,7 +66,7 @@ def test_a_head_that_began_with_an_empty_line_or_has_no_host() -> None:
     """D-1: old clients; towards the upstream it is HTTP/1.1 with a Host like any other."""
     head = b"\r\nGET /v1/x HTTP/1.0\r\nA: b\r\n\r\n"
     came = HeadParser(Limits()).parse(head, "")
-    destination = Targets(upstreams([])).find(b"/v1/x")
+    destination = Targets(upstreams([])).find(b"/v1/x", {})
     made = Forwarding("X-Breakloop-", TOKEN).head(came, destination, b"", 0)
     assert made == b"GET /v1/x HTTP/1.1\r\nhost: api.openai.com\r\nA: b\r\n" + HOP + b"\r\n\r\n"
 
@@ -258,7 +258,7 @@ def test_a_request_that_came_through_is_recognised(lines: tuple[str, ...], came:
 def test_what_is_forwarded_is_recognised_when_it_comes_back() -> None:
     """LD-9: over another breakloop with a prefix of its own, too."""
     ours, other = Forwarding("X-Breakloop-", TOKEN), Forwarding("X-Own-", "other-token")
-    destination = Targets(upstreams([])).find(b"/v1/x")
+    destination = Targets(upstreams([])).find(b"/v1/x", {})
     came = request("A: b", line="GET /v1/x")
     for forwarding in (ours, other):
         came = HeadParser(Limits()).parse(forwarding.head(came, destination, b"", 0), "")

@@ -28,8 +28,7 @@ def test_gateways_get_the_status_and_mcp_clients_a_result() -> None:
     here = world(LOOP)
     body = b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"t"}}'
     asked = [call("/mcp", "POST", body=body) for _ in range(2)]
-    for one in asked:
-        verdict = here.engine.decide(one)
+    verdict = [here.engine.decide(one) for one in asked][-1]
     judge = judging(here)
     gateway = judge.denied(request(), asked[-1], verdict)
     client = judge.denied_to_client(asked[-1], verdict)

@@ -15,8 +15,8 @@ def find(path: bytes | str, *given: str) -> Destination:
     """Find twice, the second time from memory."""
     targets = Targets(upstreams(given))
     raw = path.encode() if isinstance(path, str) else path
-    first = targets.find(raw)
-    assert targets.find(raw) == first
+    first = targets.find(raw, {})
+    assert targets.find(raw, {}) == first
     return first
 
 
@@ -89,7 +89,7 @@ def test_given_upstreams() -> None:
     assert went("/v1/messages", mine, "anthropic=http://a.example")[0] == "a.example"
     assert find("/v1/x", mine).upstream.authority == b"mine.example:81"
     without = Targets(upstreams([mine])[:1])
-    assert [without.find(path).upstream.name for path in (b"/v1/messages", b"/v1beta/x")] == ["mine", "mine"]
+    assert [without.find(path, {}).upstream.name for path in (b"/v1/messages", b"/v1beta/x")] == ["mine", "mine"]
 
 
 @pytest.mark.parametrize(
@@ -249,11 +249,11 @@ def test_paths_with_two_meanings_are_refused(path: bytes) -> None:
     """R-3: and refused again when they come again."""
     targets = Targets(upstreams([]))
     if path == b"":
-        assert targets.find(path).target == b"/"
+        assert targets.find(path, {}).target == b"/"
         return
     for _ in range(2):
         with pytest.raises(RequestError) as raised:
-            targets.find(path)
+            targets.find(path, {})
         assert raised.value.status == 400
 
 
@@ -261,8 +261,22 @@ def test_what_is_remembered_is_bounded() -> None:
     """Y-2: unique paths do not fill the memory, long ones are not kept."""
     targets = Targets(upstreams([]))
     for number in range(Remembered.max_lines + 10):
-        targets.find(b"/%d" % number)
+        targets.find(b"/%d" % number, {})
     assert len(targets._found) <= Remembered.max_lines
     known = len(targets._found)
-    targets.find(b"/" + b"x" * 5000)
+    targets.find(b"/" + b"x" * 5000, {})
     assert len(targets._found) == known
+
+
+def test_anthropics_clients_reach_anthropic_with_every_path_of_theirs() -> None:
+    """D-2: /v1/models is a path of several providers, and the field says whose it is; a name in the path counts more."""
+    targets = Targets(upstreams([]))
+    fields = {"anthropic-version": b"2023-06-01"}
+    for path in (b"/v1/models", b"/v1/files", b"/agents/a/v1/models"):
+        assert (targets.find(path, fields).upstream.name, targets.find(path, {}).upstream.name) == (
+            "anthropic",
+            "openai",
+        )
+    assert targets.find(b"/openai/v1/models", fields).upstream.name == "openai"
+    assert targets.find(b"/v1beta/models", fields).upstream.name == "gemini"
+    assert targets.find(b"/other", fields).upstream.name == "openai"

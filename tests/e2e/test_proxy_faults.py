@@ -1,0 +1,482 @@
+"""Upstreams that fail, through the real server: 502 and 504 in the client's own dialect, or an aborted stream; never a
+clean end of an answer that was cut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakloop.testing import (
+    PATHS,
+    Answer,
+    body,
+    chat_request,
+    cut,
+    fail,
+    gemini_request,
+    mcp_call,
+    messages_request,
+    nonsense,
+    raw,
+    responses_request,
+    say,
+    stall,
+)
+from tests.e2e.proxied import JSON, OCTETS, Proxied, chat, fresh, one_test, proxied
+from tests.e2e.raw_client import CutShortError, RawClient, Received, request
+from tests.e2e.served import refusing
+from tests.e2e.streams_process import Part
+
+pytestmark = pytest.mark.e2e
+
+WORDS = say("one two three four")
+ANSWER_S = 1
+TOO_LATE_S = ANSWER_S + 2.5  # one sweep a second, and some air
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    times = {"BREAKLOOP_PROXY_ANSWER_SECONDS": str(ANSWER_S), "BREAKLOOP_PROXY_CONNECT_SECONDS": "1"}
+    with refusing() as down, full_up() as full:
+        folder = tmp_path_factory.mktemp("faults")
+        with proxied(folder, "--upstream", f"down={down}", "--upstream", f"full={full}", **times) as both:
+            yield both
+
+
+@pytest.fixture
+def proxy(running: Proxied) -> Iterator[Proxied]:
+    with one_test(running) as both:
+        yield both
+
+
+class full_up:  # noqa: N801 - reads as a word
+    """The URL of a port where connecting takes for ever: its queue is full, and nobody takes from it."""
+
+    def __enter__(self) -> str:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self._waiting = [socket.socket() for _ in range(4)]
+        for one in self._waiting:
+            one.setblocking(False)
+            one.connect_ex(self._listener.getsockname())
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        for one in (*self._waiting, self._listener):
+            one.close()
+
+
+# -- before the answer has begun: an error in the client's words
+
+
+def bodies(dialect: str) -> dict[str, Any]:
+    text = fresh()
+    made: dict[str, dict[str, Any]] = {
+        "openai_chat": chat_request(text),
+        "openai_responses": responses_request(text),
+        "openai_completions": {"model": "m", "prompt": text},
+        "openai_embeddings": {"model": "m", "input": text},
+        "anthropic_messages": messages_request(text),
+        "gemini": gemini_request(text),
+        "mcp": mcp_call("echo", {"text": text}, call_id="call-7"),
+        "": {"text": text},
+    }
+    return made[dialect]
+
+
+DIALECTS = (*PATHS, "")
+FAILED: dict[str, Answer] = {
+    "cut": cut(),
+    "reset": cut(reset=True),
+    "half a head": cut(after_bytes=30),
+    "half a head, reset": cut(after_bytes=30, reset=True),
+    "nonsense": nonsense(),
+    "TLS": nonsense(b"\x15\x03\x01\x00\x02\x02\x46"),
+    "HTTP/2": nonsense(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"),
+}
+
+
+def ask(client: RawClient, dialect: str, prefix: str = "") -> None:
+    path = prefix + (PATHS[dialect] if dialect else "/things")
+    client.send(request("POST", path, json.dumps(bodies(dialect)).encode(), JSON))
+
+
+def check_error(found: Received, dialect: str, status: int, said: str) -> None:
+    """The status, our own account of it, and the dialect's error beside it."""
+    assert found.status == status, found.body
+    content = found.json()
+    code = {502: "upstream_failed", 504: "upstream_timeout"}[status]
+    assert content["detail"]["error"] == code
+    assert said in content["detail"]["message"]
+    assert found["x-breakloop-request-id"]
+    assert found["content-type"] == "application/json"
+    if dialect.startswith("openai"):
+        assert (content["error"]["type"], content["error"]["code"]) == ("server_error", code)
+    elif dialect == "anthropic_messages":
+        kind = "timeout_error" if status == 504 else "api_error"
+        assert (content["type"], content["error"]["type"]) == ("error", kind)
+        assert content["request_id"] == found["x-breakloop-request-id"]
+    elif dialect == "gemini":
+        kind = "DEADLINE_EXCEEDED" if status == 504 else "INTERNAL"
+        assert (content["error"]["code"], content["error"]["status"]) == (status, kind)
+    elif dialect == "mcp":
+        assert (content["jsonrpc"], content["id"]) == ("2.0", "call-7")
+        assert content["error"]["code"] == -32000
+    else:
+        assert set(content) == {"detail"}
+    if dialect and dialect != "gemini":
+        assert said in content["error"]["message"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_upstream_that_is_down(proxy: Proxied, dialect: str) -> None:
+    """D-1: 502 in the dialect's shape, and the client's connection lives on."""
+    with proxy.client() as client:
+        for _ in range(2):
+            ask(client, dialect, "/down")
+            check_error(client.answer(), dialect, 502, "The upstream down refused the connection")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("fault", FAILED)
+def test_an_upstream_that_fails_before_its_answer(proxy: Proxied, fault: str, dialect: str) -> None:
+    """D-1: closed, reset, cut in its head, or no HTTP: 502, tried once."""
+    count = proxy.llm.llm.request_count
+    proxy.llm.next(FAILED[fault], when=lambda seen: not seen.is_housekeeping or seen.path == "/mcp")
+    drop_idle(proxy)
+    with proxy.client() as client:
+        ask(client, dialect)
+        check_error(client.answer(), dialect, 502, "The upstream")
+        assert proxy.llm.llm.request_count == count + 1
+        client.ask("GET", "/next")
+        assert client.answer().status == 200
+
+
+def drop_idle(proxy: Proxied) -> None:
+    """Let the upstream close every connection that is kept, so that the next request gets a new one."""
+
+    def drop() -> None:
+        for connection in tuple(proxy.llm.llm._live.values()):
+            if connection.seen is None:
+                connection.abort()
+
+    proxy.llm._thread.call(drop)
+    proxy.llm.wait_until(lambda: all(one.seen is not None for one in proxy.llm.llm._live.values()))
+    with proxy.client() as client:  # by the time that this is answered, the gateway has seen the end of the others
+        client.ask("GET", "/livez")
+        assert client.answer().status == 200
+
+
+def timed(client: RawClient) -> tuple[Received, float]:
+    began = time.monotonic()
+    return client.answer(), time.monotonic() - began
+
+
+def test_an_upstream_that_does_not_answer(proxy: Proxied) -> None:
+    """D-1: 504 in each dialect's shape when its time is over, and the connections to it are given up."""
+    proxy.llm.next(*[stall()] * len(DIALECTS), when=lambda seen: True)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(proxy.client()) for _ in DIALECTS]
+        began = time.monotonic()
+        for client, dialect in zip(clients, DIALECTS, strict=True):
+            ask(client, dialect)
+        for client, dialect in zip(clients, DIALECTS, strict=True):
+            check_error(client.answer(), dialect, 504, "did not answer in time")
+        assert ANSWER_S <= time.monotonic() - began < TOO_LATE_S
+        for seen in proxy.llm.requests[-len(DIALECTS) :]:
+            assert proxy.llm.wait_for_disconnect(seen, timeout_s=1.0).outcome == "aborted"
+
+
+def test_an_upstream_that_does_not_take_the_connection(proxy: Proxied) -> None:
+    """D-1: connecting has a time of its own."""
+    with proxy.client() as client:
+        ask(client, "openai_chat", "/full")
+        found, seconds = timed(client)
+        check_error(found, "openai_chat", 504, "The upstream full did not take the connection in time")
+        assert 1.0 <= seconds < TOO_LATE_S
+
+
+# What is no answer that has one reading only: refused as the requests of clients are.
+STRANGE = {
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi!",
+    "length and chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "no number": b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nhi",
+    "another coding": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "no status": b"HTTP/1.1 OK\r\n\r\n",
+    "another version": b"HTTP/2.0 200 OK\r\n\r\n",
+    "another protocol": b"ICY 200 OK\r\n\r\n",
+    "a folded field": b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 2\r\n\r\nhi",
+    "a field without a colon": b"HTTP/1.1 200 OK\r\nX\r\nContent-Length: 2\r\n\r\nhi",
+    "bare LF": b"HTTP/1.1 200 OK\r\nX: a\nY: b\r\nContent-Length: 2\r\n\r\nhi",
+    "only LF": b"HTTP/1.1 200 OK\nContent-Length: 2\n\nhi",
+    "a switch of protocols": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+    "provisional answers without end": b"HTTP/1.1 103 Early Hints\r\n\r\n" * 20,
+    "a huge head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 300_000,
+    "many fields": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_answers_with_two_readings_are_refused(proxy: Proxied, name: str) -> None:
+    """D-1: 502 at once, though the upstream keeps the connection open; it is not used again."""
+    proxy.llm.next(raw(STRANGE[name], close=False))
+    with proxy.client() as client:
+        client.send(chat())
+        found, seconds = timed(client)
+        check_error(found, "openai_chat", 502, "The upstream openai")
+        assert seconds < 0.9
+        assert proxy.llm.wait_for_disconnect(timeout_s=1.0)
+
+
+def test_a_slow_head_is_waited_for(proxy: Proxied) -> None:
+    """D-1: in pieces, as long as it takes less than the time for an answer; one without an end is a 504."""
+    pieces = (b"HTTP/1.1 200", b" OK\r\nContent-", b"Length: 2\r\n\r", b"\nh", b"i")
+    proxy.llm.next(Answer(raw=pieces).paced(0.1).sent(close=False), raw(b"HTTP/1.1 200 OK\r\nX: ", close=False))
+    with proxy.client() as client:
+        client.ask("GET", "/slow")
+        assert client.answer().body == b"hi"
+        client.ask("GET", "/slower")
+        found, seconds = timed(client)
+        check_error(found, "", 504, "did not answer in time")
+        assert seconds < TOO_LATE_S
+
+
+# -- after it has begun: aborted
+
+
+def bad(piece: bytes) -> Answer:
+    """Chunks, of which the second is none."""
+    first = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n"
+    return Answer(raw=(first, piece)).paced(0.05).sent(close=False)
+
+
+BROKEN: dict[str, Answer] = {
+    "chunks": WORDS.streamed().cut(2),
+    "chunks, in the middle of one": WORDS.streamed().cut(2, mid_chunk=True),
+    "chunks, before the last": WORDS.streamed().cut(7),
+    "chunks, reset": WORDS.streamed().cut(2, reset=True),
+    "length": body([b"x" * 100, b"y" * 100]).framed("length").cut(1),
+    "length, at once": body([b"x" * 100, b"y" * 100]).framed("length").cut("head"),
+    "length, reset": body([b"x" * 100, b"y" * 100]).framed("length").cut(1, reset=True),
+    "until close, reset": WORDS.streamed().framed("close").cut(2, reset=True),
+    "a bad chunk": bad(b"zz\r\nhi\r\n"),
+    "a chunk longer than said": bad(b"2\r\nhi!\r\n"),
+    "a bad trailer": bad(b"0\r\nX\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_cut_answer_never_ends_cleanly(proxy: Proxied, name: str, version: str) -> None:
+    """D-1: the client can tell it from a whole one, whatever its framing; and nothing of an error page is in it."""
+    proxy.llm.next(BROKEN[name])
+    with proxy.client() as client:
+        client.send(chat(stream=True, version=version))
+        with pytest.raises(CutShortError) as caught:
+            client.answer()
+        if version == "1.0" and not name.startswith("length"):
+            assert caught.value.how == "reset", "a proper end is all that ends an answer without a length"
+
+
+def test_what_came_before_a_cut_has_been_passed_on(proxy: Proxied) -> None:
+    """D-1: a chunk that came is not lost because the next one does not come."""
+    gate = proxy.llm.stepped(WORDS.streamed().cut(3))
+    with proxy.client() as client:
+        client.send(chat(stream=True))
+        client.head()
+        for _ in range(3):
+            gate.release()
+            assert client.chunk().startswith(b"data: ")
+        with pytest.raises(CutShortError):
+            client.chunk()
+
+
+def test_an_answer_that_stalls_is_cut(proxy: Proxied) -> None:
+    """D-1: the time between two pieces is limited, too."""
+    cases = list(itertools.product(("chunked", "length", "close"), ("1.1", "1.0")))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(proxy.client()) for _ in cases]
+        for client, (framing, version) in zip(clients, cases, strict=True):
+            proxy.llm.next(body([b"x" * 100, b"y" * 100], content_type="text/plain").framed(framing).stall(1))
+            client.ask("GET", "/stalls", version=version)
+            client.until(b"x" * 100)
+        began = time.monotonic()
+        ends = [how_it_ends(client) for client in clients]
+        assert set(ends) <= {"ended", "reset"}
+        assert "reset" == ends[1] == ends[5], "nothing but the end of the connection tells that it was cut"
+        assert time.monotonic() - began < TOO_LATE_S
+    for seen in proxy.llm.requests[-len(cases) :]:
+        assert proxy.llm.wait_for_disconnect(seen, timeout_s=1.0).outcome == "aborted"
+
+
+def how_it_ends(client: RawClient) -> str:
+    """The end of an answer that cannot be complete."""
+    try:
+        client.until(b"never")
+    except CutShortError as error:
+        assert not error.got.endswith(b"0\r\n\r\n"), "a clean last chunk"
+        return error.how
+    return "more"
+
+
+def test_a_slow_stream_is_no_stall(proxy: Proxied) -> None:
+    """D-1: a stream may take far longer than the time between two pieces of it."""
+    proxy.llm.next(WORDS.streamed().paced(0.45))
+    with proxy.client() as client:
+        client.send(chat(stream=True))
+        found, seconds = timed(client)
+        assert (found.status, seconds > 2 * ANSWER_S) == (200, True)
+
+
+def test_bytes_behind_an_answer_are_nobodys(proxy: Proxied) -> None:
+    """D-1: the answer passes, what follows it does not, and that connection is not used again."""
+    two = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+    proxy.llm.next(raw(two, close=False))
+    with proxy.client() as client:
+        client.ask("GET", "/1")
+        assert client.answer().body == b"hi"
+        first = proxy.llm.requests[-1]
+        client.ask("GET", "/2")
+        assert client.answer().json()["path"] == "/2"
+        assert proxy.llm.requests[-1].connection != first.connection
+
+
+def test_killing_the_upstream_in_the_middle_of_a_stream(tmp_path: Path) -> None:
+    """D-1: SIGKILL: the stream is aborted at once, the next request is a 502, the gateway lives."""
+    upstream = Part(tmp_path, "upstream", "1000")
+    try:
+        url = f"http://127.0.0.1:{upstream.line()['port']}"
+        with proxied(tmp_path, "--upstream", f"mortal={url}") as proxy, ExitStack() as stack:
+            clients = [stack.enter_context(proxy.client()) for _ in range(3)]
+            for client, version in zip(clients, ("1.1", "1.1", "1.0"), strict=True):
+                client.send(
+                    request(
+                        "POST",
+                        "/mortal/v1/chat/completions",
+                        json.dumps(chat_request(fresh(), stream=True)).encode(),
+                        JSON,
+                        version=version,
+                    )
+                )
+                client.until(b"word00002")
+            upstream.process.kill()
+            began = time.monotonic()
+            ends = [how_it_ends(client) for client in clients]
+            assert (set(ends) <= {"ended", "reset"}, ends[2]) == (True, "reset")
+            assert time.monotonic() - began < 1.0
+            client = stack.enter_context(proxy.client())
+            client.ask("GET", "/mortal/x")
+            check_error(client.answer(), "", 502, "refused the connection")
+    finally:
+        upstream.end()
+
+
+# -- connections that are kept
+
+
+def test_a_kept_connection_that_was_closed_is_not_noticed(proxy: Proxied) -> None:
+    """D-1: the upstream closes what is idle, as servers do; the next request takes another connection."""
+    with proxy.client() as client:
+        for _ in range(3):
+            client.send(chat())
+            assert client.answer().status == 200
+            drop_idle(proxy)
+    assert len({seen.connection for seen in proxy.llm.requests[-3:]}) == 3
+
+
+def warm(proxy: Proxied, client: RawClient) -> int:
+    """Have one connection kept; returns its number."""
+    drop_idle(proxy)
+    client.ask("GET", "/warm")
+    assert client.answer().status == 200
+    return proxy.llm.requests[-1].connection
+
+
+def test_a_kept_connection_that_dies_unheard_is_tried_again_once(proxy: Proxied) -> None:
+    """D-1: reused, and not a byte came: the race with an upstream that closes idle connections. Once only."""
+    with proxy.client() as client:
+        kept = warm(proxy, client)
+        count = proxy.llm.llm.request_count
+        proxy.llm.next(cut())
+        client.send(chat())
+        assert client.answer().status == 200
+        assert proxy.llm.llm.request_count == count + 2
+        first, second = proxy.llm.requests[-2:]
+        assert first.connection == kept != second.connection
+        assert first.body == second.body
+
+        warm(proxy, client)
+        count = proxy.llm.llm.request_count
+        proxy.llm.next(cut(), cut(reset=True))
+        client.send(chat())
+        check_error(client.answer(), "openai_chat", 502, "The upstream openai")
+        assert proxy.llm.llm.request_count == count + 2
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_kept_connection_that_dies_after_a_byte_is_not_tried_again(proxy: Proxied, reset: bool) -> None:
+    """D-1: the upstream may have done what was asked: a POST is sent once."""
+    with proxy.client() as client:
+        kept = warm(proxy, client)
+        count = proxy.llm.llm.request_count
+        proxy.llm.next(cut(after_bytes=1, reset=reset))
+        client.send(chat())
+        check_error(client.answer(), "openai_chat", 502, "The upstream openai")
+        assert proxy.llm.llm.request_count == count + 1
+        assert proxy.llm.requests[-1].connection == kept
+
+
+def test_kept_connections_are_closed_before_the_upstream_does(tmp_path: Path) -> None:
+    """D-1: what is idle for longer than the setting is closed by us."""
+    with proxied(tmp_path, BREAKLOOP_PROXY_IDLE_SECONDS="1") as proxy, proxy.client() as client:
+        client.ask("GET", "/1")
+        client.answer()
+        assert proxy.llm.open == 1
+        proxy.llm.wait_until(lambda: proxy.llm.open == 0, timeout_s=4.0)
+        client.ask("GET", "/2")
+        assert client.answer().status == 200
+
+
+# -- in the middle of an upload
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_an_upstream_that_answers_before_the_upload_is_complete(proxy: Proxied, drain: bool) -> None:
+    """D-1: the client gets that answer, and both connections end."""
+    proxy.llm.next(fail(413, "too much").early(drain=drain))
+    with proxy.client() as client:
+        client.ask("POST", "/v1/files", b"", OCTETS, "Content-Length: 10000000")
+        client.send(b"x" * 100_000)
+        found = client.answer()
+        assert (found.status, found["connection"]) == (413, "close")
+        assert client.ends() == "closed"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_an_upstream_that_fails_in_the_middle_of_an_upload(proxy: Proxied, reset: bool) -> None:
+    """D-1: 502, and the rest of the upload goes nowhere."""
+    proxy.llm.next(cut(reset=reset).early())
+    with proxy.client() as client:
+        client.ask("POST", "/v1/files", b"", OCTETS, "Content-Length: 10000000")
+        client.send(b"x" * 100_000)
+        found = client.answer()
+        check_error(found, "", 502, "The upstream openai")
+        assert found["connection"] == "close"
+        assert client.ends() == "closed"
+
+
+def test_a_refused_upload(proxy: Proxied) -> None:
+    """D-1: nobody is there: the client is told while it sends."""
+    with proxy.client() as client:
+        client.ask("POST", "/down/v1/files", b"", OCTETS, "Content-Length: 10000000")
+        client.send(b"x" * 1000)
+        found = client.answer()
+        check_error(found, "", 502, "refused the connection")
+        assert client.ends() == "closed"
