@@ -99,6 +99,11 @@ class Engine:
         """The bundle in force, or None before one is loaded."""
         return self._bundle
 
+    @property
+    def enforces(self) -> bool:
+        """Whether a bundle is in force and `global_shadow` is not."""
+        return self._bundle is not None and self._bundle.shadow_until <= self._clock.now()
+
     def use(self, bundle: CompiledBundle) -> None:
         """Put a bundle in force, for every request from now on."""
         self._bundle = bundle

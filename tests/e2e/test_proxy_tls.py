@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -180,8 +182,10 @@ def test_upstreams_that_are_not_to_be_trusted(tmp_path: Path) -> None:
             host = "localhost" if other.said.startswith("Hostname") else "127.0.0.1"
             arguments += ["--upstream", f"u{number}=https://{host}:{llm.port}"]
         good = stack.enter_context(StandInLLM.in_thread(tls=trusted.issue("127.0.0.1").server))
-        plain = stack.enter_context(StandInLLM.in_thread())
-        arguments += ["--upstream", f"good={good.url}", "--upstream", f"plain=https://127.0.0.1:{plain.port}"]
+        plain = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        threading.Thread(target=answer_plainly, args=(plain,), daemon=True).start()
+        plain_url = f"https://127.0.0.1:{plain.getsockname()[1]}"
+        arguments += ["--upstream", f"good={good.url}", "--upstream", f"plain={plain_url}"]
         arguments += ["--upstream", f"wrong=http://127.0.0.1:{good.port}"]
         served = Served(tmp_path, "--port", "0", *arguments, BREAKLOOP_UPSTREAM_CA_FILE=str(trusted.file))
         stack.callback(served.end)
@@ -197,6 +201,14 @@ def test_upstreams_that_are_not_to_be_trusted(tmp_path: Path) -> None:
         assert (status, "does not speak TLS" in content) == (502, True)
         assert served.ask("/wrong/v1/x")[0] == 502
         assert served.stop() == 0
+
+
+def answer_plainly(listener: socket.socket) -> None:
+    """Do to one client what a server does that speaks no TLS."""
+    connection, _ = listener.accept()
+    connection.recv(10_000)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    connection.close()
 
 
 # -- who leaves

@@ -34,6 +34,11 @@ def _reach(settings: Settings) -> Iterator[Finding]:
     host = settings.host
     if is_loopback(host):
         return
+    if settings.callers and settings.mode == "all":
+        message = (
+            "guards what is forwarded; whoever reaches /v1/decision may still ask and report (mode: proxy closes it)"
+        )
+        yield Finding("warning", "callers", message)
     if settings.callers:
         if not settings.tls.cert_file:
             message = f"{host} can be reached from other machines, and their keys travel in the clear (set tls)"

@@ -122,7 +122,7 @@ class Chunked:
         end = data.find(b"\r\n", start + skip)
         if end < 0:
             if len(data) - start > (_LINE_MAX if self._trailer_bytes < 0 else _TRAILERS_MAX):
-                raise UpstreamError("a chunk of its answer is malformed")
+                raise UpstreamError("sent a malformed chunk")
             self._check_break(data, start, skip)
             self._partial = data[start:]
             return at + len(data) - start - len(begun)
@@ -133,7 +133,7 @@ class Chunked:
 
     def _check_break(self, data: bytes, start: int, skip: int) -> None:
         if skip and not b"\r\n".startswith(data[start : start + 2]):
-            raise UpstreamError("a chunk of its answer is malformed")
+            raise UpstreamError("sent a malformed chunk")
 
     def _use(self, data: bytes, start: int, end: int) -> None:
         if self._trailer_bytes >= 0:
@@ -141,11 +141,11 @@ class Chunked:
             if end == start:
                 self.done = True
             elif self._trailer_bytes > _TRAILERS_MAX or not _TRAILER_LINE.fullmatch(data, start, end):
-                raise UpstreamError("a trailer of its answer is malformed")
+                raise UpstreamError("sent a malformed trailer")
             return
         found = _CHUNK_LINE.fullmatch(data, start, end)
         if found is None or end - start > _LINE_MAX:
-            raise UpstreamError("a chunk of its answer is malformed")
+            raise UpstreamError("sent a malformed chunk")
         self._left = int(found[1], 16)
         if not self._left:
             self._trailer_bytes = 0

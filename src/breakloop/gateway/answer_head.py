@@ -63,7 +63,7 @@ class AnswerHeads:
         lines = head.split(b"\r\n")
         status, is_1_1, line = self._status_lines[lines[0]]
         if len(lines) > _FIELDS:
-            raise UpstreamError("its answer has too many header fields")
+            raise UpstreamError("answered with too many header fields")
         fields = list(map(self._field, lines[1:-2]))
         kept = b"".join(fields)
         known = [field for field in fields if type(field) is Known]
@@ -84,12 +84,12 @@ def _length(status: int, headers: dict[str, bytes], known: list[Known], method: 
     if len(headers) != len(known):
         names = [field.name for field in known]
         if any(names.count(name) > 1 for name in _FRAMING):
-            raise UpstreamError("its answer has two lengths")
+            raise UpstreamError("answered with two lengths")
     coding, size = headers.get("transfer-encoding"), headers.get("content-length")
     if coding is not None and (size is not None or coding.lower() != b"chunked" or not is_1_1):
-        raise UpstreamError("the length of its answer can be read in two ways")
+        raise UpstreamError("sent an answer whose length can be read in two ways")
     if size is not None and not (size.isdigit() and len(size) <= 18):
-        raise UpstreamError("the length of its answer is no number")
+        raise UpstreamError("sent an answer whose length is no number")
     if method == "HEAD" or status in _BODYLESS or status < 200:
         return 0
     if coding is not None:
@@ -105,7 +105,7 @@ def _without_named(fields: list[bytes], options: bytes) -> bytes:
 def _status_line(line: bytes) -> tuple[int, bool, bytes]:
     found = _STATUS_LINE.fullmatch(line)
     if found is None:
-        raise UpstreamError("its answer is no HTTP/1.1")
+        raise UpstreamError("sent something that is no HTTP/1.1")
     minor, status, phrase = found.groups()
     return int(status), minor == b"1", b"HTTP/1.1 %b %b\r\n" % (status, phrase or b"")
 
@@ -114,7 +114,7 @@ def _field(line: bytes) -> bytes:
     """The line as the client gets it, CRLF included; nothing of one that is between neighbours."""
     found = _FIELD_LINE.fullmatch(line)
     if found is None:
-        raise UpstreamError("a header field of its answer is malformed")
+        raise UpstreamError("sent a malformed header field")
     name = found[1].lower().decode("latin-1")
     if name not in _KNOWN:
         return line + b"\r\n"

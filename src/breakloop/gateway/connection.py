@@ -7,8 +7,11 @@ How requests are received is `receiving`'s, listening and shutting down `server`
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Awaitable
 from functools import partial
+from typing import Final
 
 from breakloop.errors import RequestError
 from breakloop.gateway.exchange import Exchange
@@ -16,6 +19,8 @@ from breakloop.gateway.head import CLOSE, Reply, Request
 from breakloop.gateway.hub import Hub
 from breakloop.gateway.receiving import BODY, CLOSED, HEAD, IDLE, LINGERING, WAITING, Receiving
 from breakloop.gateway.reply import error_reply, render
+
+_RESET: Final = struct.pack("ii", 1, 0)  # wait for nothing: what the other end gets is a reset
 
 
 async def _result(reply: Awaitable[Reply]) -> Reply:
@@ -180,6 +185,14 @@ class Connection(Receiving):
         elif not self._transport.is_closing():  # uvloop raises on a write after close
             self._transport.write(data)
 
+    def reset(self) -> None:
+        """End the connection so that nobody can take it for the proper end of an answer without a length."""
+        self._hub.send()
+        socket_ = self._transport.get_extra_info("socket")
+        if socket_ is not None:
+            socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
+
     def relayed(self, *, close: bool) -> None:
         """The upstream's answer is complete."""
         self._exchange = None
@@ -224,6 +237,6 @@ class Connection(Receiving):
             self.answer(*self._held)
         self.leave()
         if forwarded:
-            self._transport.abort()  # a clean end would make a cut answer look whole
+            self.reset()  # a clean end would make a cut answer look whole
         else:
             self._transport.close()

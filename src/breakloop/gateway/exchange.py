@@ -21,6 +21,7 @@ from breakloop.model.call import Call, Chat
 
 _CHUNKED_LINE: Final = b"transfer-encoding: chunked\r\n\r\n"
 _BODY_KEPT: Final = 64 * 1024  # so much of a body may be kept while its answer is on the way
+_AS_IT_CAME, _IN_CHUNKS, _UNTIL_CLOSE = range(3)  # how the client gets the body
 _BODYLESS: Final = frozenset((204, 304))
 
 
@@ -49,7 +50,7 @@ class Exchange:
         self._reading: Reading | None = None
         self._status = NO_ANSWER
         self._client_head = b""  # of the answer, until its first bytes go out
-        self._framing_out = 0  # how the client's body is framed: see `answer_begins`
+        self._framing_out = _AS_IT_CAME
         self._stamp = 0
         self._upload = Upload(request) if request.streamed else None
         self._reused = self._retried = self._settled = self._over = False
@@ -158,10 +159,10 @@ class Exchange:
         if length < 0:
             if request.is_1_1:
                 framing = _CHUNKED_LINE
-                self._framing_out = 0 if length == CHUNKED else 1
+                self._framing_out = _AS_IT_CAME if length == CHUNKED else _IN_CHUNKS
             else:
                 framing, connection = b"\r\n", CLOSE
-                self._framing_out = 2
+                self._framing_out = _UNTIL_CLOSE
         elif length or not (request.method == "HEAD" or head.status in _BODYLESS):
             framing = b"content-length: %d\r\n\r\n" % length
         else:
@@ -180,7 +181,7 @@ class Exchange:
         self._stamp = self._hub.tick
         framing = self._framing_out
         if framing:
-            data = _reframed(content, done=done) if framing == 1 else b"".join(content)
+            data = _in_chunks(content, done=done) if framing == _IN_CHUNKS else b"".join(content)
         if self._client_head:
             data = self._client_head + data
             self._client_head = b""
@@ -256,6 +257,8 @@ class Exchange:
         if self._status == NO_ANSWER or self._client_head:
             self._request.connection = CLOSE if self._uploading else self._request.connection
             self._client.answer(self._request, self._door.failed(self._call, status, why))
+        elif self._framing_out == _UNTIL_CLOSE:
+            self._client.reset()
         else:
             self._client.abort()
 
@@ -285,7 +288,7 @@ class Exchange:
             self._door.settle(self._call, answer)
 
 
-def _reframed(content: list[bytes], *, done: bool) -> bytes:
+def _in_chunks(content: list[bytes], *, done: bool) -> bytes:
     """The content in chunks of ours."""
     out = b"".join(as_chunk(piece) for piece in content if piece)
     return out + LAST_CHUNK if done else out

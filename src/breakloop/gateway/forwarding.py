@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from breakloop.gateway.debug import COOKIE
 from breakloop.gateway.head import CHUNKED, Remembered, Request
 from breakloop.gateway.targets import Destination, is_azure
 from breakloop.model.upstream import Upstream
@@ -44,6 +45,7 @@ _KEPT_BEGINNINGS: Final = ("accept", "anthropic-", "content-", "if-", "mcp-", "o
 _USUAL_CONNECTIONS: Final = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
 _NO_BODY_EXPECTED: Final = frozenset(("GET", "HEAD", "DELETE", "OPTIONS", "TRACE"))
 _READABLE: Final = frozenset((b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"identity"))
+_DEBUG: Final = f"{COOKIE}=".encode()
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _TOKENS_MAX: Final = 16
 _BEARER: Final = b"Authorization: Bearer "
@@ -158,6 +160,8 @@ def _line(line: bytes, *, own: tuple[str, ...], dropped: frozenset[str]) -> byte
         return b""
     if name == "accept-encoding":
         line = _readable(line)
+    elif name == "cookie" and _DEBUG in line:
+        return _without_debug(line)
     return line + b"\r\n"
 
 
@@ -173,6 +177,13 @@ def _readable(line: bytes) -> bytes:
     if len(kept) == len(offered) or not value.strip(b" \t"):
         return line
     return b"%b: %b" % (name, b", ".join(kept) or b"identity")
+
+
+def _without_debug(line: bytes) -> bytes:
+    """A cookie that opens our debug sessions is nobody else's business."""
+    name, _, value = line.partition(b":")
+    kept = [pair.strip(b" \t") for pair in value.split(b";") if not pair.strip(b" \t").startswith(_DEBUG)]
+    return b"%b: %b\r\n" % (name, b"; ".join(kept)) if kept else b""
 
 
 def _values(request: Request, name: str) -> list[bytes]:

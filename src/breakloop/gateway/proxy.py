@@ -88,7 +88,7 @@ class ProxyDoor:
             return self.failed(call, 401, "The key of this request is not known here.")
         if request.streamed and self._is_large(request):
             judging.engine.tally.unjudged += 1
-            if judging.engine.bundle is not None and rejects_large(judging.engine.bundle, call):
+            if judging.engine.enforces and rejects_large(judging.engine.bundle, call):
                 return self.failed(call, 413, "The body is larger than what a policy lets pass.")
         verdict, fields = judging.decide(request, call)
         if not verdict.allowed:
@@ -148,7 +148,7 @@ class ProxyDoor:
         if not isinstance(chat, Chat):
             return None
         try:
-            return reading_for(chat.dialect, head, self._judging.engine.not_read)
+            return reading_for(chat, head, self._judging.engine.not_read)
         except Exception as error:  # noqa: BLE001 - the outermost edge: an answer that we cannot read passes all the same
             self._judging.engine.tally.faults += 1
             log_fault(error, "not read")

@@ -8,6 +8,7 @@ from typing import Final
 
 from breakloop.gateway.answer_head import AnswerHead
 from breakloop.model.answer import Answer
+from breakloop.model.call import Chat
 from breakloop.wire import answer as answers
 from breakloop.wire.encoding import EncodingError, Unpacker
 
@@ -43,7 +44,10 @@ class Reading:
         """Return what was read, as far as it was."""
         if self._reader is not None:
             try:
-                return self._reader.answer(status, complete=complete)
+                answer = self._reader.answer(status, complete=complete)
+                if self._reader.gave_up:
+                    self._give_up("unreadable")
+                return answer
             except Exception:  # noqa: BLE001 - as in `feed`
                 self._stop("fault")
         return Answer(status, complete=complete)
@@ -53,9 +57,9 @@ class Reading:
         self._give_up(why)
 
 
-def reading_for(dialect: str, head: AnswerHead, give_up: GiveUp) -> Reading | None:
-    """Return what reads an answer in this dialect, or None when there is nothing in it to read."""
-    reader = answers.reader(dialect, head.headers.get("content-type", b""))
+def reading_for(chat: Chat, head: AnswerHead, give_up: GiveUp) -> Reading | None:
+    """Return what reads the answer to a request, or None when there is nothing in it to read."""
+    reader = answers.reader(chat.dialect, head.headers.get("content-type", b""), streamed=chat.stream)
     if reader is None:
         return None
     encoding = head.headers.get("content-encoding")

@@ -30,6 +30,10 @@ class Client(Protocol):
         """End the connection so that the client cannot take what it has for the whole."""
         ...
 
+    def reset(self) -> None:
+        """The same where the end of the connection would be the end of the answer."""
+        ...
+
     def hold(self, *, hold: bool) -> None:
         """Stop reading the upload, or go on."""
         ...

@@ -244,7 +244,7 @@ class UpstreamConnection(asyncio.Protocol):
             if end == 3:
                 self._held = data
                 if len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
-                    raise UpstreamError("its answer is no HTTP/1.1")
+                    raise UpstreamError("sent something that is no HTTP/1.1")
                 return b""
             head = self._pool.heads.parse(data[:end], exchange.method)
             data = data[end:]
@@ -252,7 +252,7 @@ class UpstreamConnection(asyncio.Protocol):
                 break
             self._interims += 1
             if head.status == 101 or self._interims > _INTERIM_MAX:
-                raise UpstreamError("it changed the protocol, or sends provisional answers without end")
+                raise UpstreamError("changed the protocol, or sends provisional answers without end")
         self._held = b""
         self._framing = framing_for(head.length)
         self.reusable = head.keeps

@@ -14,7 +14,11 @@ def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, conten
     """Tell whether anything in the bundle would look into the body of such a request."""
     loops_decided = False
     for policy in bundle.routes.match(host, method, path):
-        if policy.loops or any(name in BODY_DESCRIPTORS for name, _ in policy.descriptors):
+        if (
+            policy.loops
+            or policy.rejects_large_bodies
+            or any(name in BODY_DESCRIPTORS for name, _ in policy.descriptors)
+        ):
             return True
         loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
     if not BODY_DESCRIPTORS.isdisjoint(bundle.kill_switches.keys):
@@ -24,6 +28,8 @@ def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, conten
     return has_loops and not loops_decided and (not content_type or b"json" in content_type.lower())
 
 
-def rejects_large(bundle: CompiledBundle, call: Call) -> bool:
+def rejects_large(bundle: CompiledBundle | None, call: Call) -> bool:
     """Tell whether a policy for this call does not want bodies to pass that are too large to be judged (SPEC Y-2)."""
+    if bundle is None:
+        return False
     return any(policy.rejects_large_bodies for policy in bundle.routes.match(call.host, call.method, call.path))

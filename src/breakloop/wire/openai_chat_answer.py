@@ -61,7 +61,7 @@ class ChatAnswer(Gathered):
         except ValueError:
             self.tolerantly(payload)
             return
-        if chunk.error is not None or not chunk.choices:
+        if chunk.error is not None:
             self.tolerantly(payload)
             return
         for choice in chunk.choices:

@@ -55,7 +55,7 @@ class CompletionsAnswer(Gathered):
         except ValueError:
             self.tolerantly(payload)
             return
-        if chunk.error is not None or not chunk.choices:
+        if chunk.error is not None:
             self.tolerantly(payload)
             return
         for choice in chunk.choices:

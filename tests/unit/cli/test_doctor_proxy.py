@@ -62,14 +62,15 @@ def test_provider_keys_open_to_everybody() -> None:
     text = says("warning", host="0.0.0.0", **held)
     assert text.startswith("callers: whoever reaches 0.0.0.0 spends the provider keys held here (openai, gemini)")
     assert everything(**held) == ""
-    assert "callers" not in says("warning", host="0.0.0.0", callers=CALLERS, **held)
+    assert "callers" not in says("warning", host="0.0.0.0", callers=CALLERS, mode="proxy", **held)
     assert CANARY not in text
 
 
 def test_reach_without_keys() -> None:
     """T-1, Y-6: asked for a key or not, and in the clear or not."""
     assert "host: 0.0.0.0 can be reached from other machines, and nobody is asked" in says("warning", host="0.0.0.0")
-    text = says("warning", host="0.0.0.0", callers=CALLERS)
+    assert says("warning", host="0.0.0.0", callers=CALLERS).startswith("callers: guards what is forwarded; whoever")
+    text = says("warning", host="0.0.0.0", callers=CALLERS, mode="proxy")
     assert text == "tls: 0.0.0.0 can be reached from other machines, and their keys travel in the clear (set tls)"
     assert everything(callers=CALLERS) == ""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+
 import pytest
 
 from breakloop.gateway.hub import Phase
@@ -101,6 +104,19 @@ def test_http_1_0_clients_get_no_chunks() -> None:
         assert b"transfer-encoding" not in head
         assert b"connection: close" in head
         assert (body, proxy.closed()) == (b"onetwo", True)
+
+
+def test_http_1_0_clients_of_a_cut_answer_get_a_reset() -> None:
+    """D-1: the end of the connection would be the proper end of the answer."""
+    with Proxy() as proxy:
+        options: list[tuple[object, ...]] = []
+        spy = type("Socket", (), {"setsockopt": lambda _self, *given: options.append(given)})()
+        setattr(proxy.transport, "get_extra_info", lambda name: spy if name == "socket" else None)  # noqa: B010
+        proxy.send(get("/a", version="1.0"))
+        proxy.upstream().says(answer("Transfer-Encoding: chunked"), b"3\r\none\r\n")
+        proxy.upstream().goes()
+        assert proxy.transport.aborted
+        assert options == [(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))]
 
 
 def test_http_1_0_keep_alive_needs_a_length() -> None:

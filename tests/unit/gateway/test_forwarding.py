@@ -127,7 +127,7 @@ def test_fields_that_end_here(field: str) -> None:
     [
         "Authorization: Bearer sk-x",
         "x-api-key: k",
-        "Cookie: breakloop_debug=1.2; a=b",
+        "Cookie: breakloop=1.2; a=b",
         "X-Agent-Id: a",
         "X-Breakloops: x",
         "X-Forwarded-For: 203.0.113.9",
@@ -355,3 +355,9 @@ def test_a_query_that_was_only_a_key() -> None:
     """Y-6: no question mark is left over."""
     forwarding = Forwarding("X-Breakloop-", TOKEN, keys={"x": b"sk-ours"})
     assert sent(request(line="GET /x/y?key=t"), forwarding)[0] == b"GET /base/y HTTP/1.1"
+
+
+def test_the_cookie_of_our_debug_sessions_stays_here() -> None:
+    """A-6: it is a secret between the client and us; the client's other cookies pass."""
+    assert fields(request("Cookie: a=1; breakloop_debug=9.x; b=2", "X: y")) == [b"Cookie: a=1; b=2", b"X: y"]
+    assert fields(request("cookie: breakloop_debug=9.x", "X: y")) == [b"X: y"]

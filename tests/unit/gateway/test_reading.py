@@ -11,6 +11,7 @@ import pytest
 from breakloop.gateway.answer_head import AnswerHead
 from breakloop.gateway.reading import Reading, reading_for
 from breakloop.model.answer import Answer
+from breakloop.model.call import Chat
 
 BODY = json.dumps(
     {
@@ -22,6 +23,10 @@ BODY = json.dumps(
 ).encode()
 
 
+def chat(dialect: str, *, stream: bool = False) -> Chat:
+    return Chat(dialect, "m", (), 1, stream)
+
+
 def head(**fields: str) -> AnswerHead:
     headers = {name.replace("_", "-"): value.encode() for name, value in fields.items()}
     return AnswerHead(200, b"HTTP/1.1 200 OK\r\n", b"", headers, 0, b"", True)
@@ -30,7 +35,7 @@ def head(**fields: str) -> AnswerHead:
 def read(body: bytes, *, step: int, **fields: str) -> tuple[Answer, list[str]]:
     """Read a body in pieces; returns the answer and why reading was given up."""
     why: list[str] = []
-    reading = reading_for("openai_chat", head(**fields), why.append)
+    reading = reading_for(chat("openai_chat"), head(**fields), why.append)
     assert reading is not None
     for at in range(0, len(body), step):
         reading.feed([body[at : at + step]])
@@ -59,13 +64,13 @@ def test_what_cannot_be_unpacked_is_given_up_once() -> None:
 def test_a_coding_nobody_knows_is_not_read() -> None:
     why: list[str] = []
     fields = head(content_type="application/json", content_encoding="rot13")
-    assert reading_for("openai_chat", fields, why.append) is None
+    assert reading_for(chat("openai_chat"), fields, why.append) is None
     assert len(why) == 1
 
 
 @pytest.mark.parametrize(("dialect", "kind"), [("", "application/json"), ("openai_chat", "text/html")])
 def test_nothing_to_read(dialect: str, kind: str) -> None:
-    assert reading_for(dialect, head(content_type=kind), lambda _why: None) is None
+    assert reading_for(chat(dialect), head(content_type=kind), lambda _why: None) is None
 
 
 class Broken:
@@ -89,3 +94,16 @@ def test_a_mistake_of_a_reader_is_the_end_of_reading_only(piece: bytes) -> None:
     reading.feed([piece])
     assert reading.answer(200, complete=False) == Answer(200, complete=False)
     assert why == ["fault"]
+
+
+def test_a_stream_without_a_type_is_read_as_what_was_asked_for() -> None:
+    reading = reading_for(chat("openai_chat", stream=True), head(), lambda _why: None)
+    assert reading is not None
+    reading.feed([b"data: " + BODY + b"\n\ndata: [DONE]\n\n"])
+    assert reading.answer(200, complete=True).text == "hello"
+
+
+def test_what_is_no_json_is_counted() -> None:
+    """C-9: each fallback is counted."""
+    answer, why = read(b"{broken", step=100, content_type="application/json")
+    assert (answer.text, why) == ("", ["unreadable"])

@@ -82,6 +82,7 @@ def test_odd_types() -> None:
         block(0, type=["text"]),
         {"type": "content_block_start", "index": 0, "content_block": 5},
         {"type": "content_block_delta", "index": 0, "delta": 5},
+        {"type": "content_block_delta", "index": 0, "delta": None},
         {"type": "message_delta", "delta": 5, "usage": 5},
         {"type": "message_start", "message": 5},
         {"type": "something_new"},

@@ -59,7 +59,8 @@ def test_the_openai_error_stands_beside_it(dialect: str) -> None:
 
 def test_the_anthropic_error() -> None:
     """A-3: `type: error` on top, the error beside `detail`, and the request's id as Anthropic writes it."""
-    error = {"type": "rate_limit_error", "message": TEXT}
+    details = {"error_code": "recursive_loop_detected"}  # what its SDK shows as `error_code`
+    error = {"type": "rate_limit_error", "message": TEXT, "details": details}
     assert loads(denial.body(looped(), "anthropic_messages", request_id="r-1")) == {
         "detail": DETAIL,
         "type": "error",
@@ -111,6 +112,7 @@ def test_a_denied_tool_call_is_a_readable_tool_error(request_id: str | int | Non
         "jsonrpc": "2.0",
         "id": request_id,
         "result": {
+            "resultType": "complete",
             "content": [{"type": "text", "text": TEXT}],
             "isError": True,
             "_meta": {"breakloop/detail": DETAIL},

@@ -64,6 +64,7 @@ def test_odd_types() -> None:
     ]
     answer = stream(DIALECT, *odd)
     assert (answer.text, answer.calls, answer.finish) == ("Hi!?", (ToolCall("f", "x"),), "STOP")
+    assert answer.error == ""
     assert [whole(DIALECT, one).text for one in odd] == ["Hi", "!", "?", "", "", ""]
 
 
