@@ -99,7 +99,7 @@ def test_a_mistake_of_a_reader_is_the_end_of_reading_only(piece: bytes) -> None:
 def test_a_stream_without_a_type_is_read_as_what_was_asked_for() -> None:
     reading = reading_for(chat("openai_chat", stream=True), head(), lambda _why: None)
     assert reading is not None
-    reading.feed([b"data: " + BODY + b"\n\ndata: [DONE]\n\n"])
+    reading.feed([b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}]}\n\ndata: [DONE]\n\n'])
     assert reading.answer(200, complete=True).text == "hello"
 
 
