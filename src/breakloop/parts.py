@@ -16,10 +16,10 @@ from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.forwarding import Forwarding
 from breakloop.gateway.judging import Judging
+from breakloop.gateway.pool import Pool, Times
 from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
 from breakloop.gateway.targets import Targets, upstreams
-from breakloop.gateway.upstream import Pool, Times
 from breakloop.policy.client_ip import ClientIp
 from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors

@@ -1,14 +1,18 @@
-"""Large bodies that cannot be confused with anything, and their digests."""
+"""Large bodies that cannot be confused with anything, their digests, and how much of them may be on the way."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import time
+from collections.abc import Callable
 
 from tests.e2e.proxied import MIB
 from tests.e2e.raw_client import RawClient
 
 BLOCK = os.urandom(MIB)
+BOUND_MIB = 64.0
+BETWEEN_MIB = 24.0  # what two pairs of sockets may hold between them on a machine that gives them much
 
 
 def some(size: int) -> bytes:
@@ -38,3 +42,13 @@ def upload(client: RawClient, content: bytes, *lines: str, chunk_bytes: int = 0)
     else:
         client.ask("POST", "/upload", b"", f"Content-Length: {len(content)}", *lines)
         client.send(content)
+
+
+def standstill(value: Callable[[], int]) -> int:
+    """Wait until a number has not grown for a while."""
+    last, since = -1, time.monotonic()
+    while time.monotonic() - since < 0.4:
+        if (now := value()) != last:
+            last, since = now, time.monotonic()
+        time.sleep(0.02)
+    return last

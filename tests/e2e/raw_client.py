@@ -6,6 +6,7 @@ Deliberately without a library: those hide whether a connection was reset, what 
 from __future__ import annotations
 
 import json
+import select
 import socket
 import ssl
 import struct
@@ -96,6 +97,16 @@ class RawClient:
         """Send a request; with a body also its length, unless a line says something about it."""
         self.send(request(method, target, body, *lines, version=version))
 
+    def send_until_answered(self, content: bytes, piece_bytes: int = 64 * 1024) -> int:
+        """Send as long as nothing comes back; returns how much that was."""
+        sent = 0
+        while sent < len(content):
+            readable, writable, _ = select.select([self.socket], [self.socket], [], 5.0)
+            if readable or not writable:
+                break
+            sent += self.socket.send(content[sent : sent + piece_bytes])
+        return sent
+
     def close(self) -> None:
         self.socket.close()
 
@@ -131,10 +142,10 @@ class RawClient:
         return got[:end]
 
     def exactly(self, size: int) -> bytes:
-        pieces, left = [], size
-        while left:
-            pieces.append(self._more(b"".join(pieces) if left < 0 else b"", left))
-            left -= len(pieces[-1])
+        pieces: list[bytes] = []
+        while size:
+            pieces.append(self._more(b"", size))
+            size -= len(pieces[-1])
         return b"".join(pieces)
 
     def _more(self, got: bytes, most: int = RECEIVE) -> bytes:

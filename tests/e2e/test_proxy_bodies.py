@@ -7,11 +7,12 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 
-import brotli
+import brotli  # type: ignore[import-untyped]
 import pytest
 import zstandard
 
 from breakloop.testing import body, chat_request, fail, raw, say
+from breakloop.testing.answer import Framing
 from tests.e2e.noise import sha, some, upload
 from tests.e2e.proxied import CHAT, JSON, MIB, OCTETS, Proxied, chat, fresh, one_test, proxied
 
@@ -85,7 +86,7 @@ def test_odd_bodies_pass_as_they_are(proxy: Proxied, content: bytes) -> None:
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])
 @pytest.mark.parametrize(("size", "version"), [*itertools.product([0, 1, 70_000], ["1.1", "1.0"]), (50 * MIB, "1.1")])
-def test_answers_pass_byte_for_byte(proxy: Proxied, size: int, version: str, framing: str) -> None:
+def test_answers_pass_byte_for_byte(proxy: Proxied, size: int, version: str, framing: Framing) -> None:
     """D-1: of any size, however the upstream frames them and the client wants them."""
     content = some(size)
     pieces = [content[at : at + 256 * 1024] for at in range(0, size, 256 * 1024)]
@@ -197,8 +198,8 @@ def test_realistic_heads_pass(proxy: Proxied) -> None:
     """D-1: 24 fields of a provider's edge, in a row of answers on one connection."""
     proxy.llm.next(*[say("hi").realistic()] * 3, fail(529, retry_after=7).realistic())
     with proxy.client() as client:
-        for status in (200, 200, 200, 529):
-            client.send(chat())
-            found = client.answer()
-            assert (found.status, len(found.fields) >= 22) == (status, True)
-        assert found["retry-after"] == "7"
+        client.send(chat() + chat() + chat() + chat())
+        found = [client.answer() for _ in range(4)]
+    assert [one.status for one in found] == [200, 200, 200, 529]
+    assert min(len(one.fields) for one in found) >= 22
+    assert found[-1]["retry-after"] == "7"

@@ -4,6 +4,7 @@ upstream; what reaches it, h11 reads as we did."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -279,16 +280,22 @@ def test_what_is_accepted_has_one_framing_for_everybody(gate: Gate, name: str) -
 
 
 def test_an_unended_request_is_given_up(tmp_path: Path) -> None:
-    """Y-2: a head or a body that does not come to its end in time is answered 408 and never forwarded."""
+    """Y-2: a head or a body that does not come to its end in time is answered 408, and never reaches anybody whole."""
     with ThreadedUpstream() as upstream:
         url = f"http://127.0.0.1:{upstream.port}"
         limits = {"BREAKLOOP_LIMITS_HEAD_SECONDS": "1", "BREAKLOOP_LIMITS_BODY_SECONDS": "1"}
-        with serving(tmp_path, "--upstream", f"openai={url}", **limits) as served:
-            clients = [RawClient(served.port) for _ in range(3)]
-            clients[0].send(b"GET / HTTP/1.1\r\nHost:")
-            clients[1].send(post("Content-Length: 9", JSON, content=b"half"))
-            clients[2].send(post("Transfer-Encoding: chunked", JSON, content=b"5\r\nhe"))
-            for client in clients:
-                assert client.answer().status == 408
-                client.close()
-        assert upstream.received == 0
+        clients: list[RawClient] = []
+        with serving(tmp_path, "--upstream", f"openai={url}", **limits) as served, ExitStack() as stack:
+            for sent in (
+                b"GET / HTTP/1.1\r\nHost:",
+                post("Content-Length: 9", JSON, content=b"half"),
+                post("Transfer-Encoding: chunked", JSON, content=b"5\r\nhe"),
+                post("Content-Length: 9", OCTETS, content=b"half"),
+                post("Transfer-Encoding: chunked", OCTETS, content=b"5\r\nhe"),
+            ):
+                stack.enter_context(client := RawClient(served.port))
+                client.send(sent)
+                clients.append(client)
+            assert [client.answer().status for client in clients] == [408] * 5
+            eventually(lambda: upstream.unfinished == ["/evil"] * 2, "both uploads are given up", 2.0)
+        assert upstream.heard == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,10 @@ def parts(tmp_path: Path) -> Iterator[list[Part]]:
 
 @pytest.mark.timeout(SECONDS + 120)
 def test_a_thousand_streams_for_a_minute(
-    parts: list[Part], tmp_path: Path, record_property: pytest.RecordProperty, capsys: pytest.CaptureFixture[str]
+    parts: list[Part],
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """D-1: 1,000 streams of 10 chunks a second each, every byte of them, and the loop is never late for long."""
     chunks = int(SECONDS / streams_load.INTERVAL_S)

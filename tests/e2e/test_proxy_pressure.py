@@ -5,21 +5,17 @@ from __future__ import annotations
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from breakloop.testing import body, stall
-from tests.e2e.noise import BLOCK, pieces, sha, some, upload
+from tests.e2e.noise import BETWEEN_MIB, BLOCK, BOUND_MIB, pieces, sha, some, standstill, upload
 from tests.e2e.proxied import JSON, MIB, OCTETS, Proxied, one_test, proxied
-from tests.e2e.raw_client import RawClient
+from tests.e2e.raw_client import CutShortError, RawClient
 
 pytestmark = pytest.mark.e2e
-
-BOUND_MIB = 64.0
-BETWEEN_MIB = 24.0  # what two pairs of sockets may hold between them on a machine that gives them much
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +59,18 @@ def test_a_client_that_does_not_read_stops_the_upstream(tmp_path: Path) -> None:
         assert proxy.memory_mib("VmHWM") - before < BOUND_MIB / 4
 
 
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_client_that_does_not_read_for_too_long_gets_no_clean_end(tmp_path: Path, version: str) -> None:
+    """Y-2, D-1: it is given up, and can tell that from an end when it reads on."""
+    with proxied(tmp_path, BREAKLOOP_LIMITS_BODY_SECONDS="1") as proxy, proxy.client(small=True) as client:
+        proxy.llm.next(body(pieces(50 * MIB), content_type="application/octet-stream").framed("chunked"))
+        client.ask("GET", "/download", version=version)
+        head = client.head()
+        assert proxy.llm.wait_for_disconnect(timeout_s=5.0).outcome == "aborted"
+        with pytest.raises(CutShortError):
+            client.body_of(head)
+
+
 @pytest.mark.parametrize("way", [RawClient.close, RawClient.reset])
 def test_a_client_that_does_not_read_and_leaves_frees_the_upstream(
     proxy: Proxied, way: Callable[[RawClient], None]
@@ -75,16 +83,6 @@ def test_a_client_that_does_not_read_and_leaves_frees_the_upstream(
         standstill(lambda: proxy.llm.requests[-1].bytes_sent)
         way(client)
         assert proxy.llm.wait_for_disconnect(timeout_s=1.0).outcome == "aborted"
-
-
-def standstill(value: Callable[[], int]) -> int:
-    """Wait until a number has not grown for a while."""
-    last, since = -1, time.monotonic()
-    while time.monotonic() - since < 0.4:
-        if (now := value()) != last:
-            last, since = now, time.monotonic()
-        time.sleep(0.02)
-    return last
 
 
 UPLOADS = {

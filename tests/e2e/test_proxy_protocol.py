@@ -217,7 +217,7 @@ def test_requests_sent_ahead_are_answered_in_order(proxy: Proxied) -> None:
         )  # fmt: skip
         assert b"first" in client.answer().body
         assert b"second" in client.answer().body
-        assert client.answer().json()["status"] == "alive"
+        assert client.answer().json()["status"] == "ok"
         assert client.answer().status == 400
         assert [client.answer().json()["path"] for _ in range(40)] == [f"/{number}" for number in range(40)]
 
@@ -257,3 +257,13 @@ def test_a_gateway_that_is_its_own_upstream(tmp_path: Path, free_port: Callable[
             found = client.answer()
             assert (found.status, found.json()["result"]["isError"]) == (200, True)
         assert time.monotonic() - began < 2.0
+
+
+def test_gateways_in_a_row_are_no_loop(proxy: Proxied, tmp_path: Path) -> None:
+    """LD-9: another instance in front is none, nor is a mark that some client made up."""
+    with serving(tmp_path, "--upstream", f"openai={proxy.served.url}") as front, RawClient(front.port) as client:
+        client.send(chat("", "X-Breakloop-Hop: 0123456789abcdef"))
+        assert client.answer().status == 200
+    hops = proxy.llm.requests[-1].header_all("x-breakloop-hop")
+    assert len(hops) == 1
+    assert len(hops[0].split(", ")) == 3

@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import pytest
 import uvloop
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from breakloop.model.answer import Answer, Usage
 from breakloop.testing import StandInLLM, call_tool
+from breakloop.testing.answer import Framing
 from tests.e2e.proxied import STREAMING, stream_request
 from tests.e2e.stage import gateway, turns_until
 
@@ -109,7 +110,7 @@ def without_chunks(sent: bytes) -> bytes:
 
 
 @functools.cache
-def recorded(dialect: str, framing: str) -> tuple[bytes, bytes]:
+def recorded(dialect: str, framing: Framing | Literal["gzip"]) -> tuple[bytes, bytes]:
     """A request of a dialect, and the bytes that the stand-in answers it with, head and all."""
 
     async def record() -> tuple[bytes, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import select
 import signal
@@ -228,6 +227,26 @@ def test_a_client_that_sends_ahead_and_leaves_frees_the_upstream(proxy: Proxied,
         assert proxy.llm.wait_for_disconnect(timeout_s=2 * FREED_S).outcome == "aborted"
 
 
+def test_nothing_is_left_of_those_who_left(proxy: Proxied) -> None:
+    """Y-2: no descriptors of clients that left in every way, at every moment."""
+
+    def descriptors() -> int:
+        return len(list(Path(f"/proc/{proxy.served.process.pid}/fd").iterdir()))
+
+    proxy.llm.wait_until(lambda: proxy.llm.open <= 1, timeout_s=10.0)  # those of earlier tests, idle
+    before = descriptors()
+    proxy.llm.next(*[WORDS.stall(1)] * 60)
+    for number in range(60):
+        with proxy.client() as client:
+            client.send(chat(stream=True))
+            if number % 2 == 0:
+                client.until(b"data: ")
+            list(LEAVING.values())[number % 3](client)
+    proxy.llm.llm._script._queue.clear()
+    eventually(lambda: descriptors() <= before + 1, "everything is closed", 3.0)
+    assert proxy.llm.open <= 1
+
+
 # -- the gateway's own life
 
 
@@ -257,6 +276,21 @@ def test_a_signal_lets_a_stream_finish(tmp_path: Path) -> None:
         assert time.monotonic() - began < 2.0
         (stopped,) = proxy.served.log("stopped")
         assert stopped["cut_off"] == 0
+
+
+def test_a_signal_lets_an_answer_come_that_has_not_begun(tmp_path: Path) -> None:
+    """S-6: who waits for the upstream when the signal comes still gets his answer, and is told to go elsewhere next."""
+    with proxied(tmp_path) as proxy, proxy.client() as client:
+        proxy.llm.next(stall())
+        client.send(chat())
+        proxy.llm.wait_for_requests()
+        proxy.served.process.send_signal(signal.SIGTERM)
+        eventually(lambda: not accepts(proxy.served.port), "no new connections")
+        proxy.llm.resume()
+        found = client.answer()
+        assert (found.status, found["connection"]) == (200, "close")
+        assert client.ends() == "closed"
+        assert proxy.served.process.wait(5) == 0
 
 
 def test_the_end_of_the_grace_cuts_a_stream_off(tmp_path: Path) -> None:
@@ -336,20 +370,16 @@ def test_a_throttled_request_whose_client_leaves_is_never_sent(tmp_path: Path, w
             assert (found.status, found["x-breakloop-loop-delay"]) == (200, "200")
         with proxy.client() as client:
             client.send(chat(text))
+            time.sleep(0.05)
             LEAVING[way](client)
-        time.sleep(0.5)  # 300 ms would have been its time
+        proxy.served.process.send_signal(signal.SIGSTOP)  # so that the next is gone before anybody looks
+        with proxy.client() as client:
+            client.send(chat(text))
+            LEAVING[way](client)
+            proxy.served.process.send_signal(signal.SIGCONT)
+        time.sleep(0.6)  # 300 and 400 ms would have been their times
         assert proxy.llm.llm.request_count == 2
-        assert http_status(proxy) == 200
-        assert proxy.llm.llm.request_count == 2
-
-
-def http_status(proxy: Proxied) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.served.port, timeout=5)
-    try:
-        connection.request("GET", "/livez")
-        return connection.getresponse().status
-    finally:
-        connection.close()
+        assert proxy.served.ask("/livez")[0] == 200
 
 
 def test_large_chunks_and_small_ones_keep_their_order(proxy: Proxied) -> None:

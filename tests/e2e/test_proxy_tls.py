@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from breakloop.testing import StandInLLM, ThreadedLLM, body, cut, say, stall
+from breakloop.testing.answer import Framing
 from tests.e2e.certificates import Authority
-from tests.e2e.noise import pieces, sha, some, upload
+from tests.e2e.noise import BETWEEN_MIB, BOUND_MIB, pieces, sha, some, standstill, upload
 from tests.e2e.proxied import JSON, MIB, OCTETS, Proxied, chat, one_test
 from tests.e2e.raw_client import CutShortError, RawClient, request
 from tests.e2e.served import DEADLINE_S, Served
-from tests.e2e.test_proxy_pressure import BETWEEN_MIB, BOUND_MIB, standstill
 
 pytestmark = pytest.mark.e2e
 
@@ -90,6 +90,7 @@ def test_requests_and_streams_pass(proxy: Proxied) -> None:
     """Y-6, D-1: as without TLS; connections on both sides are kept."""
     opened = proxy.llm.llm.opened
     with proxy.client() as client:
+        assert isinstance(client.socket, ssl.SSLSocket)
         assert client.socket.version() in {"TLSv1.2", "TLSv1.3"}
         for _ in range(3):
             client.send(chat())
@@ -289,7 +290,7 @@ def test_an_upstream_that_does_not_read_stops_the_client(tmp_path: Path, kind: s
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 @pytest.mark.parametrize("framing", ["chunked", "length", "close"])
-def test_an_answer_without_goodbye_is_cut(proxy: Proxied, framing: str, version: str) -> None:
+def test_an_answer_without_goodbye_is_cut(proxy: Proxied, framing: Framing, version: str) -> None:
     """D-1: under TLS an end without its goodbye is a cut, also of an answer that only the end ends."""
     proxy.llm.next(body([b"x" * 100, b"y" * 100], content_type="text/plain").framed(framing).cut(1))
     with proxy.client() as client:

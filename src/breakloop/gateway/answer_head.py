@@ -71,10 +71,10 @@ class AnswerHeads:
         length = _length(status, headers, known, method, is_1_1=is_1_1)
         keeps, announced = is_1_1, b""
         if "connection" in headers:
-            options = headers["connection"].lower()
+            options = b",".join([field.value for field in known if field.name == "connection"]).lower()
             if options not in _PLAIN_CONNECTIONS:
                 kept = _without_named(fields, options)
-            keeps = (keeps and b"close" not in options) or b"keep-alive" in options
+            keeps = (keeps or b"keep-alive" in options) and b"close" not in options
         if length == 0 and "content-length" in headers and (method == "HEAD" or status == 304):
             announced = b"content-length: %b\r\n" % headers["content-length"]
         return AnswerHead(status, line, kept, headers, length, announced, keeps and length != UNTIL_CLOSE)

@@ -11,26 +11,27 @@ import asyncio
 from typing import Final, cast
 
 from breakloop.gateway.answer_head import AnswerHead
-from breakloop.gateway.head import CHUNKED, CLOSE, Request
+from breakloop.gateway.answer_out import AS_IT_CAME, UNTIL_CLOSE, head_out, reframed
+from breakloop.gateway.head import CLOSE, Reply, Request
+from breakloop.gateway.pool import Pool, unreachable
 from breakloop.gateway.reading import Reading
 from breakloop.gateway.sides import Client, Door
-from breakloop.gateway.upload import LAST_CHUNK, Upload, as_chunk
-from breakloop.gateway.upstream import Pool, UpstreamConnection, unreachable
+from breakloop.gateway.upload import Upload
+from breakloop.gateway.upstream import UpstreamConnection
 from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer
 from breakloop.model.call import Call, Chat
+from breakloop.wire.mcp import is_likely
 
-_CHUNKED_LINE: Final = b"transfer-encoding: chunked\r\n\r\n"
+_AT_ONCE_S: Final = 1  # a connection that dies later than this after it got a request did not die of idleness
 _BODY_KEPT: Final = 64 * 1024  # so much of a body may be kept while its answer is on the way
-_AS_IT_CAME, _IN_CHUNKS, _UNTIL_CLOSE = range(3)  # how the client gets the body
-_BODYLESS: Final = frozenset((204, 304))
 
 
 class Exchange:
     """Made by the door, started by the client's connection. `cancel` is for a client that left."""
 
     __slots__ = (
-        "_call", "_client", "_client_head", "_door", "_framing_out", "_head", "_hub", "_lines", "_over", "_pool",
-        "_reading", "_request", "_retried", "_reused", "_settled", "_stamp", "_status", "_task", "_upload",
+        "_call", "_client", "_client_head", "_door", "_framing_out", "_head", "_hub", "_lines", "_over", "_paused",
+        "_pool",        "_reading", "_request", "_reused", "_settled", "_stamp", "_status", "_task", "_upload",
         "_upstream", "delay_s", "method",
     )  # fmt: skip
 
@@ -50,10 +51,10 @@ class Exchange:
         self._reading: Reading | None = None
         self._status = NO_ANSWER
         self._client_head = b""  # of the answer, until its first bytes go out
-        self._framing_out = _AS_IT_CAME
+        self._framing_out = AS_IT_CAME
         self._stamp = 0
         self._upload = Upload(request) if request.streamed else None
-        self._reused = self._retried = self._settled = self._over = False
+        self._reused = self._settled = self._over = self._paused = False
 
     # -- there ---------------------------------------------------------------------------------------------------
 
@@ -104,19 +105,27 @@ class Exchange:
             self._fail(502, "could not be reached")
 
     def _send(self, upstream: UpstreamConnection) -> None:
+        if upstream.transport.is_closing():  # it died between its making and now
+            self._fail(502, "closed the connection")
+            return
         self._upstream = upstream
         upstream.begin(self)
+        if self._paused:
+            upstream.pause()
         upload = self._upload
         upstream.send(self._head, self._request.body if upload is None else b"")
         if not self._reused:
             self._forget_body()  # a connection that is new is not tried again
         if upload is not None:
             upload.begin(lambda piece: upstream.send(piece, b""))
-            self._client.hold(hold=False)
+            self._client.hold(hold=upstream.full)
 
     def _forget_body(self) -> None:
-        """Nobody will send it again: a thousand streams must not hold a thousand long conversations."""
-        if len(self._request.body) > _BODY_KEPT:
+        """Nobody will send it again: a thousand streams must not hold a thousand long conversations.
+
+        Calls of tools stay: an error in their stead has to carry their id.
+        """
+        if len(self._request.body) > _BODY_KEPT and not is_likely(self._call.body):
             self._request.body = self._call.body = b""
             chat = self._call.chat_cache
             if isinstance(chat, Chat):
@@ -154,22 +163,8 @@ class Exchange:
         request = self._request
         self._stamp = self._hub.tick
         self._status = head.status
-        length = head.length
-        connection = CLOSE if self._hub.draining or self._uploading else request.connection
-        if length < 0:
-            if request.is_1_1:
-                framing = _CHUNKED_LINE
-                self._framing_out = _AS_IT_CAME if length == CHUNKED else _IN_CHUNKS
-            else:
-                framing, connection = b"\r\n", CLOSE
-                self._framing_out = _UNTIL_CLOSE
-        elif length or not (request.method == "HEAD" or head.status in _BODYLESS):
-            framing = b"content-length: %d\r\n\r\n" % length
-        else:
-            framing = head.announced + b"\r\n"
-        if connection is CLOSE:
-            request.connection = CLOSE
-        self._client_head = b"".join((head.line, head.lines, self._lines, connection, framing))
+        close = self._hub.draining or self._uploading
+        self._client_head, self._framing_out = head_out(request, head, self._lines, close=close)
         self._forget_body()
         if head.status >= 400:
             self._settle(Answer(head.status, complete=True))
@@ -181,7 +176,7 @@ class Exchange:
         self._stamp = self._hub.tick
         framing = self._framing_out
         if framing:
-            data = _in_chunks(content, done=done) if framing == _IN_CHUNKS else b"".join(content)
+            data = reframed(framing, content, done=done)
         if self._client_head:
             data = self._client_head + data
             self._client_head = b""
@@ -206,11 +201,13 @@ class Exchange:
 
     def pause(self) -> None:
         """The client does not read its answer: stop reading the upstream's."""
+        self._paused = True
         if self._upstream is not None:
             self._upstream.pause()
 
     def resume(self) -> None:
         """Carry on where `pause` stopped."""
+        self._paused = False
         self._stamp = self._hub.tick
         if self._upstream is not None:
             self._upstream.resume()
@@ -224,12 +221,12 @@ class Exchange:
 
     def upstream_lost(self, why: str, *, nonsense: bool = False) -> None:
         """The connection is gone, or is of no use any more."""
-        silent = self._upstream is not None and not self._upstream.heard
+        unheard = self._upstream is not None and not self._upstream.heard and not nonsense
         self._upstream = None
         if self._over:
             return
-        if self._reused and silent and not nonsense and not self._retried and not self._request.streamed:
-            self._retried = True  # it died while it was idle, and the upstream never saw the request
+        if self._reused and unheard and self._hub.tick - self._stamp <= _AT_ONCE_S and self._upload is None:
+            # It died while it was idle, and the upstream never saw the request. The next one is not a reused one.
             self._connect()
         else:
             self._fail(502, why)
@@ -240,7 +237,9 @@ class Exchange:
         if isinstance(self._task, asyncio.Task):
             if age > times.connect_s:
                 self._fail(504, "did not take the connection in time")
-        elif self._uploading and self._upstream is not None and age > self._hub.limits.body_s:
+        elif (
+            self._uploading and self._upstream is not None and not self._upstream.full and age > self._hub.limits.body_s
+        ):
             self._hub.timeouts += 1
             self._fail(408, "waits for a request body that does not arrive")
         elif self._upstream is not None and age > times.answer_s:
@@ -256,11 +255,17 @@ class Exchange:
             self._settle(answer._replace(error=answer.error or "cut_short"))
         if self._status == NO_ANSWER or self._client_head:
             self._request.connection = CLOSE if self._uploading else self._request.connection
-            self._client.answer(self._request, self._door.failed(self._call, status, why))
-        elif self._framing_out == _UNTIL_CLOSE:
+            self._client.answer(self._request, self._apology(status, why))
+        elif self._framing_out == UNTIL_CLOSE:
             self._client.reset()
         else:
             self._client.abort()
+
+    def _apology(self, status: int, why: str) -> Reply:
+        try:
+            return self._door.failed(self._call, status, why)
+        except Exception as error:  # noqa: BLE001 - the outermost edge: the client must not wait for ever
+            return self._hub.handler_failed(error)
 
     def cancel(self) -> None:
         """The client left: free the upstream at once."""
@@ -286,9 +291,3 @@ class Exchange:
         if not self._settled:
             self._settled = True
             self._door.settle(self._call, answer)
-
-
-def _in_chunks(content: list[bytes], *, done: bool) -> bytes:
-    """The content in chunks of ours."""
-    out = b"".join(as_chunk(piece) for piece in content if piece)
-    return out + LAST_CHUNK if done else out

@@ -39,6 +39,7 @@ _HOST_CHARS: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+;=:[]
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _ONCE_ONLY: Final = frozenset(("host", "content-length", "transfer-encoding"))
 _STRICT: Final = _ONCE_ONLY | {"upgrade", "expect"}
+_NAME_KEPT: Final = 128  # longer names are worked out each time, so that nobody fills the memory with them
 _MALFORMED: Final = "malformed request head"
 _TOO_LARGE: Final = "request head too large"
 _TOO_LONG: Final = "request target too long"
@@ -194,8 +195,12 @@ def _field(line: bytes) -> tuple[str, bytes]:
     return name, value
 
 
-@lru_cache(maxsize=1024)  # clients share a few dozen names, also where the values are new each time
 def _canonical(raw: bytes) -> str:
+    return _known_canonical(raw) if len(raw) <= _NAME_KEPT else raw.lower().replace(b"_", b"-").decode("latin-1")
+
+
+@lru_cache(maxsize=1024)  # clients share a few dozen names, also where the values are new each time
+def _known_canonical(raw: bytes) -> str:
     return raw.lower().replace(b"_", b"-").decode("latin-1")
 
 

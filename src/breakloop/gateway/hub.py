@@ -110,11 +110,17 @@ class Hub:
                 connection.take(data)
             except Exception as error:  # noqa: BLE001 - the outermost edge: the others must get their answers
                 self.handler_failed(error)
-                connection.abort()
+                self._give_up(connection)
             if len(self._outbox) >= self.burst:
                 self.send()
         self.answering = False
         self.send()
+
+    def _give_up(self, connection: Receiver) -> None:
+        try:
+            connection.abort()
+        except Exception as error:  # noqa: BLE001 - as in `answer`
+            self.handler_failed(error)
 
     def post(self, transport: asyncio.Transport, data: bytes) -> None:
         """Send this with the others of the burst."""

@@ -15,6 +15,7 @@ from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
 from breakloop.wire import denial, mcp
+from breakloop.wire.dialects import of_path
 from breakloop.wire.encoding import EncodingError, decoded
 
 MCP = mcp.DIALECT
@@ -100,7 +101,7 @@ class Judging:
 
     def body(self, call: Call, verdict: Verdict) -> bytes:
         """Return an error in the words of the client's dialect."""
-        dialect = self.dialect(call) or (MCP if mcp.is_likely(call.body) else "")
+        dialect = self.dialect(call) or (MCP if mcp.is_likely(call.body) else of_path(call.path))
         rpc_id = denial.rpc_id(call.body) if dialect == MCP else None
         return denial.body(verdict, dialect, request_id=call.request_id, rpc_id=rpc_id)
 

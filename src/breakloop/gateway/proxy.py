@@ -15,9 +15,9 @@ from breakloop.gateway.forwarding import HOP, Forwarding
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.hub import log_fault
 from breakloop.gateway.judging import JSON, Judging
+from breakloop.gateway.pool import Pool
 from breakloop.gateway.reading import Reading, reading_for
 from breakloop.gateway.targets import Destination, Targets
-from breakloop.gateway.upstream import Pool
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict

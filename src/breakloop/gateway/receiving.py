@@ -75,7 +75,7 @@ class Receiving(asyncio.Protocol):
 
     def take(self, data: bytes) -> None:
         """Use what came. One whole request alone in one segment, the usual case, takes the short way."""
-        if self.phase is IDLE:
+        if self.phase is IDLE and not self._blocked:
             end = data.find(b"\r\n\r\n") + 4
             if 4 < end <= self._limits.head_bytes:
                 size = len(data)
@@ -179,6 +179,7 @@ class Receiving(asyncio.Protocol):
         self._stamp = self._hub.tick
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()
+            self.update_reading()
         else:
             self.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import ssl
+from typing import Any
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.gateway.bounds import Limits
@@ -19,6 +20,11 @@ _BACKLOG = 1024
 
 class ListenError(OSError):
     """The address cannot be listened on; the message says which and why."""
+
+
+def _tls(tls: ssl.SSLContext | None, limits: Limits) -> dict[str, Any]:
+    """A handshake may take as long as a head: before it is over, a connection is not even counted."""
+    return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": limits.head_s}
 
 
 class Server(Hub):
@@ -58,7 +64,9 @@ class Server(Hub):
     async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
         # Without SO_REUSEPORT: a second instance must fail here and not silently take half of the traffic.
         try:
-            return await self.loop.create_server(self._connect, host, port, backlog=_BACKLOG, reuse_port=False, ssl=tls)
+            return await self.loop.create_server(
+                self._connect, host, port, backlog=_BACKLOG, reuse_port=False, **_tls(tls, self.limits)
+            )
         except OSError as error:
             why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
             raise ListenError(error.errno, f"cannot listen on {host}:{port}: {why}") from error

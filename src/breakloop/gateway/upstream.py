@@ -1,117 +1,33 @@
-"""Connections to one upstream: kept alive between requests, made when none is idle, each for one exchange at a time.
+"""One connection to an upstream, for one exchange at a time; `pool` keeps it between two.
 
-A connection cuts the stream of answers into heads and bodies and hands them to its exchange; what becomes of them, of
-faults and of time-outs is decided there. Bytes that come while nobody asked end the connection.
+It cuts the stream of answers into heads and bodies and hands them to its exchange; what becomes of them, of faults and
+of time-outs is decided there. Bytes that come while nobody asked end the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from breakloop.errors import UpstreamError
 from breakloop.gateway.answer_body import Framing, UntilClose, framing_for
-from breakloop.gateway.answer_head import HEAD_BYTES, AnswerHeads
+from breakloop.gateway.answer_head import HEAD_BYTES
 from breakloop.gateway.hub import Hub
 
 if TYPE_CHECKING:
     from breakloop.gateway.exchange import Exchange
-    from breakloop.gateway.targets import Upstream
+    from breakloop.gateway.pool import Pool
 
-_IDLE_MAX: Final = 256  # connections kept without work, for each upstream
 _INTERIM_MAX: Final = 16  # 1xx answers before the real one
 _PIECE_BYTES: Final = 64 * 1024  # up to here, head and body go out as one piece
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How long an upstream may take, in seconds."""
-
-    connect_s: float = 10.0
-    answer_s: float = 600.0  # until its answer begins, and between two pieces of it
-    idle_s: float = 0.0  # how long a connection is kept without work; 0: `idle_for` decides
-
-    def idle_for(self, *, tls: bool) -> float:
-        """Less than servers wait: uvicorn and Node close after 5 s; public APIs, whose TLS is dear, wait longer."""
-        return self.idle_s or (60.0 if tls else 4.0)
-
-
-class Pool:
-    """The connections to one upstream."""
-
-    __slots__ = ("_idle", "_idle_s", "_ssl", "heads", "hub", "live", "opened", "times", "upstream")
-
-    def __init__(
-        self, upstream: Upstream, hub: Hub, times: Times, tls: ssl.SSLContext | None, heads: AnswerHeads
-    ) -> None:
-        self.upstream = upstream
-        self.times = times
-        self.heads = heads
-        self.opened = 0  # connections made since the start
-        self.live: set[UpstreamConnection] = set()
-        self.hub = hub
-        self._ssl = tls if upstream.tls else None
-        self._idle: list[UpstreamConnection] = []  # the latest last: it is the surest to be alive
-        self._idle_s = times.idle_for(tls=upstream.tls)
-
-    def take(self) -> UpstreamConnection | None:
-        """Return an idle connection, or None."""
-        idle = self._idle
-        while idle:
-            connection = idle.pop()
-            if not connection.transport.is_closing():
-                return connection
-        return None
-
-    async def connect(self) -> UpstreamConnection:
-        """Make a connection. Raises `OSError` (of `ssl` too)."""
-        upstream = self.upstream
-        name = upstream.host if self._ssl is not None else None
-        _, connection = await self.hub.loop.create_connection(
-            lambda: UpstreamConnection(self.hub, self),
-            upstream.host,
-            upstream.port,
-            ssl=self._ssl,
-            server_hostname=name,
-        )
-        self.opened += 1
-        return connection
-
-    def give_back(self, connection: UpstreamConnection) -> None:
-        """Keep a connection for the next request."""
-        if len(self._idle) >= _IDLE_MAX or self.hub.draining:
-            connection.discard()
-        else:
-            connection.since = self.hub.tick
-            self._idle.append(connection)
-
-    def sweep(self) -> None:
-        """Close what was idle for too long; called once a second."""
-        oldest = self.hub.tick - self._idle_s
-        while self._idle and self._idle[0].since <= oldest:
-            self._idle.pop(0).discard()
-
-    def forget(self, connection: UpstreamConnection) -> None:
-        """A connection is gone."""
-        self.live.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
-
-    def close(self) -> None:
-        """End everything."""
-        for connection in tuple(self.live):
-            connection.discard()
-        self._idle.clear()
 
 
 class UpstreamConnection(asyncio.Protocol):
     """One connection to an upstream."""
 
     __slots__ = (
-        "_framing", "_held", "_hub", "_interims", "_paused", "_pool", "exchange", "heard", "reusable", "since",
-        "transport",
+        "_framing", "_held", "_hub", "_interims", "_paused", "_pool", "_unread", "exchange", "full", "heard",
+        "reusable", "since", "transport",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, pool: Pool) -> None:
@@ -120,6 +36,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._held = b""  # the beginning of a head
         self._interims = 0
         self._paused = False
+        self._unread = 0  # pieces that were received and not yet used
+        self.full = False  # the upstream does not read
         self._framing: Framing | None = None
         self.heard = False  # something came since the request was sent
         self.exchange: Exchange | None = None
@@ -135,8 +53,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool.live.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Hand over what came; it is used when everything of this turn has been read."""
-        self._hub.received(self, data)
+        """Hand over what came; it is used when everything of this turn has been read.
+
+        Bytes that nobody asked for end the connection now: in the same turn a request may be about to be sent on it.
+        """
+        if self.exchange is None:
+            self.discard()
+        else:
+            self._unread += 1
+            self._hub.received(self, data)
 
     def eof_received(self) -> bool:
         """The upstream sends no more: the proper end of an answer without a length, and of no other."""
@@ -155,11 +80,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The upstream does not read: hold back the client's upload."""
+        self.full = True
         if self.exchange is not None:
             self.exchange.hold_upload(hold=True)
 
     def resume_writing(self) -> None:
         """Carry on where `pause_writing` stopped."""
+        self.full = False
         if self.exchange is not None:
             self.exchange.hold_upload(hold=False)
 
@@ -206,10 +133,15 @@ class UpstreamConnection(asyncio.Protocol):
         """The exchange is over: wait for another one, or close."""
         self.exchange = None
         self.resume()
-        if self.reusable and not self.transport.is_closing():
+        if self.reusable and not self._is_dirty():
             self._pool.give_back(self)
         else:
             self.discard()
+
+    def _is_dirty(self) -> bool:
+        """Whether something is left that the next exchange would trip over: of the request, or behind the answer."""
+        transport = self.transport
+        return transport.is_closing() or self._unread > 0 or transport.get_write_buffer_size() > 0
 
     def discard(self) -> None:
         """Close without regard to what is under way."""
@@ -222,10 +154,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def take(self, data: bytes) -> None:
         """Use what came."""
+        self._unread -= 1
         exchange = self.exchange
         if exchange is None:
-            self.discard()  # nobody asked: whatever this is, the next answer would be taken for it
-            return
+            return  # it is over, and so is this connection
         self.heard = True
         try:
             if self._framing is None:
@@ -274,14 +206,3 @@ class UpstreamConnection(asyncio.Protocol):
         self.discard()
         if exchange is not None:
             exchange.upstream_lost("sent what made us fail")
-
-
-def unreachable(error: OSError) -> str:
-    """Say why there is no connection, without what the system says about addresses."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"has a certificate that is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return "does not speak TLS as we do"
-    if isinstance(error, ConnectionRefusedError):
-        return "refused the connection"
-    return "could not be reached"

@@ -6,7 +6,9 @@ from typing import Final
 
 from breakloop.model.call import Call
 from breakloop.policy.compiled import CompiledBundle
+from breakloop.wire.dialects import of_path
 
+_NO_TEXT: Final = (b"multipart/", b"audio/", b"image/", b"video/", b"application/octet-stream", b"application/zip")
 BODY_DESCRIPTORS: Final = frozenset(("agent:session", "llm:model", "llm:provider", "tool:name"))
 
 
@@ -23,9 +25,10 @@ def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, conten
         loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
     if not BODY_DESCRIPTORS.isdisjoint(bundle.kill_switches.keys):
         return True
-    # The protection of LLM calls looks for them in JSON; what says that it is something else is none.
+    # The protection of LLM calls finds them by their path, or in JSON, whatever the type says. Only what is clearly no
+    # text, and goes nowhere where LLMs answer, is none.
     has_loops = bool(bundle.default_loops or bundle.project_loops)
-    return has_loops and not loops_decided and (not content_type or b"json" in content_type.lower())
+    return has_loops and not loops_decided and (bool(of_path(path)) or not content_type.lower().startswith(_NO_TEXT))
 
 
 def rejects_large(bundle: CompiledBundle | None, call: Call) -> bool:

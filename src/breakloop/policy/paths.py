@@ -17,14 +17,23 @@ _ESCAPE_OR_ODD = re.compile(rb"%[0-9A-Fa-f]{2}|[^" + re.escape(_PLAIN) + rb"]")
 _ALL_PLAIN = re.compile("/[" + re.escape(_PLAIN.decode()) + "]*").fullmatch  # on text: quicker than on bytes
 _REFUSED = frozenset(b"/\\\0")
 _AGENTS = "/agents/"
+_KEPT = 512  # what is longer is worked out each time, so that nobody fills the memory with it
 
 
-@lru_cache(maxsize=2048)  # the same few paths come again and again
 def normalise(path: str | bytes) -> str:
     """Return the path in normal form, or raise `RequestError` (400) for one that upstreams may read in two ways.
 
     Bytes are taken as they came over the wire; a `str` is text, whose non-ASCII characters stand for their UTF-8 bytes.
     """
+    return _known_normal(path) if len(path) <= _KEPT else _normalise(path)
+
+
+@lru_cache(maxsize=2048)  # the same few paths come again and again
+def _known_normal(path: str | bytes) -> str:
+    return _normalise(path)
+
+
+def _normalise(path: str | bytes) -> str:
     text = path.decode("latin-1") if isinstance(path, bytes) else path
     if _ALL_PLAIN(text) and "//" not in text and "/." not in text:
         return text
@@ -48,9 +57,17 @@ def _agent_name(segment: str) -> str:
         return segment
 
 
-@lru_cache(maxsize=1024)
 def normalise_host(host: str | bytes) -> str:
     """Lower case, port and trailing dot dropped; an IPv6 literal keeps its brackets."""
+    return _known_host(host) if len(host) <= _KEPT else _host(host)
+
+
+@lru_cache(maxsize=1024)
+def _known_host(host: str | bytes) -> str:
+    return _host(host)
+
+
+def _host(host: str | bytes) -> str:
     text = (host.decode("latin-1") if isinstance(host, bytes) else host).strip().lower()
     if ":" in text:
         text = _without_port(text)

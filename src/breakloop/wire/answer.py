@@ -118,12 +118,12 @@ class StreamReader:
 class BodyReader:
     """Collects a body and reads it at its end. Of one that is too large, the count of tokens may still be found."""
 
-    __slots__ = ("_gathered", "_max_bytes", "_pieces", "_size", "_tail", "gave_up")
+    __slots__ = ("_body", "_gathered", "_max_bytes", "_size", "_tail", "gave_up")
 
     def __init__(self, gathered: Gathered, max_bytes: int = BODY_MAX_BYTES) -> None:
         self._gathered = gathered
         self._max_bytes = max_bytes
-        self._pieces: list[bytes] = []
+        self._body: bytes | bytearray = b""  # no list of pieces: those of one byte would take 40 times their size
         self._size = 0
         self._tail = b""
         self.gave_up = 0
@@ -131,16 +131,20 @@ class BodyReader:
     def feed(self, content: bytes) -> None:
         """Keep these bytes, or the last of them."""
         self._size += len(content)
-        self._pieces.append(content)
         if self._size > self._max_bytes:
-            self._tail = b"".join([self._tail, *self._pieces])[-_TAIL_BYTES:]
-            self._pieces.clear()
+            self._tail = bytes((self._tail + self._body + content)[-_TAIL_BYTES:])
+            self._body = b""
+        elif not self._body:
+            self._body = content
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += content
 
     def answer(self, status: int, *, complete: bool) -> Answer:
         """Return what the body said. It is whole when HTTP says so and it can be decoded, or was not tried."""
         gathered = self._gathered
-        body = b"".join(self._pieces)
-        self._pieces.clear()
+        body, self._body = bytes(self._body), b""
         if body.startswith((b"data:", b"event:")):  # whatever its type says
             events = StreamReader(gathered, self._max_bytes)
             events.feed(body)

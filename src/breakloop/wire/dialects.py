@@ -23,12 +23,12 @@ Read = Callable[[bytes, int], Chat | None]
 Opening = Callable[[bytes], str]
 
 _CHAT: Final = "/chat/completions"
-_BY_ENDING: Final[dict[str, tuple[Read, Opening]]] = {
-    _CHAT: (openai_chat.read, openai_chat.opening),
-    "/completions": (openai_completions.read, openai_completions.opening),
-    "/responses": (openai_responses.read, openai_responses.opening),
-    "/embeddings": (openai_embeddings.read, openai_embeddings.opening),
-    "/messages": (anthropic_messages.read, anthropic_messages.opening),
+_BY_ENDING: Final[dict[str, tuple[Read, Opening, str]]] = {
+    _CHAT: (openai_chat.read, openai_chat.opening, openai_chat.DIALECT),
+    "/completions": (openai_completions.read, openai_completions.opening, openai_completions.DIALECT),
+    "/responses": (openai_responses.read, openai_responses.opening, openai_responses.DIALECT),
+    "/embeddings": (openai_embeddings.read, openai_embeddings.opening, openai_embeddings.DIALECT),
+    "/messages": (anthropic_messages.read, anthropic_messages.opening, anthropic_messages.DIALECT),
 }
 _GEMINI: Final = (":generateContent", gemini.STREAM)
 _ENDINGS: Final = (
@@ -63,11 +63,18 @@ def opening(method: str, path: str, body: bytes) -> str:
     return gemini.opening(body) if path.endswith(_GEMINI) else _by_ending(path)[1](body)
 
 
+def of_path(path: str) -> str:
+    """Return the dialect that a path alone speaks for, or ""."""
+    if not path.endswith(_ENDINGS):
+        return ""
+    return gemini.DIALECT if path.endswith(_GEMINI) else _by_ending(path)[2]
+
+
 def provider(dialect: str) -> str:
     """Return whose dialect it is: the part before the first underscore."""
     return dialect.partition("_")[0]
 
 
-def _by_ending(path: str) -> tuple[Read, Opening]:
+def _by_ending(path: str) -> tuple[Read, Opening, str]:
     path = path.removesuffix("/")
     return _BY_ENDING[_CHAT if path.endswith(_CHAT) else path[path.rfind("/") :]]

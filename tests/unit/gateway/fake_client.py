@@ -35,6 +35,9 @@ class FakeTransport(asyncio.Transport):
         if self.on_write:
             self.on_write()
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def is_closing(self) -> bool:
         return self.closed
 

@@ -14,10 +14,11 @@ from breakloop.gateway.bounds import Limits
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.forwarding import Forwarding
 from breakloop.gateway.judging import Judging
+from breakloop.gateway.pool import Pool, Times
 from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
 from breakloop.gateway.targets import Targets, parse_upstream
-from breakloop.gateway.upstream import Pool, Times, UpstreamConnection
+from breakloop.gateway.upstream import UpstreamConnection
 from tests.builders import SECRET, Json, World, bundle, world
 from tests.unit.gateway.fake_client import Client, FakeLoop, FakeTransport, get
 

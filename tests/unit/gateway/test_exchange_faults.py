@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from breakloop.gateway.upstream import Times
+from breakloop.gateway.pool import Times
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.gateway.fake_client import get, post, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, ok

@@ -1,0 +1,40 @@
+"""What a client gets of a head, for every kind of body and version; whole answers are in test_exchange."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.gateway.answer_head import AnswerHeads
+from breakloop.gateway.answer_out import AS_IT_CAME, IN_CHUNKS, UNTIL_CLOSE, head_out, reframed
+from breakloop.gateway.head import CLOSE, KEEP, Request
+
+LENGTH, CHUNKED, NONE = b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b""
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_1_1", "connection", "close", "lines", "framing"),
+    [
+        (LENGTH, True, b"", False, b"content-length: 3\r\n", AS_IT_CAME),
+        (LENGTH, True, b"", True, CLOSE + b"content-length: 3\r\n", AS_IT_CAME),
+        (LENGTH, False, KEEP, False, KEEP + b"content-length: 3\r\n", AS_IT_CAME),
+        (CHUNKED, True, b"", False, b"transfer-encoding: chunked\r\n", AS_IT_CAME),
+        (CHUNKED, False, KEEP, False, CLOSE, UNTIL_CLOSE),
+        (NONE, True, b"", False, b"transfer-encoding: chunked\r\n", IN_CHUNKS),
+        (NONE, False, CLOSE, False, CLOSE, UNTIL_CLOSE),
+    ],
+)
+def test_framing_fits_the_client(
+    fields: bytes, is_1_1: bool, connection: bytes, close: bool, lines: bytes, framing: int
+) -> None:
+    """D-1: exactly one framing, and a connection that is said to end does."""
+    request = Request("GET", b"/", {}, connection=connection, is_1_1=is_1_1)
+    head = AnswerHeads().parse(b"HTTP/1.1 200 OK\r\nX: y\r\n" + fields + b"\r\n", "GET")
+    out = head_out(request, head, b"Ours: 1\r\n", close=close)
+    assert out == (b"HTTP/1.1 200 OK\r\nX: y\r\nOurs: 1\r\n" + lines + b"\r\n", framing)
+    assert (request.connection is CLOSE) is (CLOSE in lines)
+
+
+def test_reframing() -> None:
+    assert reframed(UNTIL_CLOSE, [b"a", b"bc"], done=True) == b"abc"
+    assert reframed(IN_CHUNKS, [b"a", b"", b"bc"], done=False) == b"1\r\na\r\n2\r\nbc\r\n"
+    assert reframed(IN_CHUNKS, [], done=True) == b"0\r\n\r\n"
