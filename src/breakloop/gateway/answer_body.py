@@ -11,10 +11,10 @@ from typing import Final, Protocol
 
 from breakloop.errors import UpstreamError
 from breakloop.gateway.answer_head import UNTIL_CLOSE
+from breakloop.gateway.body import is_trailer
 from breakloop.gateway.head import CHUNKED
 
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?[ \t]*")
-_TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
 _LINE_MAX: Final = 256
 _TRAILERS_MAX: Final = 8 * 1024
 
@@ -140,7 +140,7 @@ class Chunked:
             self._trailer_bytes += end + 2 - start
             if end == start:
                 self.done = True
-            elif self._trailer_bytes > _TRAILERS_MAX or not _TRAILER_LINE.fullmatch(data, start, end):
+            elif self._trailer_bytes > _TRAILERS_MAX or not is_trailer(data, start, end):
                 raise UpstreamError("sent a malformed trailer")
             return
         found = _CHUNK_LINE.fullmatch(data, start, end)

@@ -123,10 +123,15 @@ class ChunkedReader:
             return -1
         if end == at:
             self.done = True
-        elif not _TRAILER_LINE.fullmatch(buffer, at, end) or _FRAMING_LINE.match(buffer, at, end):
+        elif not is_trailer(buffer, at, end):
             raise RequestError(400, "malformed trailer")
         self._trailer_bytes += end + 2 - at
         return end + 2
+
+
+def is_trailer(buffer: bytes | bytearray, at: int, end: int) -> bool:
+    """Tell whether the line there may stand behind the last chunk: a field, and none that is about framing."""
+    return _TRAILER_LINE.fullmatch(buffer, at, end) is not None and _FRAMING_LINE.match(buffer, at, end) is None
 
 
 def _line_end(buffer: bytes | bytearray, at: int, max_bytes: int) -> int:

@@ -30,7 +30,7 @@ async def _result(reply: Awaitable[Reply]) -> Reply:
 class Connection(Receiving):
     """The protocol object of one client."""
 
-    __slots__ = ("_exchange", "_handle", "_held", "_held_upload", "_lines", "_pending")
+    __slots__ = ("_exchange", "_handle", "_held", "_held_upload", "_lines", "_pending", "_unsent")
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
@@ -40,6 +40,7 @@ class Connection(Receiving):
         self._held: tuple[Request, Reply] | None = None  # a throttled reply
         self._exchange: Exchange | None = None  # a request that was forwarded
         self._held_upload = False
+        self._unsent = 0  # bytes, when it was looked at last
 
     # The transport's side
 
@@ -212,7 +213,11 @@ class Connection(Receiving):
         """End what takes too long (Y-2); called once a second."""
         age, limits, phase = self._hub.tick - self._stamp, self._limits, self.phase
         if self._blocked or phase is CLOSED:  # closed by us, but the client does not read the rest
-            if age > limits.body_s:
+            unsent, before = self._transport.get_write_buffer_size(), self._unsent
+            self._unsent = unsent
+            if unsent < before:
+                self._stamp = self._hub.tick  # slow is not gone
+            elif age > limits.body_s:
                 self._hub.timeouts += 1
                 self._transport.abort()
         elif phase is IDLE or phase is LINGERING:

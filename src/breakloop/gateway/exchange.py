@@ -20,7 +20,7 @@ from breakloop.gateway.upload import Upload
 from breakloop.gateway.upstream import UpstreamConnection
 from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer
 from breakloop.model.call import Call, Chat
-from breakloop.wire.mcp import is_likely
+from breakloop.wire.denial import rpc_stub
 
 _AT_ONCE_S: Final = 1  # a connection that dies later than this after it got a request did not die of idleness
 _BODY_KEPT: Final = 64 * 1024  # so much of a body may be kept while its answer is on the way
@@ -30,8 +30,8 @@ class Exchange:
     """Made by the door, started by the client's connection. `cancel` is for a client that left."""
 
     __slots__ = (
-        "_call", "_client", "_client_head", "_door", "_framing_out", "_head", "_hub", "_lines", "_over", "_paused",
-        "_pool",        "_reading", "_request", "_reused", "_settled", "_stamp", "_status", "_task", "_upload",
+        "_call", "_claimed", "_client", "_client_head", "_door", "_framing_out", "_head", "_hub", "_lines", "_over",
+        "_paused", "_pool", "_reading", "_request", "_reused", "_settled", "_stamp", "_status", "_task", "_upload",
         "_upstream", "delay_s", "method",
     )  # fmt: skip
 
@@ -45,6 +45,7 @@ class Exchange:
         self._lines = lines  # ours, in the head of the answer
         self.method = request.method
         self.delay_s = 0.0
+        self._claimed = len(request.body) if len(request.body) > _BODY_KEPT else 0  # of the room for bodies
         self._client = cast("Client", None)  # comes with `start`
         self._upstream: UpstreamConnection | None = None
         self._task: asyncio.Task[UpstreamConnection] | asyncio.TimerHandle | None = None
@@ -55,6 +56,8 @@ class Exchange:
         self._stamp = 0
         self._upload = Upload(request) if request.streamed else None
         self._reused = self._settled = self._over = self._paused = False
+        if self._claimed:
+            self._hub.room.take(self._claimed)  # until the upstream answers
 
     # -- there ---------------------------------------------------------------------------------------------------
 
@@ -63,6 +66,8 @@ class Exchange:
         self._client = client
         self._stamp = self._hub.tick
         if self.delay_s > 0:
+            if self._upload is not None:
+                client.hold(hold=True)
             self._task = self._hub.loop.call_later(self.delay_s, self._open)
         else:
             self._open()
@@ -98,11 +103,10 @@ class Exchange:
             self._task = None
             self._stamp = self._hub.tick
             self._send(task.result())
-        elif isinstance(error, OSError):
-            self._fail(502, unreachable(error))
         else:
-            self._hub.handler_failed(error)
-            self._fail(502, "could not be reached")
+            if not isinstance(error, OSError):
+                self._hub.handler_failed(error)
+            self._fail(502, unreachable(error))
 
     def _send(self, upstream: UpstreamConnection) -> None:
         if upstream.transport.is_closing():  # it died between its making and now
@@ -123,10 +127,11 @@ class Exchange:
     def _forget_body(self) -> None:
         """Nobody will send it again: a thousand streams must not hold a thousand long conversations.
 
-        Calls of tools stay: an error in their stead has to carry their id.
+        The id of a call of a tool stays: an error in its stead has to carry it.
         """
-        if len(self._request.body) > _BODY_KEPT and not is_likely(self._call.body):
-            self._request.body = self._call.body = b""
+        if len(self._request.body) > _BODY_KEPT:
+            self._request.body = b""
+            self._call.body = rpc_stub(self._call.body)
             chat = self._call.chat_cache
             if isinstance(chat, Chat):
                 self._call.chat_cache = chat._replace(tail=())
@@ -163,6 +168,7 @@ class Exchange:
         request = self._request
         self._stamp = self._hub.tick
         self._status = head.status
+        self._leave_room()
         close = self._hub.draining or self._uploading
         self._client_head, self._framing_out = head_out(request, head, self._lines, close=close)
         self._forget_body()
@@ -249,10 +255,9 @@ class Exchange:
         self._over = True
         self._stop()
         answer = self._read(complete=False)
-        if status == 408:
-            self._settle(answer._replace(status=CLIENT_LEFT))  # the client's fault, and no reason to try again for free
-        else:
-            self._settle(answer._replace(error=answer.error or "cut_short"))
+        if status == 408:  # the client's fault, and no reason to try again for free
+            answer = answer._replace(status=CLIENT_LEFT)
+        self._settle(answer._replace(error=answer.error or "cut_short"))
         if self._status == NO_ANSWER or self._client_head:
             self._request.connection = CLOSE if self._uploading else self._request.connection
             self._client.answer(self._request, self._apology(status, why))
@@ -274,7 +279,12 @@ class Exchange:
             self._stop()
             self._settle(self._read(complete=False)._replace(status=CLIENT_LEFT))
 
+    def _leave_room(self) -> None:
+        self._hub.room.held -= self._claimed
+        self._claimed = 0
+
     def _stop(self) -> None:
+        self._leave_room()
         if self._task is not None:
             self._task.cancel()
             self._task = None

@@ -20,6 +20,7 @@ from breakloop.wire.encoding import EncodingError, decoded
 
 MCP = mcp.DIALECT
 JSON = b"Content-Type: application/json\r\n"
+_JSON_STARTS = (b"{", b"[")
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
 
@@ -81,7 +82,9 @@ class Judging:
             call.body = decoded(call.body, b",".join(fields), self.body_bytes)
         except EncodingError as error:
             self.engine.not_unpacked(call, error.reason)
-            return
+            if call.body.lstrip()[:1] not in _JSON_STARTS:
+                return
+            # It is what it says it is not, and whoever reads it will not mind: a false field hides nothing.
         # The field spoke of the packed bytes; readers that see it would not touch the plain ones.
         call.headers = {name: value for name, value in call.headers.items() if name != "content-encoding"}
 

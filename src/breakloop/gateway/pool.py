@@ -25,7 +25,7 @@ class Times:
 
     def idle_for(self, *, tls: bool) -> float:
         """Less than servers wait: uvicorn and Node close after 5 s; public APIs, whose TLS is dear, wait longer."""
-        return self.idle_s or (60.0 if tls else 4.0)
+        return self.idle_s or (45.0 if tls else 4.0)
 
 
 class Pool:
@@ -96,7 +96,7 @@ class Pool:
         self._idle.clear()
 
 
-def unreachable(error: OSError) -> str:
+def unreachable(error: BaseException) -> str:
     """Say why there is no connection, without what the system says about addresses."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"has a certificate that is not trusted: {error.verify_message}"

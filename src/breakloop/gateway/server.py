@@ -88,10 +88,11 @@ class Server(Hub):
         """One second has passed: renew the Date line and end what takes too long."""
         self.tick += 1
         self.lines.renew(self._clock.now())
-        for connection in tuple(self.live):
-            connection.expire()
-        for sweep in self.sweeps:
-            sweep()
+        for step in [*[connection.expire for connection in self.live], *self.sweeps]:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - the outermost edge: the others are looked at all the same
+                self.handler_failed(error)
 
     def gone(self, connection: Member) -> None:
         """Forget a closed connection, and let `stop` know when it was the last."""

@@ -62,7 +62,7 @@ class Targets:
         cut += named
         rest = _after(path, cut)
         base = upstream.base.decode("ascii")
-        if base and _DOTS_AND_MORE.search(rest):
+        if _DOTS_AND_MORE.search(path):
             raise RequestError(400, "the path holds a dot segment with parameters")
         version, doubled = _overlap(base, rest)
         cut += doubled

@@ -33,7 +33,7 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, hub: Hub, pool: Pool) -> None:
         self._hub = hub
         self._pool = pool
-        self._held = b""  # the beginning of a head
+        self._held = bytearray()  # the beginning of a head
         self._interims = 0
         self._paused = False
         self._unread = 0  # pieces that were received and not yet used
@@ -96,7 +96,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Belong to this exchange until its answer is complete."""
         self.exchange = exchange
         self._framing = None
-        self._held = b""
+        self._held = bytearray()
         self._interims = 0
         self.heard = False
 
@@ -141,7 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _is_dirty(self) -> bool:
         """Whether something is left that the next exchange would trip over: of the request, or behind the answer."""
         transport = self.transport
-        return transport.is_closing() or self._unread > 0 or transport.get_write_buffer_size() > 0
+        return transport.is_closing() or self._unread > 0 or self.full or transport.get_write_buffer_size() > 0
 
     def discard(self) -> None:
         """Close without regard to what is under way."""
@@ -161,7 +161,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.heard = True
         try:
             if self._framing is None:
-                data = self._take_head(exchange, self._held + data if self._held else data)
+                data = self._take_head(exchange, data)
                 if self._framing is None:
                     return
             self._take_body(exchange, self._framing, data)
@@ -169,23 +169,29 @@ class UpstreamConnection(asyncio.Protocol):
             self.discard()
             exchange.upstream_lost(str(error), nonsense=True)
 
-    def _take_head(self, exchange: Exchange, data: bytes) -> bytes:
+    def _take_head(self, exchange: Exchange, data: bytes | bytearray) -> bytes:
         """Read heads until the final one, and return what follows it."""
+        scanned = 0
+        if self._held:
+            scanned = max(0, len(self._held) - 3)
+            self._held += data  # grows in place: many small pieces must not be copied each time
+            data = self._held
         while True:
-            end = data.find(b"\r\n\r\n") + 4
+            end = data.find(b"\r\n\r\n", scanned) + 4
+            scanned = 0
             if end == 3:
-                self._held = data
+                self._held = bytearray(data) if isinstance(data, bytes) else data
                 if len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
                     raise UpstreamError("sent something that is no HTTP/1.1")
                 return b""
-            head = self._pool.heads.parse(data[:end], exchange.method)
-            data = data[end:]
+            head = self._pool.heads.parse(bytes(data[:end]), exchange.method)
+            data = bytes(data[end:])
             if head.status >= 200:
                 break
             self._interims += 1
             if head.status == 101 or self._interims > _INTERIM_MAX:
                 raise UpstreamError("changed the protocol, or sends provisional answers without end")
-        self._held = b""
+        self._held = bytearray()
         self._framing = framing_for(head.length)
         self.reusable = head.keeps
         exchange.answer_begins(head)

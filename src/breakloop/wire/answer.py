@@ -30,6 +30,10 @@ from breakloop.wire.openai_responses_answer import ResponsesAnswer
 from breakloop.wire.sse import EVENT_MAX_BYTES, Events
 
 BODY_MAX_BYTES: Final = 10 * 1024 * 1024
+# No network piece is so large: it was unpacked from one that was made to be (a quarter of a megabyte of gzip can hold
+# forty of tiny events, which take half a minute to read).
+_PIECE_MAX_BYTES: Final = 1024 * 1024
+_BAD_MAX: Final = 100  # events in a row that cannot be read: the rest will be no better
 _TAIL_BYTES: Final = 4096  # of a body that is too large: counts stand near its end
 _EVENTS: Final = b"text/event-stream"
 _JSON: Final = frozenset((b"application/json", b"text/json"))
@@ -81,12 +85,13 @@ def reader(
 class StreamReader:
     """Reads events as they come."""
 
-    __slots__ = ("_events", "_gathered", "_read", "_split")
+    __slots__ = ("_bad", "_events", "_gathered", "_read", "_split")
 
     def __init__(self, gathered: Gathered, max_bytes: int = EVENT_MAX_BYTES) -> None:
         self._gathered = gathered
         self._events = Events(max_bytes)
-        self._split = self._events.feed
+        self._split: Callable[[bytes], Sequence[bytes]] = self._events.feed
+        self._bad = 0  # events that could not be read, one after the other
         self._read = gathered.event
 
     @property
@@ -95,15 +100,28 @@ class StreamReader:
         return self._gathered.gave_up + self._events.skipped
 
     def feed(self, content: bytes) -> None:
-        """Read the events that these bytes complete."""
-        self._take(self._split(content))
+        """Read the events that these bytes complete. What is made to cost time is not read on (Y-2)."""
+        if len(content) > _PIECE_MAX_BYTES:
+            self._stop()
+        else:
+            self._take(self._split(content))
 
     def _take(self, payloads: Sequence[bytes]) -> None:
+        gathered = self._gathered
         for payload in payloads:
+            before = gathered.gave_up
             try:
                 self._read(payload)
             except _BAD:
-                self._gathered.gave_up += 1
+                gathered.gave_up += 1
+            self._bad = self._bad + 1 if gathered.gave_up > before else 0
+            if self._bad > _BAD_MAX:
+                self._stop()
+                break
+
+    def _stop(self) -> None:
+        self._gathered.gave_up += 1
+        self._split = _nothing
 
     def answer(self, status: int, *, complete: bool) -> Answer:
         """Return what the events said. An end mark of the dialect counts more than how the connection ended."""
@@ -113,6 +131,10 @@ class StreamReader:
         if not complete:
             gathered.gave_up = before  # half an event is no surprise
         return gathered.answer(status, complete=gathered.is_complete(closed=complete))
+
+
+def _nothing(_content: bytes) -> Sequence[bytes]:
+    return ()
 
 
 class BodyReader:

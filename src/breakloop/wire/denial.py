@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from breakloop.model.verdict import Verdict
+from breakloop.wire.mcp import is_likely
 
 LOOP_ERROR = "recursive_loop_detected"
 PROBLEM = "application/problem+json"
@@ -122,6 +123,13 @@ def rpc_id(sent: bytes) -> RpcId:
         return _read_rpc(sent).id
     except (ValueError, RecursionError):
         return None
+
+
+def rpc_stub(sent: bytes) -> bytes:
+    """Return as much of a JSON-RPC request as an error in its stead needs; nothing of anything else."""
+    if not is_likely(sent):
+        return b""
+    return _dump({"jsonrpc": "2.0", "id": rpc_id(sent)})
 
 
 def _text(verdict: Verdict) -> str:

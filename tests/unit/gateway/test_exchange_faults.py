@@ -196,7 +196,7 @@ def test_idle_connections_are_closed_before_the_upstream_does() -> None:
             assert not proxy.upstream().wire.closed
             proxy.server.sweep()
         assert proxy.upstream().wire.closed
-        assert Times().idle_for(tls=True) == 60
+        assert Times().idle_for(tls=True) == 45
         assert Times(idle_s=7).idle_for(tls=True) == 7
 
 

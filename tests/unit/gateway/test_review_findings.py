@@ -1,4 +1,4 @@
-"""Faults that a review of the proxy found, each with what is wrong; they fail until it is mended."""
+"""Faults that a review of the proxy found, each with what was wrong; they must not come back."""
 
 from __future__ import annotations
 
@@ -328,3 +328,94 @@ def test_a_request_that_was_under_way_for_long_is_not_sent_twice() -> None:
         proxy.upstream(0).goes()
         proxy.loop.turn(3)
         assert proxy.pools["up"].opened == 1
+
+
+# -- what costs too much -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", [b"data: x\n\n", b"data: {\n\n"])
+def test_a_stream_of_nonsense_is_not_read_for_long(line: bytes) -> None:
+    """Y-2: a quarter of a megabyte of gzip held 38 MB of such events, and blocked the loop for half a minute."""
+    stream = reader("openai_chat", b"text/event-stream")
+    assert stream is not None
+    stream.feed(line * 200)
+    given_up = stream.gave_up
+    assert given_up < 150
+    stream.feed(line * 200)
+    assert stream.gave_up == given_up
+
+
+def test_a_piece_that_no_network_brings_is_not_read() -> None:
+    """Y-2: the same with events that are well formed."""
+    stream = reader("openai_chat", b"text/event-stream")
+    assert stream is not None
+    stream.feed(b'data: {"choices":[]}\n\n' * 60_000)
+    assert stream.gave_up == 1
+
+
+def test_bodies_under_way_count_as_room() -> None:
+    """Y-2: what arrived is kept until the upstream answers; an upstream that stalls must not fill the memory."""
+    body = b"x" * 100_000
+    with Proxy(LOOPS, limits=Limits(all_bodies_bytes=250_000)) as proxy:
+        clients = [another(proxy) for _ in range(3)]
+        for connection, _ in clients:
+            connection.data_received(post(body))
+            proxy.server.answer()
+        assert [transport.sent[:12] for _, transport in clients] == [b"", b"", b"HTTP/1.1 503"]
+        proxy.loop.turn(3)
+        proxy.upstream(0).says(ok())
+        assert proxy.server.room.held == 100_000
+        for connection, _ in clients:
+            connection.connection_lost(None)
+        assert proxy.server.room.held == 0
+
+
+def test_a_head_byte_by_byte_costs_no_more_than_its_size() -> None:
+    """Y-2: searching and copying it from the beginning each time cost 4 s for 120 KB."""
+    head = answer(*[f"X-{number}: {'y' * 1000}" for number in range(60)], "Content-Length: 0")
+    with Proxy() as proxy:
+        proxy.send(get("/a"))
+        held = proxy.upstream()
+        for at in range(len(head)):
+            held.says(head[at : at + 1])
+            if at == 10:
+                kept = held._held
+        assert held._held is not kept
+        assert read_replies(proxy.sent())[0][0] == 200
+
+
+@pytest.mark.parametrize("name", ["Content-Length", "transfer_encoding", "Host"])
+def test_trailers_that_are_about_framing_end_an_answer(name: str) -> None:
+    """Y-3: the other way round; nobody behind us may come to read them."""
+    with Proxy() as proxy:
+        proxy.send(get("/a"))
+        proxy.upstream().says(answer("Transfer-Encoding: chunked"), f"0\r\n{name}: 5\r\n\r\n".encode())
+        assert proxy.transport.aborted
+
+
+def test_a_client_that_drains_slowly_is_not_cut_off() -> None:
+    """Y-2: slow is not gone; only no progress for a minute is."""
+    with Proxy() as proxy:
+        left = [10_000]
+        setattr(proxy.transport, "get_write_buffer_size", lambda: left[0])  # noqa: B010
+        proxy.exchange()
+        proxy.connection.pause_writing()
+        for _ in range(300):
+            left[0] -= 10
+            proxy.server.sweep()
+        assert not proxy.closed()
+        for _ in range(62):
+            proxy.server.sweep()
+        assert proxy.transport.aborted
+
+
+def test_one_fault_in_the_sweep_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Proxy() as proxy:
+        swept: list[int] = []
+
+        def fails() -> None:
+            raise ValueError("a fault of ours")
+
+        proxy.server.sweeps[:] = [fails, lambda: swept.append(1)]
+        proxy.server.sweep()
+        assert (swept, proxy.server.handler_errors) == ([1], 1)

@@ -236,12 +236,12 @@ def test_dot_segments_do_not_leave_the_base(path: str, sent: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/x/..;/admin", "/x/a/..;b=c/admin", "/x/.;/admin", "/x/..%3b/admin", "/x/%2e%2e%3B/admin"]
 )
-def test_dot_segments_with_parameters_are_refused_below_a_base(path: str) -> None:
+def test_dot_segments_with_parameters_are_refused(path: str) -> None:
     """Y-3: some servers cut the parameter off and go up."""
-    with pytest.raises(RequestError) as raised:
-        find(path, "d=http://d.example", "x=http://x.example/api")
-    assert raised.value.status == 400
-    assert find(path, "d=http://d.example", "x=http://x.example").target == path.encode()[2:]
+    for url in ("http://x.example/api", "http://x.example"):
+        with pytest.raises(RequestError) as raised:
+            find(path, "d=http://d.example", f"x={url}")
+        assert raised.value.status == 400
 
 
 @pytest.mark.parametrize("path", [b"/a%2fb", b"/openai/a%5cb", b"/a\\b", b"/a%00", b"/a%", b"/a%zz", b"*", b"a/b", b""])
