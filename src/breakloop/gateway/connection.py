@@ -7,11 +7,8 @@ How requests are received is `receiving`'s, listening and shutting down `server`
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from collections.abc import Awaitable
 from functools import partial
-from typing import Final
 
 from breakloop.errors import RequestError
 from breakloop.gateway.exchange import Exchange
@@ -19,8 +16,7 @@ from breakloop.gateway.head import CLOSE, Reply, Request
 from breakloop.gateway.hub import Hub
 from breakloop.gateway.receiving import BODY, CLOSED, HEAD, IDLE, LINGERING, WAITING, Receiving
 from breakloop.gateway.reply import error_reply, render
-
-_RESET: Final = struct.pack("ii", 1, 0)  # wait for nothing: what the other end gets is a reset
+from breakloop.gateway.sockets import has_left, reset
 
 
 async def _result(reply: Awaitable[Reply]) -> Reply:
@@ -189,10 +185,7 @@ class Connection(Receiving):
     def reset(self) -> None:
         """End the connection so that nobody can take it for the proper end of an answer without a length."""
         self._hub.send()
-        socket_ = self._transport.get_extra_info("socket")
-        if socket_ is not None:
-            socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self._transport.abort()
+        reset(self._transport)
 
     def relayed(self, *, close: bool) -> None:
         """The upstream's answer is complete."""
@@ -211,6 +204,10 @@ class Connection(Receiving):
 
     def expire(self) -> None:
         """End what takes too long (Y-2); called once a second."""
+        if not self._reading and has_left(self._transport):
+            self.leave()
+            self._transport.abort()
+            return
         age, limits, phase = self._hub.tick - self._stamp, self._limits, self.phase
         if self._blocked or phase is CLOSED:  # closed by us, but the client does not read the rest
             unsent, before = self._transport.get_write_buffer_size(), self._unsent
@@ -219,7 +216,7 @@ class Connection(Receiving):
                 self._stamp = self._hub.tick  # slow is not gone
             elif age > limits.body_s:
                 self._hub.timeouts += 1
-                self._transport.abort()
+                self.reset()
         elif phase is IDLE or phase is LINGERING:
             if age > (limits.idle_s if phase is IDLE else limits.linger_s):
                 self.close()

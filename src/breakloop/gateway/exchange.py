@@ -93,12 +93,9 @@ class Exchange:
         if task.cancelled():
             return
         error = task.exception()
-        if error is None and self._over:
-            connection = task.result()
-            connection.reusable = True
-            connection.finish()
-        elif self._over:
-            return
+        if self._over:
+            if error is None:
+                task.result().spare()
         elif error is None:
             self._task = None
             self._stamp = self._hub.tick
@@ -293,9 +290,8 @@ class Exchange:
             upstream.discard()
 
     def _read(self, *, complete: bool) -> Answer:
-        if self._reading is None:
-            return Answer(self._status, complete=complete)
-        return self._reading.answer(self._status, complete=complete)
+        read = Answer if self._reading is None else self._reading.answer
+        return read(self._status, complete=complete)
 
     def _settle(self, answer: Answer) -> None:
         if not self._settled:

@@ -64,9 +64,13 @@ class Receiving(asyncio.Protocol):
             self.phase = CLOSED
             self._transport.abort()
             return
+        peer = transport.get_extra_info("peername")
+        if peer is None:  # gone already: nobody to answer, and nobody knows whose request it was
+            self.phase = CLOSED
+            self._transport.abort()
+            return
         hub.connections += 1
         hub.live.add(self)
-        peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) else ""
 
     def data_received(self, data: bytes) -> None:

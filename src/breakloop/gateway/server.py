@@ -23,8 +23,9 @@ class ListenError(OSError):
 
 
 def _tls(tls: ssl.SSLContext | None, limits: Limits) -> dict[str, Any]:
-    """A handshake may take as long as a head: before it is over, a connection is not even counted."""
-    return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": limits.head_s}
+    """A handshake may take as long as a head: before it is over, a connection is not even counted. A farewell that is
+    not answered must not hold up the end of the process."""
+    return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": limits.head_s, "ssl_shutdown_timeout": 1.0}
 
 
 class Server(Hub):

@@ -7,17 +7,20 @@ of time-outs is decided there. Bytes that come while nobody asked end the connec
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Final, cast
 
 from breakloop.errors import UpstreamError
 from breakloop.gateway.answer_body import Framing, UntilClose, framing_for
 from breakloop.gateway.answer_head import HEAD_BYTES
 from breakloop.gateway.hub import Hub
+from breakloop.gateway.sockets import reset
 
 if TYPE_CHECKING:
     from breakloop.gateway.exchange import Exchange
     from breakloop.gateway.pool import Pool
 
+_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _INTERIM_MAX: Final = 16  # 1xx answers before the real one
 _PIECE_BYTES: Final = 64 * 1024  # up to here, head and body go out as one piece
 
@@ -138,6 +141,11 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self.discard()
 
+    def spare(self) -> None:
+        """Nobody needs it now that it is there: wait for the next exchange."""
+        self.reusable = True
+        self.finish()
+
     def _is_dirty(self) -> bool:
         """Whether something is left that the next exchange would trip over: of the request, or behind the answer."""
         transport = self.transport
@@ -148,7 +156,10 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchange = None
         self._pool.live.discard(self)
         self._hub.send()
-        self.transport.abort()
+        if self.full:
+            reset(self.transport)  # a close would wait behind what the upstream does not read
+        else:
+            self.transport.abort()
 
     # The hub's side
 
@@ -178,10 +189,11 @@ class UpstreamConnection(asyncio.Protocol):
             data = self._held
         while True:
             end = data.find(b"\r\n\r\n", scanned) + 4
+            bare = _BARE_LF.search(data, scanned) if end == 3 else None
             scanned = 0
             if end == 3:
                 self._held = bytearray(data) if isinstance(data, bytes) else data
-                if len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
+                if bare or len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
                     raise UpstreamError("sent something that is no HTTP/1.1")
                 return b""
             head = self._pool.heads.parse(bytes(data[:end]), exchange.method)
