@@ -107,11 +107,12 @@ def test_no_code_says_a_reason_that_is_not_listed() -> None:
 
 
 def test_no_near_miss_of_a_reason_anywhere() -> None:
-    """A-4: a text that looks like a reason, in any file, is one."""
+    """A-4: a text that looks like a reason, in any file, is one (but for `testing`, which speaks as providers do)."""
     shape = re.compile(r"[a-z_]+_(exceeded|quarantined|unavailable|detected|inactive)")
     strays = [
         (path.relative_to(SRC).as_posix(), node.value)
         for path in SRC.rglob("*.py")
+        if "testing" not in path.relative_to(SRC).parts
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and shape.fullmatch(node.value)
     ]

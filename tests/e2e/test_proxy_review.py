@@ -1,4 +1,4 @@
-"""Faults of the proxy that need real sockets to be seen, each with what is wrong; they fail until it is mended."""
+"""Faults of the proxy that need real sockets to be seen, each with what was wrong; they must not come back."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from breakloop.gateway.server import Server
 from breakloop.gateway.targets import Targets, parse_upstream
 from tests.builders import SECRET, world
 from tests.unit.testing.talking import tls_contexts
+
+pytestmark = pytest.mark.e2e
 
 Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 _WAIT_S = 3.0
