@@ -80,11 +80,20 @@ class DecisionDoor:
         results = self._results
         if results is not None:
             results.expect(call)
-        verdict, fields = judging.decide(request, call)
+        fields = b""
+        if judging.debug is not None or "content-encoding" in request.headers:
+            verdict, fields = judging.decide(request, call)
+        else:  # the usual case, without a detour: a call and a tuple cost 2 % here
+            try:
+                verdict = judging.engine.decide(call)
+            except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop any traffic
+                verdict = judging.fault(error)
         if verdict.allowed:
             if results is not None and call.ticket is not None:
                 results.keep(call)
-            head = judging.answers.allowed(verdict, request_id) + fields
+            head = judging.answers.allowed(verdict, request_id)
+            if fields:
+                head += fields
             return Reply(200, head, b"", verdict.delay_ms / 1000)
         reply = judging.denied(request, call, verdict)
         reply.head += fields

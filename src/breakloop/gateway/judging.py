@@ -62,9 +62,13 @@ class Judging:
                 return self._in_debug(call, self.debug)
             return self.engine.decide(call), b""
         except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop anybody's traffic
-            self.engine.tally.faults += 1
-            log_fault(error, "allowed")
-            return Verdict(), b""
+            return self.fault(error), b""
+
+    def fault(self, error: Exception) -> Verdict:
+        """Count and log a fault of ours, by kind and place; the request is allowed."""
+        self.engine.tally.faults += 1
+        log_fault(error, "allowed")
+        return Verdict()
 
     def _in_debug(self, call: Call, debug: DebugSessions) -> tuple[Verdict, bytes]:
         started = perf_counter_ns()

@@ -62,12 +62,11 @@ class Results:
     def expect(self, call: Call) -> None:
         """Make ready a call that is going to be judged, and whose result may be told."""
         call.reported = True
-        call.tracked = self.reports(call)
+        if self._reporters:
+            call.tracked = self.reports(call)
 
     def reports(self, call: Call) -> bool:
         """Tell whether this caller's results come in: then it is known which of its requests are running."""
-        if not self._reporters:
-            return False
         return self._reporters.live(self._descriptors.caller(call), self._clock.now()) is not None
 
     def keep(self, call: Call) -> None:
