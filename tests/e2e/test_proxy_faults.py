@@ -285,6 +285,7 @@ def test_killing_the_upstream_in_the_middle_of_a_stream(tmp_path: Path) -> None:
             ends = [how_it_ends(client) for client in clients]
             assert (set(ends) <= {"ended", "reset"}, ends[2]) == (True, "reset")
             assert time.monotonic() - began < 1.0
+            upstream.process.wait()  # until then its port may still take connections, and reset them
             client = stack.enter_context(proxy.client())
             client.ask("GET", "/mortal/x")
             check_error(client.answer(), "", 502, "refused the connection")
