@@ -18,7 +18,7 @@ UNIT := -m "not e2e and not slow"
 MAKEFLAGS += --no-print-directory
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup serve demo check test lint types imports unit suite audit docs docs-check fmt bench bench-peers lock clean
+.PHONY: help setup serve demo check test lint types imports unit suite audit docs docs-check eval fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'make serve ARGS="--port 8787"   and the other targets:\n\n'
@@ -68,6 +68,9 @@ docs: $(STAMP) ## write the generated pages under docs/ again
 
 docs-check: $(STAMP) ## fail when a generated page is not what the code says
 	$(PY) -m scripts.gen_docs --check
+
+eval: $(STAMP) ## measure the detectors over recorded sessions, where there are any beside this tree
+	@$(PY) -m scripts.eval $(ARGS)
 
 fmt: $(STAMP) ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix $(CODE)

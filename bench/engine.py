@@ -19,6 +19,7 @@ from typing import Any
 from bench import traffic
 from bench.report import Options, Report, Target, spread
 from breakloop.clock import SystemClock
+from breakloop.detect.loop import LoopDetector
 from breakloop.engine import Engine
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
@@ -124,6 +125,7 @@ def _full_subject() -> tuple[Subject, float]:
     bundle = subject.engine.bundle
     assert bundle is not None
     detector = bundle.policies[0].loops[0]
+    assert isinstance(detector, LoopDetector)
     prefix = f"ld:default:main:0:{'0' * 16}"
     now = SystemClock().now()
     gc.collect()

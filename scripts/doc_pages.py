@@ -23,7 +23,8 @@ _EXIT_CODES = """\
 | 2 | something could not be reached (kept for later commands; none of this version ends with it) |
 | 3 | the command was called wrongly |
 
-`--json` prints one JSON document on standard output, also when a problem was found: `ok` is false then."""
+`--json` prints one JSON document on standard output, also when a problem was found: `ok` is false then.
+(`replay` prints one line a session, and one of totals.)"""
 
 
 def reasons() -> str:

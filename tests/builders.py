@@ -216,7 +216,7 @@ def world(
     kept = MemoryStore() if store is None else store
     descriptors = Descriptors(settings or ContextSettings(secret=SECRET), clock)
     events: list[Event] = []
-    engine = Engine(kept, clock, project=descriptors.project, publish=events.append)
+    engine = Engine(kept, clock, project=descriptors.project, publish=events.append, session=descriptors.window)
     made = World(engine, clock, kept, descriptors, events, guard or LoopGuard())
     if load:
         made.use(data)

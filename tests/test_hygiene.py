@@ -91,6 +91,8 @@ def test_requirement_names_are_well_formed() -> None:
     """A test docstring that opens with the name of a requirement writes it as LD-2, so that it can be searched."""
     wrong = []
     for path in (ROOT / "tests").rglob("test_*.py"):
+        if path.name == "test_steps.py":  # names the conformance cases of step detection, C1 and so on
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 match = DOCSTRING_ID.match(ast.get_docstring(node) or "")

@@ -12,27 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from breakloop.clock import Clock
+from breakloop.detect.step_loop import Watch
 from breakloop.errors import StateError
-from breakloop.judge import Judge
+from breakloop.judge import Judge, denial, killed, no_bundle
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call
 from breakloop.model.events import BODY_NOT_UNPACKED, DESCRIPTOR_MISSING, STORE_DEGRADED, Event, Publish, nowhere
-from breakloop.model.reason import ALLOWED_NO_POLICY, REASONS
+from breakloop.model.reason import ALLOWED_NO_POLICY
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle, Policy, fits
-from breakloop.policy.kill_switch import KillSwitch
 from breakloop.policy.senders import CHARGES_MAX, Sender
 from breakloop.state.keys import part
 from breakloop.state.ops import ENFORCED, JOINED, Bucket, Committed, Op, Repeat, Repeated, Settle
 from breakloop.state.store import Store
+from breakloop.windows import Windows
 
-_REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
 _SETTLED: Final[tuple[Settle, ...]] = ()  # the ticket of a call that was settled
 
 Answered = Callable[[Call, Answer], None]
+
+
+def no_session(_call: Call) -> str:
+    """Every call for itself."""
+    return ""
 
 
 def _nobody(_call: Call, _answer: Answer) -> None:
@@ -45,8 +50,10 @@ class Plan:
 
     bundle: CompiledBundle
     policies: list[Policy]
-    ops: list[Op]
+    ops: list[Any]  # `Op`, and `Watch` in the place of what only a session's window tells
     now: float
+    project: str = ""  # as it stands in keys
+    watched: bool = False  # some of the operations depend on the session's window
 
 
 @dataclass(slots=True)
@@ -74,7 +81,7 @@ class Tally:
 class Engine:
     """Decides. Holds one bundle at a time; `use` swaps it whole between two requests."""
 
-    __slots__ = ("_answered", "_bundle", "_clock", "_judge", "_project", "_publish", "_store", "tally")
+    __slots__ = ("_answered", "_bundle", "_clock", "_judge", "_project", "_publish", "_store", "_windows", "tally")
 
     def __init__(
         self,
@@ -84,6 +91,7 @@ class Engine:
         project: Callable[[Call], str],
         publish: Publish = nowhere,
         answered: Answered = _nobody,
+        session: Callable[[Call], str] = no_session,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -92,6 +100,7 @@ class Engine:
         self._answered = answered  # also told of each answer, once
         self._bundle: CompiledBundle | None = None
         self._judge = Judge(publish)
+        self._windows = Windows(store, session)
         self.tally = Tally()
 
     @property
@@ -126,14 +135,17 @@ class Engine:
 
     def _commit(self, call: Call, plan: Plan) -> Verdict:
         try:
-            done = self._store.commit(plan.ops, plan.now)
+            if plan.watched:
+                ops, done = self._windows.commit(call, plan.ops, plan.project, plan.now)
+            else:
+                ops, done = plan.ops, self._store.commit(plan.ops, plan.now)
         except StateError as error:
             return self._without_store(call, plan, error)
-        verdict = self._judge.verdict(call, plan.ops, done, plan.now)
+        verdict = self._judge.verdict(call, ops, done, plan.now)
         if verdict.shadow:
             self.tally.shadowed += 1
         if (call.tracked or call.reported) and verdict.allowed:
-            call.ticket = self._ticket(plan.ops, done)
+            call.ticket = self._ticket(ops, done)
         return verdict
 
     def _ticket(self, ops: list[Op], done: Committed) -> tuple[Settle, ...] | None:
@@ -166,6 +178,8 @@ class Engine:
             tally.failed += 1
         if ticket is not None:
             self._settle(call, ticket if failed else [op for op in ticket if op.flight], failed=failed)
+        if call.watched is not None:
+            self._heard(call, answer)
         self._answered(call, answer)
 
     def _settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
@@ -176,6 +190,12 @@ class Engine:
             self.tally.forgiven += self._store.settle(ops, now, failed=failed)
         except StateError as error:
             self._store_failed(call, now, error)
+
+    def _heard(self, call: Call, answer: Answer) -> None:
+        try:
+            self._windows.heard(call, answer, self._clock.now())
+        except StateError as error:
+            self._store_failed(call, self._clock.now(), error)
 
     def plan(self, call: Call) -> Plan | Verdict:
         """Return what to commit, or the verdict when none of it depends on state."""
@@ -192,8 +212,8 @@ class Engine:
         project_id = call.project = self._project(call)
         project = part(project_id)
         policies = bundle.routes.match(call.host, call.method, call.path)
-        ops: list[Op] = []
-        loops_decided = False
+        ops: list[Any] = []
+        loops_decided = watched = False
         for policy in policies:
             group = policy.index + 1 if policy.shadow or all_shadow else ENFORCED
             # Global shadow shows what would be enforced without it, so it does not change what is covered.
@@ -201,6 +221,7 @@ class Engine:
             for detector in policy.loops:
                 count = detector.plan(call, project, group, now)
                 if count is not None:
+                    watched = watched or isinstance(count, Watch)
                     ops.append(count)
             self._plan_rules(policy, call, project, group, ops)
         if call.body and not loops_decided:
@@ -209,8 +230,9 @@ class Engine:
             for detector in bundle.project_loops.get(project_id, bundle.default_loops):
                 count = detector.plan(call, project, group, now)
                 if count is not None:
+                    watched = watched or isinstance(count, Watch)
                     ops.append(count)
-        return Plan(bundle, policies, ops, now)
+        return Plan(bundle, policies, ops, now, project, watched)
 
     def _plan_rules(self, policy: Policy, call: Call, project: str, group: int, ops: list[Op]) -> None:
         """Add what the rules of a policy charge: as remembered, where it depends on nothing but the sender."""
@@ -270,27 +292,3 @@ class Engine:
     def _store_failed(self, call: Call, now: float, error: StateError) -> None:
         self.tally.store_errors += 1
         self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, request_id=call.request_id))
-
-
-def denial(reason: str, status: int, message: str) -> Verdict:
-    """Return a denial; the reason has to be in the closed list."""
-    if reason not in REASONS:
-        raise KeyError(reason)
-    return Verdict(allowed=False, reason=reason, status=status, message=message)
-
-
-def no_bundle() -> Verdict:
-    """SPEC E-0: a configured source has given nothing yet."""
-    verdict = denial("no_bundle_loaded", 503, "No valid policy bundle has been loaded yet.")
-    verdict.retry_after_s = 1
-    return verdict
-
-
-def killed(switch: KillSwitch, now: float) -> Verdict:
-    """SPEC K-2: an operator's switch matches."""
-    why = f": {switch.reason[:_REASON_SHOWN]}" if switch.reason else ""
-    verdict = denial("kill_switch", 429, f"Stopped by an operator's kill switch{why}")
-    verdict.rule = f"kill_switches[{switch.index}]"
-    verdict.retry_after_s = switch.retry_after_s(now)
-    verdict.never = True
-    return verdict

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from breakloop.detect.loop import DELAY_MAX_MS, LoopDetector
+from breakloop.detect.step_loop import Seen
 from breakloop.model.call import Call, Chat
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event, Publish
+from breakloop.model.reason import REASONS
 from breakloop.model.verdict import Loop, Shadowed, Verdict
 from breakloop.policy.compiled import Rule
-from breakloop.state.ops import ENFORCED, Bucket, Committed, Op, Repeat, Repeated
+from breakloop.policy.kill_switch import KillSwitch
+from breakloop.state.ops import ENFORCED, Bucket, Committed, Noted, Op, Repeat, Repeated, Result
+
+_REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
 
 
 class Judge:
@@ -37,10 +42,8 @@ class Judge:
                         tightest = share
                         limiting = (op, result)
                     continue
-            elif type(op) is Repeat:
-                if type(result) is not Repeated or not result.tripped:
-                    continue
-                self._tripped(call, op, result, verdict, now)
+            elif not self._saw(call, op, result, verdict, now):
+                continue
             if op.group != ENFORCED:
                 shadow = shadow or []
                 shadow.append(_shadowed(op))
@@ -56,22 +59,46 @@ class Judge:
             self._tell_shadow(call, verdict, now)
         return verdict
 
+    def _saw(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
+        """Take in what a detector found; tell whether it found anything."""
+        if type(op) is Repeat:
+            if type(result) is not Repeated or not result.tripped:
+                return False
+            self._tripped(call, op, result, verdict, now)
+        elif type(op) is Noted:
+            self._noted(call, op, verdict, now)
+        return True
+
     def _tripped(self, call: Call, op: Repeat, result: Repeated, verdict: Verdict, now: float) -> None:
         """A loop was seen. Warn, steer and throttle leave their mark and go on; a denial is `_deny`'s."""
-        detector: LoopDetector = op.owner
+        detector: LoopDetector | Seen = op.owner
         loop = detector.found(op, result)
         if result.fresh:
             data = _loop_data(call, detector, loop, shadow=op.group != ENFORCED)
             self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
         if op.group != ENFORCED or op.spec.denies:
             return
+        self._mark(detector, loop, verdict, result.hits)
+
+    def _mark(self, detector: LoopDetector | Seen, loop: Loop, verdict: Verdict, hits: int) -> None:
+        """Warn, and steer or slow down where that is the action."""
         if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
             verdict.loop = loop
         verdict.warning = "loop_detected"
         if loop.action == "throttle":
-            verdict.delay_ms = min(max(verdict.delay_ms, detector.delay_ms(result.hits)), DELAY_MAX_MS)
+            verdict.delay_ms = min(max(verdict.delay_ms, detector.delay_ms(hits)), DELAY_MAX_MS)
         elif loop.action == "steer":
             verdict.note = detector.note(loop)
+
+    def _noted(self, call: Call, op: Noted, verdict: Verdict, now: float) -> None:
+        """A loop was seen that is not to be stopped."""
+        seen: Seen = op.owner
+        loop = seen.found(op, Repeated(1))
+        if loop.fresh:
+            data = _loop_data(call, seen, loop, shadow=op.group != ENFORCED)
+            self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
+        if op.group == ENFORCED:
+            self._mark(seen, loop, verdict, loop.hit_count)
 
     def _deny(self, call: Call, op: Op, done: Committed, verdict: Verdict, now: float) -> None:
         verdict.allowed = False
@@ -94,7 +121,7 @@ class Judge:
 
 
 def _deny_loop(op: Repeat, result: Repeated, verdict: Verdict) -> None:
-    detector: LoopDetector = op.owner
+    detector: LoopDetector | Seen = op.owner
     loop = detector.found(op, result)
     verdict.reason = "loop_detected"
     verdict.status = detector.terms.status
@@ -132,8 +159,11 @@ def _deny_missing(call: Call, op: Op, verdict: Verdict) -> None:
 
 
 def _shadowed(op: Op) -> Shadowed:
+    if type(op) is Noted:
+        seen: Seen = op.owner
+        return Shadowed(seen.terms.policy, f"loop_detection[{seen.terms.index}]", "loop_detected", seen.action)
     if type(op) is Repeat:
-        detector: LoopDetector = op.owner
+        detector: LoopDetector | Seen = op.owner
         terms = detector.terms
         action = "deny" if op.spec.denies else terms.action
         return Shadowed(terms.policy, f"loop_detection[{terms.index}]", "loop_detected", action)
@@ -142,7 +172,7 @@ def _shadowed(op: Op) -> Shadowed:
     return Shadowed(rule.policy, rule.name, reason, "deny")
 
 
-def _loop_data(call: Call, detector: LoopDetector, loop: Loop, *, shadow: bool) -> dict[str, object]:
+def _loop_data(call: Call, detector: LoopDetector | Seen, loop: Loop, *, shadow: bool) -> dict[str, object]:
     chat = call.chat_cache
     caller, agent = detector.sender(call)
     return {
@@ -157,3 +187,27 @@ def _loop_data(call: Call, detector: LoopDetector, loop: Loop, *, shadow: bool) 
         "policy": detector.terms.policy,
         "shadow": shadow,
     }
+
+
+def denial(reason: str, status: int, message: str) -> Verdict:
+    """Return a denial; the reason has to be in the closed list."""
+    if reason not in REASONS:
+        raise KeyError(reason)
+    return Verdict(allowed=False, reason=reason, status=status, message=message)
+
+
+def no_bundle() -> Verdict:
+    """SPEC E-0: a configured source has given nothing yet."""
+    verdict = denial("no_bundle_loaded", 503, "No valid policy bundle has been loaded yet.")
+    verdict.retry_after_s = 1
+    return verdict
+
+
+def killed(switch: KillSwitch, now: float) -> Verdict:
+    """SPEC K-2: an operator's switch matches."""
+    why = f": {switch.reason[:_REASON_SHOWN]}" if switch.reason else ""
+    verdict = denial("kill_switch", 429, f"Stopped by an operator's kill switch{why}")
+    verdict.rule = f"kill_switches[{switch.index}]"
+    verdict.retry_after_s = switch.retry_after_s(now)
+    verdict.never = True
+    return verdict

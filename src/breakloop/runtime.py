@@ -67,6 +67,7 @@ class Runtime:
             project=self.descriptors.project,
             publish=self.events,
             answered=self.descriptors.answered,
+            session=self.descriptors.window,
         )
         self.source = self._source()
         self.judging = parts.judging(settings, self.engine, self.descriptors, self.secret, self.clock)

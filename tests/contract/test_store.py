@@ -13,6 +13,7 @@ from breakloop.state.ops import (
     Bucket,
     BucketSpec,
     Committed,
+    Noted,
     Op,
     Refuse,
     Repeat,
@@ -183,6 +184,22 @@ def test_cooldowns_grow_and_are_forgotten(store: Store) -> None:
         now += tripped.wait_s
     assert found == [30.0, 60.0, 100.0, 100.0]
     assert [hit(store, COOLING, now + 100) for _ in range(3)][-1].wait_s == 30.0
+
+
+def test_what_trips_at_once_passes_once_after_each_cooldown(store: Store) -> None:
+    """LD-4: a loop that was recognised already is blocked now; its limit is for those after a cooldown."""
+    at_once = replace(COOLING, limit=1, at_once=True)
+    found = [hit(store, at_once, NOW + at) for at in (0, 10, 30, 31, 90, 91)]
+    assert [result.tripped for result in found] == [True, True, False, True, True, False]
+    assert [result.wait_s for result in found] == [30.0, 20.0, 0.0, 60.0, 1.0, 0.0]
+    assert [result.fresh for result in found] == [True, False, False, True, False, False]
+
+
+def test_what_is_noted_denies_nobody(store: Store) -> None:
+    """LD-5: it holds its place, and limits behind it are charged."""
+    done = store.commit([Noted(None), Bucket(TEN, "tb:k", 1.0, None)], NOW)
+    assert (done.results, done.denied_at) == ([None, 9.0], -1)
+    assert take(store) == 8.0
 
 
 def test_repeats_count_whatever_is_denied(store: Store) -> None:

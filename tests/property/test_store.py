@@ -142,7 +142,7 @@ class Naive:
                 results.append(found)
                 if found.tripped and op.spec.denies:
                     denied.setdefault(op.group, index)
-            elif isinstance(op, Refuse) or op.group in denied:
+            elif not isinstance(op, Bucket) or op.group in denied:
                 results.append(None)
                 denied.setdefault(op.group, index)
             else:

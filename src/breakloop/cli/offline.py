@@ -58,7 +58,9 @@ class Offline:
     ) -> None:
         self.clock = clock
         self.descriptors = Descriptors(_context(settings, secret), clock)
-        self.engine = RecordingEngine(MemoryStore(), clock, project=self.descriptors.project)
+        self.engine = RecordingEngine(
+            MemoryStore(), clock, project=self.descriptors.project, session=self.descriptors.window
+        )
         source = None if loaded is None else loaded.bundle
         digest = "" if loaded is None else loaded.digest
         compiled = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))

@@ -26,10 +26,17 @@ def packed(parts: list[str]) -> bytes:
 class Fingerprinter:
     """Makes fingerprints with one secret; a fleet that shares the secret agrees on them."""
 
-    __slots__ = ("_keyed",)
+    __slots__ = ("_keyed", "_steps")
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = blake2b(digest_size=16, key=secret[:64], person=b"breakloop-fp")
+        self._steps = blake2b(digest_size=8, key=secret[:64], person=b"breakloop-step")
+
+    def short(self, matter: bytes) -> bytes:
+        """Return the 8 bytes that stand for something in a session's window."""
+        state = self._steps.copy()
+        state.update(matter)
+        return state.digest()
 
     def digest(self, parts: list[str], matter: bytes = b"") -> str:
         """Return 32 hex digits for `parts` in their order and `matter`, which may be large."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from breakloop.engine import denial
 from breakloop.gateway.answer_head import AnswerHead
 from breakloop.gateway.callers import Callers
 from breakloop.gateway.decision import DecisionDoor
@@ -18,6 +17,7 @@ from breakloop.gateway.judging import JSON, Judging
 from breakloop.gateway.pool import Pool
 from breakloop.gateway.reading import Reading, reading_for
 from breakloop.gateway.targets import Destination, Targets
+from breakloop.judge import denial
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict

@@ -47,11 +47,13 @@ class Call:
     caller_cache: str | None = None
     agent_cache: str | None = None
     session_cache: str | None = None
+    step_cache: Any = None  # model.step.Step; False: looked, and there is none
     ip_cache: str | None = None
     query_cache: dict[str, list[str]] | None = None
     project = ""
     sender: Any = None  # policy.senders.Sender, when the engine knows this one
     verified = False  # claims_cache came from a token whose signature was checked
+    watched: Any = None  # windows.Watched, when detectors looked at its session
     tracked = False  # the door sees this call's answer, and hands it to `Engine.settle`
     reported = False  # its answer may be told later (SPEC D-6): a ticket is wanted, even where it is not tracked
     ticket: Any = None  # what settling needs, left here by the engine; None: nothing to settle

@@ -11,6 +11,8 @@ from breakloop.detect.allow import AllowList, Identity
 from breakloop.detect.exact import ExactFingerprint
 from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.detect.loop import LoopDetector, LoopTerms
+from breakloop.detect.step_loop import DENYING, StepLoop
+from breakloop.detect.steps import StepsDetector, StepsSettings
 from breakloop.detect.tail import TailFingerprint
 from breakloop.model.call import Call
 from breakloop.policy import schema
@@ -22,7 +24,11 @@ from breakloop.wire.json_body import canonical
 
 BUILTIN = "builtin"
 DEFAULTS = "defaults"
-DENYING = frozenset({"reject", "kill"})
+AnyDetector = LoopDetector | StepLoop
+# A recognised loop is blocked at once; after a cooldown the same step passes once, and then the cooldown has doubled.
+_STEPS_SPEC = RepeatSpec(
+    window_s=60.0, limit=1, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=900.0, at_once=True
+)
 _TOOL_MESSAGES = 3  # where an `exact` block's allow list looks for tools
 
 
@@ -57,31 +63,31 @@ class LoopMaker:
         self._fingerprinter = fingerprinter
         self._identities = 0
 
-    def of_policy(self, policy: schema.Policy, names: tuple[str, ...]) -> tuple[LoopDetector, ...]:
+    def of_policy(self, policy: schema.Policy, names: tuple[str, ...]) -> tuple[AnyDetector, ...]:
         """Detectors of a policy whose rules read descriptors `names`."""
         return self._made(policy.spec.loops, policy.id, policy.spec.deny_status, names)
 
-    def of_defaults(self, defaults: schema.Defaults, guard: LoopGuard) -> tuple[LoopDetector, ...]:
+    def of_defaults(self, defaults: schema.Defaults, guard: LoopGuard) -> tuple[AnyDetector, ...]:
         """Detectors of LLM calls that no policy's own loop detection covers."""
         if defaults.loop_detection is None:
             return self._builtin(guard)
         return self._made(defaults.loops, DEFAULTS, 429, None)
 
-    def of_projects(self, bundle: schema.Bundle, guard: LoopGuard) -> dict[str, tuple[LoopDetector, ...]]:
+    def of_projects(self, bundle: schema.Bundle, guard: LoopGuard) -> dict[str, tuple[AnyDetector, ...]]:
         """What projects set for the built-in block; where the bundle has a default of its own, that one holds."""
         if bundle.defaults.loop_detection is not None:
             return {}
         own = {name: project.loop_guard for name, project in bundle.projects.items()}
         return {name: self._builtin(_project_guard(said, guard)) for name, said in own.items() if said is not None}
 
-    def _builtin(self, guard: LoopGuard) -> tuple[LoopDetector, ...]:
+    def _builtin(self, guard: LoopGuard) -> tuple[AnyDetector, ...]:
         return self._made(builtin_blocks(guard), BUILTIN, 429, None)
 
     def _made(
         self, blocks: Iterable[schema.AnyLoop], policy: str, status: int, names: tuple[str, ...] | None
-    ) -> tuple[LoopDetector, ...]:
+    ) -> tuple[AnyDetector, ...]:
         """Detectors by the descriptors that fingerprints hold; None for default ones, which judge LLM calls only."""
-        made: list[LoopDetector] = []
+        made: list[AnyDetector] = []
         for index, block in enumerate(blocks):
             if not block.enabled:
                 continue
@@ -102,7 +108,14 @@ class LoopMaker:
             elif isinstance(block, schema.TailLoop) and block.max_hits:
                 fingerprint = self._tail(block.tail_messages)
                 made.append(LoopDetector(terms, _tail_spec(block, action), fingerprint, self._who(block.tail_messages)))
+            elif isinstance(block, schema.StepsLoop):
+                made.append(self._steps(block, terms))
         return tuple(made)
+
+    def _steps(self, block: schema.StepsLoop, terms: LoopTerms) -> StepLoop:
+        actions = (block.action_for("notice"), block.action_for("block"), block.action_for("stop"))
+        detector = StepsDetector(StepsSettings.preset(block.sensitivity), self._fingerprinter.short)
+        return StepLoop(terms, actions, _STEPS_SPEC, detector, self._descriptors.step, self._who(_TOOL_MESSAGES))
 
     def _exact(self, names: tuple[str, ...]) -> Callable[[Call], str | None]:
         return ExactFingerprint(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from breakloop.detect.loop import LoopDetector
+from breakloop.detect.step_loop import StepLoop
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.policy.kill_switch import KillSwitches
@@ -94,7 +95,7 @@ class Policy:
     index: int
     selector: Selector
     shadow: bool
-    loops: tuple[LoopDetector, ...]
+    loops: tuple[LoopDetector | StepLoop, ...]
     decides_loops: bool  # it has a `loop_detection` of its own, even a disabled one
     rules: tuple[Rule, ...]
     fallback: Rule | None
@@ -119,5 +120,5 @@ class CompiledBundle:
     shadow_until: float  # `global_shadow` is active before this time
     kill_override_until: float
     expires: float
-    default_loops: tuple[LoopDetector, ...]
-    project_loops: dict[str, tuple[LoopDetector, ...]]  # projects with a `loop_guard` of their own
+    default_loops: tuple[LoopDetector | StepLoop, ...]
+    project_loops: dict[str, tuple[LoopDetector | StepLoop, ...]]  # projects with a `loop_guard` of their own

@@ -12,6 +12,7 @@ from typing import Final
 from breakloop.clock import Clock
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
+from breakloop.model.step import Step
 from breakloop.policy import identity, query
 from breakloop.policy.chains import Chains, Traces
 from breakloop.policy.client_ip import ClientIp
@@ -20,7 +21,7 @@ from breakloop.policy.geo import HEADERS, Geo
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
 from breakloop.policy.query import query_for_fingerprint
 from breakloop.policy.user_agent import UserAgents
-from breakloop.wire import dialects, openai_responses, session_ids
+from breakloop.wire import dialects, openai_responses, session_ids, steps
 
 Getter = Callable[[Call], str | None]
 
@@ -163,6 +164,19 @@ class Descriptors:
         if known is None:
             known = call.chat_cache = self._read_chat(call) or False
         return known if isinstance(known, Chat) else None
+
+    def step(self, call: Call) -> Step | None:
+        """Return the newest step of an LLM request, or None for anything else."""
+        known = call.step_cache
+        if known is None:
+            chat = self.chat(call)
+            known = call.step_cache = (steps.read(chat.dialect, call.body) if chat else None) or False
+        return known if isinstance(known, Step) else None
+
+    def window(self, call: Call) -> str:
+        """Return whose session this is, as windows are kept by: the caller's own, or "" for a call that has none."""
+        session = self.session(call)
+        return f"{self.caller(call)}|{session}" if session else ""
 
     def tools(self, call: Call) -> tuple[str, ...]:
         """Return the names of the tools that the last messages call, in order."""

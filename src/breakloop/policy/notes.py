@@ -63,7 +63,7 @@ def _loops_not_enforced(loops: tuple[schema.AnyLoop, ...], at: Path) -> Iterator
             continue
         # A single block is not in a list; its place is then found under `loop_detection` itself.
         here: Path = (*at, index)
-        if block.similarity in ("simhash", "steps"):
+        if block.similarity == "simhash":
             yield Finding((*here, "similarity"), f'"{block.similarity}" {NOT_YET}')
             continue
         action = block.action_for("block")

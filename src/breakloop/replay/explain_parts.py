@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from breakloop.detect.loop import LoopDetector
+from breakloop.detect.step_loop import Seen, StepLoop
 from breakloop.policy import schema
 from breakloop.policy.compile import SECRET_DESCRIPTORS
 from breakloop.policy.compiled import CompiledBundle, Policy, Rule
@@ -72,7 +73,7 @@ class PartExplainer:
             yield self._detector(detector, "builtin")
 
     def _blocks(
-        self, policy: str, blocks: Sequence[schema.AnyLoop], detectors: Sequence[LoopDetector]
+        self, policy: str, blocks: Sequence[schema.AnyLoop], detectors: Sequence[LoopDetector | StepLoop]
     ) -> Iterator[Step]:
         made = {detector.terms.index: detector for detector in detectors}
         for index, block in enumerate(blocks):
@@ -85,7 +86,23 @@ class PartExplainer:
                 why = f"similarity {block.similarity} is not enforced by this version"
             yield Step("loop", f"{policy}/loop_detection[{index}]", "skipped", why)
 
-    def _detector(self, detector: LoopDetector, stage: str) -> Step:
+    def _steps(self, detector: StepLoop, stage: str) -> Step:
+        terms = detector.terms
+        name = f"{terms.policy}/loop_detection[{terms.index}]"
+        for op, result in self._record.done:
+            seen = op.owner
+            if isinstance(seen, Seen) and seen.terms is terms:
+                blocked = isinstance(result, Repeated) and result.tripped
+                outcome = "deny" if blocked else "pass" if isinstance(op, Repeat) else seen.action
+                data: dict[str, object] = {"kind": seen.judged.kind, "action": seen.action, "tripped": blocked}
+                return Step(stage, name, self._marked(outcome, op), f"{seen.judged.kind}: {seen.judged.evidence}", data)
+        if self._descriptors.step(self._record.call) is None:
+            return Step(stage, name, "skipped", f"{terms.kind}, not an LLM request that can be read")
+        return Step(stage, name, "pass", f"{terms.kind}: nothing that repeats itself in this session")
+
+    def _detector(self, detector: LoopDetector | StepLoop, stage: str) -> Step:
+        if isinstance(detector, StepLoop):
+            return self._steps(detector, stage)
         terms = detector.terms
         name = f"{terms.policy}/loop_detection[{terms.index}]"
         op, result = self._done.get(id(detector), (None, None))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from breakloop.clock import Clock
-from breakloop.engine import Engine, Plan
+from breakloop.engine import Engine, Plan, no_session
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.state.ops import Committed, Op, Result, Settle, Window, WindowWrite
@@ -30,11 +30,13 @@ class RecordingEngine(Engine):
 
     __slots__ = ("_plan", "_recorder", "record")
 
-    def __init__(self, store: Store, clock: Clock, *, project: Callable[[Call], str]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, *, project: Callable[[Call], str], session: Callable[[Call], str] = no_session
+    ) -> None:
         self._recorder = _RecordingStore(store)
         self._plan: Plan | None = None
         self.record: Record | None = None
-        super().__init__(self._recorder, clock, project=project)
+        super().__init__(self._recorder, clock, project=project, session=session)
 
     def plan(self, call: Call) -> Plan | Verdict:
         """Plan as the engine does, and keep it."""

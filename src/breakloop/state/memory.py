@@ -16,6 +16,7 @@ from breakloop.state.ops import (
     Bucket,
     Committed,
     Op,
+    Refuse,
     Repeat,
     Repeated,
     Result,
@@ -62,10 +63,8 @@ class MemoryStore:
 
     def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
         """Carry out `ops` in one; see `state.store`."""
-        if now < self._latest:
-            now = self._latest  # a clock that stepped back stands still here: nothing refills twice
-        else:
-            self._latest = now
+        # A clock that stepped back stands still here: nothing refills twice.
+        now = self._latest = max(self._latest, now)
         if window is not None and (newer := self._newer(window, now)) is not None:
             return Committed([], -1, newer, now)
         results: list[Result] = []
@@ -85,7 +84,7 @@ class MemoryStore:
                 result = repeated = self._tracked(op, now, leads) if op.tracked else self._repeat(op, now)
                 if repeated[1] and op.spec.denies:
                     denied.setdefault(op.group, len(results))
-            else:
+            elif type(op) is Refuse:
                 denied.setdefault(op.group, len(results))
             results.append(result)
         if charges and ENFORCED not in denied:
@@ -153,7 +152,7 @@ class MemoryStore:
                 # A hit after the cooldown is not quiet: its memory lives on.
                 self._cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
         before, count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
-        if count <= op.limit:
+        if count <= op.limit and (cooled is not None or not spec.at_once):
             return _SMALL_COUNTS[count] if count < len(_SMALL_COUNTS) else Repeated(count)
         if spec.cooldown_s:
             return self._cool_down(op, count, cooled, now)

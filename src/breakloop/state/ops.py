@@ -31,6 +31,7 @@ class RepeatSpec:
     cooldown_max_s: float = 0.0
     concurrent_free: int = 0  # so many tracked ones join one that is in flight, and are not counted
     retry_free: int = 0  # so many counts a window are taken back because the answer failed
+    at_once: bool = False  # the first one trips: `limit` is for those after a cooldown
 
 
 class Repeat:
@@ -108,6 +109,16 @@ class Bucket:
         self.group = group
 
 
+class Noted:
+    """Something that was seen and denies nothing; holds its place in the order."""
+
+    __slots__ = ("group", "owner")
+
+    def __init__(self, owner: Owner, group: int = ENFORCED) -> None:
+        self.owner = owner
+        self.group = group
+
+
 class Refuse:
     """A denial known before any state is looked at (a missing descriptor); holds its place in the order."""
 
@@ -118,7 +129,7 @@ class Refuse:
         self.group = group
 
 
-Op = Repeat | Bucket | Refuse
+Op = Repeat | Bucket | Refuse | Noted
 Result = Repeated | float | None  # None: not looked at, because its group was denied before
 
 

@@ -4,6 +4,7 @@ A commit, in the order of its operations:
 1. If a window comes with it and its version has moved on: nothing changes, the newer window comes back.
 2. `Repeat` always counts, unless it joins a flight (see below). Tripped and denying, it ends its group's evaluation
    from there on.
+   `Noted` does nothing and denies nothing; `Refuse` denies its group.
 3. `Bucket` is checked, unless its group is already denied; too little in it denies its group.
 4. If the enforced group is not denied, every checked bucket is charged whose own group is not denied: all or none.
    In the same way every tracked `Repeat` begins a flight that was counted and did not trip.

@@ -8,6 +8,7 @@ import pytest
 
 from breakloop.cli.offline import OFFLINE_SECRET, Offline, load_policy, server_secret
 from breakloop.clock import FakeClock
+from breakloop.detect.loop import LoopDetector
 from breakloop.parts import loop_guard
 from breakloop.policy.load import load_text
 from breakloop.replay.case_schema import CaseRequest
@@ -89,6 +90,7 @@ def test_settings_reach_the_parts() -> None:
     assert loop_guard(Settings.model_validate({"loop_guard": {"max_hits": 2}})).max_hits == 2
     compiled = service.engine.bundle
     assert compiled is not None
+    assert isinstance(compiled.default_loops[0], LoopDetector)
     assert compiled.default_loops[0].spec.limit == 2
     assert service.engine.record is not None
     assert service.descriptors.project(service.engine.record.call) == "mine"

@@ -15,6 +15,7 @@ from breakloop.replay.explain import Explainer
 from breakloop.replay.explain_parts import Step, hidden
 from breakloop.replay.record import RecordingEngine
 from breakloop.state.memory import MemoryStore
+from tests.unit.test_windows import stuck
 
 EXACT = {"enabled": True, "window_seconds": 45, "threshold_identical_requests": 2}
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
@@ -36,7 +37,7 @@ def explained(
     text = json.dumps({"bundle_version": 1, "policies": policies, **bundle}).encode()
     source = load_text(text, "b.json").bundle
     compiled = compile_bundle(source, "d", descriptors, b"s", guard or LoopGuard())
-    engine = RecordingEngine(MemoryStore(), clock, project=descriptors.project)
+    engine = RecordingEngine(MemoryStore(), clock, project=descriptors.project, session=descriptors.window)
     engine.use(compiled)
     for _ in range(repeat):
         engine.decide(call() if call else Call("GET", "/a"))
@@ -180,3 +181,25 @@ def test_values_for_people() -> None:
     assert hidden("header:x-team", "red") == '"red"'
     assert hidden("header:x-team", None) == "nothing"
     assert hidden("header:authorization", "Bearer x") == "<hidden>"
+
+
+def test_a_session_that_is_watched() -> None:
+    """LD-4: what was seen in words, or that there was nothing."""
+    counts = iter(range(100))
+
+    def call() -> Call:
+        return Call(
+            "POST", "/v1/chat/completions", body=json.dumps({"model": "m", "messages": stuck(next(counts))}).encode()
+        )
+
+    loop = {"loop_detection": {"similarity": "steps"}}
+    assert told(explained(loop), "loop") == [
+        ("p/loop_detection[0]", "skipped", "steps, not an LLM request that can be read")
+    ]
+    assert told(explained(loop, call=call), "loop")[0][1:] == (
+        "pass",
+        "steps: nothing that repeats itself in this session",
+    )
+    counts = iter(range(100))
+    [(_, outcome, text)] = told(explained(loop, call=call, repeat=5), "loop")
+    assert (outcome, text) == ("deny", "failure: the same call of `read` failed 4 times")

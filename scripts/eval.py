@@ -1,0 +1,118 @@
+"""`make eval`: our detectors and simple ones of other people over recorded sessions, if there are any beside this tree.
+Prints the tables of docs/reference/evaluation.md and writes that page. No text of a recording leaves this program."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from breakloop.cli.offline import OFFLINE_SECRET
+from breakloop.clock import FakeClock
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.load import load_text
+from breakloop.replay.readers.files import Recording
+from breakloop.replay.run import Outcome, Rig, replay
+from breakloop.replay.sessions import Piece
+from scripts.eval_baselines import BASELINES
+from scripts.eval_page import page
+
+ROOT = Path(__file__).resolve().parent.parent
+CORPUS = ROOT.parent / "shared" / "corpus"
+PAGE = ROOT / "docs" / "reference" / "evaluation.md"
+
+# Name -> the blocks of `defaults.loop_detection`; "" is the built-in block.
+OURS = {
+    "steps": "{similarity: steps}",  # the first one is looked at by source and by kind
+    "steps, relaxed": "{similarity: steps, sensitivity: relaxed}",
+    "steps, strict": "{similarity: steps, sensitivity: strict}",
+    "built-in": "",
+}
+
+
+@dataclass(slots=True)
+class Measured:
+    """What every detector said about every session."""
+
+    ours: dict[str, list[Outcome]]
+    baselines: dict[str, list[Outcome]] = field(default_factory=lambda: {one.name: [] for one in BASELINES})
+    scores: dict[str, list[list[float]]] = field(default_factory=lambda: {one.name: [] for one in BASELINES})
+
+
+def rig(block: str) -> Rig:
+    """Return a bundle with one block of loop detection, ready to judge."""
+    clock = FakeClock()
+    descriptors = Descriptors(ContextSettings(secret=OFFLINE_SECRET), clock)
+    text = f"bundle_version: 1\npolicies: []\ndefaults: {{loop_detection: {block}}}\n" if block else ""
+    bundle = load_text(text.encode(), "eval.yaml").bundle if text else None
+    return Rig(descriptors, compile_bundle(bundle, "", descriptors, OFFLINE_SECRET, LoopGuard()), clock.now())
+
+
+def pieces(files: Sequence[Path]) -> Iterator[Piece]:
+    """Read all sessions."""
+    for path in files:
+        with path.open("rb") as file:
+            yield from Recording(file, path.name).pieces()
+
+
+def measure(sessions: Iterator[Piece], names: Sequence[str]) -> Measured:
+    """Ask these detectors of ours, and all the others, about every session."""
+    measured = Measured({name: [] for name in names})
+    rigs = {name: rig(OURS[name]) for name in names}
+    for number, piece in enumerate(sessions, 1):
+        (outcomes,) = replay([piece], *rigs.values())
+        for name, outcome in zip(rigs, outcomes, strict=True):
+            measured.ours[name].append(outcome)
+        for one in BASELINES:
+            scores = list(one.scores(piece.turns))
+            measured.scores[one.name].append(scores)
+            measured.baselines[one.name].append(one.outcome(piece.session, piece.turns, scores))
+        if sys.stderr.isatty():
+            print(f"\r{number} sessions", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
+    return measured
+
+
+def mistakes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Which sessions were judged wrongly, one a line, for a closer look at the recordings."""
+    for one in outcomes:
+        label = one.session.label
+        if label.loop is False and one.first_block is not None:
+            yield f"wrong   {one.session.id}  turn {one.first_block} of {one.turns}  {one.kind}: {one.evidence}"
+    for one in outcomes:
+        label = one.session.label
+        if label.loop and one.first_block is None:
+            yield f"missed  {one.session.id}  {one.turns} turns  {label.by}: {label.kind}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print and write; without recordings, say so."""
+    parser = argparse.ArgumentParser(prog="make eval ARGS=...")
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder with *.jsonl.gz")
+    parser.add_argument("--only", choices=OURS, help="one of our detectors; the page stays as it is")
+    parser.add_argument("--mistakes", choices=OURS, help="list the sessions that a detector judges wrongly")
+    parser.add_argument("--no-page", action="store_true", help="leave docs/reference/evaluation.md as it is")
+    chosen = parser.parse_args(arguments)
+    files = sorted(chosen.corpus.glob("*.jsonl.gz")) if chosen.corpus.is_dir() else []
+    if not files:
+        print("no recorded sessions beside this tree: nothing is measured, and the page stays as it is")
+        return 0
+    one = chosen.mistakes or chosen.only
+    measured = measure(pieces(files), [one] if one else list(OURS))
+    if chosen.mistakes:
+        print("\n".join(mistakes(measured.ours[chosen.mistakes])))
+        return 0
+    text = page(measured.ours, measured.baselines, measured.scores)
+    print(text)
+    if not (chosen.no_page or chosen.only):
+        PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""Simple loop detectors as other people build them, to measure ours beside: each gives every turn of a session a score
+and flags the session at the first one that reaches its threshold. None of this is part of the product."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from breakloop.replay.run import SPACING_S, Outcome
+from breakloop.replay.sessions import Delta, Session, Turn
+
+WINDOW_S = 60.0
+WINDOW_REQUESTS = 20
+SIMILAR_BITS = 3  # fewer than so many bits apart
+TEXT_MAX = 4000
+
+Scores = Callable[[Sequence[Turn]], Iterator[float]]
+
+
+class Baseline(NamedTuple):
+    """A detector: its name, the score from which it flags, and what gives the scores."""
+
+    name: str
+    threshold: float
+    scores: Scores
+
+    def outcome(self, session: Session, turns: Sequence[Turn], scores: Sequence[float]) -> Outcome:
+        """Return what it would have said, as a replay does."""
+        return flagged(session, len(turns), scores, self.threshold)
+
+
+def flagged(session: Session, turns: int, scores: Sequence[float], threshold: float) -> Outcome:
+    """Return the outcome by the first score that reaches a threshold."""
+    first = next((number for number, score in enumerate(scores, 1) if score >= threshold), None)
+    return Outcome(session, turns, first_block=first, kind="baseline" if first else None)
+
+
+class Seen(NamedTuple):
+    """One request as these detectors see it."""
+
+    at_s: float
+    messages: tuple[str, ...]  # each as one text, without ids
+    prompt: str  # the last message of the user
+    fresh: tuple[str, ...]  # what came since the last answer of this thread
+    turn: Turn
+
+
+def seen(turns: Sequence[Turn]) -> Iterator[Seen]:
+    """Put the requests of a session together."""
+    known: dict[str, tuple[str, ...]] = {}
+    prompts: dict[str, str] = {}
+    now = -SPACING_S
+    for turn in turns:
+        delta = turn.request
+        assert isinstance(delta, Delta)  # noqa: S101 - only sessions in our own format are measured
+        now = turn.at_s if turn.at_s is not None else now + SPACING_S
+        messages = known.get(delta.thread, ())[: delta.keep] + tuple(_text(one) for one in delta.messages)
+        for one in delta.messages:
+            if one.get("role") == "user" and isinstance(one.get("content"), str):
+                prompts[delta.thread] = one["content"]
+        fresh = tuple(_text(one) for one in delta.messages if one.get("role") != "assistant")
+        yield Seen(now, messages, prompts.get(delta.thread, messages[-1] if messages else ""), fresh, turn)
+        known[delta.thread] = (*messages, _text({"role": "assistant", "content": _answer(turn)}))
+
+
+def _text(message: Any) -> str:
+    kept = {name: said for name, said in message.items() if name not in ("id", "tool_call_id")}
+    return json.dumps(kept, sort_keys=True)
+
+
+def _answer(turn: Turn) -> str:
+    calls = [[call.name, call.arguments] for call in turn.answer.calls]
+    return json.dumps([turn.answer.text, calls])
+
+
+def turn_counter(turns: Sequence[Turn]) -> Iterator[float]:
+    """How many turns there were."""
+    yield from map(float, range(1, len(turns) + 1))
+
+
+def exact(turns: Sequence[Turn]) -> Iterator[float]:
+    """How often the whole request came within a minute."""
+    return _repeats((one.at_s, one.messages) for one in seen(turns))
+
+
+def last_three(turns: Sequence[Turn]) -> Iterator[float]:
+    """How often the last three messages came within a minute."""
+    return _repeats((one.at_s, one.messages[-3:]) for one in seen(turns))
+
+
+def _repeats(keys: Iterator[tuple[float, Hashable]]) -> Iterator[float]:
+    times: dict[Hashable, deque[float]] = {}
+    for now, key in keys:
+        hits = times.setdefault(key, deque())
+        hits.append(now)
+        while hits[0] <= now - WINDOW_S:
+            hits.popleft()
+        yield float(len(hits))
+
+
+def action_and_result(turns: Sequence[Turn]) -> Iterator[float]:
+    """How often in a row the same action brought the same result."""
+    acted: dict[str, str] = {}
+    last: object = None
+    streak = 0
+    for one in seen(turns):
+        assert isinstance(one.turn.request, Delta)  # noqa: S101 - see `seen`
+        thread = one.turn.request.thread
+        if thread in acted:
+            step = (acted[thread], one.fresh)
+            streak = streak + 1 if step == last else 1
+            last = step
+        acted[thread] = _answer(one.turn)
+        yield float(streak)
+
+
+def simhash_score(turns: Sequence[Turn]) -> Iterator[float]:
+    """Similar prompts (1), similar answers (2) and repeated calls (1.5) among an agent's last twenty requests."""
+    windows: dict[str, deque[tuple[int, int, str]]] = {}
+    for one in seen(turns):
+        window = windows.setdefault(one.turn.agent, deque(maxlen=WINDOW_REQUESTS - 1))
+        prompt = simhash(one.prompt)
+        score = 1.0 * sum(_similar(prompt, entry[0]) for entry in window)
+        if window:
+            *older, (_, answer, called) = window
+            score += 2.0 * sum(_similar(answer, entry[1]) for entry in older)
+            score += 1.5 * sum(called == entry[2] for entry in older if called)
+        yield score
+        calls = json.dumps([list(call) for call in one.turn.answer.calls]) if one.turn.answer.calls else ""
+        window.append((prompt, simhash(one.turn.answer.text or calls), calls))
+
+
+def _similar(one: int, other: int) -> bool:
+    return (one ^ other).bit_count() < SIMILAR_BITS
+
+
+_MASKS = (
+    (re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE), "<ID>"),
+    (re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<TS>"),
+    (re.compile(r"\b[0-9a-f]{16,}\b", re.IGNORECASE), "<ID>"),
+    (re.compile(r"\d+"), "<NUM>"),
+    (re.compile(r"\s+"), " "),
+)
+
+
+@lru_cache(maxsize=20_000)
+def simhash(text: str) -> int:
+    """64 bits of which similar texts share most: by groups of three characters, ids and numbers masked."""
+    text = text[:TEXT_MAX]
+    for pattern, mask in _MASKS:
+        text = pattern.sub(mask, text)
+    text = text.strip().lower()
+    grams = Counter(text[at : at + 3] for at in range(max(1, len(text) - 2)))
+    lanes = sum(_lanes(gram) * count for gram, count in grams.items())
+    half = sum(grams.values()) / 2
+    return sum(1 << bit for bit in range(64) if (lanes >> (bit * 16)) & 0xFFFF > half)
+
+
+@lru_cache(maxsize=200_000)
+def _lanes(gram: str) -> int:
+    """The bits of a hash, 16 apart, so that one addition counts all 64 of them."""
+    bits = int.from_bytes(blake2b(gram.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+    return sum(((bits >> bit) & 1) << (bit * 16) for bit in range(64))
+
+
+BASELINES = (
+    Baseline("exact request x5", 5, exact),
+    Baseline("last 3 messages x5", 5, last_three),
+    Baseline("SimHash score > 10", 10.5, simhash_score),  # scores are multiples of a half
+    Baseline("same action + result x4", 4, action_and_result),
+    Baseline("26 turns", 26, turn_counter),
+)

@@ -1,0 +1,138 @@
+"""`breakloop replay`: what a bundle would have said to recorded traffic (SPEC X-5). Reading, running and adding up are
+`replay`'s; this file opens files and shows how far it is. Text for people is `replay_text`'s."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from breakloop.cli.main import PROBLEM
+from breakloop.cli.offline import Offline, load_policy
+from breakloop.cli.output import config_option, end, fail, fail_problems, json_option, settings_of
+from breakloop.cli.replay_text import BUILTIN, tell, tell_differences
+from breakloop.cli.validate import STDIN, STDIN_NAME, counted
+from breakloop.clock import FakeClock, SystemClock
+from breakloop.errors import BundleError
+from breakloop.replay.readers.files import Recording, RecordingError
+from breakloop.replay.report import session_json, totals_json
+from breakloop.replay.run import Outcome, Rig, replay
+from breakloop.settings import Settings
+
+
+@click.command(
+    name="replay",
+    epilog="Exit code 0: replayed, whether or not loops were found; 1: a file or bundle has problems, or --fail-on.",
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--policy", metavar="PATH", default="", help="Bundle, a file or directory; else the built-in protection.")
+@click.option("--against", metavar="PATH", default="", help="Another bundle: show where the two differ.")
+@click.option("--fail-on", type=click.Choice(["notice", "block"]), help="Exit 1 when a session gets that far.")
+@config_option
+@json_option
+def command(
+    files: tuple[str, ...], *, policy: str, against: str, fail_on: str | None, config: str, as_json: bool
+) -> None:
+    """Run recorded traffic through a bundle, and tell what it would have said.
+
+    FILEs hold JSON Lines, gzipped or not (- is standard input): sessions in breakloop's own format, OpenAI or Anthropic
+    request logs, LiteLLM logs, OpenTelemetry GenAI spans. The clock is simulated and follows the recorded times; no
+    network is used. Where sessions are labelled, precision and recall are told. What was saved is an estimate: four
+    bytes a token of the requests and answers that would not have been.
+
+    With --json, one line a session (id, loop, turns, first_notice, first_block, kind), then one line of totals.
+    """
+    settings = settings_of(config, as_json=as_json).settings
+    start = float(int(SystemClock().now()))
+    try:
+        rigs = [_rig(path, settings, start) for path in ([policy, against] if against else [policy])]
+    except BundleError as error:
+        fail_problems(error.problems, as_json=as_json)
+    outcomes: list[tuple[Outcome, ...]] = []
+    try:
+        for found in _outcomes(files, rigs, quiet=as_json and sys.stdout.isatty()):
+            outcomes.append(found)
+            if as_json:
+                click.echo(json.dumps(session_json(*found), ensure_ascii=False))
+    except RecordingError as error:
+        if not as_json:
+            fail(str(error))
+        click.echo(json.dumps({"ok": False, "error": str(error)}, ensure_ascii=False))  # a line, like all the others
+        end(PROBLEM)
+    here = [found[0] for found in outcomes]
+    there = [found[1] for found in outcomes] if against else []
+    if as_json:
+        click.echo(json.dumps(totals_json(here, there), ensure_ascii=False))
+    else:
+        tell(here, policy or BUILTIN)
+        if against:
+            tell_differences(here, there, against)
+    if _failed(here, fail_on):
+        end(PROBLEM)
+
+
+def _rig(policy: str, settings: Settings, start: float) -> Rig:
+    offline = Offline(load_policy(policy, start), settings, FakeClock(start))
+    bundle = offline.engine.bundle
+    assert bundle is not None  # noqa: S101 - an offline engine has one
+    return Rig(offline.descriptors, bundle, start)
+
+
+def _failed(outcomes: Iterable[Outcome], fail_on: str | None) -> bool:
+    blocked = any(one.first_block is not None for one in outcomes)
+    if fail_on == "notice":
+        return blocked or any(one.first_notice is not None for one in outcomes)
+    return fail_on == "block" and blocked
+
+
+def _outcomes(files: Sequence[str], rigs: Sequence[Rig], *, quiet: bool) -> Iterator[tuple[Outcome, ...]]:
+    with _progress([] if quiet else files) as advance:
+        for name in files:
+            with _opened(name) as file:
+                recording = Recording(file, STDIN_NAME if name == STDIN else name, advance)
+                yield from replay(recording.pieces(), *rigs)
+            if recording.skipped:
+                shown = "; ".join(recording.problems)
+                click.echo(f"{name}: {counted(recording.skipped, 'record')} passed over: {shown}", err=True)
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[IO[bytes]]:
+    if name == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(name).open("rb")  # noqa: SIM115 - errors of whoever uses it are not those of opening
+    except OSError as error:
+        raise RecordingError(f"{name}: cannot be read: {error.strerror}") from None
+    with file:
+        yield file
+
+
+@contextmanager
+def _progress(files: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
+    """A bar on a terminal, by the bytes of all files; nothing where nobody looks."""
+    if not files or STDIN in files or not sys.stderr.isatty():
+        yield None
+        return
+    sizes = [Path(name).stat().st_size if Path(name).is_file() else 0 for name in files]
+    columns = (TextColumn("replaying"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=sum(sizes) or None)
+        done, before = 0, 0
+
+        def advance(position: int) -> None:
+            nonlocal done, before
+            if position < before:  # the next file
+                done += before
+            before = position
+            bar.update(task, completed=done + position)
+
+        yield advance

@@ -1,0 +1,9 @@
+"""`similarity: steps` (SPEC LD-4): loops as an agent's own history shows them, judged step by step over a small window
+of fingerprints. Pure functions: reading steps is `wire`'s work, keeping windows and acting on verdicts the engine's."""
+
+from __future__ import annotations
+
+from breakloop.detect.steps.judge import Judged, StepsDetector
+from breakloop.detect.steps.ladder import PRESETS, StepsSettings
+
+__all__ = ["PRESETS", "Judged", "StepsDetector", "StepsSettings"]

@@ -1,0 +1,47 @@
+"""`cycle`: the same steps in the same order again, with a period of 2 to 16 (DETECTION). One step again and again is
+`table`'s `repeat`; here a period of one is only kept so that it is not taken for a longer one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from breakloop.detect.steps.finding import Finding, times
+from breakloop.detect.steps.window import COUNT_MAX, RING, Window
+
+_STEPS_MIN = 6
+
+
+def seen(window: Window, round_: bytes, weight: float) -> Iterator[Finding]:
+    """Count the step in, and yield the cycle it belongs to, if any."""
+    ring, at = window.ring, window.steps
+    if round_ not in ring:  # most steps are new ones
+        forget(window)
+        ring[at % RING * 8 : at % RING * 8 + 8] = round_
+        return
+    counts = window.counts
+    for period in range(1, RING + 1):
+        before = (at - period) % RING * 8
+        same = at >= period and ring[before : before + 8] == round_
+        counts[period - 1] = min(counts[period - 1] + weight, COUNT_MAX) if same else 0.0
+    ring[at % RING * 8 : at % RING * 8 + 8] = round_
+    if counts[0]:
+        return
+    for period in range(2, RING + 1):
+        matched = counts[period - 1]
+        if matched >= period and matched + period >= _STEPS_MIN:
+            laps = int(matched / period + weight)
+            evidence = f"the same {period} steps in the same order {times(laps)}"
+            yield Finding("cycle", laps, rotation(window, period), evidence)
+            return
+
+
+def rotation(window: Window, period: int) -> bytes:
+    """Return the last `period` steps in the rotation that comes first: one cycle has one identity from wherever."""
+    ring, at = window.ring, window.steps
+    last = [bytes(ring[one % RING * 8 : one % RING * 8 + 8]) for one in range(at - period + 1, at + 1)]
+    return min(b"".join(last[start:] + last[:start]) for start in range(period))
+
+
+def forget(window: Window) -> None:
+    """Begin anew: a person has spoken."""
+    window.counts = [0.0] * RING

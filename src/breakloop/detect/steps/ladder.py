@@ -1,0 +1,91 @@
+"""From counts to levels: the thresholds of each kind at each sensitivity, which finding speaks for a step, the identity
+of a loop, and whether it is told afresh. What a level leads to (warn, reject, kill) is the policy's matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from breakloop.detect.steps.finding import Finding
+
+NOTHING, NOTICE, BLOCK, STOP = range(4)
+NEVER: Final = float("inf")
+
+Thresholds = Mapping[str, tuple[float, float, float]]  # kind -> count at which it is notice, block, stop
+
+# In order of trust: where two kinds give the same level, the earlier one names the loop.
+KINDS: Final = (
+    "", "repeat", "cycle", "failure", "unknown_tool", "interleaved", "stagnation", "nested", "continue", "rejected",
+    "monologue", "storm", "cascade", "reword", "dry", "novelty", "near", "thrash",
+)  # fmt: skip
+
+NORMAL: Final[Thresholds] = {
+    "repeat": (3, 5, 8),
+    "cycle": (3, 5, 8),
+    "failure": (2, 4, 7),
+    "unknown_tool": (2, 4, 8),
+    "interleaved": (4, 7, 12),
+    "stagnation": (5, 9, NEVER),
+    "nested": (3, 5, 8),
+    "continue": (3, 5, 8),
+    "rejected": (3, 5, 12),
+    "monologue": (3, 5, 8),
+    "storm": (5, 10, 20),
+    "cascade": (5, 8, NEVER),
+    "reword": (4, 6, NEVER),
+    "dry": (5, 8, 16),
+    "novelty": (8, 16, NEVER),
+    "near": (5, NEVER, NEVER),
+    "thrash": (3, NEVER, NEVER),
+}
+RELAXED: Final[Thresholds] = {
+    kind: (notice + 1, block * 1.5, stop * 1.5) for kind, (notice, block, stop) in NORMAL.items()
+}
+STRICT: Final[Thresholds] = {
+    kind: (max(2, notice - 1), max(3, block - 1), max(4, stop - 2)) for kind, (notice, block, stop) in NORMAL.items()
+}
+PRESETS: Final[Mapping[str, Thresholds]] = {"relaxed": RELAXED, "normal": NORMAL, "strict": STRICT}
+
+
+@dataclass(frozen=True, slots=True)
+class StepsSettings:
+    """What a policy can set: how early the detector speaks up, and what it leaves alone."""
+
+    thresholds: Thresholds = field(default_factory=lambda: NORMAL)
+    exempt: frozenset[str] = frozenset()  # tools whose calls are never counted
+
+    @classmethod
+    def preset(cls, sensitivity: str, exempt: Iterable[str] = ()) -> StepsSettings:
+        """Return the settings of a sensitivity: `relaxed`, `normal` or `strict`."""
+        return cls(PRESETS[sensitivity], frozenset(exempt))
+
+
+class Choice(NamedTuple):
+    """The finding that speaks for a step, and its level."""
+
+    level: int
+    finding: Finding | None
+
+
+def level(thresholds: Thresholds, finding: Finding) -> int:
+    """Return how serious a finding is."""
+    notice, block, stop = thresholds[finding.kind]
+    hits = finding.hits
+    if hits < notice:
+        return NOTHING
+    return NOTICE if hits < block else BLOCK if hits < stop else STOP
+
+
+def choose(thresholds: Thresholds, findings: Iterable[Finding]) -> Choice:
+    """Return the most serious finding; of equals the one whose kind stands first in `KINDS`."""
+    best = Choice(NOTHING, None)
+    for finding in findings:
+        now = level(thresholds, finding)
+        if now > best.level or (now and now == best.level and best.finding and _rank(finding) < _rank(best.finding)):
+            best = Choice(now, finding)
+    return best
+
+
+def _rank(finding: Finding) -> int:
+    return KINDS.index(finding.kind)

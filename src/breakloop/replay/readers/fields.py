@@ -1,0 +1,63 @@
+"""What the readers of logs look for in a record, whatever program wrote it: values in JSON text, times, names of
+sessions. Which record is a request of which dialect is the readers' own business."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+TIMES = ("timestamp", "start_time", "startTime", "time", "ts", "created_at", "date")
+SESSIONS = ("session_id", "sessionId", "conversation_id", "thread_id", "run_id", "session", "litellm_session_id")
+TRACES = ("trace_id", "traceId", "litellm_trace_id")
+AGENTS = ("agent", "agent_id", "agent_name")
+_MILLISECONDS_FROM = 1e11  # such a number of seconds is in the year 5138
+_NANOSECONDS_FROM = 1e17
+
+
+def decoded(value: object) -> Any:
+    """Return what a JSON text says; anything else, and a text that is no JSON, as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """Return a map, written as such or as JSON text; an empty one for anything else."""
+    found = decoded(value)
+    return found if isinstance(found, dict) else {}
+
+
+def first(record: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """Return the first of these fields that says something."""
+    return next((record[name] for name in names if record.get(name) not in (None, "", {}, [])), None)
+
+
+def named(record: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return the first of these names that a record or its metadata has, as text, or ""."""
+    listed = tuple(names)
+    found = first(record, listed)
+    if not isinstance(found, str | int):
+        found = first(mapping(record.get("metadata")), listed)
+    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
+
+
+def seconds(value: object) -> float | None:
+    """Return a time in seconds: a number of them (or of milli- or nanoseconds), or a date by ISO 8601."""
+    if isinstance(value, str) and value.replace(".", "", 1).isdigit():
+        value = float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value >= _NANOSECONDS_FROM:
+            return value / 1e9
+        return value / 1e3 if value >= _MILLISECONDS_FROM else float(value)
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

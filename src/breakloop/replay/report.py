@@ -1,0 +1,175 @@
+"""Adds outcomes up (SPEC X-5): totals, precision and recall where sessions are labelled, what was saved, and where two
+bundles differ. A session counts as flagged when a turn of it was blocked; printing is the command's work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from breakloop.replay.run import Outcome
+
+LONG_TURNS = 15  # long sessions are more often loops, so they are also counted apart
+BY = ("human", "outcome", "heuristic")  # who may have labelled a session
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How many of the labelled sessions were flagged."""
+
+    found: int = 0  # of the loops
+    loops: int = 0
+    wrong: int = 0  # of those that do not loop
+    healthy: int = 0
+
+    @property
+    def precision(self) -> float | None:
+        """Which share of what was flagged does loop."""
+        flagged = self.found + self.wrong
+        return self.found / flagged if flagged else None
+
+    @property
+    def recall(self) -> float | None:
+        """Which share of the loops was flagged."""
+        return self.found / self.loops if self.loops else None
+
+    @property
+    def false_positive_rate(self) -> float | None:
+        """Which share of the sessions that do not loop was flagged."""
+        return self.wrong / self.healthy if self.healthy else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return counts and rates; a rate of nothing is null."""
+        return {
+            "loops": self.loops,
+            "found": self.found,
+            "healthy": self.healthy,
+            "wrong": self.wrong,
+            "precision": _rounded(self.precision),
+            "recall": _rounded(self.recall),
+            "false_positive_rate": _rounded(self.false_positive_rate),
+        }
+
+
+def score(outcomes: Iterable[Outcome]) -> Score:
+    """Count what was flagged among the labelled ones."""
+    found = loops = wrong = healthy = 0
+    for one in outcomes:
+        flagged = one.first_block is not None
+        if one.session.label.loop is True:
+            loops += 1
+            found += flagged
+        elif one.session.label.loop is False:
+            healthy += 1
+            wrong += flagged
+    return Score(found, loops, wrong, healthy)
+
+
+def long_ones(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the sessions of at least `LONG_TURNS` turns."""
+    return [one for one in outcomes if one.turns >= LONG_TURNS]
+
+
+def labelled_by(outcomes: Iterable[Outcome], *by: str) -> list[Outcome]:
+    """Return the loops that these labelled, and every session that does not loop, whoever says so."""
+    return [one for one in outcomes if one.session.label.loop is False or one.session.label.by in by]
+
+
+def grouped(outcomes: Iterable[Outcome], key: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:
+    """Return the outcomes by a name, sorted by it."""
+    groups: dict[str, list[Outcome]] = {}
+    for one in outcomes:
+        groups.setdefault(key(one), []).append(one)
+    return dict(sorted(groups.items()))
+
+
+def spent(outcomes: Iterable[Outcome]) -> float | None:
+    """Return which share of its turns a loop had spent when it was blocked: the median over those that were."""
+    shares = [
+        (one.first_block - 1) / one.turns
+        for one in outcomes
+        if one.first_block is not None and one.session.label.loop is not False
+    ]
+    return median(shares) if shares else None
+
+
+def session_json(outcome: Outcome, against: Outcome | None = None) -> dict[str, Any]:
+    """Return the line of one session."""
+    line: dict[str, Any] = {"id": outcome.session.id, "loop": outcome.session.label.loop, "turns": outcome.turns}
+    line |= _said(outcome)
+    line |= {"evidence": outcome.evidence or None, "blocked_turns": outcome.blocks}
+    line["saved_tokens_estimate"] = outcome.saved_tokens
+    if outcome.denied:
+        line["denied"] = outcome.denied
+    if outcome.shadowed:
+        line["shadowed_turns"] = outcome.shadowed
+    if against is not None:
+        line["against"] = _said(against)
+    return line
+
+
+def totals_json(outcomes: Sequence[Outcome], against: Sequence[Outcome] = ()) -> dict[str, Any]:
+    """Return the line of totals."""
+    totals = _totals(outcomes)
+    if against:
+        totals["against"] = _totals(against)
+        pairs = list(zip(outcomes, against, strict=True))
+        totals["differences"] = {name: len(found) for name, found in differences(pairs).items()}
+    return {"totals": totals}
+
+
+def differences(pairs: Iterable[tuple[Outcome, Outcome]]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+    """Return where the first bundle says something else than the second: what it blocks only, earlier, later, not."""
+    found: dict[str, list[tuple[Outcome, Outcome]]] = {
+        "blocked_only": [],
+        "earlier": [],
+        "later": [],
+        "not_blocked": [],
+    }
+    for pair in pairs:
+        here, there = pair[0].first_block, pair[1].first_block
+        if here == there:
+            continue
+        if there is None:
+            found["blocked_only"].append(pair)
+        elif here is None:
+            found["not_blocked"].append(pair)
+        else:
+            found["earlier" if here < there else "later"].append(pair)
+    return found
+
+
+def _said(outcome: Outcome) -> dict[str, Any]:
+    return {"first_notice": outcome.first_notice, "first_block": outcome.first_block, "kind": outcome.kind}
+
+
+def _totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    flagged = [one for one in outcomes if one.first_block is not None]
+    noticed = [one for one in outcomes if one.first_notice is not None]
+    totals: dict[str, Any] = {
+        "sessions": len(outcomes),
+        "turns": sum(one.turns for one in outcomes),
+        "noticed": len(noticed),
+        "blocked": len(flagged),
+        "blocked_turns": sum(one.blocks for one in outcomes),
+        "saved_tokens_estimate": sum(one.saved_tokens for one in outcomes),
+        "kinds": {kind: len(found) for kind, found in grouped(flagged, lambda one: one.kind or "").items()},
+    }
+    labelled = [one for one in outcomes if one.session.label.loop is not None]
+    if labelled:
+        totals["labelled"] = score(labelled).as_json()
+        totals["labelled_by"] = {by: score(labelled_by(labelled, by)).as_json() for by in BY if _has(labelled, by)}
+        totals["long"] = score(long_ones(labelled)).as_json()
+        sources = grouped(labelled, lambda one: one.session.source)
+        totals["sources"] = {name: score(found).as_json() for name, found in sources.items()}
+        totals["spent_before_block"] = _rounded(spent(labelled))
+    return totals
+
+
+def _has(outcomes: Iterable[Outcome], by: str) -> bool:
+    return any(one.session.label.by == by and one.session.label.loop for one in outcomes)
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)

@@ -1,0 +1,211 @@
+"""Runs recorded sessions through a real engine on a clock of their own (SPEC X-5): each turn is decided as a gateway
+would decide it, and settled with the recorded answer. A recording goes on after a block; what it adds up to is
+`report`'s work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from breakloop.clock import FakeClock
+from breakloop.engine import Engine
+from breakloop.model.call import Call
+from breakloop.model.verdict import Verdict
+from breakloop.policy.compiled import CompiledBundle
+from breakloop.policy.descriptors import Descriptors
+from breakloop.replay.conversations import PATH, Conversations
+from breakloop.replay.sessions import Body, Piece, Session, Turn
+from breakloop.state.memory import MemoryStore
+
+SPACING_S = 3.0  # between turns whose times were not recorded
+LOOP = "loop_detected"
+_BYTES_A_TOKEN = 4
+_ENTRIES = 100_000  # of a lane's store
+_PEER = "127.0.0.1"
+_JSON = b"application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A bundle ready to judge, and who reads requests for it."""
+
+    descriptors: Descriptors
+    bundle: CompiledBundle
+    start: float  # when every session begins
+
+    def engine(self, clock: FakeClock) -> Engine:
+        """Return an engine with empty state."""
+        descriptors = self.descriptors
+        engine = Engine(
+            MemoryStore(_ENTRIES),
+            clock,
+            project=descriptors.project,
+            answered=descriptors.answered,
+            session=descriptors.window,
+        )
+        engine.use(self.bundle)
+        return engine
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was said about one session. Turns are numbered from 1."""
+
+    session: Session
+    turns: int = 0
+    first_notice: int | None = None
+    first_block: int | None = None
+    kind: str | None = None  # of the first block, else of the first notice
+    evidence: str = ""
+    notices: int = 0
+    blocks: int = 0
+    saved_tokens: int = 0  # estimated: the blocked requests and the answers that they would not have had
+    denied: dict[str, int] = field(default_factory=dict)  # other reasons -> how many turns
+    shadowed: int = 0  # turns about which a policy in shadow mode would have had something to say
+
+    def take(self, verdict: Verdict, tokens: int) -> None:
+        """Count one turn."""
+        self.turns += 1
+        self.shadowed += bool(verdict.shadow)
+        if verdict.allowed:
+            if verdict.warning:
+                self._noticed(verdict)
+            return
+        self.saved_tokens += tokens
+        if verdict.reason == LOOP:
+            self._blocked(verdict)
+        else:
+            self.denied[verdict.reason] = self.denied.get(verdict.reason, 0) + 1
+
+    def _noticed(self, verdict: Verdict) -> None:
+        self.notices += 1
+        if self.first_notice is None:
+            self.first_notice = self.turns
+            if self.first_block is None:
+                self._seen(verdict)
+
+    def _blocked(self, verdict: Verdict) -> None:
+        self.blocks += 1
+        if self.first_block is None:
+            self.first_block = self.turns
+            self._seen(verdict)
+
+    def _seen(self, verdict: Verdict) -> None:
+        if verdict.loop is not None:
+            self.kind, self.evidence = verdict.loop.kind, verdict.loop.evidence
+
+
+class Lane:
+    """One engine and its clock: what sessions that met one gateway share."""
+
+    __slots__ = ("_began", "_clock", "_elapsed_s", "engine")
+
+    def __init__(self, rig: Rig) -> None:
+        self._clock = FakeClock(rig.start)
+        self.engine = rig.engine(self._clock)
+        self._began: float | None = None
+        self._elapsed_s = 0.0
+
+    def move(self, at_s: float | None, *, first: bool) -> None:
+        """Let time pass until the next turn. Recorded times may stand still or step back; the clock does not."""
+        if at_s is None:
+            target = self._elapsed_s + (0.0 if first else SPACING_S)
+        else:
+            if self._began is None:
+                self._began = at_s - self._elapsed_s
+            target = at_s - self._began
+        if target > self._elapsed_s:
+            self._clock.advance(target - self._elapsed_s)
+            self._elapsed_s = target
+
+
+class Run:
+    """One session under way."""
+
+    __slots__ = ("_conversations", "_headers", "_lane", "outcome")
+
+    def __init__(self, session: Session, lane: Lane) -> None:
+        self._lane = lane
+        self._conversations = Conversations(session.model)
+        self._headers: dict[str, bytes] = {"content-type": _JSON}
+        if session.named:
+            self._headers["x-agent-session"] = _header(session.id)
+        if session.agent:
+            self._headers["x-agent-id"] = _header(session.agent)
+        self.outcome = Outcome(session)
+
+    def take(self, turn: Turn) -> Verdict:
+        """Decide one turn, and settle it when it is allowed."""
+        self._lane.move(turn.at_s, first=not self.outcome.turns)
+        call = self._call(turn)
+        verdict = self._lane.engine.decide(call)
+        if verdict.allowed:
+            self._lane.engine.settle(call, turn.answer)
+        said = len(turn.answer.text) + sum(len(made.arguments) for made in turn.answer.calls)
+        self.outcome.take(verdict, (len(call.body) + said) // _BYTES_A_TOKEN)
+        if not isinstance(turn.request, Body):
+            self._conversations.answered(turn.request.thread, turn.answer)
+        return verdict
+
+    def _call(self, turn: Turn) -> Call:
+        request = turn.request
+        path, body = request if isinstance(request, Body) else (PATH, self._conversations.body(request))
+        call = Call("POST", path, "localhost", "", self._headers_of(turn), _PEER, body)
+        call.request_id = f"replay-{self.outcome.turns + 1}"
+        call.tracked = True
+        return call
+
+    def _headers_of(self, turn: Turn) -> Mapping[str, bytes]:
+        if not turn.headers and not turn.agent:
+            return self._headers
+        headers = {**turn.headers, **self._headers}
+        if turn.agent:
+            headers["x-agent-id"] = _header(turn.agent)
+        return headers
+
+
+class Replay:
+    """Everything that one bundle is asked about: sessions under way, and the engines they meet."""
+
+    __slots__ = ("_lanes", "_rig", "_runs")
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._runs: dict[tuple[str, str], Run] = {}
+        self._lanes: dict[str, Lane] = {}
+
+    def take(self, piece: Piece) -> Outcome | None:
+        """Run some turns; return the outcome when the session is over."""
+        session, turns, whole = piece
+        key = (session.lane, session.id)
+        run = self._runs.get(key)
+        if run is None:
+            run = self._runs[key] = Run(session, self._lane(session.lane))
+        for turn in turns:
+            run.take(turn)
+        return self._runs.pop(key).outcome if whole else None
+
+    def rest(self) -> list[Outcome]:
+        """Return the outcomes of sessions that nobody said were over."""
+        return [run.outcome for run in self._runs.values()]
+
+    def _lane(self, name: str) -> Lane:
+        if not name:
+            return Lane(self._rig)
+        if name not in self._lanes:
+            self._lanes[name] = Lane(self._rig)
+        return self._lanes[name]
+
+
+def replay(pieces: Iterable[Piece], *rigs: Rig) -> Iterator[tuple[Outcome, ...]]:
+    """Run everything past each bundle, side by side; outcomes come when their session is over."""
+    replays = [Replay(rig) for rig in rigs]
+    for piece in pieces:
+        outcomes = [one.take(piece) for one in replays]
+        if piece.whole:
+            yield tuple(outcome for outcome in outcomes if outcome is not None)
+    yield from zip(*[one.rest() for one in replays], strict=True)
+
+
+def _header(value: str) -> bytes:
+    return value.encode("utf-8", "replace")

@@ -1,0 +1,142 @@
+"""Reads the newest step of an OpenAI Responses request. What the model says, its reasoning and its calls are items one
+behind the other, and together one answer; results are items too. With `previous_response_id` the answer is kept at
+OpenAI, and only results and texts are seen: which call a result answers says its id.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from breakloop.model.step import Step
+from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, decode, text
+from breakloop.wire.conversation import NULL, decoded, undecoded_items
+from breakloop.wire.step_parts import Gathered, Parts, read_step, result
+
+_FAILED: Final = frozenset(("failed", "incomplete"))
+# Where the various kinds of calls and results keep what they say, in the order of looking.
+_ARGUMENTS: Final = ("arguments", "input", "action", "operation", "code", "queries")
+_OUTPUTS: Final = ("output", "result", "results", "outputs", "error")
+_SILENT_ANSWER: Final = frozenset(("reasoning", "item_reference", "mcp_approval_request"))
+
+
+class _Named(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+class _Body(msgspec.Struct, gc=False):
+    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
+
+    input: msgspec.Raw = NULL
+    prompt: msgspec.Raw = NULL
+    tools: list[_Named] | None = None
+
+
+_decode_body = msgspec.json.Decoder(_Body).decode
+
+
+def read(body: bytes) -> Step | None:
+    """Read the newest step of a request, or return None where it is none of this dialect."""
+    return read_step(body, _typed, _tolerant, _gather)
+
+
+def _typed(body: bytes) -> Parts:
+    fields = _decode_body(body)
+    if fields.input is NULL:
+        raise ValueError("no input: a stored prompt, or another API's request")
+    names = [tool.name for tool in fields.tools[:ITEMS_MAX] if tool.name] if fields.tools else ()
+    if memoryview(fields.input)[0] == ord('"'):
+        return Parts([_user(decode(fields.input))], tuple(names))
+    return Parts(undecoded_items(fields.input, body), tuple(names))
+
+
+def _tolerant(fields: dict[str, Any]) -> Parts | None:
+    said, template = fields.get("input"), fields.get("prompt")
+    if said is None and template is None:
+        return None
+    tools = as_list(fields.get("tools"))[:ITEMS_MAX]
+    names = [text(tool.get("name")) for tool in tools if isinstance(tool, dict)]
+    # A stored prompt and its variables: with no other input, these are all that tells two requests apart.
+    items = [_user(text(template))] if said is None else [_user(said)] if isinstance(said, str) else as_list(said)
+    return Parts(items, tuple(filter(None, names)))
+
+
+def _user(said: str) -> dict[str, Any]:
+    return {"role": "user", "content": said}
+
+
+def _gather(items: list[Any]) -> Gathered:
+    found = Gathered()
+    for undecoded in items[: -ITEMS_MAX - 1 : -1]:
+        item = decoded(undecoded)
+        answers = isinstance(item, dict) and _answer(found, item)
+        if answers:
+            found.answered = True
+        elif found.answered:
+            break
+        elif not isinstance(item, dict):
+            found.users.append(("", item))
+        else:
+            _incoming(found, item)
+    return found
+
+
+def _answer(found: Gathered, item: dict[str, Any]) -> bool:
+    """Take an item that belongs to the model's answer, or say that it does not."""
+    get = item.get
+    kind = get("type")
+    if kind == "function_call":
+        found.call(get("name"), arguments(get("arguments")), get("call_id"))
+        return True
+    if not isinstance(kind, str) or kind == "message":
+        if get("role") != "assistant":
+            return False
+        found.said.append(content(get("content")))
+        return True
+    if kind.endswith("_call"):
+        call_id = get("call_id") or get("id")
+        found.call(get("name") or kind.removesuffix("_call"), arguments(_first(item, _ARGUMENTS)), call_id)
+        if _first(item, _OUTPUTS) is not None:  # one that ran at OpenAI
+            _result(found, item, call_id)
+        return True
+    return kind in _SILENT_ANSWER
+
+
+def _incoming(found: Gathered, item: dict[str, Any]) -> None:
+    kind = item.get("type")
+    if not isinstance(kind, str) or kind == "message":
+        found.users.append((text(item.get("role")), item.get("content")))
+    elif kind.endswith("_output"):
+        _result(found, item, item.get("call_id"))
+    # Approvals, lists of tools and compactions are neither results nor anybody's words.
+
+
+def _result(found: Gathered, item: dict[str, Any], call_id: object) -> None:
+    status = item.get("status")
+    failed = (isinstance(status, str) and status in _FAILED) or item.get("error") is not None
+    said = _first(item, _OUTPUTS)
+    if isinstance(said, list) and said and isinstance(said[0], dict) and "outcome" in said[0]:
+        failed = failed or any(_is_bad(one) for one in said[:ITEMS_MAX])
+        said = "\n".join([_streams(one) for one in said[:ITEMS_MAX]])
+    found.results.append(result(said, call_id, failed=failed))
+
+
+def _is_bad(ran: object) -> bool:
+    """Say whether a command of the shell tool ended other than with 0."""
+    outcome = ran.get("outcome") if isinstance(ran, dict) else None
+    return isinstance(outcome, dict) and outcome.get("exit_code") != 0
+
+
+def _streams(ran: object) -> str:
+    if not isinstance(ran, dict):
+        return text(ran)
+    return "\n".join(filter(None, (text(ran.get("stdout")), text(ran.get("stderr")))))
+
+
+def _first(item: dict[str, Any], names: tuple[str, ...]) -> object:
+    for name in names:
+        value = item.get(name)
+        if value is not None:
+            return value
+    return None

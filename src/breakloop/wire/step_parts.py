@@ -1,0 +1,264 @@
+"""What the dialects share in reading a step (SPEC LD-4): what is gathered behind the last answer of the model, and how
+it becomes a `Step`: bounded, without our own notes, media in results as type and size class.
+
+Where a dialect keeps its messages, calls and results is its own file's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import xxhash
+
+from breakloop.model.call import ToolCall
+from breakloop.model.step import Result, Step
+from breakloop.wire import text_actions
+from breakloop.wire.content import ITEMS_MAX, clean, content, is_silent, json_text, load, text, without_ids
+from breakloop.wire.result_forms import result_error
+from breakloop.wire.steer import END, MARK
+
+# Characters of one text. Of a longer one the beginning, the end and a digest of the whole are kept: a large file that
+# was changed in its middle is another result.
+TEXT_MAX: Final = 64 * 1024
+_HEAD: Final = 48 * 1024
+_TAIL: Final = 16 * 1024
+_CALLS_MAX: Final = ITEMS_MAX + 1  # one more, which stands for all the others
+_NOTE_MAX: Final = 1100
+_REMOVED_MAX: Final = 16
+# A short text of the model's at the very end is a beginning that it shall go on with (`{`, `<answer>`), and no answer.
+_PREFILL_MAX: Final = 200
+# What harnesses add to the words of the user or to results, anew each time: open files, the hour, a list of things to
+# do. It is no news from outside.
+_ADDED: Final = (
+    ("<system-reminder>", "</system-reminder>"),
+    ("<environment_details>", "</environment_details>"),
+)
+_DATA_MARK: Final = ";base64,"
+_DATA_URL: Final = re.compile(r"data:(\w+)/[\w.+-]{1,80};base64,([A-Za-z0-9+/=_-]*)").sub
+_MEDIA: Final = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "image_file": "image",
+    "computer_screenshot": "image",
+    "audio": "audio",
+    "input_audio": "audio",
+    "video": "video",
+    "video_url": "video",
+    "input_video": "video",
+    "file": "file",
+    "input_file": "file",
+    "document": "file",
+}
+_OPAQUE: Final = frozenset(("encrypted_content", "encrypted_index", "signature"))
+_KIND_MAX: Final = 32
+_OPENING_ROLES: Final = frozenset(("system", "developer"))
+
+
+class Gathered:
+    """What stands behind the last answer, and that answer. Filled from the end backwards, so all is newest first."""
+
+    __slots__ = ("answered", "calls", "ids", "joint", "results", "said", "users")
+
+    def __init__(self, joint: str = "\n") -> None:
+        self.answered = False
+        self.joint = joint  # between the pieces of the answer
+        self.said: list[str] = []
+        self.calls: list[ToolCall] = []
+        self.ids: list[str] = []
+        self.results: list[Result] = []
+        self.users: list[tuple[str, Any]] = []  # role and content
+
+    def call(self, name: object, arguments: str, call_id: object) -> None:
+        """Take a call of the answer."""
+        self.calls.append(ToolCall(text(name), bounded(arguments)))
+        self.ids.append(text(call_id))
+
+
+class Parts(msgspec.Struct, gc=False):
+    """A body taken apart; items may still be undecoded."""
+
+    items: list[Any]
+    tools: tuple[str, ...] = ()
+
+
+Gather = Callable[[list[Any]], Gathered]
+
+
+def read_step(
+    body: bytes,
+    typed: Callable[[bytes], Parts],
+    tolerant: Callable[[dict[str, Any]], Parts | None],
+    gather: Gather,
+) -> Step | None:
+    """Read a body in steps (SPEC C-9): typed, then tolerant, then None. `typed` raises ValueError for what is odd."""
+    try:
+        parts = typed(body)
+        return finished(gather(parts.items), parts, len(body))
+    except ValueError:  # of msgspec and orjson too
+        fields = load(body)
+        odd = tolerant(fields) if isinstance(fields, dict) else None
+        return None if odd is None else _cleaned(finished(gather(odd.items), odd, len(body)))
+
+
+def finished(found: Gathered, parts: Parts, size: int) -> Step:
+    """Make a step of what was gathered; an action in the text is the call, where the answer has no other."""
+    said = own(found.joint.join(reversed(found.said))) if found.said else ""
+    calls = tuple(reversed(found.calls[:_CALLS_MAX]))
+    ids = tuple(reversed(found.ids[:_CALLS_MAX])) if any(found.ids) else ()
+    results = found.results[ITEMS_MAX - 1 :: -1] if len(found.results) > ITEMS_MAX else found.results[::-1]
+    users = found.users[::-1]
+    if not found.answered:
+        users = [(role, value) for role, value in users if role not in _OPENING_ROLES]
+    action = text_actions.read(said, declared=bool(parts.tools)) if said and not calls else None
+    if action is not None:
+        calls = (ToolCall(action.name, bounded(action.arguments)),)
+        if not results and users:
+            results.append(result(users.pop(0)[1]))
+    texts = _users(users, by_digest=not results) if users else ()
+    return Step(said, calls, ids, tuple(results), texts, parts.tools, len(parts.items), size, action is not None)
+
+
+def _users(users: list[tuple[str, Any]], *, by_digest: bool) -> tuple[str, ...]:
+    # A picture from a person counts by its bytes; one that a harness sends along with results by its size, as theirs.
+    texts = [own(content(value) if by_digest else _with_media(value)) for _, value in users]
+    return tuple([one for one in texts if one])
+
+
+def _with_media(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    said, media = seen(value)
+    return "\n".join(filter(None, (said, *(f"<{one}>" for one in media))))
+
+
+def result(value: object, call_id: object = "", *, failed: bool = False) -> Result:
+    """Return the result of a call from its content; it failed if the dialect's flag or its own form says so."""
+    said, media = seen(value)
+    said = own(said)
+    return Result(said, failed or result_error(said), text(call_id), media)
+
+
+def own(said: str) -> str:
+    """Return a text without our notes and what harnesses add to it, bounded."""
+    if END in said:
+        said = _without(said, MARK, END, _NOTE_MAX)
+    for begin, end in _ADDED:
+        if end in said:
+            said = _without(said, begin, end, len(said))
+    return bounded(said)
+
+
+def _without(said: str, begin: str, end: str, within: int) -> str:
+    for _ in range(_REMOVED_MAX):
+        stop = said.find(end)
+        start = said.rfind(begin, max(0, stop - within), stop) if stop >= 0 else -1
+        if start < 0:
+            break
+        before, behind = said[:start].rstrip(), said[stop + len(end) :]
+        said = before + behind if before else behind.lstrip()
+    return said
+
+
+def bounded(said: str) -> str:
+    """Return a text of at most `TEXT_MAX` characters and a little more: its beginning, a digest, and its end."""
+    if len(said) <= TEXT_MAX:
+        return said
+    digest = xxhash.xxh3_64_hexdigest(said.encode("utf-8", "replace"))
+    return f"{said[:_HEAD]}\n<cut:{digest}>\n{said[-_TAIL:]}"
+
+
+def seen(value: object) -> tuple[str, tuple[str, ...]]:
+    """Return the text of a content, and its media as type and size class, such as `image:~2^17`."""
+    if isinstance(value, str):
+        return _without_data(value) if _DATA_MARK in value else (value, ())
+    if isinstance(value, dict) and "type" in value:
+        value = [value]
+    if not isinstance(value, list):
+        return text(value), ()
+    texts: list[str] = []
+    media: list[str] = []
+    for part in value[:ITEMS_MAX]:
+        if is_silent(part):
+            continue
+        said, beside = _part(part)
+        if said:
+            texts.append(said)
+        media.extend(beside)
+    if len(value) > ITEMS_MAX:
+        texts.append(f"<more:{len(value) - ITEMS_MAX}>")
+    return "\n".join(texts), tuple(media)
+
+
+def _part(part: object) -> tuple[str, tuple[str, ...]]:
+    if not isinstance(part, dict):
+        return seen(part) if isinstance(part, str) else (text(part), ())
+    kind, said = part.get("type"), part.get("text")
+    if isinstance(said, str):
+        return seen(said)
+    source = part.get("source") or part.get("resource")
+    inside = source if isinstance(source, dict) else None
+    if inside is not None and (inside.get("type") == "text" or isinstance(inside.get("text"), str)):
+        return seen(text(inside.get("text") or inside.get("data")))
+    if isinstance(kind, str) and (kind in _MEDIA or "data" in part or inside is not None):
+        return "", (sized(_MEDIA.get(kind, "file"), part),)
+    return json_text({key: one for key, one in without_ids(part).items() if key not in _OPAQUE}).decode(), ()
+
+
+def _without_data(said: str) -> tuple[str, tuple[str, ...]]:
+    media: list[str] = []
+
+    def stand_in(found: re.Match[str]) -> str:
+        media.append(f"{found[1].lower()[:_KIND_MAX]}:{_size_class(len(found[2]) * 3 // 4)}")
+        return ""
+
+    rest = _DATA_URL(stand_in, said)
+    return rest, tuple(media[:ITEMS_MAX])
+
+
+def sized(kind: str, item: object) -> str:
+    """Return the type and the size class of a medium: its bytes are new each time, even where it shows the same."""
+    longest = ""
+    for one in _strings(item, 3):
+        if len(one) > len(longest):
+            longest = one
+    if longest[:8].lower().startswith(("http://", "https://", "gs://")):
+        return f"{kind[:_KIND_MAX]}:url"
+    data = len(longest) - longest.find(",", 0, 200) - 1
+    return f"{kind[:_KIND_MAX]}:{_size_class(data * 3 // 4)}"
+
+
+def _strings(item: object, depth: int) -> list[str]:
+    if isinstance(item, str):
+        return [item]
+    if not isinstance(item, dict) or depth == 0:
+        return []
+    return [one for value in item.values() for one in _strings(value, depth - 1)]
+
+
+def _size_class(size: int) -> str:
+    return f"~2^{max(size.bit_length() - 1, 0)}"
+
+
+def is_prefill(said: object, found: Gathered, before: Callable[[], bool]) -> bool:
+    """Say whether an answer that stands last is only the beginning of one; `before`: so does another before it."""
+    if found.results or found.users or not isinstance(said, str) or len(said) > _PREFILL_MAX:
+        return False
+    return text_actions.read(said) is None and not before()
+
+
+def _cleaned(step: Step) -> Step:
+    """Replace lone surrogates in all that a step says."""
+    return step._replace(
+        said=clean(step.said),
+        calls=tuple([ToolCall(clean(call.name), clean(call.arguments)) for call in step.calls]),
+        call_ids=tuple(map(clean, step.call_ids)),
+        results=tuple(
+            [Result(clean(r.text), r.error, clean(r.call_id), tuple(map(clean, r.media))) for r in step.results]
+        ),
+        users=tuple(map(clean, step.users)),
+        tools=tuple(map(clean, step.tools)),
+    )

@@ -1,0 +1,146 @@
+"""Reading steps: nothing that comes can break it (C-9), and what came before the last answer changes nothing (LD-4)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.model.step import Step
+from breakloop.wire import text_actions
+from breakloop.wire.result_forms import result_error
+from breakloop.wire.step_parts import TEXT_MAX, own
+from breakloop.wire.steps import read
+
+FIELDS = {
+    "openai_chat": "messages",
+    "anthropic_messages": "messages",
+    "openai_responses": "input",
+    "gemini": "contents",
+    "openai_completions": "prompt",
+    "mcp": "params",
+}
+EACH = pytest.mark.parametrize("dialect", FIELDS)
+NAMES = st.sampled_from(
+    [
+        *("role", "content", "parts", "type", "text", "tool_calls", "function", "name", "arguments", "id", "tools"),
+        *("messages", "input", "contents", "call_id", "output", "status", "error", "is_error", "tool_use_id"),
+        *("functionCall", "functionResponse", "response", "args", "source", "data", "image_url", "url", "outcome"),
+        *("function_call", "refusal", "functionDeclarations", "mimeType", "inlineData", "stdout", "resource"),
+    ]
+)
+WORDS = st.sampled_from(
+    [
+        *("assistant", "user", "tool", "model", "system", "function", "message", "function_call", "reasoning"),
+        *("function_call_output", "tool_use", "tool_result", "text", "image", "input_text", "mcp_call", "failed"),
+        *("```bash\nls\n```", "Action: x\nAction Input: y", '<tool_call>{"name": "f"', "[breakloop] x [/breakloop]"),
+        *("\ud83d", "data:image/png;base64,AAAA", "Exit code: 1", '{"a": "\\ud83d"}', "<system-reminder>"),
+    ]
+)
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS | st.text(max_size=5),
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(NAMES, values, max_size=6),
+    max_leaves=30,
+)
+
+
+def check(step: Step | None) -> None:
+    """Every text can be encoded, and is within its bound."""
+    if step is None:
+        return
+    texts = [step.said, *step.call_ids, *step.users, *step.tools]
+    texts += [text for call in step.calls for text in call]
+    texts += [text for result in step.results for text in (result.text, result.call_id, *result.media)]
+    for text in texts:
+        text.encode()
+        assert len(text) <= TEXT_MAX + 100
+    for result in step.results:
+        assert isinstance(result.error, bool)
+    assert max(len(step.calls), len(step.results), len(step.users), len(step.tools)) <= 2000
+    assert not step.call_ids or len(step.call_ids) == len(step.calls)
+
+
+@EACH
+@given(body=st.binary(max_size=80))
+def test_noise(dialect: str, body: bytes) -> None:
+    """C-9: any bytes are no step, and no error."""
+    check(read(dialect, body))
+    check(read(dialect, b'{"model":"m","' + FIELDS[dialect].encode() + b'":' + body + b"}"))
+
+
+@EACH
+@given(value=ODD, more=st.dictionaries(NAMES, ODD, max_size=3))
+def test_odd_values(dialect: str, value: Any, more: Any) -> None:
+    """C-9: any JSON."""
+    said = {"jsonrpc": "2.0", "method": "tools/call", "model": "m", **more, FIELDS[dialect]: value}
+    check(read(dialect, json.dumps(said).encode()))
+
+
+@EACH
+@given(items=st.lists(st.dictionaries(NAMES, ODD, max_size=6), max_size=5))
+def test_odd_items(dialect: str, items: Any) -> None:
+    """C-9: any objects as messages."""
+    said = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "model": "m", FIELDS[dialect]: items}
+    check(read(dialect, json.dumps(said).encode()))
+
+
+def answer(dialect: str, number: int, result: str) -> list[Any]:
+    """A call and its result as a dialect has them."""
+    call: dict[str, Any]
+    done: dict[str, Any]
+    if dialect == "openai_chat":
+        call = {"id": f"c{number}", "function": {"name": "f", "arguments": json.dumps({"n": number})}}
+        return [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": result},
+        ]
+    if dialect == "openai_responses":
+        call = {"type": "function_call", "call_id": f"c{number}", "name": "f", "arguments": json.dumps({"n": number})}
+        return [call, {"type": "function_call_output", "call_id": f"c{number}", "output": result}]
+    if dialect == "anthropic_messages":
+        call = {"type": "tool_use", "id": f"c{number}", "name": "f", "input": {"n": number}}
+        done = {"type": "tool_result", "tool_use_id": f"c{number}", "content": result}
+        return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [done]}]
+    call = {"functionCall": {"id": f"c{number}", "name": "f", "args": {"n": number}}}
+    done = {"functionResponse": {"id": f"c{number}", "name": "f", "response": {"output": result}}}
+    return [{"role": "model", "parts": [call]}, {"role": "user", "parts": [done]}]
+
+
+@pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic_messages", "gemini"])
+@given(texts=st.lists(st.text(max_size=30), min_size=1, max_size=5))
+def test_the_history_changes_nothing(dialect: str, texts: list[str]) -> None:
+    """LD-4: the newest step is the same, however long the conversation before it; every dialect reads the same one."""
+    turns = [item for number, text in enumerate(texts) for item in answer(dialect, number, text)]
+    whole, last = (
+        read(dialect, json.dumps({"model": "m", FIELDS[dialect]: items}).encode()) for items in (turns, turns[-2:])
+    )
+    assert whole is not None
+    assert last is not None
+    assert whole._replace(size=0, messages=0) == last._replace(size=0, messages=0)
+    assert [result.text for result in whole.results] == [own(texts[-1])]
+    assert (whole.calls[0].name, whole.calls[0].arguments) == ("f", f'{{"n":{len(texts) - 1}}}')
+    assert whole.call_ids == (f"c{len(texts) - 1}",)
+    assert whole.messages == len(turns)
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            *("```", "bash", "\n", "<tool_call>", "</tool_call>", "{", "}", '"name": "f"', ", ", '"arguments": {}'),
+            *("Action:", "Action Input:", "Observation:", "<function=f>", "<parameter=x>", "<code>", "<invoke name="),
+            *("Exit code: ", "1", "Error:", "[", "]", "<a_b>", "</a_b>", " ", "<returncode>", '"error": ', "(", ")"),
+        ]
+    ),
+    max_size=30,
+).map("".join)
+
+
+@given(text=PIECES)
+def test_any_text_is_read(text: str) -> None:
+    """LD-4: whatever an answer or a result looks like."""
+    action = text_actions.read(text)
+    assert action is None or action.name
+    assert result_error(text) in (True, False)

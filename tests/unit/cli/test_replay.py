@@ -1,0 +1,170 @@
+"""`breakloop replay`: recorded traffic against a bundle."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.progress import Progress
+
+from breakloop.cli import replay
+from breakloop.cli.main import cli, run
+from tests.unit.replay.recorded import own_line
+
+TAIL = "bundle_version: 1\npolicies: []\ndefaults: {loop_detection: {similarity: tail}}\n"
+WARN = "bundle_version: 1\npolicies: []\ndefaults: {loop_detection: {similarity: tail, max_hits: 2, action: warn}}\n"
+OFF = "bundle_version: 1\npolicies: []\ndefaults: {loop_detection: off}\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("tail", TAIL), ("warn", WARN), ("off", OFF)):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    write(
+        tmp_path / "a.jsonl",
+        own_line("stuck", 8, label={"loop": True, "by": "human"}),
+        own_line("fine", 3, label={"loop": False}),
+    )
+    return tmp_path
+
+
+def write(path: Path, *records: dict[str, Any]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_line_a_session_and_one_of_totals(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-5, T-2: names and values that others build on."""
+    assert run(["replay", "a.jsonl", "--policy", "tail.yaml", "--json"]) == 0
+    first, second, last = printed(capsys)
+    assert {name: first[name] for name in ("id", "loop", "turns", "first_notice", "first_block", "kind")} == {
+        "id": "stuck",
+        "loop": True,
+        "turns": 8,
+        "first_notice": None,
+        "first_block": 6,
+        "kind": "tail",
+    }
+    assert (second["id"], second["loop"], second["first_block"], second["kind"]) == ("fine", False, None, None)
+    assert (last["totals"]["sessions"], last["totals"]["blocked"]) == (2, 1)
+    assert last["totals"]["labelled"]["precision"] == 1.0
+    assert last["totals"]["labelled"]["recall"] == 1.0
+
+
+def test_the_built_in_protection_is_the_default(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-5, B-6: without --policy, whatever the settings say."""
+    (here / "breakloop.yaml").write_text("policy: off.yaml\n")
+    assert run(["replay", "a.jsonl", "--json"]) == 0
+    first, second, _ = printed(capsys)
+    assert first["first_block"] is not None
+    assert first["first_block"] <= 6
+    assert second["first_block"] is None
+
+
+def test_several_files_gzipped_or_from_standard_input(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-5."""
+    (here / "b.gz").write_bytes(gzip.compress((here / "a.jsonl").read_bytes()))
+    stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO((here / "b.gz").read_bytes())))
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert run(["replay", "a.jsonl", "b.gz", "-", "--policy", "tail.yaml", "--json"]) == 0
+    assert [line.get("id") for line in printed(capsys)] == ["stuck", "fine"] * 3 + [None]
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "policy", "code"),
+    [("block", "tail", 1), ("block", "warn", 0), ("notice", "warn", 1), ("notice", "tail", 1), ("notice", "off", 0)],
+)
+def test_exit_codes(here: Path, fail_on: str, policy: str, code: int) -> None:
+    """X-3: 0 also when loops are found, unless --fail-on asks for 1; a block is more than a notice."""
+    assert run(["replay", "a.jsonl", "--policy", f"{policy}.yaml"]) == 0
+    assert run(["replay", "a.jsonl", "--policy", f"{policy}.yaml", "--fail-on", fail_on]) == code
+
+
+def test_calling_it_wrongly(here: Path) -> None:
+    """X-3: usage is 3."""
+    assert run(["replay"]) == 3
+    assert run(["replay", "a.jsonl", "--fail-on", "smoke"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.jsonl"], "missing.jsonl: cannot be read: No such file"),
+        (["tail.yaml"], "tail.yaml: is neither JSON Lines nor a JSON document"),
+        (["a.jsonl", "--policy", "missing.yaml"], "missing.yaml:1:1: cannot be read"),
+        (["a.jsonl", "--against", "missing.yaml"], "missing.yaml:1:1: cannot be read"),
+    ],
+)
+def test_problems_end_it_with_one(here: Path, arguments: list[str], said: str) -> None:
+    """X-3: a file or bundle that cannot be used is named, in JSON too."""
+    result = CliRunner().invoke(cli, ["replay", *arguments], standalone_mode=False)
+    assert said in result.stderr
+    assert run(["replay", *arguments]) == 1
+    result = CliRunner().invoke(cli, ["replay", *arguments, "--json"], standalone_mode=False)
+    assert json.loads(result.stdout)["ok"] is False
+
+
+def test_the_difference_to_another_bundle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-5: --against, in both forms."""
+    arguments = ["replay", "a.jsonl", "--policy", "tail.yaml", "--against", "off.yaml"]
+    assert run([*arguments, "--json"]) == 0
+    first, _, last = printed(capsys)
+    assert first["against"] == {"first_notice": None, "first_block": None, "kind": None}
+    assert last["totals"]["differences"]["blocked_only"] == 1
+    assert run(arguments) == 0
+    assert "compared with off.yaml" in capsys.readouterr().out
+
+
+def test_a_bad_file_among_good_ones_is_a_line_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-3, X-5: what was printed before stays JSON Lines."""
+    assert run(["replay", "a.jsonl", "missing.jsonl", "--json"]) == 1
+    assert [line.get("ok") for line in printed(capsys)] == [None, None, False]
+
+
+def test_records_that_are_passed_over_are_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-5: on standard error, so that standard output stays JSON."""
+    with (here / "a.jsonl").open("a") as file:
+        file.write('{"turns": [')
+    assert run(["replay", "a.jsonl", "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "a.jsonl: 1 record passed over: line 3: is no JSON\n"
+    assert len(said.out.splitlines()) == 3
+
+
+def test_a_bar_shows_how_far_it_is(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-3: on a terminal only, on standard error, over all files."""
+    with replay._progress(["a.jsonl"]) as nothing:
+        assert nothing is None
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for files in (["a.jsonl", "-"], []):  # nobody knows how much comes in; lines of JSON on the same terminal
+        with replay._progress(files) as nothing:
+            assert nothing is None
+    shown: list[float] = []
+    monkeypatch.setattr(Progress, "update", lambda _bar, _task, *, completed: shown.append(completed))
+    with replay._progress(["a.jsonl", "tail.yaml"]) as advance:
+        assert advance is not None
+        for position in (100, 200, 10):
+            advance(position)
+    assert shown == [100, 200, 210]
+    assert "replaying" in capsys.readouterr().err
+
+
+def test_nothing_of_a_prompt_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Y-1: evidence counts; it does not quote."""
+    assert run(["replay", "a.jsonl"]) == 0
+    assert run(["replay", "a.jsonl", "--json"]) == 0
+    assert "Is it done?" not in capsys.readouterr().out

@@ -1,0 +1,37 @@
+"""Steps for the unit tests of the steps detector, as short as they can be written."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from breakloop.detect.steps.finding import Finding
+from breakloop.detect.steps.prints import Printer, Prints
+from breakloop.model.call import ToolCall
+from breakloop.model.step import Result, Step
+
+LONG = "a result with several words in it, long enough to be of some interest, and then some more"
+
+
+def digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=8, key=b"test").digest()
+
+
+PRINTER = Printer(digest)
+
+
+def called(arguments: str = "{}", text: str = LONG, *, name: str = "look", error: bool = False, said: str = "") -> Step:
+    return Step(said, (ToolCall(name, arguments),), (), (Result(text, error),), (), (), 2, 100)
+
+
+def spoken(said: str, *users: str) -> Step:
+    return Step(said, (), (), (), users, (), 2, 100)
+
+
+def prints(step: Step) -> Prints:
+    return PRINTER.step(step)
+
+
+def hits(found: object, kind: str) -> float:
+    """How far the findings say this kind has come; 0 where they do not name it."""
+    assert hasattr(found, "__iter__")
+    return max((one.hits for one in found if isinstance(one, Finding) and one.kind == kind), default=0.0)

@@ -1,0 +1,62 @@
+"""SPEC LD-4: cycles."""
+
+from __future__ import annotations
+
+from breakloop.detect.steps import cycles
+from breakloop.detect.steps.window import RING, Window
+from tests.unit.detect.steps.stepping import hits
+
+
+def walk(window: Window, names: str, weight: float = 1.0) -> list[float]:
+    found = []
+    for name in names:
+        found.append(hits(list(cycles.seen(window, name.encode() * 8, weight)), "cycle"))
+        window.steps += 1
+    return found
+
+
+def test_laps() -> None:
+    """LD-4: laps are counted when they are complete."""
+    assert walk(Window(), "abababab") == [0, 0, 0, 0, 0, 3, 3, 4]
+    assert walk(Window(), "abcabcabc")[-1] == 3
+
+
+def test_one_step_again_and_again_is_no_cycle() -> None:
+    """LD-4: the smallest period wins, and a period of one is a repeat."""
+    assert set(walk(Window(), "a" * 12)) == {0}
+
+
+def test_another_step_breaks_it() -> None:
+    """LD-4: a step out of order ends a cycle."""
+    assert walk(Window(), "ababXabab")[4:] == [0, 0, 0, 0, 0]
+
+
+def test_slow_cycles_count_less() -> None:
+    """LD-4: steps a minute apart count a quarter."""
+    assert max(walk(Window(), "ab" * 5, 0.25)) == 0
+
+
+def test_the_longest_period() -> None:
+    """LD-4: up to sixteen steps."""
+    names = "abcdefghijklmnop"
+    assert walk(Window(), names * 3)[-1] == 3
+    assert set(walk(Window(), (names + "q") * 3)) == {0}
+
+
+def test_identity_is_the_same_from_each_rotation() -> None:
+    """LD-4: one cycle has one identity."""
+    window = Window()
+    walk(window, "abcabcab")
+    keys = {next(iter(cycles.seen(window, name.encode() * 8, 1.0))).key for name in "c" if not walk(window, "")}
+    window.steps += 1
+    keys |= {next(iter(cycles.seen(window, b"a" * 8, 1.0))).key}
+    assert keys == {b"a" * 8 + b"b" * 8 + b"c" * 8}
+
+
+def test_forget() -> None:
+    """LD-4: a person's word begins anew."""
+    window = Window()
+    walk(window, "abababab")
+    cycles.forget(window)
+    assert window.counts == [0.0] * RING
+    assert set(walk(window, "ab")) == {0}

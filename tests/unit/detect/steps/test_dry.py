@@ -1,0 +1,147 @@
+"""SPEC LD-4: how long nothing new has come from outside."""
+
+from __future__ import annotations
+
+from breakloop.detect.steps import dry
+from breakloop.detect.steps.dry import Look
+from breakloop.detect.steps.window import Window
+from breakloop.model.step import Step
+from tests.unit.detect.steps.stepping import LONG, PRINTER, called, hits, prints, spoken
+
+
+def take(window: Window, step: Step, weight: float = 1.0) -> Look:
+    look = dry.look(window, step, prints(step), PRINTER, weight)
+    window.steps += 1
+    return look
+
+
+def test_new_lines_halve_and_old_ones_count() -> None:
+    """LD-4: halve, do not reset; a second look at the same is legitimate, a third is not."""
+    window = Window()
+    assert take(window, called()).news
+    assert not take(window, called()).dried
+    assert [take(window, called()).dried for _ in range(4)] == [True] * 4
+    assert window.dry == 4
+    assert take(window, called(text="something else altogether")).news
+    assert window.dry == 2
+
+
+def test_other_arguments_same_lines() -> None:
+    """LD-4: new arguments bring nothing when the lines are known."""
+    window = Window()
+    take(window, called())
+    assert [take(window, called(f'{{"q": {index}}}')).dried for index in range(3)] == [True] * 3
+
+
+def test_a_new_write_that_succeeds_is_news() -> None:
+    """LD-4: progress is also what the agent changes; the same write again, or a failed one, is not."""
+    window = Window()
+    take(window, called('{"n": 0}', "The file was written.", name="write_file"))
+    assert take(window, called('{"n": 1}', "The file was written.", name="write_file")).news
+    take(window, called('{"n": 1}', "The file was written.", name="write_file"))
+    assert take(window, called('{"n": 1}', "The file was written.", name="write_file")).dried
+    take(window, called('{"n": 2}', "disk full", name="write_file", error=True))
+    assert take(window, called('{"n": 3}', "disk full", name="write_file", error=True)).dried
+
+
+def test_what_is_not_visible_is_unknown() -> None:
+    """LD-4: calls without results, and unseen calls that return nothing, say nothing either way."""
+    window = Window()
+    take(window, called())
+    assert not take(window, called()._replace(results=())).dried
+    assert not take(window, called('{"new": 1}', "")).dried
+
+
+def test_new_words_of_the_model_hold_it() -> None:
+    """LD-4: while the model itself writes new matter the count stays."""
+    window = Window()
+    take(window, spoken("", "Solve it, please."))
+    assert not take(window, spoken("Consider prime factors above seventeen", "Solve it, please.")).dried
+    assert take(window, spoken("Consider prime factors above seventeen again", "Solve it, please.")).dried
+
+
+def test_chatter_without_any_tail_counts() -> None:
+    """LD-4: where nothing was called, nothing is hidden."""
+    window = Window()
+    take(window, spoken("Great work everyone, thank you"))
+    assert take(window, spoken("Thank you everyone, great work")).dried
+
+
+def test_copies_of_answers_are_no_news() -> None:
+    """LD-4: what one agent said and another reads is known, if the answer was heard."""
+    answer = "The population of the town is twelve thousand."
+    deaf, window = Window(), Window()
+    dry.heard(window, answer, PRINTER)
+    step = spoken("Please look it up again now", answer)
+    take(deaf, spoken("Please look it up again now"))
+    take(window, spoken("Please look it up again now"))
+    assert take(deaf, step).news
+    assert take(window, step).dried
+    assert dry.is_answer(window, PRINTER.text(answer))
+    assert not dry.is_answer(window, PRINTER.text("another"))
+
+
+def test_the_beginning_of_a_conversation_never_counts() -> None:
+    """LD-4: a batch with one long prompt and a short new item each is no loop."""
+    window = Window()
+    prompt = "\n".join(f"rule {index}: classify with care" for index in range(30))
+    assert not any(take(window, spoken("", f"{prompt}\nitem {index}")).dried for index in range(20))
+    assert window.dry == 0
+
+
+def test_errors_are_compared_by_form() -> None:
+    """LD-4: "not found: x", "not found: y" is nothing new; the same words in a success would be."""
+    window = Window()
+    take(window, called('{"f": 0}', "Error: no such file '/a/0.txt'", error=True))
+    assert take(window, called('{"f": 1}', "Error: no such file '/a/1.txt'", error=True)).dried
+    window = Window()
+    take(window, called('{"f": 0}', "/a/0.txt: 3 lines"))
+    assert take(window, called('{"f": 1}', "/a/1.txt: 3 lines")).news
+
+
+def test_wrappers_do_not_drown_a_result() -> None:
+    """LD-4: short lines around a result weigh little."""
+    window = Window()
+    for index, line in enumerate(
+        (
+            "def first(self, name, value) -> None:",
+            "def second(self, other, x=1) -> str:",
+            "class Third(Base, metaclass=Maker):",
+        )
+    ):
+        look = take(window, called(f'{{"q": {index}}}', f"<returncode>0</returncode>\n<output>\n{line}\n</output>"))
+        assert look.news
+
+
+def test_long_lines_are_taken_in_pieces() -> None:
+    """LD-4: one long line of JSON with one new field is not new as a whole."""
+    fields = ", ".join(f'"field{index}": {index}' for index in range(60))
+    assert len(dry.digests(fields, 1, masked=False)) == 60
+    assert len(dry.digests("\n".join(str(index) for index in range(5000)), 1, masked=False)) == 256
+
+
+def test_slow_turns_count_less() -> None:
+    """LD-4: a turn a minute counts a quarter."""
+    window = Window()
+    for _ in range(10):
+        take(window, called(), 0.25)
+    assert window.dry == 2
+
+
+def test_findings() -> None:
+    """LD-4: a step that is not dry belongs to no dry loop, whatever the count."""
+    window = Window()
+    look = [take(window, called()) for _ in range(12)][-1]
+    found = list(dry.findings(window, look))
+    assert hits(found, "dry") == 10
+    assert hits(found, "novelty") == 0  # known messages have no lines to compare
+    assert "nothing new for 12 turns" in found[0].evidence
+    assert list(dry.findings(window, look._replace(dried=False))) == []
+
+
+def test_novelty() -> None:
+    """LD-4: results that are mostly known lines, though never the same as a whole."""
+    window = Window()
+    lines = [f"{LONG} {chr(97 + index)}" for index in range(20)]
+    looks = [take(window, called(f'{{"q": {index}}}', "\n".join(lines[index:] + lines[:index]))) for index in range(20)]
+    assert hits(list(dry.findings(window, looks[-1])), "novelty") >= 8

@@ -1,0 +1,20 @@
+"""SPEC A-3, Y-1: how evidence names tools and counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.detect.steps.finding import times, tool
+
+
+def test_tool_names_are_short_and_plain() -> None:
+    """Y-1: a name cannot carry a text, a line break or a back-tick into evidence."""
+    assert tool("search_files") == "`search_files`"
+    assert tool("a`b\nc" + "x" * 100) == "`abc" + "x" * 45 + "`"
+    assert tool("") == "`?`"
+
+
+@pytest.mark.parametrize(("count", "words"), [(0.5, "once"), (1.9, "once"), (2.0, "2 times"), (9.75, "9 times")])
+def test_times(count: float, words: str) -> None:
+    """A-3: whole numbers."""
+    assert times(count) == words

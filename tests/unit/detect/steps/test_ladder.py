@@ -1,0 +1,63 @@
+"""SPEC LD-4: from counts to levels."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.detect.steps.finding import Finding
+from breakloop.detect.steps.ladder import (
+    BLOCK,
+    KINDS,
+    NEVER,
+    NORMAL,
+    NOTHING,
+    NOTICE,
+    PRESETS,
+    STOP,
+    StepsSettings,
+    choose,
+    level,
+)
+
+
+def finding(kind: str, hits: float) -> Finding:
+    return Finding(kind, hits, b"", "")
+
+
+@pytest.mark.parametrize(
+    ("hits", "expected"), [(2.75, NOTHING), (3, NOTICE), (4.9, NOTICE), (5, BLOCK), (7.5, BLOCK), (8, STOP)]
+)
+def test_level(hits: float, expected: int) -> None:
+    """LD-4: notice, block, stop at their counts."""
+    assert level(NORMAL, finding("repeat", hits)) == expected
+
+
+def test_the_most_serious_finding_speaks() -> None:
+    """LD-4: of equals the kind that is trusted most; nothing when none is serious."""
+    assert choose(NORMAL, [finding("dry", 5), finding("repeat", 5), finding("dry", 9)]).finding == finding("repeat", 5)
+    assert choose(NORMAL, [finding("repeat", 5), finding("dry", 16)]).finding == finding("dry", 16)
+    assert choose(NORMAL, [finding("repeat", 2)]) == (NOTHING, None)
+
+
+@pytest.mark.parametrize("sensitivity", PRESETS)
+def test_presets_are_whole_and_rise(sensitivity: str) -> None:
+    """LD-4: each preset names every kind, and no level comes before the one below it."""
+    table = PRESETS[sensitivity]
+    assert set(table) == set(KINDS) - {""}
+    for notice, block, stop in table.values():
+        assert 1 < notice <= block <= stop
+
+
+def test_relaxed_is_later_and_strict_earlier() -> None:
+    """LD-4: presets differ in the direction their names say."""
+    for kind, (notice, block, stop) in NORMAL.items():
+        assert all(one >= other for one, other in zip(PRESETS["relaxed"][kind], (notice, block, stop), strict=True))
+        assert all(one <= other for one, other in zip(PRESETS["strict"][kind], (notice, block, stop), strict=True))
+    assert PRESETS["strict"]["near"][1] == NEVER
+    assert PRESETS["strict"] != PRESETS["relaxed"]
+
+
+def test_settings_from_a_preset() -> None:
+    """LD-4: sensitivity expands to thresholds."""
+    assert StepsSettings() == StepsSettings.preset("normal")
+    assert StepsSettings.preset("strict", ["poll"]).exempt == {"poll"}

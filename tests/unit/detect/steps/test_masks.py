@@ -1,0 +1,61 @@
+"""SPEC LD-4: what is masked before texts are compared, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.detect.steps.masks import loose, own, shape, steady, undigited, words
+
+
+@pytest.mark.parametrize(("text", "masked"), [
+    ("no number here", "no number here"),
+    ("at 2026-01-02T03:04:05.678Z it ended", "at ~ it ended"),
+    ("at 2026-01-02 03:04:05 it ended", "at ~ it ended"),
+    ("12:30 PM, 09:15:59+02:00", "~, ~"),
+    ("took 1.25s, then 30 ms and 2 seconds", "took ~, then ~ and ~"),
+    ("object at 0x7f3a2b4c5d", "object at ~"),
+    ("pid 4711 and PID=12 and Thread-3", "~ and ~ and ~"),
+    ("id 123e4567-e89b-12d3-a456-426614174000 gone", "id ~ gone"),
+])  # fmt: skip
+def test_steady(text: str, masked: str) -> None:
+    """LD-4: times, durations, addresses, process numbers and UUIDs go, or a nonce would switch detection off."""
+    assert steady(text) == masked
+
+
+@pytest.mark.parametrize(
+    "text", ["page 3 of 7", "on 2026-01-02 alone", "order 4711", "line 12: 5 files", "9 steps", "v1.2"]
+)
+def test_numbers_that_matter_stay(text: str) -> None:
+    """LD-4: counts, pages, dates and record numbers are the matter itself."""
+    assert steady(text) == text
+
+
+def test_loose_collapses_numbers_and_typed_ids() -> None:
+    """LD-4: the second-class stream."""
+    assert loose("order 4711 of req_8f3k2j4h5g6d7s") == loose("order 12 of req_1a2b3c4d5e6f7g")
+    assert loose("order of words") == "order of words"
+    assert loose("order 4711") != loose("invoice 4711")
+    assert undigited(b"order 4711, 3 items") == b"order ,  items"
+
+
+def test_shape_of_errors() -> None:
+    """LD-4: in errors paths, quotes and numbers are masked, words are not."""
+    one = shape("No such file: '/a/b.py' line 3\n  in /usr/lib/x.py")
+    assert one == shape("No such file: '/c/d/e.py' line 99\nin /opt/y.py")
+    assert one == "No such file: # line #\nin #"
+    assert shape("permission denied") == "permission denied"
+
+
+def test_own_notes_go() -> None:
+    """LD-5: a note of ours never enters a fingerprint, wherever it stands."""
+    assert own("a [breakloop] you repeat\nyourself [/breakloop]b") == "a b"
+    assert own("a [breakloop] without an end") == "a [breakloop] without an end"
+
+
+def test_words() -> None:
+    """LD-4: content words and numbers, each once, whatever the case; short words do not count."""
+    assert words("The Answer is answer_42!", 100, 7) == words("answer: 42", 100, 7)
+    assert len(words("some words, some more", 100, 7)) == 3
+    assert words("Größe", 100, 7) == words("GRÖSSE".replace("SS", "ß"), 100, 7)
+    assert words("first second", 5, 7) == words("first", 100, 7)
+    assert words("first", 100, 7) != words("first", 100, 8)

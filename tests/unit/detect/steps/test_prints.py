@@ -1,0 +1,137 @@
+"""SPEC LD-4: fingerprints of a step."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import pytest
+
+from breakloop.detect.steps.prints import (
+    ACK,
+    EMPTY,
+    ERROR,
+    NONE,
+    OK,
+    RATE,
+    UNKNOWN,
+    UNSEEN,
+    Printer,
+    canonical,
+    folded,
+    klass,
+    paired,
+)
+from breakloop.model.call import ToolCall
+from breakloop.model.step import Result, Step
+
+LONG = "a result with several words in it, long enough to be of some interest, and then some more"
+
+
+def printer(key: bytes = b"k") -> Printer:
+    return Printer(lambda data: blake2b(data, digest_size=8, key=key).digest())
+
+
+def step(
+    *calls: ToolCall, results: tuple[Result, ...] = (), ids: tuple[str, ...] = (), tools: tuple[str, ...] = ()
+) -> Step:
+    return Step("", calls, ids, results, (), tools, 1, 1)
+
+
+def one(arguments: str = "{}", result: Result | None = None, name: str = "look", tools: tuple[str, ...] = ()) -> Step:
+    return step(ToolCall(name, arguments), results=(result,) if result else (), tools=tools)
+
+
+def test_canonical() -> None:
+    """LD-4: one spelling; volatile keys go, wherever they are; what is no JSON stays."""
+    assert canonical('{ "b":1, "a":{"nonce":1,"x":[{"ts":2}]} }') == '{"a":{"x":[{}]},"b":1}'
+    assert canonical("{broken") == "{broken"
+    assert canonical("ls -la") == "ls -la"
+    assert canonical("[" * 5000) == "[" * 5000
+
+
+def test_results_belong_to_calls_by_id_else_by_order() -> None:
+    """LD-4: parallel results may come in any order."""
+    a, b = ToolCall("a", "{}"), ToolCall("b", "{}")
+    first, second = Result("1", call_id="x"), Result("2", call_id="y")
+    assert paired(step(a, b, results=(second, first), ids=("x", "y"))) == [(a, first, 1), (b, second, 0)]
+    assert paired(step(a, b, results=(Result("1"),))) == [(a, Result("1"), 0), (b, None, -1)]
+
+
+@pytest.mark.parametrize(("result", "kind"), [
+    (Result(LONG), OK), (Result("done"), ACK), (Result(""), EMPTY), (Result("[]"), EMPTY),
+    (Result("boom", error=True), ERROR), (Result("429 Too Many Requests", error=True), RATE),
+    (Result("Unknown tool: serch", error=True), UNKNOWN), (Result("Error: the word alone, as a result may say it, is none; and more"), OK),
+    (Result("<returncode>0</returncode>\n<output>x</output>\nand more"), OK),
+    (Result("3 passed, 0 failed, error: none of the tests " + LONG), OK), (Result("", media=("image/png 4K",)), OK),
+])  # fmt: skip
+def test_klass(result: Result, kind: int) -> None:
+    """LD-4: what is bad was read by `wire` from flags and forms; words do not make it so."""
+    assert klass(result.text.strip(), folded(result.text), result) == kind
+
+
+def test_a_result_is_part_of_the_identity() -> None:
+    """LD-4: same call and result, same round; another result, another round."""
+    make = printer()
+    same, again = make.step(one("{}", Result(LONG))), make.step(one(" { }", Result(LONG + " ")))
+    assert same.round == again.round
+    other = make.step(one("{}", Result(LONG + " more")))
+    assert same.pairs[0].a == other.pairs[0].a
+    assert same.round != other.round
+    assert printer(b"other").step(one("{}", Result(LONG))).round != same.round
+
+
+def test_volatile_parts_of_a_result_go() -> None:
+    """LD-4: a time in a result makes no other result; a count does, but not in the second-class stream."""
+    make = printer()
+    first, second, third = (
+        make.step(one("{}", Result(f"{LONG} at 10:00:0{n} with {m} items"))) for n, m in ((1, 5), (2, 5), (3, 6))
+    )
+    assert first.round == second.round != third.round
+    assert first.pairs[0].loose_r == third.pairs[0].loose_r != NONE
+
+
+def test_rounds_have_no_order() -> None:
+    """LD-4: a round is the set of its calls with their results."""
+    make = printer()
+    a, b = ToolCall("a", "{}"), ToolCall("b", "{}")
+    one_way = make.step(step(a, b, results=(Result("1"), Result("2"))))
+    assert one_way.round == make.step(step(b, a, results=(Result("2"), Result("1")))).round
+    assert one_way.round != make.step(step(a, b, results=(Result("2"), Result("1")))).round
+    assert one_way.round == make.of(b"".join(sorted(pair.a + pair.r for pair in one_way.pairs)))  # in any process
+
+
+def test_unseen_and_unknown() -> None:
+    """LD-4: a call without a result is not judged by it; one that fails and is not declared is unknown."""
+    make = printer()
+    assert make.step(one()).pairs[0].kind == UNSEEN
+    assert make.step(one(result=Result("boom", error=True), tools=("other",))).pairs[0].kind == UNKNOWN
+    assert make.step(one(result=Result("boom", error=True), tools=("look",))).pairs[0].kind == ERROR
+    assert make.step(one(result=Result(LONG), tools=("other",))).pairs[0].kind == OK
+    assert make.step(one(result=Result(LONG), tools=("look",))).pairs[0].kind == OK
+
+
+def test_errors_and_media() -> None:
+    """LD-4: errors are compared by their form; images by type and size class."""
+    make = printer()
+    first, second = (make.step(one("{}", Result(f"no such file '/tmp/{n}'", error=True))).pairs[0] for n in "ab")
+    assert first.e == second.e != NONE
+    assert first.r != second.r
+    small, large = (make.step(one("{}", Result("shot", media=(size,)))).pairs[0] for size in ("png 4K", "png 64K"))
+    assert small.r != large.r
+
+
+def test_sizes_are_bytes() -> None:
+    """A-3: evidence speaks of bytes."""
+    assert printer().step(one("{}", Result("äöü"))).pairs[0].size == 6
+
+
+def test_text_steps() -> None:
+    """LD-4: where nothing is called, what was said and answered is the step."""
+    make = printer()
+    talk = Step("hello there", (), (), (), ("go on",), (), 2, 2)
+    prints = make.step(talk)
+    assert prints.pairs == ()
+    assert prints.said == make.text("hello  there")
+    assert prints.users == (make.text("go on"),)
+    assert prints.round != make.step(talk._replace(users=("stop",))).round
+    assert len(prints.words) == 2

@@ -1,0 +1,76 @@
+"""SPEC LD-4: kinds that are one count each."""
+
+from __future__ import annotations
+
+from breakloop.detect.steps import streaks
+from breakloop.detect.steps.window import TOOLS, Window
+from tests.unit.detect.steps.stepping import LONG, called, hits, prints
+
+
+def test_cascade() -> None:
+    """LD-4: eight bad results of ten, whatever the tool, and only while nothing new comes."""
+    window = Window()
+    bad, good = prints(called(text="boom", error=True)), prints(called())
+    found = [hits(streaks.cascade(window, bad), "cascade") for _ in range(3)]
+    assert found == [0, 0, 0]
+    window.dry = 1
+    assert [hits(streaks.cascade(window, bad), "cascade") for _ in range(3)] == [4, 5, 6]
+    assert hits(streaks.cascade(window, good), "cascade") == 0
+    assert max(hits(streaks.cascade(window, bad), "cascade") for _ in range(20)) == 10
+
+
+def test_unknown_tool() -> None:
+    """LD-4: counted until a call succeeds."""
+    window = Window()
+    missing = prints(called(error=True)._replace(tools=("other",)))
+    assert [hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") for _ in range(3)] == [1, 2, 3]
+    list(streaks.unknown_tool(window, prints(called()), 1.0))
+    assert hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") == 1
+
+
+def test_stagnation() -> None:
+    """LD-4: the same informative result whatever the arguments; short ones, changes and news do not count."""
+    window = Window()
+    found = [
+        hits(streaks.stagnation(window, prints(called(f'{{"q": {at}}}')), False, 1.0), "stagnation") for at in range(3)
+    ]
+    assert found == [0, 2, 3]
+    assert hits(streaks.stagnation(window, prints(called()), True, 1.0), "stagnation") == 0
+    for step in (called(text="ok"), called(name="write_file")):
+        assert [hits(streaks.stagnation(window, prints(step), False, 1.0), "stagnation") for _ in range(3)] == [0, 0, 0]
+
+
+def test_stagnation_is_kept_per_tool_and_bounded() -> None:
+    """LD-4: another tool between changes nothing; tools not used for long are forgotten."""
+    window = Window()
+    for _ in range(2):
+        list(streaks.stagnation(window, prints(called()), False, 1.0))
+        list(streaks.stagnation(window, prints(called(name="find", text=LONG + " x")), False, 1.0))
+    assert hits(streaks.stagnation(window, prints(called()), False, 1.0), "stagnation") == 3
+    for index in range(TOOLS):
+        list(streaks.stagnation(window, prints(called(name=f"tool{index}")), False, 1.0))
+    assert len(window.tools) == TOOLS
+    assert hits(streaks.stagnation(window, prints(called()), False, 1.0), "stagnation") == 0
+
+
+def test_storm() -> None:
+    """LD-4: repeats of one request in a minute; at once they count once."""
+    window = Window()
+    window.last_at = window.storm_at = 100.0
+    assert [hits(streaks.storm(window, 100.0 + at / 2), "storm") for at in range(1, 7)] == [0, 1, 1, 2, 2, 3]
+    assert hits(streaks.storm(window, 300.0), "storm") == 1
+
+
+def test_thrash() -> None:
+    """LD-4: the context is cut again right after it filled; another conversation between is not that."""
+    window = Window()
+    found = []
+    for messages, size in ((80, 60_000), (5, 10_000), (7, 50_000), (5, 10_000), (7, 50_000), (5, 10_000)):
+        found.append(hits(streaks.thrash(window, called()._replace(messages=messages, size=size)), "thrash"))
+        window.steps += 1
+    assert found == [0, 1, 0, 2, 0, 3]
+    window, found = Window(), []
+    for messages, size in ((80, 60_000), (5, 10_000), (82, 61_000), (7, 11_000), (84, 62_000), (9, 12_000)):
+        found.append(hits(streaks.thrash(window, called()._replace(messages=messages, size=size)), "thrash"))
+        window.steps += 1
+    assert max(found) == 1

@@ -1,0 +1,195 @@
+"""The stream guard's probe: what is cut, what never is, and what it keeps."""
+
+from __future__ import annotations
+
+import base64
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.detect.stream import PROBE_CHARS, REPEATED_CHARS, StreamProbe, is_prose
+
+SENTENCE = "I should check the configuration file again before I go on with the migration. "
+PARAGRAPH = (
+    "Let me look at this from another side. The parser fails because the token is not known, and the token is not "
+    "known because the table was built before it was read.\n\nSo the table has to be built again.\n\n"
+)
+INTRO = "Here is what I found out about the build, step by step, and what I would do about it next.\n\n"
+
+
+def cut_at(text: str, piece: int = 5) -> int:
+    """How many characters had come when the answer was to be cut; 0 where it was not."""
+    probe = StreamProbe()
+    for at in range(0, len(text), piece):
+        if probe.feed(text[at : at + piece]):
+            return at + piece
+    return 0
+
+
+def rows(row: str, count: int = 400) -> str:
+    return row * count
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        SENTENCE,
+        PARAGRAPH,
+        "the ",
+        "and so on and so on ",
+        "All work and no play makes Jack a dull boy\n",
+        "I will try again.\n",
+        "I am sorry, but I can't do that. Let me try once more with `parse(text)` and see.\n\n",
+        "* **Next:** I will read the file, then I will write it.\n",
+        "我需要再次检查配置文件。",
+        "Я проверю файл ещё раз. ",
+        "설정 파일을 다시 확인하겠습니다. ",
+        "ฉันจะตรวจสอบไฟล์อีกครั้ง",
+        "I'll run the tests now:\n```python\nrun(tests)\n```\nThat did not work, so I will try it in another way.\n",
+    ],
+)
+def test_repeating_prose_is_cut(unit: str) -> None:
+    """LD-8, C32: at eight repeats and 1,200 characters, and not much later."""
+    text = INTRO + unit * (6000 // len(unit))
+    cut = cut_at(text)
+    due = len(INTRO) + max(8 * len(unit), 1200)
+    assert due <= cut <= due + 2 * PROBE_CHARS
+
+
+def test_the_bar() -> None:
+    """LD-8: 1,200 characters, and eight repeats."""
+    assert not StreamProbe().feed((SENTENCE * 20)[:1199])
+    assert StreamProbe().feed((SENTENCE * 20)[:1200])
+    assert not StreamProbe().feed((PARAGRAPH * 8)[1:])
+    assert StreamProbe().feed(PARAGRAPH * 8)
+
+
+def test_a_value_of_json_that_does_not_end_is_cut() -> None:
+    """LD-8: what repeats is prose, wherever it stands."""
+    assert cut_at('{"thought": "' + SENTENCE * 40)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        base64.b64encode(bytes(9000)).decode(),
+        rows("QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWZnaGlqa2xtbm9wcXJzdHV2d3h5ejAxMjM0\n"),
+        rows("0 0 0 0 0 0 0 0 0 0\n"),
+        rows("[0, 0, 0, 0],\n"),
+        rows("0.0, "),
+        rows("True True False True True False\n"),
+        rows("null null null null null null\n"),
+        rows(".", 9000),
+        rows(". . . . . . . . . . . . . . . . "),
+        rows("Name: ______________ Date: ______________\n"),
+        rows("----------------------------------------\n"),
+        rows("| yes | the same words in every row | no |\n"),
+        rows("yes\tthe same words in every row\tno\n"),
+        rows("anna        engineer     berlin      yes\n"),
+        rows("Anna Smith, engineer, Berlin, Germany, active, permanent\n"),
+        rows('{"name": "the same words in every row", "done": true},\n'),
+        rows('"the same rather long sentence stands in every one of these lines, as a value of JSON",\n'),
+        rows("    mov eax, ebx\n"),
+        rows("        result.append(value)\n"),
+        rows("x = x + 1; "),
+        rows("for item in items: total = total + item; "),
+        rows("<tr><td>the same words</td><td>in every row</td></tr>\n"),
+        rows("- name: the same\n"),
+        rows("return value\n"),
+        rows("ff ff ff ff de ad be ef\n"),
+        rows("acgtacgtac gtacgtacgt acgtacgtac\n"),
+        rows("\n", 9000),
+        rows("ha", 4000),
+        "```\n" + rows(SENTENCE + "\n", 100),
+        "```text\n" + rows("the quick brown fox jumps over the lazy dog\n", 100),
+        "Before.\n```python\na = 1\n```\nBetween.\n```\n" + rows("# " + SENTENCE + "\n", 100),
+    ],
+)
+@pytest.mark.parametrize("piece", [3, 64, 5000])
+def test_what_repeats_for_good_reasons_is_never_cut(text: str, piece: int) -> None:
+    """LD-8, C32: base64, grids, dot leaders, tables, code, JSON."""
+    assert not cut_at(INTRO + text, piece)
+
+
+def test_a_table_of_four_hundred_rows() -> None:
+    """LD-8, C32: with rows that differ, and with rows that do not."""
+    table = "| item | state |\n|---|---|\n" + "".join(f"| item {row} | done |\n" for row in range(400))
+    assert not cut_at(table)
+    assert not cut_at("Item: one, state: done\n" * 400)
+
+
+def test_prose_that_says_something_is_not_cut() -> None:
+    """LD-8: a long text, and one that says a thing seven times over."""
+    text = " ".join(
+        f"In step {number} we move item {number * 7 % 31} to the shelf, and note it." for number in range(300)
+    )
+    assert not cut_at(text)
+    assert not cut_at(INTRO + PARAGRAPH * 7 + INTRO)
+    assert not cut_at(SENTENCE * (REPEATED_CHARS // len(SENTENCE) - 1) + "And that is all I know about it. " + INTRO)
+
+
+def test_it_is_cut_after_code_was_closed() -> None:
+    """LD-8: fences are followed however they are split."""
+    code = "```python\nprint(1)\n```\n"
+    for piece in (1, 2, 3, 7):
+        assert cut_at(code * 3 + SENTENCE * 40, piece)
+        assert not cut_at(code * 3 + "```\n" + SENTENCE * 40, piece)
+
+
+def test_a_fence_between_two_looks() -> None:
+    """LD-8: one that comes in two pieces is one."""
+    probe = StreamProbe()
+    assert not probe.feed("y" * (PROBE_CHARS - 2) + "``")
+    assert not probe.feed("`\n" + SENTENCE * 40)
+    assert probe.feed("```\n" + SENTENCE * 40)
+
+
+def test_a_repeat_within_what_repeats_does_not_hide_it() -> None:
+    """LD-8: the unit ends as it goes on, and its length is a multiple of the probe's distance."""
+    unit = (
+        "I have to look at the parser before I can say more about it, so I look at it ".ljust(106, "!")
+        + "again and " * 15
+    )
+    assert len(unit) == PROBE_CHARS
+    assert cut_at(unit * 20, 8)
+    assert cut_at(unit[:-30] * 20, 8)
+
+
+def test_once_found_it_stays_so() -> None:
+    """LD-8: the caller may look later."""
+    probe = StreamProbe()
+    assert not probe.feed(INTRO)
+    assert probe.feed(SENTENCE * 40)
+    assert probe.feed("x")
+    assert probe.found
+    assert probe.feed(INTRO * 100)
+
+
+def test_memory_is_bounded() -> None:
+    """Y-2: a megabyte passes, some kilobytes are kept."""
+    probe = StreamProbe()
+    for number in range(40_000):
+        probe.feed(f"{number} and something else, ")
+    assert sys.getsizeof(probe._tail) + sum(map(sys.getsizeof, probe._new)) < 20_000
+
+
+@given(st.lists(st.text(max_size=30), max_size=60), st.integers(1, 40))
+def test_whatever_comes(pieces: list[str], times: int) -> None:
+    """Y-2: nothing fails, and how the text is split changes nothing about what is kept."""
+    one, other = StreamProbe(), StreamProbe()
+    for piece in pieces * times:
+        one.feed(piece)
+    other.feed("".join(pieces * times) + "x" * PROBE_CHARS)
+    one.feed("x" * PROBE_CHARS)
+    assert one._tail == other._tail
+    assert one._fenced == other._fenced
+
+
+def test_prose() -> None:
+    """LD-8: what counts as prose at all."""
+    assert is_prose(SENTENCE)
+    assert not is_prose("")
+    assert not is_prose("\n\n\n")
+    assert not is_prose("x y z x y z")

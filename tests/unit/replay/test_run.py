@@ -1,0 +1,176 @@
+"""Recorded sessions through the real engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.model.answer import Answer
+from breakloop.model.call import ToolCall
+from breakloop.model.verdict import Loop, Verdict
+from breakloop.replay.run import Lane, Outcome, Run, replay
+from breakloop.replay.sessions import Body, Delta, Piece, Session, Turn
+from tests.unit.replay.recorded import TAIL, WARN, asks, busy, rig, session, stuck
+
+
+def outcome(turns: list[Turn], block: str = TAIL) -> Outcome:
+    ((found,),) = replay([Piece(session(), turns, whole=True)], rig(block))
+    return found
+
+
+def test_a_loop_is_blocked_where_a_gateway_would_block_it() -> None:
+    """X-5, LD-2: the sixth identical request within a minute; the recording goes on and is counted on."""
+    found = outcome(stuck(8))
+    assert (found.turns, found.first_notice, found.first_block) == (8, None, 6)
+    assert (found.kind, found.blocks) == ("tail", 3)
+    assert "6 times" in found.evidence
+
+
+def test_healthy_work_is_left_alone() -> None:
+    """X-5: nothing is said, nothing is saved."""
+    found = outcome(busy(7))
+    assert (found.turns, found.first_notice, found.first_block, found.kind, found.saved_tokens) == (
+        7,
+        None,
+        None,
+        None,
+        0,
+    )
+
+
+def test_a_warning_is_a_notice() -> None:
+    """X-5, LD-5: `first_notice` is the first turn that was allowed with a warning."""
+    found = outcome(stuck(5), WARN)
+    assert (found.first_notice, found.first_block, found.kind, found.notices) == (3, None, "tail", 3)
+
+
+def test_recorded_times_are_kept() -> None:
+    """X-5, LD-2: twenty seconds apart, no minute holds six of them."""
+    assert outcome([asks("Is it done?", at_s=20.0 * number) for number in range(12)]).first_block is None
+    assert outcome([asks("Is it done?", at_s=1e9 + 10.0 * number) for number in range(12)]).first_block == 6
+
+
+def test_turns_without_times_are_three_seconds_apart() -> None:
+    """X-5: twenty of other things in between take a minute."""
+    other = [asks(f"Question {number}") for number in range(20)]
+    assert outcome([*stuck(5), *other, *stuck(1)]).first_block is None
+    assert outcome([*stuck(5), *other[:5], *stuck(1)]).first_block == 11
+
+
+def test_a_clock_that_steps_back_stands_still() -> None:
+    """Answers of sub-agents are recorded in any order."""
+    lane = Lane(rig())
+    for at_s, elapsed in ((100.0, 0.0), (105.0, 5.0), (101.0, 5.0), (None, 8.0), (107.0, 8.0), (109.0, 9.0)):
+        lane.move(at_s, first=at_s == 100.0)
+        assert lane._elapsed_s == elapsed
+        assert lane._clock.now() == rig().start + elapsed
+
+
+def test_what_is_saved_is_a_quarter_of_the_bytes() -> None:
+    """X-5: the request that was blocked and the answer that it had, four bytes a token."""
+    turn = asks("Is it done?", answer="No" * 50)
+    found = outcome([turn] * 6)
+    body = len(b'{"model":"m","messages":[{"role":"user","content":"Is it done?"}]}')
+    assert found.saved_tokens == (body + 100) // 4
+
+
+def test_failed_answers_are_settled_as_such() -> None:
+    """X-5, LD-6: repeats after an upstream's 500 are free, as they would be live."""
+    assert outcome([Turn(one.request, Answer(500)) for one in stuck(8)]).first_block is None
+
+
+def test_sessions_do_not_mix() -> None:
+    """X-5: the same questions in another session are another agent's."""
+    pieces = [Piece(session(name), stuck(5), whole=True) for name in ("a", "b", "c")]
+    assert [found.first_block for (found,) in replay(pieces, rig())] == [None] * 3
+
+
+def test_sessions_of_one_lane_meet_one_gateway() -> None:
+    """X-5: requests without ids are told apart, or not, as a gateway does it."""
+    one, other = (Session(name, named=False, lane="log") for name in ("a", "b"))
+    pieces = [Piece(one if number % 2 else other, stuck(1), whole=False) for number in range(6)]
+    (first,), (second,) = replay(pieces, rig())
+    assert (first.session.id, first.turns, first.first_block) == ("b", 3, None)
+    assert (second.session.id, second.turns, second.first_block) == ("a", 3, 3)
+
+
+def test_two_bundles_side_by_side() -> None:
+    """X-5: `--against` sees the same traffic."""
+    ((here, there),) = replay([Piece(session(), stuck(6), whole=True)], rig(), rig(WARN))
+    assert (here.first_block, there.first_block) == (6, None)
+    assert (here.first_notice, there.first_notice) == (None, 3)
+    assert here.session is there.session
+
+
+def test_the_call_is_what_a_gateway_sees() -> None:
+    """X-5, C-7: session, agent (the turn's own first), path and body."""
+    run = Run(session("sé"), Lane(rig()))
+    call = run._call(asks("Hello.", agent="critic"))
+    assert (call.method, call.path, call.tracked) == ("POST", "/v1/chat/completions", True)
+    assert call.headers["x-agent-session"] == "sé".encode()
+    assert call.headers["x-agent-id"] == b"critic"
+    assert run._call(asks("Hello.")).headers["x-agent-id"] == b"worker"
+    sent = Turn(Body("/v1/messages", b"{}"), Answer(200), headers={"x-team": b"t", "x-agent-session": b"other"})
+    call = run._call(sent)
+    assert (call.path, call.body, call.headers["x-team"]) == ("/v1/messages", b"{}", b"t")
+    assert call.headers["x-agent-session"] == "sé".encode()
+    unnamed = Run(Session("derived", named=False), Lane(rig()))
+    assert "x-agent-session" not in unnamed._call(asks("Hello.")).headers
+
+
+def test_tool_steps_reach_the_engine_with_their_history() -> None:
+    """X-5: the second request holds the call and its result."""
+    run = Run(session(), Lane(rig()))
+    run.take(Turn(Delta("0", 0, [{"role": "user", "content": "Go."}]), Answer(200, "", (ToolCall("f", "{}"),))))
+    call = run._call(Turn(Delta("0", 2, [{"role": "tool", "content": "done"}]), Answer(200, "Fine.")))
+    chat = run._lane.engine.bundle is not None and rig().descriptors.chat(call)
+    assert chat
+    assert [message.role for message in chat.tail] == ["user", "assistant", "tool"]
+    assert chat.tail[1].calls == (ToolCall("f", "{}"),)
+
+
+def test_steps_are_judged_by_the_window_of_their_session() -> None:
+    """X-5, LD-4: the same call with the same result, five times in a row; each has an id of its own, as on the wire."""
+    act = Answer(200, "", (ToolCall("look", "{}"),), complete=True)
+    opening = Turn(Delta("0", 0, [{"role": "user", "content": "Find the lamp."}]), act)
+    again = [Turn(Delta("0", 99, [{"role": "tool", "content": "There is no lamp in the hall."}]), act)] * 6
+    found = outcome([opening, *again], "{similarity: steps}")
+    assert found.first_notice is not None
+    assert found.first_notice < 6
+    assert found.first_block == 6
+
+
+LIMITED = """policies:
+  - id: slow
+    spec:
+      selector: {pathPrefix: /v1/}
+      rules: [{name: each, limit_keys: [agent:id], algorithm: token_bucket, algorithm_config: {tokens_per_second: 0.01, burst: 2}}]
+"""
+
+
+def test_other_denials_are_no_loops() -> None:
+    """X-5: a limit that runs out is told apart from a loop."""
+    ((found,),) = replay([Piece(session(), busy(5), whole=True)], rig("off", LIMITED))
+    assert (found.first_block, found.denied) == (None, {"token_bucket_exceeded": 3})
+    assert found.saved_tokens > 0
+
+
+def test_shadow_policies_block_nothing() -> None:
+    """X-5, E-6: what they would have said is counted apart."""
+    more = "policies:\n  - {id: s, spec: {mode: shadow, selector: {pathPrefix: /v1/}, loop_detection: " + TAIL + "}}\n"
+    ((found,),) = replay([Piece(session(), stuck(8), whole=True)], rig("off", more))
+    assert (found.first_block, found.shadowed) == (None, 3)
+
+
+@pytest.mark.parametrize(("order", "kind"), [((True, False), "near"), ((False, True), "near"), ((True, True), "dry")])
+def test_the_kind_is_that_of_the_first_block(order: tuple[bool, bool], kind: str) -> None:
+    """X-5: else of the first notice; a notice after a block changes nothing."""
+    found = Outcome(session())
+    for allowed, name in zip(order, ("dry", "near"), strict=True):
+        verdict = Verdict(allowed=allowed, reason="loop_detected")
+        verdict.warning = "loop_detected" if allowed else ""
+        verdict.loop = Loop(name, "f", 1, 1, 1, "reject", fresh=True, message="", evidence="e")
+        found.take(verdict, 10)
+    if order == (False, True):
+        assert (found.kind, found.first_notice, found.first_block) == ("dry", 2, 1)
+    else:
+        assert found.kind == kind

@@ -1,0 +1,55 @@
+"""Which reader reads the newest step of a request."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from breakloop.wire.steps import read
+
+BODIES = {
+    "openai_chat": {"messages": [{"role": "user", "content": "go"}]},
+    "openai_responses": {"model": "m", "input": "go"},
+    "openai_completions": {"model": "m", "prompt": "go"},
+    "anthropic_messages": {"model": "m", "messages": [{"role": "user", "content": "go"}]},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "go"}]}]},
+}
+
+
+@pytest.mark.parametrize("dialect", BODIES)
+def test_each_dialect(dialect: str) -> None:
+    """C-8, LD-4: the same first step, however it is written."""
+    sent = json.dumps(BODIES[dialect]).encode()
+    found = read(dialect, sent)
+    assert found is not None
+    assert found == ("", (), (), (), ("go",), (), 1, len(sent), False)
+
+
+def test_mcp() -> None:
+    """C-8: MCP calls are steps too."""
+    found = read("mcp", b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "f"}}')
+    assert found is not None
+    assert found.calls[0].name == "f"
+
+
+def test_nothing_to_read() -> None:
+    """C-9: plain HTTP, embeddings, and bodies that are none."""
+    assert read("", b"{}") is None
+    assert read("openai_embeddings", b'{"model": "m", "input": "go"}') is None
+    for dialect in BODIES:
+        assert read(dialect, b"") is None
+        assert read(dialect, b"\xff\xfe") is None
+
+
+@pytest.mark.parametrize("dialect", [*BODIES, "mcp"])
+def test_nested_too_deep(dialect: str) -> None:
+    """C-9: never raises."""
+    field = {"openai_responses": "input", "gemini": "contents", "openai_completions": "prompt"}.get(dialect, "messages")
+    for depth in (900, 5_000, 100_000):
+        deep = b"[" * depth + b"]" * depth
+        read(dialect, b'{"jsonrpc":"2.0","method":"tools/call","model":"m","params":' + deep + b"}")
+        read(
+            dialect,
+            b'{"model":"m","' + field.encode() + b'":[{"role":"user","content":' + deep + b',"parts":' + deep + b"}]}",
+        )
