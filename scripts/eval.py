@@ -31,6 +31,7 @@ OURS = {
     "steps, relaxed": "{similarity: steps, sensitivity: relaxed}",
     "steps, strict": "{similarity: steps, sensitivity: strict}",
     "built-in": "",
+    "tail": "{similarity: tail}",
 }
 
 
