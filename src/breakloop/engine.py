@@ -53,6 +53,7 @@ class Plan:
     ops: list[Any]  # `Op`, and `Watch` in the place of what only a session's window tells
     now: float
     project: str = ""  # as it stands in keys
+    counted: bool = False  # some of the operations are a detector's
     watched: bool = False  # some of the operations depend on the session's window
 
 
@@ -144,7 +145,7 @@ class Engine:
         verdict = self._judge.verdict(call, ops, done, plan.now)
         if verdict.shadow:
             self.tally.shadowed += 1
-        if (call.tracked or call.reported) and verdict.allowed:
+        if plan.counted and (call.tracked or call.reported) and verdict.allowed:
             call.ticket = self._ticket(ops, done)
         return verdict
 
@@ -213,7 +214,7 @@ class Engine:
         project = part(project_id)
         policies = bundle.routes.match(call.host, call.method, call.path)
         ops: list[Any] = []
-        loops_decided = watched = False
+        loops_decided = counted = watched = False
         for policy in policies:
             group = policy.index + 1 if policy.shadow or all_shadow else ENFORCED
             # Global shadow shows what would be enforced without it, so it does not change what is covered.
@@ -221,6 +222,7 @@ class Engine:
             for detector in policy.loops:
                 count = detector.plan(call, project, group, now)
                 if count is not None:
+                    counted = True
                     watched = watched or isinstance(count, Watch)
                     ops.append(count)
             self._plan_rules(policy, call, project, group, ops)
@@ -230,9 +232,10 @@ class Engine:
             for detector in bundle.project_loops.get(project_id, bundle.default_loops):
                 count = detector.plan(call, project, group, now)
                 if count is not None:
+                    counted = True
                     watched = watched or isinstance(count, Watch)
                     ops.append(count)
-        return Plan(bundle, policies, ops, now, project, watched)
+        return Plan(bundle, policies, ops, now, project, counted, watched)
 
     def _plan_rules(self, policy: Policy, call: Call, project: str, group: int, ops: list[Op]) -> None:
         """Add what the rules of a policy charge: as remembered, where it depends on nothing but the sender."""

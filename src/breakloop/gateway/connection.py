@@ -122,7 +122,7 @@ class Connection(Receiving):
     def _send(self, request: Request, reply: Reply) -> None:
         hub = self._hub
         self._stamp = hub.tick
-        uploading = self._incoming.streaming
+        uploading = self._incoming.body is not None and self._incoming.streaming
         connection = CLOSE if hub.draining or uploading else request.connection
         data = render(self._lines, reply, connection, request.method)
         if hub.answering:
