@@ -12,13 +12,13 @@ from typing import Final
 import msgspec
 
 from breakloop.errors import UpstreamError
-from breakloop.gateway.head import CHUNKED, Remembered
+from breakloop.gateway.head import BODYLESS, CHUNKED, FIELD_LINE
+from breakloop.policy.recent import Remembered
 
 UNTIL_CLOSE: Final = -2  # `AnswerHead.length` of a body that only the end of the connection ends
 HEAD_BYTES: Final = 128 * 1024
 _FIELDS: Final = 500
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t -~\x80-\xff]*))?")
-_FIELD_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t -~\x80-\xff]*)")
 _FRAMING: Final = frozenset(("content-length", "transfer-encoding"))
 _HOP_BY_HOP: Final = _FRAMING | {
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "upgrade",
@@ -27,7 +27,6 @@ _KNOWN: Final = _HOP_BY_HOP | {"content-type", "content-encoding"}
 _PLAIN_CONNECTIONS: Final = frozenset((b"keep-alive", b"close"))
 # What an answer cannot do without: a Connection line that names one of these must not take it away.
 _PROTECTED: Final = frozenset(("content-type", "content-encoding", "set-cookie", "retry-after", "x-should-retry"))
-_BODYLESS: Final = frozenset((204, 304))
 
 
 class Known(bytes):
@@ -90,7 +89,7 @@ def _length(status: int, headers: dict[str, bytes], known: list[Known], method: 
         raise UpstreamError("sent an answer whose length can be read in two ways")
     if size is not None and not (size.isdigit() and len(size) <= 18):
         raise UpstreamError("sent an answer whose length is no number")
-    if method == "HEAD" or status in _BODYLESS or status < 200:
+    if method == "HEAD" or status in BODYLESS or status < 200:
         return 0
     if coding is not None:
         return CHUNKED
@@ -112,7 +111,7 @@ def _status_line(line: bytes) -> tuple[int, bool, bytes]:
 
 def _field(line: bytes) -> bytes:
     """The line as the client gets it, CRLF included; nothing of one that is between neighbours."""
-    found = _FIELD_LINE.fullmatch(line)
+    found = FIELD_LINE.fullmatch(line)
     if found is None:
         raise UpstreamError("sent a malformed header field")
     name = found[1].lower().decode("latin-1")

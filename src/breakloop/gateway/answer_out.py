@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from breakloop.gateway.answer_head import AnswerHead
-from breakloop.gateway.head import CHUNKED, CLOSE, Request
+from breakloop.gateway.head import BODYLESS, CHUNKED, CLOSE, Request
 from breakloop.gateway.upload import LAST_CHUNK, as_chunk
 
 AS_IT_CAME, IN_CHUNKS, UNTIL_CLOSE = range(3)
 _CHUNKED_LINE: Final = b"transfer-encoding: chunked\r\n\r\n"
-_BODYLESS: Final = frozenset((204, 304))
 
 
 def head_out(request: Request, head: AnswerHead, lines: bytes, *, close: bool) -> tuple[bytes, int]:
@@ -28,7 +27,7 @@ def head_out(request: Request, head: AnswerHead, lines: bytes, *, close: bool) -
         else:
             framing, framing_out = b"\r\n", UNTIL_CLOSE
             request.connection = CLOSE
-    elif length or not (request.method == "HEAD" or head.status in _BODYLESS):
+    elif length or not (request.method == "HEAD" or head.status in BODYLESS):
         framing = b"content-length: %d\r\n\r\n" % length
     else:
         framing = head.announced + b"\r\n"

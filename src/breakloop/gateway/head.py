@@ -11,15 +11,16 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from breakloop.errors import RequestError
 from breakloop.gateway.bounds import Limits
+from breakloop.policy.recent import Remembered
 
 CHUNKED: Final = -1  # `Request.length` of a body whose length only its chunks tell
+BODYLESS: Final = frozenset((204, 304))  # answers of these statuses have none
 CLOSE: Final = b"connection: close\r\n"
 KEEP: Final = b"connection: keep-alive\r\n"
 
@@ -33,13 +34,12 @@ _METHODS: Final = {name.encode(): name for name in _METHOD_NAMES.split()}
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^ ]+) HTTP/([0-9]\.[0-9])")
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*")  # without `#`: some servers cut a fragment off and some do not
 # A name, a colon, and a value of visible characters, spaces, tabs and bytes above ASCII: no control, no bare CR or LF.
-_FIELD_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t -~\x80-\xff]*)")
+FIELD_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t -~\x80-\xff]*)")
 _TOKEN_CHARS: Final = frozenset(b"!#$%&'*+-.^_`|~" + string.ascii_letters.encode() + string.digits.encode())
 _HOST_CHARS: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+;=:[]").encode()
-_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
+BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _ONCE_ONLY: Final = frozenset(("host", "content-length", "transfer-encoding"))
 _STRICT: Final = _ONCE_ONLY | {"upgrade", "expect"}
-_NAME_KEPT: Final = 128  # longer names are worked out each time, so that nobody fills the memory with them
 _MALFORMED: Final = "malformed request head"
 _TOO_LARGE: Final = "request head too large"
 _TOO_LONG: Final = "request target too long"
@@ -75,31 +75,8 @@ class Reply:
 
 
 Buffer = bytes | bytearray
-Parsed = TypeVar("Parsed")
 # What a door returns: a reply, one that is being made, or an exchange with an upstream (`gateway.exchange`).
 Handler = Callable[[Request], Any]
-
-
-class Remembered(dict[bytes, Parsed]):
-    """Line of a head -> what it says. Clients repeat most lines in every request, so parsing them once pays.
-
-    Short ones only, and all are forgotten when there are too many: no client can make this grow, or keep it full.
-    """
-
-    max_lines = 2048
-    max_line_bytes = 1024  # a bearer token fits
-
-    def __init__(self, parse: Callable[[bytes], Parsed]) -> None:
-        super().__init__()
-        self._parse = parse
-
-    def __missing__(self, line: bytes) -> Parsed:
-        parsed = self._parse(line)
-        if len(line) <= self.max_line_bytes:
-            if len(self) >= self.max_lines:
-                self.clear()
-            self[line] = parsed
-        return parsed
 
 
 class HeadParser:
@@ -177,14 +154,14 @@ def early_refusal(buffer: Buffer, start: int, stop: int, scanned: int, limits: L
     line_stop = line + limits.request_line_bytes
     if stop >= line_stop and buffer.find(b"\n", line, line_stop) < 0:
         return RequestError(414, _TOO_LONG)
-    if _BARE_LF.search(buffer, max(start, scanned), min(stop, start + limits.head_bytes)):
+    if BARE_LF.search(buffer, max(start, scanned), min(stop, start + limits.head_bytes)):
         return RequestError(400, _MALFORMED)
     return RequestError(431, _TOO_LARGE) if stop - start > limits.head_bytes else None
 
 
 def _field(line: bytes) -> tuple[str, bytes]:
     """Canonical name (`X-API_Key` is `x-api-key`) and value; refuses what is wrong whatever the other lines say."""
-    found = _FIELD_LINE.fullmatch(line)
+    found = FIELD_LINE.fullmatch(line)
     if found is None:
         raise RequestError(400, _MALFORMED)
     raw, value = found.groups()
@@ -195,13 +172,12 @@ def _field(line: bytes) -> tuple[str, bytes]:
     return name, value
 
 
-def _canonical(raw: bytes) -> str:
-    return _known_canonical(raw) if len(raw) <= _NAME_KEPT else raw.lower().replace(b"_", b"-").decode("latin-1")
-
-
-@lru_cache(maxsize=1024)  # clients share a few dozen names, also where the values are new each time
-def _known_canonical(raw: bytes) -> str:
+def _spelled(raw: bytes) -> str:
     return raw.lower().replace(b"_", b"-").decode("latin-1")
+
+
+# Clients share a few dozen names, also where the values are new each time.
+_canonical: Final = Remembered(_spelled).__getitem__
 
 
 def _check_field(name: str, raw: bytes, value: bytes) -> None:

@@ -7,12 +7,11 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
-from breakloop.gateway.head import CLOSE, Reply
+from breakloop.gateway.head import BODYLESS, CLOSE, Reply
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PREPARED: Final = 2048
 _LENGTHS: Final = tuple(b"content-length: %d\r\n\r\n" % size for size in range(_PREPARED))
-_BODYLESS: Final = frozenset((204, 304))
 _CODES: Final = {
     400: "bad_request",
     408: "request_timeout",
@@ -55,9 +54,9 @@ def render(lines: StatusLines, reply: Reply, connection: bytes, method: str) -> 
     status = reply.status
     body = reply.body
     size = len(body)
-    if size < _PREPARED and method != "HEAD" and status not in _BODYLESS:
+    if size < _PREPARED and method != "HEAD" and status not in BODYLESS:
         return lines[status] + reply.head + connection + _LENGTHS[size] + body
-    if status in _BODYLESS:
+    if status in BODYLESS:
         return lines[status] + reply.head + connection + b"\r\n"
     head = lines[status] + reply.head + connection + b"content-length: %d\r\n\r\n" % size
     return head if method == "HEAD" else head + body

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from breakloop.errors import RequestError
-from breakloop.gateway.head import Remembered
 from breakloop.model.upstream import BUILTIN, Upstream, parse_upstream, upstreams
 from breakloop.policy.paths import normalise, strip_agent
+from breakloop.policy.recent import Remembered
 
 __all__ = ["BUILTIN", "Destination", "Targets", "Upstream", "is_azure", "parse_upstream", "upstreams"]
 

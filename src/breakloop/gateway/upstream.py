@@ -7,12 +7,12 @@ of time-outs is decided there. Bytes that come while nobody asked end the connec
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Final, cast
 
 from breakloop.errors import UpstreamError
 from breakloop.gateway.answer_body import Framing, UntilClose, framing_for
 from breakloop.gateway.answer_head import HEAD_BYTES
+from breakloop.gateway.head import BARE_LF
 from breakloop.gateway.hub import Hub
 from breakloop.gateway.sockets import reset
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from breakloop.gateway.exchange import Exchange
     from breakloop.gateway.pool import Pool
 
-_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _INTERIM_MAX: Final = 16  # 1xx answers before the real one
 _PIECE_BYTES: Final = 64 * 1024  # up to here, head and body go out as one piece
 
@@ -189,7 +188,7 @@ class UpstreamConnection(asyncio.Protocol):
             data = self._held
         while True:
             end = data.find(b"\r\n\r\n", scanned) + 4
-            bare = _BARE_LF.search(data, scanned) if end == 3 else None
+            bare = BARE_LF.search(data, scanned) if end == 3 else None
             scanned = 0
             if end == 3:
                 self._held = bytearray(data) if isinstance(data, bytes) else data

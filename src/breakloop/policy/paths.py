@@ -6,10 +6,11 @@ Routing by that form is `policy.routes`; the door forwards the original bytes (S
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from typing import Final
 from urllib.parse import unquote
 
 from breakloop.errors import RequestError
+from breakloop.policy.recent import Remembered
 
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 _PLAIN = _UNRESERVED + b"!$&'()*+,;=:@/"  # what RFC 3986 lets stand in a path as it is
@@ -17,20 +18,6 @@ _ESCAPE_OR_ODD = re.compile(rb"%[0-9A-Fa-f]{2}|[^" + re.escape(_PLAIN) + rb"]")
 _ALL_PLAIN = re.compile("/[" + re.escape(_PLAIN.decode()) + "]*").fullmatch  # on text: quicker than on bytes
 _REFUSED = frozenset(b"/\\\0")
 _AGENTS = "/agents/"
-_KEPT = 512  # what is longer is worked out each time, so that nobody fills the memory with it
-
-
-def normalise(path: str | bytes) -> str:
-    """Return the path in normal form, or raise `RequestError` (400) for one that upstreams may read in two ways.
-
-    Bytes are taken as they came over the wire; a `str` is text, whose non-ASCII characters stand for their UTF-8 bytes.
-    """
-    return _known_normal(path) if len(path) <= _KEPT else _normalise(path)
-
-
-@lru_cache(maxsize=2048)  # the same few paths come again and again
-def _known_normal(path: str | bytes) -> str:
-    return _normalise(path)
 
 
 def _normalise(path: str | bytes) -> str:
@@ -38,6 +25,13 @@ def _normalise(path: str | bytes) -> str:
     if _ALL_PLAIN(text) and "//" not in text and "/." not in text:
         return text
     return _normalise_slowly(path if isinstance(path, bytes) else _to_bytes(path))
+
+
+normalise: Final = Remembered(_normalise).__getitem__
+"""Return the path in normal form, or raise `RequestError` (400) for one that upstreams may read in two ways.
+
+Bytes are taken as they came over the wire; a `str` is text, whose non-ASCII characters stand for their UTF-8 bytes.
+"""
 
 
 def strip_agent(path: str) -> tuple[str, str]:
@@ -57,21 +51,15 @@ def _agent_name(segment: str) -> str:
         return segment
 
 
-def normalise_host(host: str | bytes) -> str:
-    """Lower case, port and trailing dot dropped; an IPv6 literal keeps its brackets."""
-    return _known_host(host) if len(host) <= _KEPT else _host(host)
-
-
-@lru_cache(maxsize=1024)
-def _known_host(host: str | bytes) -> str:
-    return _host(host)
-
-
 def _host(host: str | bytes) -> str:
     text = (host.decode("latin-1") if isinstance(host, bytes) else host).strip().lower()
     if ":" in text:
         text = _without_port(text)
     return text.removesuffix(".")
+
+
+normalise_host: Final = Remembered(_host).__getitem__
+"""Lower case, port and trailing dot dropped; an IPv6 literal keeps its brackets."""
 
 
 def _without_port(host: str) -> str:

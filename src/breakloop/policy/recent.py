@@ -1,15 +1,39 @@
-"""`Recent`: a bounded map of what was worked out lately (digests of keys, verified tokens, trusted peers).
-
-Two generations instead of a strict LRU: a hit in the young one is a single dict lookup, which is what every request
-pays. When the young one is full it becomes the old one and the older is forgotten, so at most twice the limit is held.
-"""
+"""Bounded memories of what was worked out lately. `Remembered` is for what follows from its key alone and comes again
+in every request (lines of heads, paths, hosts): a hit costs one lookup. `Recent` is for what is worked out elsewhere
+(digests of keys, verified tokens, trusted peers): two generations instead of a strict LRU, so that a hit in the young
+one is a single lookup, too. When it is full it becomes the old one and the older is forgotten, so at most twice the
+limit is held."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", str, bytes)
 V = TypeVar("V")
+Key = TypeVar("Key", bound=str | bytes)
+
+
+class Remembered(dict[Key, V]):
+    """Key -> what `work_out` makes of it.
+
+    Short ones only, and all are forgotten when there are too many: no client can make this grow, or keep it full.
+    """
+
+    max_entries = 2048
+    max_key = 1024  # a bearer token fits
+
+    def __init__(self, work_out: Callable[[Key], V]) -> None:
+        super().__init__()
+        self._work_out = work_out
+
+    def __missing__(self, key: Key) -> V:
+        value = self._work_out(key)
+        if len(key) <= self.max_key:
+            if len(self) >= self.max_entries:
+                self.clear()
+            self[key] = value
+        return value
 
 
 class Recent(Generic[K, V]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from breakloop.errors import RequestError
-from breakloop.gateway.head import Remembered
 from breakloop.gateway.targets import Destination, Targets, upstreams
+from breakloop.policy.recent import Remembered
 
 OPENAI, ANTHROPIC, GEMINI = "api.openai.com", "api.anthropic.com", "generativelanguage.googleapis.com"
 
@@ -260,9 +260,9 @@ def test_paths_with_two_meanings_are_refused(path: bytes) -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """Y-2: unique paths do not fill the memory, long ones are not kept."""
     targets = Targets(upstreams([]))
-    for number in range(Remembered.max_lines + 10):
+    for number in range(Remembered.max_entries + 10):
         targets.find(b"/%d" % number, {})
-    assert len(targets._found) <= Remembered.max_lines
+    assert len(targets._found) <= Remembered.max_entries
     known = len(targets._found)
     targets.find(b"/" + b"x" * 5000, {})
     assert len(targets._found) == known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.policy.recent import Recent
+from breakloop.policy.recent import Recent, Remembered
 
 
 def test_never_holds_more_than_twice_the_limit() -> None:
@@ -37,3 +37,20 @@ def test_clear_forgets_both_generations() -> None:
     recent.put("b", 2)
     recent.clear()
     assert (recent.get("a"), recent.get("b"), len(recent)) == (None, None, 0)
+
+
+def test_what_follows_from_a_key_is_worked_out_once() -> None:
+    """Y-2: short keys only, and all are forgotten when there are too many."""
+    worked: list[str] = []
+
+    def work_out(key: str) -> int:
+        worked.append(key)
+        return len(key)
+
+    known: Remembered[str, int] = Remembered(work_out)
+    long = "x" * (Remembered.max_key + 1)
+    assert [known[key] for key in ("a", "a", long, long)] == [1, 1, len(long), len(long)]
+    assert worked == ["a", long, long]
+    for number in range(Remembered.max_entries):
+        known[str(number)]
+    assert 0 < len(known) <= Remembered.max_entries

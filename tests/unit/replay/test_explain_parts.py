@@ -198,7 +198,7 @@ def test_a_session_that_is_watched() -> None:
     ]
     assert told(explained(loop, call=call), "loop")[0][1:] == (
         "pass",
-        "steps: nothing that repeats itself in this session",
+        "steps: nothing in its session repeats itself",
     )
     counts = iter(range(100))
     [(_, outcome, text)] = told(explained(loop, call=call, repeat=5), "loop")
