@@ -15,7 +15,7 @@ from breakloop.wire.conversation import NULL, Conversation, Parts, undecoded_ite
 
 DIALECT: Final = "anthropic_messages"
 ERROR: Final = "<error>"
-_CALLS: Final = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
+CALLS: Final = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
 
 
 class _Body(msgspec.Struct, gc=False):
@@ -60,7 +60,7 @@ def _blocks(role: str, blocks: list[Any]) -> Message:
         kind = block.get("type") if isinstance(block, dict) else None
         if not isinstance(kind, str):
             texts.append(part(block))
-        elif kind in _CALLS:
+        elif kind in CALLS:
             calls.append(ToolCall(text(block.get("name")), arguments(block.get("input"))))
         elif kind.endswith("tool_result"):
             texts.append(_result(block))

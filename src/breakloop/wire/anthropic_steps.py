@@ -10,11 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from breakloop.model.step import Step
+from breakloop.wire.anthropic_messages import CALLS
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, is_silent, more, part, text, truth
 from breakloop.wire.conversation import decoded, undecoded_items
 from breakloop.wire.step_parts import Gathered, Parts, is_prefill, read_step, result
 
-_CALLS: Final = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
 _ASSISTANT: Final = "assistant"
 
 
@@ -100,7 +100,7 @@ def _answer(found: Gathered, said: object) -> None:
         found.said.append(more(said))
     for block in reversed(said[:ITEMS_MAX]):
         kind = block.get("type") if isinstance(block, dict) else None
-        if isinstance(kind, str) and kind in _CALLS:
+        if isinstance(kind, str) and kind in CALLS:
             found.call(block.get("name"), arguments(block.get("input")), block.get("id"))
         elif _is_result(block):
             _result(found, block)

@@ -20,8 +20,8 @@ _RESULT: Final = "tool"
 _GATHERED: Final = frozenset((_ASSISTANT, _RESULT))
 _FAILED: Final = frozenset(("failed", "incomplete"))
 # Where the various kinds of calls and results keep what they say, in the order of looking.
-_ARGUMENTS: Final = ("arguments", "input", "action", "operation", "code", "queries")
-_OUTPUTS: Final = ("output", "result", "results", "outputs", "error")
+ARGUMENTS: Final = ("arguments", "input", "action", "operation", "code", "queries")
+OUTPUTS: Final = ("output", "result", "results", "outputs", "error")
 
 
 class _Body(msgspec.Struct, gc=False):
@@ -110,18 +110,19 @@ def _message(role: str, item: Any) -> Message:
         return Message(role, _said(item))
     if kind.endswith("_call"):
         name = text(get("name")) or kind.removesuffix("_call")
-        return Message(role, _said(item), (ToolCall(name, arguments(_first(item, _ARGUMENTS))),))
+        return Message(role, _said(item), (ToolCall(name, arguments(first(item, ARGUMENTS))),))
     return Message(role, media(kind, item))
 
 
 def _said(item: dict[str, Any]) -> str:
-    value = _first(item, _OUTPUTS)
+    value = first(item, OUTPUTS)
     said = part(value) if isinstance(value, dict) and "type" in value else content(value)
     status = item.get("status")
     return f"<{status}> {said}" if isinstance(status, str) and status in _FAILED else said
 
 
-def _first(item: dict[str, Any], names: tuple[str, ...]) -> object:
+def first(item: dict[str, Any], names: tuple[str, ...]) -> object:
+    """Return what the first of these fields says that says anything."""
     for name in names:
         value = item.get(name)
         if value is not None:

@@ -13,10 +13,11 @@ from breakloop.model.answer import Usage
 from breakloop.wire.content import as_list, content
 from breakloop.wire.gathered import Gathered, number, word
 from breakloop.wire.openai_chat_answer import failed_of, openai_tokens
+from breakloop.wire.openai_responses import ARGUMENTS, first
 
 _PARTS: Final = 1000  # texts are numbered by their item, and within it by their part
 # Where the various kinds of calls keep what they say, in the order of looking.
-_ARGUMENTS: Final = ("arguments", "input", "action", "actions", "operation", "code", "queries")
+_ARGUMENTS: Final = (*ARGUMENTS, "actions")
 _OPENING: Final = b'{"type":"'
 _TEXT: Final = b"response.output_text.delta"
 _SAID: Final = frozenset((_TEXT, b"response.refusal.delta", b"response.audio.transcript.delta"))
@@ -130,7 +131,7 @@ class ResponsesAnswer(Gathered):
             self._message(index, get("content"))
         elif kind.endswith("_call") or kind == "mcp_approval_request":
             call = self.begin(index, word(get("name")) or kind.removesuffix("_call"), word(get("call_id")))
-            self.settle(call, next((item[name] for name in _ARGUMENTS if item.get(name) is not None), None))
+            self.settle(call, first(item, _ARGUMENTS))
 
     def _message(self, index: int, parts: object) -> None:
         for place, part in enumerate(as_list(parts)[:_PARTS]):

@@ -12,12 +12,10 @@ import msgspec
 from breakloop.model.step import Step
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, decode, text
 from breakloop.wire.conversation import NULL, decoded, undecoded_items
+from breakloop.wire.openai_responses import ARGUMENTS, OUTPUTS, first
 from breakloop.wire.step_parts import Gathered, Parts, read_step, result
 
 _FAILED: Final = frozenset(("failed", "incomplete"))
-# Where the various kinds of calls and results keep what they say, in the order of looking.
-_ARGUMENTS: Final = ("arguments", "input", "action", "operation", "code", "queries")
-_OUTPUTS: Final = ("output", "result", "results", "outputs", "error")
 _SILENT_ANSWER: Final = frozenset(("reasoning", "item_reference", "mcp_approval_request"))
 
 
@@ -96,8 +94,8 @@ def _answer(found: Gathered, item: dict[str, Any]) -> bool:
         return True
     if kind.endswith("_call"):
         call_id = get("call_id") or get("id")
-        found.call(get("name") or kind.removesuffix("_call"), arguments(_first(item, _ARGUMENTS)), call_id)
-        if _first(item, _OUTPUTS) is not None:  # one that ran at OpenAI
+        found.call(get("name") or kind.removesuffix("_call"), arguments(first(item, ARGUMENTS)), call_id)
+        if first(item, OUTPUTS) is not None:  # one that ran at OpenAI
             _result(found, item, call_id)
         return True
     return kind in _SILENT_ANSWER
@@ -115,7 +113,7 @@ def _incoming(found: Gathered, item: dict[str, Any]) -> None:
 def _result(found: Gathered, item: dict[str, Any], call_id: object) -> None:
     status = item.get("status")
     failed = (isinstance(status, str) and status in _FAILED) or item.get("error") is not None
-    said = _first(item, _OUTPUTS)
+    said = first(item, OUTPUTS)
     if isinstance(said, list) and said and isinstance(said[0], dict) and "outcome" in said[0]:
         failed = failed or any(_is_bad(one) for one in said[:ITEMS_MAX])
         said = "\n".join([_streams(one) for one in said[:ITEMS_MAX]])
@@ -132,11 +130,3 @@ def _streams(ran: object) -> str:
     if not isinstance(ran, dict):
         return text(ran)
     return "\n".join(filter(None, (text(ran.get("stdout")), text(ran.get("stderr")))))
-
-
-def _first(item: dict[str, Any], names: tuple[str, ...]) -> object:
-    for name in names:
-        value = item.get(name)
-        if value is not None:
-            return value
-    return None
