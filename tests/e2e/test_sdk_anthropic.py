@@ -14,7 +14,7 @@ import pytest
 from anthropic import Anthropic
 from pydantic import BaseModel
 
-from breakloop.testing import Answer, StandInLLM, ThreadedLLM, Usage, call_tool, say, stall
+from breakloop.testing import Answer, ThreadedLLM, Usage, call_tool, say, stall
 from tests.e2e.anthropic_calls import (
     MAX_TOKENS,
     MODEL,
@@ -36,20 +36,9 @@ BROKEN = (anthropic.APIConnectionError, httpx2.TransportError)
 
 
 @pytest.fixture(scope="module")
-def llm() -> Iterator[ThreadedLLM]:
-    with StandInLLM.in_thread() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def served(llm: ThreadedLLM, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with gateway(llm, tmp_path_factory.mktemp("anthropic")) as running:
         yield running
-
-
-@pytest.fixture
-def caller(llm: ThreadedLLM, request: pytest.FixtureRequest) -> Caller:
-    return Caller(llm, request.node.name)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
-from breakloop.testing import StandInLLM, ThreadedLLM, cut, fail, say
+from breakloop.testing import ThreadedLLM, cut, fail, say
 from tests.e2e.anthropic_calls import (
     LOOP,
     MAX_TOKENS,
@@ -30,20 +30,9 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def llm() -> Iterator[ThreadedLLM]:
-    with StandInLLM.in_thread() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def served(llm: ThreadedLLM, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with gateway(llm, tmp_path_factory.mktemp("anthropic")) as running:
         yield running
-
-
-@pytest.fixture
-def caller(llm: ThreadedLLM, request: pytest.FixtureRequest) -> Caller:
-    return Caller(llm, request.node.name)
 
 
 @pytest.fixture

@@ -112,11 +112,6 @@ def served(llm: ThreadedLLM, real: dict[str, RealServer], tmp_path_factory: pyte
             yield started
 
 
-@pytest.fixture
-def caller(llm: ThreadedLLM, request: pytest.FixtureRequest) -> Caller:
-    return Caller(llm, request.node.name)
-
-
 @asynccontextmanager
 async def connected(url: str, caller: Caller, mode: str, **options: Any) -> AsyncIterator[Client]:
     """A client with a key, and a hook that counts what it sends."""

@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
-from breakloop.testing import Answer, StandInLLM, ThreadedLLM, body, call_tool, say, stall
+from breakloop.testing import Answer, ThreadedLLM, body, call_tool, say, stall
 from tests.e2e.openai_calls import (
     LOOP,
     MODEL,
@@ -32,20 +32,9 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def llm() -> Iterator[ThreadedLLM]:
-    with StandInLLM.in_thread() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def served(llm: ThreadedLLM, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with gateway(llm, tmp_path_factory.mktemp("openai")) as running:
         yield running
-
-
-@pytest.fixture
-def caller(llm: ThreadedLLM, request: pytest.FixtureRequest) -> Caller:
-    return Caller(llm, request.node.name)
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ class PartExplainer:
                 return Step(stage, name, self._marked(outcome, op), f"{seen.judged.kind}: {seen.judged.evidence}", data)
         if self._descriptors.step(self._record.call) is None:
             return Step(stage, name, "skipped", f"{terms.kind}, not an LLM request that can be read")
-        return Step(stage, name, "pass", f"{terms.kind}: nothing that repeats itself in this session")
+        return Step(stage, name, "pass", f"{terms.kind}: nothing in its session repeats itself")
 
     def _detector(self, detector: LoopDetector | StepLoop, stage: str) -> Step:
         if isinstance(detector, StepLoop):

@@ -64,4 +64,4 @@ class Piece(NamedTuple):
 
     session: Session
     turns: Sequence[Turn]
-    whole: bool  # nothing of this session follows
+    whole: bool  # nothing of the same session follows

@@ -111,7 +111,7 @@ def heard(window: Window, said: str, printer: Printer) -> None:
 
 
 def is_answer(window: Window, key: bytes) -> bool:
-    """Tell whether a text was an answer of the model in this session."""
+    """Tell whether a text was an answer of the model in its session."""
     return _known(window, _second(key))
 
 
