@@ -107,7 +107,7 @@ def _subject(
 ) -> Subject:
     clock, store = SystemClock(), MemoryStore(max_entries)
     descriptors = Descriptors(ContextSettings(secret=_SECRET, trusted_proxies=("127.0.0.0/8",)), clock)
-    engine = Engine(store, clock, project=descriptors.project)
+    engine = Engine(store, clock, descriptors)
     engine.use(compile_bundle(Bundle.model_validate(policy), "bench", descriptors, _SECRET, LoopGuard()))
     return Subject(engine, store, call or _plain_call)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts import doc_pages
+from scripts import doc_pages, loop_kinds
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,6 +16,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/bundle.md": doc_pages.bundle,
     "docs/reference/settings.md": doc_pages.settings,
     "docs/reference/cli.md": doc_pages.commands,
+    "docs/reference/loop-thresholds.md": loop_kinds.thresholds,
+    "docs/explanation/loop-kinds.md": loop_kinds.timelines,
     "examples/breakloop.schema.json": doc_pages.bundle_schema,
 }
 

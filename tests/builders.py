@@ -216,7 +216,7 @@ def world(
     kept = MemoryStore() if store is None else store
     descriptors = Descriptors(settings or ContextSettings(secret=SECRET), clock)
     events: list[Event] = []
-    engine = Engine(kept, clock, project=descriptors.project, publish=events.append, session=descriptors.window)
+    engine = Engine(kept, clock, descriptors, publish=events.append)
     made = World(engine, clock, kept, descriptors, events, guard or LoopGuard())
     if load:
         made.use(data)
@@ -232,10 +232,10 @@ class SpyStore(MemoryStore):
         super().__init__()
         self.commits: list[list[Op]] = []
 
-    def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
         """Remember and carry out."""
         self.commits.append(list(ops))
-        return super().commit(ops, now, window)
+        return super().commit(ops, now, windows)
 
     def keys(self) -> list[str]:
         """Every key in it."""
@@ -245,7 +245,7 @@ class SpyStore(MemoryStore):
 class FailingStore:
     """A store that is not there."""
 
-    def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
         """Fail."""
         raise StateError("the store is gone")
 

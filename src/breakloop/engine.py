@@ -1,32 +1,41 @@
 """`Engine.decide`: a call goes in, a verdict comes out, with one commit of state (SPEC 6). `Engine.settle`: its answer.
 
-plan    bundle check, overrides, kill switches, routing; each matched policy adds its operations in order
-commit  the store carries them out in one: counts always, limits all or none
+plan    what to ask of the store (`planning`)
+commit  the store carries it out in one: counts always, limits all or none
 judge   results become a verdict; what a shadow policy found goes aside, as the last, separate step
 settle  the call has its answer: it is in flight no longer, and one that failed need not count (SPEC LD-6)
-
-Plan and judge do no I/O, so `explain`, tests and every door run the same code.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from breakloop.clock import Clock
-from breakloop.detect.step_loop import Watch
+from breakloop.detect.run_ceiling import RunCeiling
+from breakloop.detect.step_loop import CUTS
 from breakloop.errors import StateError
-from breakloop.judge import Judge, denial, killed, no_bundle
+from breakloop.judge import Judge, denial, no_bundle
 from breakloop.model.answer import Answer
-from breakloop.model.call import Call
-from breakloop.model.events import BODY_NOT_UNPACKED, DESCRIPTOR_MISSING, STORE_DEGRADED, Event, Publish, nowhere
+from breakloop.model.call import Call, Chat
+from breakloop.model.events import (
+    BODY_NOT_UNPACKED,
+    DESCRIPTOR_MISSING,
+    LOOP_DETECTED,
+    STORE_DEGRADED,
+    Event,
+    Publish,
+    nowhere,
+)
 from breakloop.model.reason import ALLOWED_NO_POLICY
+from breakloop.model.tally import Tally
 from breakloop.model.verdict import Verdict
-from breakloop.policy.compiled import CompiledBundle, Policy, fits
-from breakloop.policy.senders import CHARGES_MAX, Sender
-from breakloop.state.keys import part
-from breakloop.state.ops import ENFORCED, JOINED, Bucket, Committed, Op, Repeat, Repeated, Settle
+from breakloop.planning import Plan, Planner
+from breakloop.policy.compiled import CompiledBundle
+from breakloop.policy.descriptors import Descriptors
+from breakloop.quarantine import AGENT, RUN, Hold, Quarantine
+from breakloop.state.ops import JOINED, Committed, Op, Refuse, Repeat, Repeated, Settle
 from breakloop.state.store import Store
 from breakloop.windows import Windows
 
@@ -35,73 +44,33 @@ _SETTLED: Final[tuple[Settle, ...]] = ()  # the ticket of a call that was settle
 Answered = Callable[[Call, Answer], None]
 
 
-def no_session(_call: Call) -> str:
-    """Every call for itself."""
-    return ""
-
-
-def _nobody(_call: Call, _answer: Answer) -> None:
-    """Nobody wants to know."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """What one call needs from the store, and whose policies asked for it."""
-
-    bundle: CompiledBundle
-    policies: list[Policy]
-    ops: list[Any]  # `Op`, and `Watch` in the place of what only a session's window tells
-    now: float
-    project: str = ""  # as it stands in keys
-    counted: bool = False  # some of the operations are a detector's
-    watched: bool = False  # some of the operations depend on the session's window
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts since start; the metrics to come show them."""
-
-    allowed: dict[str, int] = field(default_factory=dict)  # reason -> how many
-    denied: dict[str, int] = field(default_factory=dict)
-    missing: dict[str, int] = field(default_factory=dict)  # descriptor -> rules skipped for lack of it
-    not_unpacked: dict[str, int] = field(default_factory=dict)  # why -> compressed bodies judged as they came
-    not_read: dict[str, int] = field(default_factory=dict)  # why -> answers that passed unread
-    unjudged: int = 0  # requests whose body was too large to be judged
-    store_errors: int = 0
-    steered: int = 0  # requests that carried a note for the model
-    faults: int = 0  # decisions that failed for a mistake of ours, and were allowed
-    shadowed: int = 0
-    settled: int = 0  # answers seen or reported
-    failed: int = 0  # of these: 429, 5xx, none at all
-    joined: int = 0  # counts not made, because an identical request was in flight
-    forgiven: int = 0  # counts taken back, because the answer failed
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-
 class Engine:
     """Decides. Holds one bundle at a time; `use` swaps it whole between two requests."""
 
-    __slots__ = ("_answered", "_bundle", "_clock", "_judge", "_project", "_publish", "_store", "_windows", "tally")
+    __slots__ = (
+        "_answered", "_bundle", "_clock", "_descriptors", "_judge", "_planner", "_publish", "_store", "_windows",
+        "quarantine", "tally",
+    )  # fmt: skip
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
+        descriptors: Descriptors,
         *,
-        project: Callable[[Call], str],
         publish: Publish = nowhere,
-        answered: Answered = _nobody,
-        session: Callable[[Call], str] = no_session,
+        answered: Answered | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._project = project
+        self._descriptors = descriptors
         self._publish = publish
-        self._answered = answered  # also told of each answer, once
+        self._answered = answered or descriptors.answered  # also told of each answer, once
         self._bundle: CompiledBundle | None = None
         self._judge = Judge(publish)
-        self._windows = Windows(store, session)
+        self._windows = Windows(store)
+        self.quarantine = Quarantine(store, publish)
+        self._planner = Planner(descriptors, self.quarantine, self._missing)
         self.tally = Tally()
 
     @property
@@ -143,11 +112,28 @@ class Engine:
         except StateError as error:
             return self._without_store(call, plan, error)
         verdict = self._judge.verdict(call, ops, done, plan.now)
+        if done.denied_at >= 0:
+            self._hold(call, ops[done.denied_at], verdict, plan.now)
         if verdict.shadow:
             self.tally.shadowed += 1
         if plan.counted and (call.tracked or call.reported) and verdict.allowed:
             call.ticket = self._ticket(ops, done)
         return verdict
+
+    def _hold(self, call: Call, op: Op, verdict: Verdict, now: float) -> None:
+        """Quarantine whoever was killed, and a run that is at its ceiling (SPEC LD-5, G-1)."""
+        who, until = self._descriptors, math.inf
+        caller, agent = who.caller(call), who.agent(call)
+        if type(op) is Refuse and isinstance(op.owner, RunCeiling):
+            why, run = op.owner.why, who.window(call)
+            self.quarantine.kill(Hold(RUN, call.project, caller, agent, now, until, why, run))
+        elif type(op) is Repeat and verdict.loop is not None and verdict.loop.action == "kill":
+            seconds = op.owner.terms.quarantine_s
+            windows = [key for key, _ in call.watched or ()]
+            until = now + seconds if seconds else math.inf
+            why = f"{verdict.loop.kind} loop ({verdict.loop.evidence})"
+            clears = (op.key, *windows)
+            self.quarantine.kill(Hold(AGENT, call.project, caller, agent, now, until, why, clears=clears))
 
     def _ticket(self, ops: list[Op], done: Committed) -> tuple[Settle, ...] | None:
         """Return what was counted and can be taken back, or leads a flight."""
@@ -201,63 +187,7 @@ class Engine:
     def plan(self, call: Call) -> Plan | Verdict:
         """Return what to commit, or the verdict when none of it depends on state."""
         bundle = self._bundle
-        if bundle is None:
-            return no_bundle()
-        now = self._clock.now()
-        call.sender = bundle.senders.find(call, now)
-        if bundle.kill_override_until <= now:
-            switch = bundle.kill_switches.find(call, now)
-            if switch is not None:
-                return killed(switch, now)
-        all_shadow = bundle.shadow_until > now
-        project_id = call.project = self._project(call)
-        project = part(project_id)
-        policies = bundle.routes.match(call.host, call.method, call.path)
-        ops: list[Any] = []
-        loops_decided = counted = watched = False
-        for policy in policies:
-            group = policy.index + 1 if policy.shadow or all_shadow else ENFORCED
-            # Global shadow shows what would be enforced without it, so it does not change what is covered.
-            loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
-            for detector in policy.loops:
-                count = detector.plan(call, project, group, now)
-                if count is not None:
-                    counted = True
-                    watched = watched or isinstance(count, Watch)
-                    ops.append(count)
-            self._plan_rules(policy, call, project, group, ops)
-        if call.body and not loops_decided:
-            # The protection of LLM calls is a policy of its own, after all others; global shadow binds it too.
-            group = -1 if all_shadow else ENFORCED
-            for detector in bundle.project_loops.get(project_id, bundle.default_loops):
-                count = detector.plan(call, project, group, now)
-                if count is not None:
-                    counted = True
-                    watched = watched or isinstance(count, Watch)
-                    ops.append(count)
-        return Plan(bundle, policies, ops, now, project, counted, watched)
-
-    def _plan_rules(self, policy: Policy, call: Call, project: str, group: int, ops: list[Op]) -> None:
-        """Add what the rules of a policy charge: as remembered, where it depends on nothing but the sender."""
-        sender: Sender | None = call.sender if policy.steady else None
-        if sender is None:
-            ops += self._charges(policy, call, project, group)[0]
-            return
-        place = 2 * policy.index + (group != ENFORCED)
-        known = sender.charges.get(place)
-        if known is None:
-            known, complete = self._charges(policy, call, project, group)
-            if complete and len(sender.charges) < CHARGES_MAX:
-                sender.charges[place] = known  # a rule skipped for a missing descriptor is counted each time
-        ops += known
-
-    def _charges(self, policy: Policy, call: Call, project: str, group: int) -> tuple[tuple[Op, ...], bool]:
-        rules = [rule for rule in policy.rules if rule.applies(call)]
-        if not rules and policy.fallback is not None and not any(fits(match, call) for match in policy.unenforced):
-            rules = [policy.fallback]
-        planned = [rule.plan(call, project, group, self._missing) for rule in rules]
-        charges = tuple(op for op in planned if op is not None)
-        return charges, all(type(op) is Bucket for op in planned)
+        return no_bundle() if bundle is None else self._planner.plan(bundle, call, self._clock.now())
 
     def not_unpacked(self, call: Call, why: str) -> None:
         """Count and tell that a compressed body is judged as the bytes that came (SPEC C-9)."""
@@ -269,6 +199,27 @@ class Engine:
         """Count that an answer passed unread."""
         counts = self.tally.not_read
         counts[why] = counts.get(why, 0) + 1
+
+    def repeated(self, call: Call, action: str, chars: int, times: int) -> None:
+        """Count and tell that a streamed answer repeats itself (SPEC LD-8), and what was done: "cut", or "warn"."""
+        shadow = call.guards_stream != CUTS
+        if action == "cut" and not shadow:
+            self.tally.cut += 1
+        chat, who = call.chat_cache, self._descriptors
+        data = {
+            "caller": who.caller(call),
+            "agent": who.agent(call),
+            "model": chat.model if isinstance(chat, Chat) else "",
+            "fingerprint": "",
+            "hit_count": times,
+            "cooldown_seconds": 0,
+            "kind": "stream",
+            "action": action,
+            "policy": "",
+            "evidence": f"the same {chars} characters {times} times in one answer",
+            "shadow": shadow,
+        }
+        self._publish(Event(LOOP_DETECTED, self._clock.now(), data, call.project, call.request_id))
 
     def _missing(self, policy: str, rule: str, descriptor: str) -> None:
         missing = self.tally.missing

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from breakloop.detect.loop import DELAY_MAX_MS, LoopDetector
-from breakloop.detect.step_loop import Seen
+from breakloop.detect.seen import Seen
 from breakloop.model.call import Call, Chat
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event, Publish
 from breakloop.model.reason import REASONS
 from breakloop.model.verdict import Loop, Shadowed, Verdict
 from breakloop.policy.compiled import Rule
 from breakloop.policy.kill_switch import KillSwitch
-from breakloop.state.ops import ENFORCED, Bucket, Committed, Noted, Op, Repeat, Repeated, Result
+from breakloop.state.ops import ENFORCED, Bucket, Committed, Noted, Op, Refuse, Repeat, Repeated, Result
 
 _REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
 
@@ -111,7 +111,7 @@ class Judge:
             data = {"policy": verdict.policy, "rule": verdict.rule, "reason": verdict.reason}
             self._publish(Event(LIMIT_EXCEEDED, now, data, call.project, call.request_id))
         else:
-            _deny_missing(call, op, verdict)
+            _deny_refused(call, op, verdict)
 
     def _tell_shadow(self, call: Call, verdict: Verdict, now: float) -> None:
         for found in verdict.shadow:
@@ -125,7 +125,7 @@ def _deny_loop(op: Repeat, result: Repeated, verdict: Verdict) -> None:
     loop = detector.found(op, result)
     verdict.reason = "loop_detected"
     verdict.status = detector.terms.status
-    verdict.policy, verdict.rule = detector.terms.policy, f"loop_detection[{detector.terms.index}]"
+    verdict.policy, verdict.rule = detector.terms.policy, detector.terms.rule
     verdict.loop = loop
     verdict.message = loop.message
     verdict.retry_after_s = loop.cooldown_s
@@ -149,27 +149,27 @@ def _deny_bucket(op: Bucket, left: float, verdict: Verdict) -> None:
         verdict.message = f"Rate limit exceeded: {op.spec.rate:g} a second, burst {op.spec.burst:g}."
 
 
-def _deny_missing(call: Call, op: Op, verdict: Verdict) -> None:
-    rule: Rule = op.owner
-    verdict.reason = "missing_descriptor"
-    verdict.status = rule.status
-    verdict.policy, verdict.rule = rule.policy, rule.name
+def _deny_refused(call: Call, op: Op, verdict: Verdict) -> None:
+    """What was known to be wrong before any limit was looked at: its owner knows the words."""
+    verdict.reason = op.owner.refusal
     verdict.never = True
-    verdict.message = f"The request lacks {', '.join(rule.missing_keys(call))}, which this limit counts by."
+    op.owner.refused(call, verdict)
 
 
 def _shadowed(op: Op) -> Shadowed:
     if type(op) is Noted:
         seen: Seen = op.owner
-        return Shadowed(seen.terms.policy, f"loop_detection[{seen.terms.index}]", "loop_detected", seen.action)
+        return Shadowed(seen.terms.policy, seen.terms.rule, "loop_detected", seen.action)
     if type(op) is Repeat:
         detector: LoopDetector | Seen = op.owner
         terms = detector.terms
         action = "deny" if op.spec.denies else terms.action
-        return Shadowed(terms.policy, f"loop_detection[{terms.index}]", "loop_detected", action)
+        return Shadowed(terms.policy, terms.rule, "loop_detected", action)
+    if type(op) is Refuse:
+        policy, name = op.owner.refusal_at
+        return Shadowed(policy, name, op.owner.refusal, "deny")
     rule: Rule = op.owner
-    reason = rule.limiter.reason if type(op) is Bucket else "missing_descriptor"
-    return Shadowed(rule.policy, rule.name, reason, "deny")
+    return Shadowed(rule.policy, rule.name, rule.limiter.reason, "deny")
 
 
 def _loop_data(call: Call, detector: LoopDetector | Seen, loop: Loop, *, shadow: bool) -> dict[str, object]:
@@ -183,6 +183,7 @@ def _loop_data(call: Call, detector: LoopDetector | Seen, loop: Loop, *, shadow:
         "hit_count": loop.hit_count,
         "cooldown_seconds": loop.cooldown_s,
         "kind": loop.kind,
+        "evidence": loop.evidence,
         "action": loop.action,
         "policy": detector.terms.policy,
         "shadow": shadow,

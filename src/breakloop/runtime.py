@@ -64,10 +64,8 @@ class Runtime:
         self.engine = Engine(
             self.store,
             self.clock,
-            project=self.descriptors.project,
+            self.descriptors,
             publish=self.events,
-            answered=self.descriptors.answered,
-            session=self.descriptors.window,
         )
         self.source = self._source()
         self.judging = parts.judging(settings, self.engine, self.descriptors, self.secret, self.clock)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from breakloop.model.call import Call, Chat
 from breakloop.wire import dialects
-from tests.builders import call, world
+from tests.builders import bundle, call, policy, tail, world
 
 Json = dict[str, Any]
 # A step of an agent: what it was told, or (tool, arguments, what came back).
@@ -291,8 +291,18 @@ def test_the_sixth_identical_request_is_blocked(sample: Sample) -> None:
 
 @talks
 def test_a_growing_conversation_with_the_same_tail_is_blocked(sample: Sample) -> None:
-    """B-6, LD-2: the history grows, the last messages stay."""
+    """B-6, LD-4, C1: the history grows, and what was called and came back stays; the fifth time it is blocked."""
     here = world()
+    verdicts = [here.decide(sample.call("hi", *[SEARCH] * turn)) for turn in range(2, 8)]
+    assert [verdict.allowed for verdict in verdicts] == [True] * 4 + [False] * 2
+    assert verdicts[4].loop is not None
+    assert verdicts[4].loop.kind == "repeat"
+
+
+@talks
+def test_tail_blocks_the_sixth_of_a_growing_conversation(sample: Sample) -> None:
+    """LD-2: by itself, the last messages being the same."""
+    here = world(bundle(policy("p", loop=tail())))
     verdicts = [here.decide(sample.call("hi", *[SEARCH] * turn)) for turn in range(2, 8)]
     assert [verdict.allowed for verdict in verdicts] == [True] * 5 + [False]
 

@@ -437,18 +437,18 @@ def test_settling_moves_time_on(store: Store) -> None:
 def test_a_window_is_written_by_version(store: Store) -> None:
     """E-5: version 0 is none; each write moves it on."""
     assert store.read_window("win:a", NOW) == Window(0, b"")
-    assert store.commit([], NOW, WindowWrite("win:a", 0, b"one", 60.0)).conflict is None
+    assert store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)]).conflict is None
     assert store.read_window("win:a", NOW) == Window(1, b"one")
-    assert store.commit([], NOW, WindowWrite("win:a", 1, b"two", 60.0)).conflict is None
+    assert store.commit([], NOW, [WindowWrite("win:a", 1, b"two", 60.0)]).conflict is None
     assert store.read_window("win:a", NOW) == Window(2, b"two")
 
 
 def test_a_conflict_changes_nothing(store: Store) -> None:
     """E-5: the newer window comes back; neither counts nor limits moved."""
-    store.commit([], NOW, WindowWrite("win:a", 0, b"one", 60.0))
+    store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
     ops: list[Op] = [Repeat(IDLE, "ld:k", None), Bucket(TEN, "tb:k", 1, None)]
     for stale in (0, 2):
-        done = store.commit(ops, NOW, WindowWrite("win:a", stale, b"two", 60.0))
+        done = store.commit(ops, NOW, [WindowWrite("win:a", stale, b"two", 60.0)])
         assert done == Committed([], -1, Window(1, b"one"))
     assert store.read_window("win:a", NOW) == Window(1, b"one")
     assert hit(store, IDLE) == Repeated(1)
@@ -457,14 +457,14 @@ def test_a_conflict_changes_nothing(store: Store) -> None:
 
 def test_a_window_goes_with_its_commit(store: Store) -> None:
     """E-5: together with the operations, also when the request is denied."""
-    done = store.commit([Bucket(TEN, "tb:k", 11, None)], NOW, WindowWrite("win:a", 0, b"one", 60.0))
+    done = store.commit([Bucket(TEN, "tb:k", 11, None)], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
     assert done.denied_at == 0
     assert store.read_window("win:a", NOW).version == 1
 
 
 def test_a_window_expires(store: Store) -> None:
     """S-2: everything has a time to live."""
-    store.commit([], NOW, WindowWrite("win:a", 0, b"one", 60.0))
+    store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
     assert store.read_window("win:a", NOW + 59.9).version == 1
     assert store.read_window("win:a", NOW + 60) == Window(0, b"")
 
@@ -480,7 +480,7 @@ def test_forget(store: Store) -> None:
     for _ in range(3):
         end(store, start(store, KINDS["idle"], 2, key="a:ld")[1], 2, failed=True)
     start(store, KINDS["idle"], 2, key="a:ld")
-    store.commit([], NOW, WindowWrite("a:win", 0, b"one", 60.0))
+    store.commit([], NOW, [WindowWrite("a:win", 0, b"one", 60.0)])
     assert store.forget("a:") == 4
     assert start(store, KINDS["idle"], 2, key="a:ld")[0] == 1
     assert end(store, Settle(flown.spec, "a:ld", NOW + 2), 2, failed=True) == 1

@@ -62,7 +62,7 @@ def judged(steps: list[Step]) -> list[Judged]:
     return found
 
 
-def verdicts(steps: list[Step]) -> list[tuple[int, str, str, str, bool]]:
+def verdicts(steps: list[Step]) -> list[tuple[object, ...]]:
     return [one[1:] for one in judged(steps)]
 
 
@@ -87,8 +87,8 @@ def test_spelling_changes_nothing(history: list[Choice], spelling: str) -> None:
         )
         for one in (step(number, choice, spelling=spelling) for number, choice in enumerate(history))
     ]
-    assert [(level, kind, key) for level, kind, _, key, _ in verdicts(other)] == [
-        (level, kind, key) for level, kind, _, key, _ in verdicts(plain)
+    assert [(one.level, one.kind, one.identity) for one in judged(other)] == [
+        (one.level, one.kind, one.identity) for one in judged(plain)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.engine import Plan
+from breakloop.planning import Plan
 from breakloop.policy.descriptors import ContextSettings
 from breakloop.policy.senders import CHARGES_MAX
 from tests.builders import SECRET, World, bucket, bundle, call, exact, policy, world

@@ -273,7 +273,7 @@ def test_a_call_is_settled_once() -> None:
     """D-6: whatever is told of it afterwards, with a ticket or without."""
     here = world(bundle(policy("p", loop=exact(3))))
     heard: list[tuple[Call, Answer]] = []
-    engine = Engine(here.store, here.clock, project=here.descriptors.project, answered=lambda *told: heard.append(told))
+    engine = Engine(here.store, here.clock, here.descriptors, answered=lambda *told: heard.append(told))
     bundle_ = here.engine.bundle
     assert bundle_ is not None
     engine.use(bundle_)

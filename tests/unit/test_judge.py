@@ -143,6 +143,7 @@ def test_loop_events_carry_counts_and_hashes() -> None:
         "hit_count": 3,
         "cooldown_seconds": 60,
         "kind": "exact",
+        "evidence": "identical request sent 3 times in 60 seconds",
         "action": "warn",
         "policy": "p",
         "shadow": False,

@@ -99,9 +99,9 @@ def test_calls_without_a_session_are_not_watched() -> None:
 def test_answers_are_heard_once_and_bounded() -> None:
     """Settling writes to the same window."""
     here = world(bundle(policy("p", loop=STEPS)))
-    asked = chat(*stuck(1), headers={"authorization": "Bearer k"})
+    asked = chat(*stuck(1), headers={"authorization": "Bearer k", "x-agent-session": "s"})
     here.engine.decide(asked)
-    key, _ = asked.watched
+    ((key, _),) = asked.watched
     before = here.store.read_window(key, here.clock.now())
     here.engine.settle(asked, Answer(200, text="I look into the second file now.", complete=True))
     after = here.store.read_window(key, here.clock.now())
@@ -118,12 +118,13 @@ class Contended(MemoryStore):
         super().__init__()
         self.rivals = rivals
 
-    def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
-        if window is not None and self.rivals:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+        if windows and self.rivals:
             self.rivals -= 1
-            current: Window = self.read_window(window.key, now)
-            super().commit((), now, WindowWrite(window.key, current.version, current.data, window.ttl_s))
-        return super().commit(ops, now, window)
+            [*_, last] = windows
+            current: Window = self.read_window(last.key, now)
+            super().commit((), now, [WindowWrite(last.key, current.version, current.data, last.ttl_s)])
+        return super().commit(ops, now, windows)
 
 
 def test_a_session_that_moves_on_is_judged_again() -> None:

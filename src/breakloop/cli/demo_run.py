@@ -73,7 +73,7 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
     """Run what `breakloop serve` runs with no policy, from the same parts; nobody's settings or files are read."""
     settings = Settings(upstream=[f"{name}={llm_url}" for name in _UPSTREAMS])
     descriptors = Descriptors(parts.context(settings, _SECRET), clock)
-    engine = Engine(MemoryStore(), clock, project=descriptors.project, answered=descriptors.answered)
+    engine = Engine(MemoryStore(), clock, descriptors)
     engine.use(compile_bundle(None, "builtin", descriptors, _SECRET, parts.loop_guard(settings)))
     judging = parts.judging(settings, engine, descriptors, _SECRET, clock)
     door = DecisionDoor(judging, ready=lambda: (200, {"status": "ready"}))
@@ -89,7 +89,7 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
 def rule() -> str:
     """Return what the gateway goes by: its built-in protection."""
     guard = parts.loop_guard(Settings())
-    return f"the same last messages may come {guard.max_hits} times in {guard.window_seconds} s"
+    return f"repeated steps; the same end {guard.max_hits + 1} times in {guard.window_seconds} s"
 
 
 def respond(seen: SeenRequest) -> Answer:

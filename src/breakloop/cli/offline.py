@@ -58,9 +58,7 @@ class Offline:
     ) -> None:
         self.clock = clock
         self.descriptors = Descriptors(_context(settings, secret), clock)
-        self.engine = RecordingEngine(
-            MemoryStore(), clock, project=self.descriptors.project, session=self.descriptors.window
-        )
+        self.engine = RecordingEngine(MemoryStore(), clock, self.descriptors)
         source = None if loaded is None else loaded.bundle
         digest = "" if loaded is None else loaded.digest
         compiled = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))

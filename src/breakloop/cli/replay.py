@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from breakloop.cli.html_file import write_html
 from breakloop.cli.main import PROBLEM
 from breakloop.cli.offline import Offline, load_policy
 from breakloop.cli.output import config_option, end, fail, fail_problems, json_option, settings_of
@@ -21,9 +22,11 @@ from breakloop.cli.replay_text import BUILTIN, tell, tell_differences
 from breakloop.cli.validate import STDIN, STDIN_NAME, counted
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.errors import BundleError
+from breakloop.replay.html_report import Heading
 from breakloop.replay.readers.files import Recording, RecordingError
 from breakloop.replay.report import session_json, totals_json
-from breakloop.replay.run import Outcome, Rig, replay
+from breakloop.replay.run import Outcome, Rig, nobody, replay
+from breakloop.replay.timeline import Tapes, Timeline
 from breakloop.settings import Settings
 
 
@@ -35,10 +38,11 @@ from breakloop.settings import Settings
 @click.option("--policy", metavar="PATH", default="", help="Bundle, a file or directory; else the built-in protection.")
 @click.option("--against", metavar="PATH", default="", help="Another bundle: show where the two differ.")
 @click.option("--fail-on", type=click.Choice(["notice", "block"]), help="Exit 1 when a session gets that far.")
+@click.option("--html", metavar="FILE", default="", help="Also write a report with a picture of each loop.")
 @config_option
 @json_option
 def command(
-    files: tuple[str, ...], *, policy: str, against: str, fail_on: str | None, config: str, as_json: bool
+    files: tuple[str, ...], *, policy: str, against: str, fail_on: str | None, html: str, config: str, as_json: bool
 ) -> None:
     """Run recorded traffic through a bundle, and tell what it would have said.
 
@@ -56,8 +60,9 @@ def command(
     except BundleError as error:
         fail_problems(error.problems, as_json=as_json)
     outcomes: list[tuple[Outcome, ...]] = []
+    pictures = _Pictures() if html else None
     try:
-        for found in _outcomes(files, rigs, quiet=as_json and sys.stdout.isatty()):
+        for found in _outcomes(files, rigs, pictures, quiet=as_json and sys.stdout.isatty()):
             outcomes.append(found)
             if as_json:
                 click.echo(json.dumps(session_json(*found), ensure_ascii=False))
@@ -74,8 +79,25 @@ def command(
         tell(here, policy or BUILTIN)
         if against:
             tell_differences(here, there, against)
+    if pictures is not None:
+        heading = Heading("Loops in recordings", len(here), sum(one.turns for one in here), policy or BUILTIN)
+        write_html(html, heading, pictures.timelines)
     if _failed(here, fail_on):
         end(PROBLEM)
+
+
+class _Pictures:
+    """Timelines of the sessions that something was said about."""
+
+    def __init__(self) -> None:
+        self.tapes = Tapes()
+        self.timelines: list[Timeline] = []
+
+    def over(self, outcome: Outcome, file: str) -> None:
+        """Keep what was told about a session."""
+        found = self.tapes.pop(outcome.session).timeline(outcome.session, file)
+        if found is not None:
+            self.timelines.append(found)
 
 
 def _rig(policy: str, settings: Settings, start: float) -> Rig:
@@ -92,12 +114,18 @@ def _failed(outcomes: Iterable[Outcome], fail_on: str | None) -> bool:
     return fail_on == "block" and blocked
 
 
-def _outcomes(files: Sequence[str], rigs: Sequence[Rig], *, quiet: bool) -> Iterator[tuple[Outcome, ...]]:
+def _outcomes(
+    files: Sequence[str], rigs: Sequence[Rig], pictures: _Pictures | None, *, quiet: bool
+) -> Iterator[tuple[Outcome, ...]]:
     with _progress([] if quiet else files) as advance:
         for name in files:
             with _opened(name) as file:
                 recording = Recording(file, STDIN_NAME if name == STDIN else name, advance)
-                yield from replay(recording.pieces(), *rigs)
+                watch = pictures.tapes.take if pictures is not None else nobody
+                for found in replay(recording.pieces(), *rigs, watch=watch):
+                    if pictures is not None:
+                        pictures.over(found[0], name)
+                    yield found
             if recording.skipped:
                 shown = "; ".join(recording.problems)
                 click.echo(f"{name}: {counted(recording.skipped, 'record')} passed over: {shown}", err=True)

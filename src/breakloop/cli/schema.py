@@ -1,36 +1,46 @@
-"""`breakloop schema`: the JSON Schemas of bundle and settings (SPEC T-1), and the built-in loop protection (B-6)."""
+"""`breakloop schema`: the JSON Schemas of bundle and settings (SPEC T-1), the built-in loop protection (B-6), and what
+the sensitivities of `steps` stand for (LD-4)."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import click
 
 from breakloop.cli.output import config_option, json_option, print_json, settings_of
+from breakloop.detect.steps.kinds import ABOUT, LEVELS, SETTABLE, number, said
+from breakloop.detect.steps.kinds import presets as preset_thresholds
+from breakloop.detect.steps.ladder import PRESETS
 from breakloop.parts import loop_guard
 from breakloop.policy.compile_loops import LoopGuard, builtin_blocks
+from breakloop.policy.schema import AnyLoop, StepsLoop
 from breakloop.policy.schema_json import bundle_json_schema
 from breakloop.settings import Loaded, settings_json_schema
 
-_SHOWN = (
-    "similarity",
-    "tail_messages",
-    "max_hits",
-    "window_seconds",
-    "cooldown_seconds",
-    "cooldown_growth",
-    "cooldown_max_seconds",
-)
+_COOLDOWN = ("cooldown_seconds", "cooldown_growth", "cooldown_max_seconds")
+_SHOWN = {
+    "tail": ("similarity", "tail_messages", "max_hits", "window_seconds", *_COOLDOWN),
+    "steps": ("similarity", "sensitivity", *_COOLDOWN, "stream_guard"),
+}
+_COLUMN = 17
+_KIND_COLUMN = 14
+
+Block = dict[str, object]
 
 
 @click.command(name="schema")
 @click.option("--settings", "of_settings", is_flag=True, help="The schema of breakloop.yaml.")
 @click.option("--builtin", is_flag=True, help="The built-in loop protection as YAML, with the numbers in effect here.")
+@click.option("--presets", is_flag=True, help="The thresholds behind each sensitivity of steps, kind by kind.")
 @config_option
 @json_option
-def command(*, of_settings: bool, builtin: bool, config: str, as_json: bool) -> None:
+def command(*, of_settings: bool, builtin: bool, presets: bool, config: str, as_json: bool) -> None:
     """Print the JSON Schema of policy bundles, for editors and other tools."""
-    if of_settings and builtin:
-        raise click.UsageError("--settings and --builtin exclude each other")
-    if builtin:
+    if of_settings + builtin + presets > 1:
+        raise click.UsageError("--settings, --builtin and --presets exclude each other")
+    if presets:
+        print_json(_presets()) if as_json else click.echo("\n".join(_preset_lines()))
+    elif builtin:
         loaded = settings_of(config, as_json=as_json)
         block = builtin_block(loop_guard(loaded.settings))
         if as_json:
@@ -41,26 +51,75 @@ def command(*, of_settings: bool, builtin: bool, config: str, as_json: bool) -> 
         print_json(settings_json_schema() if of_settings else bundle_json_schema())
 
 
-def builtin_block(guard: LoopGuard) -> str | dict[str, object]:
-    """Return the block that judges LLM calls which no policy's own loop detection covers, as a bundle would say it."""
-    blocks = builtin_blocks(guard)
+def builtin_block(guard: LoopGuard) -> str | Block | list[Block]:
+    """Return what judges LLM calls that no policy's own loop detection covers, as a bundle would say it."""
+    blocks = [_shown(block) for block in builtin_blocks(guard)]
     if not blocks:
         return "off"
-    (block,) = blocks
-    return {**{name: getattr(block, name) for name in _SHOWN}, "action": block.action_for("block")}
+    return blocks[0] if len(blocks) == 1 else blocks
 
 
-def _as_yaml(block: str | dict[str, object], loaded: Loaded) -> str:
-    said = {name.partition(".")[2]: origin for name, origin in loaded.origins.items() if name.startswith("loop_guard.")}
+def _shown(block: AnyLoop) -> Block:
+    """Return a block with what it holds by default."""
+    shown: Block = {name: getattr(block, name) for name in _SHOWN[block.similarity]}
+    if not isinstance(block, StepsLoop):
+        return {**shown, "action": block.action_for("block")}
+    if block.thresholds:
+        shown["thresholds"] = {kind: said(levels) for kind, levels in block.thresholds.items()}
+    return {**shown, "ladder": {name: block.action_for(name) for name in LEVELS}}
+
+
+def _as_yaml(block: str | Block | list[Block], loaded: Loaded) -> str:
+    found = loaded.origins.items()
+    origins = {name.partition(".")[2]: origin for name, origin in found if name.startswith("loop_guard.")}
     lines = [
         "# The built-in loop protection: it judges every LLM call that no policy's own loop_detection covers.",
         "# To change it, set LOOP_GUARD_* (or loop_guard in breakloop.yaml), or put your own into the bundle:",
         "defaults:",
     ]
     if isinstance(block, str):
-        return "\n".join([*lines, f"  loop_detection: {block}  # {said['max_hits']}: max_hits is 0"])
+        return "\n".join([*lines, f"  loop_detection: {block}  # {origins['max_hits']}: max_hits is 0"])
     lines.append("  loop_detection:")
-    for name, value in block.items():
-        text = f"    {name}: {value:g}" if isinstance(value, float) else f"    {name}: {value}"
-        lines.append(text if name not in said else f"{text}  # {said[name]}")
+    if isinstance(block, dict):
+        return "\n".join([*lines, *(f"    {line}" for line in _fields(block, origins))])
+    for one in block:
+        lines += [f"    {'  ' if at else '- '}{line}" for at, line in enumerate(_fields(one, origins))]
     return "\n".join(lines)
+
+
+def _fields(block: Block, origins: dict[str, str]) -> Iterator[str]:
+    """One line a field; behind a number that is a setting stands where it came from."""
+    for name, value in block.items():
+        text = f"{name}: {_flow(value)}"
+        yield text if name not in origins else f"{text}  # {origins[name]}"
+
+
+def _flow(value: object) -> str:
+    """A value as YAML writes it in one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_flow(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_flow(one) for one in value)}]"
+    if value is None:
+        return "never"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def _presets() -> dict[str, object]:
+    kinds = {kind: {"meaning": ABOUT[kind].meaning, "counts": ABOUT[kind].counted} for kind in SETTABLE}
+    return {"levels": list(LEVELS), "kinds": kinds, "presets": preset_thresholds()}
+
+
+def _preset_lines() -> Iterator[str]:
+    def row(*cells: str) -> str:
+        return cells[0].ljust(_KIND_COLUMN) + "".join(cell.ljust(_COLUMN) for cell in cells[1:]).rstrip()
+
+    yield "Counts at which a kind of loop is notice, block, stop. Single ones are changed with `thresholds` in a block."
+    yield ""
+    yield row("kind", *PRESETS, "counts")
+    for kind in SETTABLE:
+        levels = [", ".join(number(one) for one in thresholds[kind]) for thresholds in PRESETS.values()]
+        yield row(kind, *levels, ABOUT[kind].counted)
+        yield row("", ABOUT[kind].meaning)

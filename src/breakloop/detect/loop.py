@@ -22,14 +22,29 @@ DELAY_MAX_MS = 30_000
 class LoopTerms:
     """The fixed part of a detector: whose it is and what it does."""
 
-    kind: str  # "exact" or "tail"
+    kind: str  # the block's `similarity`
     policy: str
     index: int  # which block of the policy, because two may count the same fingerprint differently
     action: str
     status: int
     expects: frozenset[str]  # callers whose `X-Breakloop-Expect-Repeats` is believed
     allow: AllowList | None
+    quarantine_s: int = 0  # how long `kill` holds an agent; 0: until a person releases it
+    said: str = ""  # where it stands, if not among a policy's blocks
     place: str = ""  # in keys, in front of the policy: `|` for the default blocks, which no policy's name can be
+
+    @property
+    def rule(self) -> str:
+        """Where it stands, as verdicts and records name it."""
+        return self.said or f"loop_detection[{self.index}]"
+
+
+def announced(call: Call, terms: LoopTerms, who: Identity) -> int:
+    """Return how many repeats a caller that the policy names has announced (SPEC LD-6); -1 for none."""
+    value = call.headers.get(EXPECT_REPEATS_HEADER) if terms.expects else None
+    if value is None or not value.isdigit() or who.caller(call) not in terms.expects:
+        return -1
+    return min(int(value[:8]), EXPECT_REPEATS_MAX)
 
 
 class LoopDetector:
@@ -106,7 +121,5 @@ class LoopDetector:
         return min(count * DELAY_STEP_MS, DELAY_MAX_MS)
 
     def _expected(self, call: Call) -> int:
-        value = call.headers.get(EXPECT_REPEATS_HEADER)
-        if value is None or not value.isdigit() or self._who.caller(call) not in self.terms.expects:
-            return -1
-        return max(self.spec.limit, min(int(value[:8]), EXPECT_REPEATS_MAX))
+        expected = announced(call, self.terms, self._who)
+        return expected if expected < 0 else max(self.spec.limit, expected)

@@ -37,14 +37,17 @@ _NO_BLANKS: Final = "\u0e00"  # scripts from Thai to Chinese set none between wo
 class StreamProbe:
     """Watches one answer. Feeding costs little more than keeping the piece; every 256 characters pay for one look."""
 
-    __slots__ = ("_fenced", "_new", "_new_chars", "_tail", "found")
+    __slots__ = ("_fenced", "_new", "_new_chars", "_tail", "chars", "found", "period", "times")
 
     def __init__(self) -> None:
         self._tail = ""
         self._new: list[str] = []
         self._new_chars = 0
         self._fenced = False  # a code block is open
+        self.chars = 0  # seen so far, those after the last look left out
         self.found = False
+        self.period = 0  # once found: how many characters are repeated
+        self.times = 0  # and how often they stood at the end of the text when that was seen
 
     def feed(self, text: str) -> bool:
         """Take the next piece; return whether the answer should be cut. Once it should, it stays so."""
@@ -55,13 +58,15 @@ class StreamProbe:
     def _look(self) -> bool:
         new = "".join(self._new)
         self._new.clear()
+        self.chars += self._new_chars
         self._new_chars = 0
         if (self._tail[1 - len(_FENCE) :] + new).count(_FENCE) % 2:  # a fence may come in two pieces
             self._fenced = not self._fenced
         tail = self._tail = (self._tail + new)[-_KEEP_CHARS:]
         if not self.found:
             period = _period(tail)
-            self.found = period > 0 and self._is_prose(tail[-max(period, _SAMPLE_CHARS) :])
+            if period and self._is_prose(tail[-max(period, _SAMPLE_CHARS) :]):
+                self.found, self.period, self.times = True, period, _times(tail, period)
         return self.found
 
     def _is_prose(self, sample: str) -> bool:
@@ -86,6 +91,13 @@ def _period(tail: str) -> int:
         if needed <= end and tail[end - needed : end - period] == tail[end - needed + period :]:
             return period
     return 0
+
+
+def _times(tail: str, period: int) -> int:
+    unit, times = tail[-period:], 1
+    while (end := len(tail) - times * period) >= period and tail.endswith(unit, 0, end):
+        times += 1
+    return times
 
 
 def is_prose(sample: str) -> bool:

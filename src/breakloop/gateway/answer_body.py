@@ -7,7 +7,7 @@ whoever reads after us must come to the same end.
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from breakloop.errors import UpstreamError
 from breakloop.gateway.answer_head import UNTIL_CLOSE
@@ -17,6 +17,13 @@ from breakloop.gateway.head import CHUNKED
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?[ \t]*")
 _LINE_MAX: Final = 256
 _TRAILERS_MAX: Final = 8 * 1024
+
+
+class Joint(NamedTuple):
+    """A place where other content could follow in a chunked body."""
+
+    before: bytes  # what has to be written first
+    room: int  # bytes that the running chunk still takes, and must get
 
 
 class Framing(Protocol):
@@ -108,6 +115,14 @@ class Chunked:
             else:
                 at = self._line(data, at)
         return at
+
+    @property
+    def joint(self) -> Joint | None:
+        """Where what was fed so far ends; None within a line of the framing, and once all content has come."""
+        left, begun = self._left, self._partial
+        if self._trailer_bytes >= 0 or (left < 0 and len(begun) > 2) or (left == 0 and begun):
+            return None
+        return Joint(b"\r\n"[len(begun) :], 0) if left < 0 else Joint(b"", left)
 
     def _line(self, data: bytes, at: int) -> int:
         """Read a chunk's first line (with the line break that ends the chunk before) or a trailer."""

@@ -12,18 +12,18 @@ from typing import Final, cast
 
 from breakloop.gateway.answer_head import AnswerHead
 from breakloop.gateway.answer_out import AS_IT_CAME, UNTIL_CLOSE, head_out, reframed
+from breakloop.gateway.cutting import cut
 from breakloop.gateway.head import CLOSE, Reply, Request
+from breakloop.gateway.kept_body import KEPT_BYTES, forget_body
 from breakloop.gateway.pool import Pool, unreachable
 from breakloop.gateway.reading import Reading
 from breakloop.gateway.sides import Client, Door
 from breakloop.gateway.upload import Upload
 from breakloop.gateway.upstream import UpstreamConnection
 from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer
-from breakloop.model.call import Call, Chat
-from breakloop.wire.denial import rpc_stub
+from breakloop.model.call import Call
 
 _AT_ONCE_S: Final = 1  # a connection that dies later than this after it got a request did not die of idleness
-_BODY_KEPT: Final = 64 * 1024  # so much of a body may be kept while its answer is on the way
 
 
 class Exchange:
@@ -45,7 +45,7 @@ class Exchange:
         self._lines = lines  # ours, in the head of the answer
         self.method = request.method
         self.delay_s = 0.0
-        self._claimed = len(request.body) if len(request.body) > _BODY_KEPT else 0  # of the room for bodies
+        self._claimed = len(request.body) if len(request.body) > KEPT_BYTES else 0  # of the room for bodies
         self._client = cast("Client", None)  # comes with `start`
         self._upstream: UpstreamConnection | None = None
         self._task: asyncio.Task[UpstreamConnection] | asyncio.TimerHandle | None = None
@@ -116,22 +116,10 @@ class Exchange:
         upload = self._upload
         upstream.send(self._head, self._request.body if upload is None else b"")
         if not self._reused:
-            self._forget_body()  # a connection that is new is not tried again
+            forget_body(self._request, self._call)  # a connection that is new is not tried again
         if upload is not None:
             upload.begin(lambda piece: upstream.send(piece, b""))
             self._client.hold(hold=upstream.full)
-
-    def _forget_body(self) -> None:
-        """Nobody will send it again: a thousand streams must not hold a thousand long conversations.
-
-        The id of a call of a tool stays: an error in its stead has to carry it.
-        """
-        if len(self._request.body) > _BODY_KEPT:
-            self._request.body = b""
-            self._call.body = rpc_stub(self._call.body)
-            chat = self._call.chat_cache
-            if isinstance(chat, Chat):
-                self._call.chat_cache = chat._replace(tail=())
 
     # -- an upload that nobody needs to see whole ------------------------------------------------------------------
 
@@ -168,7 +156,7 @@ class Exchange:
         self._leave_room()
         close = self._hub.draining or self._uploading
         self._client_head, self._framing_out = head_out(request, head, self._lines, close=close)
-        self._forget_body()
+        forget_body(request, self._call)
         if head.status >= 400:
             self._settle(Answer(head.status, complete=True))
         else:
@@ -186,8 +174,8 @@ class Exchange:
         if data:
             self._client.relay(data)
         reading = self._reading
-        if reading is not None:
-            reading.feed(content)
+        if reading is not None and reading.feed(content) and not done and self._upstream is not None:
+            done = cut(reading, framing, self._upstream, self._client)
         if done:
             self._complete()
 

@@ -4,10 +4,13 @@ How bytes get there and back is `exchange`'s, which upstream it is `targets`', w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
+from breakloop.detect.step_loop import CUTS
 from breakloop.gateway.answer_head import AnswerHead
 from breakloop.gateway.callers import Callers
+from breakloop.gateway.cutting import guarded_reading
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.exchange import Exchange
 from breakloop.gateway.forwarding import HOP, Forwarding
@@ -147,12 +150,24 @@ class ProxyDoor:
         chat = call.chat_cache
         if not isinstance(chat, Chat):
             return None
+        engine = self._judging.engine
         try:
-            return reading_for(chat, head, self._judging.engine.not_read)
+            if call.guards_stream:
+                tell = partial(self._repeated, call)
+                return guarded_reading(chat, head, engine.not_read, tell, cuts=call.guards_stream == CUTS)
+            return reading_for(chat, head, engine.not_read)
         except Exception as error:  # noqa: BLE001 - the outermost edge: an answer that we cannot read passes all the same
-            self._judging.engine.tally.faults += 1
+            engine.tally.faults += 1
             log_fault(error, "not read")
             return None
+
+    def _repeated(self, call: Call, action: str, chars: int, times: int) -> None:
+        """Tell the engine what the stream guard saw, and did."""
+        try:
+            self._judging.engine.repeated(call, action, chars, times)
+        except Exception as error:  # noqa: BLE001 - the outermost edge: as in `settle`
+            self._judging.engine.tally.faults += 1
+            log_fault(error, "not told")
 
     def settle(self, call: Call, answer: Answer) -> None:
         """Tell the engine how it ended."""

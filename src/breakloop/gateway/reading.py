@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from breakloop.gateway.answer_body import Joint
 from breakloop.gateway.answer_head import AnswerHead
 from breakloop.model.answer import Answer
 from breakloop.model.call import Chat
@@ -27,11 +28,11 @@ class Reading:
         self._unpacker = unpacker
         self._give_up = give_up
 
-    def feed(self, content: list[bytes]) -> None:
-        """Take what has just been passed on."""
+    def feed(self, content: list[bytes]) -> bool:
+        """Take what has just been passed on; return whether the answer is to be cut, which is `cutting`'s business."""
         reader = self._reader
         if reader is None:
-            return
+            return False
         try:
             for piece in content:
                 reader.feed(piece if self._unpacker is None else self._unpacker.feed(piece))
@@ -39,6 +40,11 @@ class Reading:
             self._stop(error.reason)
         except Exception:  # noqa: BLE001 - the outermost edge: a fault in reading must not end an answer
             self._stop("fault")
+        return False
+
+    def end(self, _framing: int, _joint: Joint | None) -> bytes:
+        """Return what ends an answer that is to be cut."""
+        return b""
 
     def answer(self, status: int, *, complete: bool) -> Answer:
         """Return what was read, as far as it was."""
@@ -57,16 +63,25 @@ class Reading:
         self._give_up(why)
 
 
-def reading_for(chat: Chat, head: AnswerHead, give_up: GiveUp) -> Reading | None:
-    """Return what reads the answer to a request, or None when there is nothing in it to read."""
+Guard = Callable[[Unpacker | None, GiveUp], Reading]
+
+
+def reading_for(chat: Chat, head: AnswerHead, give_up: GiveUp, guard: Guard | None = None) -> Reading | None:
+    """Return what reads the answer to a request, or None when there is nothing in it to read.
+
+    Where it comes as a stream, `guard` makes it.
+    """
     reader = answers.reader(chat.dialect, head.headers.get("content-type", b""), streamed=chat.stream)
     if reader is None:
         return None
     encoding = head.headers.get("content-encoding")
-    if not encoding or encoding.lower() == b"identity":
-        return Reading(reader, None, give_up)
-    try:
-        return Reading(reader, Unpacker(encoding, UNPACKED_MAX), give_up)
-    except EncodingError as error:
-        give_up(error.reason)
-        return None
+    unpacker: Unpacker | None = None
+    if encoding and encoding.lower() != b"identity":
+        try:
+            unpacker = Unpacker(encoding, UNPACKED_MAX)
+        except EncodingError as error:
+            give_up(error.reason)
+            return None
+    if guard is not None and isinstance(reader, answers.StreamReader):
+        return guard(unpacker, give_up)
+    return Reading(reader, unpacker, give_up)

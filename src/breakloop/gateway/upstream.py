@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from breakloop.errors import UpstreamError
-from breakloop.gateway.answer_body import Framing, UntilClose, framing_for
+from breakloop.gateway.answer_body import Chunked, Framing, Joint, UntilClose, framing_for
 from breakloop.gateway.answer_head import HEAD_BYTES
 from breakloop.gateway.head import BARE_LF
 from breakloop.gateway.hub import Hub
@@ -28,8 +28,8 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to an upstream."""
 
     __slots__ = (
-        "_framing", "_held", "_hub", "_interims", "_paused", "_pool", "_unread", "exchange", "full", "heard",
-        "reusable", "since", "transport",
+        "_framing", "_held", "_hub", "_interims", "_paused", "_pool", "_unread", "by_line", "exchange", "full",
+        "heard", "reusable", "since", "transport",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, pool: Pool) -> None:
@@ -44,6 +44,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.heard = False  # something came since the request was sent
         self.exchange: Exchange | None = None
         self.reusable = False  # after the answer that is being read
+        self.by_line = False  # the exchange waits for a certain place in it, which can only be the end of a line
         self.since = 0
         self.transport = cast("asyncio.Transport", None)  # comes with connection_made
 
@@ -100,7 +101,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._framing = None
         self._held = bytearray()
         self._interims = 0
-        self.heard = False
+        self.heard = self.by_line = False
+
+    @property
+    def joint(self) -> Joint | None:
+        """Where the part of a chunked answer ends that has come; None where nothing could follow."""
+        framing = self._framing
+        return framing.joint if type(framing) is Chunked else None
 
     @property
     def until_close(self) -> bool:
@@ -174,7 +181,10 @@ class UpstreamConnection(asyncio.Protocol):
                 data = self._take_head(exchange, data)
                 if self._framing is None:
                     return
-            self._take_body(exchange, self._framing, data)
+            if self.by_line:
+                self._take_lines(exchange, self._framing, data)
+            else:
+                self._take_body(exchange, self._framing, data)
         except UpstreamError as error:
             self.discard()
             exchange.upstream_lost(str(error), nonsense=True)
@@ -216,6 +226,19 @@ class UpstreamConnection(asyncio.Protocol):
                 data = data[:used]
             self._framing = None
         exchange.answer_goes_on(data, framing.content, done=framing.done)
+
+    def _take_lines(self, exchange: Exchange, framing: Framing, data: bytes) -> None:
+        """Take the body line by line, for as long as the exchange wants it."""
+        rest = len(data)
+        for line in data.splitlines(keepends=True):
+            rest -= len(line)
+            used = framing.feed(line)
+            if framing.done:
+                self.reusable = self.reusable and used == len(line) and not rest
+                self._framing = None
+            exchange.answer_goes_on(line[:used], framing.content, done=framing.done)
+            if self._framing is None or self.exchange is not exchange:
+                return
 
     def abort(self) -> None:
         """A fault of ours while using what came."""

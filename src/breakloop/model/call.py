@@ -43,17 +43,21 @@ class Call:
 
     # Kept by their readers. None: not looked at yet.
     chat_cache: Chat | bool | None = None  # False: looked, and it is not an LLM request
+    taken_cache: Any = None  # wire.dialects.Taken: its body taken apart, which comes with the chat
     claims_cache: Mapping[str, object] | None = None
     caller_cache: str | None = None
     agent_cache: str | None = None
     session_cache: str | None = None
+    trace_cache: str | None = None
     step_cache: Any = None  # model.step.Step; False: looked, and there is none
     ip_cache: str | None = None
     query_cache: dict[str, list[str]] | None = None
     project = ""
     sender: Any = None  # policy.senders.Sender, when the engine knows this one
     verified = False  # claims_cache came from a token whose signature was checked
-    watched: Any = None  # windows.Watched, when detectors looked at its session
+    watched: Any = None  # the windows that detectors judged it with, for its answer
+    guards_stream = 0  # 1: its answer is cut where it repeats itself; 2: that is only told
+    crowded = False  # its session has no name, and others of its caller without one run at the same time
     tracked = False  # the door sees this call's answer, and hands it to `Engine.settle`
     reported = False  # its answer may be told later (SPEC D-6): a ticket is wanted, even where it is not tracked
     ticket: Any = None  # what settling needs, left here by the engine; None: nothing to settle

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 LOOP_DETECTED = "loop.detected"
+AGENT_KILLED = "agent.killed"
+AGENT_RELEASED = "agent.released"
 LIMIT_EXCEEDED = "limit.exceeded"
 SHADOW_WOULD_REJECT = "shadow.would_reject"
 BUNDLE_LOADED = "bundle.loaded"

@@ -34,6 +34,7 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
 }
 _LEVELS: Final = {
     events.LOOP_DETECTED: logging.WARNING,
+    events.AGENT_KILLED: logging.WARNING,
     events.BUNDLE_REJECTED: logging.ERROR,
     events.BUNDLE_EXPIRED: logging.WARNING,
     events.STORE_DEGRADED: logging.WARNING,

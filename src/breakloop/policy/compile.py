@@ -8,8 +8,9 @@ from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.policy import schema
+from breakloop.policy.compile_agents import agent_terms
 from breakloop.policy.compile_loops import LoopGuard, LoopMaker, expiry
-from breakloop.policy.compiled import CompiledBundle, Fallback, Getter, Match, Policy, Rule
+from breakloop.policy.compiled import Agents, CompiledBundle, Fallback, Getter, Match, Policy, Rule
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.kill_switch import KillSwitch, KillSwitches
 from breakloop.policy.routes import Routes, Selector
@@ -42,6 +43,7 @@ def compile_bundle(
         expires=expiry(bundle.expires_at),
         default_loops=maker.loops.of_defaults(bundle.defaults, guard),
         project_loops=maker.loops.of_projects(bundle, guard),
+        agents=Agents(agent_terms(bundle.agents, maker.loops.watchers)),
     )
 
 

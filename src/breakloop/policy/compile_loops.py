@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from breakloop.detect.allow import AllowList, Identity
+from breakloop.detect.allow import AllowList
 from breakloop.detect.exact import ExactFingerprint
 from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.detect.loop import LoopDetector, LoopTerms
-from breakloop.detect.step_loop import DENYING, StepLoop
-from breakloop.detect.steps import StepsDetector, StepsSettings
+from breakloop.detect.seen import DENYING
+from breakloop.detect.steps.kinds import ABOUT
+from breakloop.detect.steps.ladder import NEVER, NORMAL
 from breakloop.detect.tail import TailFingerprint
 from breakloop.model.call import Call
 from breakloop.policy import schema
+from breakloop.policy.compile_watchers import WatcherMaker, identity
+from breakloop.policy.compiled import Detector
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.query import query_for_fingerprint
 from breakloop.policy.senders import Sender, steady
@@ -24,12 +27,6 @@ from breakloop.wire.json_body import canonical
 
 BUILTIN = "builtin"
 DEFAULTS = "defaults"
-AnyDetector = LoopDetector | StepLoop
-# A recognised loop is blocked at once; after a cooldown the same step passes once, and then the cooldown has doubled.
-_STEPS_SPEC = RepeatSpec(
-    window_s=60.0, limit=1, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=900.0, at_once=True
-)
-_TOOL_MESSAGES = 3  # where an `exact` block's allow list looks for tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +42,33 @@ def builtin_blocks(guard: LoopGuard) -> tuple[schema.AnyLoop, ...]:
     """The blocks that protect LLM calls when nothing else is said; none when they are switched off."""
     if guard.max_hits == 0:
         return ()
-    block = schema.TailLoop(
+    longest_s = max(schema.TailLoop.model_fields["cooldown_max_seconds"].default, guard.cooldown_seconds)
+    tail = schema.TailLoop(
         similarity="tail",
         window_seconds=guard.window_seconds,
         max_hits=guard.max_hits,
         cooldown_seconds=guard.cooldown_seconds,
-        cooldown_max_seconds=max(schema.TailLoop.model_fields["cooldown_max_seconds"].default, guard.cooldown_seconds),
+        cooldown_max_seconds=longest_s,
     )
-    return (block,)
+    steps = schema.StepsLoop(
+        similarity="steps",
+        cooldown_seconds=guard.cooldown_seconds,
+        cooldown_max_seconds=longest_s,
+        thresholds=_lifted(guard.max_hits),
+    )
+    return tail, steps
+
+
+def _lifted(max_hits: int) -> dict[str, tuple[float, float, float]]:
+    """Whoever lets more identical requests pass does not want `storm` to stop them (SPEC LD-2)."""
+    most = ABOUT["storm"].most
+
+    def at_least(threshold: float, wanted: int) -> float:
+        return max(threshold, wanted) if wanted <= most else NEVER
+
+    notice, block, stop = NORMAL["storm"]
+    lifted = (at_least(notice, max_hits), at_least(block, 2 * max_hits), at_least(stop, 4 * max_hits))
+    return {"storm": lifted} if lifted != (notice, block, stop) else {}
 
 
 class LoopMaker:
@@ -61,33 +77,34 @@ class LoopMaker:
     def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
+        self.watchers = WatcherMaker(descriptors, fingerprinter)
         self._identities = 0
 
-    def of_policy(self, policy: schema.Policy, names: tuple[str, ...]) -> tuple[AnyDetector, ...]:
+    def of_policy(self, policy: schema.Policy, names: tuple[str, ...]) -> tuple[Detector, ...]:
         """Detectors of a policy whose rules read descriptors `names`."""
         return self._made(policy.spec.loops, policy.id, policy.spec.deny_status, names)
 
-    def of_defaults(self, defaults: schema.Defaults, guard: LoopGuard) -> tuple[AnyDetector, ...]:
+    def of_defaults(self, defaults: schema.Defaults, guard: LoopGuard) -> tuple[Detector, ...]:
         """Detectors of LLM calls that no policy's own loop detection covers."""
         if defaults.loop_detection is None:
             return self._builtin(guard)
         return self._made(defaults.loops, DEFAULTS, 429, None)
 
-    def of_projects(self, bundle: schema.Bundle, guard: LoopGuard) -> dict[str, tuple[AnyDetector, ...]]:
+    def of_projects(self, bundle: schema.Bundle, guard: LoopGuard) -> dict[str, tuple[Detector, ...]]:
         """What projects set for the built-in block; where the bundle has a default of its own, that one holds."""
         if bundle.defaults.loop_detection is not None:
             return {}
         own = {name: project.loop_guard for name, project in bundle.projects.items()}
         return {name: self._builtin(_project_guard(said, guard)) for name, said in own.items() if said is not None}
 
-    def _builtin(self, guard: LoopGuard) -> tuple[AnyDetector, ...]:
+    def _builtin(self, guard: LoopGuard) -> tuple[Detector, ...]:
         return self._made(builtin_blocks(guard), BUILTIN, 429, None)
 
     def _made(
         self, blocks: Iterable[schema.AnyLoop], policy: str, status: int, names: tuple[str, ...] | None
-    ) -> tuple[AnyDetector, ...]:
+    ) -> tuple[Detector, ...]:
         """Detectors by the descriptors that fingerprints hold; None for default ones, which judge LLM calls only."""
-        made: list[AnyDetector] = []
+        made: list[Detector] = []
         for index, block in enumerate(blocks):
             if not block.enabled:
                 continue
@@ -100,22 +117,21 @@ class LoopMaker:
                 status=status,
                 expects=frozenset(block.expect_repeats.callers) if block.expect_repeats else frozenset(),
                 allow=_allow_list(block.allow),
+                quarantine_s=block.quarantine_seconds,
                 place="|" if names is None else "",
             )
             if isinstance(block, schema.ExactLoop):
                 fingerprint = self._exact_of_llm_calls() if names is None else self._exact(names)
-                made.append(LoopDetector(terms, _exact_spec(block, action), fingerprint, self._who(_TOOL_MESSAGES)))
+                who = identity(self._descriptors)
+                made.append(LoopDetector(terms, _exact_spec(block, action), fingerprint, who))
             elif isinstance(block, schema.TailLoop) and block.max_hits:
-                fingerprint = self._tail(block.tail_messages)
-                made.append(LoopDetector(terms, _tail_spec(block, action), fingerprint, self._who(block.tail_messages)))
+                who = identity(self._descriptors, block.tail_messages)
+                made.append(LoopDetector(terms, _tail_spec(block, action), self._tail(block.tail_messages), who))
             elif isinstance(block, schema.StepsLoop):
-                made.append(self._steps(block, terms))
+                made += self.watchers.steps(block, terms)
+            elif isinstance(block, schema.SimhashLoop):
+                made.append(self.watchers.simhash(block, terms))
         return tuple(made)
-
-    def _steps(self, block: schema.StepsLoop, terms: LoopTerms) -> StepLoop:
-        actions = (block.action_for("notice"), block.action_for("block"), block.action_for("stop"))
-        detector = StepsDetector(StepsSettings.preset(block.sensitivity), self._fingerprinter.short)
-        return StepLoop(terms, actions, _STEPS_SPEC, detector, self._descriptors.step, self._who(_TOOL_MESSAGES))
 
     def _exact(self, names: tuple[str, ...]) -> Callable[[Call], str | None]:
         return ExactFingerprint(
@@ -159,16 +175,6 @@ class LoopMaker:
             chat=self._descriptors.chat,
             messages=messages,
         )
-
-    def _who(self, messages: int) -> Identity:
-        """Who sends, and which tools these last messages call; more of them may have been read for another policy."""
-        read = self._descriptors.chat
-
-        def tools(call: Call) -> tuple[str, ...]:
-            chat = read(call)
-            return tuple(made.name for message in chat.tail[-messages:] for made in message.calls) if chat else ()
-
-        return Identity(self._descriptors.caller, self._descriptors.agent, tools)
 
 
 def _exact_spec(block: schema.ExactLoop, action: str) -> RepeatSpec:

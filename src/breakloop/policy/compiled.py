@@ -3,21 +3,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final, Protocol
 
-from breakloop.detect.loop import LoopDetector
-from breakloop.detect.step_loop import StepLoop
+from breakloop.detect.loop import LoopTerms
+from breakloop.detect.watch import Watch
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
+from breakloop.model.verdict import Verdict
 from breakloop.policy.kill_switch import KillSwitches
 from breakloop.policy.routes import Routes, Selector
 from breakloop.policy.senders import Senders
 from breakloop.state.keys import joined, part
-from breakloop.state.ops import Op, Refuse
+from breakloop.state.ops import Op, Refuse, Repeat
 
 Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]
+
+
+class Detector(Protocol):
+    """A compiled loop detector: one that counts fingerprints, or one that remembers."""
+
+    terms: LoopTerms
+
+    def plan(self, call: Call, project: str, group: int, now: float) -> Repeat | Watch | None:
+        """Return what it needs from the store, or what stands for that until a window is read."""
+        ...
+
+
 OnMissing = Callable[[str, str, str], None]  # policy, rule, descriptor
 
 
@@ -35,6 +49,7 @@ class Rule:
     __slots__ = ("_key", "_keys", "_match", "limiter", "name", "policy", "rejects_missing", "status")
 
     place = ""  # in keys, in front of the name
+    refusal: Final = "missing_descriptor"
 
     def __init__(
         self,
@@ -74,6 +89,18 @@ class Rule:
         key = f"shadow:{family}{project}{middle}{who}" if group else f"{family}{project}{middle}{who}"
         return self.limiter.plan(call, key, self, group)
 
+    @property
+    def refusal_at(self) -> tuple[str, str]:
+        """Where a refusal comes from, for records: policy and rule."""
+        return self.policy, self.name
+
+    def refused(self, call: Call, verdict: Verdict) -> None:
+        """Say why a call that lacks a descriptor is denied."""
+        verdict.status = self.status
+        verdict.policy, verdict.rule = self.policy, self.name
+        missing = ", ".join(self.missing_keys(call))
+        verdict.message = f"The request lacks {missing}, which this limit counts by."
+
     def missing_keys(self, call: Call) -> list[str]:
         """Return the names of `limit_keys` that this call lacks."""
         return [name for name, get in self._keys if get(call) is None]
@@ -95,7 +122,7 @@ class Policy:
     index: int
     selector: Selector
     shadow: bool
-    loops: tuple[LoopDetector | StepLoop, ...]
+    loops: tuple[Detector, ...]
     decides_loops: bool  # it has a `loop_detection` of its own, even a disabled one
     rules: tuple[Rule, ...]
     fallback: Rule | None
@@ -105,6 +132,36 @@ class Policy:
     rejects_large_bodies: bool
     descriptors: tuple[tuple[str, Getter], ...]  # all it names, for debug headers and `explain`
     steady: bool  # what its rules do depends on nothing but the sender (`policy.senders`)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTerms:
+    """What holds for one agent beside the policies."""
+
+    pattern: str  # as the bundle names it
+    detectors: tuple[Detector, ...]
+
+
+class Agents:
+    """Settings by agent: by its name, else by the longest pattern that fits."""
+
+    __slots__ = ("_named", "_prefixes")
+
+    def __init__(self, terms: Iterable[AgentTerms]) -> None:
+        made = list(terms)
+        self._named = {one.pattern: one for one in made if not one.pattern.endswith("*")}
+        patterns = [one for one in made if one.pattern.endswith("*")]
+        self._prefixes = sorted(patterns, key=lambda one: len(one.pattern), reverse=True)
+
+    def __bool__(self) -> bool:
+        return bool(self._named or self._prefixes)
+
+    def find(self, agent: str) -> AgentTerms | None:
+        """Return what is said of an agent, or None."""
+        named = self._named.get(agent)
+        if named is not None:
+            return named
+        return next((one for one in self._prefixes if agent.startswith(one.pattern[:-1])), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,5 +177,6 @@ class CompiledBundle:
     shadow_until: float  # `global_shadow` is active before this time
     kill_override_until: float
     expires: float
-    default_loops: tuple[LoopDetector | StepLoop, ...]
-    project_loops: dict[str, tuple[LoopDetector | StepLoop, ...]]  # projects with a `loop_guard` of their own
+    default_loops: tuple[Detector, ...]
+    project_loops: dict[str, tuple[Detector, ...]]  # projects with a `loop_guard` of their own
+    agents: Agents

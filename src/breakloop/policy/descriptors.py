@@ -14,14 +14,14 @@ from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
 from breakloop.model.step import Step
 from breakloop.policy import identity, query
-from breakloop.policy.chains import Chains, Traces
 from breakloop.policy.client_ip import ClientIp
 from breakloop.policy.descriptor_names import fault
 from breakloop.policy.geo import HEADERS, Geo
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
 from breakloop.policy.query import query_for_fingerprint
+from breakloop.policy.sessions import DERIVED, Sessions
 from breakloop.policy.user_agent import UserAgents
-from breakloop.wire import dialects, openai_responses, session_ids, steps
+from breakloop.wire import dialects, steps
 
 Getter = Callable[[Call], str | None]
 
@@ -58,10 +58,9 @@ class Descriptors:
         "_geo",
         "_project",
         "_project_getter",
-        "_traces",
         "_user_agents",
-        "chains",
         "project_is_steady",
+        "sessions",
         "tail_messages",
         "tokens",
     )
@@ -72,9 +71,8 @@ class Descriptors:
         self._digests = identity.Digests(settings.secret)
         self._geo = Geo(self._addresses, settings.geo_file)
         self._user_agents = UserAgents()
-        self.chains = Chains()
-        self._traces = Traces()
         self.tail_messages = _TAIL_DEFAULT  # `chat` decodes so many; a bundle raises it to what its detectors read
+        self.sessions = Sessions(self._digests, self.caller, self.agent, self.taken)
         self._fixed = self._fixed_getters()
         self._project = settings.project
         self._project_getter = self._project_source(settings.project_descriptor)
@@ -124,16 +122,30 @@ class Descriptors:
         """
         known = call.session_cache
         if known is None:  # kept, so that it stays the same until the call is answered
-            known = call.session_cache = self._find_session(call)
+            known = call.session_cache = self.sessions.find(call)
         return known
+
+    def derived(self, call: Call) -> bool:
+        """Tell whether the session is named after how it opens, because the client gives it no name."""
+        return self.session(call).startswith(DERIVED)
+
+    def lane(self, call: Call) -> str:
+        """Return what requests of one program have in common, whatever they are about: model and system prompt."""
+        taken, chat = self.taken(call), self.chat(call)
+        return f"{chat.model}\0{taken.system()}" if taken and chat else ""
+
+    def parent(self, call: Call) -> str:
+        """Return the session or agent that started this call's, as the client names it; "" where it names none."""
+        return self._digests.bounded(identity.parent_header(call))
+
+    def trace(self, call: Call) -> str:
+        """Return the trace that the call is part of, if an earlier call of the same caller was; else ""."""
+        self.session(call)  # looks into the body where that is needed
+        return self.sessions.trace(call)
 
     def answered(self, call: Call, answer: Answer) -> None:
         """Remember which session an answer belongs to: the next request may name nothing but this answer."""
-        chat = call.chat_cache
-        if isinstance(chat, Chat) and chat.dialect == openai_responses.DIALECT and answer.response_id:
-            session = call.session_cache
-            if session:  # where nothing goes by sessions, nobody has asked for it
-                self.chains.remember(self.caller(call), self._digests.bounded(answer.response_id), session)
+        self.sessions.answered(call, answer)
 
     def client_ip(self, call: Call) -> str:
         """Return the client's address (SPEC C-4)."""
@@ -162,15 +174,20 @@ class Descriptors:
         """Return what an LLM request says, or None for anything else."""
         known = call.chat_cache
         if known is None:
-            known = call.chat_cache = self._read_chat(call) or False
+            taken = call.taken_cache = self._take(call)
+            known = call.chat_cache = (taken.chat(self.tail_messages) if taken else None) or False
         return known if isinstance(known, Chat) else None
+
+    def taken(self, call: Call) -> dialects.Taken | None:
+        """Return the body of an LLM request taken apart, for all else that is read of it; None for anything else."""
+        return call.taken_cache if self.chat(call) else None
 
     def step(self, call: Call) -> Step | None:
         """Return the newest step of an LLM request, or None for anything else."""
         known = call.step_cache
         if known is None:
-            chat = self.chat(call)
-            known = call.step_cache = (steps.read(chat.dialect, call.body) if chat else None) or False
+            taken = self.taken(call)
+            known = call.step_cache = (steps.of(taken) if taken else None) or False
         return known if isinstance(known, Step) else None
 
     def window(self, call: Call) -> str:
@@ -203,35 +220,11 @@ class Descriptors:
         digest = self.key_digest(call)
         return "key:" + digest if digest else "ip:" + self.client_ip(call)
 
-    def _find_session(self, call: Call) -> str:
-        """Look from the narrowest id to the widest; what has to be read from the body comes after what has not."""
-        named = identity.conversation_header(call)
-        if named:
-            return self._digests.bounded(named)
-        chat = self.chat(call)
-        ids = session_ids.find(chat.dialect, call.body) if chat is not None else session_ids.NONE
-        named = ids.session or identity.session_header(call)
-        if named:
-            return self._digests.bounded(named)
-        caller = self.caller(call)
-        if ids.previous:
-            return self.chains.root(caller, self._digests.bounded(ids.previous))
-        if ids.cache_key:
-            return ids.cache_key
-        trace = self._digests.bounded(identity.trace_id(call) or ids.trace)
-        if trace and self._traces.recurs(caller, trace):
-            return "trace:" + trace
-        opening = dialects.opening(call.method, call.path, call.body) if chat is not None else ""
-        if not opening:
-            return ""
-        parts = (caller, self.agent(call), opening)
-        return "derived:" + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
-
-    def _read_chat(self, call: Call) -> Chat | None:
+    def _take(self, call: Call) -> dialects.Taken | None:
         encoding = call.headers.get("content-encoding")
         if encoding and encoding.strip().lower() != _IDENTITY_ENCODING:
             return None
-        return dialects.read(call.method, call.path, call.body, self.tail_messages)
+        return dialects.take(call.method, call.path, call.body)
 
     def _project_source(self, name: str) -> Getter | None:
         if not name:

@@ -1,4 +1,4 @@
-"""Names for who calls (SPEC C-7): the caller, and the ids of sessions and traces that clients send in header fields.
+"""Names for who calls (SPEC C-7): the caller, and the ids of sessions, their parents and traces in header fields.
 
 An API key is never kept as a name: its keyed digest stands for it. Reading tokens is `policy.jwt`, and ids in bodies
 are `wire.session_ids`.
@@ -24,6 +24,7 @@ CONVERSATION_HEADERS: Final = (
     "x-claude-code-session-id",  # Claude Code; its sub-agents are told apart by _CLAUDE_CODE_AGENT
     "x-amp-thread-id",  # Amp
     "x-opencode-session",  # OpenCode, and whoever talks to its gateway
+    "x-opencode-session-id",
     "agent-session-id",  # Goose
     "x-kilocode-taskid",  # Kilo Code
     "x-coder-chat-id",  # Coder
@@ -36,11 +37,23 @@ CONVERSATION_HEADERS: Final = (
     "x-session-id",  # OpenCode, OpenRouter
     "x-session-affinity",  # OpenCode, Pi, Fireworks, Cloudflare
 )
+# Who started a conversation, by the same ids; Claude Code's are read apart.
+PARENT_HEADERS: Final = (
+    "x-agent-parent",  # ours
+    "x-codex-parent-thread-id",  # Codex
+    "x-opencode-parent-session-id",  # OpenCode
+    "x-parent-session-id",  # OpenCode, and others
+    "x-kilocode-parent-taskid",  # Kilo Code
+    "x-parent-agent-id",  # Copilot CLI
+    "x-parent-conversation-id",
+)
 _CLAUDE_CODE: Final = "x-claude-code-session-id"
 _CLAUDE_CODE_AGENT: Final = "x-claude-code-agent-id"
+_CLAUDE_CODE_PARENT: Final = "x-claude-code-parent-agent-id"  # only where that is a sub-agent, too
 # These may span several conversations, so an id in the body comes before them.
 _WIDE_HEADERS: Final = ("mcp-session-id", "helicone-session-id")
 _WIDE_ENDING: Final = "-session-id"
+_ANOTHER: Final = "-parent-"  # a session, but not this one
 _BAGGAGE: Final = ("langfuse_session_id", "session.id")
 _NOT_IDS: Final = frozenset(("", "null", "undefined", "none"))
 _NAME_MAX: Final = 256
@@ -112,11 +125,28 @@ def session_header(call: Call) -> str:
         named = _header(call, name)
         if named:
             return named
-    for name in sorted([name for name in call.headers if name.endswith(_WIDE_ENDING)]):
+    for name in sorted([name for name in call.headers if name.endswith(_WIDE_ENDING) and _ANOTHER not in name]):
         named = _header(call, name)
         if named:
             return named
     return _in_baggage(call) if "baggage" in call.headers else ""
+
+
+def parent_header(call: Call) -> str:
+    """Return the session or agent that started this conversation, by the id that its own requests have; else ""."""
+    headers = call.headers
+    for name in PARENT_HEADERS:
+        if name in headers:
+            named = _header(call, name)
+            if named:
+                return named
+    if _CLAUDE_CODE_AGENT not in headers:
+        return ""
+    session = _header(call, _CLAUDE_CODE)
+    if not session or not _header(call, _CLAUDE_CODE_AGENT):
+        return ""
+    agent = _header(call, _CLAUDE_CODE_PARENT)
+    return f"{session}/{agent}" if agent else session
 
 
 def trace_id(call: Call) -> str:

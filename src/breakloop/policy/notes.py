@@ -10,6 +10,8 @@ from breakloop.policy.places import Finding, Path
 
 NOT_YET = "is valid, but this version does not enforce it yet"
 
+_AGENT_FIELDS_NOT_YET = ("active", "budget_usd_per_day", "allowed_hours", "rate_limit", "max_usd_per_run")
+
 
 def notes_for(bundle: schema.Bundle, now: float | None = None) -> list[Finding]:
     """Return the notes on a bundle, one of a kind; what has expired is only known when `now` is given."""
@@ -42,10 +44,10 @@ def _not_enforced(bundle: schema.Bundle) -> Iterator[Finding]:
         breaker = policy.spec.circuit_breaker
         if breaker is not None and breaker.enabled:
             yield Finding((*at, "circuit_breaker"), NOT_YET, at_key=True)
-        yield from _loops_not_enforced(policy.spec.loops, (*at, "loop_detection"))
-    yield from _loops_not_enforced(bundle.defaults.loops, ("defaults", "loop_detection"))
-    if bundle.agents:
-        yield Finding(("agents",), NOT_YET, at_key=True)
+    for name, agent in bundle.agents.items():
+        for field in _AGENT_FIELDS_NOT_YET:
+            if field in agent.model_fields_set and getattr(agent, field) not in (None, True):
+                yield Finding(("agents", name, field), NOT_YET, at_key=True)
 
 
 def _rules_not_enforced(spec: schema.Spec, at: Path) -> Iterator[Finding]:
@@ -55,21 +57,6 @@ def _rules_not_enforced(spec: schema.Spec, at: Path) -> Iterator[Finding]:
     fallback = spec.fallback_limit
     if fallback is not None and fallback.algorithm != "token_bucket":
         yield Finding((*at, "fallback_limit", "algorithm"), f'"{fallback.algorithm}" {NOT_YET}')
-
-
-def _loops_not_enforced(loops: tuple[schema.AnyLoop, ...], at: Path) -> Iterator[Finding]:
-    for index, block in enumerate(loops):
-        if not block.enabled:
-            continue
-        # A single block is not in a list; its place is then found under `loop_detection` itself.
-        here: Path = (*at, index)
-        if block.similarity == "simhash":
-            yield Finding((*here, "similarity"), f'"{block.similarity}" {NOT_YET}')
-            continue
-        action = block.action_for("block")
-        field: Path = ("action",) if block.ladder is None else ("ladder", "block")
-        if action == "kill":
-            yield Finding((*here, *field), '"kill" acts as "reject" in this version: nothing is quarantined yet')
 
 
 def _doubtful(bundle: schema.Bundle) -> Iterator[Finding]:

@@ -10,22 +10,23 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from breakloop.policy.schema_agents import Agent, LoopGuard, Project, RateLimit
 from breakloop.policy.schema_limits import CostBasedConfig, LlmTokensConfig, Stage, TokenBucketConfig, TokenSource
 from breakloop.policy.schema_loop import (
+    AnyLoop,
+    ExactLoop,
+    LoopBlock,
+    LoopBlocks,
+    SimhashLoop,
+    TailLoop,
+    Weights,
+)
+from breakloop.policy.schema_loop_base import (
     Action,
     Allow,
     AllowEntry,
     AllowRoute,
-    AnyLoop,
-    ExactLoop,
     ExpectRepeats,
     Ladder,
     LoopBase,
-    LoopBlock,
-    LoopBlocks,
     Severity,
-    SimhashLoop,
-    StepsLoop,
-    TailLoop,
-    Weights,
 )
 from breakloop.policy.schema_rules import (
     AnyRule,
@@ -37,6 +38,7 @@ from breakloop.policy.schema_rules import (
     TokenBucketRule,
 )
 from breakloop.policy.schema_selector import Selector
+from breakloop.policy.schema_steps import LoopKey, StepsLoop, StepsTool
 from breakloop.policy.schema_types import (
     Descriptor,
     DescriptorValue,
@@ -73,6 +75,7 @@ __all__ = [
     "LoopBase",
     "LoopBlock",
     "LoopGuard",
+    "LoopKey",
     "Override",
     "Policy",
     "Project",
@@ -85,6 +88,7 @@ __all__ = [
     "Spec",
     "Stage",
     "StepsLoop",
+    "StepsTool",
     "TailLoop",
     "TokenBucketConfig",
     "TokenBucketRule",

@@ -64,6 +64,7 @@ class Explainer:
                 else:
                     steps.append(_unmatched(policy, call))
             steps += parts.default_loops()
+            steps += parts.agents()
         steps.append(_verdict(record.verdict))
         return steps
 

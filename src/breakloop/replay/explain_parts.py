@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from breakloop.detect.block import Block
 from breakloop.detect.loop import LoopDetector
-from breakloop.detect.step_loop import Seen, StepLoop
+from breakloop.detect.run_ceiling import RunCeiling
+from breakloop.detect.seen import Seen
 from breakloop.policy import schema
 from breakloop.policy.compile import SECRET_DESCRIPTORS
-from breakloop.policy.compiled import CompiledBundle, Policy, Rule
+from breakloop.policy.compiled import CompiledBundle, Detector, Policy, Rule
 from breakloop.policy.descriptors import Descriptors
 from breakloop.replay.record import Record
 from breakloop.state.ops import ENFORCED, Bucket, Op, Repeat, Repeated, Result
@@ -69,42 +71,49 @@ class PartExplainer:
         detectors = self._compiled.project_loops.get(project, self._compiled.default_loops)
         if not detectors:
             yield Step("builtin", "defaults", "skipped", "switched off")
-        for detector in detectors:
+        for detector in _blocks_of(detectors).values():
             yield self._detector(detector, "builtin")
 
-    def _blocks(
-        self, policy: str, blocks: Sequence[schema.AnyLoop], detectors: Sequence[LoopDetector | StepLoop]
-    ) -> Iterator[Step]:
-        made = {detector.terms.index: detector for detector in detectors}
-        for index, block in enumerate(blocks):
+    def agents(self) -> Iterator[Step]:
+        """Explain what the bundle says of the agent itself (SPEC B-1)."""
+        agent = self._descriptors.agent(self._record.call)
+        terms = self._compiled.agents.find(agent)
+        for detector in terms.detectors if terms else ():
+            step = self._detector(detector, "agent")
+            yield replace(step, subject=f"agents/{terms.pattern}" if terms else "")
+
+    def _blocks(self, policy: str, blocks: Sequence[schema.AnyLoop], detectors: Sequence[Detector]) -> Iterator[Step]:
+        made = _blocks_of(detectors)
+        for index in range(len(blocks)):
             if index in made:
                 yield self._detector(made[index], "loop")
                 continue
-            if not block.enabled or (isinstance(block, schema.TailLoop) and not block.max_hits):
-                why = "disabled"
-            else:
-                why = f"similarity {block.similarity} is not enforced by this version"
-            yield Step("loop", f"{policy}/loop_detection[{index}]", "skipped", why)
+            yield Step("loop", f"{policy}/loop_detection[{index}]", "skipped", "disabled")
 
-    def _steps(self, detector: StepLoop, stage: str) -> Step:
+    def _remembering(self, detector: Block, stage: str) -> Step:
         terms = detector.terms
-        name = f"{terms.policy}/loop_detection[{terms.index}]"
+        name = f"{terms.policy}/{terms.rule}"
         for op, result in self._record.done:
             seen = op.owner
             if isinstance(seen, Seen) and seen.terms is terms:
                 blocked = isinstance(result, Repeated) and result.tripped
                 outcome = "deny" if blocked else "pass" if isinstance(op, Repeat) else seen.action
-                data: dict[str, object] = {"kind": seen.judged.kind, "action": seen.action, "tripped": blocked}
-                return Step(stage, name, self._marked(outcome, op), f"{seen.judged.kind}: {seen.judged.evidence}", data)
+                data: dict[str, object] = {"kind": seen.kind, "action": seen.action, "tripped": blocked}
+                return Step(stage, name, self._marked(outcome, op), f"{seen.kind}: {seen.evidence}", data)
         if self._descriptors.step(self._record.call) is None:
             return Step(stage, name, "skipped", f"{terms.kind}, not an LLM request that can be read")
-        return Step(stage, name, "pass", f"{terms.kind}: nothing in its session repeats itself")
+        return Step(stage, name, "pass", f"{terms.kind}: nothing in its memory repeats itself")
 
-    def _detector(self, detector: LoopDetector | StepLoop, stage: str) -> Step:
-        if isinstance(detector, StepLoop):
-            return self._steps(detector, stage)
+    def _detector(self, detector: Detector, stage: str) -> Step:
+        if isinstance(detector, Block):
+            return self._remembering(detector, stage)
+        if isinstance(detector, RunCeiling):
+            op, _ = self._done.get(id(detector), (None, None))
+            outcome = "pass" if op is None else self._marked("deny", op)
+            return Step(stage, "", outcome, f"at most {detector.why}")
+        assert isinstance(detector, LoopDetector)  # noqa: S101 - there are no others
         terms = detector.terms
-        name = f"{terms.policy}/loop_detection[{terms.index}]"
+        name = f"{terms.policy}/{terms.rule}"
         op, result = self._done.get(id(detector), (None, None))
         if not isinstance(op, Repeat) or not isinstance(result, Repeated):
             return Step(stage, name, "skipped", f"{terms.kind}, {self._why_not_counted(detector)}")
@@ -201,6 +210,11 @@ class PartExplainer:
     def _marked(self, outcome: str, op: Op | None) -> str:
         """A shadow policy only would have done it."""
         return f"would {outcome}" if op is not None and op.group != ENFORCED else outcome
+
+
+def _blocks_of(detectors: Sequence[Detector]) -> dict[int, Detector]:
+    """Detectors by their block. One of several speaks for all of them: what any has found stands under its terms."""
+    return {detector.terms.index: detector for detector in detectors}
 
 
 def _down(tokens: float) -> str:

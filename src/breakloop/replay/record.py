@@ -3,13 +3,15 @@ the engine's own; reading meaning into the record is `explain`'s work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from breakloop.clock import Clock
-from breakloop.engine import Engine, Plan, no_session
+from breakloop.engine import Engine
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
+from breakloop.planning import Plan
+from breakloop.policy.descriptors import Descriptors
 from breakloop.state.ops import Committed, Op, Result, Settle, Window, WindowWrite
 from breakloop.state.store import Store
 
@@ -30,13 +32,11 @@ class RecordingEngine(Engine):
 
     __slots__ = ("_plan", "_recorder", "record")
 
-    def __init__(
-        self, store: Store, clock: Clock, *, project: Callable[[Call], str], session: Callable[[Call], str] = no_session
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, descriptors: Descriptors) -> None:
         self._recorder = _RecordingStore(store)
         self._plan: Plan | None = None
         self.record: Record | None = None
-        super().__init__(self._recorder, clock, project=project, session=session)
+        super().__init__(self._recorder, clock, descriptors)
 
     def plan(self, call: Call) -> Plan | Verdict:
         """Plan as the engine does, and keep it."""
@@ -61,8 +61,8 @@ class _RecordingStore:
         self._store = store
         self.done: tuple[tuple[Op, Result], ...] = ()
 
-    def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
-        committed = self._store.commit(ops, now, window)
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+        committed = self._store.commit(ops, now, windows)
         self.done = tuple(zip(ops, committed.results, strict=False))
         return committed
 

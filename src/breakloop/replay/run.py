@@ -4,7 +4,7 @@ would decide it, and settled with the recorded answer. A recording goes on after
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from breakloop.clock import FakeClock
@@ -35,14 +35,7 @@ class Rig:
 
     def engine(self, clock: FakeClock) -> Engine:
         """Return an engine with empty state."""
-        descriptors = self.descriptors
-        engine = Engine(
-            MemoryStore(_ENTRIES),
-            clock,
-            project=descriptors.project,
-            answered=descriptors.answered,
-            session=descriptors.window,
-        )
+        engine = Engine(MemoryStore(_ENTRIES), clock, self.descriptors)
         engine.use(self.bundle)
         return engine
 
@@ -122,7 +115,7 @@ class Lane:
 class Run:
     """One session under way."""
 
-    __slots__ = ("_conversations", "_headers", "_lane", "outcome")
+    __slots__ = ("_conversations", "_headers", "_lane", "outcome", "size")
 
     def __init__(self, session: Session, lane: Lane) -> None:
         self._lane = lane
@@ -133,11 +126,13 @@ class Run:
         if session.agent:
             self._headers["x-agent-id"] = _header(session.agent)
         self.outcome = Outcome(session)
+        self.size = 0  # bytes of the last request
 
     def take(self, turn: Turn) -> Verdict:
         """Decide one turn, and settle it when it is allowed."""
         self._lane.move(turn.at_s, first=not self.outcome.turns)
         call = self._call(turn)
+        self.size = len(call.body)
         verdict = self._lane.engine.decide(call)
         if verdict.allowed:
             self._lane.engine.settle(call, turn.answer)
@@ -164,13 +159,21 @@ class Run:
         return headers
 
 
+Watch = Callable[[Session, Turn, Verdict, int], None]  # told of each turn; the number is the bytes of its request
+
+
+def nobody(_session: Session, _turn: Turn, _verdict: Verdict, _size: int) -> None:
+    """Nobody watches."""
+
+
 class Replay:
     """Everything that one bundle is asked about: sessions under way, and the engines they meet."""
 
-    __slots__ = ("_lanes", "_rig", "_runs")
+    __slots__ = ("_lanes", "_rig", "_runs", "_watch")
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, watch: Watch = nobody) -> None:
         self._rig = rig
+        self._watch = watch
         self._runs: dict[tuple[str, str], Run] = {}
         self._lanes: dict[str, Lane] = {}
 
@@ -182,7 +185,8 @@ class Replay:
         if run is None:
             run = self._runs[key] = Run(session, self._lane(session.lane))
         for turn in turns:
-            run.take(turn)
+            verdict = run.take(turn)
+            self._watch(run.outcome.session, turn, verdict, run.size)
         return self._runs.pop(key).outcome if whole else None
 
     def rest(self) -> list[Outcome]:
@@ -197,9 +201,12 @@ class Replay:
         return self._lanes[name]
 
 
-def replay(pieces: Iterable[Piece], *rigs: Rig) -> Iterator[tuple[Outcome, ...]]:
-    """Run everything past each bundle, side by side; outcomes come when their session is over."""
-    replays = [Replay(rig) for rig in rigs]
+def replay(pieces: Iterable[Piece], *rigs: Rig, watch: Watch = nobody) -> Iterator[tuple[Outcome, ...]]:
+    """Run everything past each bundle, side by side; outcomes come when their session is over.
+
+    Who watches is told of each turn, as the first bundle judges it.
+    """
+    replays = [Replay(rig, watch if index == 0 else nobody) for index, rig in enumerate(rigs)]
     for piece in pieces:
         outcomes = [one.take(piece) for one in replays]
         if piece.whole:

@@ -57,6 +57,7 @@ class Turn:
     agent: str = ""
     at_s: float | None = None  # on any scale; None: not recorded
     headers: Mapping[str, bytes] = field(default_factory=dict)  # that the client sent, by canonical name
+    key: str = ""  # the same wherever this turn was copied to, as when a session is resumed; "": not known
 
 
 class Piece(NamedTuple):

@@ -61,11 +61,12 @@ class MemoryStore:
     def _tables(self) -> tuple[Table, ...]:
         return (self._counts, self._cooldowns, self._buckets, self._windows, self._flights, self._taken_back)
 
-    def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
         """Carry out `ops` in one; see `state.store`."""
         # A clock that stepped back stands still here: nothing refills twice.
         now = self._latest = max(self._latest, now)
-        if window is not None and (newer := self._newer(window, now)) is not None:
+        newer = self._newer(windows, now) if windows else None
+        if newer is not None:
             return Committed([], -1, newer, now)
         results: list[Result] = []
         charges: list[tuple[Bucket, float]] = []
@@ -91,8 +92,8 @@ class MemoryStore:
             self._charge(charges, denied, now)
         if leads and ENFORCED not in denied:
             self._lead(leads, denied, now)
-        if window is not None:
-            self._windows.put(window.key, (now + window.ttl_s, window.version + 1, window.data), now)
+        for write in windows:
+            self._windows.put(write.key, (now + write.ttl_s, write.version + 1, write.data), now)
         return Committed(results, denied.get(ENFORCED, -1), None, now)
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
@@ -118,9 +119,12 @@ class MemoryStore:
         tables = (self._counts, self._cooldowns, self._buckets, self._windows)
         return sum(table.drop_prefix(prefix) for table in tables)
 
-    def _newer(self, window: WindowWrite, now: float) -> Window | None:
-        current = self.read_window(window.key, now)
-        return None if current.version == window.version else current
+    def _newer(self, windows: Sequence[WindowWrite], now: float) -> Window | None:
+        for write in windows:
+            current = self.read_window(write.key, now)
+            if current.version != write.version:
+                return current
+        return None
 
     # -- token buckets: (expires, tokens, last); it expires when it is full again ----------------------------------
 

@@ -157,5 +157,5 @@ class Committed:
 
     results: list[Result]
     denied_at: int = -1
-    conflict: Window | None = None  # the newer window; nothing was changed
+    conflict: Window | None = None  # a newer window; nothing was changed
     at: float = field(default=0.0, compare=False)  # when, by the store's time: for `Settle`

@@ -1,14 +1,14 @@
 """`Store`: who keeps state. One conditional commit a decision; the contract suite runs over every implementation.
 
 A commit, in the order of its operations:
-1. If a window comes with it and its version has moved on: nothing changes, the newer window comes back.
+1. If windows come with it and the version of one has moved on: nothing changes, the newer one comes back.
 2. `Repeat` always counts, unless it joins a flight (see below). Tripped and denying, it ends its group's evaluation
    from there on.
    `Noted` does nothing and denies nothing; `Refuse` denies its group.
 3. `Bucket` is checked, unless its group is already denied; too little in it denies its group.
 4. If the enforced group is not denied, every checked bucket is charged whose own group is not denied: all or none.
    In the same way every tracked `Repeat` begins a flight that was counted and did not trip.
-5. The window is written.
+5. The windows are written.
 Keys of one commit are distinct. Time comes from the caller; it may step back, and then nothing refills or expires.
 """
 
@@ -23,8 +23,8 @@ from breakloop.state.ops import Committed, Op, Settle, Window, WindowWrite
 class Store(Protocol):
     """Synchronous form, for stores that do no I/O."""
 
-    def commit(self, ops: Sequence[Op], now: float, window: WindowWrite | None = None) -> Committed:
-        """Carry out `ops` and write `window`, all in one; see the module's contract."""
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+        """Carry out `ops` and write `windows`, all in one; see the module's contract."""
         ...
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:

@@ -89,9 +89,9 @@ def cut(at: Place = "start", *, after_bytes: int | None = None, mid_chunk: bool 
 
 
 def filler(size: int) -> str:
-    """Return so many characters of plain text."""
-    line = "the quick brown fox jumps over the lazy dog "
-    return (line * (size // len(line) + 1))[:size]
+    """Return so many characters of plain text, no two lines alike: it must not be taken for a loop."""
+    line = "the quick brown fox jumps over the lazy dog"
+    return "".join([f"{number} {line} " for number in range(1, size // len(line) + 2)])[:size]
 
 
 class Script:

@@ -11,30 +11,30 @@ import msgspec
 
 from breakloop.model.call import Message, ToolCall
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, count, is_silent, more, part, text, truth
-from breakloop.wire.conversation import NULL, Conversation, Parts, undecoded_items
+from breakloop.wire.conversation import NULL, Body, Conversation, Named, Parts
 
 DIALECT: Final = "anthropic_messages"
 ERROR: Final = "<error>"
 CALLS: Final = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
 
 
-class _Body(msgspec.Struct, gc=False):
-    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
+class MessagesBody(Body, gc=False, kw_only=True):
+    """What is read of a request."""
 
-    messages: msgspec.Raw
+    messages: list[msgspec.Raw]
     model: str
+    tools: list[Named] | None = None
     stream: bool | None = None
     max_tokens: int | None = None
     system: msgspec.Raw = NULL
 
 
-_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_body = msgspec.json.Decoder(MessagesBody).decode
 
 
 def _typed(body: bytes) -> Parts:
     fields = _decode_body(body)
-    items = undecoded_items(fields.messages, body)
-    return Parts(fields.model, items, fields.stream or False, fields.max_tokens, fields.system)
+    return Parts(fields.model, fields.messages, fields.stream or False, fields.max_tokens, fields.system, fields)
 
 
 def _tolerant(fields: dict[str, Any]) -> Parts | None:
@@ -42,7 +42,8 @@ def _tolerant(fields: dict[str, Any]) -> Parts | None:
     model, messages = get("model"), get("messages")
     if model is None or messages is None:  # many an API has a path that ends in /messages
         return None
-    return Parts(text(model), as_list(messages), truth(get("stream")), count(get("max_tokens")), get("system"))
+    items, stream, limit = as_list(messages), truth(get("stream")), count(get("max_tokens"))
+    return Parts(text(model), items, stream, limit, get("system"), fields)
 
 
 def _flatten(item: Any) -> Message:
@@ -79,5 +80,6 @@ def _result(block: dict[str, Any]) -> str:
 
 
 _conversation = Conversation(DIALECT, _typed, _tolerant, _flatten)
+take: Final = _conversation.take
 read: Final = _conversation.read
 opening: Final = _conversation.opening

@@ -7,54 +7,43 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from breakloop.model.step import Step
+from breakloop.wire import anthropic_messages
 from breakloop.wire.anthropic_messages import CALLS
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, is_silent, more, part, text, truth
-from breakloop.wire.conversation import decoded, undecoded_items
-from breakloop.wire.step_parts import Gathered, Parts, is_prefill, read_step, result
+from breakloop.wire.conversation import Taken, item_at
+from breakloop.wire.step_parts import Gathered, is_prefill, read_step, result
 
 _ASSISTANT: Final = "assistant"
 
 
-class _Named(msgspec.Struct, gc=False):
-    name: str = ""
-
-
-class _Body(msgspec.Struct, gc=False):
-    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
-
-    messages: msgspec.Raw
-    tools: list[_Named] | None = None
-
-
-_decode_body = msgspec.json.Decoder(_Body).decode
+def of(taken: Taken) -> Step | None:
+    """Return the newest step of a request; None where nothing can be read."""
+    return read_step(taken, _gather, _tools)
 
 
 def read(body: bytes) -> Step | None:
     """Read the newest step of a request, or return None where it is none of this dialect."""
-    return read_step(body, _typed, _tolerant, _gather)
+    taken = anthropic_messages.take(body)
+    return None if taken is None else of(taken)
 
 
-def _typed(body: bytes) -> Parts:
-    fields = _decode_body(body)
-    names = [tool.name for tool in fields.tools[:ITEMS_MAX] if tool.name] if fields.tools else ()
-    return Parts(undecoded_items(fields.messages, body), tuple(names))
+def _tools(fields: anthropic_messages.MessagesBody | dict[str, Any]) -> list[str]:
+    """Return the names of the tools that are declared."""
+    if isinstance(fields, dict):
+        return _tolerant(fields)
+    return [tool.name for tool in fields.tools[:ITEMS_MAX] if tool.name] if fields.tools else []
 
 
-def _tolerant(fields: dict[str, Any]) -> Parts | None:
-    if fields.get("messages") is None:
-        return None
+def _tolerant(fields: dict[str, Any]) -> list[str]:
     tools = as_list(fields.get("tools"))[:ITEMS_MAX]
-    names = [text(tool.get("name")) for tool in tools if isinstance(tool, dict)]
-    return Parts(as_list(fields["messages"]), tuple(filter(None, names)))
+    return [name for tool in tools if isinstance(tool, dict) and (name := text(tool.get("name")))]
 
 
-def _gather(items: list[Any]) -> Gathered:
+def _gather(items: list[Any], _lead: int) -> Gathered:
     found = Gathered()
     for back in range(1, min(len(items), ITEMS_MAX) + 1):
-        item = decoded(items[-back])
+        item = item_at(items, -back)
         if not isinstance(item, dict):
             found.users.append(("", item))
         elif item.get("role") != _ASSISTANT:
@@ -67,7 +56,7 @@ def _gather(items: list[Any]) -> Gathered:
 
 def _is_prefill(item: dict[str, Any], items: list[Any], found: Gathered) -> bool:
     def answer_before() -> bool:
-        before = decoded(items[-2]) if len(items) > 1 else None
+        before = item_at(items, -2) if len(items) > 1 else None
         return isinstance(before, dict) and before.get("role") == _ASSISTANT
 
     said = item.get("content")

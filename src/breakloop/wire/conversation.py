@@ -1,139 +1,213 @@
-"""Takes a request body apart in steps (SPEC C-9): typed, then tolerant, then None, which means plain HTTP.
+"""Takes a request body apart once (SPEC C-9): typed, then tolerant, then None, which means plain HTTP.
 
-A dialect says where its fields are and how a message is flattened. Only the newest messages are decoded; folding case
-and white space, and hashing, is left to `detect`.
+One pass finds the fields and splits the messages; a message is decoded when somebody asks for it, and once. A dialect
+says where its fields are and how a message is flattened. Steps and ids of sessions are read from the same parts by
+`steps` and `session_ids`; folding case and white space, and hashing, is left to `detect`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
-import orjson
 
 from breakloop.model.call import Chat, Message
 from breakloop.wire.content import clean, clean_message, content, decode, load
 
-# A list of a million tiny items is eight times as slow as list[Raw] (a new object each) as it is as plain values; with
-# items of 32 bytes and more it is the other way round. There are at most as many items as there are commas.
-_ANY_RAW_MAX_BYTES: Final = 64 * 1024
-_RAW_ITEM_MIN_BYTES: Final = 32
 _OPENING_MESSAGES_MAX: Final = 100  # the user speaks among these, or the conversation has no name
 
+T = TypeVar("T")
 Raw = msgspec.Raw
 NULL: Final = Raw(b"null")
-_decode_raw_list = msgspec.json.Decoder(list[Raw]).decode
+
+
+class Body(msgspec.Struct, gc=False, kw_only=True):
+    """What every dialect's body may hold: ids, undecoded, so that a wrong type in one hides none of the others.
+
+    A dialect adds the fields it reads; anything of another type in these sends the whole body to the tolerant step.
+    """
+
+    conversation: Raw = NULL
+    conversation_id: Raw = NULL
+    thread_id: Raw = NULL
+    litellm_session_id: Raw = NULL
+    session_id: Raw = NULL
+    sessionId: Raw = NULL  # noqa: N815 - as it is sent
+    langfuse_session_id: Raw = NULL
+    litellm_trace_id: Raw = NULL
+    litellm_metadata: Raw = NULL
+    metadata: Raw = NULL
+    previous_response_id: Raw = NULL
+    prompt_cache_key: Raw = NULL
+    user: Raw = NULL
+    safety_identifier: Raw = NULL
+
+
+class Named(msgspec.Struct, gc=False):
+    """A tool that a request declares, as far as it is read."""
+
+    name: str = ""
 
 
 class Parts(msgspec.Struct, gc=False):
-    """A body taken apart; items may still be undecoded. (A struct is made three times as fast as a named tuple.)"""
+    """A body taken apart. (A struct is made three times as fast as a named tuple.)"""
 
     model: str
-    items: list[Any]
+    items: list[Any]  # undecoded until `item_at` is asked for one
     stream: bool = False
     max_tokens: int | None = None
     system: Any = None  # what stands outside the messages; part of the opening, never of the tail
+    fields: Any = None  # all that was found: a `Body`, or a dict of values where it had to be read tolerantly
+    lead: int = 0  # how many of the items stand before the conversation
 
 
 Typed = Callable[[bytes], Parts]
 Tolerant = Callable[[dict[str, Any]], Parts | None]
 Flatten = Callable[[Any], Message | None]
-Newest = Callable[[list[Any], int], Iterable[Message]]
+Newest = Callable[[list[Any], int], list[Message]]
+InPath = Callable[[str], tuple[str, bool]]
 
 
 class Conversation:
     """Reads one dialect. `typed` raises ValueError for what it does not expect; `tolerant` takes decoded fields."""
 
-    __slots__ = ("_flatten", "_name", "_newest", "_tolerant", "_typed")
+    __slots__ = ("_tolerant", "_typed", "flatten", "in_path", "name", "newest")
 
     def __init__(
-        self, name: str, typed: Typed, tolerant: Tolerant, flatten: Flatten, newest: Newest | None = None
+        self,
+        name: str,
+        typed: Typed,
+        tolerant: Tolerant,
+        flatten: Flatten,
+        newest: Newest | None = None,
+        in_path: InPath | None = None,
     ) -> None:
-        self._name = name
+        self.name = name
         self._typed = typed
         self._tolerant = tolerant
-        self._flatten = flatten
-        self._newest = newest or self._last
+        self.flatten = flatten
+        self.newest = newest or self._last
+        self.in_path = in_path  # where model and stream flag are no fields
 
-    def read(self, body: bytes, tail: int) -> Chat | None:
-        """Read a request body, or return None when it is none of this dialect."""
+    def take(self, body: bytes, path: str = "") -> Taken | None:
+        """Take a request body apart, or return None when it is none of this dialect."""
         try:
-            parts = self._typed(body)
-            items = parts.items
-            newest = tuple(self._newest(items, tail))
-            return Chat(self._name, parts.model, newest, len(items), parts.stream, parts.max_tokens)
+            try:
+                return Taken(self, body, self._typed(body), path)
+            except ValueError:  # of msgspec too: broken JSON, or a type that is not expected
+                parts = self.loaded(body)
+                return None if parts is None else Taken(self, body, parts, path, tolerant=True)
         except RecursionError:
             return None
-        except ValueError:  # of msgspec and orjson too: broken JSON, or a type that is not expected
-            return self._read_tolerantly(body, tail)
+
+    def read(self, body: bytes, tail: int) -> Chat | None:
+        """Read a request body with its last `tail` messages, or return None when it is none of this dialect."""
+        taken = self.take(body)
+        return None if taken is None else taken.chat(tail)
 
     def opening(self, body: bytes) -> str:
         """Return the system prompt and the messages up to the first of the user, which name a conversation; else ""."""
-        try:
-            try:
-                parts: Parts | None = self._typed(body)
-                return self._up_to_user(parts)
-            except ValueError:
-                parts = self._loaded(body)
-            return self._up_to_user(parts)
-        except RecursionError:
-            return ""
+        taken = self.take(body)
+        return "" if taken is None else taken.opening()
 
-    def _loaded(self, body: bytes) -> Parts | None:
+    def loaded(self, body: bytes) -> Parts | None:
+        """Take a body apart tolerantly."""
         fields = load(body)
         return self._tolerant(fields) if isinstance(fields, dict) else None
 
-    def _read_tolerantly(self, body: bytes, tail: int) -> Chat | None:
+    def _last(self, items: list[Any], tail: int) -> list[Message]:
+        flatten, size = self.flatten, len(items)
+        newest = range(max(0, size - tail), size)
+        return [message for at in newest if (message := flatten(item_at(items, at))) is not None]
+
+
+class Taken:
+    """One request body, taken apart. Its parts become the tolerant ones where a message is not as expected."""
+
+    __slots__ = ("_opened", "_path", "_reader", "body", "dialect", "parts", "tolerant")
+
+    def __init__(self, reader: Conversation, body: bytes, parts: Parts, path: str, *, tolerant: bool = False) -> None:
+        self._reader = reader
+        self.dialect = reader.name
+        self.body = body
+        self._path = path
+        self._opened: list[str] | None = None
+        self.parts = parts
+        self.tolerant = tolerant  # texts may hold lone surrogates then
+
+    def view(self, read: Callable[[Parts], T]) -> T | None:
+        """Return what `read` finds in the parts; None where nothing can be read. `read` raises ValueError for oddities,
+        and is called again with tolerant parts then.
+        """
         try:
-            parts = self._loaded(body)
-            if parts is None:
-                return None
-            newest = tuple([clean_message(message) for message in self._newest(parts.items, tail)])
+            if not self.tolerant:
+                try:
+                    return read(self.parts)
+                except ValueError:
+                    parts = self._reader.loaded(self.body)
+                    if parts is None:
+                        return None
+                    self.parts, self.tolerant = parts, True
+            return read(self.parts)
         except RecursionError:
             return None
-        model, size = clean(parts.model), len(parts.items)
-        return Chat(self._name, model, newest, size, parts.stream, parts.max_tokens, "tolerant")
 
-    def _last(self, items: list[Any], tail: int) -> list[Message]:
-        if tail <= 0:
-            return []
-        flatten = self._flatten
-        return [message for item in items[-tail:] if (message := flatten(decoded(item))) is not None]
+    def chat(self, tail: int) -> Chat | None:
+        """Return what the request says, with its last `tail` messages; None where it cannot be read after all."""
+        newest, in_path = self._reader.newest, self._reader.in_path
+        found = self.view(lambda parts: tuple(newest(parts.items, tail)))
+        if found is None:
+            return None
+        parts = self.parts
+        model, stream = (parts.model, parts.stream) if in_path is None else in_path(self._path)
+        size, limit = len(parts.items), parts.max_tokens
+        if not self.tolerant:
+            return Chat(self.dialect, model, found, size, stream, limit)
+        found = tuple([clean_message(message) for message in found])
+        return Chat(self.dialect, clean(model), found, size, stream, limit, "tolerant")
 
-    def _up_to_user(self, parts: Parts | None) -> str:
-        if parts is None:
-            return ""
+    def opening(self) -> str:
+        """Return the system prompt and the messages up to the first of the user, which name a conversation; else ""."""
+        return clean("\n".join(self._opening_texts()))
+
+    def system(self) -> str:
+        """Return what an opening has before the user speaks: the system prompt; "" where nobody speaks."""
+        return clean("\n".join(self._opening_texts()[:-1]))
+
+    def _opening_texts(self) -> list[str]:
+        known = self._opened
+        if known is None:
+            known = self._opened = self.view(self._up_to_user) or []
+        return known
+
+    def _up_to_user(self, parts: Parts) -> list[str]:
         texts: list[str] = []
-        system = content(decode(parts.system) if isinstance(parts.system, Raw) else parts.system)
+        system = content(value(parts.system))
         if system:
             texts.append(f"system\n{system}")
-        for item in parts.items[:_OPENING_MESSAGES_MAX]:
-            message = self._flatten(decoded(item))
+        flatten = self._reader.flatten
+        for at in range(min(len(parts.items), _OPENING_MESSAGES_MAX)):
+            message = flatten(item_at(parts.items, at))
             if message is None:
                 continue
             texts.append(f"{message.role}\n{message.text}")
             if message.role == "user":
-                return clean("\n".join(texts))
-        return ""
+                return texts
+        return []
 
 
-def decoded(item: Any) -> Any:
-    """Return an item's value, whether it was decoded before or not; ValueError where an object was expected."""
-    if not isinstance(item, Raw):
-        return item
-    value = decode(item)
-    if isinstance(value, dict):
-        return value
-    raise ValueError("not an object")
+def item_at(items: list[Any], at: int) -> Any:
+    """Return an item's value, which is decoded in its place; ValueError where an object was expected."""
+    found = items[at]
+    if type(found) is Raw:
+        found = decode(found)
+        if type(found) is not dict:
+            raise ValueError("not an object")
+        items[at] = found
+    return found
 
 
-def undecoded_items(items: Raw, body: bytes) -> list[Any]:
-    """Split a list without decoding its items, unless there are too many small ones; ValueError if it is no list."""
-    size = len(body)
-    if size <= _ANY_RAW_MAX_BYTES or body.count(b",") * _RAW_ITEM_MIN_BYTES < size:
-        return _decode_raw_list(items)
-    value = orjson.loads(memoryview(items))
-    if not isinstance(value, list):
-        raise ValueError("not a list of messages")  # noqa: TRY004 (as the decoders say it)
-    return value
+def value(field: Any) -> Any:
+    """Return the value of a field that may be undecoded."""
+    return decode(field) if type(field) is Raw else field

@@ -11,6 +11,7 @@ from typing import Final
 from breakloop.model.call import Chat
 from breakloop.wire import (
     anthropic_messages,
+    conversation,
     gemini,
     mcp,
     openai_chat,
@@ -19,17 +20,18 @@ from breakloop.wire import (
     openai_responses,
 )
 
-Read = Callable[[bytes, int], Chat | None]
-Opening = Callable[[bytes], str]
+Taken = conversation.Taken | mcp.Taken
+Take = Callable[[bytes, str], conversation.Taken | None]
 
 _CHAT: Final = "/chat/completions"
-_BY_ENDING: Final[dict[str, tuple[Read, Opening, str]]] = {
-    _CHAT: (openai_chat.read, openai_chat.opening, openai_chat.DIALECT),
-    "/completions": (openai_completions.read, openai_completions.opening, openai_completions.DIALECT),
-    "/responses": (openai_responses.read, openai_responses.opening, openai_responses.DIALECT),
-    "/embeddings": (openai_embeddings.read, openai_embeddings.opening, openai_embeddings.DIALECT),
-    "/messages": (anthropic_messages.read, anthropic_messages.opening, anthropic_messages.DIALECT),
+_BY_ENDING: Final[dict[str, tuple[Take, str]]] = {
+    _CHAT: (openai_chat.take, openai_chat.DIALECT),
+    "/completions": (openai_completions.take, openai_completions.DIALECT),
+    "/responses": (openai_responses.take, openai_responses.DIALECT),
+    "/embeddings": (openai_embeddings.take, openai_embeddings.DIALECT),
+    "/messages": (anthropic_messages.take, anthropic_messages.DIALECT),
 }
+_OF_GEMINI: Final = (gemini.take, gemini.DIALECT)
 _GEMINI: Final = (":generateContent", gemini.STREAM)
 _ENDINGS: Final = (
     "/completions",
@@ -44,30 +46,35 @@ _ENDINGS: Final = (
 )
 
 
-def read(method: str, path: str, body: bytes, tail: int) -> Chat | None:
-    """Read an LLM or MCP request with its last `tail` messages; None is plain HTTP. The path comes without a query."""
+def take(method: str, path: str, body: bytes) -> Taken | None:
+    """Take an LLM or MCP request apart, once for all that is asked of it; None is plain HTTP. The path comes without a
+    query.
+    """
     if method != "POST" or not body:
         return None
     if path.endswith(_ENDINGS):
-        chat = gemini.read(body, tail, path) if path.endswith(_GEMINI) else _by_ending(path)[0](body, tail)
-        if chat is not None:
-            return chat
+        taken = _by_ending(path)[0](body, path)
+        if taken is not None:
+            return taken
     # Also after a path of another dialect: MCP servers of old take their messages at /messages.
-    return mcp.read(body, tail) if mcp.is_likely(body) else None
+    return mcp.take(body) if mcp.is_likely(body) else None
+
+
+def read(method: str, path: str, body: bytes, tail: int) -> Chat | None:
+    """Read an LLM or MCP request with its last `tail` messages; None is plain HTTP."""
+    taken = take(method, path, body)
+    return None if taken is None else taken.chat(tail)
 
 
 def opening(method: str, path: str, body: bytes) -> str:
     """Return the texts that name a conversation: the system prompt up to the first message of the user; else ""."""
-    if method != "POST" or not body or not path.endswith(_ENDINGS):
-        return ""
-    return gemini.opening(body) if path.endswith(_GEMINI) else _by_ending(path)[1](body)
+    taken = take(method, path, body)
+    return "" if taken is None else taken.opening()
 
 
 def of_path(path: str) -> str:
     """Return the dialect that a path alone speaks for, or ""."""
-    if not path.endswith(_ENDINGS):
-        return ""
-    return gemini.DIALECT if path.endswith(_GEMINI) else _by_ending(path)[2]
+    return _by_ending(path)[1] if path.endswith(_ENDINGS) else ""
 
 
 def provider(dialect: str) -> str:
@@ -75,6 +82,8 @@ def provider(dialect: str) -> str:
     return dialect.partition("_")[0]
 
 
-def _by_ending(path: str) -> tuple[Read, Opening, str]:
+def _by_ending(path: str) -> tuple[Take, str]:
+    if path.endswith(_GEMINI):
+        return _OF_GEMINI
     path = path.removesuffix("/")
     return _BY_ENDING[_CHAT if path.endswith(_CHAT) else path[path.rfind("/") :]]

@@ -11,7 +11,7 @@ import msgspec
 
 from breakloop.model.call import Chat, Message, ToolCall
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, count, media, more, text, truth, without_ids
-from breakloop.wire.conversation import NULL, Conversation, Parts, undecoded_items
+from breakloop.wire.conversation import NULL, Body, Conversation, Named, Parts
 
 DIALECT: Final = "gemini"
 STREAM: Final = ":streamGenerateContent"
@@ -24,26 +24,25 @@ class _Config(msgspec.Struct, gc=False):
     max_output_tokens: int | None = None
 
 
-class _Body(msgspec.Struct, gc=False):
-    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
+class Tool(msgspec.Struct, gc=False):
+    """Tools that are declared."""
 
-    contents: msgspec.Raw
+    functionDeclarations: list[Named] | None = None  # noqa: N815 - as it is sent
+    function_declarations: list[Named] | None = None
+
+
+class GeminiBody(Body, gc=False, kw_only=True):
+    """What is read of a request."""
+
+    contents: list[msgspec.Raw]
+    tools: list[Tool] | None = None
     generationConfig: _Config | None = None  # noqa: N815 - as it is sent
     generation_config: _Config | None = None
     systemInstruction: msgspec.Raw = NULL  # noqa: N815 - as it is sent
     system_instruction: msgspec.Raw = NULL
 
 
-_decode_body = msgspec.json.Decoder(_Body).decode
-
-
-def read(body: bytes, tail: int, path: str = "") -> Chat | None:
-    """Read a request body, or return None when it is not a JSON object; model and stream flag come from `path`."""
-    chat = _conversation.read(body, tail)
-    if chat is None:
-        return None
-    model, _, _ = path.rpartition("/")[2].partition(":")
-    return Chat(DIALECT, model, chat.tail, chat.message_count, path.endswith(STREAM), chat.max_tokens, chat.fallback)
+_decode_body = msgspec.json.Decoder(GeminiBody).decode
 
 
 def _typed(body: bytes) -> Parts:
@@ -53,14 +52,14 @@ def _typed(body: bytes) -> Parts:
     if config is not None:
         limit = config.max_output_tokens if config.maxOutputTokens is None else config.maxOutputTokens
     system = fields.system_instruction if fields.systemInstruction is NULL else fields.systemInstruction
-    return Parts("", undecoded_items(fields.contents, body), max_tokens=limit, system=system)
+    return Parts("", fields.contents, max_tokens=limit, system=system, fields=fields)
 
 
 def _tolerant(fields: dict[str, Any]) -> Parts:
     config = _either(fields, "generationConfig", "generation_config")
     limit = _either(config, "maxOutputTokens", "max_output_tokens") if isinstance(config, dict) else None
     system = _either(fields, "systemInstruction", "system_instruction")
-    return Parts("", as_list(fields.get("contents")), max_tokens=count(limit), system=system)
+    return Parts("", as_list(fields.get("contents")), max_tokens=count(limit), system=system, fields=fields)
 
 
 def _either(fields: dict[str, Any], name: str, other: str) -> Any:
@@ -113,5 +112,17 @@ def _media(part: object) -> str:
     return media(min(said), said) if said else ""
 
 
-_conversation = Conversation(DIALECT, _typed, _tolerant, _flatten)
+def _in_path(path: str) -> tuple[str, bool]:
+    model, _, _ = path.rpartition("/")[2].partition(":")
+    return model, path.endswith(STREAM)
+
+
+def read(body: bytes, tail: int, path: str = "") -> Chat | None:
+    """Read a request body with its last `tail` messages, or return None when it is not a JSON object."""
+    taken = _conversation.take(body, path)
+    return None if taken is None else taken.chat(tail)
+
+
+_conversation = Conversation(DIALECT, _typed, _tolerant, _flatten, in_path=_in_path)
+take: Final = _conversation.take
 opening: Final = _conversation.opening

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from breakloop.model.step import Step
+from breakloop.wire import gemini
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, more, text, truth
-from breakloop.wire.conversation import decoded, undecoded_items
-from breakloop.wire.step_parts import Gathered, Parts, read_step, result, sized
+from breakloop.wire.conversation import Taken, item_at
+from breakloop.wire.step_parts import Gathered, read_step, result, sized
 
 _MODEL: Final = "model"
 _CODE: Final = "code_execution"
@@ -22,45 +21,34 @@ _OUTPUTS: Final = frozenset(("output", "result", "error", "content", "response")
 _KINDS: Final = frozenset(("image", "audio", "video"))
 
 
-class _Named(msgspec.Struct, gc=False):
-    name: str = ""
-
-
-class _Tool(msgspec.Struct, gc=False):
-    functionDeclarations: list[_Named] | None = None  # noqa: N815 - as it is sent
-    function_declarations: list[_Named] | None = None
-
-
-class _Body(msgspec.Struct, gc=False):
-    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
-
-    contents: msgspec.Raw
-    tools: list[_Tool] | None = None
-
-
-_decode_body = msgspec.json.Decoder(_Body).decode
+def of(taken: Taken) -> Step | None:
+    """Return the newest step of a request; None where nothing can be read."""
+    return read_step(taken, _gather, _tools)
 
 
 def read(body: bytes) -> Step | None:
     """Read the newest step of a request, or return None where it is none of this dialect."""
-    return read_step(body, _typed, _tolerant, _gather)
+    taken = gemini.take(body)
+    return None if taken is None else of(taken)
 
 
-def _typed(body: bytes) -> Parts:
-    fields = _decode_body(body)
+def _tools(fields: gemini.GeminiBody | dict[str, Any]) -> list[str]:
+    """Return the names of the tools that are declared."""
+    if isinstance(fields, dict):
+        return _tolerant(fields)
     names: list[str] = []
     for tool in (fields.tools or ())[:ITEMS_MAX]:
         declared = (tool.functionDeclarations or tool.function_declarations or ())[:ITEMS_MAX]
         names.extend([one.name for one in declared if one.name])
-    return Parts(undecoded_items(fields.contents, body), tuple(names[:ITEMS_MAX]))
+    return names[:ITEMS_MAX]
 
 
-def _tolerant(fields: dict[str, Any]) -> Parts:
+def _tolerant(fields: dict[str, Any]) -> list[str]:
     names: list[str] = []
     for tool in as_list(fields.get("tools"))[:ITEMS_MAX]:
         declared = _either(tool, "functionDeclarations", "function_declarations") if isinstance(tool, dict) else None
         names.extend([text(one.get("name")) for one in as_list(declared)[:ITEMS_MAX] if isinstance(one, dict)])
-    return Parts(as_list(fields.get("contents")), tuple(filter(None, names[:ITEMS_MAX])))
+    return list(filter(None, names[:ITEMS_MAX]))
 
 
 def _either(fields: dict[str, Any], name: str, other: str) -> Any:
@@ -68,10 +56,10 @@ def _either(fields: dict[str, Any], name: str, other: str) -> Any:
     return fields.get(other) if value is None else value
 
 
-def _gather(items: list[Any]) -> Gathered:
+def _gather(items: list[Any], _lead: int) -> Gathered:
     found = Gathered(joint="")  # a stream's pieces stand as they were cut
-    for undecoded in items[: -ITEMS_MAX - 1 : -1]:
-        item = decoded(undecoded)
+    for at in range(len(items) - 1, max(-1, len(items) - ITEMS_MAX - 1), -1):
+        item = item_at(items, at)
         if isinstance(item, dict) and item.get("role") == _MODEL:
             _answer(found, as_list(item.get("parts")))
         elif found.answered:

@@ -11,23 +11,32 @@ import msgspec
 
 from breakloop.model.call import Message, ToolCall
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, count, more, text, truth, without_ids
-from breakloop.wire.conversation import Conversation, Parts, decoded, undecoded_items
+from breakloop.wire.conversation import Body, Conversation, Named, Parts, item_at
 
 DIALECT: Final = "openai_chat"
 _RESULTS: Final = frozenset(("tool", "function"))
 
 
-class _Body(msgspec.Struct, gc=False):
-    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
+class Tool(msgspec.Struct, gc=False):
+    """A tool that is declared."""
 
-    messages: msgspec.Raw
+    function: Named | None = None
+    custom: Named | None = None
+
+
+class ChatBody(Body, gc=False, kw_only=True):
+    """What is read of a request."""
+
+    messages: list[msgspec.Raw]
+    tools: list[Tool] | None = None
+    functions: list[Named] | None = None
     model: str | None = None
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
 
 
-_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_body = msgspec.json.Decoder(ChatBody).decode
 
 
 def _typed(body: bytes) -> Parts:
@@ -35,9 +44,10 @@ def _typed(body: bytes) -> Parts:
     limit = fields.max_completion_tokens
     return Parts(
         fields.model or "",
-        undecoded_items(fields.messages, body),
+        fields.messages,
         fields.stream or False,
         fields.max_tokens if limit is None else limit,
+        fields=fields,
     )
 
 
@@ -49,6 +59,7 @@ def _tolerant(fields: dict[str, Any]) -> Parts:
         as_list(get("messages")),
         truth(get("stream")),
         count(get("max_tokens") if limit is None else limit),
+        fields=fields,
     )
 
 
@@ -93,18 +104,19 @@ def _newest(items: list[Any], tail: int) -> list[Message]:
     """
     found: list[Message] = []
     results: list[Message] = []
-    for item in reversed(items):
+    for at in range(len(items) - 1, -1, -1):
         if len(found) >= tail:
             break
-        message = _flatten(decoded(item))
-        if message.role in _RESULTS and len(results) < ITEMS_MAX:
-            results.append(message)
+        item = item_at(items, at)
+        role = item.get("role") if isinstance(item, dict) else None
+        if isinstance(role, str) and role in _RESULTS and len(results) < ITEMS_MAX:
+            results.append(_flatten(item))
             continue
         if results:
             found.append(_together(results))
             results = []
         if len(found) < tail:
-            found.append(message)
+            found.append(_flatten(item))
     if results and len(found) < tail:
         found.append(_together(results))
     found.reverse()
@@ -118,5 +130,6 @@ def _together(results: list[Message]) -> Message:
 
 
 _conversation = Conversation(DIALECT, _typed, _tolerant, _flatten, _newest)
+take: Final = _conversation.take
 read: Final = _conversation.read
 opening: Final = _conversation.opening

@@ -6,44 +6,31 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from breakloop.model.step import Step
+from breakloop.wire import openai_chat
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, more, text, without_ids
-from breakloop.wire.conversation import decoded, undecoded_items
-from breakloop.wire.step_parts import Gathered, Parts, is_prefill, read_step, result
+from breakloop.wire.conversation import Taken, item_at
+from breakloop.wire.step_parts import Gathered, is_prefill, read_step, result
 
 _RESULTS: Final = frozenset(("tool", "function"))
 _ASSISTANT: Final = "assistant"
 
 
-class _Named(msgspec.Struct, gc=False):
-    name: str = ""
-
-
-class _Tool(msgspec.Struct, gc=False):
-    function: _Named | None = None
-    custom: _Named | None = None
-
-
-class _Body(msgspec.Struct, gc=False):
-    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
-
-    messages: msgspec.Raw
-    tools: list[_Tool] | None = None
-    functions: list[_Named] | None = None
-
-
-_decode_body = msgspec.json.Decoder(_Body).decode
+def of(taken: Taken) -> Step | None:
+    """Return the newest step of a request; None where nothing can be read."""
+    return read_step(taken, _gather, _tools)
 
 
 def read(body: bytes) -> Step | None:
     """Read the newest step of a request, or return None where it is none of this dialect."""
-    return read_step(body, _typed, _tolerant, _gather)
+    taken = openai_chat.take(body)
+    return None if taken is None else of(taken)
 
 
-def _typed(body: bytes) -> Parts:
-    fields = _decode_body(body)
+def _tools(fields: openai_chat.ChatBody | dict[str, Any]) -> list[str]:
+    """Return the names of the tools that are declared."""
+    if isinstance(fields, dict):
+        return _tolerant(fields)
     names: list[str] = []
     for tool in (fields.tools or ())[:ITEMS_MAX]:
         named = tool.function or tool.custom
@@ -51,21 +38,20 @@ def _typed(body: bytes) -> Parts:
             names.append(named.name)
     if fields.functions:
         names.extend([named.name for named in fields.functions[:ITEMS_MAX] if named.name])
-    return Parts(undecoded_items(fields.messages, body), tuple(names))
+    return names
 
 
-def _tolerant(fields: dict[str, Any]) -> Parts:
+def _tolerant(fields: dict[str, Any]) -> list[str]:
     tools = [tool for tool in as_list(fields.get("tools"))[:ITEMS_MAX] if isinstance(tool, dict)]
     declared = [tool.get("function") or tool.get("custom") for tool in tools]
     declared += as_list(fields.get("functions"))[:ITEMS_MAX]
-    names = [text(named.get("name")) for named in declared if isinstance(named, dict)]
-    return Parts(as_list(fields.get("messages")), tuple(filter(None, names)))
+    return [name for named in declared if isinstance(named, dict) and (name := text(named.get("name")))]
 
 
-def _gather(items: list[Any]) -> Gathered:
+def _gather(items: list[Any], _lead: int) -> Gathered:
     found = Gathered()
     for back in range(1, min(len(items), ITEMS_MAX) + 1):
-        item = decoded(items[-back])
+        item = item_at(items, -back)
         if not isinstance(item, dict):
             found.users.append(("", item))
             continue
@@ -87,7 +73,7 @@ def _is_prefill(item: dict[str, Any], items: list[Any], found: Gathered) -> bool
         return False
 
     def answer_before() -> bool:
-        before = decoded(items[-2]) if len(items) > 1 else None
+        before = item_at(items, -2) if len(items) > 1 else None
         return isinstance(before, dict) and before.get("role") == _ASSISTANT
 
     return is_prefill(item.get("content"), found, answer_before)

@@ -8,13 +8,13 @@ import msgspec
 
 from breakloop.model.call import Message
 from breakloop.wire.content import count, prompts, text, truth
-from breakloop.wire.conversation import Conversation, Parts
+from breakloop.wire.conversation import Body, Conversation, Parts
 
 DIALECT: Final = "openai_completions"
 
 
-class _Body(msgspec.Struct, gc=False):
-    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
+class CompletionsBody(Body, gc=False, kw_only=True):
+    """What is read of a request."""
 
     model: str
     prompt: str | list[str | int | list[int]]
@@ -23,13 +23,13 @@ class _Body(msgspec.Struct, gc=False):
     suffix: str | None = None
 
 
-_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_body = msgspec.json.Decoder(CompletionsBody).decode
 
 
 def _typed(body: bytes) -> Parts:
     fields = _decode_body(body)
     said = _said(fields.prompt, fields.suffix)
-    return Parts(fields.model, [said], fields.stream or False, fields.max_tokens)
+    return Parts(fields.model, [said], fields.stream or False, fields.max_tokens, fields=fields)
 
 
 def _tolerant(fields: dict[str, Any]) -> Parts | None:
@@ -37,7 +37,8 @@ def _tolerant(fields: dict[str, Any]) -> Parts | None:
     model, prompt = get("model"), get("prompt")
     if model is None or prompt is None:
         return None
-    return Parts(text(model), [_said(prompt, get("suffix"))], truth(get("stream")), count(get("max_tokens")))
+    said, stream, limit = _said(prompt, get("suffix")), truth(get("stream")), count(get("max_tokens"))
+    return Parts(text(model), [said], stream, limit, fields=fields)
 
 
 def _said(prompt: object, suffix: object) -> str:
@@ -49,5 +50,6 @@ def _flatten(said: str) -> Message:
 
 
 _conversation = Conversation(DIALECT, _typed, _tolerant, _flatten)
+take: Final = _conversation.take
 read: Final = _conversation.read
 opening: Final = _conversation.opening

@@ -12,7 +12,7 @@ import msgspec
 
 from breakloop.model.call import Message, ToolCall
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, count, decode, media, more, part, text, truth
-from breakloop.wire.conversation import NULL, Conversation, Parts, decoded, undecoded_items
+from breakloop.wire.conversation import NULL, Body, Conversation, Named, Parts, item_at
 
 DIALECT: Final = "openai_responses"
 _ASSISTANT: Final = "assistant"
@@ -24,26 +24,30 @@ ARGUMENTS: Final = ("arguments", "input", "action", "operation", "code", "querie
 OUTPUTS: Final = ("output", "result", "results", "outputs", "error")
 
 
-class _Body(msgspec.Struct, gc=False):
-    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
+class ResponsesBody(Body, gc=False, kw_only=True):
+    """What is read of a request."""
 
-    input: msgspec.Raw
+    input: str | list[msgspec.Raw]
     model: str
+    tools: list[Named] | None = None
     stream: bool | None = None
     max_output_tokens: int | None = None
     instructions: msgspec.Raw = NULL
     prompt: msgspec.Raw = NULL
 
 
-_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_body = msgspec.json.Decoder(ResponsesBody).decode
 
 
 def _typed(body: bytes) -> Parts:
     fields = _decode_body(body)
-    items = _items(fields.input, body)
-    if fields.prompt is not NULL:
-        items = _template(decode(fields.prompt)) + items
-    return Parts(fields.model, items, fields.stream or False, fields.max_output_tokens, fields.instructions)
+    said, template = fields.input, fields.prompt
+    lead = _template(decode(template)) if template is not NULL else []
+    items = [_user(said)] if isinstance(said, str) else said
+    if lead:
+        items = lead + items
+    limit = fields.max_output_tokens
+    return Parts(fields.model, items, fields.stream or False, limit, fields.instructions, fields, len(lead))
 
 
 def _tolerant(fields: dict[str, Any]) -> Parts | None:
@@ -51,14 +55,11 @@ def _tolerant(fields: dict[str, Any]) -> Parts | None:
     model, said, template = get("model"), get("input"), get("prompt")
     if template is None and (model is None or said is None):  # many an API has a path that ends in /responses
         return None
-    items = _template(template) + ([_user(said)] if isinstance(said, str) else as_list(said))
-    return Parts(text(model), items, truth(get("stream")), count(get("max_output_tokens")), get("instructions"))
-
-
-def _items(said: msgspec.Raw, body: bytes) -> list[Any]:
-    if memoryview(said)[0] == ord('"'):
-        return [_user(decode(said))]
-    return undecoded_items(said, body)
+    lead = _template(template)
+    items = lead + ([_user(said)] if isinstance(said, str) else as_list(said))
+    stream, limit = truth(get("stream")), count(get("max_output_tokens"))
+    # With no other input, a stored prompt is the conversation.
+    return Parts(text(model), items, stream, limit, get("instructions"), fields, 0 if said is None else len(lead))
 
 
 def _user(said: str) -> dict[str, Any]:
@@ -134,8 +135,8 @@ def _newest(items: list[Any], tail: int) -> list[Message]:
     """Walk back from the end until `tail` messages are complete; only what is passed on the way is decoded."""
     groups: list[tuple[str, list[Any]]] = []  # newest first, and within a group too
     begins = True
-    for undecoded in reversed(items) if tail > 0 else ():
-        item = decoded(undecoded)
+    for at in range(len(items) - 1, -1, -1) if tail > 0 else ():
+        item = item_at(items, at)
         role = _role(item)
         if role is None:
             continue
@@ -179,5 +180,6 @@ def _unseen(group: list[Any], calls: set[str]) -> list[str]:
 
 
 _conversation = Conversation(DIALECT, _typed, _tolerant, _flatten, _newest)
+take: Final = _conversation.take
 read: Final = _conversation.read
 opening: Final = _conversation.opening

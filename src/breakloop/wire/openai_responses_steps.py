@@ -7,67 +7,44 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from breakloop.model.step import Step
-from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, decode, text
-from breakloop.wire.conversation import NULL, decoded, undecoded_items
+from breakloop.wire import openai_responses
+from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, text
+from breakloop.wire.conversation import Taken, item_at
 from breakloop.wire.openai_responses import ARGUMENTS, OUTPUTS, first
-from breakloop.wire.step_parts import Gathered, Parts, read_step, result
+from breakloop.wire.step_parts import Gathered, read_step, result
 
 _FAILED: Final = frozenset(("failed", "incomplete"))
 _SILENT_ANSWER: Final = frozenset(("reasoning", "item_reference", "mcp_approval_request"))
 
 
-class _Named(msgspec.Struct, gc=False):
-    name: str = ""
-
-
-class _Body(msgspec.Struct, gc=False):
-    """What is read of a request; anything of another type sends the whole body to the tolerant step."""
-
-    input: msgspec.Raw = NULL
-    prompt: msgspec.Raw = NULL
-    tools: list[_Named] | None = None
-
-
-_decode_body = msgspec.json.Decoder(_Body).decode
+def of(taken: Taken) -> Step | None:
+    """Return the newest step of a request; None where nothing can be read."""
+    return read_step(taken, _gather, _tools)
 
 
 def read(body: bytes) -> Step | None:
     """Read the newest step of a request, or return None where it is none of this dialect."""
-    return read_step(body, _typed, _tolerant, _gather)
+    taken = openai_responses.take(body)
+    return None if taken is None else of(taken)
 
 
-def _typed(body: bytes) -> Parts:
-    fields = _decode_body(body)
-    if fields.input is NULL:
-        raise ValueError("no input: a stored prompt, or another API's request")
-    names = [tool.name for tool in fields.tools[:ITEMS_MAX] if tool.name] if fields.tools else ()
-    if memoryview(fields.input)[0] == ord('"'):
-        return Parts([_user(decode(fields.input))], tuple(names))
-    return Parts(undecoded_items(fields.input, body), tuple(names))
+def _tools(fields: openai_responses.ResponsesBody | dict[str, Any]) -> list[str]:
+    """Return the names of the tools that are declared."""
+    if isinstance(fields, dict):
+        return _tolerant(fields)
+    return [tool.name for tool in fields.tools[:ITEMS_MAX] if tool.name] if fields.tools else []
 
 
-def _tolerant(fields: dict[str, Any]) -> Parts | None:
-    said, template = fields.get("input"), fields.get("prompt")
-    if said is None and template is None:
-        return None
+def _tolerant(fields: dict[str, Any]) -> list[str]:
     tools = as_list(fields.get("tools"))[:ITEMS_MAX]
-    names = [text(tool.get("name")) for tool in tools if isinstance(tool, dict)]
-    # A stored prompt and its variables: with no other input, these are all that tells two requests apart.
-    items = [_user(text(template))] if said is None else [_user(said)] if isinstance(said, str) else as_list(said)
-    return Parts(items, tuple(filter(None, names)))
+    return [name for tool in tools if isinstance(tool, dict) and (name := text(tool.get("name")))]
 
 
-def _user(said: str) -> dict[str, Any]:
-    return {"role": "user", "content": said}
-
-
-def _gather(items: list[Any]) -> Gathered:
+def _gather(items: list[Any], lead: int) -> Gathered:
     found = Gathered()
-    for undecoded in items[: -ITEMS_MAX - 1 : -1]:
-        item = decoded(undecoded)
+    for at in range(len(items) - 1, max(lead - 1, len(items) - ITEMS_MAX - 1), -1):
+        item = item_at(items, at)
         answers = isinstance(item, dict) and _answer(found, item)
         if answers:
             found.answered = True

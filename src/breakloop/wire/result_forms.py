@@ -46,6 +46,8 @@ _ERROR_OBJECT: Final = re.compile(
       |["']status["']\s*:\s*["'](?:error|failed|failure)["'])""",
     re.IGNORECASE | re.VERBOSE,
 ).match
+# What neither a preface nor an error form begins with; most results begin so, and are done with at once.
+_PLAIN: Final = frozenset(("", *"abdfghijklmnpqruvwxyz0123456789!\"#$%&'()*+,-./:;=>?@\\]^_`|}~"))
 _EXIT_FIELD: Final = re.compile(
     r"""["'](?:exit_?code|return_?code|exit_?status)["']\s*:\s*(-?\d{1,10})\b""", re.IGNORECASE
 ).search
@@ -59,6 +61,8 @@ def result_error(text: str) -> bool:
     if status is not None:
         return status != 0
     begins = text[:_EDGE]
+    if begins.lstrip()[:1] in _PLAIN:
+        return False
     preface = _PREFACE(begins)
     at = preface.end() if preface is not None else 0
     if begins.startswith("{", at):
@@ -87,7 +91,7 @@ def exit_status(text: str) -> int | None:
 def _may_say(piece: str) -> bool:
     # Three searches for a word cost a hundredth of what the expression for lines does.
     low = piece.lower()
-    return "exit" in low or "return" in low or "with code" in low
+    return ("x" in low and "exit" in low) or "return" in low or "with code" in low
 
 
 def _in_lines(lines: list[str]) -> int | None:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import astuple
 
 from breakloop.wire import mcp
-from breakloop.wire.content import as_list, clean, decode, load
-from breakloop.wire.conversation import NULL
-
-Raw = msgspec.Raw
+from breakloop.wire.content import clean, decode, load
+from breakloop.wire.conversation import NULL, Body, Raw
+from breakloop.wire.dialects import Taken
 
 
 class Ids(NamedTuple):
@@ -32,17 +31,17 @@ class Ids(NamedTuple):
 NONE: Final = Ids()
 
 # Beside the messages and inside `metadata`; the one that names a single conversation before the wider one.
-_SESSIONS: Final = (
+_SESSIONS: Final = dict.fromkeys((
     "conversation_id",  # LangSmith, and many a chat front end
     "thread_id",  # LangSmith, LangGraph
     "litellm_session_id",  # LiteLLM, Cline
     "session_id",  # OpenRouter, LiteLLM, OpenHands
     "sessionId",  # Qwen Code
     "langfuse_session_id",  # Langfuse
-)
+))  # fmt: skip
 # In an MCP request's `_meta`: Goose's, then ChatGPT's.
-_MCP_SESSIONS: Final = ("agent-session-id", "openai/session")
-_TRACES: Final = ("litellm_trace_id", "trace_id")
+_MCP_SESSIONS: Final = dict.fromkeys(("agent-session-id", "openai/session"))
+_TRACES: Final = dict.fromkeys(("litellm_trace_id", "trace_id"))
 _CLAUDE_CODE: Final = "_session_"
 # A cache key may as well name a prompt, or all that a user does: only a UUID is taken for a conversation's id.
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
@@ -51,47 +50,29 @@ _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-
 _VALUE_MAX_BYTES: Final = 64 * 1024  # no id is looked for in anything larger
 
 
-class _Body(msgspec.Struct, gc=False):
-    """The fields that may hold an id, undecoded: a wrong type in one hides none of the others."""
-
-    conversation: Raw = NULL
-    conversation_id: Raw = NULL
-    thread_id: Raw = NULL
-    litellm_session_id: Raw = NULL
-    session_id: Raw = NULL
-    sessionId: Raw = NULL  # noqa: N815 - as it is sent
-    langfuse_session_id: Raw = NULL
-    litellm_trace_id: Raw = NULL
-    litellm_metadata: Raw = NULL
-    metadata: Raw = NULL
-    previous_response_id: Raw = NULL
-    prompt_cache_key: Raw = NULL
-    user: Raw = NULL
-    safety_identifier: Raw = NULL
-
-
-class _McpParams(msgspec.Struct, gc=False):
-    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
-
-
-class _McpRequest(msgspec.Struct, gc=False):
-    params: _McpParams | None = None
-
-
 Get = Callable[[str], Any]
-_FIELDS: Final = _Body.__struct_fields__
+_FIELDS: Final = Body.__struct_fields__
+_values: Final = attrgetter(*_FIELDS)
+_NOTHING: Final = _values(Body())
+_NO_META: Final[dict[str, Any]] = {}
+_decode_body = msgspec.json.Decoder(Body).decode
 
-_decode_body = msgspec.json.Decoder(_Body).decode
-_decode_mcp = msgspec.json.Decoder(_McpRequest | list[_McpRequest]).decode
+
+def of(taken: Taken) -> Ids:
+    """Return the ids in a body that was taken apart; never raises."""
+    try:
+        return _in_meta(_meta(taken)) if isinstance(taken, mcp.Taken) else _in_fields(taken.parts.fields)
+    except RecursionError:
+        return NONE
 
 
 def find(dialect: str, body: bytes) -> Ids:
     """Return the ids in a body that was read as `dialect`; never raises."""
+    if dialect == mcp.DIALECT:
+        taken = mcp.take(body)
+        return NONE if taken is None else of(taken)
     try:
-        if dialect == mcp.DIALECT:
-            return _in_meta(_mcp_meta(body))
-        fields = _fields(body)
-        return _in_fields(fields.get) if fields else NONE
+        return _in_fields(_fields(body))
     except RecursionError:
         return NONE
 
@@ -102,16 +83,25 @@ def trace_of(traceparent: str) -> str:
     return found[1] if found else ""
 
 
-def _fields(body: bytes) -> dict[str, Any]:
+def _fields(body: bytes) -> Body | dict[str, Any]:
     try:
-        values = astuple(_decode_body(body))
+        return _decode_body(body)
     except ValueError:  # BOM, lone surrogates, NaN; or no JSON at all
         loaded = load(body)
         return loaded if isinstance(loaded, dict) else {}
-    return {name: _value(raw) for name, raw in zip(_FIELDS, values, strict=True) if raw is not NULL}
 
 
-def _in_fields(get: Get) -> Ids:
+def _in_fields(fields: Body | dict[str, Any]) -> Ids:
+    if isinstance(fields, dict):
+        return _among(fields)
+    values = _values(fields)
+    if values == _NOTHING:
+        return NONE
+    return _among({name: _value(raw) for name, raw in zip(_FIELDS, values, strict=True) if raw is not NULL})
+
+
+def _among(fields: dict[str, Any]) -> Ids:
+    get = fields.get
     metadata = get("metadata")
     inner = metadata if isinstance(metadata, dict) else {}
     litellm = get("litellm_metadata")
@@ -119,11 +109,11 @@ def _in_fields(get: Get) -> Ids:
         inner = {**inner, **litellm}
     session = (
         _conversation(get("conversation"))
-        or _first(get, _SESSIONS)
-        or _first(inner.get, _SESSIONS)
+        or _first(fields, _SESSIONS)
+        or _first(inner, _SESSIONS)
         or _claude_code(inner.get("user_id"))
     )
-    trace = _id(get(_TRACES[0])) or _first(inner.get, _TRACES)
+    trace = _id(get("litellm_trace_id")) or _first(inner, _TRACES)
     return Ids(session, _id(get("previous_response_id")), _cache_key(get), trace)
 
 
@@ -144,31 +134,30 @@ def _claude_code(value: object) -> str:
 
 
 def _cache_key(get: Get) -> str:
-    key = _id(get("prompt_cache_key"))
-    return key if _UUID(key) and key not in (_id(get("user")), _id(get("safety_identifier"))) else ""
+    sent = get("prompt_cache_key")
+    key = "" if sent is None else _id(sent)
+    return key if key and _UUID(key) and key not in (_id(get("user")), _id(get("safety_identifier"))) else ""
 
 
-def _mcp_meta(body: bytes) -> dict[str, Any]:
+def _meta(taken: mcp.Taken) -> dict[str, Any]:
     """Return the `_meta` of the first request that has one; of a batch, all belong to one client."""
-    try:
-        found = _decode_mcp(body)
-    except ValueError:
-        asked = [item.get("params") for item in as_list(load(body)) if isinstance(item, dict)]
-        metas = [params.get("_meta") for params in asked if isinstance(params, dict)]
-        return next((meta for meta in metas if isinstance(meta, dict)), {})
-    requests = found if isinstance(found, list) else [found]
-    return next((one.params.meta for one in requests if one.params is not None and one.params.meta), {})
+    for request in taken.requests:
+        meta = request.params.get("_meta") if isinstance(request.params, dict) else None
+        if meta and isinstance(meta, dict):
+            return meta
+    return _NO_META
 
 
 def _in_meta(meta: dict[str, Any]) -> Ids:
     sent = meta.get("traceparent")
-    return Ids(_first(meta.get, _MCP_SESSIONS), trace=trace_of(sent) if isinstance(sent, str) else "")
+    return Ids(_first(meta, _MCP_SESSIONS), trace=trace_of(sent) if isinstance(sent, str) else "")
 
 
-def _first(get: Get, names: tuple[str, ...]) -> str:
+def _first(fields: dict[str, Any], names: dict[str, None]) -> str:
+    if names.keys().isdisjoint(fields):
+        return ""
     for name in names:
-        value = get(name)
-        found = "" if value is None else _id(value)
+        found = _id(fields.get(name))
         if found:
             return found
     return ""

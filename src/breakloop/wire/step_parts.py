@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
 import xxhash
 
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
 from breakloop.wire import text_actions
-from breakloop.wire.content import ITEMS_MAX, clean, content, is_silent, json_text, load, text, without_ids
+from breakloop.wire.content import ITEMS_MAX, clean, content, is_silent, json_text, text, without_ids
+from breakloop.wire.conversation import Parts, Taken
 from breakloop.wire.result_forms import result_error
 from breakloop.wire.steer import END, MARK
 
@@ -78,33 +78,26 @@ class Gathered:
         self.ids.append(text(call_id))
 
 
-class Parts(msgspec.Struct, gc=False):
-    """A body taken apart; items may still be undecoded."""
-
-    items: list[Any]
-    tools: tuple[str, ...] = ()
+Gather = Callable[[list[Any], int], Gathered]
+Tools = Callable[[Any], list[str]]
 
 
-Gather = Callable[[list[Any]], Gathered]
+def read_step(taken: Taken, gather: Gather, tools: Tools) -> Step | None:
+    """Read the step of a body that was taken apart; None where nothing can be read.
+
+    `gather` gets the items and how many of them stand before the conversation; `tools` the fields, typed or as a dict.
+    """
+    size = len(taken.body)
+
+    def step(parts: Parts) -> Step:
+        names = tuple(tools(parts.fields))
+        return finished(gather(parts.items, parts.lead), names, len(parts.items) - parts.lead, size)
+
+    found = taken.view(step)
+    return found if found is None or not taken.tolerant else _cleaned(found)
 
 
-def read_step(
-    body: bytes,
-    typed: Callable[[bytes], Parts],
-    tolerant: Callable[[dict[str, Any]], Parts | None],
-    gather: Gather,
-) -> Step | None:
-    """Read a body in steps (SPEC C-9): typed, then tolerant, then None. `typed` raises ValueError for what is odd."""
-    try:
-        parts = typed(body)
-        return finished(gather(parts.items), parts, len(body))
-    except ValueError:  # of msgspec and orjson too
-        fields = load(body)
-        odd = tolerant(fields) if isinstance(fields, dict) else None
-        return None if odd is None else _cleaned(finished(gather(odd.items), odd, len(body)))
-
-
-def finished(found: Gathered, parts: Parts, size: int) -> Step:
+def finished(found: Gathered, tools: tuple[str, ...], messages: int, size: int) -> Step:
     """Make a step of what was gathered; an action in the text is the call, where the answer has no other."""
     said = own(found.joint.join(reversed(found.said))) if found.said else ""
     calls = tuple(reversed(found.calls[:_CALLS_MAX]))
@@ -113,13 +106,13 @@ def finished(found: Gathered, parts: Parts, size: int) -> Step:
     users = found.users[::-1]
     if not found.answered:
         users = [(role, value) for role, value in users if role not in _OPENING_ROLES]
-    action = text_actions.read(said, declared=bool(parts.tools)) if said and not calls else None
+    action = text_actions.read(said, declared=bool(tools)) if said and not calls else None
     if action is not None:
         calls = (ToolCall(action.name, bounded(action.arguments)),)
         if not results and users:
             results.append(result(users.pop(0)[1]))
     texts = _users(users, by_digest=not results) if users else ()
-    return Step(said, calls, ids, tuple(results), texts, parts.tools, len(parts.items), size, action is not None)
+    return Step(said, calls, ids, tuple(results), texts, tools, messages, size, action is not None)
 
 
 def _users(users: list[tuple[str, Any]], *, by_digest: bool) -> tuple[str, ...]:
@@ -144,12 +137,14 @@ def result(value: object, call_id: object = "", *, failed: bool = False) -> Resu
 
 def own(said: str) -> str:
     """Return a text without our notes and what harnesses add to it, bounded."""
-    if END in said:
+    # One character is looked for in a twentieth of the time.
+    if "[" in said and END in said:
         said = _without(said, MARK, END, _NOTE_MAX)
-    for begin, end in _ADDED:
-        if end in said:
-            said = _without(said, begin, end, len(said))
-    return bounded(said)
+    if "<" in said:
+        for begin, end in _ADDED:
+            if end in said:
+                said = _without(said, begin, end, len(said))
+    return said if len(said) <= TEXT_MAX else bounded(said)
 
 
 def _without(said: str, begin: str, end: str, within: int) -> str:
@@ -174,7 +169,7 @@ def bounded(said: str) -> str:
 def seen(value: object) -> tuple[str, tuple[str, ...]]:
     """Return the text of a content, and its media as type and size class, such as `image:~2^17`."""
     if isinstance(value, str):
-        return _without_data(value) if _DATA_MARK in value else (value, ())
+        return _without_data(value) if ";" in value and _DATA_MARK in value else (value, ())
     if isinstance(value, dict) and "type" in value:
         value = [value]
     if not isinstance(value, list):

@@ -13,6 +13,7 @@ from breakloop.model.step import Step
 from breakloop.wire import (
     anthropic_messages,
     anthropic_steps,
+    conversation,
     gemini,
     gemini_steps,
     mcp,
@@ -23,32 +24,42 @@ from breakloop.wire import (
     openai_responses,
     openai_responses_steps,
 )
+from breakloop.wire.dialects import Taken
 from breakloop.wire.step_parts import own
 
 
+def of(taken: Taken) -> Step | None:
+    """Return the newest step of a request; None where its dialect has none, or nothing can be read. Never raises."""
+    if isinstance(taken, mcp.Taken):
+        return mcp_steps.of(taken)
+    known = _READERS.get(taken.dialect)
+    return None if known is None else known[1](taken)
+
+
 def read(dialect: str, body: bytes) -> Step | None:
-    """Read the newest step of a request body; None where the dialect has none, or nothing can be read. Never raises."""
-    reader = _READERS.get(dialect)
-    try:
-        return None if reader is None else reader(body)
-    except RecursionError:
-        return None
+    """Read the newest step of a body that is written in `dialect`, or return None. Never raises."""
+    if dialect == mcp.DIALECT:
+        return mcp_steps.read(body)
+    known = _READERS.get(dialect)
+    taken = None if known is None else known[0](body)
+    return None if taken is None else of(taken)
 
 
-def _completions(body: bytes) -> Step | None:
+def _completions(taken: conversation.Taken) -> Step | None:
     """A prompt without a conversation: what is asked, and nothing that was done."""
-    chat = openai_completions.read(body, 1)
+    chat = taken.chat(1)
     if chat is None:
         return None
     asked = tuple([own(message.text) for message in chat.tail if message.text])
-    return Step("", (), (), (), asked, (), chat.message_count, len(body))
+    return Step("", (), (), (), asked, (), chat.message_count, len(taken.body))
 
 
-_READERS: Final[dict[str, Callable[[bytes], Step | None]]] = {
-    openai_chat.DIALECT: openai_chat_steps.read,
-    openai_responses.DIALECT: openai_responses_steps.read,
-    openai_completions.DIALECT: _completions,
-    anthropic_messages.DIALECT: anthropic_steps.read,
-    gemini.DIALECT: gemini_steps.read,
-    mcp.DIALECT: mcp_steps.read,
+_Take = Callable[[bytes], conversation.Taken | None]
+_Of = Callable[[conversation.Taken], Step | None]
+_READERS: Final[dict[str, tuple[_Take, _Of]]] = {
+    openai_chat.DIALECT: (openai_chat.take, openai_chat_steps.of),
+    openai_responses.DIALECT: (openai_responses.take, openai_responses_steps.of),
+    openai_completions.DIALECT: (openai_completions.take, _completions),
+    anthropic_messages.DIALECT: (anthropic_messages.take, anthropic_steps.of),
+    gemini.DIALECT: (gemini.take, gemini_steps.of),
 }

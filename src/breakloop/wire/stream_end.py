@@ -8,12 +8,12 @@ end is kept of what passed; nothing here raises, whatever that was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from breakloop.model.answer import Usage
 from breakloop.wire import anthropic_messages, gemini, openai_chat, openai_completions, openai_responses
-from breakloop.wire.content import as_list, load
+from breakloop.wire.content import load
 from breakloop.wire.gathered import DONE, number, word
 
 ITEMS_MAX_BYTES: Final = 1024 * 1024
@@ -62,33 +62,37 @@ class Passed:
             self.last = payload
 
 
-def final_event(dialect: str, passed: Passed, text: str = "", *, usage: Usage | None = None, choices: int = 1) -> bytes:
+def can_end(dialect: str) -> bool:
+    """Tell whether streams of a dialect can be ended at all."""
+    return dialect in _WRITERS
+
+
+def final_event(
+    dialect: str, passed: Passed, text: str = "", *, usage: Usage | None = None, choices: Sequence[int] = (0,)
+) -> bytes:
     """Return the events that end the stream; nothing where it has ended, or where no dialect says how.
 
-    `text` is that of the part which is cut, for Responses repeats it; `choices` how many answers the stream has.
+    `text` is that of the part which is cut, for Responses repeats it; `choices` are the numbers of those answers in the
+    stream that have not ended yet.
     """
     write = _WRITERS.get(dialect)
     last = _fields(passed.last)
     return b"" if write is None or not last else write(passed, last, text, usage, choices)
 
 
-def _chat(_passed: Passed, last: Json, _text: str, usage: Usage | None, choices: int) -> bytes:
+def _chat(_passed: Passed, last: Json, _text: str, usage: Usage | None, choices: Sequence[int]) -> bytes:
     return _openai(last, {"delta": {}, "logprobs": None, "finish_reason": "length"}, usage, choices)
 
 
-def _completions(_passed: Passed, last: Json, _text: str, usage: Usage | None, choices: int) -> bytes:
+def _completions(_passed: Passed, last: Json, _text: str, usage: Usage | None, choices: Sequence[int]) -> bytes:
     return _openai(last, {"text": "", "logprobs": None, "finish_reason": "length"}, usage, choices)
 
 
-def _openai(last: Json, finished: Json, usage: Usage | None, choices: int) -> bytes:
+def _openai(last: Json, finished: Json, usage: Usage | None, choices: Sequence[int]) -> bytes:
     envelope: Json = {name: last[name] for name in _ENVELOPE if name in last}
-    open_ones = [
-        item for item in as_list(last.get("choices")) if isinstance(item, dict) and not item.get("finish_reason")
-    ]
     written = b""
-    if open_ones:
-        indexes = sorted({*range(choices), *[number(choice.get("index")) for choice in open_ones]})
-        written = _event({**envelope, "choices": [{"index": index, **finished} for index in indexes]})
+    if choices:
+        written = _event({**envelope, "choices": [{"index": index, **finished} for index in choices]})
         if usage is not None and "usage" in last:  # the client asked for a count
             count = {
                 "prompt_tokens": usage.input_tokens,
@@ -99,7 +103,7 @@ def _openai(last: Json, finished: Json, usage: Usage | None, choices: int) -> by
     return written + _END
 
 
-def _anthropic(_passed: Passed, last: Json, text: str, usage: Usage | None, _choices: int) -> bytes:
+def _anthropic(_passed: Passed, last: Json, text: str, usage: Usage | None, _choices: Sequence[int]) -> bytes:
     kind = word(last.get("type"))
     if kind in {"message_stop", "error"}:
         return b""
@@ -113,17 +117,15 @@ def _anthropic(_passed: Passed, last: Json, text: str, usage: Usage | None, _cho
     return written + _named({"type": "message_stop"})
 
 
-def _gemini(_passed: Passed, last: Json, _text: str, _usage: Usage | None, choices: int) -> bytes:
-    candidates = [item for item in as_list(last.get("candidates")) if isinstance(item, dict)]
-    if any(candidate.get("finishReason") for candidate in candidates):
-        return b""
-    indexes = sorted({*range(choices), *[number(candidate.get("index")) for candidate in candidates]})
+def _gemini(_passed: Passed, last: Json, _text: str, _usage: Usage | None, choices: Sequence[int]) -> bytes:
+    if not choices:
+        return b""  # there is no end mark
     content = {"parts": [{"text": ""}], "role": "model"}
-    ended = [{"content": content, "finishReason": "MAX_TOKENS", "index": index} for index in indexes]
+    ended = [{"content": content, "finishReason": "MAX_TOKENS", "index": index} for index in choices]
     return _event({"candidates": ended} | {name: last[name] for name in _GEMINI_ENVELOPE if name in last})
 
 
-def _responses(passed: Passed, last: Json, text: str, usage: Usage | None, _choices: int) -> bytes:
+def _responses(passed: Passed, last: Json, text: str, usage: Usage | None, _choices: Sequence[int]) -> bytes:
     kind = word(last.get("type"))
     if kind in _OVER:
         return b""
@@ -186,7 +188,7 @@ def _named(fields: Json) -> bytes:
     return b"event: " + str(fields["type"]).encode("ascii", "replace") + b"\n" + _event(fields)
 
 
-_WRITERS: Final[dict[str, Callable[[Passed, Json, str, Usage | None, int], bytes]]] = {
+_WRITERS: Final[dict[str, Callable[[Passed, Json, str, Usage | None, Sequence[int]], bytes]]] = {
     openai_chat.DIALECT: _chat,
     openai_completions.DIALECT: _completions,
     openai_responses.DIALECT: _responses,

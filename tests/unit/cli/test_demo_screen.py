@@ -101,7 +101,7 @@ def test_the_newest_requests_are_shown() -> None:
 def test_before_the_loop_the_rule_is_shown() -> None:
     """X-4: and no verdict."""
     text = "\n".join(_drawn(_story(blocked=0), 80, 24))
-    assert "Rule: the same last messages may come 5 times in 60 s." in text
+    assert "Rule: repeated steps; the same end 6 times in 60 s." in text
     assert "RateLimitError" not in text
     assert "Saved" not in text
     assert "looping agent: running" in text

@@ -168,3 +168,15 @@ def test_nothing_of_a_prompt_is_printed(here: Path, capsys: pytest.CaptureFixtur
     assert run(["replay", "a.jsonl"]) == 0
     assert run(["replay", "a.jsonl", "--json"]) == 0
     assert "Is it done?" not in capsys.readouterr().out
+
+
+def test_a_report_as_html(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: the same pictures as `scan` has, of what the first bundle says."""
+    arguments = ["replay", "a.jsonl", "--policy", "tail.yaml", "--against", "off.yaml", "--html", "out.html"]
+    assert run(arguments) == 0
+    assert "report: out.html" in capsys.readouterr().err
+    text = (here / "out.html").read_text()
+    assert "tail.yaml" in text
+    assert text.count("<article") == 1
+    assert "first block: turn 6" in text
+    assert "Is it done?" not in text

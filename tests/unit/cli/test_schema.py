@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,14 @@ from breakloop.cli.offline import OFFLINE_SECRET
 from breakloop.cli.schema import builtin_block
 from breakloop.clock import FakeClock
 from breakloop.detect.loop import LoopDetector
+from breakloop.detect.steps.kinds import LEVELS, SETTABLE
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
-from breakloop.policy.schema import Bundle
+from breakloop.policy.schema import AnyLoop, Bundle, StepsLoop, TailLoop
 from breakloop.policy.schema_json import bundle_json_schema
 from breakloop.settings import settings_json_schema
 from breakloop.state.ops import Repeat
@@ -54,7 +57,9 @@ def test_the_builtin_block_is_what_the_engine_uses(capsys: pytest.CaptureFixture
     assert [one.spec for one in said if isinstance(one, LoopDetector)] == [
         one.spec for one in unsaid if isinstance(one, LoopDetector)
     ]
-    assert [(one.terms.kind, one.terms.action) for one in said] == [("tail", "reject")]
+    kinds = [[(type(one), one.terms.kind, one.terms.action) for one in loops] for loops in (said, unsaid)]
+    assert kinds[0] == kinds[1]
+    assert (said[0].terms.kind, said[-1].terms.kind) == ("tail", "steps")
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": c} for c in "abcd"]}).encode()
     call = Call("POST", "/v1/chat/completions", body=body)
     plans = [loops[0].plan(call, "p", 0, 0.0) for loops in (said, unsaid)]
@@ -79,6 +84,20 @@ def test_loop_guard_numbers_are_in_effect(capsys: pytest.CaptureFixture[str], mo
     assert load_text((REST + off).encode(), "b.yaml").bundle.defaults.loop_detection == "off"
 
 
+@pytest.mark.parametrize("max_hits", [1, 6, 9, 251, 10_000_000])
+def test_any_number_of_hits_makes_a_block_that_loads(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, max_hits: int
+) -> None:
+    """LD-2: N hits also lift `storm` to at least N and 2 N, never where that cannot be counted."""
+    monkeypatch.setenv("LOOP_GUARD_MAX_HITS", str(max_hits))
+    assert run(["schema", "--builtin"]) == 0
+    steps = load_text((REST + capsys.readouterr().out).encode(), "b.yaml").bundle.defaults.loops[1]
+    assert isinstance(steps, StepsLoop)
+    notice, block, _ = steps.settings().thresholds["storm"]
+    assert notice >= max(5, max_hits)
+    assert block >= max(10, 2 * max_hits)
+
+
 def test_builtin_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     """X-3: --json."""
     assert run(["schema", "--builtin", "--json"]) == 0
@@ -88,3 +107,53 @@ def test_builtin_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_thing_at_a_time() -> None:
     """X-3: 3 for what makes no sense together."""
     assert run(["schema", "--builtin", "--settings"]) == 3
+    assert run(["schema", "--builtin", "--presets"]) == 3
+
+
+def test_several_builtin_blocks_are_a_list(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """B-6, LD-4: as printed they load again, thresholds included; a number that is no setting says no origin."""
+    blocks: tuple[AnyLoop, ...] = (
+        TailLoop(similarity="tail"),
+        StepsLoop(similarity="steps", thresholds={"storm": (9, 18, math.inf)}, action="kill", stream_guard=False),
+        StepsLoop(similarity="steps", sensitivity="strict"),
+    )
+    monkeypatch.setattr("breakloop.cli.schema.builtin_blocks", lambda _: blocks)
+    assert run(["schema", "--builtin"]) == 0
+    printed = capsys.readouterr().out
+    assert "    - similarity: tail\n      tail_messages: 3\n      max_hits: 5  # default\n" in printed
+    assert "      thresholds: {storm: [9, 18, never]}\n" in printed
+    assert run(["schema", "--builtin", "--json"]) == 0
+    for text in (
+        REST + printed,
+        json.dumps({**json.loads(capsys.readouterr().out), "bundle_version": 1, "policies": []}),
+    ):
+        loops = load_text(text.encode(), "b.yaml").bundle.defaults.loops
+        assert [one.similarity for one in loops] == ["tail", "steps", "steps"]
+        for one, made in zip(loops, blocks, strict=True):
+            assert [one.action_for(level) for level in LEVELS] == [made.action_for(level) for level in LEVELS]
+            if isinstance(one, StepsLoop) and isinstance(made, StepsLoop):
+                assert (one.settings(), one.stream_guard) == (made.settings(), made.stream_guard)
+
+
+def test_the_presets_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """LD-4: what a sensitivity stands for can be seen, kind by kind."""
+    assert run(["schema", "--presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["kind", "relaxed", "normal", "strict", "counts"]
+    assert [line.split()[0] for line in lines[3::2]] == list(SETTABLE)
+    (repeat,) = [line for line in lines if line.startswith("repeat ")]
+    assert re.split(r" {2,}", repeat) == ["repeat", "4, 7.5, 12", "3, 5, 8", "2, 4, 6", "times"]
+    (near,) = [line for line in lines if line.startswith("near ")]
+    assert "5, never, never" in near
+    assert max(map(len, lines)) <= 110
+
+
+def test_the_presets_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """LD-4, X-3: each preset can be put into a bundle as it is printed."""
+    assert run(["schema", "--presets", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert list(said["kinds"]) == list(SETTABLE)
+    assert said["levels"] == list(LEVELS)
+    for name, thresholds in said["presets"].items():
+        spelled = StepsLoop.model_validate({"similarity": "steps", "thresholds": thresholds})
+        assert spelled.settings() == StepsLoop(similarity="steps", sensitivity=name).settings()

@@ -66,7 +66,7 @@ def test_notes_do_not_refuse_unless_strict(write: Write, capsys: pytest.CaptureF
     name = write("odd.yaml", SURPRISING)
     assert run(["validate", name]) == 0
     out = capsys.readouterr().out
-    assert "odd.yaml:7:1: note: agents" in out
+    assert "odd.yaml:8:13: note: agents.crawler.active" in out
     assert out.splitlines()[-1] == "1 valid: 1 note"
     assert run(["validate", "--strict", name]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 refused: 1 note (which count: --strict)"

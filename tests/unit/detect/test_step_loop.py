@@ -1,16 +1,18 @@
-"""One block of `steps`: from what was judged to what is done about it."""
+"""One block of `steps`: what it looks at, and what it does in a crowd."""
 
 from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.allow import AllowList, Identity
+from breakloop.detect.allow import Identity
+from breakloop.detect.block import Reads
 from breakloop.detect.loop import LoopTerms
-from breakloop.detect.step_loop import Seen, StepLoop, Watch
-from breakloop.detect.steps import Judged
-from breakloop.model.call import Call
+from breakloop.detect.seen import Ladder
+from breakloop.detect.step_loop import CROWDED, CUTS, MIXED, ONLY_TELLS, StepLoop
+from breakloop.detect.steps import Judged, View
+from breakloop.model.answer import Answer
 from breakloop.model.step import Step
-from breakloop.state.ops import Noted, Repeat, Repeated, RepeatSpec
+from breakloop.state.ops import Noted, Repeat, RepeatSpec
 from tests.builders import call
 
 STEP = Step("", (), (), (), ("hello",), (), 1, 10)
@@ -21,91 +23,103 @@ SPEC = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
 class Spy:
     """Says what it is told to."""
 
-    def __init__(self, judged: Judged) -> None:
-        self.judged = judged
-        self.windows: list[bytes] = []
+    def __init__(self, level: int) -> None:
+        self.level = level
+        self.views: list[View] = []
 
-    def judge(self, window: bytes, _step: Step, _now: float) -> Judged:
-        self.windows.append(window)
-        return self.judged
+    def judge(self, window: bytes, _step: Step, now: float, view: View) -> Judged:
+        self.views.append(view)
+        return Judged(b"%b at %d" % (window, now), self.level, "repeat", "the same 5 times", "ab" * 8, True)
 
-    def answered(self, window: bytes, said: str) -> bytes:
-        return window + said.encode()
-
-
-def block(level: int = 2, *, allow: AllowList | None = None, step: Step | None = STEP) -> StepLoop:
-    judged = Judged(b"new", level, "repeat", "`read` returned the same 9 bytes 5 times", "ab" * 8, True)
-    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), allow)
-    return StepLoop(terms, ("steer", "reject", "kill"), SPEC, Spy(judged), lambda _: step, WHO)  # type: ignore[arg-type]
+    def answered(self, window: bytes, answer: Answer) -> bytes:
+        return window + answer.text.encode()
 
 
-def looked(made: StepLoop, at: Call | None = None) -> Judged:
-    judged = made.look(at or call(), b"old", 7.0)
+def block(level: int = 2, *, step: Step | None = STEP, guards: bool = False) -> StepLoop:
+    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), None)
+    ladder = Ladder(terms, ("steer", "reject", "kill"), SPEC, WHO)
+    reads = Reads(lambda _: step, lambda _: "s:me", WHO)
+    return StepLoop(terms, ladder, reads, Spy(level), unnamed=lambda _: True, voice=lambda _: "m", guards_stream=guards)  # type: ignore[arg-type]
+
+
+def test_it_judges_the_newest_step_with_what_the_session_remembers() -> None:
+    judged = block().look(call(), b"old", 7.0)
     assert judged is not None
-    return judged
-
-
-def test_a_watch_stands_for_it_until_the_window_is_read() -> None:
-    made = block()
-    watch = made.plan(call(), "project", 3, 7.0)
-    assert isinstance(watch, Watch)
-    assert (watch.detector, watch.group) == (made, 3)
-
-
-def test_calls_without_a_step_are_not_looked_at() -> None:
-    assert block(step=None).look(call(), b"", 7.0) is None
-
-
-def test_allow_lists_hold() -> None:
-    """LD-6: a snoozed agent is left alone until its time."""
-    allow = AllowList({}, {"agent": 10.0}, {}, {}, {})
-    assert block(allow=allow).look(call(), b"", 7.0) is None
-    assert block(allow=allow).look(call(), b"", 10.0) is not None
-
-
-@pytest.mark.parametrize(("level", "action"), [(1, "steer"), (2, "reject"), (3, "kill")])
-def test_the_ladder(level: int, action: str) -> None:
-    """LD-5: notice, block and stop have actions of their own; what denies cools down, what does not is noted."""
-    made = block(level)
-    op = made.operation(looked(made), "project", 0)
-    assert op is not None
-    assert isinstance(op.owner, Seen)
-    assert op.owner.action == action
-    if level == 1:
-        assert isinstance(op, Noted)
-    else:
-        assert isinstance(op, Repeat)
-        assert (op.key, op.spec) == ("cnt:project:p:0:" + "ab" * 8, SPEC)
-
-
-def test_nothing_found_is_nothing_to_do() -> None:
-    made = block(0)
-    assert made.operation(looked(made), "project", 0) is None
-
-
-def test_shadow_counts_apart() -> None:
-    """E-1: under its own name space, and in a section of its own."""
-    made = block()
-    op = made.operation(looked(made), "project", 2)
-    assert isinstance(op, Repeat)
-    assert op.key.startswith("shadow:cnt:project:")
-    assert made.tags[0] != made.tags[1]
-    assert {len(tag) for tag in made.tags} == {8}
-
-
-def test_what_the_client_is_told() -> None:
-    """A-3: short and exact, with how long and what to do."""
-    made = block()
-    op = made.operation(looked(made), "project", 0)
-    assert op is not None
-    seen: Seen = op.owner
-    loop = seen.found(op, Repeated(3, True, True, 29.2, 60.0))
-    assert (loop.kind, loop.fingerprint, loop.cooldown_s, loop.fresh) == ("repeat", "ab" * 8, 30, True)
-    assert loop.message.startswith("Blocked: `read` returned the same 9 bytes 5 times. Do something else, or finish")
-    assert "stays blocked for 30 seconds; a different step passes at once" in loop.message
-    assert seen.note(loop).startswith("You repeat yourself: `read` returned the same 9 bytes 5 times.")
-    assert (seen.delay_ms(3), seen.delay_ms(10_000), seen.sender(call())) == (300, 30_000, ("caller", "agent"))
+    assert judged.window == b"old at 7"
+    assert block(step=None).look(call(), b"old", 7.0) is None
 
 
 def test_answers_are_heard() -> None:
-    assert block().heard(b"window+", "said") == b"window+said"
+    assert block().heard(b"window+", Answer(200, "said")) == b"window+said"
+
+
+def test_in_a_crowd_of_unnamed_conversations_a_block_is_only_noted() -> None:
+    """DETECTION, C-7: two derived sessions of one caller overlap; then notice, and the client learns why."""
+    asked, made = call(), block(2)
+    judged = made.look(asked, b"", 7.0)
+    assert judged is not None
+    assert isinstance(made.operation(asked, judged, "project", 0), Repeat)
+    asked.crowded = True
+    op = made.operation(asked, judged, "project", 0)
+    assert isinstance(op, Noted)
+    assert op.owner.action == "steer"
+    assert op.owner.evidence == f"the same 5 times; {CROWDED}"
+    shown = block(2, step=STEP._replace(call_ids=("call_1",)))
+    assert isinstance(shown.operation(asked, judged, "project", 0), Repeat)  # ids tell conversations apart
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_where_two_conversations_were_taken_for_one_nothing_is_blocked(level: int) -> None:
+    """C-7: two unnamed ones that open alike."""
+    made, judged = block(level), Judged(b"", level, "repeat", "the same 5 times", "ab" * 8, True, mixed=True)
+    op = made.operation(call(), judged, "project", 0)
+    assert isinstance(op, Noted)
+    assert op.owner.evidence == f"the same 5 times; {MIXED}"
+
+
+def test_the_detector_learns_what_else_is_known() -> None:
+    """LD-4: whether its answer will be told, whether its session has a name, and who speaks."""
+    asked = call(body=b"{}")
+    asked.tracked = True
+    spy = Spy(0)
+    made = block()
+    made._detector = spy  # type: ignore[assignment]
+    made.look(asked, b"", 7.0)
+    [view] = spy.views
+    assert (view.tracked, view.unnamed, view.body, view.voice()) == (True, True, b"{}", "m")
+
+
+def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
+    """DETECTION: rather a block than a night of burning money."""
+    asked, made = call(), block(3)
+    asked.crowded = True
+    judged = made.look(asked, b"", 7.0)
+    assert judged is not None
+    op = made.operation(asked, judged, "project", 0)
+    assert isinstance(op, Repeat)
+    assert op.owner.action == "kill"
+
+
+@pytest.mark.parametrize(
+    ("guards", "groups", "said"),
+    [(False, (0,), 0), (True, (0,), CUTS), (True, (3,), ONLY_TELLS), (True, (3, 0), CUTS), (True, (0, 3), CUTS)],
+)
+def test_the_answer_is_watched_too(guards: bool, groups: tuple[int, ...], said: int) -> None:
+    """LD-8: cut where a block is enforced, only told where all are in shadow."""
+    asked, made = call(), block(guards=guards)
+    for group in groups:
+        made.plan(asked, "project", group, 7.0)
+    assert asked.guards_stream == said
+
+
+def test_announced_repeats_are_no_loop() -> None:
+    """LD-6: up to the number that a caller whom the policy names has announced."""
+    judged = Judged(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, hits=5.0)
+    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset({"caller"}), None)
+    ladder = Ladder(terms, ("steer", "reject", "kill"), SPEC, WHO)
+    other = Identity(lambda _: "other", lambda _: "agent", lambda _: ())
+    for who, number, denied in ((WHO, b"5", False), (WHO, b"4", True), (other, b"5", True)):
+        reads = Reads(lambda _: STEP, lambda _: "s:me", who)
+        made = StepLoop(terms, ladder, reads, Spy(2), unnamed=lambda _: True, voice=lambda _: "m")  # type: ignore[arg-type]
+        asked = call(headers={"x-breakloop-expect-repeats": number})
+        assert (made.operation(asked, judged, "project", 0) is not None) is denied

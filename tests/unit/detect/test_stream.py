@@ -66,6 +66,24 @@ def test_the_bar() -> None:
     assert StreamProbe().feed(PARAGRAPH * 8)
 
 
+@pytest.mark.parametrize(("unit", "times"), [(SENTENCE, 20), (PARAGRAPH, 8), ("and so on ", 130)])
+def test_what_it_found_is_told_exactly(unit: str, times: int) -> None:
+    """LD-8: evidence names how long the repeated text is, and how often it came."""
+    probe = StreamProbe()
+    assert (probe.period, probe.times) == (0, 0)
+    assert probe.feed(INTRO + unit * times)
+    assert (probe.period, probe.times) == (len(unit), times)
+    probe.feed(unit * 8)
+    assert probe.times == times
+
+
+def test_more_than_is_kept_is_counted_as_far_as_it_is() -> None:
+    """Y-2: the last 8 KB."""
+    probe = StreamProbe()
+    assert probe.feed("and so on " * 2000)
+    assert probe.times == 8 * 1024 // 10
+
+
 def test_a_value_of_json_that_does_not_end_is_cut() -> None:
     """LD-8: what repeats is prose, wherever it stands."""
     assert cut_at('{"thought": "' + SENTENCE * 40)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.errors import UpstreamError
-from breakloop.gateway.answer_body import Chunked, framing_for
+from breakloop.gateway.answer_body import Chunked, Joint, framing_for
 from breakloop.gateway.answer_head import UNTIL_CLOSE
 from breakloop.gateway.head import CHUNKED
 
@@ -108,3 +108,28 @@ def test_content_is_not_copied_where_it_need_not_be() -> None:
     piece = b"x" * 1000
     framing.feed(piece)
     assert framing.content[0] is piece
+
+
+@pytest.mark.parametrize(
+    ("fed", "joint"),
+    [
+        (b"", Joint(b"", 0)),
+        (b"5", None),
+        (b"5\r", None),
+        (b"5\r\n", Joint(b"", 5)),
+        (b"5\r\nhel", Joint(b"", 2)),
+        (b"5\r\nhello", Joint(b"\r\n", 0)),
+        (b"5\r\nhello\r", Joint(b"\n", 0)),
+        (b"5\r\nhello\r\n", Joint(b"", 0)),
+        (b"5\r\nhello\r\n6", None),
+        (b"5\r\nhello\r\n0\r\n", None),
+        (b"5\r\nhello\r\n0\r\n\r\n", None),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_where_other_content_could_follow(fed: bytes, joint: Joint | None, whole: bool) -> None:
+    """LD-8: after any byte it is known what has to be written first, and what the running chunk still needs."""
+    framing = Chunked()
+    for piece in [fed] if whole else [fed[at : at + 1] for at in range(len(fed))]:
+        framing.feed(piece)
+    assert framing.joint == joint

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from breakloop.gateway.answer_body import Joint
 from breakloop.gateway.answer_head import AnswerHeads
-from breakloop.gateway.answer_out import AS_IT_CAME, IN_CHUNKS, UNTIL_CLOSE, head_out, reframed
+from breakloop.gateway.answer_out import (
+    AS_IT_CAME,
+    IN_CHUNKS,
+    UNTIL_CLOSE,
+    can_follow,
+    ended_with,
+    head_out,
+    reframed,
+)
 from breakloop.gateway.head import CLOSE, KEEP, Request
 
 LENGTH, CHUNKED, NONE = b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b""
@@ -38,3 +47,31 @@ def test_reframing() -> None:
     assert reframed(UNTIL_CLOSE, [b"a", b"bc"], done=True) == b"abc"
     assert reframed(IN_CHUNKS, [b"a", b"", b"bc"], done=False) == b"1\r\na\r\n2\r\nbc\r\n"
     assert reframed(IN_CHUNKS, [], done=True) == b"0\r\n\r\n"
+
+
+BETWEEN = Joint(b"", 0)
+
+
+@pytest.mark.parametrize(
+    ("framing", "joint", "expected"),
+    [
+        (UNTIL_CLOSE, None, b"OURS"),
+        (UNTIL_CLOSE, Joint(b"", 9), b"OURS"),  # the upstream's chunks are nothing to a client that gets none
+        (IN_CHUNKS, None, b"4\r\nOURS\r\n0\r\n\r\n"),
+        (AS_IT_CAME, BETWEEN, b"4\r\nOURS\r\n0\r\n\r\n"),
+        (AS_IT_CAME, Joint(b"\r\n", 0), b"\r\n4\r\nOURS\r\n0\r\n\r\n"),
+        (AS_IT_CAME, Joint(b"", 1), b"O\r\n3\r\nURS\r\n0\r\n\r\n"),
+        (AS_IT_CAME, Joint(b"", 4), b"OURS\r\n0\r\n\r\n"),
+        (AS_IT_CAME, Joint(b"", 6), b"OURS\n\n\r\n0\r\n\r\n"),
+    ],
+)
+def test_ending_with_something_of_ours(framing: int, joint: Joint | None, expected: bytes) -> None:
+    """LD-8: whatever the framing, and wherever in it."""
+    assert can_follow(framing, joint)
+    assert ended_with(b"OURS", framing, joint) == expected
+
+
+@pytest.mark.parametrize("joint", [None, Joint(b"", 65 * 1024)])
+def test_where_nothing_can_follow(joint: Joint | None) -> None:
+    """LD-8: an answer of known length, the middle of a chunk's size, and a chunk that would have to be filled."""
+    assert not can_follow(AS_IT_CAME, joint)

@@ -6,7 +6,7 @@ from breakloop.clock import FakeClock
 from breakloop.detect.loop import LoopDetector
 from breakloop.policy.compile_loops import LoopGuard, builtin_blocks
 from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.policy.schema import TailLoop
+from breakloop.policy.schema import StepsLoop, TailLoop
 from tests.builders import SECRET, Json, bundle, chat, compiled, exact, policy, tail, world
 
 
@@ -18,18 +18,30 @@ def detectors(block: Json) -> tuple[LoopDetector, ...]:
 
 def test_the_builtin_block_in_words() -> None:
     """B-6, LD-2: 5 in 60 s, then 30 s, doubling up to 900 s."""
-    (block,) = builtin_blocks(LoopGuard())
+    block, steps = builtin_blocks(LoopGuard())
     assert isinstance(block, TailLoop)
     assert (block.max_hits, block.window_seconds, block.cooldown_seconds) == (5, 60, 30)
     assert (block.cooldown_growth, block.cooldown_max_seconds, block.tail_messages) == (2.0, 900, 3)
     assert block.action_for("block") == "reject"
+    assert isinstance(steps, StepsLoop)
+    assert [steps.action_for(level) for level in ("notice", "block", "stop")] == ["warn", "reject", "reject"]
+    assert (steps.sensitivity, steps.stream_guard, steps.thresholds) == ("normal", True, {})
+    assert (steps.cooldown_seconds, steps.cooldown_growth, steps.cooldown_max_seconds) == (30, 2.0, 900)
+
+
+def test_more_hits_lift_storm() -> None:
+    """LD-2: `LOOP_GUARD_MAX_HITS` N also lifts `storm` to at least N / 2N."""
+    for hits, lifted in ((1, {}), (5, {}), (6, {"storm": (6, 12, 24)}), (50, {"storm": (50, 100, 200)})):
+        _, steps = builtin_blocks(LoopGuard(max_hits=hits))
+        assert isinstance(steps, StepsLoop)
+        assert steps.thresholds == lifted
 
 
 def test_a_cooldown_longer_than_the_longest_lengthens_that() -> None:
     """LD-2: `LOOP_GUARD_COOLDOWN_SECONDS` means what it says."""
-    (block,) = builtin_blocks(LoopGuard(cooldown_seconds=3600))
-    assert isinstance(block, TailLoop)
-    assert block.cooldown_max_seconds == 3600
+    for block in builtin_blocks(LoopGuard(cooldown_seconds=3600)):
+        assert isinstance(block, TailLoop | StepsLoop)
+        assert (block.cooldown_seconds, block.cooldown_max_seconds) == (3600, 3600)
 
 
 def test_no_hits_no_blocks() -> None:

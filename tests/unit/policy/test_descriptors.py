@@ -15,6 +15,7 @@ from breakloop.model.call import Call
 from breakloop.policy import descriptor_names
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header, query_for_fingerprint
 from breakloop.policy.jwt import JwtKeys
+from breakloop.wire import dialects
 
 SECRET = "a shared secret of more than 32 bytes, to keep it strong"
 CHAT = {
@@ -243,3 +244,24 @@ def test_answers_are_kept_on_the_call() -> None:
     caller, agent, address = context.caller(call), context.agent(call), context.client_ip(call)
     call.headers, call.peer = {}, "1.1.1.1"
     assert (context.caller(call), context.agent(call), context.client_ip(call)) == (caller, agent, address)
+
+
+def test_a_body_is_taken_apart_once_for_all_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q-1: chat, step, session and lane read the same parts; nothing else is taken apart at all."""
+    taken: list[str] = []
+    take = dialects.take
+
+    def counted(method: str, path: str, body: bytes) -> dialects.Taken | None:
+        taken.append(path)
+        return take(method, path, body)
+
+    monkeypatch.setattr(dialects, "take", counted)
+    context, call, other = make(), chat_call(), plain()
+    assert context.session(call).startswith("derived:")
+    assert context.step(call) is not None
+    assert context.lane(call) == "gpt-4o\0system\nbe kind"
+    assert context.chat(call) is not None
+    assert taken == ["/v1/chat/completions"]
+    for _ in range(2):
+        assert (context.step(other), context.taken(other)) == (None, None)
+    assert taken == ["/v1/chat/completions", "/x"]

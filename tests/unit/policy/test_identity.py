@@ -9,9 +9,11 @@ import pytest
 from breakloop.model.call import Call
 from breakloop.policy.identity import (
     CONVERSATION_HEADERS,
+    PARENT_HEADERS,
     Digests,
     api_key,
     conversation_header,
+    parent_header,
     session_header,
     trace_id,
 )
@@ -128,3 +130,28 @@ def test_trace_ids() -> None:
     assert trace_id(asked(traceparent=b"00-xyz", x_litellm_trace_id=b"t")) == "t"
     assert trace_id(asked(traceparent=b"\xff")) == ""
     assert trace_id(asked()) == ""
+
+
+@pytest.mark.parametrize("name", PARENT_HEADERS)
+def test_parents_that_clients_name(name: str) -> None:
+    """C-7: ours, Codex', OpenCode's, Kilo Code's, Copilot's; a parent's session is never taken for one's own."""
+    assert parent_header(Call("POST", "/", headers={name: b" p-1 "})) == "p-1"
+    assert parent_header(Call("POST", "/", headers={name: b"theirs", "x-agent-parent": b"ours"})) == "ours"
+    assert parent_header(Call("POST", "/", headers={name: b"null"})) == ""
+    alone = Call("POST", "/", headers={name: b"p-1"})
+    assert conversation_header(alone) == session_header(alone) == ""
+    both = Call("POST", "/", headers={name: b"p-1", "x-session-id": b"own"})
+    assert (conversation_header(both), parent_header(both)) == ("own", "p-1")
+
+
+def test_parents_of_claude_code() -> None:
+    """C-7: a sub-agent was started by the session, or by another sub-agent of it; by the names that these go by."""
+    main = asked(x_claude_code_session_id=b"s")
+    first = asked(x_claude_code_session_id=b"s", x_claude_code_agent_id=b"a")
+    second = asked(x_claude_code_session_id=b"s", x_claude_code_agent_id=b"b", x_claude_code_parent_agent_id=b"a")
+    assert [parent_header(call) for call in (main, first, second)] == ["", "s", "s/a"]
+    assert parent_header(first) == conversation_header(main)
+    assert parent_header(second) == conversation_header(first)
+    assert parent_header(asked(x_claude_code_parent_agent_id=b"a")) == ""
+    assert parent_header(asked(x_claude_code_session_id=b"s", x_claude_code_agent_id=b"null")) == ""
+    assert parent_header(asked(x_request_id=b"r", x_user_id=b"u")) == ""

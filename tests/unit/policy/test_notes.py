@@ -39,17 +39,22 @@ def loops(*blocks: dict[str, Any]) -> list[tuple[str, str]]:
     return [(note.path.removeprefix("policies[0].spec.loop_detection"), note.message.split(" ")[0]) for note in notes]
 
 
-def test_notes_on_loop_blocks() -> None:
-    """LD-5: what this version does not do yet is said when the bundle is loaded."""
+def test_loop_blocks_need_no_notes() -> None:
+    """LD-1 to LD-5: every detector and every action is carried out."""
     tail = {"similarity": "tail"}
-    assert loops(tail) == []
-    assert loops({**tail, "action": "kill"}) == [(".action", '"kill"')]
-    assert loops({**tail, "ladder": {"block": "kill"}}, tail) == [("[0].ladder.block", '"kill"')]
-    assert loops({**tail, "action": "steer"}) == []
-    assert loops({"similarity": "simhash"}, {**tail, "retry_free": 1, "concurrent_free": 0}) == [
-        ("[0].similarity", '"simhash"')
-    ]
-    assert loops({"similarity": "steps", "enabled": False}) == []
+    assert loops(tail, {"similarity": "simhash"}, {"similarity": "steps"}) == []
+    assert loops({**tail, "action": "kill"}) == []
+
+
+def test_notes_on_agents() -> None:
+    """B-1: what is not enforced yet is said where it stands; what is, or changes nothing, is not."""
+    agents = {
+        "a": {"active": False, "max_steps_per_run": 5, "kill_switch_enabled": True},
+        "b": {"active": True, "allowed_hours": "08:00-18:00", "budget_usd_per_day": 5},
+    }
+    data = {"bundle_version": 1, "policies": [], "agents": agents}
+    notes = load_text(json.dumps(data).encode(), "p.json").notes
+    assert [note.path for note in notes] == ["agents.a.active", "agents.b.allowed_hours", "agents.b.budget_usd_per_day"]
 
 
 def test_equal_notes_become_one() -> None:

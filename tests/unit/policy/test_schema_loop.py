@@ -1,10 +1,6 @@
-"""Loop detection in the bundle: kinds, defaults, ladders."""
+"""Loop detection in the bundle: kinds and their defaults."""
 
 from __future__ import annotations
-
-from typing import Any
-
-import pytest
 
 from breakloop.policy import schema
 from tests.unit.policy.said import messages
@@ -28,28 +24,14 @@ def test_defaults_of_the_loop_kinds() -> None:
     assert [steps.action_for(s) for s in ("notice", "block", "stop")] == ["warn", "reject", "reject"]
 
 
-def test_a_single_action_leaves_notices_as_warnings() -> None:
-    """LD-5: one `action` is for loops; a mere notice warns."""
-    block = schema.StepsLoop(similarity="steps", action="kill")
-    assert [block.action_for(s) for s in ("notice", "block", "stop")] == ["warn", "kill", "kill"]
-
-
-@pytest.mark.parametrize(
-    ("said", "steps"),
-    [
-        ({}, ("warn", "reject", "reject")),
-        ({"block": "throttle"}, ("warn", "throttle", "reject")),
-        ({"block": "kill"}, ("warn", "kill", "kill")),
-        ({"notice": "kill"}, ("kill", "kill", "kill")),
-        ({"notice": "steer", "block": "reject", "stop": "kill"}, ("steer", "reject", "kill")),
-    ],
-)
-def test_a_step_that_is_left_out_is_at_least_the_one_before(said: dict[str, str], steps: tuple[str, ...]) -> None:
-    """LD-5: ladders rise."""
-    ladder = schema.Ladder.model_validate(said)
-    assert (ladder.notice, ladder.block, ladder.stop) == steps
-
-
-@pytest.mark.parametrize("ladder", [5, {"block": 5}, {"notice": ["x"]}])
-def test_a_broken_ladder_is_refused_without_a_crash(ladder: Any) -> None:
-    assert messages(schema.TailLoop, {"similarity": "tail", "ladder": ladder})
+def test_what_a_tail_or_steps_block_says_of_its_cooldown() -> None:
+    """LD-2, LD-4: both have the same three fields, with the same check."""
+    for block in (schema.TailLoop, schema.StepsLoop):
+        assert (block.model_fields["cooldown_seconds"].default, block.model_fields["cooldown_growth"].default) == (
+            30,
+            2,
+        )
+    for similarity in ("tail", "steps"):
+        said = {"similarity": similarity, "cooldown_seconds": 60, "cooldown_max_seconds": 59}
+        model = schema.TailLoop if similarity == "tail" else schema.StepsLoop
+        assert messages(model, said) == ["must be at least cooldown_seconds (60), got 59"]

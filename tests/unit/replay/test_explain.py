@@ -32,7 +32,7 @@ def explained(call: Call, bundle: dict[str, Any] | None, *, guard: LoopGuard | N
     if bundle is not None:
         source = load_text(json.dumps({"bundle_version": 4, "policies": [], **bundle}).encode(), "b.json").bundle
     compiled = compile_bundle(source, "abcdef0123456789", descriptors, b"s", guard or LoopGuard())
-    engine = RecordingEngine(MemoryStore(), clock, project=descriptors.project)
+    engine = RecordingEngine(MemoryStore(), clock, descriptors)
     engine.use(compiled)
     engine.decide(call)
     assert engine.record is not None

@@ -37,7 +37,7 @@ def explained(
     text = json.dumps({"bundle_version": 1, "policies": policies, **bundle}).encode()
     source = load_text(text, "b.json").bundle
     compiled = compile_bundle(source, "d", descriptors, b"s", guard or LoopGuard())
-    engine = RecordingEngine(MemoryStore(), clock, project=descriptors.project, session=descriptors.window)
+    engine = RecordingEngine(MemoryStore(), clock, descriptors)
     engine.use(compiled)
     for _ in range(repeat):
         engine.decide(call() if call else Call("GET", "/a"))
@@ -83,7 +83,7 @@ def test_why_a_detector_is_not_asked() -> None:
         ("skipped", "tail, not an LLM request that can be read"),
         ("skipped", "disabled"),
         ("skipped", "disabled"),
-        ("skipped", "similarity simhash is not enforced by this version"),
+        ("skipped", "simhash, not an LLM request that can be read"),
         ("skipped", "exact, on its allow list"),
     ]
     unseen = explained({"loop_detection": EXACT}, call=lambda: Call("POST", "/a", body_unseen=True))
@@ -162,7 +162,8 @@ def test_default_loop_detection() -> None:
     def chat() -> Call:
         return Call("POST", "/v1/chat/completions", body=CHAT)
 
-    ((subject, outcome, text),) = told(explained({}, call=chat, repeat=6), "builtin")
+    (subject, outcome, text), steps = told(explained({}, call=chat, repeat=6), "builtin")
+    assert steps[0] == "builtin/loop_detection[1]"
     assert (subject, outcome) == ("builtin/loop_detection[0]", "deny")
     assert text.endswith(", request 6 in 60 s, number 6 trips, blocked for 30 s")
     cooling = told(explained({}, call=chat, repeat=8), "builtin")[0][2]
@@ -198,8 +199,25 @@ def test_a_session_that_is_watched() -> None:
     ]
     assert told(explained(loop, call=call), "loop")[0][1:] == (
         "pass",
-        "steps: nothing in its session repeats itself",
+        "steps: nothing in its memory repeats itself",
     )
     counts = iter(range(100))
     [(_, outcome, text)] = told(explained(loop, call=call, repeat=5), "loop")
     assert (outcome, text) == ("deny", "failure: the same call of `read` failed 4 times")
+
+
+def test_what_the_bundle_says_of_the_agent() -> None:
+    """B-1: its ceiling and its own kill switch are explained too."""
+    counts = iter(range(100))
+
+    def call() -> Call:
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"say {next(counts)}"}]}).encode()
+        headers = {"x-agent-id": b"worker", "x-agent-session": b"s"}
+        return Call("POST", "/v1/chat/completions", headers=headers, body=body)
+
+    agents = {"work*": {"max_steps_per_run": 1, "kill_switch_enabled": True}}
+    assert told(explained({}, call=call, agents=agents), "agent") == [
+        ("agents/work*", "pass", "at most 1 steps (max_steps_per_run)"),
+        ("agents/work*", "pass", "simhash: nothing in its memory repeats itself"),
+    ]
+    assert told(explained({}, call=call, agents=agents, repeat=2), "agent")[0][1] == "deny"

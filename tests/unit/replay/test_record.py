@@ -44,8 +44,8 @@ def engines() -> tuple[RecordingEngine, Engine]:
     descriptors = Descriptors(ContextSettings(), clock)
     bundle = load_text(json.dumps(POLICY).encode(), "p.json").bundle
     compiled = compile_bundle(bundle, "d", descriptors, b"s", LoopGuard())
-    recording = RecordingEngine(MemoryStore(), clock, project=descriptors.project)
-    plain = Engine(MemoryStore(), clock, project=descriptors.project)
+    recording = RecordingEngine(MemoryStore(), clock, descriptors)
+    plain = Engine(MemoryStore(), clock, descriptors)
     recording.use(compiled)
     plain.use(compiled)
     return recording, plain

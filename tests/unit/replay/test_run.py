@@ -174,3 +174,12 @@ def test_the_kind_is_that_of_the_first_block(order: tuple[bool, bool], kind: str
         assert (found.kind, found.first_notice, found.first_block) == ("dry", 2, 1)
     else:
         assert found.kind == kind
+
+
+def test_who_watches_is_told_of_each_turn() -> None:
+    """X-6: as the first of the bundles judges it, with the size of its request."""
+    told: list[tuple[str, bool, int]] = []
+    pieces = [Piece(session(), stuck(7), whole=True)]
+    list(replay(pieces, rig(), rig(WARN), watch=lambda who, _, said, size: told.append((who.id, said.allowed, size))))
+    body = len(b'{"model":"m","messages":[{"role":"user","content":"Is it done?"}]}')
+    assert told == [("s", number < 5, body) for number in range(7)]

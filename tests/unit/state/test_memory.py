@@ -43,7 +43,7 @@ def test_everything_has_a_time_to_live() -> None:
     """S-2: each entry begins with the time it expires, and that is never for ever."""
     store = MemoryStore()
     ops: list[Op] = [Bucket(BucketSpec(0.5, 10.0), "tb:a", 4, None), Repeat(RepeatSpec(60.0, 5), "ld:a", None)]
-    store.commit([*ops, Repeat(COOLING, "cnt:a", None)], NOW, WindowWrite("win:a", 0, b"", 90.0))
+    store.commit([*ops, Repeat(COOLING, "cnt:a", None)], NOW, [WindowWrite("win:a", 0, b"", 90.0)])
     store.commit([Repeat(COOLING, "cnt:a", None)], NOW)
     assert store._buckets["tb:a"][0] == NOW + 8  # full again
     assert store._counts["ld:a"][0] == NOW + 60
@@ -63,7 +63,7 @@ def test_windows_have_a_smaller_bound() -> None:
     """Q-3: they are the large ones."""
     store = MemoryStore(100)
     for number in range(50):
-        store.commit([], NOW, WindowWrite(f"win:{number}", 0, b"x", 90.0))
+        store.commit([], NOW, [WindowWrite(f"win:{number}", 0, b"x", 90.0)])
     assert len(store) == 10
 
 

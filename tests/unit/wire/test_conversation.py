@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from breakloop.model.call import Message
-from breakloop.wire.conversation import Conversation, Parts, decoded, undecoded_items
+from breakloop.wire.conversation import Conversation, Parts, item_at, value
 
 
 class Body(msgspec.Struct):
-    says: msgspec.Raw
+    says: list[msgspec.Raw]
 
 
 def typed(body: bytes) -> Parts:
-    return Parts("typed", undecoded_items(msgspec.json.decode(body, type=Body).says, body), system="be kind")
+    return Parts("typed", msgspec.json.decode(body, type=Body).says, system="be kind")
 
 
 def tolerant(fields: dict[str, Any]) -> Parts | None:
@@ -63,20 +63,85 @@ def test_an_opening_is_looked_for_at_the_beginning() -> None:
     assert opening(100) == ""
 
 
-def test_items_of_large_bodies() -> None:
-    """Y-2: many small items are decoded at once, few large ones not at all."""
-    few = b'[{"text":"' + b"x" * 70_000 + b'"}]'
-    many = b"[" + b"0," * 40_000 + b"0]"
-    assert isinstance(undecoded_items(msgspec.Raw(few), few)[0], msgspec.Raw)
-    assert undecoded_items(msgspec.Raw(many), many)[0] == 0
-    text = b'"' + b"," * 70_000 + b'"'
-    with pytest.raises(ValueError, match="not a list"):
-        undecoded_items(msgspec.Raw(text), text)
+def test_a_system_prompt_is_the_opening_without_the_user() -> None:
+    """LD-4: what stands outside the messages, and those before the user's; in every step of reading."""
+
+    def system(*says: dict[str, str], mark: bytes = b"") -> str:
+        taken = made_up.take(mark + json.dumps({"says": says}).encode())
+        assert taken is not None
+        return taken.system()
+
+    assert system({"role": "x", "text": "y"}, {"role": "user", "text": "u"}) == "system\nbe kind\nx\ny"
+    assert system({"role": "user", "text": "u"}, {"role": "x", "text": "y"}) == "system\nbe kind"
+    assert system({"role": "x", "text": "y"}) == ""
+    assert system({"role": "x", "text": "y"}, {"role": "user", "text": "u"}, mark=b"\xef\xbb\xbf") == "x\ny"
+
+
+def test_a_body_is_taken_apart_once_for_all_that_is_asked() -> None:
+    """Q-1: and a message is decoded once, whoever asks for it."""
+    taken = made_up.take(b'{"says":[{"role":"user","text":"a"},{"text":"b"},{"text":"c"}]}')
+    assert taken is not None
+    items = taken.parts.items
+    assert [type(item) for item in items] == [msgspec.Raw] * 3
+    taken.chat(1)
+    assert [type(item) for item in items] == [msgspec.Raw, msgspec.Raw, dict]
+    newest = items[2]
+    taken.opening()
+    taken.chat(3)
+    assert taken.view(lambda parts: item_at(parts.items, -1)) is newest
+    assert taken.parts.items is items
 
 
 def test_an_item_that_is_no_object_is_not_as_expected() -> None:
     """C-9: it sends the body to the tolerant step."""
-    assert decoded(msgspec.Raw(b'{"a":1}')) == {"a": 1}
-    assert decoded(7) == 7
+    items: list[Any] = [msgspec.Raw(b'{"a":1}'), 7, msgspec.Raw(b"7")]
+    assert item_at(items, 0) == items[0] == {"a": 1}
+    assert item_at(items, 1) == 7
     with pytest.raises(ValueError, match="not an object"):
-        decoded(msgspec.Raw(b"7"))
+        item_at(items, -1)
+
+
+def test_an_odd_message_loosens_the_parts_for_everybody() -> None:
+    """C-9: whoever meets it first; what was read before stays as it was."""
+    taken = made_up.take(b'{"says":[7,{"role":"user","text":"a"},{"text":"b"}]}')
+    assert taken is not None
+    chat = taken.chat(2)
+    assert chat is not None
+    assert chat.fallback == ""
+    assert taken.view(lambda parts: (item_at(parts.items, 0), parts.model)) == (7, "tolerant\ud800")
+    assert taken.tolerant
+    loose = taken.chat(2)
+    assert loose is not None
+    assert loose == chat._replace(model="tolerant?", fallback="tolerant")
+
+
+def test_nothing_to_read_in_odd_parts() -> None:
+    """C-9: None, not an error: where the tolerant step has no such body, and where nothing ends."""
+
+    def refuse(_parts: Parts) -> str:
+        raise ValueError("odd")
+
+    def nested(_parts: Parts) -> str:
+        raise RecursionError
+
+    strict = Conversation("strict", typed, lambda _fields: None, flatten)
+    taken = strict.take(b'{"says":[]}')
+    assert taken is not None
+    assert taken.view(refuse) is None
+    assert taken.view(nested) is None
+    assert strict.take(b"[]") is None
+
+
+def test_model_and_stream_flag_may_stand_in_the_path() -> None:
+    """C-8: where they are no fields."""
+    reader = Conversation("made_up", typed, tolerant, flatten, in_path=lambda path: (path[1:], True))
+    taken = reader.take(b'{"says":[]}', "/m")
+    assert taken is not None
+    chat = taken.chat(1)
+    assert chat is not None
+    assert (chat.model, chat.stream) == ("m", True)
+
+
+def test_values_that_may_be_undecoded() -> None:
+    assert value(msgspec.Raw(b"[1]")) == value([1]) == [1]
+    assert value(None) is None

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from breakloop.wire import dialects
+from breakloop.wire import dialects, session_ids, steps
 
 BODY = json.dumps(
     {
@@ -76,3 +76,30 @@ def test_providers() -> None:
     """C-6: `llm:provider` is whose dialect it is."""
     names = ("openai_chat", "openai_responses", "anthropic_messages", "gemini", "mcp")
     assert [dialects.provider(name) for name in names] == ["openai", "openai", "anthropic", "gemini", "mcp"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said", "opens"),
+    [
+        ("/v1/chat/completions", BODY, "x", "user\nx"),
+        ("/v1/messages", BODY, "x", "user\nx"),
+        ("/v1/responses", BODY, "x", "prompt\nx\nuser\nx"),
+        ("/v1beta/models/m:generateContent", BODY, "x", "user\nx"),
+        ("/v1/completions", BODY, "x", ""),
+        ("/mcp", RPC, "", ""),
+    ],
+)
+def test_all_is_read_from_a_body_that_was_taken_apart_once(path: str, body: bytes, said: str, opens: str) -> None:
+    """Q-1, C-8: chat, step, opening and ids, in any order, as if each had been read by itself."""
+    body = body[:-1] + b',"session_id":"s"}'
+    taken = dialects.take("POST", path, body)
+    assert taken is not None
+    ids, step, opening, chat = session_ids.of(taken), steps.of(taken), taken.opening(), taken.chat(3)
+    assert chat is not None
+    assert (chat.tail[-1].text, opening, chat.model) == (said, opens, "" if path == "/mcp" else "m")
+    assert chat == dialects.read("POST", path, body, 3)
+    assert step is not None
+    assert step == steps.read(chat.dialect, body)
+    assert opening == dialects.opening("POST", path, body)
+    assert ids == session_ids.find(chat.dialect, body)
+    assert ids.session == ("" if path == "/mcp" else "s")

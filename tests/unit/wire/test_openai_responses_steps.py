@@ -139,7 +139,7 @@ def test_odd_types() -> None:
     odd = step(7, asked(1), answered(1, "\ud83d"), "words", tools={"name": 5})
     assert odd.results == (Result("?", call_id="call_1"),)
     assert (odd.users, odd.tools) == (("words",), ("5",))
-    found = read(b'{"input": "\\ud83d"}')
+    found = read(b'{"model": "m", "input": "\\ud83d"}')
     assert found is not None
     assert found.users == ("?",)
     assert read(b"[]") is None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.wire import session_ids
-from breakloop.wire.session_ids import NONE, Ids, find, trace_of
+from breakloop.wire import dialects, session_ids
+from breakloop.wire.session_ids import NONE, Ids, find, of, trace_of
 
 UUID = "0199ae1c-5f0e-7c32-9d0b-7e8a4c1f2b3d"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -168,6 +168,19 @@ def test_odd_bodies_are_read_all_the_same() -> None:
     assert find("openai_chat", body).session == "s"
     found = find("openai_chat", b'{"session_id":"a\\ud800"}').session
     assert found.encode() == b"a?"
+
+
+@pytest.mark.parametrize("stream", [True, "odd"])
+def test_bodies_that_were_taken_apart(stream: object) -> None:
+    """C-7, Q-1: nothing is decoded anew, however the body had to be read."""
+    sent = {"model": "m", "messages": [], "metadata": {"thread_id": "t"}, "previous_response_id": 7, "stream": stream}
+    taken = dialects.take("POST", "/v1/messages", json.dumps(sent).encode())
+    assert taken is not None
+    taken.body = b""
+    assert of(taken) == Ids(session="t", previous="7")
+    bare = dialects.take("POST", "/v1/messages", b'{"model":"m","messages":[]}')
+    assert bare is not None
+    assert of(bare) == NONE
 
 
 def test_an_id_is_not_looked_for_in_something_huge() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.model.step import Result
-from breakloop.wire.step_parts import TEXT_MAX, Gathered, Parts, bounded, finished, own, result, seen, sized
+from breakloop.wire.step_parts import TEXT_MAX, Gathered, bounded, finished, own, result, seen, sized
 
 NOTE = "[breakloop] You repeat yourself. [/breakloop]"
 
@@ -86,5 +86,5 @@ def test_native_results_are_not_moved() -> None:
     found.said = ["```bash\nls\n```"]
     found.results = [Result("listed")]
     found.users = [("user", "thanks"), ("user", "")]
-    step = finished(found, Parts([]), 5)
+    step = finished(found, (), 0, 5)
     assert (step.results, step.users, step.as_text) == ((Result("listed"),), ("thanks",), True)

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from breakloop.wire.steps import read
+from breakloop.wire import openai_chat
+from breakloop.wire.steps import of, read
 
 BODIES = {
     "openai_chat": {"messages": [{"role": "user", "content": "go"}]},
@@ -24,6 +25,20 @@ def test_each_dialect(dialect: str) -> None:
     found = read(dialect, sent)
     assert found is not None
     assert found == ("", (), (), (), ("go",), (), 1, len(sent), False)
+
+
+def test_odd_bodies_are_read_once_more_and_no_oftener() -> None:
+    """C-9, Q-1: what the chat had to be read tolerantly for, the step need not find out again."""
+    sent = b'{"messages":[{"role":"assistant","content":"a"},"b"]}'
+    taken = openai_chat.take(sent)
+    assert taken is not None
+    typed, chat, loose = taken.parts, taken.chat(1), taken.parts
+    assert chat is not None
+    assert (chat.fallback, typed is loose) == ("tolerant", False)
+    step = of(taken)
+    assert step is not None
+    assert (step.said, step.users) == ("a", ("b",))
+    assert taken.parts is loose
 
 
 def test_mcp() -> None:

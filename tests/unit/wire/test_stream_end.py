@@ -16,7 +16,7 @@ from openai.types.responses import ResponseIncompleteEvent
 from breakloop.model.answer import Usage
 from breakloop.wire.answer import reader
 from breakloop.wire.sse import Events
-from breakloop.wire.stream_end import ITEMS_MAX_BYTES, Passed, final_event
+from breakloop.wire.stream_end import ITEMS_MAX_BYTES, Passed, can_end, final_event
 from tests.unit.wire.recorded.shape import SSE, dump, events, named
 
 SAID = ("And so on, ", "and so on.")
@@ -207,11 +207,11 @@ def test_the_end_of_gemini() -> None:
 
 
 def test_every_answer_of_a_stream_ends() -> None:
-    """LD-8: several choices or candidates."""
-    ending = told(final_event("openai_chat", passed(*SENT["openai_chat"]), choices=2))
+    """LD-8: several choices or candidates; those that have ended are not ended again."""
+    ending = told(final_event("openai_chat", passed(*SENT["openai_chat"]), choices=(0, 1)))
     assert [choice["index"] for choice in ending[0]["choices"]] == [0, 1]
-    ending = told(final_event("gemini", passed(*SENT["gemini"]), choices=3))
-    assert [candidate["index"] for candidate in ending[0]["candidates"]] == [0, 1, 2]
+    ending = told(final_event("gemini", passed(*SENT["gemini"]), choices=(0, 2)))
+    assert [candidate["index"] for candidate in ending[0]["candidates"]] == [0, 2]
 
 
 def test_a_count_for_those_who_asked() -> None:
@@ -233,8 +233,6 @@ def test_anthropic_needs_some_count() -> None:
 @pytest.mark.parametrize(
     ("dialect", "last", "kinds"),
     [
-        ("openai_chat", chunk("") | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, ["[DONE]"]),
-        ("openai_chat", chunk("") | {"choices": []}, ["[DONE]"]),
         ("openai_chat", b"[DONE]", []),
         ("anthropic_messages", {"type": "content_block_stop", "index": 1}, ["message_delta", "message_stop"]),
         ("anthropic_messages", {"type": "message_delta", "delta": {}, "usage": {}}, ["message_stop"]),
@@ -242,7 +240,6 @@ def test_anthropic_needs_some_count() -> None:
         ("anthropic_messages", {"type": "error", "error": {}}, []),
         ("openai_responses", {"type": "response.output_text.done"}, ["response.incomplete"]),
         ("openai_responses", {"type": "response.completed", "response": {}}, []),
-        ("gemini", {"candidates": [{"finishReason": "STOP"}]}, []),
         ("mcp", {"jsonrpc": "2.0"}, []),
         ("", {"a": 1}, []),
         ("openai_chat", b"", []),
@@ -254,6 +251,29 @@ def test_no_more_than_is_missing(dialect: str, last: Any, kinds: list[str]) -> N
     """LD-8: what has ended is not ended again."""
     ending = told(final_event(dialect, passed(last), TEXT))
     assert [event if isinstance(event, str) else event["type"] for event in ending] == kinds
+
+
+@pytest.mark.parametrize(
+    ("dialect", "last", "ending"),
+    [
+        ("openai_chat", chunk("") | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, ["[DONE]"]),
+        ("openai_chat", chunk("") | {"choices": []}, ["[DONE]"]),
+        ("gemini", {"candidates": [{"finishReason": "STOP"}]}, []),
+    ],
+)
+def test_where_every_answer_has_ended(dialect: str, last: Any, ending: list[str]) -> None:
+    """LD-8: only the end mark is missing, where the dialect has one."""
+    assert told(final_event(dialect, passed(last), choices=())) == ending
+
+
+def test_a_chunk_that_says_nothing_may_be_the_last() -> None:
+    """LD-8: some servers send chunks without choices in between; the answer still gets its end."""
+    ending = told(final_event("openai_chat", passed(chunk("x"), chunk("") | {"choices": []})))
+    assert [choice["finish_reason"] for choice in ending[0]["choices"]] == ["length"]
+
+
+def test_which_dialects_can_be_ended() -> None:
+    assert [name for name in (*DIALECTS, "mcp", "openai_embeddings", "") if can_end(name)] == DIALECTS
 
 
 def test_a_refusal_that_was_cut() -> None:

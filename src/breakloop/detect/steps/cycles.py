@@ -3,36 +3,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Final
 
 from breakloop.detect.steps.finding import Finding, times
-from breakloop.detect.steps.window import COUNT_MAX, RING, Window
+from breakloop.detect.steps.window import COUNT_MAX, COUNTS, RING, Window
 
-_STEPS_MIN = 6
+_STEPS_MIN: Final = 6
+_NO_COUNTS: Final = bytes(COUNTS.size)
 
 
-def seen(window: Window, round_: bytes, weight: float) -> Iterator[Finding]:
-    """Count the step in, and yield the cycle it belongs to, if any."""
+def seen(window: Window, round_: bytes, weight: float) -> Sequence[Finding]:
+    """Count the step in, and return the cycle it belongs to, if any."""
     ring, at = window.ring, window.steps
+    slot = at % RING * 8
     if round_ not in ring:  # most steps are new ones
         forget(window)
-        ring[at % RING * 8 : at % RING * 8 + 8] = round_
-        return
-    counts = window.counts
+        ring[slot : slot + 8] = round_
+        return ()
+    counts = list(COUNTS.unpack(window.counts))
     for period in range(1, RING + 1):
         before = (at - period) % RING * 8
         same = at >= period and ring[before : before + 8] == round_
         counts[period - 1] = min(counts[period - 1] + weight, COUNT_MAX) if same else 0.0
-    ring[at % RING * 8 : at % RING * 8 + 8] = round_
+    window.counts = COUNTS.pack(*counts)
+    ring[slot : slot + 8] = round_
     if counts[0]:
-        return
+        return ()
     for period in range(2, RING + 1):
         matched = counts[period - 1]
         if matched >= period and matched + period >= _STEPS_MIN:
             laps = int(matched / period + weight)
             evidence = f"the same {period} steps in the same order {times(laps)}"
-            yield Finding("cycle", laps, rotation(window, period), evidence)
-            return
+            return (Finding("cycle", laps, rotation(window, period), evidence),)
+    return ()
 
 
 def rotation(window: Window, period: int) -> bytes:
@@ -42,6 +46,11 @@ def rotation(window: Window, period: int) -> bytes:
     return min(b"".join(last[start:] + last[:start]) for start in range(period))
 
 
+def repeated(window: Window) -> bool:
+    """Tell whether the step that was counted in last is the one before it again."""
+    return window.counts[:2] != _NO_COUNTS[:2]
+
+
 def forget(window: Window) -> None:
     """Begin anew: a person has spoken."""
-    window.counts = [0.0] * RING
+    window.counts = _NO_COUNTS

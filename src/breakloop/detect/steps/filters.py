@@ -3,59 +3,80 @@ forgotten. So a long session neither grows nor finds everything known (DETECTION
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Final
 
-_WORD_BYTES = 8
+HALF: Final = 64  # 64-bit words of a half
+BYTES: Final = 2 * HALF * 8
+CAPACITY: Final = HALF * 8  # of a half, 8 bits a digest: when it is full about 3 % of new ones look known
+_EMPTY: Final = memoryview(bytes(HALF * 8)).cast("Q")
+# Which bits of its word a digest sets, by its last 12 bits: working that out each time would cost as much as the rest.
+_BITS: Final = tuple(
+    [1 << (one & 63) | 1 << (one >> 6) | 1 << ((one & 63) * 7 + (one >> 6) * 13 + 29 & 63) for one in range(4096)]
+)
 
 
 class AgedFilter:
-    """Remembers 64-bit digests: three bits in one 64-bit word of each half."""
+    """Remembers 32-bit digests: three bits in one word of each half. The words themselves are the window's."""
 
-    __slots__ = ("_capacity", "_half", "_mask", "_old", "_young", "count")
+    __slots__ = ("_at", "_words", "count")
 
-    def __init__(self, half_bytes: int) -> None:
-        """Make an empty filter; `half_bytes` is a power of two."""
-        self._half = half_bytes
-        self._mask = half_bytes // _WORD_BYTES - 1
-        self._capacity = half_bytes  # 8 bits a digest: about 3 % of new ones look known when the half is full
-        self._young = memoryview(bytearray(half_bytes)).cast("Q")
-        self._old = memoryview(bytearray(half_bytes)).cast("Q")
-        self.count = 0
-
-    def load(self, data: bytes, count: int) -> None:
-        """Take over both halves, the younger first, as `dump` gave them."""
-        self._young = memoryview(bytearray(data[: self._half])).cast("Q")
-        self._old = memoryview(bytearray(data[self._half :])).cast("Q")
+    def __init__(self, words: memoryview, at: int, count: int) -> None:
+        """Take over two halves of `words` from `at` on, the younger first, which holds `count` digests."""
+        self._words = words
+        self._at = at
         self.count = count
 
-    def dump(self) -> bytes:
-        """Return both halves, the younger first."""
-        return self._young.tobytes() + self._old.tobytes()
-
-    def sift(self, weighed: Iterable[tuple[int, int]]) -> int:
-        """Remember digests, each with its weight; return how much of the weight was not known."""
-        new, young, old, mask = 0, self._young, self._old, self._mask
-        for digest, weight in weighed:
-            bits = 1 << (digest & 63) | 1 << (digest >> 6 & 63) | 1 << (digest >> 12 & 63)
-            at = digest >> 20 & mask
-            if young[at] & bits == bits:
-                continue
-            if old[at] & bits != bits:
-                new += weight
-            young[at] |= bits
-            self.count += 1
-            if self.count >= self._capacity:
-                young, old = self._age()
+    def sift(self, digests: Sequence[int]) -> list[int]:
+        """Remember digests; return at which places those stand that were not known."""
+        new: list[int] = []
+        start = 0
+        while start < len(digests):
+            some = digests[start : start + CAPACITY - self.count]
+            self._sift(some, start, new)
+            start += len(some)
+            if self.count >= CAPACITY:
+                self._age()
         return new
+
+    def _sift(self, digests: Sequence[int], start: int, new: list[int]) -> None:
+        """Sift no more digests than there is room for: the loop of which every step costs as much as the rest."""
+        before, aged = len(new), 0
+        young = self._words[self._at : self._at + HALF]
+        old = self._words[self._at + HALF : self._at + 2 * HALF]
+        for place, digest in enumerate(digests, start):
+            bits = _BITS[digest & 4095]
+            at = digest >> 26
+            word = young[at]
+            both = word | bits
+            if both != word:
+                young[at] = both
+                if old[at] & bits == bits:
+                    aged += 1
+                else:
+                    new.append(place)
+        self.count += len(new) - before + aged
+
+    def add(self, digest: int) -> None:
+        """Remember one digest."""
+        bits = _BITS[digest & 4095]
+        at = self._at + (digest >> 26)
+        word = self._words[at]
+        if word & bits == bits:
+            return
+        self._words[at] = word | bits
+        self.count += 1
+        if self.count >= CAPACITY:
+            self._age()
 
     def knows(self, digest: int) -> bool:
         """Tell whether a digest was remembered, and leave it at that."""
-        bits = 1 << (digest & 63) | 1 << (digest >> 6 & 63) | 1 << (digest >> 12 & 63)
-        at = digest >> 20 & self._mask
-        return self._young[at] & bits == bits or self._old[at] & bits == bits
+        bits = _BITS[digest & 4095]
+        at = self._at + (digest >> 26)
+        return self._words[at] & bits == bits or self._words[at + HALF] & bits == bits
 
-    def _age(self) -> tuple[memoryview, memoryview]:
-        self._old = self._young
-        self._young = memoryview(bytearray(self._half)).cast("Q")
+    def _age(self) -> None:
+        words, young = self._words, self._at
+        words[young + HALF : young + 2 * HALF] = words[young : young + HALF]
+        words[young : young + HALF] = _EMPTY
         self.count = 0
-        return self._young, self._old

@@ -19,7 +19,9 @@ class Finding(NamedTuple):
 
 def tool(name: str) -> str:
     """Return a tool's name for a sentence: short, and without what could be taken for something else."""
-    plain = "".join(one for one in name if one.isprintable() and one != "`")
+    plain = name
+    if "`" in name or not name.isprintable():
+        plain = "".join(one for one in name if one.isprintable() and one != "`")
     return f"`{plain[:_NAME_MAX] or '?'}`"
 
 

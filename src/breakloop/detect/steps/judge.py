@@ -3,19 +3,33 @@ fresh user text void what was counted, and returns the window as it is after the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from breakloop.detect.steps import cycles, dry, similar, streaks, table, texts
 from breakloop.detect.steps.finding import Finding
 from breakloop.detect.steps.ladder import KINDS, NOTHING, Choice, StepsSettings, choose
-from breakloop.detect.steps.prints import Digest, Printer, Prints
-from breakloop.detect.steps.window import COUNT_MAX, EVIDENCE_MAX, TAILS, Window, entry, load
+from breakloop.detect.steps.prints import NONE, Digest, Printer, Prints
+from breakloop.detect.steps.window import (
+    COUNT_MAX,
+    EVIDENCE_MAX,
+    ID_MAX,
+    TAILS,
+    Window,
+    answered,
+    failed,
+    load,
+    place,
+    readable,
+)
+from breakloop.model.answer import Answer
 from breakloop.model.step import Step
 
 RUN_IDLE_S: Final = 600.0  # a run ends after that
 SLOW_S: Final = 20.0
 SLOWER_S: Final = 60.0
+_POLLED: Final = 0.25
 _ID_MIN: Final = 8  # shorter ids ("call_1", "0") are counted, not drawn: they come again in each conversation
 
 
@@ -28,87 +42,145 @@ class Judged(NamedTuple):
     evidence: str = ""
     identity: str = ""  # of the loop, 16 hex digits
     fresh: bool = False  # not told before at this level, nor at half the count
+    hits: float = 0.0
+    mixed: bool = False  # another conversation goes by the same name, so that counts may be of both
+
+
+def _nobody() -> str:
+    return ""
+
+
+class View(NamedTuple):
+    """What else is known of a request."""
+
+    tracked: bool = False  # its answer will be told
+    unnamed: bool = False  # its session is named after its opening: beginning again is another run
+    body: bytes = b""  # where an unnamed conversation shows what came before
+    voice: Callable[[], str] = _nobody  # model and system prompt; asked for where a loop stands only
+
+
+PLAIN: Final = View()
 
 
 class StepsDetector:
     """Judges steps. One for many sessions: all that is remembered is in the windows."""
 
-    __slots__ = ("_printer", "_settings")
+    __slots__ = ("_options", "_printer", "_thresholds")
 
     def __init__(self, settings: StepsSettings, digest: Digest) -> None:
-        self._settings = settings
-        self._printer = Printer(digest)
+        self._thresholds = settings.thresholds
+        self._options = bool(settings.tools)
+        self._printer = Printer(digest, settings.tools)
 
-    def judge(self, window: bytes, step: Step, now: float) -> Judged:
+    def judge(self, window: bytes, step: Step, now: float, view: View = PLAIN) -> Judged:
         """Judge a request's newest step; `window` is b"" for a new session."""
         seen = load(window)
         if seen.steps and now - seen.last_at >= RUN_IDLE_S:
             seen = Window()
         prints = self._printer.step(step)
         tail = self._tail(step, prints)
-        users = self._printer.of(*prints.users)
-        if _counted(seen, tail):
-            return self._again(seen, tail, users, now)
-        choice = choose(self._settings.thresholds, self._findings(seen, step, prints, now))
-        seen.tails[seen.steps % TAILS * 8 : seen.steps % TAILS * 8 + 8] = tail
+        users = self._users(prints)
+        counted = place(seen.tails, tail, 8) >= 0
+        if view.unnamed and seen.steps:
+            if tail != seen.tail and not (step.said or step.calls or step.results):
+                seen, counted = Window(), False  # from its first message: another run of the same program
+            elif not counted and _strange(seen, step, view.body):
+                seen.mixed_at = now
+        if counted:
+            return self._again(seen, step, (tail, users), now, view)
+        choice = choose(self._thresholds, self._findings(seen, step, prints, now))
+        at = seen.steps % TAILS * 8
+        seen.tails[at : at + 8] = tail
         seen.steps += 1
         seen.last_at = seen.storm_at = now
-        seen.storm = 0.0
+        seen.owed = seen.forgiven = 0
         seen.tail, seen.tail_users = tail, users
-        return self._told(seen, choice)
+        first = step.call_ids[0].encode("utf-8", "surrogatepass") if view.unnamed and step.call_ids else b""
+        seen.last_id = first if _ID_MIN <= len(first) <= ID_MAX else b""
+        return self._told(seen, step, choice, now, view)
 
-    def answered(self, window: bytes, said: str) -> bytes:
-        """Return the window after an answer of the model, so that its copies in other requests are no news."""
-        seen = load(window)
-        dry.heard(seen, said, self._printer)
-        return seen.dump()
+    def answered(self, window: bytes, answer: Answer) -> bytes:
+        """Return the window after a request was answered: what the model said is no news when it comes back, and a
+        request that failed is no loop when it is sent again. The same object where nothing changes."""
+        if not readable(window):
+            return window
+        if answer.failed:
+            return failed(window, streaks.FORGIVEN_MAX)
+        if not answer.text:
+            return answered(window, NONE, ())
+        key = self._printer.incoming(answer.text).key
+        return answered(window, key, dry.marks(key))
 
-    def _findings(self, seen: Window, step: Step, prints: Prints, now: float) -> Iterator[Finding]:
+    def _findings(self, seen: Window, step: Step, prints: Prints, now: float) -> list[Finding]:
+        pairs = prints.pairs
         weight = _weight(now - seen.last_at) if seen.steps else 1.0
-        changed = any(pair.changes and not pair.failed and _new(seen, pair.a, pair.r) for pair in prints.pairs)
-        look = dry.look(seen, step, prints, self._printer, weight)
+        exempt = False
+        if self._options and pairs:
+            exempt = all(pair.tool.options.exempt for pair in pairs)
+            if all(pair.tool.options.poll for pair in pairs):
+                weight = min(weight, _POLLED)
+        changed = False
+        for pair in pairs:
+            if pair.changes and not pair.failed and table.is_new(seen, pair):
+                changed = True
+        look = dry.look(seen, step, prints, self._printer.seed, weight)
         if look.news and step.users and not step.calls and not step.results:
             _person(seen)
-        exempt = self._settings.exempt
-        if not exempt or not all(pair.name in exempt for pair in prints.pairs) or not prints.pairs:
-            yield from table.seen(seen, prints, weight)
-            yield from cycles.seen(seen, prints.round, weight)
-            yield from streaks.stagnation(seen, prints, look.news, weight)
-            yield from streaks.unknown_tool(seen, prints, weight)
-            yield from streaks.cascade(seen, prints)
-            yield from similar.near(seen, prints, self._printer, look.dried, weight)
-            yield from dry.findings(seen, look)
+        found: list[Finding] = []
+        if not exempt:
+            found += table.seen(seen, prints, weight)
+            found += cycles.seen(seen, prints.round, weight)
+            if pairs:
+                found += streaks.stagnation(seen, prints, look.news, weight)
+                found += streaks.unknown_tool(seen, prints, weight)
+                found += streaks.cascade(seen, prints)
+            found += similar.near(seen, prints, look.dried, weight)
+            found += dry.findings(seen, look)
+            found += streaks.unseen(seen, prints, now)
+        else:
+            seen.storm = 0.0
         kept = texts.growing(seen, prints)
-        yield from texts.monologue(seen, prints, kept, weight)
-        yield from texts.nested(seen, step, self._printer, weight)
-        yield from texts.continued(seen, prints, kept, weight)
-        yield from texts.rejected(seen, step, prints, kept, weight)
-        yield from similar.reword(seen, step, prints)
-        yield from streaks.thrash(seen, step)
+        found += texts.monologue(seen, prints, kept, weight)
+        if prints.users:
+            found += texts.nested(seen, step, self._printer, weight)
+            found += texts.continued(seen, prints, kept, weight)
+            found += texts.rejected(seen, step, prints, kept, weight)
+        found += similar.reword(seen, step, prints)
+        found += streaks.thrash(seen, step)
         if changed:
+            streaks.eased(seen)
             seen.epoch = seen.epoch + 1 & 0xFFFF
+        return found
 
     def _tail(self, step: Step, prints: Prints) -> bytes:
-        if step.call_ids and all(len(one) >= _ID_MIN for one in step.call_ids):
-            return self._printer.of(b"ids", *(one.encode("utf-8", "surrogatepass") for one in step.call_ids))
+        ids = step.call_ids
+        if ids and min(map(len, ids)) >= _ID_MIN:
+            return self._printer.of(b"ids", "\0".join(ids).encode("utf-8", "surrogatepass"))
         return self._printer.of(step.messages.to_bytes(4, "little"), prints.said, prints.round, *prints.users)
 
-    def _again(self, seen: Window, tail: bytes, users: bytes, now: float) -> Judged:
-        """Judge a tail that was counted: no step, but the newest one again is what a standing block denies."""
-        if tail != seen.tail or users != seen.tail_users:
+    def _users(self, prints: Prints) -> bytes:
+        users = prints.users
+        return NONE if not users else users[0] if len(users) == 1 else self._printer.of(*users)
+
+    def _again(self, seen: Window, step: Step, tail: tuple[bytes, bytes], now: float, view: View) -> Judged:
+        """Judge a tail that was counted: no step, but the newest one again is what a standing block denies. With
+        another system prompt, or other tools, it is somebody else who looks at it: a judge, a summary."""
+        if tail != (seen.tail, seen.tail_users) or (seen.level and _speaker(step, view) != seen.tail_tools):
             return Judged(seen.dump(), NOTHING)
-        choice = choose(self._settings.thresholds, streaks.storm(seen, now))
+        choice = choose(self._thresholds, streaks.storm(seen, now, view.tracked))
         if choice.level > seen.level:
-            return self._told(seen, choice)
+            return self._told(seen, step, choice, now, view)
         if not seen.level:
             return Judged(seen.dump(), NOTHING)
-        return Judged(seen.dump(), seen.level, KINDS[seen.kind], seen.evidence, seen.identity.hex())
+        evidence, identity = seen.evidence.decode(errors="ignore"), seen.identity.hex()
+        mixed = _mixed(seen, now)
+        return Judged(seen.dump(), seen.level, KINDS[seen.kind], evidence, identity, False, seen.count, mixed)
 
-    def _told(self, seen: Window, choice: Choice) -> Judged:
+    def _told(self, seen: Window, step: Step, choice: Choice, now: float, view: View) -> Judged:
         finding = choice.finding
         seen.level = choice.level
         if finding is None:
-            seen.kind, seen.evidence = 0, ""
+            seen.kind, seen.evidence = 0, b""
             return Judged(seen.dump(), NOTHING)
         identity = self._printer.of(b"loop", finding.key)
         known = identity == seen.identity
@@ -116,21 +188,30 @@ class StepsDetector:
         if fresh:
             seen.told, seen.told_level = min(finding.hits, COUNT_MAX), choice.level
         seen.identity, seen.kind, seen.count = identity, KINDS.index(finding.kind), min(finding.hits, COUNT_MAX)
-        seen.evidence = finding.evidence.encode()[:EVIDENCE_MAX].decode(errors="ignore")
-        return Judged(seen.dump(), choice.level, finding.kind, seen.evidence, identity.hex(), fresh)
+        evidence = finding.evidence.encode()[:EVIDENCE_MAX].decode(errors="ignore")
+        seen.evidence = evidence.encode()
+        seen.tail_tools = _speaker(step, view)
+        mixed = _mixed(seen, now)
+        return Judged(seen.dump(), choice.level, finding.kind, evidence, identity.hex(), fresh, seen.count, mixed)
 
 
 def _weight(gap_s: float) -> float:
     return 1.0 if gap_s < SLOW_S else 0.5 if gap_s < SLOWER_S else 0.25
 
 
-def _counted(seen: Window, tail: bytes) -> bool:
-    return any(seen.tails[at : at + 8] == tail for at in range(0, TAILS * 8, 8))
+def _speaker(step: Step, view: View) -> bytes:
+    """Return four bytes that stand for who asks: model, system prompt and the set of tools that it declares."""
+    names = "\0".join([view.voice(), *sorted(set(step.tools))])
+    return zlib.crc32(names.encode("utf-8", "surrogatepass")).to_bytes(4, "little")
 
 
-def _new(seen: Window, a: bytes, r: bytes) -> bool:
-    packed = seen.table.get(a)
-    return packed is None or entry(packed).r != r
+def _strange(seen: Window, step: Step, body: bytes) -> bool:
+    """Tell whether a conversation does not go on from the last step: two that open alike have one name."""
+    return bool(seen.last_id) and body.rfind(seen.last_id) < 0 and step.size * 2 >= seen.size  # else it was cut
+
+
+def _mixed(seen: Window, now: float) -> bool:
+    return bool(seen.mixed_at) and now - seen.mixed_at < RUN_IDLE_S
 
 
 def _person(seen: Window) -> None:

@@ -3,7 +3,7 @@ of a loop, and whether it is told afresh. What a level leads to (warn, reject, k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ Thresholds = Mapping[str, tuple[float, float, float]]  # kind -> count at which 
 # In order of trust: where two kinds give the same level, the earlier one names the loop.
 KINDS: Final = (
     "", "repeat", "cycle", "failure", "unknown_tool", "interleaved", "stagnation", "nested", "continue", "rejected",
-    "monologue", "storm", "cascade", "reword", "dry", "novelty", "near", "thrash",
+    "monologue", "storm", "cascade", "reword", "dry", "novelty", "near", "thrash", "spawn",
 )  # fmt: skip
 
 NORMAL: Final[Thresholds] = {
@@ -38,27 +38,39 @@ NORMAL: Final[Thresholds] = {
     "novelty": (8, 16, NEVER),
     "near": (5, NEVER, NEVER),
     "thrash": (3, NEVER, NEVER),
+    "spawn": (4, 8, NEVER),
 }
 RELAXED: Final[Thresholds] = {
     kind: (notice + 1, block * 1.5, stop * 1.5) for kind, (notice, block, stop) in NORMAL.items()
-}
+} | {"cascade": (6, 10, NEVER)}  # it counts ten results
 STRICT: Final[Thresholds] = {
     kind: (max(2, notice - 1), max(3, block - 1), max(4, stop - 2)) for kind, (notice, block, stop) in NORMAL.items()
 }
 PRESETS: Final[Mapping[str, Thresholds]] = {"relaxed": RELAXED, "normal": NORMAL, "strict": STRICT}
 
 
+class ToolOptions(NamedTuple):
+    """What a policy says of one tool."""
+
+    exempt: bool = False  # its calls are never counted
+    poll: bool = False  # made to be called again and again: a repeat weighs a quarter, however soon it comes
+    include: frozenset[str] = frozenset()  # of its arguments only these tell one call from another; empty: all
+    exclude: frozenset[str] = frozenset()  # these do not
+
+
 @dataclass(frozen=True, slots=True)
 class StepsSettings:
-    """What a policy can set: how early the detector speaks up, and what it leaves alone."""
+    """What a policy can set: how early the detector speaks up, and what it knows of tools."""
 
     thresholds: Thresholds = field(default_factory=lambda: NORMAL)
-    exempt: frozenset[str] = frozenset()  # tools whose calls are never counted
+    tools: Mapping[str, ToolOptions] = field(default_factory=dict)  # by name, or by how names begin ("job_*")
 
     @classmethod
-    def preset(cls, sensitivity: str, exempt: Iterable[str] = ()) -> StepsSettings:
-        """Return the settings of a sensitivity: `relaxed`, `normal` or `strict`."""
-        return cls(PRESETS[sensitivity], frozenset(exempt))
+    def preset(
+        cls, sensitivity: str, thresholds: Thresholds | None = None, tools: Mapping[str, ToolOptions] | None = None
+    ) -> StepsSettings:
+        """Return the settings of a sensitivity (`relaxed`, `normal` or `strict`), some of its thresholds replaced."""
+        return cls({**PRESETS[sensitivity], **(thresholds or {})}, dict(tools or {}))
 
 
 class Choice(NamedTuple):
@@ -77,14 +89,17 @@ def level(thresholds: Thresholds, finding: Finding) -> int:
     return NOTICE if hits < block else BLOCK if hits < stop else STOP
 
 
-def choose(thresholds: Thresholds, findings: Iterable[Finding]) -> Choice:
+def choose(thresholds: Thresholds, findings: Sequence[Finding]) -> Choice:
     """Return the most serious finding; of equals the one whose kind stands first in `KINDS`."""
-    best = Choice(NOTHING, None)
+    best = _NO_CHOICE
     for finding in findings:
         now = level(thresholds, finding)
         if now > best.level or (now and now == best.level and best.finding and _rank(finding) < _rank(best.finding)):
             best = Choice(now, finding)
     return best
+
+
+_NO_CHOICE: Final = Choice(NOTHING, None)
 
 
 def _rank(finding: Finding) -> int:

@@ -1,78 +1,108 @@
 """What is taken out of texts before they are compared: times, durations, ids and our own notes everywhere; paths,
-quotes and numbers only in errors. Each mask is looked for with a cheap test first, because most texts need none, and
-each pattern begins with a character class, because then the search for where to begin runs at full speed."""
+quotes and numbers only in errors. Texts are UTF-8 here. Each mask is looked for with a cheap test first, because most
+texts need none, and each pattern begins with a character or a class, because then its search runs at full speed."""
 
 from __future__ import annotations
 
 import re
 import zlib
+from itertools import repeat
 from typing import Final
 
 from breakloop.wire.steer import END, MARK
 
-_NOTE: Final = re.compile(re.escape(MARK) + r".{0,1100}?" + re.escape(END), re.DOTALL).sub
-_HAS_DIGIT: Final = re.compile(r"\d").search
-_UUID_TEST: Final = re.compile(r"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-").search
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b").sub
-# A time of day, with its date or without, or a length of time.
-_TIME: Final = re.compile(
-    r"[0-9](?:\d(?:\d\d-\d\d-\d\d[T ]\d\d)?:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[AP]M\b|Z\b|[+-]\d\d:?\d\d\b)?|"
-    r"(?<![\d.,][0-9])[\d.,]*+ ?(?:ms|us|ns|s|secs?|seconds?|milliseconds?)\b)"
-).sub
-_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{5,}").sub
-_PROCESS: Final = re.compile(r"[pPtT](?:id|ID|rocess|hread)[ =:#\[-]{1,2}\d+").sub
-_TYPED_ID: Final = re.compile(r"\b(?:[A-Za-z]{2,12}[_-])?(?=[A-Za-z]*\d)[0-9A-Za-z]{12,}\b").sub
-_NUMBER: Final = re.compile(r"[0-9][\w.,:/-]*").sub
-_QUOTED: Final = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`").sub
-_PLACE: Final = re.compile(r"[/\\0-9]").search
-_DIGITS: Final = bytes(range(48, 58))
+_MARK: Final = MARK.encode()
+_NOTE: Final = re.compile(re.escape(_MARK) + rb".{0,1100}?" + re.escape(END.encode()), re.DOTALL).sub
+_DIGITS: Final = b"0123456789"
+_WHITE: Final = b" \t\n\r\x0b\x0c"
+_UUID_TEST: Final = re.compile(rb"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-").search
+_UUID: Final = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b").sub
+# A time of day, with its date or without; a length of time. What follows the first digit of each.
+_CLOCK_FORM: Final = rb"\d(?:\d\d-\d\d-\d\d[T ]\d\d)?:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[AP]M\b|Z\b|[+-]\d\d:?\d\d\b)?"
+_LENGTH_FORM: Final = rb"(?<![\d.,][0-9])[\d.,]*+ ?(?:ms|us|ns|s|secs?|seconds?|milliseconds?)\b"
+_CLOCK_TEST: Final = re.compile(rb":[0-9][0-9]").search
+_CLOCK: Final = re.compile(rb"[0-9]" + _CLOCK_FORM).sub
+_LENGTH: Final = re.compile(rb"[0-9]" + _LENGTH_FORM).sub
+_CLOCK_OR_LENGTH: Final = re.compile(rb"[0-9](?:" + _CLOCK_FORM + rb"|" + _LENGTH_FORM + rb")").sub
+# Without the characters that may stand between, a length of time is a digit and an "s". An address is "0x" anyway.
+_BETWEEN: Final = b" munilecod"
+_UNITS: Final = bytes(48 if code in _DIGITS else code if code in b"sx" else 46 for code in range(256))
+_ADDRESS: Final = re.compile(rb"0x[0-9a-fA-F]{5,}").sub
+_PROCESS: Final = re.compile(rb"[pPtT](?:id|ID|rocess|hread)[ =:#\[-]{1,2}\d+").sub
+_ID_TEST: Final = re.compile(rb"[0-9A-Za-z]{12}").search
+_TYPED_ID: Final = re.compile(rb"\b(?:[A-Za-z]{2,12}[_-])?(?=[A-Za-z]*\d)[0-9A-Za-z]{12,}\b").sub
+_NUMBER: Final = re.compile(rb"[0-9][\w.,:/-]*").sub
+_QUOTED: Final = re.compile(rb"\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`").sub
+_QUOTE: Final = b"\x01"
+_PLACES: Final = bytes.maketrans(b"/\\" + _DIGITS + b"#", b"#" * 12 + b"\x02")
 # ASCII: letters and digits as they are, everything else parts words; other bytes belong to words.
 _APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
 _WORD_MIN: Final = 4
 _LOOSE_MAX: Final = 2000
 
 
-def own(text: str) -> str:
-    """Return `text` without notes of ours, which never enter a fingerprint."""
-    return _NOTE("", text) if MARK in text else text
+def own(raw: bytes) -> bytes:
+    """Return a text without notes of ours, which never enter a fingerprint."""
+    return _NOTE(b"", raw) if _MARK in raw else raw
 
 
-def steady(text: str) -> str:
-    """Return `text` without what changes by itself: times, durations, addresses, process numbers, UUIDs."""
-    if not _HAS_DIGIT(text):
-        return text
-    if "-" in text and _UUID_TEST(text):
-        text = _UUID("~", text)
-    if "0x" in text:
-        text = _ADDRESS("~", text)
-    text = _TIME("~", text)
-    if "pid" in text or "PID" in text or "rocess" in text or "hread" in text:
-        text = _PROCESS("~", text)
-    return text
+def steady(raw: bytes) -> bytes:
+    """Return a text without what changes by itself: times, durations, addresses, process numbers, UUIDs."""
+    units = raw.translate(_UNITS, _BETWEEN)
+    if b"0" not in units:
+        return raw
+    if b"-" in raw and _UUID_TEST(raw):
+        raw = _UUID(b"~", raw)
+    if b"0x" in units:
+        raw = _ADDRESS(b"~", raw)
+    if _CLOCK_TEST(raw):
+        raw = (_CLOCK_OR_LENGTH if b"0s" in units else _CLOCK)(b"~", raw)
+    elif b"0s" in units:
+        raw = _LENGTH(b"~", raw)
+    low = raw.lower()
+    if b"pid" in low or b"process" in low or b"thread" in low:
+        raw = _PROCESS(b"~", raw)
+    return raw
 
 
-def loose(text: str) -> str:
-    """Return a call's arguments with typed ids and digit-led tokens collapsed: for second-class comparisons only."""
-    if not _HAS_DIGIT(text):
-        return text
-    return _NUMBER("#", _TYPED_ID("#", text[:_LOOSE_MAX])) + text[_LOOSE_MAX:]
+def compact(raw: bytes) -> bytes:
+    """Return a text without white space: how it is laid out is no matter."""
+    return raw.translate(None, _WHITE)
 
 
-def undigited(plain: bytes) -> bytes:
-    """Return a result without any digits: what `loose` is to arguments, for texts of any length."""
-    return plain.translate(None, _DIGITS)
+def folded(raw: bytes) -> bytes:
+    """Return a text with white space folded, for short ones in which a space may be the matter."""
+    return b" ".join(raw.split())
 
 
-def shape(text: str) -> str:
+def lowered(raw: bytes) -> bytes:
+    """Return a text in lower case, whatever its letters."""
+    return raw.decode("utf-8", "surrogatepass").lower().encode("utf-8", "surrogatepass")
+
+
+def loose(raw: bytes) -> bytes:
+    """Return a call's arguments with ids and digit-led tokens collapsed: for second-class comparisons only."""
+    if len(raw.translate(None, _DIGITS)) == len(raw):
+        return raw
+    if b"-" in raw and _UUID_TEST(raw):
+        raw = _UUID(b"#", raw)
+    head = raw[:_LOOSE_MAX]
+    return _NUMBER(b"#", _TYPED_ID(b"#", head) if _ID_TEST(head) else head) + raw[_LOOSE_MAX:]
+
+
+def undigited(raw: bytes) -> bytes:
+    """Return a text without any digits: what `loose` is to arguments, for texts of any length."""
+    return raw.translate(None, _DIGITS)
+
+
+def shape(raw: bytes) -> bytes:
     """Return an error's or an empty result's text by its form: quotes, paths and numbers masked, lines kept."""
-    lines = _QUOTED("#", text).split("\n")
-    return "\n".join(
-        [" ".join([one if one.isalpha() or not _PLACE(one) else "#" for one in line.split()]) for line in lines]
-    )
+    lines = _QUOTED(_QUOTE, raw).translate(_PLACES).split(b"\n")
+    return b"\n".join([b" ".join([b"#" if b"#" in one else one for one in line.split()]) for line in lines])
 
 
 def words(text: str, limit: int, seed: int) -> list[int]:
     """Return 32-bit digests of the different content words and numbers of a text's first `limit` characters."""
     plain = text[:limit].lower().encode("utf-8", "surrogatepass").translate(_APART)
-    crc32 = zlib.crc32
-    return [crc32(word, seed) for word in dict.fromkeys(plain.split()) if len(word) >= _WORD_MIN or word.isdigit()]
+    found = [word for word in dict.fromkeys(plain.split()) if len(word) >= _WORD_MIN or word.isdigit()]
+    return list(map(zlib.crc32, found, repeat(seed)))

@@ -1,17 +1,18 @@
-"""Fingerprints of a step, 8 bytes each (DETECTION): A and A' of its calls, R and R' of what came back, K its class, E
-the masked error, T what the model said, U what the user did. Keyed digests; nothing of a text can be read from them."""
+"""Fingerprints of a step, 8 bytes each (DETECTION): A and A' of its calls, R of what came back, K its class, E the
+masked error, T what the model said, U what the user did. Keyed digests; nothing of a text can be read from them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
 import xxhash
 
-from breakloop.detect.steps.masks import loose, own, shape, steady, undigited, words
-from breakloop.detect.steps.tools import changes
+from breakloop.detect.steps.ladder import ToolOptions
+from breakloop.detect.steps.masks import compact, folded, loose, own, shape, steady, words
+from breakloop.detect.steps.tools import NO_OPTIONS, Tool, Tools, changes
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
 
@@ -26,10 +27,10 @@ VOLATILE_KEYS: Final = frozenset((
     "idempotency_key", "idempotencykey", "timestamp", "ts", "call_id", "callid", "tool_call_id", "toolcallid",
     "invocation_id", "message_id", "client_request_id", "_meta", "progresstoken", "x_request_id",
 ))  # fmt: skip
-_RATE_FORM: Final = re.compile(r"rate.?limit|too many requests|\b429\b", re.IGNORECASE).search
+_RATE_FORM: Final = re.compile(rb"rate.?limit|too many requests|\b429\b", re.IGNORECASE).search
 _UNKNOWN_FORM: Final = re.compile(
-    r"(?:unknown|no such|invalid|unrecognized|non-?existent) (?:tool|function)|(?:tool|function) \S{1,80} (?:is )?"
-    r"(?:not found|unknown|not available|does not exist)",
+    rb"(?:unknown|no such|invalid|unrecognized|non-?existent) (?:tool|function)|(?:tool|function) \S{1,80} (?:is )?"
+    rb"(?:not found|unknown|not available|does not exist)",
     re.IGNORECASE,
 ).search
 _EMPTY: Final = frozenset((
@@ -45,36 +46,35 @@ _SHORT: Final = 256
 _WORDS_READ: Final = 3000
 INFORMATIVE: Final = 80  # bytes; shorter results are acknowledgements as often as not
 _ERROR_LOOK: Final = 400
+_ERROR_READ: Final = 2000
 
 
 class Incoming(NamedTuple):
     """A text that came from outside, or an answer."""
 
     key: bytes  # its digest
-    text: str  # without what changes by itself
-    plain: bytes  # the same, white space folded
+    text: bytes  # without what changes by itself
+    plain: bytes  # the same without white space
+    size: int  # in bytes, as it came
 
 
 class Pair(NamedTuple):
     """One call and what it returned."""
 
-    name: str
+    tool: Tool
     a: bytes
     loose_a: bytes
     r: bytes
-    loose_r: bytes
-    e: bytes
+    e: bytes  # 4 bytes
     kind: int  # K
-    size: int  # of what came back, in characters
+    failed: bool  # the result is bad
+    size: int  # of what came back, in bytes
     changes: bool
-
-    @property
-    def failed(self) -> bool:
-        """Tell whether the result is bad."""
-        return self.kind in (ERROR, RATE, UNKNOWN)
+    telling: bool  # what came back is no mere acknowledgement, nor of a call that changes something
 
 
-_NOTHING: Final = Incoming(NONE, "", b"")
+_NOTHING: Final = Incoming(NONE, b"", b"", 0)
+_NO_ERROR: Final = bytes(4)
 
 
 class Prints(NamedTuple):
@@ -84,81 +84,89 @@ class Prints(NamedTuple):
     round: bytes  # the step as a whole: the sorted set of (A, R), or of T and U where nothing was called
     said: bytes  # T; NONE where nothing was said
     users: tuple[bytes, ...]  # U of each text
-    incoming: tuple[Incoming, ...]  # each result, then each text of the user
-    words: tuple[int, ...]  # of what was said
+    incoming: list[Incoming]  # each result, then each text of the user
+    words: list[int]  # of what was said
 
 
 class Printer:
     """Makes the fingerprints of one fleet: with the same digest function the same ones everywhere."""
 
-    __slots__ = ("_digest", "seed")
+    __slots__ = ("_digest", "_seed", "_tools", "seed")
 
-    def __init__(self, digest: Digest) -> None:
+    def __init__(self, digest: Digest, tools: Mapping[str, ToolOptions] | None = None) -> None:
         self._digest = digest
-        self.seed = int.from_bytes(digest(b"seed"), "little")  # of line and word digests
+        self._tools = Tools(tools or {})
+        self._seed = int.from_bytes(digest(b"seed"), "little")
+        self.seed = self._seed & 0xFFFFFFFF  # of line and word digests
 
     def of(self, *parts: bytes) -> bytes:
         """Return the digest of short parts of fixed length or known order."""
         return self._digest(b"\x00".join(parts))
 
-    def text(self, text: str) -> bytes:
-        """Return the digest of a text whatever its length, white space folded."""
-        return self.plain(folded(text))
-
     def plain(self, plain: bytes) -> bytes:
         """Return the digest of bytes whatever their length."""
-        return self._digest(xxhash.xxh3_128_digest(plain, self.seed) if len(plain) > _SHORT else plain)
+        return self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
+
+    def incoming(self, text: str) -> Incoming:
+        """Return a text with what changes by itself taken out, and its digest."""
+        raw = text.encode("utf-8", "surrogatepass")
+        kept = steady(own(raw))
+        plain = compact(kept)
+        return Incoming(self.plain(plain), kept, plain, len(raw))
 
     def step(self, step: Step) -> Prints:
         """Return the fingerprints of a step."""
-        results = [self._incoming(result.text) for result in step.results]
+        incoming = [self.incoming(result.text) for result in step.results]
         pairs = tuple(
-            [self._pair(call, result, step, results[at] if at >= 0 else _NOTHING) for call, result, at in paired(step)]
+            [self._pair(call, result, step, incoming[at] if at >= 0 else _NOTHING) for call, result, at in paired(step)]
+            if step.calls
+            else ()
         )
-        users = [self._incoming(text) for text in step.users]
-        said = self._incoming(step.said).key if step.said else NONE
-        if pairs:
+        users = [self.incoming(text) for text in step.users]
+        keys = tuple([one.key for one in users])
+        said, spoken = NONE, []
+        if step.said:
+            said = self.incoming(step.said).key
+            spoken = words(step.said, _WORDS_READ, self.seed)
+        if len(pairs) == 1:
+            whole = pairs[0].a + pairs[0].r
+        elif pairs:
             whole = b"".join(sorted({pair.a + pair.r for pair in pairs}))
         else:
-            whole = said + b"".join([one.key for one in users])
-        spoken = words(step.said, _WORDS_READ, self.seed & 0xFFFFFFFF) if step.said else ()
-        keys = tuple([one.key for one in users])
-        return Prints(pairs, self._digest(whole), said, keys, (*results, *users), tuple(spoken))
-
-    def _incoming(self, text: str) -> Incoming:
-        text = steady(own(text)).strip()
-        plain = folded(text)
-        return Incoming(self.plain(plain), text, plain)
+            whole = said + b"".join(keys)
+        return Prints(pairs, self._digest(whole), said, keys, incoming + users, spoken)
 
     def _pair(self, call: ToolCall, result: Result | None, step: Step, incoming: Incoming) -> Pair:
-        name = call.name
-        arguments = canonical(call.arguments)
-        tool = name.encode("utf-8", "surrogatepass")
-        a = self.of(tool, self.text(arguments))
-        loose_a = self.of(tool, self.text(loose(steady(arguments))))
-        known = not step.tools or step.as_text or name in step.tools
-        changing = changes(name, arguments)
+        tool = self._tools.of(call.name)
+        arguments = canonical(call.arguments, tool.options)
+        changing = changes(tool.manner, arguments)
+        plain = folded(arguments)
+        a = self.plain(tool.raw + b"\x00" + plain)
+        masked = loose(plain)
+        loose_a = a if masked is plain else self.plain(tool.raw + b"\x00" + masked)
         if result is None:
-            return Pair(name, a, loose_a, NONE, NONE, NONE, UNSEEN, 0, changing)
-        r, text, plain = incoming
-        kind = klass(text, plain, result)
-        if kind == ERROR and not known:  # some clients declare by turns what there is: only a failure tells
-            kind = UNKNOWN
+            return Pair(tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False)
+        r, text, plain, size = incoming
+        kind, e = OK, _NO_ERROR
+        if result.error:
+            kind = bad(text)
+            if kind == ERROR and step.tools and not step.as_text and tool.name not in step.tools:
+                kind = UNKNOWN  # some clients declare by turns what there is: only a failure tells
+            e = self.plain(compact(shape(text[:_ERROR_READ])))[:4]
+        elif not result.media:
+            kind = good(text, plain)
         if result.media:
             r = self.of(r, *(one.encode("utf-8", "surrogatepass") for one in result.media))
-        loose_r = self.plain(undigited(plain)) if len(plain) >= INFORMATIVE and not changing else NONE
-        e = self.text(shape(text[:2000])) if kind in (ERROR, RATE, UNKNOWN) else NONE
-        return Pair(name, a, loose_a, r, loose_r, e, kind, size(result.text), changing)
-
-
-def size(text: str) -> int:
-    """Return a text's bytes."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
+        return Pair(tool, a, loose_a, r, e, kind, result.error, size, changing, telling)
 
 
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
     """Return the step's calls with their results and where these stand: by id where both have one, else by order."""
     results = step.results
+    if len(step.calls) == len(results) == 1:  # as nearly always
+        other = step.call_ids and results[0].call_id and results[0].call_id != step.call_ids[0]
+        return [(step.calls[0], None, -1) if other else (step.calls[0], results[0], 0)]
     by_id = {result.call_id: at for at, result in enumerate(results) if result.call_id}
     if by_id and step.call_ids:
         ids = step.call_ids + ("",) * (len(step.calls) - len(step.call_ids))
@@ -168,33 +176,42 @@ def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
     return [(call, results[at] if at >= 0 else None, at) for call, at in zip(step.calls, places, strict=False)]
 
 
-def folded(text: str) -> bytes:
-    """Return a text with white space folded."""
-    return " ".join(text.split()).encode("utf-8", "surrogatepass")
+def bad(text: bytes) -> int:
+    """Return the class of a bad result (K). That it is bad `wire` has read: by flag, status or form, not by words."""
+    if _UNKNOWN_FORM(text, 0, _ERROR_LOOK):
+        return UNKNOWN
+    return RATE if _RATE_FORM(text, 0, _ERROR_LOOK) else ERROR
 
 
-def klass(text: str, plain: bytes, result: Result) -> int:
-    """Return the class of a result (K). Whether it is bad `wire` has read: by flag, status or form, never by words."""
-    if result.error:
-        if _UNKNOWN_FORM(text, 0, _ERROR_LOOK):
-            return UNKNOWN
-        return RATE if _RATE_FORM(text, 0, _ERROR_LOOK) else ERROR
-    if result.media:
-        return OK
+def good(text: bytes, plain: bytes) -> int:
+    """Return the class of a result that is not bad (K)."""
     if len(plain) > _ACK_MAX:
         return OK
-    return EMPTY if plain.lower() in _EMPTY else ACK if _ACK_FORM(plain) else OK
+    short = folded(text)
+    if len(short) > _ACK_MAX:
+        return OK
+    return EMPTY if short.lower() in _EMPTY else ACK if _ACK_FORM(short) else OK
 
 
-def canonical(arguments: str) -> str:
-    """Return arguments in one spelling, volatile keys dropped; what is no JSON stays as it is."""
-    if arguments.lstrip()[:1] not in ("{", "["):
-        return arguments
-    try:
-        value = orjson.loads(arguments)
-        return orjson.dumps(_without(value), option=orjson.OPT_SORT_KEYS).decode()
-    except (ValueError, RecursionError, orjson.JSONEncodeError):  # no JSON, or nested too deep
-        return arguments
+def canonical(arguments: str, options: ToolOptions = NO_OPTIONS) -> bytes:
+    """Return arguments in one spelling, without what does not tell calls apart; what is no JSON stays as it is."""
+    if arguments.lstrip()[:1] in ("{", "["):
+        try:
+            value = orjson.loads(arguments)
+            if options is not NO_OPTIONS and type(value) is dict:
+                return orjson.dumps(_chosen(value, options), option=orjson.OPT_SORT_KEYS)
+            return orjson.dumps(_without(value), option=orjson.OPT_SORT_KEYS)
+        except (ValueError, RecursionError, orjson.JSONEncodeError):  # no JSON, or nested too deep
+            pass
+    return arguments.encode("utf-8", "surrogatepass")
+
+
+def _chosen(value: dict[str, Any], options: ToolOptions) -> dict[str, Any]:
+    """Choose arguments as a policy says: what it names itself counts even where it would be volatile."""
+    if options.include:
+        return {key: _without(one) for key, one in value.items() if key in options.include - options.exclude}
+    kept: dict[str, Any] = _without({key: one for key, one in value.items() if key not in options.exclude})
+    return kept
 
 
 def _without(value: Any) -> Any:

@@ -1,82 +1,122 @@
 """Kinds that are one count each (DETECTION): `cascade`, `unknown_tool`, `stagnation`, `storm`, `thrash`. Each function
-counts a step in and yields what it finds."""
+counts a step in and returns what it finds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final
 
-import xxhash
-
+from breakloop.detect.steps import cycles
 from breakloop.detect.steps.finding import Finding, times, tool
-from breakloop.detect.steps.prints import EMPTY, NONE, UNKNOWN, UNSEEN, Prints
-from breakloop.detect.steps.window import COUNT_MAX, TOOLS, Window
+from breakloop.detect.steps.prints import EMPTY, UNKNOWN, UNSEEN, Prints
+from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, Window, place
 from breakloop.model.step import Step
 
+FORGIVEN_MAX: Final = 10  # repeats after failed answers that do not count, in the time of a storm
 _BAD_OF: Final = 10
+_DRY_MIN: Final = 2.0  # tests that fail after each edit stay below it
 _STORM_S: Final = 60.0
+_STORM_COUNT: Final = 10
 _AT_ONCE_S: Final = 1.0
 _FALL_STEPS: Final = 3
 _FALL_FROM: Final = 4096  # bytes; shorter requests vary by themselves
+_OWED_MAX: Final = 255
+_ROW: Final = TOOL.size
 
 
-def cascade(window: Window, prints: Prints) -> Iterator[Finding]:
+def cascade(window: Window, prints: Prints) -> Sequence[Finding]:
     """Bad results whatever the tool."""
     for pair in prints.pairs:
         if pair.kind != UNSEEN:
             window.bad = (window.bad << 1 | pair.failed) & (1 << _BAD_OF) - 1
     count = window.bad.bit_count()
-    if count > 1 and window.dry >= 1 and prints.pairs and prints.pairs[-1].failed:
-        yield Finding("cascade", count, b"cascade", f"{count} of the last {_BAD_OF} results were errors")
+    if count > 1 and window.dry >= _DRY_MIN and prints.pairs and prints.pairs[-1].failed:
+        return (Finding("cascade", count, b"cascade", f"{count} of the last {_BAD_OF} results were errors"),)
+    return ()
 
 
-def unknown_tool(window: Window, prints: Prints, weight: float) -> Iterator[Finding]:
+def unknown_tool(window: Window, prints: Prints, weight: float) -> Sequence[Finding]:
     """Calls of tools that there are not."""
+    found: list[Finding] = []
     for pair in prints.pairs:
         if pair.kind == UNKNOWN:
             window.unknown = min(window.unknown + weight, COUNT_MAX)
-            name = tool(pair.name)
-            yield Finding("unknown_tool", window.unknown, b"unknown" + pair.name.encode("utf-8", "replace"),
-                          f"{name} is not among the tools; called {times(window.unknown)}")  # fmt: skip
+            evidence = f"{tool(pair.tool.name)} is not among the tools; called {times(window.unknown)}"
+            found.append(Finding("unknown_tool", window.unknown, b"unknown" + pair.tool.raw, evidence))
         elif not pair.failed and pair.kind != UNSEEN:
             window.unknown = 0.0
+    return found
 
 
-def stagnation(window: Window, prints: Prints, news: bool, weight: float) -> Iterator[Finding]:  # noqa: FBT001
-    """The same informative result from one tool whatever its arguments; one with new numbers in it may be news."""
+def stagnation(window: Window, prints: Prints, news: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
+    """The same informative result from one tool whatever its arguments."""
+    found: list[Finding] = []
+    rows = window.tools
     for pair in prints.pairs:
-        if pair.kind in (UNSEEN, EMPTY) or pair.loose_r == NONE:  # short, or of a call that changes something
+        if not pair.telling or pair.kind == EMPTY:
             continue
-        key = xxhash.xxh32_digest(pair.name.encode("utf-8", "surrogatepass"))
-        result, count, _ = window.tools.pop(key, (NONE, 0.0, 0))
-        count = min(count + weight, COUNT_MAX) if result == pair.loose_r and not news else 0.0
-        window.tools[key] = (pair.loose_r, count, window.steps)
+        count = 0.0
+        at = place(rows, pair.tool.key, _ROW)
+        if at >= 0:
+            _, result, before, _ = TOOL.unpack_from(rows, at)
+            if result == pair.r and not news:
+                count = min(before + weight, COUNT_MAX)
+            del rows[at : at + _ROW]
+        rows += TOOL.pack(pair.tool.key, pair.r, count, window.steps)
         if count:
-            evidence = f"{tool(pair.name)} returned the same {pair.size} bytes {times(count + weight)}"
-            yield Finding("stagnation", count + weight, b"stagnation" + pair.loose_r, evidence)
-    while len(window.tools) > TOOLS:
-        del window.tools[next(iter(window.tools))]
+            evidence = f"{tool(pair.tool.name)} returned the same {pair.size} bytes {times(count + weight)}"
+            found.append(Finding("stagnation", count + weight, b"stagnation" + pair.r, evidence))
+    if len(rows) > TOOLS * _ROW:
+        del rows[: len(rows) - TOOLS * _ROW]
+    return found
 
 
-def storm(window: Window, now: float) -> Iterator[Finding]:
-    """The newest request sent again, not all at once: called for repeats of a tail only."""
+def eased(window: Window) -> None:
+    """Halve the rows of `stagnation`: something was changed, so what came before may be worth another look."""
+    rows = [TOOL.pack(key, result, count / 2, last) for key, result, count, last in TOOL.iter_unpack(window.tools)]
+    window.tools[:] = b"".join(rows)
+
+
+def storm(window: Window, now: float, tracked: bool) -> Sequence[Finding]:  # noqa: FBT001
+    """The newest request sent again, not all at once: called for repeats of a tail only. Where its answer will be told
+    it counts when that has come, so that what is denied, or fails for a while, does not."""
     if now - window.last_at > _STORM_S:
-        window.storm = 0.0
+        window.storm, window.owed, window.forgiven = 0.0, 0, 0
         window.last_at = now
     if now - window.storm_at >= _AT_ONCE_S:
-        window.storm = min(window.storm + 1, COUNT_MAX)
         window.storm_at = now
-    yield Finding("storm", window.storm, b"storm" + window.tail, f"the same request {times(window.storm)} more")
+        if tracked:
+            window.owed = min(window.owed + 1, _OWED_MAX)
+        else:
+            window.storm = min(window.storm + 1, COUNT_MAX)
+    count = window.storm + (window.owed > 0)
+    return (Finding("storm", count, b"storm" + window.tail, f"the same request {times(count)} more"),)
 
 
-def thrash(window: Window, step: Step) -> Iterator[Finding]:
+def unseen(window: Window, prints: Prints, now: float) -> Sequence[Finding]:
+    """`storm` of calls whose results go elsewhere (MCP): each is asked anew, and so is a step. As many a minute."""
+    gap = now - window.last_at
+    asked = prints.pairs and prints.pairs[0].kind == UNSEEN and cycles.repeated(window)
+    window.waits = int(bool(prints.pairs) and prints.pairs[0].kind == UNSEEN)
+    if not asked or gap > _STORM_S / _STORM_COUNT or not all(pair.kind == UNSEEN for pair in prints.pairs):
+        window.storm = 0.0
+        return ()
+    window.storm = min(window.storm + min(gap, _AT_ONCE_S), COUNT_MAX)
+    return (Finding("storm", window.storm, b"storm" + prints.round, f"the same call {times(window.storm)} more"),)
+
+
+def thrash(window: Window, step: Step) -> Sequence[Finding]:
     """The context fills up again right after it was cut."""
-    grown = step.messages - window.messages - 1 - len(step.results) - len(step.users)
-    if window.falls and step.messages >= window.peak and grown > 0:
-        window.falls = 0  # as long as before, all at once: not cut, another conversation of the session came between
+    found: Sequence[Finding] = ()
+    if window.falls and step.messages >= window.peak:
+        grown = step.messages - window.messages - 1 - len(step.results) - len(step.users)
+        if grown > 0:
+            window.falls = 0  # as long as before, all at once: not cut, another conversation came between
     if window.size > _FALL_FROM and step.size * 2 < window.size:
         near = window.falls and window.steps - window.fall_at <= _FALL_STEPS
         window.falls = min(window.falls + 1, 255) if near else 1
         window.fall_at, window.peak = window.steps, window.messages
-        yield Finding("thrash", window.falls, b"thrash", f"the context was cut {times(window.falls)} within few steps")
+        evidence = f"the context was cut {times(window.falls)} within few steps"
+        found = (Finding("thrash", window.falls, b"thrash", evidence),)
     window.size, window.messages = step.size, step.messages
+    return found

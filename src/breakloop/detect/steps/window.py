@@ -1,18 +1,22 @@
 """What is remembered of a session, packed: fixed size whatever its length, fingerprints and counts only. What each part
 means is its detector's matter; storing it the engine's. Bytes:
 
-    head 204 · ring of steps 16 x 8 and its counts 32 · tails 16 x 8 · table 32 x 32 · texts 16 x 14 · tools 8 x 18
-    sketches 12 x 37 · filters of lines, marks and words 2 x 512 each: 5,400 in all, and evidence of at most 200
+    head 273 · ring of steps 16 x 8 and its counts 16 x 2 · tails 16 x 8 · table 32 x 32 · texts 16 x 14 · tools 8 x 18
+    sketches 12 x 37 · filters of lines, marks and words 2 x 512 each: 5,469 in all, and evidence of at most 200
+
+Lists stay packed while a step is judged, because a step touches a row or two of them.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
+from breakloop.detect.steps import filters
 from breakloop.detect.steps.filters import AgedFilter
 
-VERSION: Final = 1
+VERSION: Final = 3
 RING: Final = 16
 TABLE: Final = 32
 TAILS: Final = 16
@@ -24,177 +28,185 @@ EVIDENCE_MAX: Final = 200
 COUNT_MAX: Final = 1000.0  # of any count: half floats keep quarters exactly up to 512, and nobody asks beyond
 NONE: Final = bytes(8)
 
-_HEAD: Final = struct.Struct("<4BI2d4f8s8s4I3H8s8s8s8s8s8s8s8s8s9fII3H")
-_COUNTS: Final = struct.Struct(f"<{RING}e")
-_ENTRY: Final = struct.Struct("<8s4seeeHI")
-_ROW: Final = 8 + _ENTRY.size
-_TEXT: Final = struct.Struct("<8seI")
-_TOOL: Final = struct.Struct("<8s4seI")
-_SKETCH: Final = struct.Struct(f"<4sB{SKETCH}H")
-_FILTERS: Final = (512, 512, 512)  # bytes of a half: lines, marks, words
-_PARTS: Final = (TABLE * _ROW, TEXTS * _TEXT.size, TOOLS * _TOOL.size, SKETCHES * _SKETCH.size)
+COUNTS: Final = struct.Struct(f"<{RING}e")
+ENTRY: Final = struct.Struct("<8s8s4seeeHI")  # A, last result, last error, same, row, failed, epoch, last step
+TEXT: Final = struct.Struct("<8seI")  # text, count, last step
+TOOL: Final = struct.Struct("<4s8seI")  # tool, result, count, last step
+SKETCH_ROW: Final = struct.Struct(f"<4sB{SKETCH}H")  # to whom, how many words, these
 
-
-class Entry:
-    """What is known of one call (A)."""
-
-    __slots__ = ("e", "epoch", "failed", "last", "r", "row", "same")
-
-    def __init__(self, r: bytes, e: bytes, counts: tuple[float, float, float], epoch: int, last: int) -> None:
-        self.r = r  # its last result
-        self.e = e  # its last error, four bytes of it
-        self.same, self.row, self.failed = counts  # returned that: in all, step after step; failed without a success
-        self.epoch = epoch  # changes made by then
-        self.last = last  # the step in which it was seen last
-
-    def pack(self) -> bytes:
-        """Return the entry as the table keeps it: a step needs few of them, so the others stay packed."""
-        return _ENTRY.pack(self.r, self.e, self.same, self.row, self.failed, self.epoch, self.last)
-
-
-def entry(packed: bytes) -> Entry:
-    """Return an entry of the table."""
-    r, e, same, row, failed, epoch, last = _ENTRY.unpack(packed)
-    return Entry(r, e, (same, row, failed), epoch, last)
-
-
-class Sketch(NamedTuple):
-    """A sample of the words of one text, and to whom it went."""
-
-    to: bytes  # four bytes
-    words: tuple[int, ...]
-
-    def pack(self) -> bytes:
-        """Return the sketch as the window keeps it."""
-        return _SKETCH.pack(self.to, len(self.words), *self.words, *(0,) * (SKETCH - len(self.words)))
-
-
-def sketch(packed: bytes) -> Sketch:
-    """Return a sketch of the window."""
-    to, size, *words = _SKETCH.unpack(packed)
-    return Sketch(to, tuple(words[:size]))
+ID_MAX: Final = 48
+_HEAD: Final = struct.Struct(f"<11BfH8s7I3d6H10f{11 * '8s'}4s4s{ID_MAX}s")
+_ANSWER: Final = struct.Struct("<BBBfH8s")  # of the head: what an answer changes
+_ANSWER_AT: Final = 8
+_FILTERS: Final = ("lines", "marks", "words")
+_SIZES: Final = (
+    _HEAD.size, RING * 8, COUNTS.size, TAILS * 8, TABLE * ENTRY.size, TEXTS * TEXT.size, TOOLS * TOOL.size,
+    SKETCHES * SKETCH_ROW.size, len(_FILTERS) * filters.BYTES,
+)  # fmt: skip
+_RING_AT, _COUNTS_AT, _TAILS_AT, _TABLE_AT, _TEXTS_AT, _TOOLS_AT, _SKETCHES_AT, _FILTERS_AT, _END = (
+    sum(_SIZES[:at]) for at in range(1, 10)
+)
+_MARKS_AT: Final = _FILTERS_AT + filters.BYTES
+_TABLE_SIZE, _TEXTS_SIZE, _TOOLS_SIZE, _SKETCHES_SIZE = _SIZES[4:8]
+_NEW: Final = bytes((VERSION,)) + bytes(_END - 1)
 
 
 class Window:
     """One session's memory. `load` unpacks one, `dump` packs it again."""
 
     __slots__ = (
-        "anchor", "bad", "count", "counts", "cue", "cues", "dry", "dry_id", "epoch", "evidence", "fall_at",
-        "falls", "flow", "identity", "kind", "last_at", "level", "lines", "marks", "messages", "near",
-        "near_count", "near_tool", "nested", "new_at", "peak", "prompt", "prompt_size", "ring", "run", "said",
-        "said_before", "said_count", "size", "sketches", "stale", "steps", "storm", "storm_at", "table", "tail",
-        "tail_count", "tail_users", "tails", "texts", "told", "told_level", "tools", "unknown", "words",
+        "_filters", "added", "anchor", "bad", "count", "counts", "cue", "cues", "dry", "dry_id", "epoch", "evidence",
+        "fall_at", "falls", "flow", "forgiven", "heard", "identity", "kind", "last_at", "last_id", "level", "lines",
+        "marks", "messages", "mixed_at", "near", "near_count", "near_tool", "nested", "new_at", "owed", "peak",
+        "prompt", "prompt_size", "ring", "run", "said", "said_before", "said_count", "size", "sketches", "stale",
+        "steps", "storm", "storm_at", "table", "tail", "tail_count", "tail_tools", "tail_users", "tails", "texts",
+        "told", "told_level", "tools", "unknown", "waits", "words",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.kind = self.level = self.told_level = self.falls = 0  # of the standing loop; size falls in a row
-        self.steps = 0
-        self.last_at = self.storm_at = 0.0  # when the last step came; when the last repeat of a tail was counted
-        self.dry = self.flow = 0.0  # turns without news; moving average of the share of new lines
-        self.told = self.count = 0.0  # count at which the standing loop was told last; its count now
-        self.dry_id = self.identity = NONE
-        self.new_at = self.fall_at = 0  # the last step with news; the last with a fall in size
-        self.size = self.messages = 0
-        self.epoch = self.bad = self.stale = 0  # changes made; last results' badness as bits; steps without flow
-        self.said = self.said_before = self.prompt = self.cue = NONE
-        self.near = self.near_tool = self.tail = self.tail_users = NONE
-        self.unknown = self.said_count = self.nested = self.cues = self.near_count = self.storm = 0.0
-        self.anchor = NONE
-        self.tail_count = 0.0  # texts of the last tail
-        self.run = 0.0  # calls of one tool in a row
-        self.peak = self.prompt_size = 0
-        self.ring = bytearray(RING * 8)
-        self.counts = [0.0] * RING
-        self.tails = bytearray(TAILS * 8)
-        self.table: dict[bytes, bytes] = {}  # A -> its entry, packed; the one used longest ago first
-        self.texts: dict[bytes, tuple[float, int]] = {}
-        self.tools: dict[bytes, tuple[bytes, float, int]] = {}
-        self.sketches: list[bytes] = []  # packed
-        self.evidence = ""
-        self.lines, self.marks, self.words = (AgedFilter(size) for size in _FILTERS)
+    kind: int  # of the standing loop
+    level: int
+    told_level: int
+    told: float  # the count at which it was told last
+    count: float  # its count now
+    identity: bytes
+    evidence: bytes
+    steps: int
+    last_at: float  # when the last step came
+    storm_at: float  # when the last repeat of a tail was counted
+    storm: float
+    owed: int  # repeats of a tail that were counted and are not answered yet
+    forgiven: int  # counts that failed answers took back
+    waits: int  # 1: what the last step's calls return goes elsewhere, and is in their answer at best
+    heard: bytes  # the last answer to such a call
+    last_id: bytes  # of the last step's first call, as it was written
+    mixed_at: float  # when another conversation was last seen under the same name
+    tail: bytes  # the last step's
+    tail_users: bytes
+    tail_tools: bytes  # where a loop stands: what stands for model, system prompt and tools
+    tail_count: int  # texts of the last tail
+    anchor: bytes
+    dry: float  # turns without news
+    dry_id: bytes
+    new_at: int  # the last step with news
+    flow: float  # moving average of the share of new lines
+    stale: int  # steps without flow
+    epoch: int  # changes made
+    bad: int  # badness of the last results, as bits
+    unknown: float
+    said: bytes
+    said_before: bytes
+    said_count: float
+    cue: bytes
+    cues: float
+    prompt: bytes
+    prompt_size: int
+    added: bytes  # what the last prompt had more at its end than the one before it
+    nested: float
+    near: bytes
+    near_tool: bytes
+    near_count: float
+    run: float  # calls of one tool in a row
+    size: int  # of the last request
+    messages: int
+    falls: int  # of the size, in a row
+    fall_at: int
+    peak: int
+
+    def __init__(self, data: bytes = _NEW) -> None:
+        (
+            _, self.kind, levels, self.falls, table, texts, tools, sketches, self.owed, self.forgiven,
+            self.waits, self.storm, marks, self.heard,
+            self.steps, self.new_at, self.fall_at, self.size, self.messages, self.peak, self.prompt_size,
+            self.last_at, self.storm_at, self.mixed_at, lines, words, self.epoch, self.bad, self.stale, self.tail_count,
+            self.dry, self.flow, self.told, self.count, self.unknown, self.said_count, self.nested, self.cues,
+            self.near_count, self.run,
+            self.dry_id, self.identity, self.said, self.said_before, self.prompt, self.added, self.cue,
+            self.near, self.tail, self.tail_users, self.anchor, self.near_tool, self.tail_tools, last_id,
+        ) = _HEAD.unpack_from(data)  # fmt: skip
+        self.level, self.told_level = levels >> 4, levels & 15
+        self.last_id = last_id.rstrip(b"\x00")
+        self.ring = bytearray(data[_RING_AT:_COUNTS_AT])
+        self.counts = data[_COUNTS_AT:_TAILS_AT]
+        self.tails = bytearray(data[_TAILS_AT:_TABLE_AT])
+        self.table = bytearray(data[_TABLE_AT : min(_TABLE_AT + table * ENTRY.size, _TEXTS_AT)])  # oldest first
+        self.texts = bytearray(data[_TEXTS_AT : min(_TEXTS_AT + texts * TEXT.size, _TOOLS_AT)])
+        self.tools = bytearray(data[_TOOLS_AT : min(_TOOLS_AT + tools * TOOL.size, _SKETCHES_AT)])
+        self.sketches = bytearray(data[_SKETCHES_AT : min(_SKETCHES_AT + sketches * SKETCH_ROW.size, _FILTERS_AT)])
+        self._filters = bytearray(data[_FILTERS_AT:_END])
+        view = memoryview(self._filters).cast("Q")
+        self.lines = AgedFilter(view, 0, lines)
+        self.marks = AgedFilter(view, 2 * filters.HALF, marks)
+        self.words = AgedFilter(view, 4 * filters.HALF, words)
+        self.evidence = data[_END:]
 
     def dump(self) -> bytes:
         """Return the window packed."""
-        counts = _COUNTS.pack(*self.counts)
-        table = b"".join([key + one for key, one in self.table.items()])
-        texts = b"".join([_TEXT.pack(key, *one) for key, one in self.texts.items()])
-        tools = b"".join([_TOOL.pack(one[0], key, *one[1:]) for key, one in self.tools.items()])
-        sketches = b"".join(self.sketches)
-        lists = (table, texts, tools, sketches)
-        parts = [part.ljust(size, b"\x00") for part, size in zip(lists, _PARTS, strict=True)]
-        filters = [self.lines.dump(), self.marks.dump(), self.words.dump()]
-        sizes = bytes((len(self.table), len(self.texts), len(self.tools), len(self.sketches)))
-        return b"".join([self._head(), sizes, self.ring, counts, self.tails, *parts, *filters, self.evidence.encode()])
+        return b"".join((
+            self._head(), self.ring, self.counts, self.tails, self.table.ljust(_TABLE_SIZE, b"\x00"),
+            self.texts.ljust(_TEXTS_SIZE, b"\x00"), self.tools.ljust(_TOOLS_SIZE, b"\x00"),
+            self.sketches.ljust(_SKETCHES_SIZE, b"\x00"), self._filters, self.evidence,
+        ))  # fmt: skip
 
     def _head(self) -> bytes:
         return _HEAD.pack(
-            VERSION, self.kind, self.level << 4 | self.told_level, self.falls, self.steps, self.last_at, self.storm_at,
-            self.dry, self.flow, self.told, self.count, self.dry_id, self.identity,
-            self.new_at, self.fall_at, self.size, self.messages, self.epoch, self.bad, self.stale,
-            self.said, self.said_before, self.prompt, self.cue, self.near, self.near_tool, self.tail, self.tail_users,
-            self.anchor, self.unknown, self.said_count, self.nested, self.cues, self.near_count, self.storm, self.run,
-            self.tail_count, 0.0,
-            self.peak, self.prompt_size, self.lines.count, self.marks.count, self.words.count,
+            VERSION, self.kind, self.level << 4 | self.told_level, self.falls, len(self.table) // ENTRY.size,
+            len(self.texts) // TEXT.size, len(self.tools) // TOOL.size, len(self.sketches) // SKETCH_ROW.size,
+            self.owed, self.forgiven, self.waits, self.storm, self.marks.count, self.heard,
+            self.steps, self.new_at, self.fall_at, self.size, self.messages, self.peak, self.prompt_size,
+            self.last_at, self.storm_at, self.mixed_at, self.lines.count, self.words.count, self.epoch, self.bad,
+            self.stale, self.tail_count,
+            self.dry, self.flow, self.told, self.count, self.unknown, self.said_count, self.nested, self.cues,
+            self.near_count, self.run,
+            self.dry_id, self.identity, self.said, self.said_before, self.prompt, self.added, self.cue,
+            self.near, self.tail, self.tail_users, self.anchor, self.near_tool, self.tail_tools, self.last_id,
         )  # fmt: skip
-
-    def take_head(self, data: bytes) -> None:
-        """Set what the head of a packed window holds."""
-        (
-            _, self.kind, levels, self.falls, self.steps, self.last_at, self.storm_at,
-            self.dry, self.flow, self.told, self.count, self.dry_id, self.identity,
-            self.new_at, self.fall_at, self.size, self.messages, self.epoch, self.bad, self.stale,
-            self.said, self.said_before, self.prompt, self.cue, self.near, self.near_tool, self.tail, self.tail_users,
-            self.anchor, self.unknown, self.said_count, self.nested, self.cues, self.near_count, self.storm, self.run,
-            self.tail_count, _,
-            self.peak, self.prompt_size, self.lines.count, self.marks.count, self.words.count,
-        ) = _HEAD.unpack_from(data)  # fmt: skip
-        self.level, self.told_level = levels >> 4, levels & 15
-
-
-_RINGS: Final = _HEAD.size + 4
-_LISTS: Final = _RINGS + RING * 8 + _COUNTS.size + TAILS * 8
-_BLOOMS: Final = _LISTS + sum(_PARTS)
-_END: Final = _BLOOMS + 2 * sum(_FILTERS)
 
 
 def load(data: bytes) -> Window:
     """Return the window that `data` packs; a new one for what is empty, foreign or of another version."""
-    window = Window()
-    if not _END <= len(data) <= _END + EVIDENCE_MAX or data[0] != VERSION:
-        return window
-    try:
-        evidence = data[_END:].decode()
-    except UnicodeDecodeError:
-        return window
-    window.take_head(data)
-    window.evidence = evidence
-    sizes = data[_HEAD.size : _RINGS]
-    at = _RINGS
-    window.ring = bytearray(data[at : at + RING * 8])
-    window.counts = list(_COUNTS.unpack_from(data, at + RING * 8))
-    window.tails = bytearray(data[_LISTS - TAILS * 8 : _LISTS])
-    _load_lists(window, data, sizes)
-    _load_filters(window, data)
-    return window
+    return Window(data) if readable(data) else Window()
 
 
-def _load_lists(window: Window, data: bytes, sizes: bytes) -> None:
-    at = _LISTS
-    end = at + min(sizes[0], TABLE) * _ROW
-    window.table = {data[one : one + 8]: data[one + 8 : one + _ROW] for one in range(at, end, _ROW)}
-    at += _PARTS[0]
-    texts = _TEXT.iter_unpack(data[at : at + min(sizes[1], TEXTS) * _TEXT.size])
-    window.texts = {key: (count, last) for key, count, last in texts}
-    at += _PARTS[1]
-    tools = _TOOL.iter_unpack(data[at : at + min(sizes[2], TOOLS) * _TOOL.size])
-    window.tools = {tool: (result, count, last) for result, tool, count, last in tools}
-    at += _PARTS[2]
-    end = at + min(sizes[3], SKETCHES) * _SKETCH.size
-    window.sketches = [data[one : one + _SKETCH.size] for one in range(at, end, _SKETCH.size)]
+def readable(data: bytes) -> bool:
+    """Tell whether `data` is a window of this version."""
+    return _END <= len(data) <= _END + EVIDENCE_MAX and data[0] == VERSION
 
 
-def _load_filters(window: Window, data: bytes) -> None:
-    at = _BLOOMS
-    for half, one in zip(_FILTERS, (window.lines, window.marks, window.words), strict=True):
-        one.load(data[at : at + 2 * half], one.count)
-        at += 2 * half
+def answered(data: bytes, key: bytes, marks: Sequence[int]) -> bytes:
+    """Return a packed window after an answer came; the rest stays packed.
+
+    A repeat that is answered counts. Its text is remembered by `marks`, so that its copies are no news; where it is
+    what a call returned, another one than the last time (`key`) is progress.
+    """
+    owed, forgiven, waits, storm, count, heard = _ANSWER.unpack_from(data, _ANSWER_AT)
+    if not (owed or marks):
+        return data
+    changed = bytearray(data)
+    known = AgedFilter(memoryview(changed)[_MARKS_AT : _MARKS_AT + filters.BYTES].cast("Q"), 0, count)
+    for one in marks:
+        known.add(one)
+    storm = min(storm + (owed > 0), COUNT_MAX)
+    if waits and key != heard:
+        storm, heard = 0.0, key
+    _ANSWER.pack_into(changed, _ANSWER_AT, max(owed - 1, 0), forgiven, waits, storm, known.count, heard)
+    return bytes(changed)
+
+
+def failed(data: bytes, forgiven_max: int) -> bytes:
+    """Return a packed window after a request failed: a repeat of it counts only when that goes on and on."""
+    owed, forgiven, waits, storm, count, heard = _ANSWER.unpack_from(data, _ANSWER_AT)
+    if not owed:
+        return data
+    changed = bytearray(data)
+    free = forgiven < forgiven_max
+    storm = storm if free else min(storm + 1, COUNT_MAX)
+    _ANSWER.pack_into(changed, _ANSWER_AT, owed - 1, forgiven + free, waits, storm, count, heard)
+    return bytes(changed)
+
+
+def place(rows: bytearray, key: bytes, size: int) -> int:
+    """Return where the row of `size` bytes that begins with `key` stands; -1 for nowhere."""
+    at = rows.find(key)
+    while at > 0 and at % size:  # in the middle of another row
+        at = rows.find(key, at + 1)
+    return at

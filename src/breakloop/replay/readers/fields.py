@@ -14,6 +14,7 @@ TRACES = ("trace_id", "traceId", "litellm_trace_id")
 AGENTS = ("agent", "agent_id", "agent_name")
 _MILLISECONDS_FROM = 1e11  # such a number of seconds is in the year 5138
 _NANOSECONDS_FROM = 1e17
+_COUNT_MAX = 1e15
 
 
 def decoded(value: object) -> Any:
@@ -61,3 +62,10 @@ def seconds(value: object) -> float | None:
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def count(value: object) -> int:
+    """Return a number of things, or 0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _COUNT_MAX:
+        return 0
+    return int(value)

@@ -5,17 +5,29 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, Final, Protocol
 
 from breakloop.errors import BreakloopError
-from breakloop.replay.readers import litellm_log, otel, own, request_log
+from breakloop.replay.readers import (
+    chat_log,
+    claude_code,
+    codex,
+    litellm_log,
+    openhands,
+    otel,
+    own,
+    request_log,
+    swe_agent,
+)
 from breakloop.replay.sessions import Piece
+from breakloop.wire.content import load
 
 _GZIP: Final = b"\x1f\x8b"
 _WHOLE_MAX_BYTES: Final = 512 * 1024 * 1024  # of a file that is one JSON document
+_LINE_MAX_BYTES: Final = 128 * 1024 * 1024
+_STRANGERS_MAX: Final = 200  # records that fit no format, before the file is taken for something else
 _SHOWN: Final = 5
 
 
@@ -23,11 +35,19 @@ class RecordingError(BreakloopError):
     """A file that is no recording in a format we know."""
 
 
+class NotJsonError(RecordingError):
+    """A file that is not even JSON: damaged, or something else altogether."""
+
+
 class Reader(Protocol):
     """One format."""
 
-    def take(self, record: Mapping[str, Any]) -> Sequence[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Iterable[Piece]:
         """Read one record; ValueError says why it cannot be read."""
+        ...
+
+    def end(self) -> Iterable[Piece]:
+        """Return what is left when there are no more records."""
         ...
 
 
@@ -42,6 +62,11 @@ FORMATS: Final[tuple[tuple[str, _Format], ...]] = (
     (own.FORMAT, own.OwnReader),
     (otel.FORMAT, otel.OtelReader),
     (litellm_log.FORMAT, litellm_log.LitellmReader),
+    (claude_code.FORMAT, claude_code.ClaudeCodeReader),
+    (codex.FORMAT, codex.CodexReader),
+    (openhands.FORMAT, openhands.OpenHandsReader),
+    (swe_agent.FORMAT, swe_agent.SweAgentReader),
+    (chat_log.FORMAT, chat_log.ChatLogReader),
     (request_log.FORMAT, request_log.RequestLogReader),
 )
 
@@ -66,14 +91,17 @@ class Recording:
                 reader = self._reader(record)
                 if reader is None:
                     self._skip(number, "is no record of a format that replay knows")
+                    if self.skipped >= _STRANGERS_MAX:
+                        break
                     continue
             try:
-                found = reader.take(record)
+                yield from reader.take(record)
             except (ValueError, TypeError, RecursionError) as error:
                 self._skip(number, str(error))
                 continue
             self.records += 1
-            yield from found
+        if reader is not None:
+            yield from reader.end()
         if not self.records:
             first = f" ({self.problems[0]})" if self.problems else ""
             raise RecordingError(f"{self._name}: holds no recorded session or request{first}")
@@ -90,20 +118,24 @@ class Recording:
         for number, line in lines:
             if not line.strip():
                 continue
-            try:
-                found = json.loads(line)
-            except (ValueError, RecursionError):
-                if self.records or self.skipped:
-                    self._skip(number, "is no JSON")
-                    continue
-                found = self._document(line, lines)  # perhaps one document over many lines
-            for one in found if isinstance(found, list) else [found]:
-                if isinstance(one, dict):
-                    yield number, one
-                else:
-                    self._skip(number, "is no JSON object")
+            found = load(line)
+            if found is None and not (self.records or self.skipped):
+                yield from self._document(line, lines)  # perhaps one document over many lines
+                continue
+            yield from self._objects(number, found)
 
-    def _document(self, begun: bytes, lines: Iterator[tuple[int, bytes]]) -> Any:
+    def _objects(self, number: int, found: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        if found is None:
+            self._skip(number, "is no JSON")
+            return
+        for one in found if isinstance(found, list) else [found]:
+            if isinstance(one, dict):
+                yield number, one
+            else:
+                self._skip(number, "is no JSON object")
+
+    def _document(self, begun: bytes, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """One document, or lines of which the first is damaged."""
         text = io.BytesIO()
         text.write(begun)
         if begun.lstrip()[:1] in (b"{", b"["):
@@ -111,16 +143,28 @@ class Recording:
                 text.write(line)
                 if text.tell() > _WHOLE_MAX_BYTES:
                     break
-        try:
-            return json.loads(text.getvalue())
-        except (ValueError, RecursionError):
-            raise RecordingError(f"{self._name}: is neither JSON Lines nor a JSON document") from None
+        found = load(text.getvalue())
+        if found is not None:
+            yield from self._objects(1, found)
+            return
+        listed = [load(line) for line in text.getvalue().splitlines()]
+        if not any(isinstance(one, dict) for one in listed):
+            raise NotJsonError(f"{self._name}: is neither JSON Lines nor a JSON document")
+        for number, one in enumerate(listed, 1):
+            yield from self._objects(number, one)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         start = self._file.peek(2)[:2] if isinstance(self._file, io.BufferedReader) else b""
         source = gzip.GzipFile(fileobj=self._file) if start == _GZIP else self._file
         try:
-            for number, line in enumerate(source, 1):
+            number = 0
+            while line := source.readline(_LINE_MAX_BYTES + 1):
+                number += 1
+                if len(line) > _LINE_MAX_BYTES:
+                    self._skip(number, f"is longer than {_LINE_MAX_BYTES // 2**20} MB")
+                    while len(line) > _LINE_MAX_BYTES and not line.endswith(b"\n"):
+                        line = source.readline(_LINE_MAX_BYTES + 1)
+                    continue
                 yield number, line
                 if self._progress is not None and self._file.seekable():
                     self._progress(self._file.tell())

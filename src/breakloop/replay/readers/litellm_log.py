@@ -57,6 +57,10 @@ class LitellmReader:
         )
         return [Piece(session_of(turn, self._name, *_session(entry)), [turn], whole=False)]
 
+    def end(self) -> Sequence[Piece]:
+        """Nothing is under way between two records."""
+        return ()
+
 
 def _unwrapped(record: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = first(record, _WRAPPERS)

@@ -42,6 +42,10 @@ class OtelReader:
         spans = sorted(_spans(record), key=lambda span: _start(span) or 0.0)
         return [piece for span in spans if (piece := self._piece(span)) is not None]
 
+    def end(self) -> Sequence[Piece]:
+        """Nothing is under way between two records."""
+        return ()
+
     def _piece(self, span: Mapping[str, Any]) -> Piece | None:
         said = _attributes(span)
         if said.get("gen_ai.operation.name") in _NO_CALLS:

@@ -41,6 +41,10 @@ class OwnReader:
         )
         return [Piece(session, [_turn(turn) for turn in turns], whole=True)]
 
+    def end(self) -> Sequence[Piece]:
+        """Nothing is under way between two records."""
+        return ()
+
 
 def label_of(value: object) -> Label:
     """Read a label; anything but a clear yes or no is not known."""

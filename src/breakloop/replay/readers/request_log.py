@@ -62,6 +62,10 @@ class RequestLogReader:
         session = session_of(turn, self._name, named(record, SESSIONS), named(record, TRACES))
         return [Piece(session, [turn], whole=False)]
 
+    def end(self) -> Sequence[Piece]:
+        """Nothing is under way between two records."""
+        return ()
+
 
 def session_of(turn: Turn, name: str, session_id: str, trace: str = "") -> Session:
     """Return whose turn it is: by a recorded id, one in the request, else by its trace or how its conversation opens.

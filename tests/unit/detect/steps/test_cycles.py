@@ -58,5 +58,6 @@ def test_forget() -> None:
     window = Window()
     walk(window, "abababab")
     cycles.forget(window)
-    assert window.counts == [0.0] * RING
+    assert window.counts == bytes(2 * RING)
+    assert not cycles.repeated(window)
     assert set(walk(window, "ab")) == {0}

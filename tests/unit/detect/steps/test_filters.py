@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
-import xxhash
+import zlib
 
-from breakloop.detect.steps.filters import AgedFilter
+from breakloop.detect.steps.filters import BYTES, CAPACITY, HALF, AgedFilter
 
 
-def digests(start: int, count: int) -> list[tuple[int, int]]:
-    return [(xxhash.xxh3_64_intdigest(str(number).encode()), 1) for number in range(start, start + count)]
+def digests(start: int, count: int) -> list[int]:
+    return [zlib.crc32(str(number).encode(), 7) for number in range(start, start + count)]
+
+
+def made() -> AgedFilter:
+    return AgedFilter(memoryview(bytearray(BYTES)).cast("Q"), 0, 0)
 
 
 def test_new_once() -> None:
-    """LD-4: what was sifted is known, and its weight is counted once."""
-    one = AgedFilter(512)
-    assert one.sift([(1 << 40 | 77, 5), (1 << 41 | 99, 2), (1 << 40 | 77, 5)]) == 7
-    assert one.sift([(1 << 40 | 77, 5)]) == 0
-    assert one.knows(1 << 40 | 77)
+    """LD-4: what was sifted is known; where the new ones stand is told."""
+    one = made()
+    assert one.sift([1 << 30 | 77, 1 << 31 | 99, 1 << 30 | 77]) == [0, 1]
+    assert one.sift([5, 1 << 30 | 77]) == [0]
+    assert one.count == 3
+    assert one.knows(1 << 30 | 77)
     assert not one.knows(12345)
+    one.add(12345)
+    one.add(12345)
+    assert one.knows(12345)
+    assert one.count == 4
+    assert one.sift([]) == []
 
 
-def test_dumped_and_loaded() -> None:
-    """LD-4: packed and unpacked it knows the same."""
-    one, other = AgedFilter(512), AgedFilter(512)
-    one.sift(digests(0, 600))
-    other.load(one.dump(), one.count)
-    assert len(one.dump()) == 1024
-    assert other.count == one.count
-    assert other.sift(digests(0, 600)) == one.sift(digests(0, 600))
+def test_it_works_on_the_words_it_was_given() -> None:
+    """LD-4: nothing but its own part of the window changes, and what is there is known to another one."""
+    data = bytearray(3 * BYTES)
+    words = memoryview(data).cast("Q")
+    AgedFilter(words, 2 * HALF, 0).sift(digests(0, 300))
+    assert not any(data[:BYTES] + data[2 * BYTES :])
+    other = AgedFilter(words, 2 * HALF, 300)
+    assert other.sift(digests(0, 300)) == []
 
 
 def test_long_sessions_find_new_lines_new() -> None:
     """LD-4: it ages: after 20,000 lines new ones are still new, recent ones known, old ones forgotten."""
-    one = AgedFilter(1024)
+    one = made()
     one.sift(digests(0, 20_000))
-    assert sum(one.knows(digest) for digest, _ in digests(19_500, 500)) == 500
-    assert sum(one.knows(digest) for digest, _ in digests(50_000, 1000)) < 120
-    assert sum(one.knows(digest) for digest, _ in digests(0, 1000)) < 120
+    assert sum(map(one.knows, digests(19_500, 500))) == 500
+    assert sum(map(one.knows, digests(50_000, 1000))) < 120
+    assert sum(map(one.knows, digests(0, 1000))) < 120
+    assert one.count < CAPACITY
+
+
+def test_one_by_one_it_ages_as_well() -> None:
+    """LD-4: the younger half becomes the older one when it is full."""
+    one, other = made(), made()
+    for digest in digests(0, 3000):
+        one.add(digest)
+    other.sift(digests(0, 3000))
+    assert one.count == other.count
+    assert list(map(one.knows, digests(1500, 3000))) == list(map(other.knows, digests(1500, 3000)))
+
+
+def test_the_older_half_is_known_too() -> None:
+    """LD-4: what is there already is not new, and is young again."""
+    one = made()
+    one.sift(digests(0, 600))
+    assert one.sift(digests(300, 100)) == []
+    assert one.count > 100

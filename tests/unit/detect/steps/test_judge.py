@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from breakloop.detect.steps.judge import RUN_IDLE_S, Judged, StepsDetector
-from breakloop.detect.steps.ladder import NORMAL, StepsSettings
+import pytest
+
+from breakloop.detect.steps.judge import RUN_IDLE_S, Judged, StepsDetector, View
+from breakloop.detect.steps.ladder import NORMAL, StepsSettings, ToolOptions
 from breakloop.detect.steps.window import load
+from breakloop.model.answer import Answer
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
 from tests.unit.detect.steps.stepping import LONG, digest, spoken
@@ -65,7 +68,7 @@ def test_answers_heard_make_copies_known() -> None:
             said, heard = answers[number % 4], answers[(number + 1) % 4]
             window = DETECTOR.judge(window, spoken(said, f"{heard}")._replace(messages=number), 1000.0 + number).window
             if hear:
-                window = DETECTOR.answered(window, answers[(number + 2) % 4])
+                window = DETECTOR.answered(window, Answer(200, answers[(number + 2) % 4]))
         return load(window).dry
 
     assert level(hear=True) >= level(hear=False) > 8
@@ -73,8 +76,97 @@ def test_answers_heard_make_copies_known() -> None:
 
 def test_exempt_tools() -> None:
     """LD-4: tools that a policy exempts are not counted."""
-    detector = StepsDetector(StepsSettings(NORMAL, frozenset(("look",))), digest)
+    detector = StepsDetector(StepsSettings(NORMAL, {"look": ToolOptions(exempt=True)}), digest)
     assert {one.level for one in run(detector, [step(number) for number in range(20)])} == {0}
+
+
+def test_tools_that_are_made_for_polling() -> None:
+    """LD-4: their repeats weigh a quarter however soon they come; a step with another call in it does not."""
+    detector = StepsDetector(StepsSettings(NORMAL, {"lo*": ToolOptions(poll=True)}), digest)
+    levels = [one.level for one in run(detector, [step(number) for number in range(20)])]
+    assert (levels[10], levels[11], levels[19]) == (0, 1, 2)
+    calls = (ToolCall("look", "{}"), ToolCall("find", "{}"))
+    both = [step(number)._replace(calls=calls, results=(Result(LONG),) * 2, call_ids=()) for number in range(5)]
+    assert run(detector, both)[-1].level == 2
+
+
+@pytest.mark.parametrize(("options", "one", "other", "same"), [
+    (ToolOptions(), '{"q": 1, "page": 1}', '{"q": 1, "page": 2}', False),
+    (ToolOptions(include=frozenset({"q"})), '{"q": 1, "page": 1}', '{"q": 1, "page": 2}', True),
+    (ToolOptions(include=frozenset({"q"})), '{"q": 1}', '{"q": 2}', False),
+    (ToolOptions(include=frozenset({"ts"})), '{"q": 1, "ts": 1}', '{"q": 1, "ts": 2}', False),
+    (ToolOptions(exclude=frozenset({"page"})), '{"q": 1, "page": 1}', '{"page": 2, "q": 1, "nonce": 3}', True),
+    (ToolOptions(exclude=frozenset({"page"})), '{"q": {"page": 1}}', '{"q": {"page": 2}}', False),
+    (ToolOptions(include=frozenset({"q", "p"}), exclude=frozenset({"p"})), '{"q": 1, "p": 1}', '{"q": 1, "p": 2}', True),
+    (ToolOptions(include=frozenset({"q"})), "[1]", "[2]", False),
+])  # fmt: skip
+def test_arguments_that_a_policy_names(options: ToolOptions, one: str, other: str, same: bool) -> None:
+    """LD-4: include and exclude lists say which of the arguments tell one call from another."""
+    detector = StepsDetector(StepsSettings(NORMAL, {"look": options}), digest)
+    judged = run(detector, [step(number, (one, other)[number % 2]) for number in range(5)])
+    assert (judged[-1].kind == "repeat") == same
+
+
+def test_a_judge_of_a_stuck_transcript_is_answered() -> None:
+    """C24: the same tail with other tools declared, or none, is not denied by the block that stands."""
+    steps = [step(number)._replace(tools=("look", "find")) for number in range(5)]
+    window = run(DETECTOR, steps)[-1].window
+    stuck = steps[-1]
+    for tools in ((), ("look",), ("look", "find", "grade")):
+        judged = DETECTOR.judge(window, stuck._replace(tools=tools), 1010.0)
+        assert judged.level == 0
+        window = judged.window
+    assert DETECTOR.judge(window, stuck._replace(tools=("find", "look", "look")), 1011.0).level == 2
+
+
+def failing(times: int, answer: Answer, every_s: float = 2.0) -> list[int]:
+    """The levels of one request that is sent again and again, with the same answer each time."""
+    window, levels = b"", []
+    for number in range(times):
+        judged = DETECTOR.judge(window, step(1), 1000.0 + number * every_s, View(tracked=True))
+        levels.append(judged.level)
+        window = DETECTOR.answered(judged.window, answer)
+    return levels
+
+
+@pytest.mark.parametrize("answer", [Answer(429), Answer(500), Answer(0), Answer(200, "I", error="overloaded")])
+def test_a_request_that_failed_may_be_sent_again(answer: Answer) -> None:
+    """C22: ten times it is nothing, thirty times in a minute it is blocked."""
+    levels = failing(30, answer)
+    assert set(levels[:11]) == {0}
+    assert levels[21:] == [2] * 9
+
+
+def test_a_request_that_was_answered_may_not() -> None:
+    """C22, C23: after a proper answer each repeat counts; what came all at once, and failed, takes nothing back."""
+    assert failing(11, Answer(200, "yes", complete=True))[10] == 2
+    window = run(DETECTOR, [step(1)] * 6, every_s=2.0)[-1].window  # nobody will tell how they were answered
+    assert load(window).storm == 5
+    assert DETECTOR.answered(window, Answer(500)) is window
+
+
+def test_what_is_denied_does_not_count() -> None:
+    """LD-2: during a cooldown requests have no answer, and after it the first passes."""
+    window, levels = b"", []
+    for number in range(40):
+        judged = DETECTOR.judge(window, step(1), 1000.0 + number, View(tracked=True))
+        levels.append(judged.level)
+        window = judged.window
+    assert set(levels) == {0}
+
+
+def test_what_failed_answers_took_back_is_counted_for_a_minute() -> None:
+    """C22: slow retries go on for ever, as long as the upstream fails."""
+    assert set(failing(60, Answer(503), every_s=7.0)) == {0}
+
+
+def test_a_failed_answer_is_not_remembered() -> None:
+    """LD-4: nor does an answer without words, or one to an unknown window, change anything."""
+    window = DETECTOR.judge(b"", step(1), 1000.0).window
+    assert DETECTOR.answered(window, Answer(500, "The server is overloaded.")) is window
+    assert DETECTOR.answered(window, Answer(200, "")) is window
+    assert DETECTOR.answered(b"foreign", Answer(200, "x")) == b"foreign"
+    assert DETECTOR.answered(window, Answer(200, "The server is fine.")) != window
 
 
 def test_a_foreign_window_is_new() -> None:
@@ -100,3 +192,9 @@ def test_odd_texts_do_not_break_it() -> None:
     )
     assert DETECTOR.judge(b"", odd, 1.0).level == 0
     assert DETECTOR.judge(b"", odd._replace(calls=(ToolCall("\ud800", "{"),)), 1.0).level == 0
+
+
+def test_another_step_settles_what_is_owed() -> None:
+    """C22: a failure is taken for the repeat of another request by nobody."""
+    window = run(DETECTOR, [step(1), step(1), step(2, '{"b": 1}')], every_s=2.0)[-1].window
+    assert (load(window).owed, load(window).forgiven, load(window).storm) == (0, 0, 0)

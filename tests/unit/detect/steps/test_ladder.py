@@ -15,6 +15,7 @@ from breakloop.detect.steps.ladder import (
     PRESETS,
     STOP,
     StepsSettings,
+    ToolOptions,
     choose,
     level,
 )
@@ -60,4 +61,6 @@ def test_relaxed_is_later_and_strict_earlier() -> None:
 def test_settings_from_a_preset() -> None:
     """LD-4: sensitivity expands to thresholds."""
     assert StepsSettings() == StepsSettings.preset("normal")
-    assert StepsSettings.preset("strict", ["poll"]).exempt == {"poll"}
+    own = StepsSettings.preset("strict", {"dry": (6, 9, 17)}, {"wait": ToolOptions(poll=True)})
+    assert own.thresholds == {**PRESETS["strict"], "dry": (6, 9, 17)}
+    assert own.tools["wait"].poll

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from breakloop.detect.steps import similar
 from breakloop.detect.steps.similar import alike, sample
-from breakloop.detect.steps.window import SKETCHES, Window
+from breakloop.detect.steps.window import SKETCH_ROW, SKETCHES, Window
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Step
-from tests.unit.detect.steps.stepping import PRINTER, called, hits, prints, spoken
+from tests.unit.detect.steps.stepping import called, hits, prints, spoken
 
 VARIANTS = [
     f"Please search the {where} for the number of reference works on life sciences"
@@ -22,13 +22,11 @@ def reword(window: Window, step: Step) -> float:
 def test_near() -> None:
     """LD-4: one tool in a row, alike but for numbers, and only where nothing new comes."""
     window = Window()
-    found = [
-        hits(similar.near(window, prints(called(f'{{"page": {at}}}')), PRINTER, True, 1.0), "near") for at in range(5)
-    ]
+    found = [hits(similar.near(window, prints(called(f'{{"page": {at}}}')), True, 1.0), "near") for at in range(5)]
     assert found == [0, 0, 0, 4, 5]
-    assert hits(similar.near(window, prints(called('{"page": 9}')), PRINTER, False, 1.0), "near") == 0
-    list(similar.near(window, prints(called(name="other")), PRINTER, True, 1.0))
-    assert hits(similar.near(window, prints(called('{"page": 9}')), PRINTER, True, 1.0), "near") == 0
+    assert hits(similar.near(window, prints(called('{"page": 9}')), False, 1.0), "near") == 0
+    list(similar.near(window, prints(called(name="other")), True, 1.0))
+    assert hits(similar.near(window, prints(called('{"page": 9}')), True, 1.0), "near") == 0
 
 
 def test_reword_only_while_dry() -> None:
@@ -38,7 +36,7 @@ def test_reword_only_while_dry() -> None:
     window.dry = 4
     assert [reword(window, spoken(text)) for text in VARIANTS] == [5, 6, 7, 8]
     assert reword(window, spoken("Something quite different about unrelated matters entirely")) == 0
-    assert len(window.sketches) == 9
+    assert len(window.sketches) == 9 * SKETCH_ROW.size
 
 
 def test_reword_leaves_tool_arguments_and_code_alone() -> None:
@@ -49,7 +47,7 @@ def test_reword_leaves_tool_arguments_and_code_alone() -> None:
         assert reword(window, called(said=text)) == 0
         bash = Step(text, (ToolCall("bash", "ls"),), (), (), (), (), 1, 1, as_text=True)
         assert reword(window, bash) == 0
-    assert window.sketches == []
+    assert window.sketches == b""
     ask = [Step(text, (ToolCall("ask_expert", text),), (), (), (), (), 1, 1, as_text=True) for text in VARIANTS]
     assert [reword(window, step) for step in ask] == [0, 2, 3, 4]
 
@@ -59,7 +57,7 @@ def test_only_the_last_texts_are_kept() -> None:
     window = Window()
     for index in range(30):
         reword(window, spoken(f"entirely different subject number {index * 37} {'abcdefgh'[index % 8] * 6}"))
-    assert len(window.sketches) == SKETCHES
+    assert len(window.sketches) == SKETCHES * SKETCH_ROW.size
 
 
 def test_alike() -> None:
@@ -67,5 +65,16 @@ def test_alike() -> None:
     assert alike((1, 2, 3, 4), (1, 2, 3, 4)) == 1
     assert alike((1, 2, 3, 4), (3, 4, 5, 6)) == 2 / 6
     assert alike((), ()) == 0
-    assert sample((1, 2, 3)) == ()
-    assert sample(tuple(range(100, 0, -1))) == tuple(range(1, 17))
+    assert sample((1, 2, 3)) == []
+    assert sample(tuple(range(100, 0, -1))) == list(range(1, 17))
+
+
+def test_reword_looks_at_one_recipient() -> None:
+    """LD-4: the same words to somebody else are another matter."""
+    window = Window()
+    window.dry = 8
+    found = [
+        reword(window, Step(VARIANTS[0], (ToolCall(f"ask_{who}", ""),), (), (), (), (), 1, 1, as_text=True))
+        for who in "abac"
+    ]
+    assert found == [0, 0, 2, 0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from breakloop.detect.steps import streaks
-from breakloop.detect.steps.window import TOOLS, Window
+from breakloop.detect.steps import cycles, streaks
+from breakloop.detect.steps.window import TOOL, TOOLS, Window
+from breakloop.model.step import Step
 from tests.unit.detect.steps.stepping import LONG, called, hits, prints
 
 
@@ -13,7 +14,7 @@ def test_cascade() -> None:
     bad, good = prints(called(text="boom", error=True)), prints(called())
     found = [hits(streaks.cascade(window, bad), "cascade") for _ in range(3)]
     assert found == [0, 0, 0]
-    window.dry = 1
+    window.dry = 2
     assert [hits(streaks.cascade(window, bad), "cascade") for _ in range(3)] == [4, 5, 6]
     assert hits(streaks.cascade(window, good), "cascade") == 0
     assert max(hits(streaks.cascade(window, bad), "cascade") for _ in range(20)) == 10
@@ -49,7 +50,7 @@ def test_stagnation_is_kept_per_tool_and_bounded() -> None:
     assert hits(streaks.stagnation(window, prints(called()), False, 1.0), "stagnation") == 3
     for index in range(TOOLS):
         list(streaks.stagnation(window, prints(called(name=f"tool{index}")), False, 1.0))
-    assert len(window.tools) == TOOLS
+    assert len(window.tools) == TOOLS * TOOL.size
     assert hits(streaks.stagnation(window, prints(called()), False, 1.0), "stagnation") == 0
 
 
@@ -57,8 +58,29 @@ def test_storm() -> None:
     """LD-4: repeats of one request in a minute; at once they count once."""
     window = Window()
     window.last_at = window.storm_at = 100.0
-    assert [hits(streaks.storm(window, 100.0 + at / 2), "storm") for at in range(1, 7)] == [0, 1, 1, 2, 2, 3]
-    assert hits(streaks.storm(window, 300.0), "storm") == 1
+    found = [hits(streaks.storm(window, 100.0 + at / 2, tracked=False), "storm") for at in range(1, 7)]
+    assert found == [0, 1, 1, 2, 2, 3]
+    assert hits(streaks.storm(window, 300.0, tracked=False), "storm") == 1
+    assert (window.storm, window.owed) == (1.0, 0)
+    assert hits(streaks.storm(window, 301.0, tracked=True), "storm") == 2
+    assert (window.storm, window.owed) == (1.0, 1)
+
+
+def test_storm_of_calls_whose_results_are_not_seen() -> None:
+    """LD-4: the same call with nothing between, some ten in a minute or more; slowly, or at once, it is none."""
+
+    def last(gap_s: float, step: Step, times: int = 12) -> float:
+        window, asked, now, found = Window(), prints(step), 100.0, 0.0
+        for _ in range(times):
+            window.last_at, now = now, now + gap_s
+            list(cycles.seen(window, asked.round, 1.0))
+            found = hits(streaks.unseen(window, asked, now), "storm")
+            window.steps += 1
+        return found
+
+    hidden = called()._replace(results=())
+    assert (last(1.0, hidden), last(6.0, hidden), last(0.5, hidden)) == (11, 11, 5.5)
+    assert (last(7.0, hidden), last(0.0, hidden), last(1.0, called()), last(1.0, hidden, 1)) == (0, 0, 0, 0)
 
 
 def test_thrash() -> None:
@@ -74,3 +96,12 @@ def test_thrash() -> None:
         found.append(hits(streaks.thrash(window, called()._replace(messages=messages, size=size)), "thrash"))
         window.steps += 1
     assert max(found) == 1
+
+
+def test_a_change_eases_stagnation() -> None:
+    """LD-4: it halves what was counted."""
+    window = Window()
+    for at in range(5):
+        streaks.stagnation(window, prints(called(f'{{"q": {at}}}')), False, 1.0)
+    streaks.eased(window)
+    assert hits(streaks.stagnation(window, prints(called('{"q": 9}')), False, 1.0), "stagnation") == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.detect.steps import table
 from breakloop.detect.steps.finding import Finding
-from breakloop.detect.steps.window import TABLE, Window
+from breakloop.detect.steps.window import ENTRY, TABLE, Window
 from breakloop.model.step import Step
 from tests.unit.detect.steps.stepping import LONG, called, hits, prints
 
@@ -80,5 +80,21 @@ def test_the_table_is_bounded() -> None:
     assert hits(take(window, called()), "interleaved") == 2
     for index in range(TABLE):
         take(window, called(f'{{"c": {index}}}'))
-    assert len(window.table) == TABLE
+    assert len(window.table) == TABLE * ENTRY.size
     assert take(window, called()) == []
+
+
+def test_a_call_counts_once_in_a_step() -> None:
+    """LD-4: the same call twice in one round is no repeat."""
+    window, double = Window(), called()._replace(calls=(called().calls[0],) * 2, results=(called().results[0],) * 2)
+    assert [hits(take(window, double), "repeat") for _ in range(3)] == [0, 2, 3]
+
+
+def test_is_new() -> None:
+    """LD-4: whether a call returns something else than the last time."""
+    window = Window()
+    one, other = (prints(called(text=text)).pairs[0] for text in (LONG, LONG + "!"))
+    assert table.is_new(window, one)
+    take(window, called())
+    assert not table.is_new(window, one)
+    assert table.is_new(window, other)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from breakloop.detect.steps import dry, texts
-from breakloop.detect.steps.window import TEXTS, Window
+from breakloop.detect.steps.prints import NONE
+from breakloop.detect.steps.window import TEXT, TEXTS, Window
 from breakloop.model.step import Step
 from tests.unit.detect.steps.stepping import PRINTER, called, hits, prints, spoken
 
@@ -38,18 +39,56 @@ def test_a_tail_that_grows_is_the_same_answer_shown_again() -> None:
     assert texts.growing(window, made) == 0
 
 
-def test_nested() -> None:
-    """LD-4: a prompt that begins or ends with the one before; another prompt ends it, the same one does not."""
+def nested(*prompts: str) -> list[float]:
     window = Window()
+    return [hits(texts.nested(window, spoken("", text), PRINTER, 1.0), "nested") for text in prompts]
+
+
+def test_nested() -> None:
+    """LD-4: a prompt that ends with the one before; another prompt ends it, the same one does not."""
     first = "Give me the ten largest cities."
     second = f"Not valid, try again: {first}"
-    third = f"{second} And mind the format."
-    found = [
-        hits(texts.nested(window, spoken("", text), PRINTER, 1.0), "nested") for text in (first, second, second, third)
+    third = f"Still not valid: {second}"
+    assert nested(first, second, second, third) == [0, 1, 0, 2]
+    assert nested(first, second, "Something else altogether, please.", f"No: {first}") == [0, 1, 0, 0]
+    assert nested("Hm?", "No: Hm?") == [0, 0]
+
+
+def test_a_prompt_that_grows_at_its_end() -> None:
+    """LD-4: a conversation sent in one message grows so; only where the same is added each time it is a loop."""
+    talk, sent = "Let us talk about cities.", []
+    for line in ("\nAgent: yes", "\nUser: which is the largest?", "\nAgent: that one", "\nUser: and the next?"):
+        talk += line
+        sent.append(talk)
+    assert nested(*sent) == [0, 0, 0, 0]
+    retry, sent = "Give me the ten largest cities.", []
+    for number in range(6):
+        sent.append(retry)
+        retry += f"\nAttempt {number} was not valid, try again."
+    assert nested(*sent) == [0, 0, 1, 2, 3, 4]
+    assert nested(*sent[:4], sent[3] + " Or tell me a story.", sent[3] + " Or tell me a story. Please!") == [
+        0,
+        0,
+        1,
+        2,
+        0,
+        0,
     ]
-    assert found == [0, 1, 0, 2]
-    assert hits(texts.nested(window, spoken("", "Something else altogether, please."), PRINTER, 1.0), "nested") == 0
-    assert window.nested == 0
+
+
+def test_nested_needs_little() -> None:
+    """LD-4: whatever remembers the last prompt can be asked, not only a session's window."""
+
+    class Lane:
+        prompt, prompt_size, added, nested = NONE, 0, NONE, 0.0
+
+    lane = Lane()
+    found = [
+        list(texts.nested(lane, spoken("", f"{'Again: ' * at}Ten large cities, please"), PRINTER, 0.5))
+        for at in range(3)
+    ]
+    assert [len(one) for one in found] == [0, 1, 1]
+    assert (lane.nested, lane.prompt_size) == (1.0, 38)
 
 
 def test_continued() -> None:
@@ -83,7 +122,8 @@ def test_rejected_whatever_happens_between() -> None:
 def test_answers_of_the_session_are_not_rejections() -> None:
     """LD-4: agents that hand each other the same answer are judged by other kinds."""
     window = Window()
-    dry.heard(window, REFUSED, PRINTER)
+    for mark in dry.marks(PRINTER.incoming(REFUSED).key):
+        window.marks.add(mark)
     assert rejected(window, spoken("part", REFUSED)) == 0
 
 
@@ -94,5 +134,5 @@ def test_texts_are_bounded() -> None:
     rejected(window, spoken("part 2", REFUSED))
     for index in range(TEXTS + 5):
         rejected(window, spoken("part", f"an entirely different remark {index}"))
-    assert len(window.texts) == TEXTS
+    assert len(window.texts) == TEXTS * TEXT.size
     assert rejected(window, spoken("part 3", REFUSED)) == 3

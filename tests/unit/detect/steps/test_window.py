@@ -4,52 +4,56 @@ from __future__ import annotations
 
 import pytest
 
+from breakloop.detect.steps import dry
+from breakloop.detect.steps import window as module
 from breakloop.detect.steps.window import (
     COUNT_MAX,
+    COUNTS,
+    ENTRY,
     RING,
     SKETCH,
+    SKETCH_ROW,
     SKETCHES,
     TABLE,
+    TEXT,
     TEXTS,
+    TOOL,
     TOOLS,
     VERSION,
-    Entry,
-    Sketch,
     Window,
-    entry,
     load,
-    sketch,
-)  # fmt: skip
+    place,
+    readable,
+)
+
+FILTERS = ("lines", "marks", "words")
 
 
 def filled() -> Window:
     """A window in which everything is as full and as large as it may be, and no two values are the same."""
     window = Window()
-    skip = {"counts", "evidence", "lines", "marks", "ring", "sketches", "table", "tails", "texts", "tools", "words"}
-    for at, name in enumerate(sorted(set(Window.__slots__) - skip), start=1):
+    lists = {"counts", "evidence", "ring", "sketches", "table", "tails", "texts", "tools", "_filters", *FILTERS}
+    for at, name in enumerate(sorted(set(Window.__slots__) - lists), start=1):
         value = getattr(window, name)
-        small = name in {"level", "told_level", "falls", "kind"}
-        new = (
-            bytes([at]) * 8
-            if isinstance(value, bytes)
-            else at / 4
-            if isinstance(value, float)
-            else at % 16
-            if small
-            else at * 3
-        )
-        setattr(window, name, new)
-    window.counts = [COUNT_MAX - at for at in range(RING)]
+        if isinstance(value, bytes):
+            setattr(window, name, bytes([at]) * len(value))
+        elif isinstance(value, float):
+            setattr(window, name, at / 4)
+        else:
+            setattr(window, name, at % 16 if name in {"level", "told_level"} else at)
+    window.counts = COUNTS.pack(*[COUNT_MAX - at for at in range(RING)])
     window.ring, window.tails = bytearray(range(RING * 8)), bytearray(range(1, 1 + RING * 8))
-    window.table = {
-        bytes([at]) * 8: Entry(bytes([at + 1]) * 8, b"abcd", (at, at + 0.25, -1.0), at, 9).pack() for at in range(TABLE)
-    }
-    window.texts = {bytes([at]) * 8: (at + 0.5, at) for at in range(TEXTS)}
-    window.tools = {bytes([at]) * 4: (bytes([at + 3]) * 8, at + 0.75, at) for at in range(TOOLS)}
-    window.sketches = [Sketch(bytes([at]) * 4, tuple(range(at, at + SKETCH))).pack() for at in range(SKETCHES)]
-    window.evidence = "`ä` returned the same 9 bytes"
-    for one in (window.lines, window.marks, window.words):
-        one.sift([(number * 0x9E3779B97F4A7C15 & (1 << 64) - 1, 1) for number in range(100)])
+    for at in range(TABLE):
+        window.table += ENTRY.pack(bytes([at]) * 8, bytes([at + 1]) * 8, b"abcd", at, at + 0.25, -1.0, at, 9)
+    for at in range(TEXTS):
+        window.texts += TEXT.pack(bytes([at]) * 8, at + 0.5, at)
+    for at in range(TOOLS):
+        window.tools += TOOL.pack(bytes([at]) * 4, bytes([at + 3]) * 8, at + 0.75, at)
+    for at in range(SKETCHES):
+        window.sketches += SKETCH_ROW.pack(bytes([at]) * 4, SKETCH, *range(at, at + SKETCH))
+    window.evidence = "`ä` returned the same 9 bytes".encode()
+    for number, name in enumerate(FILTERS, start=1):
+        getattr(window, name).sift([one * 0x9E3779B9 & 0xFFFFFFFF for one in range(100 * number)])
     return window
 
 
@@ -59,45 +63,82 @@ def test_packed_and_unpacked() -> None:
     packed = window.dump()
     again = load(packed)
     for name in Window.__slots__:
-        if name not in {"lines", "marks", "words"}:
+        if name not in FILTERS:
             assert getattr(again, name) == getattr(window, name), name
+    for name in FILTERS:
+        assert getattr(again, name).count == getattr(window, name).count > 0
     assert again.dump() == packed
     assert len(packed) <= 6 * 1024
-    assert again.lines.count == window.lines.count
-    assert list(again.table) == list(window.table)
 
 
 def test_size_is_constant() -> None:
-    """LD-4: an empty window takes as much as a full one, but for the evidence."""
+    """LD-4: an empty window takes as much as a full one, but for the evidence; as much as the module says."""
     empty, full = Window().dump(), filled()
-    assert len(full.dump()) - len(full.evidence.encode()) == len(empty)
+    assert len(full.dump()) - len(full.evidence) == len(empty)
+    assert f"{len(empty):,} in all" in (module.__doc__ or "")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + Window().dump()[1:],
-                                  Window().dump()[:-1], Window().dump() + b"\xff", b"x" * 6000])  # fmt: skip
+                                  Window().dump()[:-1], Window().dump() + bytes(201), b"x" * 6000])  # fmt: skip
 def test_foreign_windows_are_new(data: bytes) -> None:
     """LD-4: an unreadable window, or another version's, counts as new."""
     assert load(data).dump() == Window().dump()
+    assert not readable(data)
 
 
 def test_counts_out_of_range_do_not_break_it() -> None:
-    """LD-4: how many entries a list has is bounded, whatever a packed window says."""
+    """LD-4: how many rows a list has is bounded, whatever a packed window says."""
     packed = bytearray(Window().dump())
-    head = packed.index(bytes(4), 200)
-    packed[head : head + 4] = b"\xff" * 4
-    load(bytes(packed)).dump()
+    packed[4:8] = b"\xff" * 4
+    again = load(bytes(packed))
+    assert len(again.dump()) == len(packed)
+    assert (len(again.table), len(again.tools)) == (TABLE * ENTRY.size, TOOLS * TOOL.size)
 
 
-def test_entries_and_sketches() -> None:
-    """LD-4: what stays packed in the window unpacks to what it was."""
-    known = entry(Entry(b"r" * 8, b"eeee", (1.25, 2.5, -1.0), 7, 9).pack())
-    assert (known.r, known.e, known.same, known.row, known.failed, known.epoch, known.last) == (
-        b"r" * 8,
-        b"eeee",
-        1.25,
-        2.5,
-        -1.0,
-        7,
-        9,
-    )
-    assert sketch(Sketch(b"abcd", (1, 2, 3)).pack()) == (b"abcd", (1, 2, 3))
+def test_rows_are_found_by_where_they_begin() -> None:
+    """LD-4: the same bytes in the middle of another row are not a key."""
+    rows = bytearray(b"abcdabcd" + b"xxabxxab" + b"abxxxxxx")
+    assert [place(rows, key, 8) for key in (b"ab", b"xxab", b"abxx", b"cd", b"nix")] == [0, 8, 16, -1, -1]
+    assert place(bytearray(), b"ab", 8) == -1
+
+
+def test_an_answer_changes_its_marks_and_nothing_else() -> None:
+    """LD-4: the window stays packed, and is as if it had been unpacked."""
+    window = filled()
+    before = window.dump()
+    marks = dry.marks(b"answered")
+    after = module.answered(before, b"answered", marks)
+    for mark in marks:
+        window.marks.add(mark)
+    window.owed -= 1
+    window.storm, window.heard = 0.0, b"answered"  # it waited for what its call returns, and that is new
+    assert after == window.dump() != before
+    full = load(before)
+    full.marks.count = 510
+    aged = load(module.answered(full.dump(), b"answered", marks))
+    assert aged.marks.count < 3
+    assert all(map(aged.marks.knows, marks))
+
+
+def test_a_repeat_counts_when_it_is_answered() -> None:
+    """LD-4, C22: a failure is forgiven so often, and what is denied is not answered at all."""
+    window = Window()
+    window.owed, window.storm = 4, 2.0
+    found = []
+    packed = module.answered(window.dump(), module.NONE, ())
+    for _ in range(3):
+        packed = module.failed(packed, 2)
+        found.append((load(packed).owed, load(packed).storm, load(packed).forgiven))
+    assert found == [(2, 3.0, 1), (1, 3.0, 2), (0, 4.0, 2)]
+    assert module.failed(packed, 2) is packed
+    assert module.answered(packed, module.NONE, ()) is packed
+
+
+def test_another_result_of_a_call_is_progress() -> None:
+    """LD-4: where only the answer tells what a call returned (MCP)."""
+    window = Window()
+    window.waits, window.storm, window.heard = 1, 7.0, b"the same"
+    assert load(module.answered(window.dump(), b"the same", (1, 2))).storm == 7.0
+    assert load(module.answered(window.dump(), b"another.", (1, 2))).storm == 0.0
+    window.waits = 0
+    assert load(module.answered(window.dump(), b"another.", (1, 2))).storm == 7.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from breakloop.replay.readers.fields import decoded, first, mapping, named, seconds
+from breakloop.replay.readers.fields import count, decoded, first, mapping, named, seconds
 
 
 @pytest.mark.parametrize(
@@ -49,3 +51,11 @@ def test_names_are_looked_for_in_the_metadata_too() -> None:
     assert named({"metadata": '{"session_id": 7}'}, ("session_id",)) == "7"
     assert named({"session_id": {"x": 1}, "metadata": {"session_id": "m"}}, ("session_id",)) == "m"
     assert named({"session_id": True}, ("session_id",)) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(7, 7), (7.9, 7), (0, 0), (-3, 0), (True, 0), ("7", 0), (None, 0), (1e300, 0), (math.nan, 0)]
+)
+def test_counts(value: object, number: int) -> None:
+    """X-6: tokens are a positive number, or none were recorded."""
+    assert count(value) == number

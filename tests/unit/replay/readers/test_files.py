@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from breakloop.replay.readers import files
 from breakloop.replay.readers.files import Recording, RecordingError
 from breakloop.replay.sessions import Piece
+from tests.unit.replay import transcripts
 from tests.unit.replay.readers.test_litellm_log import PAYLOAD
 from tests.unit.replay.readers.test_otel import PRINTED
 from tests.unit.replay.recorded import own_line
@@ -107,3 +109,46 @@ def test_the_first_record_may_be_a_stranger() -> None:
     recording = opened(lines({"version": 1}, own_line("a", 1)))
     assert len(read(recording)) == 1
     assert recording.skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("records", "name", "turns"),
+    [
+        (list(transcripts.claude(transcripts.FINE)), "claude-code", 5),
+        (list(transcripts.rollout(transcripts.FINE)), "codex", 5),
+        (list(transcripts.openhands(transcripts.FINE)), "openhands", 5),
+        (list(transcripts.openhands_sdk(transcripts.FINE)), "openhands", 5),
+        ([transcripts.trajectory(transcripts.FINE)], "swe-agent", 5),
+        ([transcripts.conversation(transcripts.FINE)], "chat", 6),
+    ],
+)
+def test_transcripts_of_programs(records: list[dict[str, Any]], name: str, turns: int) -> None:
+    """X-6: recognised by content; as lines, and as one document."""
+    for content in (lines(*records), json.dumps(records, indent=1).encode()):
+        recording = opened(content)
+        assert sum(len(piece.turns) for piece in recording.pieces()) == turns
+        assert (recording.format, recording.skipped) == (name, 0)
+
+
+def test_lines_that_are_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-6: are passed over without being held, and named; the others are read."""
+    monkeypatch.setattr(files, "_LINE_MAX_BYTES", 1000)
+    long = b'{"turns": [' + b" " * 5000 + b"]}\n"
+    recording = opened(lines(own_line("a", 1)) + long + lines(own_line("b", 1)) + long[:-1])
+    assert [piece.session.id for piece in read(recording)] == ["a", "b"]
+    assert recording.problems == ["line 2: is longer than 0 MB", "line 4: is longer than 0 MB"]
+
+
+def test_the_first_line_may_be_damaged() -> None:
+    """X-6: a log that was rotated in the middle of a line."""
+    recording = opened(b'{"turns": [\n' + lines(own_line("a", 1)) + b"{\n" + lines(own_line("b", 1)))
+    assert [piece.session.id for piece in read(recording)] == ["a", "b"]
+    assert recording.problems == ["line 1: is no JSON", "line 3: is no JSON"]
+
+
+def test_a_long_file_of_something_else_is_not_read_to_its_end() -> None:
+    """X-6: folders hold other JSON too."""
+    recording = opened(lines({"a": 1}) * 1000)
+    with pytest.raises(RecordingError):
+        read(recording)
+    assert recording.skipped == 200

@@ -146,7 +146,7 @@ def test_answers_that_continue_nothing(call: Call, answer: Answer) -> None:
     context = make()
     context.session(call)
     context.answered(call, answer)
-    assert len(context.chains) == 0
+    assert len(context.sessions.chains) == 0
 
 
 def test_nothing_is_remembered_where_nobody_goes_by_sessions() -> None:
@@ -154,7 +154,7 @@ def test_nothing_is_remembered_where_nobody_goes_by_sessions() -> None:
     context, call = make(), response()
     context.chat(call)
     context.answered(call, Answer(200, response_id="resp_1"))
-    assert len(context.chains) == 0
+    assert len(context.sessions.chains) == 0
 
 
 def test_a_trace_is_a_session_once_it_has_recurred() -> None:
@@ -210,3 +210,61 @@ def test_a_compressed_body_is_not_searched() -> None:
     """C-9: what cannot be read has no ids; header fields count all the same."""
     call = chat(headers={"content-encoding": b"zstd", "helicone-session-id": b"h"}, session_id="s")
     assert make().session(call) == "h"
+
+
+def test_which_sessions_have_no_name() -> None:
+    """C-7: those that go by their opening, and no others."""
+    context = make()
+    assert context.derived(chat())
+    assert not context.derived(chat(session_id="s-1"))
+    assert not context.derived(Call("GET", "/x"))
+    calls = [chat(headers={"traceparent": TRACEPARENT}) for _ in range(2)]
+    assert [context.derived(call) for call in calls] == [True, False]
+
+
+def test_a_lane_is_model_and_system_prompt() -> None:
+    """LD-4: the same whatever is asked and whoever asks; another for another program."""
+    context = make()
+
+    def lane(system: str, user: str, key: bytes = b"sk-1", model: str = "gpt") -> str:
+        said = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        return context.lane(chat(key, model=model, messages=said))
+
+    known = lane("Answer in JSON.", "one")
+    assert known == lane("Answer in JSON.", "two", b"sk-2")
+    assert len({known, lane("Answer in XML.", "one"), lane("Answer in JSON.", "one", model="o")}) == 3
+    assert context.lane(chat()) == context.lane(chat(messages=[{"role": "user", "content": "other"}])) != known
+    assert context.lane(Call("GET", "/x")) == ""
+    assert context.lane(mcp()) == "\0"  # a call of a tool has neither
+    anthropic = json.dumps({"model": "c", "system": "Be brief.", "messages": [{"role": "user", "content": "hi"}]})
+    assert "Be brief." in context.lane(Call("POST", "/v1/messages", body=anthropic.encode()))
+
+
+def test_parents() -> None:
+    """C-7: as the client names them, and short enough to be carried around."""
+    context = make()
+    assert context.parent(chat(headers={"x-agent-parent": b"planner"})) == "planner"
+    assert context.parent(chat()) == ""
+    long = chat(headers={"x-agent-parent": b"x" * 60_000})
+    assert len(context.parent(long)) < 64
+    assert context.parent(long) == context.session(chat(headers={"x-agent-session": b"x" * 60_000}))
+
+
+def test_traces_that_have_recurred() -> None:
+    """C-7: asked about one request as often as one likes, also of those whose session has a name."""
+    context = make()
+    headers = {"traceparent": TRACEPARENT}
+    first, second = (chat(headers={**headers, "thread-id": name}) for name in (b"t-1", b"t-2"))
+    assert [context.trace(first), context.trace(first)] == ["", ""]
+    assert [context.trace(second), context.trace(second)] == [TRACE, TRACE]
+    assert context.trace(first) == ""
+    assert context.session(second) == "t-2"
+    assert context.trace(chat(b"sk-2", headers=headers)) == ""
+    assert context.trace(chat()) == ""
+
+
+def test_a_trace_in_the_body() -> None:
+    """C-7: LiteLLM's, also of a request whose session the body names."""
+    context = make()
+    found = [context.trace(chat(litellm_trace_id="t", session_id=f"s-{at}")) for at in range(2)]
+    assert found == ["", "t"]

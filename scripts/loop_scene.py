@@ -1,0 +1,131 @@
+"""A small play for the page about kinds of loops: an agent's steps, judged one after the other by the real detector,
+and written down as a table. What is played is `loop_scenes`' matter."""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from breakloop.detect.steps import Judged, StepsDetector, StepsSettings
+from breakloop.detect.steps.kinds import LEVELS, number
+from breakloop.detect.steps.ladder import NEVER, PRESETS
+from breakloop.detect.steps.window import load
+from breakloop.model.call import ToolCall
+from breakloop.model.step import Result, Step
+
+_SHOWN: Final = 44  # characters of a text
+_START: Final = 1_000_000.0
+_GAP: Final = "| ... | | | | | |"
+
+
+class Row(NamedTuple):
+    """One turn."""
+
+    turn: str
+    did: str
+    back: str
+    hits: str
+    level: int
+    evidence: str
+
+
+def digest(data: bytes) -> bytes:
+    """Return a fingerprint as an installation would make it."""
+    return blake2b(data, digest_size=8, key=b"the docs").digest()
+
+
+def short(text: str) -> str:
+    """Return a text for a cell of a table."""
+    plain = " ".join(text.split()).replace("|", "\\|")
+    return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 2]} ..."
+
+
+class Scene:
+    """One session at `sensitivity: normal`, a step every few seconds; and the count of the kind that it is about."""
+
+    def __init__(self, kind: str, every_s: float = 3.0) -> None:
+        self.kind = kind
+        self.rows: list[Row] = []
+        self.every_s = every_s
+        self._ids = count(1)
+        self._messages = 1
+        self._now = _START
+        only = {name: (0.0 if name == kind else NEVER, NEVER, NEVER) for name in PRESETS["normal"]}
+        # The first judges; the second speaks up at once, and only about this kind: so it knows the count.
+        self._detectors = [StepsDetector(settings, digest) for settings in (StepsSettings(), StepsSettings(only))]
+        self._windows = [b"", b""]
+        self._last = Step("", (), (), (), (), (), 0, 0)
+
+    def call(self, name: str, arguments: dict[str, Any], result: str, **more: Any) -> None:
+        """The model calls a tool.
+
+        `more`: `failed`, `said`, `tools` (declared), `then` (a text behind the result), `size` (of the request), and
+        what the page is to show of the result (`shown`).
+        """
+        key = f"call_{next(self._ids):08}"
+        self._messages += 2
+        step = Step(
+            more.get("said", ""),
+            (ToolCall(name, json.dumps(arguments)),),
+            (key,),
+            (Result(result, bool(more.get("failed")), key),),
+            (more["then"],) if "then" in more else (),
+            tuple(more.get("tools", ())),
+            self._messages,
+            more.get("size", 0),
+        )
+        spelled = ", ".join(f"{key}={value}" for key, value in arguments.items())
+        back = f"{'error: ' if more.get('failed') else ''}{result}"
+        self._judge(step, f"`{name}({short(spelled)})`", more.get("shown", more.get("then", back)))
+
+    def says(self, said: str, then: str) -> None:
+        """The model answers in words, and gets an answer."""
+        self._messages += 2
+        self._judge(Step(said, (), (), (), (then,), (), self._messages, 0), f"says: {short(said)}", then)
+
+    def prompt(self, text: str) -> None:
+        """A client asks, and shows no answer that it got before."""
+        self._judge(Step("", (), (), (), (text,), (), 1, len(text)), f"sends: {short(text)}", "")
+
+    def again(self) -> None:
+        """The same request is sent once more."""
+        self._judge(self._last, "sends the same request", "")
+
+    def _judge(self, step: Step, did: str, back: str) -> None:
+        self._last = step
+        self._now += self.every_s
+        found: list[Judged] = []
+        for at, detector in enumerate(self._detectors):
+            found.append(detector.judge(self._windows[at], step, self._now))
+            self._windows[at] = found[at].window
+        judged, counted = found
+        window = load(counted.window)
+        hits = window.storm if self.kind == "storm" else window.count if counted.level else 0.0
+        self.add(did, back, number(hits) if hits else "", judged.level, judged.evidence)
+        if judged.level and judged.kind != self.kind:
+            raise AssertionError(f"{self.kind}: turn {len(self.rows)} is {judged.kind} ({judged.evidence})")
+
+    def add(self, did: str, back: str, hits: str, level: int, evidence: str) -> None:
+        """Write a turn down."""
+        self.rows.append(Row(str(len(self.rows) + 1), did, short(back), hits, level, evidence))
+
+    @property
+    def highest(self) -> int:
+        """The highest level of any turn."""
+        return max([row.level for row in self.rows], default=0)
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Return the lines of a table; what only goes on as before is left out."""
+    lines = ["| turn | the agent | what came back | count | level | evidence |", "|---|---|---|---|---|---|"]
+    for at, row in enumerate(rows):
+        inner = 1 < at < len(rows) - 1
+        if inner and row.level == rows[at - 1].level == rows[at + 1].level:
+            if lines[-1] != _GAP:
+                lines.append(_GAP)
+            continue
+        level = LEVELS[row.level - 1] if row.level else ""
+        lines.append(f"| {row.turn} | {row.did} | {row.back} | {row.hits} | {level} | {row.evidence} |")
+    return lines

@@ -1,0 +1,117 @@
+"""What one call needs from the store: bundle check, overrides, kill switches, quarantine, routing; then each matched
+policy adds its operations in order (SPEC 6). Does no I/O, so `explain`, tests and every door run the same code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from breakloop.detect.watch import Watch
+from breakloop.judge import killed
+from breakloop.model.call import Call
+from breakloop.model.verdict import Verdict
+from breakloop.policy.compiled import CompiledBundle, Detector, Policy, fits
+from breakloop.policy.descriptors import Descriptors
+from breakloop.policy.senders import CHARGES_MAX, Sender
+from breakloop.quarantine import NAME, Quarantine, held
+from breakloop.state.keys import part
+from breakloop.state.ops import ENFORCED, Bucket, Op
+
+Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one call needs from the store, and whose policies asked for it."""
+
+    bundle: CompiledBundle
+    policies: list[Policy]
+    ops: list[Any]  # `Op`, and `Watch` in the place of what only a window tells
+    now: float
+    project: str = ""  # as it stands in keys
+    counted: bool = False  # some of the operations are a detector's
+    watched: bool = False  # some of the operations depend on windows
+
+
+class Planner:
+    """Plans. Knows who sends (`descriptors`) and who is held (`quarantine`)."""
+
+    __slots__ = ("_descriptors", "_missing", "_quarantine")
+
+    def __init__(self, descriptors: Descriptors, quarantine: Quarantine, missing: Missing) -> None:
+        self._descriptors = descriptors
+        self._quarantine = quarantine
+        self._missing = missing
+
+    def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
+        """Return what to commit, or the verdict when none of it depends on state."""
+        call.sender = bundle.senders.find(call, now)
+        if bundle.kill_override_until <= now:
+            switch = bundle.kill_switches.find(call, now)
+            if switch is not None:
+                return killed(switch, now)
+        all_shadow = bundle.shadow_until > now
+        project_id = call.project = self._descriptors.project(call)
+        project = part(project_id)
+        if self._quarantine:
+            verdict = self._held(call, project_id, now, all_shadow=all_shadow)
+            if verdict is not None:
+                return verdict
+        policies = bundle.routes.match(call.host, call.method, call.path)
+        plan = Plan(bundle, policies, [], now, project)
+        if bundle.agents:
+            agent = bundle.agents.find(self._descriptors.agent(call))
+            if agent is not None:
+                self._look(agent.detectors, call, plan, -2 if all_shadow else ENFORCED)
+        loops_decided = False
+        for policy in policies:
+            group = policy.index + 1 if policy.shadow or all_shadow else ENFORCED
+            # Global shadow shows what would be enforced without it, so it does not change what is covered.
+            loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
+            if policy.loops:
+                self._look(policy.loops, call, plan, group)
+            self._plan_rules(policy, call, plan, group)
+        if call.body and not loops_decided:
+            # The protection of LLM calls is a policy of its own, after all others; global shadow binds it too.
+            loops = bundle.project_loops.get(project_id, bundle.default_loops)
+            self._look(loops, call, plan, -1 if all_shadow else ENFORCED)
+        return plan
+
+    def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | None:
+        """SPEC K-1: global shadow suspends automatic quarantines, and not those of an operator."""
+        who = self._descriptors
+        hold = self._quarantine.find(project, who.caller(call), who.agent(call), lambda: who.window(call), now)
+        if hold is None or (all_shadow and hold.binds != NAME):
+            return None
+        return held(hold, now)
+
+    def _look(self, detectors: Sequence[Detector], call: Call, plan: Plan, group: int) -> None:
+        for detector in detectors:
+            count = detector.plan(call, plan.project, group, plan.now)
+            if count is not None:
+                plan.counted = True
+                plan.watched = plan.watched or type(count) is Watch
+                plan.ops.append(count)
+
+    def _plan_rules(self, policy: Policy, call: Call, plan: Plan, group: int) -> None:
+        """Add what the rules of a policy charge: as remembered, where it depends on nothing but the sender."""
+        sender: Sender | None = call.sender if policy.steady else None
+        if sender is None:
+            plan.ops += self._charges(policy, call, plan.project, group)[0]
+            return
+        place = 2 * policy.index + (group != ENFORCED)
+        known = sender.charges.get(place)
+        if known is None:
+            known, complete = self._charges(policy, call, plan.project, group)
+            if complete and len(sender.charges) < CHARGES_MAX:
+                sender.charges[place] = known  # a rule skipped for a missing descriptor is counted each time
+        plan.ops += known
+
+    def _charges(self, policy: Policy, call: Call, project: str, group: int) -> tuple[tuple[Op, ...], bool]:
+        rules = [rule for rule in policy.rules if rule.applies(call)]
+        if not rules and policy.fallback is not None and not any(fits(match, call) for match in policy.unenforced):
+            rules = [policy.fallback]
+        planned = [rule.plan(call, project, group, self._missing) for rule in rules]
+        charges = tuple(op for op in planned if op is not None)
+        return charges, all(type(op) is Bucket for op in planned)

@@ -1,0 +1,257 @@
+"""Turns of a session in a row, with what was said about each, and the loops among them: where one begins and ends, its
+kind and evidence, and what it cost. Holds names of tools, counts and digests; words only where excerpts are asked for
+(SPEC Y-1). Drawing it is `timeline_svg`'s and the commands' work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from breakloop.model.verdict import Verdict
+from breakloop.replay.cost import Pricing, Spent, free, spent, total
+from breakloop.replay.run import LOOP
+from breakloop.replay.sessions import Session, Turn
+
+NEW, AGAIN, NOTICE, BLOCK = 0, 1, 2, 3
+TEXT: Final = "(text)"  # in the place of a tool's name, where the model only spoke
+NOTHING: Final = "(no answer)"
+_APART: Final = 8  # turns in a row about which nothing is said: what follows is another loop
+_NAME_MAX: Final = 48
+_EXCERPT_MAX: Final = 160
+
+
+class Cell(NamedTuple):
+    """One turn."""
+
+    number: int  # from 1
+    level: int
+    tool: str  # what the model called
+    identity: str  # digest of the call with its arguments, or of the text
+    at_s: float | None
+    spent: Spent
+    kind: str = ""
+    evidence: str = ""
+    excerpt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Some turns that repeat. Turns are numbered from 1."""
+
+    kind: str
+    evidence: str
+    first: int
+    last: int
+    notice: int | None  # the first turn that was told of
+    block: int | None  # the first turn that would not have been
+    spent: Spent  # from the first to the last
+    after: Spent  # from the first block to the last; nothing where there was none
+    seconds: float | None
+    began_at: float | None
+    excerpt: str = ""
+
+    @property
+    def turns(self) -> int:
+        """How many."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One session with something said about it."""
+
+    session: Session
+    file: str
+    model: str
+    cells: Sequence[Cell]
+    loops: Sequence[Loop]
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a turn of it would have been blocked."""
+        return any(loop.block is not None for loop in self.loops)
+
+    @property
+    def stopped(self) -> Sequence[Loop]:
+        """The loops that would have been blocked, else those that were noticed; the costliest first."""
+        blocked = [loop for loop in self.loops if loop.block is not None]
+        return sorted(blocked or self.loops, key=lambda loop: -loop.after.tokens)
+
+    @property
+    def kinds(self) -> str:
+        """The kind of the costliest loop, and how many other kinds there are."""
+        kinds = list(dict.fromkeys(loop.kind for loop in self.stopped))
+        return kinds[0] if len(kinds) == 1 else f"{kinds[0]} +{len(kinds) - 1}"
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last turn of its loops."""
+        return min(loop.first for loop in self.stopped), max(loop.last for loop in self.stopped)
+
+    @property
+    def looping_turns(self) -> int:
+        """How many turns its loops have."""
+        return sum(loop.turns for loop in self.stopped)
+
+    @property
+    def after(self) -> Spent:
+        """What its loops cost after the points where they would have been stopped."""
+        return total(loop.after for loop in self.loops)
+
+
+class Tape:
+    """Takes the turns of one session as they are judged."""
+
+    __slots__ = ("_cells", "_excerpts", "_flagged", "_model", "_pricing", "_seen")
+
+    def __init__(self, pricing: Pricing = free, *, excerpts: bool = False) -> None:
+        self._pricing = pricing
+        self._excerpts = excerpts
+        self._cells: list[Cell] = []
+        self._seen: set[str] = set()
+        self._flagged = False
+        self._model = ""
+
+    def take(self, session: Session, turn: Turn, verdict: Verdict, size: int) -> None:
+        """Note one turn."""
+        tool, identity = _identity(turn)
+        level = _level(verdict)
+        self._flagged = self._flagged or level > AGAIN
+        if level == NEW and identity in self._seen:
+            level = AGAIN
+        self._seen.add(identity)
+        loop = verdict.loop if level > AGAIN else None
+        excerpt = _excerpt(turn) if self._excerpts else ""
+        paid = spent(turn.answer, session.model, size, self._pricing)
+        kind, evidence = (loop.kind, loop.evidence) if loop is not None else ("", "")
+        number = len(self._cells) + 1
+        self._cells.append(Cell(number, level, tool, identity, turn.at_s, paid, kind, evidence, excerpt))
+        self._model = self._model or turn.answer.model or session.model
+
+    def spent(self) -> Spent:
+        """Return what the whole session cost."""
+        return total(cell.spent for cell in self._cells)
+
+    def timeline(self, session: Session, file: str = "") -> Timeline | None:
+        """Return the timeline, if anything was said about the session."""
+        if not self._flagged:
+            return None
+        return Timeline(session, file, self._model, self._cells, _loops(self._cells))
+
+    @property
+    def model(self) -> str:
+        """The model, as far as it was recorded."""
+        return self._model
+
+
+class Tapes:
+    """The tapes of sessions under way; `take` may watch a `Replay`."""
+
+    __slots__ = ("_excerpts", "_pricing", "_tapes")
+
+    def __init__(self, pricing: Pricing = free, *, excerpts: bool = False) -> None:
+        self._pricing = pricing
+        self._excerpts = excerpts
+        self._tapes: dict[tuple[str, str], Tape] = {}
+
+    def take(self, session: Session, turn: Turn, verdict: Verdict, size: int) -> None:
+        """Note one turn."""
+        key = (session.lane, session.id)
+        if key not in self._tapes:
+            self._tapes[key] = Tape(self._pricing, excerpts=self._excerpts)
+        self._tapes[key].take(session, turn, verdict, size)
+
+    def pop(self, session: Session) -> Tape:
+        """Return the tape of a session that is over."""
+        return self._tapes.pop((session.lane, session.id), None) or Tape(self._pricing)
+
+
+def _level(verdict: Verdict) -> int:
+    if verdict.allowed:
+        return NOTICE if verdict.warning else NEW
+    return BLOCK if verdict.reason == LOOP else NEW
+
+
+def _identity(turn: Turn) -> tuple[str, str]:
+    """What the model did: the name of its first call (and how many there were), and a digest of it all."""
+    calls, said = turn.answer.calls, turn.answer.text
+    if not calls and not said:
+        return NOTHING, ""
+    parts = [f"{call.name}\0{call.arguments}" for call in sorted(calls)] or [said]
+    digest = blake2b("\1".join(parts).encode("utf-8", "replace"), digest_size=4).hexdigest()
+    if not calls:
+        return TEXT, digest
+    name = shown(calls[0].name, _NAME_MAX) or "?"
+    return (name if len(calls) == 1 else f"{name} +{len(calls) - 1}"), digest
+
+
+def _excerpt(turn: Turn) -> str:
+    calls = turn.answer.calls
+    return shown(f"{calls[0].name} {calls[0].arguments}" if calls else turn.answer.text, _EXCERPT_MAX)
+
+
+def shown(said: str, most: int) -> str:
+    """Return the beginning of a text for people: on one line, without what could be taken for something else."""
+    folded = " ".join(said[: most * 4].split())
+    plain = "".join(one if one.isprintable() else "?" for one in folded)
+    return plain if len(plain) <= most else f"{plain[: most - 3]}..."
+
+
+def _loops(cells: Sequence[Cell]) -> list[Loop]:
+    """Group the turns that something was said about."""
+    groups: list[list[Cell]] = []
+    for cell in cells:
+        if cell.level <= AGAIN:
+            continue
+        if not groups or cell.number - groups[-1][-1].number > _APART:
+            groups.append([])
+        groups[-1].append(cell)
+    made: list[Loop] = []
+    for group in groups:
+        made.append(_loop(cells, group, made[-1].last + 1 if made else 1))
+    return made
+
+
+def _loop(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> Loop:
+    blocks = [cell for cell in group if cell.level == BLOCK]
+    notices = [cell for cell in group if cell.level == NOTICE]
+    # One loop is often of several kinds; the one that was seen most says best how far it came.
+    kind = Counter(cell.kind for cell in blocks or notices).most_common(1)[0][0]
+    last_word = next(cell for cell in reversed(group) if cell.kind == kind)
+    first, last = _begin(cells, group, earliest), group[-1].number
+    inside = cells[first - 1 : last]
+    block = blocks[0].number if blocks else None
+    times = [cell.at_s for cell in inside if cell.at_s is not None]
+    return Loop(
+        kind,
+        last_word.evidence,
+        first,
+        last,
+        notices[0].number if notices else None,
+        block,
+        total(cell.spent for cell in inside),
+        total(cell.spent for cell in cells[block - 1 : last]) if block is not None else Spent(),
+        max(times) - min(times) if len(times) > 1 else None,
+        times[0] if times else None,
+        last_word.excerpt,
+    )
+
+
+def _begin(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> int:
+    """Go back from the first turn that was told of, as long as turns do what the loop's turns do."""
+    first = group[0].number
+    # The verdict about a turn speaks of what the answer before it did.
+    doing = {cells[cell.number - 2].identity for cell in group if cell.number > 1}
+    doing |= {cell.identity for cell in group}
+    missed = 0
+    for number in range(first - 1, earliest - 1, -1):
+        if cells[number - 1].identity in doing:
+            first, missed = number, 0
+        else:
+            missed += 1
+            if missed > 2:
+                break
+    return first

@@ -1,0 +1,188 @@
+"""DETECTION.md's conformance cases that need more than a window (SPEC LD-4, LD-6): requests that failed, that are under
+way, and whole sessions in a store, through the engine."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from breakloop.model.answer import NO_ANSWER, Answer
+from breakloop.state.memory import MemoryStore
+from tests.builders import CHAT, World, bundle, call, chat_body, policy, user, world
+from tests.contract.agents import FINE, STEPS, Agent, guarded
+
+PAGE = "\n".join(f"line {number} says {number * 7919 % 997}" for number in range(20))
+KB = 1024
+
+
+def working(here: World, every_s: float = 1.0) -> Agent:
+    """An agent that has taken one step."""
+    agent = Agent(here, every_s=every_s)
+    agent.call("read_file", '{"path": "a.py"}', PAGE)
+    return agent
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, NO_ANSWER])
+def test_c22_requests_that_failed(status: int) -> None:
+    """C22: the same body after 429, 500 or a time-out: ten times no step and nothing; thirty times block."""
+    agent = working(guarded())
+    agent.outcomes.clear()
+    for _ in range(10):
+        agent.send(Answer(status))
+    assert agent.flagged == []
+    for _ in range(20):
+        agent.send(Answer(status))
+    assert "deny storm" in agent.outcomes
+    assert agent.outcomes.index("deny storm") > 10
+
+
+def test_c22_a_failure_is_no_step() -> None:
+    """C22: after ten failures the run goes on as if they had not been: the third repeat is the first notice."""
+    agent = working(guarded())
+    for _ in range(10):
+        agent.send(Answer(503))
+    agent.outcomes.clear()
+    for _ in range(3):
+        agent.call("read_file", '{"path": "b.py"}', PAGE.upper())
+    assert agent.outcomes == ["pass", "pass", "notice repeat"]
+
+
+def test_c22_answers_that_are_fine_are_not_forgiven() -> None:
+    """C22: the same body again after a proper answer is a storm at ten."""
+    agent = working(guarded())
+    agent.outcomes.clear()
+    for _ in range(10):
+        agent.send(FINE)
+    assert agent.outcomes[3] == "pass"
+    assert agent.outcomes[-1] == "deny storm"
+
+
+def test_c23_sixteen_at_once() -> None:
+    """C23: sixteen identical requests at once are sampling."""
+    here = guarded()
+    agent = Agent(here, every_s=0.0)
+    running = [agent.start()[0] for _ in range(15)]
+    here.clock.advance(2.0)
+    for one in running:
+        here.engine.settle(one, FINE)
+    assert agent.flagged == []
+
+
+def test_c23_ten_a_second_for_a_minute() -> None:
+    """C23: ten a second, each answered after two seconds, is a storm long before the minute is over."""
+    here = guarded()
+    agent = Agent(here, every_s=0.0)
+    running = []
+    for tick in range(600):
+        asked, verdict = agent.start()
+        running.append((tick, asked) if verdict.allowed else None)
+        here.clock.advance(0.1)
+        due = running[tick - 20] if tick >= 20 else None
+        if due is not None:
+            here.engine.settle(due[1], FINE)
+    assert "deny storm" in agent.outcomes
+    assert 50 < agent.outcomes.index("deny storm") < 300
+    assert agent.outcomes[-1] == "deny storm"
+
+
+def test_c24_a_judge_is_no_step() -> None:
+    """C24: questions about a transcript neither count nor clear: the agent's own next repeat stays blocked."""
+    here = guarded()
+    agent = working(here)
+    for _ in range(5):
+        agent.call("find", '{"name": "Mayer"}', "Error: there is no such customer in the table")
+    assert agent.outcomes[-1].startswith("deny")
+    question = user("Was this helpful? Answer with yes or no.")
+    asked = call(CHAT, "POST", agent.headers, body=chat_body(*agent.messages, question))
+    asked.tracked = True
+    assert here.engine.decide(asked).allowed
+    here.engine.settle(asked, Answer(200, text="No.", complete=True))
+    assert agent.call("find", '{"name": "Mayer"}', "Error: there is no such customer in the table").startswith("deny")
+
+
+def handed_on(here: World, depth: int) -> list[str]:
+    """What agents get that each start the next one, with the same task."""
+    found = []
+    for number in range(depth):
+        agent = Agent(here, session=f"helper-{number}", parent=f"helper-{number - 1}" if number else "lead")
+        found.append(agent.outcomes[0])
+    return found
+
+
+def test_c31_the_same_task_spawned_to_depth_five() -> None:
+    """C31: a notice; the block says at which depth."""
+    assert handed_on(guarded(), 5) == ["pass"] * 3 + ["notice spawn"] * 2
+    assert handed_on(guarded(), 8)[-1] == "deny spawn"
+    assert handed_on(guarded(thresholds={"spawn": [2, 3, "never"]}), 3) == ["pass", "notice spawn", "deny spawn"]
+
+
+def test_a_tool_is_known_by_the_arguments_that_matter() -> None:
+    """LD-4: `loop_key`: what a policy says of a tool decides which calls are the same."""
+
+    def outcome(options: dict[str, object]) -> str:
+        agent = Agent(guarded(tools=options))
+        for number in range(3):
+            agent.call("mcp__web__search", f'{{"query": "a", "reasoning": "because of {number}"}}', PAGE)
+        return agent.outcomes[-1]
+
+    assert outcome({}) == "pass"
+    assert outcome({"mcp__web__*": {"loop_key": {"include": ["query"]}}}) == "notice repeat"
+    assert outcome({"*": {"loop_key": {"exclude": ["reasoning"]}}}) == "notice repeat"
+    assert outcome({"other": {"loop_key": {"exclude": ["reasoning"]}}}) == "pass"
+
+
+def test_a_cooldown_of_the_block_itself() -> None:
+    """LD-4: `cooldown_seconds`: so long the same step is denied; then it passes once."""
+    agent = Agent(guarded(cooldown_seconds=4, cooldown_growth=1), every_s=2.0)
+    for _ in range(5):
+        agent.call("read_file", '{"path": "a.py"}', PAGE)
+    assert [agent.send() for _ in range(2)] == ["deny repeat", "pass"]
+
+
+def body(step: int) -> bytes:
+    """A request after so many steps; only the newest of them is in it."""
+    key = f"call_{step:08}"
+    made = {"id": key, "type": "function", "function": {"name": f"tool{step % 9}", "arguments": f'{{"n": {step}}}'}}
+    said = {"role": "assistant", "content": f"Step {step}: I look at it.", "tool_calls": [made]}
+    text = f"result {step}\n{PAGE[step * 3 :]}"
+    return chat_body(user("Go."), said, {"role": "tool", "tool_call_id": key, "content": text})
+
+
+def filled(sessions: int, steps: int) -> tuple[MemoryStore, float]:
+    """A store with so many sessions of so many steps, and the bytes that each takes."""
+    store = MemoryStore(max_entries=20 * sessions)
+    here = world(bundle(policy("p", loop=STEPS)), store=store)
+    bodies = [body(step) for step in range(steps)]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(sessions):
+            headers = {"authorization": f"Bearer k{number % 97}", "x-agent-session": f"session-{number}"}
+            for one in bodies:
+                here.engine.decide(call(CHAT, "POST", headers, body=one))
+        return store, (tracemalloc.get_traced_memory()[0] - before) / sessions
+    finally:
+        tracemalloc.stop()
+
+
+def packed(store: MemoryStore) -> list[int]:
+    """The bytes of each window."""
+    return [len(data) for _, _, data in store._windows.values()]
+
+
+def test_memory_of_a_session() -> None:
+    """Q-3: at most 10 KB in the memory store and 6 KB packed, after one step as after fifty."""
+    for store, taken in (filled(400, 1), filled(20, 50)):
+        assert taken <= 10 * KB
+        assert 5 * KB <= max(packed(store)) <= 6 * KB
+
+
+@pytest.mark.slow
+def test_memory_of_a_hundred_thousand_sessions() -> None:
+    """Q-3: the same with 100,000 of them."""
+    store, taken = filled(100_000, 1)
+    assert len(packed(store)) >= 100_000
+    assert store.evicted == 0
+    assert taken <= 10 * KB
+    assert max(packed(store)) <= 6 * KB

@@ -1,0 +1,188 @@
+"""`breakloop scan`: loops in transcripts that people already have."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.progress import Progress
+
+from breakloop.cli import scan
+from breakloop.cli.main import cli, run
+from tests.unit.replay import transcripts
+from tests.unit.replay.transcripts import FINE, SECRET, STUCK, write
+
+OFF = "bundle_version: 1\npolicies: []\ndefaults: {loop_detection: off}\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(home))
+    (tmp_path / "off.yaml").write_text(OFF)
+    write(tmp_path / "t/claude.jsonl", transcripts.claude([*FINE, *STUCK], "stuck-1"))
+    write(tmp_path / "t/rollout-1.jsonl", transcripts.rollout(FINE, "fine-1"))
+    write(tmp_path / "n/near.jsonl", transcripts.claude([*FINE, *STUCK[:3]], "noticed-1"))
+    return tmp_path
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_line_a_session_and_one_of_totals(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6, T-2: `breakloop scan PATH --json`."""
+    assert run(["scan", "t", "--json"]) == 0
+    first, second, last = printed(capsys)
+    assert (first["id"], first["turns"], first["first_block"] is not None) == ("stuck-1", 19, True)
+    assert (second["id"], second["first_block"], second["loops"]) == ("fine-1", None, [])
+    assert (last["totals"]["sessions"], last["totals"]["looping"]) == (2, 1)
+
+
+def test_the_report_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6, Y-1: it sums up, lists, draws and says what to do; no words of a prompt, no colours in a pipe."""
+    assert run(["scan", "t"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("2 sessions, 1 loops: ")
+    assert "tokens after the point where breakloop would have stopped them" in said.splitlines()[0]
+    for part in ("stuck-1", "claude-opus-4-5", "turns 6-", "stopped at turn", "\N{FULL BLOCK}", "breakloop serve"):
+        assert part in said
+    assert "export ANTHROPIC_BASE_URL=" in said
+    assert SECRET not in said
+    assert "\x1b" not in said
+
+
+def test_the_usual_places(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: without a PATH, and it says which; below home, wherever that is."""
+    write(here / "home/.claude/projects/p/s.jsonl", transcripts.claude(FINE, "mine"))
+    write(here / "home/.codex/sessions/2026/01/02/rollout-1.jsonl", transcripts.rollout(FINE, "too"))
+    assert run(["scan"]) == 0
+    said = capsys.readouterr().out
+    assert "2 sessions, none loops" in said
+    assert f"{here}/home/.claude/projects (Claude Code)" in said
+    assert f"{here}/home/.codex/sessions (Codex)" in said
+
+
+def test_no_usual_places(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-3, X-6: that is not reachable, and it says where transcripts would be."""
+    assert run(["scan"]) == 2
+    said = capsys.readouterr()
+    assert "give a PATH" in said.err
+    assert "~/.claude/projects" in said.out
+    assert run(["scan", "--json"]) == 2
+    assert printed(capsys)[0]["ok"] is False
+
+
+@pytest.mark.parametrize("arguments", [["gone"], ["t", "gone/x.jsonl"], ["gone", "--json"]])
+def test_a_path_that_is_not_there_is_unreachable(
+    here: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """X-3: 2, named."""
+    assert run(["scan", *arguments]) == 2
+    said = capsys.readouterr()
+    assert "cannot be read: No such file" in said.err + said.out
+
+
+@pytest.mark.parametrize(
+    ("path", "fail_on", "code"), [("t", "block", 1), ("t", "notice", 1), ("n", "block", 0), ("n", "notice", 1)]
+)
+def test_exit_codes(here: Path, path: str, fail_on: str, code: int) -> None:
+    """X-3: 0 also when loops are found, unless --fail-on asks for 1."""
+    assert run(["scan", path]) == 0
+    assert run(["scan", path, "--fail-on", fail_on]) == code
+
+
+def test_calling_it_wrongly(here: Path) -> None:
+    """X-3: usage is 3."""
+    for arguments in (["--fail-on", "smoke"], ["--price-in", "-1"], ["--price-in", "much"], ["--nothing"]):
+        assert run(["scan", "t", *arguments]) == 3
+
+
+def test_a_file_that_is_no_transcript(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-3: a problem when it was named; in a folder it is one of the other files."""
+    assert run(["scan", "off.yaml"]) == 1
+    assert "off.yaml: is neither JSON Lines nor a JSON document" in capsys.readouterr().err
+    (here / "e").mkdir()
+    (here / "e/package.json").write_text("{}")
+    assert run(["scan", "e"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("no sessions in e\n")
+    assert "Transcripts are usually here" in said.out
+
+
+def test_damage_is_told_on_standard_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: file, line and reason; standard output stays JSON."""
+    with (here / "t/claude.jsonl").open("a") as file:
+        file.write("{broken\n" * 8)
+    assert run(["scan", "t"]) == 0
+    said = capsys.readouterr().err
+    assert "passed over, 8 problems:" in said
+    assert "claude.jsonl: line 60: is no JSON" in said
+    assert run(["scan", "t", "--json"]) == 0
+    assert printed(capsys)[-1]["totals"]["skipped"] == 8
+
+
+def test_prices(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: tokens only, until somebody says what they cost."""
+    assert run(["scan", "t", "--json"]) == 0
+    assert "cost_usd" not in printed(capsys)[0]
+    assert run(["scan", "t", "--json", "--price-in", "10", "--price-out", "100"]) == 0
+    line = printed(capsys)[0]
+    assert line["cost_usd"] == pytest.approx(19 * (100 * 10 + 900 * 1 + 50 * 100) / 1e6)
+    assert run(["scan", "t", "--price-in", "10", "--price-cached", "10"]) == 0
+    said = capsys.readouterr().out
+    assert "cost" in said
+    assert "$0." in said
+
+
+def test_another_bundle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: --policy judges instead; one that is wrong is a problem."""
+    assert run(["scan", "t", "--policy", "off.yaml", "--json"]) == 0
+    assert printed(capsys)[-1]["totals"]["looping"] == 0
+    assert run(["scan", "t", "--policy", "gone.yaml"]) == 1
+    assert "gone.yaml:1:1: cannot be read" in capsys.readouterr().err
+
+
+def test_a_report_as_html(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6, Y-1: beside the text; no words of a prompt in it unless they are asked for."""
+    assert run(["scan", "t", "--html", "out.html"]) == 0
+    assert "report: out.html" in capsys.readouterr().err
+    text = (here / "out.html").read_text()
+    assert "stuck-1" in text
+    assert "<svg" in text
+    assert SECRET not in text
+    assert "pytest tests/parser" not in text
+    assert run(["scan", "t", "--html", "out.html", "--excerpts", "--json"]) == 0
+    assert "pytest tests/parser" in (here / "out.html").read_text()
+    assert "pytest tests/parser" in printed(capsys)[0]["loops"][0]["excerpt"]
+
+
+def test_a_report_that_cannot_be_written(here: Path) -> None:
+    """X-3."""
+    result = CliRunner().invoke(cli, ["scan", "t", "--html", "no/such/place.html"], standalone_mode=False)
+    assert "no/such/place.html: cannot be written: No such file" in result.stderr
+    assert run(["scan", "t", "--html", "no/such/place.html"]) == 1
+
+
+def test_a_bar_shows_how_far_it_is(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-3: on a terminal only, on standard error."""
+    with scan._progress(100, quiet=False) as nothing:
+        assert nothing is None
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with scan._progress(100, quiet=True) as nothing:
+        assert nothing is None
+    shown: list[float] = []
+    monkeypatch.setattr(Progress, "update", lambda _bar, _task, *, completed: shown.append(completed))
+    with scan._progress(100, quiet=False) as advance:
+        assert advance is not None
+        advance(40)
+    assert shown == [40]
+    assert "scanning" in capsys.readouterr().err

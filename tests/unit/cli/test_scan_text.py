@@ -1,0 +1,101 @@
+"""What `breakloop scan` prints for people."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from breakloop.cli import scan_text
+from breakloop.cli.scan_text import strip, summed, tell
+from breakloop.replay.cost import Spent
+from breakloop.replay.scan import Files, Scanned, Summary
+from tests.unit.replay import transcripts
+from tests.unit.replay.test_scan import scan
+from tests.unit.replay.test_timeline import line
+from tests.unit.replay.transcripts import FINE, STUCK, write
+
+
+def test_one_line_that_sums_up() -> None:
+    """X-6."""
+    after = Spent(181_000, 0, estimated=True)
+    found = Summary(37, 212, 3, 2, 4, 41, after, after, after)
+    assert summed(found) == (
+        "37 sessions, 3 loop: 41 of 212 turns, about 180,000 tokens after the point where breakloop would have "
+        "stopped them"
+    )
+    priced = Summary(1, 20, 1, 0, 1, 9, after, Spent(5000, 0, money=1.5), after)
+    assert summed(priced).startswith("1 session, 1 loops: 9 of 20 turns, 5,000 tokens ($1.50) after")
+    none = Summary(2, 10, 0, 1, 0, 0, Spent(), Spent(), Spent(900, 10))
+    assert summed(none) == "2 sessions, none loops (10 turns, 910 tokens); 1 had a notice (--html draws them)"
+
+
+def test_a_mark_a_turn() -> None:
+    """X-6: new, the same again, noticed, blocked; a long session is folded, and the worst is seen."""
+    found = line("...nnbb.", ["a", "b", *["x"] * 5, "c"])
+    assert (
+        strip(found, 80).plain == "\N{MIDDLE DOT}" * 3 + "\N{DARK SHADE}" * 2 + "\N{FULL BLOCK}" * 2 + "\N{MIDDLE DOT}"
+    )
+    assert strip(found, 4).plain == "\N{MIDDLE DOT}\N{DARK SHADE}\N{FULL BLOCK}\N{FULL BLOCK}"
+    assert len(strip(line("b" * 1000), 90).plain) <= 90
+    again = line("..n", ["x", "x", "x"])
+    assert strip(again, 9).plain[1] == "\N{LIGHT SHADE}"
+
+
+def test_terminals_that_have_no_such_characters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """X-6: plain ones, and no crash."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    write(tmp_path / "a.jsonl", transcripts.claude([*FINE, *STUCK]))
+    scanned, made = scan(tmp_path)
+    tell(scanned, made.files, ["a"])
+    stream.seek(0)
+    said = stream.read()
+    assert "# would have been blocked" in said
+    assert "......o!!###" in said
+
+
+def test_few_of_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: a table of twenty and eight pictures are enough; the rest is counted."""
+    for number in range(23):
+        write(tmp_path / f"{number}.jsonl", transcripts.claude(STUCK, f"s-{number:02}"))
+    scanned, made = scan(tmp_path)
+    tell(scanned, made.files, ["x"])
+    said = capsys.readouterr().out
+    assert "and 3 more (--json and --html list them)" in said
+    assert said.count("stopped at turn") == scan_text._DRAWN
+
+
+def test_notices_alone_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: nothing would have been stopped, so there is no table."""
+    write(tmp_path / "a.jsonl", transcripts.claude([*FINE, *STUCK[:3]]))
+    scanned, made = scan(tmp_path)
+    tell(scanned, made.files, ["x"])
+    said = capsys.readouterr().out
+    assert "1 had a notice" in said
+    assert "session  " not in said
+    tell([*scanned, *_stuck(tmp_path / "b")], made.files, ["x"])
+    assert "1 other session had a notice and no block" in capsys.readouterr().out
+
+
+def _stuck(path: Path) -> list[Scanned]:
+    write(path / "b.jsonl", transcripts.claude(STUCK, "b"))
+    return scan(path)[0]
+
+
+def test_excerpts_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Y-1: and not otherwise; a timeline without them has none to show."""
+    scanned = _stuck(tmp_path)
+    tell(scanned, Files(), ["x"], excerpts=True)
+    assert "pytest tests/parser" not in capsys.readouterr().out
+
+
+def test_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: teaches where to look."""
+    tell([], Files(), ["logs"])
+    said = capsys.readouterr().out
+    assert said.startswith("no sessions in logs")
+    assert "~/.codex/sessions" in said
+    assert "breakloop scan ~/.claude/projects" in said

@@ -1,0 +1,126 @@
+"""SPEC C-7, LD-4: sessions that are named after how they open. What opens alike is not always one conversation."""
+
+from __future__ import annotations
+
+from breakloop.detect.steps.judge import Judged, StepsDetector, View
+from breakloop.detect.steps.ladder import StepsSettings
+from breakloop.model.call import ToolCall
+from breakloop.model.step import Result, Step
+from tests.unit.detect.steps.stepping import LONG, digest
+
+DETECTOR = StepsDetector(StepsSettings(), digest)
+OPENING = Step("", (), (), (), ("Check the queue.",), (), 1, 100)
+
+
+class Program:
+    """A program that begins the same conversation, once or several times."""
+
+    def __init__(self, *, unnamed: bool = True) -> None:
+        self.window = b""
+        self.now = 1000.0
+        self.unnamed = unnamed
+
+    def send(self, step: Step, *ids: str) -> Judged:
+        """Send a request whose history shows these call ids."""
+        self.now += 1.0
+        view = View(unnamed=self.unnamed, body=" ".join(ids).encode())
+        judged = DETECTOR.judge(self.window, step, self.now, view)
+        self.window = judged.window
+        return judged
+
+
+def poll(run: str, number: int) -> Step:
+    """The queue is looked at, and is as it was."""
+    by = f"call_{run}_{number:06}"
+    return Step("", (ToolCall("look", "{}"),), (by,), (Result(LONG, call_id=by),), (), (), 2 + 2 * number, 100)
+
+
+def ids(run: str, upto: int) -> list[str]:
+    return [f"call_{run}_{number:06}" for number in range(upto + 1)]
+
+
+def test_one_conversation_that_goes_on_is_judged_as_ever() -> None:
+    """C1: each request shows the step before it."""
+    program = Program()
+    program.send(OPENING)
+    judged = [program.send(poll("a", number), *ids("a", number)) for number in range(6)]
+    assert [one.level for one in judged] == [0, 0, 1, 1, 2, 2]
+    assert not any(one.mixed for one in judged)
+
+
+def test_beginning_again_is_another_run() -> None:
+    """C25: a program that is started ten times does the same ten times."""
+    program = Program()
+    levels = []
+    for run in range(10):
+        levels.append(program.send(OPENING).level)
+        levels += [program.send(poll(str(run), number), *ids(str(run), number)).level for number in range(2)]
+    assert set(levels) == {0}
+
+
+def test_the_opening_again_and_nothing_between_is_the_same_request() -> None:
+    """LD-4 storm: whoever only asks the same question again does not begin anew."""
+    program = Program()
+    assert [program.send(OPENING).level for _ in range(12)][-1] == 2
+
+
+def test_a_named_session_does_not_begin_anew() -> None:
+    """DETECTION: the threads of one session are joined; another agent of the team opens its own conversation."""
+    program = Program(unnamed=False)
+    levels = []
+    for run in range(6):
+        program.send(OPENING._replace(users=(f"You are helper {run}.",)))
+        levels.append(program.send(poll(str(run), 0), *ids(str(run), 0)).level)
+    assert levels[-1] >= 1
+
+
+def test_runs_side_by_side_are_not_added_up() -> None:
+    """DETECTION: sampling; five replicas of one agent do the same at the same time, each once."""
+    program = Program()
+    for _ in range(5):
+        program.send(OPENING)
+    first = [program.send(poll(run, 0), *ids(run, 0)) for run in "abcde"]
+    assert [one.mixed for one in first[1:] if one.level] == [True] * 3
+    later = [program.send(poll(run, 1), *ids(run, 1)) for run in "abcde"]
+    assert all(one.mixed for one in later if one.level)
+
+
+def test_ten_minutes_later_one_of_them_is_judged_again() -> None:
+    """DETECTION: a stuck one that is left over is stopped in the end."""
+    program = Program()
+    program.send(OPENING)
+    program.send(poll("a", 0), *ids("a", 0))
+    program.send(poll("b", 0), *ids("b", 0))
+    found = []
+    for number in range(1, 60):
+        program.now += 14.0
+        found.append(program.send(poll("b", number), *ids("b", number)))
+    assert found[5].mixed
+    assert (found[-1].mixed, found[-1].level) == (False, 3)
+
+
+def test_a_history_that_was_cut_is_no_other_conversation() -> None:
+    """DETECTION: compaction rewrites history."""
+    program = Program()
+    program.send(OPENING)
+    program.send(poll("a", 0)._replace(size=60_000), *ids("a", 0))
+    later = [program.send(poll("a", n)._replace(size=9000), *ids("a", n)[1:]) for n in range(1, 6)]
+    assert (later[-1].level, later[-1].mixed) == (2, False)
+
+
+def test_where_calls_have_no_ids_nothing_is_taken_for_another() -> None:
+    """LD-4: actions that are written as text."""
+    program = Program()
+    program.send(OPENING)
+    found = [program.send(poll("a", number)._replace(call_ids=())) for number in range(6)]
+    assert (found[-1].level, found[-1].mixed) == (2, False)
+
+
+def test_another_voice_reads_a_stuck_transcript() -> None:
+    """C24: a judge with a system prompt of its own is answered, while the agent stays blocked."""
+    window, view = b"", View(voice=lambda: "model\0You are an agent.")
+    for number in range(5):
+        window = DETECTOR.judge(window, poll("a", number), 1000.0 + number, view).window
+    stuck = poll("a", 4)
+    assert DETECTOR.judge(window, stuck, 1006.0, view).level == 2
+    assert DETECTOR.judge(window, stuck, 1006.0, View(voice=lambda: "model\0You are a judge.")).level == 0

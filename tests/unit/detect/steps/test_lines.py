@@ -1,0 +1,71 @@
+"""SPEC LD-4: lines, and how many of them are new."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.detect.steps import lines
+from breakloop.detect.steps.filters import BYTES, AgedFilter
+
+
+def share(*steps: str) -> float | None:
+    """The share of new lines in the last of some texts."""
+    known, found = AgedFilter(memoryview(bytearray(BYTES)).cast("Q"), 0, 0), None
+    for step in steps:
+        found = lines.share(known, [step.encode()], 7)
+    return found
+
+
+def test_all_none_and_some() -> None:
+    """LD-4: lines are new or not, however they are laid out."""
+    assert share("") is None
+    assert share(" \n\t\n") is None
+    assert share("one line\nanother line") == 1.0
+    assert share("one line\nanother line", "another  line\n\n\tOne line ") == 0.0
+    assert share("Öne line", "öNE LINE") == 0.0
+    assert share("one line here", "one line here\nand a new one, much longer than the first") == 33 / (33 + 11)
+
+
+def test_lines_weigh_by_length_near_the_threshold_with_their_blanks() -> None:
+    """LD-4: whether it is news is decided by lengths as people count them."""
+    assert share("a b c d e f g", "a b c d e f g\nhijklmnop") == pytest.approx(9 / 22)
+    assert share("x" * 90 + "\ny", "x" * 90 + "\n" + "z" * 29) == pytest.approx(29 / 69)
+
+
+def test_several_texts_are_one() -> None:
+    """LD-4: the share is that of all that came."""
+    known = AgedFilter(memoryview(bytearray(BYTES)).cast("Q"), 0, 0)
+    assert lines.share(known, [b"first text", b"second text"], 7) == 1.0
+    assert lines.share(known, [b"first text", b"", b"second text", b"first text"], 7) == 0.0
+
+
+def test_long_lines_are_taken_in_pieces() -> None:
+    """LD-4: one long line of JSON with one new field is not new as a whole; a short one is a line."""
+    fields = [f'"field{index}": {index}' for index in range(60)]
+    assert len(lines.plain(lines.pieces(", ".join(fields).encode()))) == 60
+    assert len(lines.plain(lines.pieces(", ".join(fields[:15]).encode()))) == 1
+    known = share(", ".join(fields), ", ".join([*fields[:59], '"another": 1']))
+    assert known is not None
+    assert 0 < known < 0.05
+    assert lines.pieces(b"a. " * 101) == b"a.\n" * 101
+    assert lines.plain(lines.pieces(b"word,\t" * 61)) == [b"word,"] * 61
+    assert lines.pieces(b" " * 301 + b"a. b") == b" " * 301 + b"a. b"
+    assert lines.pieces((b"a" * 20 + b"\\\\n") * 20).count(b"\n") == 20
+
+
+def test_of_very_many_lines_the_first_and_the_last() -> None:
+    """LD-4: one text does not push everything else out of the filter."""
+    many = [str(index).encode() for index in range(5000)]
+    assert lines.bounded(many) == many[:128] + many[-128:]
+    assert lines.bounded(many[:256]) == many[:256]
+    long = "\n".join(f"line {index}" for index in range(1000))
+    assert share(long, "line 1\nline 999") == 0.0
+    assert share(long, "line 500") == 1.0
+
+
+def test_both_ways_give_as_many_lines() -> None:
+    """LD-4: weights belong to lines."""
+    text = b"a  b\n\n \t\nc\r\n" + b"word, " * 80 + b"\nend"
+    cut = lines.pieces(text)
+    assert len(lines.plain(cut)) == len(lines.folded(cut))
+    assert lines.folded(cut)[0] == b"a b"

@@ -1,0 +1,64 @@
+"""Conversations without a name, judged by caller and agent."""
+
+from __future__ import annotations
+
+from breakloop.detect.allow import AllowList, Identity
+from breakloop.detect.block import Reads
+from breakloop.detect.lane_loop import LaneLoop
+from breakloop.detect.lanes import LaneJudged
+from breakloop.detect.loop import LoopTerms
+from breakloop.detect.seen import Ladder
+from breakloop.model.answer import Answer
+from breakloop.model.call import ToolCall
+from breakloop.model.step import Step
+from breakloop.state.ops import RepeatSpec
+from tests.builders import call
+
+WHO = Identity(lambda _: "caller", lambda _: "agent", lambda _: ())
+SPEC = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
+PLAIN = Step("", (), (), (), ("hello",), (), 1, 10)
+ACTS = PLAIN._replace(calls=(ToolCall("look", "{}"),))
+
+
+class Spy:
+    """Tells what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def judge(self, window: bytes, session: str, lane: str, _step: Step, _now: float) -> LaneJudged:
+        self.asked.append((session, lane))
+        return LaneJudged(window, 0, crowded=True)
+
+
+def block(spy: Spy, step: Step | None = PLAIN, allow: AllowList | None = None) -> LaneLoop:
+    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), allow)
+    ladder = Ladder(terms, ("warn", "reject", "reject"), SPEC, WHO)
+    reads = Reads(lambda _: step, lambda _: "a:me", WHO)
+    return LaneLoop(terms, ladder, reads, spy, session=lambda _: "s", lane=lambda _: "model and prompt")  # type: ignore[arg-type]
+
+
+def test_the_call_learns_that_it_is_in_a_crowd() -> None:
+    """DETECTION: two derived sessions overlapped."""
+    asked, spy = call(), Spy()
+    window = b"memory"
+    judged = block(spy).look(asked, window, 7.0)
+    assert judged is not None
+    assert judged.window is window
+    assert asked.crowded
+    assert spy.asked == [("s", "model and prompt")]
+    assert block(spy).heard(window, Answer(200, "said")) is window
+
+
+def test_where_tools_are_at_work_the_lane_is_not_read() -> None:
+    """Reading a system prompt costs, and a lane is about prompts."""
+    spy = Spy()
+    block(spy, ACTS).look(call(), b"", 7.0)
+    assert spy.asked == [("s", "")]
+
+
+def test_others_are_left_alone() -> None:
+    spy = Spy()
+    assert block(spy, None).look(call(), b"", 7.0) is None
+    assert block(spy, PLAIN, AllowList({}, {"agent": 10.0}, {}, {}, {})).look(call(), b"", 7.0) is None
+    assert spy.asked == []

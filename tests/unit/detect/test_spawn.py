@@ -1,0 +1,369 @@
+"""LD-4: agents that start agents for the same task, or hand work to each other and back."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.detect.spawn import SAMPLES, SPAWNED, Begin, SpawnDetector, task_of
+from breakloop.detect.steps import Judged
+
+TASK = "Find out why the nightly build fails, and repair it."
+NOTHING, NOTICE, BLOCK = range(3)
+SIZE_MAX = 3 * 1024
+
+
+def digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=8, key=b"test").digest()
+
+
+DETECTOR = SpawnDetector(digest)
+
+
+class Caller:
+    """One caller's memory, and a clock."""
+
+    def __init__(self, detector: SpawnDetector = DETECTOR) -> None:
+        self.detector = detector
+        self.window = b""
+        self.now = 1_800_000_000.0
+
+    def begin(
+        self, session: str, parent: str = "", task: str = TASK, *, agent: str = "a", root: str = "", after: float = 5.0
+    ) -> Judged:
+        self.now += after
+        judged = self.detector.judge(self.window, Begin(session, parent, root, agent, task), self.now)
+        self.window = judged.window
+        assert len(self.window) <= SIZE_MAX
+        return judged
+
+    def line(self, length: int, task: str = TASK, after: float = 5.0) -> list[Judged]:
+        """Each starts the next; the first was started by one that nobody saw begin."""
+        return [self.begin(f"s{at + 1}", f"s{at}", task, after=after) for at in range(length)]
+
+
+def levels(judged: list[Judged]) -> list[int]:
+    return [one.level for one in judged]
+
+
+@pytest.mark.parametrize("after", [0.1, 5.0, 90.0])
+def test_the_same_task_handed_down(after: float) -> None:
+    """LD-4, C31: notice at the fourth, block at the eighth, however slowly."""
+    found = Caller().line(9, after=after)
+    assert levels(found) == [NOTHING] * 3 + [NOTICE] * 4 + [BLOCK] * 2
+    assert found[4].evidence == "the same task was handed on 5 times, 5 deep"
+    assert {one.kind for one in found[3:]} == {"spawn"}
+    assert len({one.identity for one in found[3:]}) == 1
+    assert [one.fresh for one in found] == [False] * 3 + [True] + [False] * 3 + [True, False]
+
+
+def test_evidence_tells_how_deep_and_how_often() -> None:
+    """LD-4: what lies above the loop is depth, and no repeat."""
+    caller = Caller()
+    caller.begin("s1", "s0", "Plan the release of the next version.")
+    found = [caller.begin(f"s{at + 1}", f"s{at}") for at in range(1, 6)]
+    assert levels(found) == [NOTHING] * 3 + [NOTICE] * 2
+    assert found[-1].evidence == "the same task was handed on 5 times, 6 deep"
+
+
+def test_a_task_that_is_wrapped_anew_or_only_looks_different() -> None:
+    """LD-4: with words before or behind it, other white space, another time in it; not with another number."""
+    caller, task = Caller(), TASK
+    for at in range(3):
+        task = f"Please take this over: {task}" if at % 2 else f"{task} Report to me."
+        assert caller.begin(f"s{at + 1}", f"s{at}", task).level == NOTHING
+    found = caller.begin("s4", "s3", f"URGENT: {task}")
+    assert (found.level, found.evidence) == (NOTICE, "the same task was handed on 4 times, 4 deep")
+    assert caller.begin("s5", "s4", f"URGENT: {task} Now!").identity == found.identity
+    looks = ("Look at the queue", "look at  the queue", "LOOK AT THE QUEUE", "Look\nat the Queue")
+    forms = [f"It is 10:0{at} now. {look}, and empty it." for at, look in enumerate(looks)]
+    caller = Caller()
+    assert [caller.begin(f"s{at + 1}", f"s{at}", form).level for at, form in enumerate(forms)][-1] == NOTICE
+    caller = Caller()
+    numbered = [caller.begin(f"s{at + 1}", f"s{at}", f"Look at part {at} of the queue, please.") for at in range(12)]
+    assert levels(numbered) == [NOTHING] * 12
+
+
+def test_a_task_that_comes_back_every_other_generation() -> None:
+    """LD-4: one that an ancestor had counts, whatever lies between."""
+    caller = Caller()
+    tasks = [TASK if at % 2 else "Check what the other one did, and go on." for at in range(1, 9)]
+    found = [caller.begin(f"s{at + 1}", f"s{at}", task) for at, task in enumerate(tasks)]
+    assert levels(found)[-1] == NOTICE
+    assert found[-1].evidence == "the same task was handed on 4 times, 8 deep"
+    assert levels(found)[:6] == [NOTHING] * 6
+
+
+@pytest.mark.parametrize("names", ["session", "agent"])
+def test_two_agents_that_hand_on_to_each_other(names: str) -> None:
+    """LD-4: A starts B starts A, whatever they ask of each other; parents named by session or by agent."""
+    caller = Caller()
+    found = []
+    for at in range(8):
+        agent, other = ("writer", "critic") if at % 2 else ("critic", "writer")
+        parent = f"s{at}" if names == "session" else other
+        found.append(caller.begin(f"s{at + 1}", parent, f"Question number {at}, and no other one.", agent=agent))
+    assert levels(found) == [NOTHING] * 3 + [NOTICE] * 4 + [BLOCK]
+    assert found[3].evidence == "two agents hand on to each other, 4 deep"
+    assert len({one.identity for one in found[3:]}) == 1
+
+
+def test_a_chain_of_different_agents_is_no_swap() -> None:
+    """LD-4: nor is one agent that starts itself for other tasks, nor a child that names itself its parent."""
+    caller = Caller()
+    for at in range(12):
+        assert caller.begin(f"s{at + 1}", f"s{at}", f"Question number {at}.", agent=f"a{at % 3}").level == NOTHING
+    caller = Caller()
+    assert levels([caller.begin(f"s{at}", "a", f"Question number {at}.", agent="a") for at in range(12)])[-1] == NOTHING
+    assert levels([caller.begin(f"t{at}", f"t{at}", "hello, who is there?") for at in range(12)])[-1] == NOTHING
+
+
+def test_many_of_one_agent_for_one_task() -> None:
+    """LD-4: where all agents have one name, that name says nothing about who started whom."""
+    caller = Caller()
+    assert levels([caller.begin(f"s{at}", "a", after=0.1) for at in range(12)]) == [NOTHING] * 12
+
+
+def test_a_session_that_names_itself_its_parent() -> None:
+    """LD-4: nobody started it."""
+    caller = Caller()
+    assert levels([caller.begin("s", "s", f"{'Again: ' * at}{TASK}") for at in range(12)]) == [NOTHING] * 12
+
+
+def test_agents_that_go_by_their_names_have_older_parents() -> None:
+    """LD-4: of two with one name, the parent is the last that had begun by then."""
+    caller = Caller(SpawnDetector(digest, depth=(2, 8)))
+    tasks = [TASK, "Check this, and say what is wrong.", "Then write it anew from the start.", TASK]
+    found = []
+    for at, task in enumerate(tasks):
+        agent, parent = ("writer", "critic") if at % 2 else ("critic", "writer")
+        found.append(caller.begin(f"s{at}", parent, task, agent=agent))
+    assert found[-1].evidence == "the same task was handed on 2 times, 4 deep"
+
+
+def test_sessions_that_go_by_their_opening() -> None:
+    """LD-4: two that began alike have one name; another parent or another task makes another conversation of it."""
+    caller = Caller()
+    for at in range(4):
+        caller.begin(f"c{at}", "boss", f"Part {at} of the work, all of it.")
+    assert levels([caller.begin("derived", f"c{at}") for at in range(4)]) == [NOTHING] * 3 + [NOTICE]
+    caller = Caller()
+    caller.begin("s0", "boss", "Something else that has to be done.")
+    assert levels([caller.begin(f"s{at}", "boss") for at in range(4)]) == [NOTHING] * 3 + [NOTICE]
+
+
+def test_healthy_trees() -> None:
+    """LD-4: fifty tasks at once, and a tree three deep, are work."""
+    caller = Caller()
+    assert levels([caller.begin(f"s{at}", "boss", f"Read file {at}.", after=0.01) for at in range(50)]) == [0] * 50
+    caller = Caller()
+    for first in "abc":
+        assert caller.begin(first, "boss", f"Part {first} of the work, all of it.").level == NOTHING
+        for second in "def":
+            assert caller.begin(first + second, first, f"Detail {second} of part {first}.").level == NOTHING
+            for third in "gh":
+                found = caller.begin(first + second + third, first + second, f"Look up {third} for {first}{second}.")
+                assert found.level == NOTHING
+
+
+@pytest.mark.parametrize(("count", "level"), [(SAMPLES, NOTHING), (SAMPLES + 4, NOTICE), (60, NOTICE)])
+def test_one_question_asked_often_at_once(count: int, level: int) -> None:
+    """LD-4: sampling is no loop; a great many are noticed, and never blocked."""
+    caller = Caller()
+    found = [caller.begin(f"s{at}", "boss", after=0.05) for at in range(count)]
+    assert max(levels(found)) == level
+    if level:
+        assert found[-1].evidence == f"the same task was given to {count} agents"
+
+
+@pytest.mark.parametrize(("after", "highest"), [(5.0, BLOCK), (30.0, BLOCK), (61.0, NOTHING)])
+def test_the_same_task_given_out_one_after_the_other(after: float, highest: int) -> None:
+    """LD-4: with time between them it is no sampling; slow ones hardly count."""
+    caller = Caller()
+    found = levels([caller.begin(f"s{at}", "boss", after=after) for at in range(20)])
+    assert max(found) == highest
+    if after < 20:
+        assert found[:9] == [NOTHING] * 3 + [NOTICE] * 4 + [BLOCK] * 2
+
+
+def test_a_tree_that_grows_wide_and_deep() -> None:
+    """LD-4: each starts three more with its own task, all at once: blocked long before it is eight deep."""
+    caller, row, blocked_at = Caller(), ["boss"], 0
+    for depth in range(1, 5):
+        below = [f"{parent}.{at}" for parent in row for at in range(3)]
+        for session in below:
+            if caller.begin(session, session.rpartition(".")[0], after=0.01).level == BLOCK and not blocked_at:
+                blocked_at = depth
+        row = below
+    assert blocked_at == 3
+
+
+def test_only_a_trace_is_known() -> None:
+    """LD-4: then all of one trace are children of one root; those of another are counted apart."""
+    caller = Caller()
+    assert levels([caller.begin(f"s{at}", root="trace-1") for at in range(4)])[-1] == NOTICE
+    assert levels([caller.begin(f"t{at}", root="trace-2") for at in range(3)])[-1] == NOTHING
+    caller = Caller()
+    each = [caller.begin(f"s{at}", root=f"trace-{at}") for at in range(12)]
+    assert levels(each) == [NOTHING] * 12
+
+
+def test_a_parent_stands_above_a_trace_that_is_new_each_time() -> None:
+    """LD-4: some clients make a trace for each request."""
+    caller = Caller()
+    assert levels([caller.begin(f"s{at}", "boss", root=f"trace-{at}") for at in range(4)])[-1] == NOTICE
+
+
+@pytest.mark.parametrize("task", ["", "go on", "Begin now."])
+def test_words_that_say_nothing(task: str) -> None:
+    """LD-4: the task of such agents stands elsewhere, so that many may begin alike."""
+    caller = Caller()
+    assert levels([caller.begin(f"s{at}", "boss", task) for at in range(12)]) == [NOTHING] * 12
+    assert (Caller().line(4, task)[-1].level == NOTICE) is bool(task)
+
+
+def test_agents_whose_task_stands_in_their_system_prompt() -> None:
+    """LD-4: they all begin with the same words; the time in a system prompt is no other task."""
+    words = "Do what your instructions say, and report."
+    for systems, expected in (("Review file {at}.", NOTHING), ("It is 10:0{at}:00. Review all.", NOTICE)):
+        window = b""
+        for at in range(4):
+            begin = Begin(f"s{at}", "boss", "", "a", words, systems.format(at=at))
+            judged = DETECTOR.judge(window, begin, 1e9 + 5 * at)
+            window = judged.window
+            assert judged.level == (expected if at == 3 else NOTHING)
+    window, found = b"", []
+    for at in range(4):  # handed down it is the same task, whoever gets it
+        found.append(DETECTOR.judge(window, Begin(f"s{at + 1}", f"s{at}", "", "a", TASK, f"You are number {at}."), 1e9))
+        window = found[-1].window
+    assert levels(found)[-1] == NOTICE
+
+
+@pytest.mark.parametrize(
+    ("users", "task"),
+    [
+        ((), ""),
+        ((TASK,), TASK),
+        (("# Rules\n<INSTRUCTIONS>...</INSTRUCTIONS>", "<environment_context>\n<cwd>/x</cwd>\n</environment_context>", TASK), TASK),
+        ((TASK, "<environment_context>x</environment_context>"), TASK),
+        ((f"<system-reminder>\nBe brief.\n</system-reminder>\n{TASK}\n<system-reminder>Today.</system-reminder>",), TASK),
+        ((f'<file path="a">x</file> <b>y</b>{TASK}',), TASK),
+        ((f"<task>{TASK}</task>",), f"<task>{TASK}</task>"),
+        ((f"{TASK} Mind <a>this</a>, too.",), f"{TASK} Mind <a>this</a>, too."),
+        (("<open>" + TASK,), "<open>" + TASK),
+        ((TASK + "</closed>",), TASK + "</closed>"),
+    ],
+)  # fmt: skip
+def test_what_an_agent_is_to_do(users: tuple[str, ...], task: str) -> None:
+    """LD-4: what a harness puts before it in tags is the same for all agents, and not their task."""
+    assert task_of(users) == task
+
+
+def test_the_same_request_again_starts_nobody() -> None:
+    """LD-4: a retry is judged as it was, is not told again, and nothing is written."""
+    caller = Caller()
+    found = caller.line(4)
+    before = caller.window
+    for _ in range(5):
+        again = caller.begin("s4", "s3", after=1.0)
+        assert again == found[-1]._replace(fresh=False)
+        assert again.window is before
+    assert caller.begin("s5", "s4").evidence == "the same task was handed on 5 times, 5 deep"
+
+
+def test_a_retry_is_a_sign_of_life() -> None:
+    """LD-4: what is forgotten is what nothing was heard of for ten minutes, children and retries included."""
+    caller = Caller()
+    caller.line(3)
+    for _ in range(4):
+        caller.begin("s3", "s2", after=300.0)
+    assert caller.begin("s4", "s3", after=300.0).level == NOTICE
+    caller = Caller()
+    caller.line(3)
+    for at in range(4):
+        caller.begin(f"other-{at}", "s3", f"Something else, number {at}.", after=300.0)
+    assert caller.begin("s4", "s3", after=300.0).level == NOTICE
+    caller = Caller()
+    caller.line(3)
+    assert caller.begin("s4", "s3", after=600.0).level == NOTHING
+
+
+def test_a_loop_is_told_again_at_twice_the_count() -> None:
+    """LD-4: and another loop is told for itself."""
+    caller = Caller(SpawnDetector(digest, depth=(2, 100), same_task=(99, 100)))
+    fresh = [one.fresh for one in caller.line(9)]
+    assert [at + 1 for at, one in enumerate(fresh) if one] == [2, 4, 8]
+    others = [caller.begin(f"t{at + 1}", f"t{at}") for at in range(3)]
+    assert [one.fresh for one in others] == [False, True, False]
+    assert others[1].identity != caller.begin("s10", "s9").identity
+
+
+def test_many_loops_of_one_caller() -> None:
+    """LD-4: only the last few are known to have been told."""
+    caller = Caller()
+    for name in "abcdef":
+        found = [caller.begin(f"{name}{at + 1}", f"{name}{at}") for at in range(4)]
+        assert found[-1].fresh
+    found = [caller.begin(f"{name}5", f"{name}4") for name in "fa"]
+    assert [(one.level, one.fresh) for one in found] == [(NOTICE, False), (NOTICE, True)]
+
+
+def test_memory_of_another_version_is_not_read() -> None:
+    """S-2: it counts as new."""
+    caller = Caller()
+    caller.line(3)
+    caller.window = b"\x02" + caller.window[1:]
+    assert caller.begin("s4", "s3").level == NOTHING
+
+
+def test_thresholds() -> None:
+    """LD-4: each of the two counts has its own."""
+    assert levels(Caller(SpawnDetector(digest, depth=(2, 3), same_task=(99, 99))).line(4)) == [0, 1, 2, 2]
+    siblings = Caller(SpawnDetector(digest, depth=(99, 99), same_task=(2, 3)))
+    assert levels([siblings.begin(f"s{at}", "boss") for at in range(4)]) == [0, 1, 2, 2]
+
+
+def test_memory_is_bounded_and_holds_no_words() -> None:
+    """LD-4, Y-1: the last ones are known; digests only, which another key makes others."""
+    caller = Caller()
+    for at in range(300):
+        caller.begin(f"session-{at}", "planner", f"Task number {at} of the many.", agent="worker", after=0.1)
+    assert len(caller.window) == 2 + SPAWNED * 47
+    assert caller.begin(f"session-{300 - SPAWNED}", "planner", "Task number 236 of the many.", agent="worker")
+    for word in (b"session", b"planner", b"worker", b"many"):
+        assert word not in caller.window
+    other = SpawnDetector(lambda data: blake2b(data, digest_size=8, key=b"other").digest())
+    begin = Begin("s", "p", "", "a", TASK)
+    assert other.judge(b"", begin, 0.0).window != DETECTOR.judge(b"", begin, 0.0).window
+
+
+NAMES = st.sampled_from(["", "a", "b", "c", "s1", "s2"])
+BEGINS = st.builds(
+    Begin, NAMES, NAMES, NAMES, NAMES, st.sampled_from(["", TASK, f"Again: {TASK}", "\ud800", "x" * 70_000])
+)
+
+
+@given(st.binary(max_size=400), BEGINS, st.floats(-1e12, 1e12))
+def test_any_window_can_be_read(garbage: bytes, begin: Begin, now: float) -> None:
+    """LD-4: what cannot be read counts as new; judging twice gives the same."""
+    for window in (garbage, b"\x01\x01" + garbage, b"\x01\x01" + garbage[: 11 + len(garbage[11:]) // 47 * 47]):
+        first = DETECTOR.judge(window, begin, now)
+        assert first == DETECTOR.judge(window, begin, now)
+        later = DETECTOR.judge(first.window, begin, now)
+        assert (later.level, later.window) == (first.level, first.window)
+
+
+@given(st.lists(st.tuples(BEGINS, st.floats(0, 700)), max_size=30))
+def test_any_order_of_beginnings(begins: list[tuple[Begin, float]]) -> None:
+    """LD-4: levels are there or not, memory stays bounded, and a retry at once changes nothing."""
+    window, now = b"", 1e9
+    for begin, after in begins:
+        now += after
+        judged = DETECTOR.judge(window, begin, now)
+        assert (judged.level > 0) == bool(judged.kind) == bool(judged.evidence) == bool(judged.identity)
+        window = judged.window
+        assert len(window) <= SIZE_MAX
+        assert DETECTOR.judge(window, begin, now) == judged._replace(fresh=False)

@@ -1,0 +1,33 @@
+"""Names of detectors' sections, and what stands for a finding until a window is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from breakloop.detect.loop import LoopTerms
+from breakloop.detect.sections import TAG_BYTES
+from breakloop.detect.watch import Watch, place, tags
+
+
+def terms(policy: str = "p", index: int = 0, where: str = "") -> LoopTerms:
+    return LoopTerms("steps", policy, index, "reject", 429, frozenset(), None, place=where)
+
+
+def test_each_block_has_a_section_of_its_own() -> None:
+    """E-1: by policy, place, number and part; what a shadow policy remembers stands apart."""
+    made = [tags(terms()), tags(terms("q")), tags(terms(index=1)), tags(terms(where="|")), tags(terms(), "lanes:")]
+    names = [tag for pair in made for tag in pair]
+    assert len(set(names)) == len(names) == 10
+    assert {len(tag) for tag in names} == {TAG_BYTES}
+    assert tags(terms()) == tags(terms())
+
+
+def test_a_policys_name_cannot_be_anothers_place() -> None:
+    assert place(terms("a:1", 0)) != place(terms("a", 1))
+    assert place(terms("|x")) != place(terms("x", where="|"))
+
+
+def test_a_watch_names_its_detector_and_group() -> None:
+    detector: Any = object()
+    watch = Watch(detector, 3)
+    assert (watch.detector, watch.group) == (detector, 3)

@@ -1,0 +1,32 @@
+"""`agents` of a bundle -> what the engine holds them to."""
+
+from __future__ import annotations
+
+from breakloop.detect.run_ceiling import RunCeiling
+from breakloop.detect.score_loop import ScoreLoop
+from tests.builders import bundle, world
+
+
+def test_what_is_said_of_agents() -> None:
+    """B-1: a ceiling and a kill switch each become a detector; what says nothing is not there."""
+    agents = {
+        "a": {"max_steps_per_run": 7},
+        "b-*": {"kill_switch_enabled": True},
+        "b-x*": {"kill_switch_enabled": True, "max_steps_per_run": 2},
+        "idle": {"active": True},
+    }
+    made = world(bundle()).use(bundle(agents=agents)).agents
+    assert made
+
+    def kinds(agent: str) -> list[type]:
+        terms = made.find(agent)
+        return [type(detector) for detector in terms.detectors] if terms else []
+
+    assert kinds("a") == [RunCeiling]
+    assert kinds("b-1") == [ScoreLoop]
+    assert kinds("b-x1") == [RunCeiling, ScoreLoop]  # the longest pattern
+    assert kinds("idle") == kinds("c") == []
+
+
+def test_without_agents_nobody_looks() -> None:
+    assert not world(bundle()).use(bundle()).agents

@@ -1,0 +1,45 @@
+"""Tokens and money."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.model.answer import Answer, Usage
+from breakloop.model.call import ToolCall
+from breakloop.replay.cost import Price, Spent, free, spent, total
+
+
+def test_recorded_tokens_are_taken() -> None:
+    """X-6."""
+    answer = Answer(200, "x" * 400, usage=Usage(1000, 50, 900))
+    assert spent(answer, "m", 4000) == Spent(1000, 50, 900, estimated=False, money=None)
+    assert spent(answer, "m", 4000).tokens == 1050
+
+
+def test_else_four_bytes_are_one() -> None:
+    """X-6: and it says that it is an estimate."""
+    answer = Answer(200, "x" * 40, (ToolCall("a", "y" * 40),))
+    assert spent(answer, "m", 400) == Spent(100, 20, 0, estimated=True, money=None)
+
+
+def test_prices() -> None:
+    """X-6: for a million; what was read from a cache costs a tenth, unless somebody says otherwise."""
+    usage = Usage(1_000_000, 100_000, 900_000)
+    assert Price(3.0, 15.0)("m", usage) == pytest.approx(0.3 + 0.27 + 1.5)
+    assert Price(3.0, 15.0, 1.0)("m", usage) == pytest.approx(0.3 + 0.9 + 1.5)
+    assert free("m", usage) is None
+
+
+def test_a_price_list_can_stand_in() -> None:
+    """X-6: whatever is called with the model and its tokens."""
+    known = {"m": 2.0}
+    priced = spent(Answer(200, usage=Usage(10, 10), model="m"), "other", 0, lambda model, _: known.get(model))
+    assert priced.money == 2.0
+    assert spent(Answer(200), "other", 0, lambda model, _: known.get(model)).money is None
+
+
+def test_sums() -> None:
+    """X-6: one estimate makes the sum one; money is known as far as it is."""
+    parts = [Spent(1, 2, 1, money=0.5), Spent(10, 20, estimated=True), Spent(100, 200, money=0.25)]
+    assert total(parts) == Spent(111, 222, 1, estimated=True, money=0.75)
+    assert total([]) == Spent()

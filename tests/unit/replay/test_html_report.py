@@ -1,0 +1,128 @@
+"""The HTML report: read as a browser reads it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+from breakloop.replay.html_report import PICTURES_MAX, Heading, page
+from breakloop.replay.sessions import Session
+from tests.unit.replay.test_timeline import line
+
+HEADING = Heading("Loops in transcripts", 37, 412, "the built-in protection")
+EVIL = "<script>alert(1)</script>\"'&\x1b[2J\u202e"
+VOID = {"meta", "rect", "path", "br"}
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, text, and whether all that opens is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, Any]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+
+
+def read(text: str) -> Page:
+    found = Page(text)
+    assert (found.open, found.wrong) == ([], [])
+    return found
+
+
+def test_what_stands_on_it() -> None:
+    """X-6: figures, a table, and for each session its evidence and picture."""
+    found = read(page(HEADING, [line("..nnbbb", kind="cycle"), line(".n")]))
+    for said in ("37", "sessions with 412 turns", "tokens after the point", "cycle", "7 times", "turn 5", "make serve"):
+        assert said in found.text
+    tags = [tag for tag, _ in found.tags]
+    assert (tags.count("table"), tags.count("article")) == (1, 2)
+    assert sum(1 for tag, attrs in found.tags if tag == "svg" and attrs.get("role") == "img") == 2
+
+
+def test_links_and_names_fit() -> None:
+    """X-6: every link has its target, every label its element, and no id comes twice."""
+    found = read(page(HEADING, [line("..nnbbb"), line("bbb")]))
+    ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    links = [attrs["href"] for tag, attrs in found.tags if tag == "a"]
+    assert {link.removeprefix("#") for link in links} <= set(ids)
+    labels = {one for _, attrs in found.tags for one in (attrs.get("aria-labelledby") or "").split()}
+    assert labels
+    assert labels <= set(ids)
+
+
+def test_it_needs_nothing_from_elsewhere() -> None:
+    """X-6: no scripts, no addresses to load from; a browser is told to hold it to that."""
+    text = page(HEADING, [line("bbb")])
+    found = read(text)
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in found.tags}
+    loaded = [value for _, attrs in found.tags for name, value in attrs.items() if name in ("src", "href", "srcset")]
+    assert all(value.startswith("#") for value in loaded)
+    assert not [name for _, attrs in found.tags for name in attrs if name.startswith("on")]
+    policy = next(attrs["content"] for _, attrs in found.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+    assert ("html", {"lang": "en"}) in found.tags
+
+
+def test_whatever_comes_from_a_recording_is_escaped() -> None:
+    """X-6, Y-5: names of sessions, agents, models, files and tools are strangers' texts."""
+    base = line("nbb", [EVIL, EVIL, EVIL], kind="repeat")
+    loops = [replace(loop, evidence=f"`{EVIL}` again", excerpt=EVIL, kind=EVIL) for loop in base.loops]
+    cells = [cell._replace(tool=EVIL, evidence=EVIL, excerpt=EVIL, kind=EVIL) for cell in base.cells]
+    evil = replace(base, session=Session(EVIL, agent=EVIL), model=EVIL, file=EVIL, loops=loops, cells=cells)
+    text = page(Heading(EVIL, 1, 1, EVIL, [EVIL]), [evil])
+    found = read(text)
+    assert "script" not in {tag for tag, _ in found.tags}
+    assert "<script" not in text
+    assert found.text.count("alert(1)") >= 8
+
+
+def test_the_costliest_first_and_notices_last() -> None:
+    """X-6."""
+    lines = [line(".n"), line("bb"), line("bbbbbb")]
+    named = [replace(one, session=Session(name)) for one, name in zip(lines, ("notice", "cheap", "dear"), strict=True)]
+    text = read(page(HEADING, named)).text
+    assert text.index("dear") < text.index("cheap") < text.index("notice")
+
+
+def test_no_more_pictures_than_a_browser_takes() -> None:
+    """X-6: the rest is in the table, and it is said."""
+    found = read(page(HEADING, [line("bb")] * (PICTURES_MAX + 3)))
+    assert [tag for tag, _ in found.tags].count("article") == PICTURES_MAX
+    assert "The 3 that cost least are not drawn" in found.text
+    assert [tag for tag, _ in found.tags].count("tr") == PICTURES_MAX + 4
+
+
+def test_nothing_found_is_said_too() -> None:
+    """X-6."""
+    found = read(page(HEADING, []))
+    assert "Nothing in these sessions repeats itself" in found.text
+    assert "table" not in {tag for tag, _ in found.tags}
+
+
+def test_what_was_passed_over() -> None:
+    """X-6: file, line and reason."""
+    assert "a.jsonl: line 3: is no JSON" in read(page(replace(HEADING, notes=["a.jsonl: line 3: is no JSON"]), [])).text

@@ -1,0 +1,150 @@
+"""Loops in transcripts, through the real engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from breakloop.replay.cost import Price
+from breakloop.replay.places import Found, find
+from breakloop.replay.scan import Scan, Scanned, summary
+from tests.unit.replay import transcripts
+from tests.unit.replay.recorded import rig
+from tests.unit.replay.transcripts import FINE, STUCK, write
+
+BOTH = "[{similarity: steps}, {similarity: tail}]"
+
+
+def scan(path: Path) -> tuple[list[Scanned], Scan]:
+    made = Scan(rig(BOTH), Price(3.0, 15.0))
+    return list(made.sessions(find(path)[0])), made
+
+
+def claude(path: Path) -> None:
+    write(path / "p/s.jsonl", transcripts.claude([*FINE, *STUCK]))
+
+
+def codex(path: Path) -> None:
+    write(path / "2026/03/rollout-1.jsonl", transcripts.rollout([*FINE, *STUCK]))
+
+
+def openhands(path: Path) -> None:
+    for number, event in enumerate(transcripts.openhands([*FINE, *STUCK])):
+        file = path / f"sid/events/{number}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(event, indent=2))
+
+
+def openhands_sdk(path: Path) -> None:
+    (path / "trajectory.json").write_text(json.dumps(list(transcripts.openhands_sdk([*FINE, *STUCK]))))
+
+
+def swe_agent(path: Path) -> None:
+    (path / "run.traj").write_text(json.dumps(transcripts.trajectory([*FINE, *STUCK]), indent=2))
+
+
+def chat(path: Path) -> None:
+    write(path / "chat.jsonl", [transcripts.conversation([*FINE, *STUCK])])
+
+
+@pytest.mark.parametrize("make", [claude, codex, openhands, openhands_sdk, swe_agent, chat])
+def test_the_stuck_agent_is_found_in_every_format(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """X-6, LD-4: where it begins, where it would have been stopped, and what it cost from there."""
+    make(tmp_path)
+    (found,), made = scan(tmp_path)
+    assert (made.files.read, made.files.skipped, made.files.problems) == (1, 0, [])
+    assert found.timeline is not None
+    (loop,) = found.timeline.loops
+    assert loop.first == len(FINE) + 1
+    assert loop.block is not None
+    assert len(FINE) + 3 <= loop.block <= len(FINE) + 6
+    assert loop.last >= len(FINE) + len(STUCK) - 1
+    assert "times" in loop.evidence
+    assert 0 < loop.after.tokens < loop.spent.tokens < found.spent.tokens
+    assert loop.after.money is not None
+    assert transcripts.SECRET not in repr(found.timeline)
+
+
+def test_healthy_work_is_left_alone(tmp_path: Path) -> None:
+    """X-6."""
+    write(tmp_path / "a.jsonl", transcripts.claude(FINE))
+    write(tmp_path / "b.jsonl", transcripts.rollout(FINE))
+    found, _ = scan(tmp_path)
+    assert [one.timeline for one in found] == [None, None]
+    assert [(one.format, one.model, one.outcome.turns) for one in found] == [
+        ("claude-code", "claude-opus-4-5", 5),
+        ("codex", "gpt-5-codex", 5),
+    ]
+
+
+def test_a_resumed_session_is_counted_once(tmp_path: Path) -> None:
+    """X-6: it begins with a copy of the old one, in a file of its own; sessions of copies alone are none."""
+    old = list(transcripts.claude([*FINE, *STUCK], "old"))
+    more = [{**one, "sessionId": "new"} for one in transcripts.claude(FINE, "x")][2:]
+    write(tmp_path / "1.jsonl", old)
+    write(tmp_path / "2.jsonl", [*old, *more])
+    write(tmp_path / "3.jsonl", old)
+    found, made = scan(tmp_path)
+    assert [(one.outcome.session.id, one.outcome.turns) for one in found] == [("old", 19), ("new", 5)]
+    assert made.files.read == 3
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    """X-6: file, line and reason."""
+    good = transcripts.lines(transcripts.claude(FINE))
+    (tmp_path / "a.jsonl").write_text(good + '{"type": "user"\n')
+    (tmp_path / "b.jsonl").write_bytes(b'{"type": \x00\x01\x02\n' * 3)
+    (tmp_path / "c.jsonl").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+    (tmp_path / "d.json").write_text('{"name": "package"}')
+    write(tmp_path / "e.jsonl", transcripts.rollout(FINE))
+    found, made = scan(tmp_path)
+    assert [one.outcome.turns for one in found] == [5, 5]
+    assert (made.files.read, made.files.others, made.files.skipped) == (2, 2, 2)
+    assert made.files.problems == [
+        f"{tmp_path}/a.jsonl: line 18: is no JSON",
+        f"{tmp_path}/b.jsonl: is neither JSON Lines nor a JSON document",
+    ]
+
+
+def test_a_file_that_goes_away(tmp_path: Path) -> None:
+    """X-6: between looking and reading."""
+    made = Scan(rig(BOTH))
+    assert list(made.sessions([Found("gone", (tmp_path / "gone",), 1, 0.0)])) == []
+    assert made.files.problems == ["gone: cannot be read: No such file or directory"]
+
+
+def test_a_file_that_was_named_and_is_none(tmp_path: Path) -> None:
+    """X-6: is told; one that was only found is not."""
+    path = tmp_path / "a.txt"
+    path.write_text("hello\n")
+    _, made = scan(path)
+    assert made.files.problems == [f"{path}: is neither JSON Lines nor a JSON document"]
+    path.write_text('{"a": 1}\n')
+    _, made = scan(path)
+    assert made.files.problems[0].startswith(f"{path}: holds no recorded session or request")
+
+
+def test_how_far_it_is(tmp_path: Path) -> None:
+    """X-3: in bytes of all files together."""
+    write(tmp_path / "a.jsonl", transcripts.claude(FINE))
+    write(tmp_path / "b.jsonl", transcripts.claude(STUCK, "b"))
+    told: list[int] = []
+    files = find(tmp_path)[0]
+    list(Scan(rig(BOTH)).sessions(files, told.append))
+    assert told == sorted(told)
+    assert told[-1] == sum(one.size for one in files)
+
+
+def test_what_it_adds_up_to(tmp_path: Path) -> None:
+    """X-6: only what would have been stopped counts as a loop."""
+    write(tmp_path / "a.jsonl", transcripts.claude([*FINE, *STUCK], "a"))
+    write(tmp_path / "b.jsonl", transcripts.claude(FINE, "b"))
+    write(tmp_path / "c.jsonl", transcripts.claude([*FINE, *STUCK[:3]], "c"))
+    scanned, _ = scan(tmp_path)
+    found = summary(scanned)
+    assert (found.sessions, found.turns, found.looping, found.noticed, found.loops) == (3, 32, 1, 1, 1)
+    assert 10 <= found.loop_turns <= 14
+    assert found.after.tokens < found.inside.tokens < found.spent.tokens == 32 * 1050

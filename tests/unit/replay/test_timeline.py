@@ -1,0 +1,144 @@
+"""Turns in a row, and the loops among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from breakloop.model.answer import Answer, Usage
+from breakloop.model.call import ToolCall
+from breakloop.model.verdict import Loop as Seen
+from breakloop.model.verdict import Verdict
+from breakloop.replay.sessions import Body, Session, Turn
+from breakloop.replay.timeline import AGAIN, BLOCK, NEW, NOTICE, Tape, Tapes, Timeline, shown
+
+SESSION = Session("s", "claude-code", "claude-code", "m")
+LEVELS = {".": NEW, "n": NOTICE, "b": BLOCK}
+
+
+def turn(command: str, at_s: float | None = None, text: str = "") -> Turn:
+    calls = (ToolCall("Bash", command),) if command else ()
+    answer = Answer(200, text, calls, Usage(100, 10), "model-1", complete=True)
+    return Turn(Body("/v1/messages", b"{}"), answer, at_s=at_s)
+
+
+def verdict(level: int, kind: str = "repeat", evidence: str = "") -> Verdict:
+    said = Verdict(allowed=level != BLOCK, reason="loop_detected" if level == BLOCK else "allowed")
+    if level > AGAIN:
+        said.loop = Seen(kind, "f", 3, 0, 0, "reject", fresh=True, message="", evidence=evidence)
+        said.warning = "loop" if level == NOTICE else ""
+    return said
+
+
+def line(levels: str, commands: Sequence[str] = (), *, kind: str = "repeat") -> Timeline:
+    """A session whose turns are called `a`, ... and were judged so: . nothing, n notice, b block."""
+    tape = Tape()
+    for number, mark in enumerate(levels, 1):
+        command = commands[number - 1] if commands else f"cat {number}"
+        tape.take(SESSION, turn(command, 100.0 + number), verdict(LEVELS[mark], kind, f"{number} times"), 400)
+    found = tape.timeline(SESSION, "file")
+    assert found is not None
+    return found
+
+
+def test_nothing_to_tell() -> None:
+    """X-6: a session about which nothing was said has no timeline, but its cost."""
+    tape = Tape()
+    for number in range(5):
+        tape.take(SESSION, turn(f"cat {number}"), verdict(NEW), 400)
+    assert tape.timeline(SESSION) is None
+    assert (tape.spent().tokens, tape.model) == (550, "model-1")
+
+
+def test_a_loop_from_its_first_turn_to_its_last() -> None:
+    """X-6: it goes back as far as turns did the same, and says how far it came."""
+    found = line("......nnbbb..", ["ls", "cat", "x", "pwd", "x", "x", *["x"] * 5, "git", "date"])
+    (loop,) = found.loops
+    assert (loop.first, loop.last, loop.turns) == (3, 11, 9)
+    assert (loop.notice, loop.block, loop.kind, loop.evidence) == (7, 9, "repeat", "11 times")
+    assert (loop.spent.tokens, loop.after.tokens) == (9 * 110, 3 * 110)
+    assert (loop.seconds, loop.began_at) == (8.0, 103.0)
+    assert [cell.level for cell in found.cells[:7]] == [NEW, NEW, NEW, NEW, AGAIN, AGAIN, NOTICE]
+    assert (found.blocked, found.span, found.looping_turns, found.model) == (True, (3, 11), 9, "model-1")
+
+
+def test_calls_that_differ_begin_where_something_was_said() -> None:
+    """X-6: the turn before is what the first verdict speaks of."""
+    (loop,) = line(".....nb.").loops
+    assert (loop.first, loop.last) == (5, 7)
+
+
+def test_two_loops() -> None:
+    """X-6: far apart they are two, and the costliest is told first; close together they are one."""
+    found = line("..b" + "." * 9 + "bbbb")
+    assert [(loop.first, loop.last) for loop in found.loops] == [(2, 3), (12, 16)]
+    assert [loop.first for loop in found.stopped] == [12, 2]
+    assert (found.span, found.looping_turns, found.after.tokens) == ((2, 16), 7, 5 * 110)
+    assert len(line("..b" + "." * 7 + "b").loops) == 1
+
+
+def test_a_notice_alone() -> None:
+    """X-6: costs nothing that would have been saved, and counts only where nothing was blocked."""
+    found = line(".n")
+    assert (found.blocked, found.after.tokens, found.loops[0].block, found.loops[0].notice) == (False, 0, None, 2)
+    mixed = line(".n" + "." * 20 + "b")
+    assert [loop.block for loop in mixed.stopped] == [23]
+
+
+def test_the_kind_that_was_seen_most() -> None:
+    """X-6: one loop is often of several kinds."""
+    tape = Tape()
+    for number, kind in enumerate(["failure", "repeat", "repeat", "tail"]):
+        tape.take(SESSION, turn("x"), verdict(BLOCK, kind, f"{kind} {number}"), 0)
+    found = tape.timeline(SESSION)
+    assert found is not None
+    assert (found.loops[0].kind, found.loops[0].evidence, found.kinds) == ("repeat", "repeat 2", "repeat")
+
+
+def test_denials_for_other_reasons_are_no_loops() -> None:
+    """X-6: a limit in a bundle."""
+    tape = Tape()
+    tape.take(SESSION, turn("x"), Verdict(allowed=False, reason="rate_limited"), 0)
+    assert tape.timeline(SESSION) is None
+
+
+def test_what_a_turn_is_called() -> None:
+    """X-6: by the first tool; words and silence have names too."""
+    tape = Tape()
+    two = Answer(200, "", (ToolCall("Read", "a"), ToolCall("Bash", "b")))
+    for made in (turn("x"), turn("", text="Hello."), Turn(Body("", b""), two), Turn(Body("", b""), Answer(500))):
+        tape.take(SESSION, made, verdict(NOTICE), 0)
+    found = tape.timeline(SESSION)
+    assert found is not None
+    assert [cell.tool for cell in found.cells] == ["Bash", "(text)", "Read +1", "(no answer)"]
+    assert [len(cell.identity) for cell in found.cells] == [8, 8, 8, 0]
+
+
+def test_no_words_without_being_asked() -> None:
+    """Y-1: digests and names of tools; excerpts are opt-in."""
+    for excerpts, said in ((False, ""), (True, "Bash cat secret.txt")):
+        tape = Tape(excerpts=excerpts)
+        tape.take(SESSION, turn("cat  secret.txt\n"), verdict(BLOCK), 0)
+        found = tape.timeline(SESSION)
+        assert found is not None
+        assert (found.cells[0].excerpt, found.loops[0].excerpt) == (said, said)
+        assert excerpts or "secret" not in repr(found)
+
+
+def test_tapes_are_kept_apart() -> None:
+    """X-6: by session and lane."""
+    tapes = Tapes()
+    for who in (SESSION, Session("s", lane="log"), SESSION):
+        tapes.take(who, turn("x"), verdict(NEW), 0)
+    assert tapes.pop(SESSION).spent().tokens == 220
+    assert tapes.pop(SESSION).spent().tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "most", "seen"),
+    [("a\n b\t c", 10, "a b c"), ("abcdef", 5, "ab..."), ("\x1b[31mred\u202e", 20, "?[31mred?"), ("", 5, "")],
+)
+def test_texts_for_people(said: str, most: int, seen: str) -> None:
+    """Y-1: nothing that moves the cursor or turns the writing round."""
+    assert shown(said, most) == seen

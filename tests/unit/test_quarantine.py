@@ -1,0 +1,170 @@
+"""Who is held, for how long, and how a hold ends (SPEC G-1)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from breakloop.model.events import Event
+from breakloop.quarantine import AGENT, CALLER, HOLDS_MAX, NAME, RUN, Hold, Quarantine, held
+from breakloop.state.memory import MemoryStore
+from breakloop.state.ops import WindowWrite
+
+NOW = 1000.0
+
+
+class Here:
+    """A quarantine, its store and what it told."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.events: list[Event] = []
+        self.quarantine = Quarantine(self.store, self.events.append)
+
+    def kill(self, agent: str, *, at: float = NOW, until: float = math.inf, **more: object) -> None:
+        self.quarantine.kill(Hold(AGENT, "p", "caller", agent, at, until, "it loops", **more))  # type: ignore[arg-type]
+
+    def find(self, agent: str, *, caller: str = "caller", at: float = NOW, run: str = "") -> Hold | None:
+        return self.quarantine.find("p", caller, agent, lambda: run, at)
+
+
+@pytest.fixture
+def here() -> Here:
+    return Here()
+
+
+def test_nobody_is_held_at_first(here: Here) -> None:
+    assert not here.quarantine
+    assert here.find("a") is None
+
+
+def test_an_agent_of_one_caller_is_held(here: Here) -> None:
+    """G-1: automatic quarantine binds caller and agent."""
+    here.kill("a")
+    assert here.quarantine
+    assert len(here.quarantine) == 1
+    found = here.find("a")
+    assert found is not None
+    assert (found.binds, found.why) == (AGENT, "it loops")
+    assert here.find("b") is None
+    assert here.find("a", caller="other") is None
+
+
+def test_its_time_ends_it(here: Here) -> None:
+    """G-1: until `quarantine_seconds` pass."""
+    here.kill("a", until=NOW + 60)
+    assert here.find("a", at=NOW + 59.9) is not None
+    assert here.find("a", at=NOW + 60) is None
+    assert not here.quarantine
+    assert [event.name for event in here.events] == ["agent.killed", "agent.released"]
+    assert here.events[0].data["expires_at"] == NOW + 60
+
+
+def test_the_third_agent_holds_the_caller(here: Here) -> None:
+    """G-1: and the caller after 3 of its agents in 10 minutes."""
+    here.kill("a", at=NOW)
+    here.kill("a", at=NOW + 1, until=math.inf)  # the same one again is not another
+    here.kill("b", at=NOW + 300)
+    assert here.find("c", at=NOW + 301) is None
+    here.kill("c", at=NOW + 599)
+    found = here.find("d", at=NOW + 600)
+    assert found is not None
+    assert found.binds == CALLER
+    assert "3 of its agents" in found.why
+
+
+def test_slower_ones_do_not(here: Here) -> None:
+    """G-1: ten minutes, not eleven."""
+    for number, agent in enumerate("abcdef"):
+        here.kill(agent, at=NOW + 301 * number)
+    assert here.find("z", at=NOW + 2000) is None
+
+
+def test_an_operator_binds_the_name(here: Here) -> None:
+    """G-1: an operator's kill binds the agent's name in its project, whoever calls."""
+    here.quarantine.kill(Hold(NAME, "p", "", "a", NOW, math.inf, "by hand"))
+    assert here.find("a", caller="anybody") is not None
+    assert here.quarantine.find("other", "anybody", "a", lambda: "", NOW) is None
+
+
+def test_a_run_is_held_by_itself(here: Here) -> None:
+    """G-1: a run at its ceiling, and no other one of the agent."""
+    here.quarantine.kill(Hold(RUN, "p", "caller", "a", NOW, math.inf, "50 steps", "s-1"))
+    found = here.find("a", run="s-1")
+    assert found is not None
+    assert held(found, NOW).reason == "run_limit_exceeded"
+    assert here.find("a", run="s-2") is None
+
+
+def test_release_ends_it_and_clears_what_was_remembered(here: Here) -> None:
+    """G-1: a person releases it, which also clears its windows."""
+    here.store.commit([], NOW, [WindowWrite("win:p:s:1", 0, b"x", 60.0), WindowWrite("win:p:s:2", 0, b"y", 60.0)])
+    here.kill("a", clears=("win:p:s:1",))
+    ended = here.quarantine.release("p", agent="a", now=NOW + 1)
+    assert [hold.agent for hold in ended] == ["a"]
+    assert here.find("a") is None
+    assert here.store.read_window("win:p:s:1", NOW).version == 0
+    assert here.store.read_window("win:p:s:2", NOW).version == 1
+    assert here.events[-1].data["reason"] == "released"
+    assert here.quarantine.release("p", agent="a", now=NOW + 1) == []
+
+
+def test_release_is_as_narrow_as_it_is_asked_for(here: Here) -> None:
+    here.kill("a")
+    here.quarantine.kill(Hold(AGENT, "p", "other", "a", NOW, math.inf, "it loops"))
+    here.quarantine.kill(Hold(RUN, "p", "other", "a", NOW, math.inf, "50 steps", "s-1"))
+    assert [hold.run for hold in here.quarantine.release("p", run="s-1", now=NOW)] == ["s-1"]
+    assert [hold.caller for hold in here.quarantine.release("p", agent="a", caller="other", now=NOW)] == ["other"]
+    assert here.quarantine.release("elsewhere", agent="a", now=NOW) == []
+    assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["caller"]
+
+
+def test_after_a_release_the_count_of_agents_begins_anew(here: Here) -> None:
+    here.kill("a")
+    here.kill("b")
+    here.quarantine.release("p", agent="b", now=NOW)
+    here.kill("c")
+    assert here.find("z") is None
+
+
+def test_a_longer_hold_wins(here: Here) -> None:
+    here.kill("a", until=NOW + 60)
+    here.kill("a", until=NOW + 30)
+    here.kill("a", until=NOW + 90)
+    [hold] = here.quarantine.holds(NOW)
+    assert hold.until == NOW + 90
+    assert len(here.events) == 2
+
+
+def test_it_stays_bounded(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Y-2: invented names fill no memory; the oldest goes."""
+    assert HOLDS_MAX >= 10_000
+    monkeypatch.setattr("breakloop.quarantine.HOLDS_MAX", 3)
+    for number in range(6):
+        here.quarantine.kill(Hold(AGENT, "p", f"caller-{number}", "a", NOW, math.inf, "it loops"))
+    assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["caller-3", "caller-4", "caller-5"]
+
+
+@pytest.mark.parametrize(
+    ("hold", "message", "retry"),
+    [
+        (
+            Hold(AGENT, "p", "c", "a", NOW, math.inf, "it loops"),
+            'Agent "a" is quarantined: it loops. A person has to release it.',
+            None,
+        ),
+        (
+            Hold(CALLER, "p", "c", "", NOW, NOW + 9.5, "they loop"),
+            "This caller is quarantined: they loop. It ends in 10 s.",
+            10,
+        ),
+    ],
+)
+def test_what_the_client_is_told(hold: Hold, message: str, retry: int | None) -> None:
+    """A-1, A-4: a denial with its reason; an SDK does not try again by itself."""
+    verdict = held(hold, NOW)
+    assert (verdict.allowed, verdict.reason, verdict.status) == (False, "agent_quarantined", 429)
+    assert verdict.message == message
+    assert verdict.retry_after_s == retry
+    assert verdict.never
