@@ -1,6 +1,7 @@
 """What an OpenAI client and the OpenAI API really exchange: 17 header fields and a chat body of a given size one way,
-24 fields and a completion, whole or in 100 chunks, the other. The last message is a word that tells the stand-in
-upstream what is wanted, and a number that is never used twice."""
+24 fields and a completion, whole or in 100 chunks, the other. The last message is what a tool returned; at its end are a
+word that tells the stand-in upstream what is wanted, and a number that is never used twice. So each request is a new
+step of an agent that goes on."""
 
 from __future__ import annotations
 
@@ -94,14 +95,15 @@ def request_body(size_bytes: int, word: bytes = WHOLE) -> bytes:
         {"role": "system", "content": "You are a careful research agent. Use the tools you are given, one at a time."},
         {"role": "user", "content": "Find out how the harbour's opening hours changed since 2019."},
     ]
-    last = {"role": "user", "content": f"{word.decode()}{(BEFORE_NUMBER + NUMBER).decode()}."}
+    last = f"{word.decode()}{(BEFORE_NUMBER + NUMBER).decode()}."
     options = {"max_tokens": 512, "stream": word in {FLAT_OUT, PACED}}
     turns: list[dict[str, Any]] = []
     while True:
-        messages = [*opening, *turns, *_turn(len(turns), 0), last]
+        messages = [*opening, *turns, *_turn(len(turns), 0)]
+        messages[-1]["content"] = last
         room = size_bytes - len(_json({"model": MODEL, "messages": messages, **options}))
         if room < 2 * _TURN_BYTES:
-            messages[-2]["content"] = _text(room)
+            messages[-1]["content"] = _text(room) + last
             return _json({"model": MODEL, "messages": messages, **options})
         turns += _turn(len(turns), _TURN_BYTES)
 
@@ -163,7 +165,7 @@ def _completion_body(content: str) -> bytes:
 def _turn(number: int, size_bytes: int) -> list[dict[str, Any]]:
     """A tool call of the model, and its result."""
     arguments = json.dumps({"query": f"harbour opening hours {number}", "limit": 10})
-    name = f"call_{number:08d}Zk2"
+    name = f"call_{number}"  # as servers write them that number the calls of a conversation
     calls = [{"id": name, "type": "function", "function": {"name": "search", "arguments": arguments}}]
     result = {"role": "tool", "tool_call_id": name, "content": _text(size_bytes)}
     return [{"role": "assistant", "content": None, "tool_calls": calls}, result]

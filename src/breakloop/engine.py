@@ -132,7 +132,7 @@ class Engine:
             windows = [key for key, _ in call.watched or ()]
             until = now + seconds if seconds else math.inf
             why = f"{verdict.loop.kind} loop ({verdict.loop.evidence})"
-            clears = (op.key, *windows)
+            clears = (op.key, *op.owner.remembered, *windows)
             self.quarantine.kill(Hold(AGENT, call.project, caller, agent, now, until, why, clears=clears))
 
     def _ticket(self, ops: list[Op], done: Committed) -> tuple[Settle, ...] | None:

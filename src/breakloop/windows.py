@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from breakloop.detect.sections import pack, unpack
-from breakloop.detect.watch import Watch
+from breakloop.detect.watch import Watch, window_key
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call
 from breakloop.state.ops import ENFORCED, Committed, Op, WindowWrite
@@ -72,7 +72,7 @@ class Windows:
             owner = detector.owner(call)
             if not owner:
                 continue
-            key = f"win:{project}:{owner}"
+            key = window_key(f"{project}:{owner}")
             book = books.get(key)
             if book is None:
                 window = self._store.read_window(key, now)
@@ -84,13 +84,13 @@ class Windows:
                 continue
             if looked.window is not before:
                 book.put(tag, looked.window)
-            book.watches.append(op)
+            if detector.hears:
+                book.watches.append(op)
             found = detector.operation(call, looked, project, op.group)
             if found is not None:
                 out.append(found)
-        watched = [book for book in books.values() if book.watches]
-        call.watched = tuple([(book.key, book.watches) for book in watched]) if watched else None
-        return out, [book.write() for book in watched if book.changed]
+        call.watched = [(book.key, book.watches) for book in books.values() if book.watches] or None
+        return out, [book.write() for book in books.values() if book.changed]
 
     def heard(self, call: Call, answer: Answer, now: float) -> None:
         """Take note of how a call was answered, in every window that it was judged with."""

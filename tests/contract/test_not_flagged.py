@@ -57,6 +57,16 @@ def test_polling_of_which_one_line_changes(here: World) -> None:
     assert [one for one in agent.flagged if one.startswith("deny")] == []
 
 
+def test_polling_for_hours(here: World) -> None:
+    """C2: what a filter takes for known by mistake does not add up, however long it goes on."""
+    agent = Agent(here, every_s=2.0)
+    for number in range(6000):
+        lines = [f"see note {line} of the town's yearly report; the harbour opens at seven" for line in range(14)]
+        agent.call("job_status", '{"job": 7}', "\n".join([*lines, f"read until page {number}"]))
+        del agent.messages[2:-6]  # a client that keeps the last turns only
+    assert agent.flagged == []
+
+
 def test_polling_with_a_sleep_between(here: World) -> None:
     """C8."""
     agent = Agent(here)

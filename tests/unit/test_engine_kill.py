@@ -81,6 +81,17 @@ def test_a_release_clears_what_was_remembered() -> None:
     assert say(here, "x", "x") == ["pass", "pass"]
 
 
+def test_a_release_clears_what_was_remembered_beyond_the_session() -> None:
+    """G-1: of prompts that wrap the one before, each of which begins a session of its own."""
+    here = world(bundle(policy("p", loop={"similarity": "steps", "ladder": {"block": "kill"}})))
+    prompts = ["List the ten largest cities of Europe as JSON."]
+    for _ in range(8):
+        prompts.append(f"That was not valid JSON. Try again: {prompts[-1]}")
+    assert say(here, *prompts[:7])[-2:] == ["loop_detected", "agent_quarantined"]
+    here.engine.quarantine.release("default", now=here.clock.now())
+    assert say(here, *prompts[7:]) == ["pass", "pass"]
+
+
 def test_it_binds_caller_and_agent_and_the_third_binds_the_caller() -> None:
     """G-1: other callers and other agents go on; after three agents in ten minutes the caller is stopped."""
     here = world(killing())

@@ -29,6 +29,8 @@ class Block:
 
     __slots__ = ("_ladder", "_reads", "tags", "terms")
 
+    hears = False
+
     def __init__(self, terms: LoopTerms, ladder: Ladder, reads: Reads, what: str = "") -> None:
         self.terms = terms
         self.tags = tags(terms, what)
@@ -48,7 +50,7 @@ class Block:
         raise NotImplementedError
 
     def heard(self, window: bytes, _answer: Answer) -> bytes:
-        """Return the memory after an answer: the same."""
+        """Return the memory after an answer: the same, where `hears` does not say otherwise."""
         return window
 
     def operation(self, call: Call, looked: Finding, project: str, group: int) -> Op | None:

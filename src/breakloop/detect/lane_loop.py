@@ -32,6 +32,11 @@ class LaneLoop(Block):
         self._session = session
         self._lane = lane
 
+    def owner(self, call: Call) -> str:
+        """Return caller and agent, where that can matter: ids of calls tell conversations apart by themselves."""
+        step = self._reads.step(call)
+        return "" if step is None or step.call_ids else self._reads.owner(call)
+
     def look(self, call: Call, window: bytes, now: float) -> LaneJudged | None:
         """Judge the call; where tools are at work, only whether there is a crowd is of interest."""
         step = self.newest(call, now)

@@ -105,6 +105,8 @@ class LoopDetector:
             f"It stays blocked for {math.ceil(result.wait_s)} seconds."
         )
 
+    remembered: tuple[str, ...] = ()  # beyond the count itself
+
     def sender(self, call: Call) -> tuple[str, str]:
         """Return caller and agent as events name them, and as allow lists want them."""
         return self._who.caller(call), self._who.agent(call)

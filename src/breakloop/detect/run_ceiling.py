@@ -34,6 +34,7 @@ class RunCeiling:
     __slots__ = ("_owner", "_step", "max_steps", "tags", "terms")
 
     refusal: Final = REASON
+    hears = True
 
     def __init__(
         self,

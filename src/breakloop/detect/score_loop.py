@@ -31,6 +31,8 @@ class ScoreLoop(Block):
 
     __slots__ = ("_detector",)
 
+    hears = True
+
     def __init__(self, terms: LoopTerms, ladder: Ladder, reads: Reads, detector: ScoreDetector) -> None:
         super().__init__(terms, ladder, reads, "score:")
         self._detector = detector

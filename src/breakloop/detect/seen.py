@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from breakloop.detect.allow import Identity
 from breakloop.detect.loop import DELAY_MAX_MS, DELAY_STEP_MS, LoopTerms
-from breakloop.detect.watch import place
+from breakloop.detect.watch import place, window_key
 from breakloop.model.call import Call
 from breakloop.model.verdict import Loop
 from breakloop.state.ops import Noted, Op, Repeat, Repeated, RepeatSpec
@@ -54,15 +54,23 @@ class Finding(Protocol):
 class Seen:
     """One loop in one call."""
 
-    __slots__ = ("action", "evidence", "finding", "kind", "terms", "who")
+    __slots__ = ("action", "evidence", "finding", "kind", "owner", "terms", "who")
 
-    def __init__(self, terms: LoopTerms, action: str, finding: Finding, who: Identity, aside: str = "") -> None:
+    def __init__(
+        self, terms: LoopTerms, action: str, finding: Finding, who: Identity, owner: str = "", aside: str = ""
+    ) -> None:
         self.terms = terms
         self.action = action
         self.finding = finding
         self.kind = finding.kind
         self.evidence = f"{finding.evidence}; {aside}" if aside else finding.evidence
         self.who = who
+        self.owner = owner  # whose loop it is, project included
+
+    @property
+    def remembered(self) -> tuple[str, str]:
+        """Beginnings of the keys of all that is remembered against whoever loops."""
+        return window_key(self.owner), f"cnt:{self.owner}:"
 
     def found(self, _op: Op, result: Repeated) -> Loop:
         """Return what it means."""
@@ -115,7 +123,7 @@ class Ladder:
         if level < NOTICE:
             return None
         action = self._actions[min(level, STOP) - 1]
-        seen = Seen(self._terms, action, finding, self._who, aside)
+        seen = Seen(self._terms, action, finding, self._who, owner, aside)
         if action not in DENYING:
             return Noted(seen, group)
         shadow = "shadow:" if group else ""

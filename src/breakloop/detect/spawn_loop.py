@@ -30,6 +30,13 @@ class SpawnLoop(Block):
         self._detector = detector
         self._begin = begin
 
+    def owner(self, call: Call) -> str:
+        """Return the caller of a conversation that begins; "" for one that is under way, or that nobody has begun."""
+        step = self._reads.step(call)
+        if step is None or step.said or step.calls or step.results:
+            return ""
+        return self._reads.owner(call)
+
     def look(self, call: Call, window: bytes, now: float) -> Finding | None:
         """Judge a conversation that begins; None for one that is under way."""
         step = self.newest(call, now)

@@ -25,6 +25,8 @@ class StepLoop(Block):
 
     __slots__ = ("_detector", "_unnamed", "_voice", "guards_stream")
 
+    hears = True
+
     def __init__(
         self,
         terms: LoopTerms,

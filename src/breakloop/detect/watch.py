@@ -19,6 +19,7 @@ class Watcher(Protocol):
 
     terms: LoopTerms
     tags: tuple[bytes, bytes]  # of its section: enforced, and in shadow
+    hears: bool  # whether answers change what it remembers
 
     def owner(self, call: Call) -> str:
         """Return whose window it is, as keys hold it; "" where it has nothing to say about the call."""
@@ -54,6 +55,11 @@ class Watch:
     def __init__(self, detector: Watcher, group: int) -> None:
         self.detector = detector
         self.group = group
+
+
+def window_key(owner: str) -> str:
+    """Return the key of somebody's window, project included; the end tells it from keys that begin alike."""
+    return f"win:{owner}:"
 
 
 def tags(terms: LoopTerms, what: str = "") -> tuple[bytes, bytes]:

@@ -133,16 +133,14 @@ Op = Repeat | Bucket | Refuse | Noted
 Result = Repeated | float | None  # None: not looked at, because its group was denied before
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """A packed session window and the version it was read at. Version 0: there is none yet."""
 
     version: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class WindowWrite:
+class WindowWrite(NamedTuple):
     """Write `data` if the window still has `version`; otherwise the whole commit changes nothing."""
 
     key: str

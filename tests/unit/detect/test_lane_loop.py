@@ -62,3 +62,11 @@ def test_others_are_left_alone() -> None:
     assert block(spy, None).look(call(), b"", 7.0) is None
     assert block(spy, PLAIN, AllowList({}, {"agent": 10.0}, {}, {}, {})).look(call(), b"", 7.0) is None
     assert spy.asked == []
+
+
+def test_ids_of_calls_tell_conversations_apart_by_themselves() -> None:
+    """Q-1: where they are there, no lane is read or written."""
+    assert block(Spy(), PLAIN).owner(call()) == "a:me"
+    assert block(Spy(), ACTS).owner(call()) == "a:me"
+    assert block(Spy(), ACTS._replace(call_ids=("call_1",))).owner(call()) == ""
+    assert block(Spy(), None).owner(call()) == ""

@@ -78,6 +78,15 @@ def test_what_is_only_noted_says_whether_it_was_told_before() -> None:
         assert op.owner.found(op, Repeated(1)).fresh is fresh
 
 
+def test_what_is_remembered_against_whoever_loops() -> None:
+    """G-1: a release clears it, and nothing of others whose names begin alike."""
+    op = ladder().operation(Found(), 2, "project:s:me", 0)
+    assert op is not None
+    assert op.owner.remembered == ("win:project:s:me:", "cnt:project:s:me:")
+    assert isinstance(op, Repeat)
+    assert op.key.startswith(op.owner.remembered[1])
+
+
 def test_what_stands_aside_is_told_with_the_evidence() -> None:
     op = ladder().operation(Found(), 1, "project", 0, "only noted")
     assert op is not None

@@ -63,3 +63,11 @@ def test_one_that_is_under_way_is_not(step: Step | None) -> None:
     spy = Spy()
     assert block(spy, step).look(call(), b"", 7.0) is None
     assert spy.asked == []
+
+
+def test_only_a_beginning_has_an_owner() -> None:
+    """Q-1: nobody asks where a conversation comes from that is under way."""
+    spy = Spy()
+    assert block(spy, BEGINS).owner(call()) == "c:me"
+    for step in (None, BEGINS._replace(said="I look."), BEGINS._replace(calls=(ToolCall("look", "{}"),))):
+        assert block(spy, step).owner(call()) == ""

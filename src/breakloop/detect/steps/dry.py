@@ -17,6 +17,7 @@ NEW_WORDS: Final = 0.5
 WORDS_MIN: Final = 4
 _FLOW: Final = 0.25  # weight of the newest step in the moving average
 _FLOW_LOW: Final = 0.1
+_MOVED: Final = 0.75
 _SECOND: Final = 0x5A5A5A5A
 
 
@@ -47,6 +48,9 @@ def look(window: Window, step: Step, prints: Prints, seed: int, weight: float) -
         silent = bool(unseen) and all(pair.kind in (EMPTY, ACK) for pair in prints.pairs)
         second = bool(prints.pairs) and again and not third
         moved = bool(prints.pairs) and not (unseen or again or _by_form(prints))  # a known call, and another result
+        if moved:  # some progress, if little; what a filter takes for known by mistake must not add up over hours
+            window.dry *= _MOVED
+            window.stale //= 2
         dried = visible and not (begins or silent or fresh_words or second or moved)
     if dried:
         if window.dry < 1:

@@ -26,7 +26,12 @@ def near(window: Window, prints: Prints, dried: bool, weight: float) -> Sequence
         return ()
     pair = prints.pairs[0]
     window.run = min(window.run + 1, COUNT_MAX) if pair.tool.key == window.near_tool else 1.0
-    window.near_count = min(window.near_count + weight, COUNT_MAX) if pair.loose_a == window.near else 0.0
+    if pair.loose_a != window.near:
+        window.near_count = 0.0
+    elif dried:
+        window.near_count = min(window.near_count + weight, COUNT_MAX)
+    else:
+        window.near_count /= 2
     window.near_tool, window.near = pair.tool.key, pair.loose_a
     if not (dried and window.near_count and window.run >= _NEAR_RUN):
         return ()
