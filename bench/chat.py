@@ -1,6 +1,6 @@
 """What an OpenAI client and the OpenAI API really exchange: 17 header fields and a chat body of a given size one way,
-24 fields and a completion, whole or in 100 chunks, the other. The last message is what a tool returned; at its end are a
-word that tells the stand-in upstream what is wanted, and a number that is never used twice. So each request is a new
+24 fields and a completion, whole or in 100 chunks, the other. The last message is what a tool returned; at its end are
+a word that tells the stand-in upstream what is wanted, and a number that is never used twice. So each request is a new
 step of an agent that goes on."""
 
 from __future__ import annotations

@@ -257,6 +257,10 @@ class FailingStore:
         """Fail."""
         raise StateError("the store is gone")
 
+    def drop(self, keys: Sequence[str]) -> None:
+        """Fail."""
+        raise StateError("the store is gone")
+
     def forget(self, prefix: str) -> int:
         """Fail."""
         raise StateError("the store is gone")

@@ -15,6 +15,7 @@ from typing import Final
 from breakloop.clock import Clock
 from breakloop.detect.run_ceiling import RunCeiling
 from breakloop.detect.step_loop import CUTS
+from breakloop.detect.watch import window_key
 from breakloop.errors import StateError
 from breakloop.judge import Judge, denial, no_bundle
 from breakloop.model.answer import Answer
@@ -34,11 +35,15 @@ from breakloop.model.verdict import Verdict
 from breakloop.planning import Plan, Planner
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
+from breakloop.policy.recent import Recent
 from breakloop.quarantine import AGENT, RUN, Hold, Quarantine
+from breakloop.state.keys import part
 from breakloop.state.ops import JOINED, Committed, Op, Refuse, Repeat, Repeated, Settle
 from breakloop.state.store import Store
 from breakloop.windows import Windows
+from breakloop.wire import mcp
 
+_RESULTS_KEPT: Final = 10_000
 _SETTLED: Final[tuple[Settle, ...]] = ()  # the ticket of a call that was settled
 
 Answered = Callable[[Call, Answer], None]
@@ -48,8 +53,8 @@ class Engine:
     """Decides. Holds one bundle at a time; `use` swaps it whole between two requests."""
 
     __slots__ = (
-        "_answered", "_bundle", "_clock", "_descriptors", "_judge", "_planner", "_publish", "_store", "_windows",
-        "quarantine", "tally",
+        "_answered", "_bundle", "_clock", "_descriptors", "_judge", "_planner", "_publish", "_results", "_store",
+        "_windows", "quarantine", "tally",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +76,7 @@ class Engine:
         self._windows = Windows(store)
         self.quarantine = Quarantine(store, publish)
         self._planner = Planner(descriptors, self.quarantine, self._missing)
+        self._results: Recent[str, int] = Recent(_RESULTS_KEPT)  # of MCP calls, by what was counted
         self.tally = Tally()
 
     @property
@@ -126,13 +132,13 @@ class Engine:
         caller, agent = who.caller(call), who.agent(call)
         if type(op) is Refuse and isinstance(op.owner, RunCeiling):
             why, run = op.owner.why, who.window(call)
-            self.quarantine.kill(Hold(RUN, call.project, caller, agent, now, until, why, run))
+            clears = (window_key(f"{part(call.project)}:{op.owner.owner(call)}"),)
+            self.quarantine.kill(Hold(RUN, call.project, caller, agent, now, until, why, run, clears))
         elif type(op) is Repeat and verdict.loop is not None and verdict.loop.action == "kill":
             seconds = op.owner.terms.quarantine_s
-            windows = [key for key, _ in call.watched or ()]
             until = now + seconds if seconds else math.inf
             why = f"{verdict.loop.kind} loop ({verdict.loop.evidence})"
-            clears = (op.key, *op.owner.remembered, *windows)
+            clears = (op.key, *op.owner.remembered, *[key for key, _ in call.watched or ()])
             self.quarantine.kill(Hold(AGENT, call.project, caller, agent, now, until, why, clears=clears))
 
     def _ticket(self, ops: list[Op], done: Committed) -> tuple[Settle, ...] | None:
@@ -164,10 +170,21 @@ class Engine:
         if failed:
             tally.failed += 1
         if ticket is not None:
-            self._settle(call, ticket if failed else [op for op in ticket if op.flight], failed=failed)
+            free = failed or self._moved_on(call, ticket[0].key, answer)
+            self._settle(call, ticket if free else [op for op in ticket if op.flight], failed=free)
         if call.watched is not None:
             self._heard(call, answer)
         self._answered(call, answer)
+
+    def _moved_on(self, call: Call, key: str, answer: Answer) -> bool:
+        """Tell whether the same call has another result than the last time. Of an MCP call only the answer shows it:
+        polling that sees something new is progress, and as free as a try that failed."""
+        chat = call.chat_cache
+        if not isinstance(chat, Chat) or chat.dialect != mcp.DIALECT or not answer.text:
+            return False
+        before, result = self._results.get(key), hash(answer.text)
+        self._results.put(key, result)
+        return before is not None and before != result
 
     def _settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
         if not ops:

@@ -93,7 +93,7 @@ class Judge:
     def _noted(self, call: Call, op: Noted, verdict: Verdict, now: float) -> None:
         """A loop was seen that is not to be stopped."""
         seen: Seen = op.owner
-        loop = seen.found(op, Repeated(1))
+        loop = seen.found(op, Repeated(seen.hits))
         if loop.fresh:
             data = _loop_data(call, seen, loop, shadow=op.group != ENFORCED)
             self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from breakloop.errors import StateError
 from breakloop.judge import denial
-from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, Event, Publish
+from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, STORE_DEGRADED, Event, Publish
 from breakloop.model.verdict import Verdict
 from breakloop.state.store import Store
 
@@ -34,7 +35,7 @@ class Hold:
     until: float
     why: str
     run: str = ""  # the run that is at its ceiling
-    clears: tuple[str, ...] = ()  # what goes when it is released: beginnings of keys
+    clears: tuple[str, ...] = ()  # keys of what was remembered against it, which goes with it
 
     @property
     def key(self) -> Key:
@@ -73,7 +74,7 @@ class Quarantine:
             if hold is not None:
                 if hold.until > now:
                     return hold
-                self._end(hold, now, "its time is over")
+                self._end(hold, now, "its time is over")  # the count of its caller's agents goes on
         return None
 
     def kill(self, hold: Hold) -> None:
@@ -96,8 +97,8 @@ class Quarantine:
         known = self._holds.get(hold.key)
         if known is not None and known.until >= hold.until:
             return
-        while len(self._holds) >= HOLDS_MAX:  # the oldest goes: a flood of invented names must not fill the memory
-            del self._holds[next(iter(self._holds))]
+        if len(self._holds) >= HOLDS_MAX:
+            self._make_room(hold.since)
         self._holds[hold.key] = hold
         self._tell(AGENT_KILLED, hold, hold.since, hold.why)
 
@@ -112,6 +113,7 @@ class Quarantine:
             and (not run or hold.run == run)
         ]
         for hold in ended:
+            self._recent.pop((hold.project, hold.caller), None)
             self._end(hold, now, "released")
         return ended
 
@@ -121,10 +123,18 @@ class Quarantine:
 
     def _end(self, hold: Hold, now: float, how: str) -> None:
         del self._holds[hold.key]
-        self._recent.pop((hold.project, hold.caller), None)
-        for prefix in hold.clears:
-            self._store.forget(prefix)
+        try:
+            self._store.drop(hold.clears)
+        except StateError as error:  # what was remembered against it runs out by itself
+            self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, hold.project))
         self._tell(AGENT_RELEASED, hold, now, how)
+
+    def _make_room(self, now: float) -> None:
+        """Against a flood of invented names: what is over goes, else the oldest that no person made."""
+        over = [key for key, hold in self._holds.items() if hold.until <= now]
+        oldest = next((key for key, hold in self._holds.items() if hold.binds != NAME), next(iter(self._holds)))
+        for key in over or [oldest]:
+            del self._holds[key]
 
     def _tell(self, name: str, hold: Hold, now: float, why: str) -> None:
         data: dict[str, object] = {

@@ -84,7 +84,7 @@ class Windows:
                 continue
             if looked.window is not before:
                 book.put(tag, looked.window)
-            if detector.hears:
+            if detector.hears(call, looked):
                 book.watches.append(op)
             found = detector.operation(call, looked, project, op.group)
             if found is not None:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import pytest
 
 from breakloop.detect.stream import StreamProbe
 from breakloop.model.answer import NO_ANSWER, Answer
-from tests.builders import CHAT, World, call, chat_body, user, world
-from tests.contract.agents import Agent, found, guarded
+from tests.builders import CHAT, Json, World, call, chat_body, user, world
+from tests.contract.agents import TASK, Agent, found, guarded
 
 PYTEST = '{"command": "pytest -q"}'
 FAILED = "F.......\nFAILED tests/test_app.py::test_total - assert 11 == 12\n1 failed, 7 passed in 0.41s\nExit code: 1"
@@ -292,3 +293,115 @@ def test_results_that_differ_are_no_repeats(here: World, result: str) -> None:
     for number in range(12):
         agent.call("bash", RUNS, f"{result.format(number)}, with {'.F'[number % 2] * (number + 1)} as its marks")
     assert agent.flagged == []
+
+
+RESPONSES = "/v1/responses"
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("what", ["reads", "writes", "edits and tests"])
+def test_results_after_a_previous_response(here: World, what: str, named: bool) -> None:
+    """LD-4: the Responses API keeps the conversation; a request holds the newest result, and nothing else."""
+    headers = {"authorization": "Bearer k", "x-agent-session": "s" if named else ""}
+    body: Json = {"model": "m", "input": [user(TASK)]}
+    for number in range(40):
+        asked = call(RESPONSES, "POST", headers, body=json.dumps(body).encode())
+        asked.tracked = True
+        assert found(here.engine.decide(asked)) == "pass", number
+        here.engine.settle(asked, Answer(200, complete=True, response_id=f"resp_{number:020}"))
+        here.clock.advance(3.0)
+        text = {"reads": page(number), "writes": "File written."}.get(what, FAILED if number % 2 else "Edited.")
+        result = {"type": "function_call_output", "call_id": f"call_{number:020}", "output": text}
+        body = {"model": "m", "input": [result], "previous_response_id": f"resp_{number:020}"}
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_polling_over_mcp(told: bool) -> None:
+    """C8: what the calls return goes to the client; where the answers are seen they tell that the job gets on."""
+    here = guarded()
+    headers = {"authorization": "Bearer k", "mcp-session-id": "m"}
+    for number in range(60):
+        name = ("job_status", "sleep", "read_log")[number % 3]
+        body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": {}}}
+        asked = call("/mcp", "POST", headers, body=json.dumps(body).encode())
+        asked.tracked = told
+        assert found(here.engine.decide(asked)) == "pass", number
+        if told:
+            text = {"sleep": "slept"}.get(name, f"running, {300 - number} s left")
+            here.engine.settle(asked, Answer(200, text=text, complete=True))
+        here.clock.advance(5.0)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "2026-01-01 00:00:{0:02},{1}",
+        "running, {1} s left",
+        "Berlin {0:02}:{1:02} Madrid",
+        "{0:08x}-1234-4abc-8def-{1:012x}",
+        "next free slot: 2026-03-01 {0:02}:{1:02}",
+        "stopped at 0x{1:06x}",
+        "elapsed: {1}.5 s",
+    ],
+)
+def test_results_that_are_a_time_or_an_id(here: World, result: str) -> None:
+    """C2: where that is all a result says, another one is news; whether the same is called, or the next."""
+    agent = Agent(here)
+    for number in range(20):
+        agent.call("next", "{}", result.format(number, number * 37 % 60))
+    for number in range(20, 40):
+        agent.call("bench", f'{{"size": {number}}}', result.format(number, 100 + number * 7))
+    assert agent.flagged == []
+
+
+def test_one_mistake_made_many_times_at_once(here: World) -> None:
+    """C16: a round of calls is one step, also where all of them are wrong in the same way."""
+    agent = Agent(here)
+    agent.more = {"tools": [{"type": "function", "function": {"name": "find", "parameters": {}}}]}
+    agent.calls(*[("web", f'{{"q": {at}}}', "Error: unknown tool web") for at in range(9)])
+    none = "No matches were found for this pattern anywhere in the repository; try another one, or widen the search."
+    agent.call("find", '{"q": "zz"}', none)
+    agent.calls(*[("find", f'{{"q": "word {at}"}}', none) for at in range(12)])
+    assert agent.flagged == []
+
+
+@pytest.mark.parametrize("cue", ["continue", "Please go on with the next chapter of the book."])
+def test_a_long_text_in_parts(here: World, cue: str) -> None:
+    """C21: "continue" is the whole conversation while somebody writes a book."""
+    agent = Agent(here, task="Write a novel about a lighthouse.")
+    for number in range(20):
+        agent.says(" ".join(f"w{number}x{at}" for at in range(200)), cue)
+    assert agent.flagged == []
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_log_that_grows_from_prompt_to_prompt(here: World, newest_first: bool, named: bool) -> None:
+    """C20: the old prompt is in the new one, but what is added is another line each time."""
+    log = "line 0 0.99 of the training"
+    for number in range(1, 12):
+        agent = Agent(here, task=log, session="s" if named else "")
+        assert agent.flagged == []
+        line = f"line {number} 0.{99 - number} of the training"
+        log = f"{line}\n{log}" if newest_first else f"{log}\n{line}"
+
+
+@pytest.mark.parametrize("ids", ["drawn", "counted", "none"])
+def test_replicas_of_one_agent_side_by_side(ids: str) -> None:
+    """DETECTION: eight runs of one task, none of which has a name; they begin alike."""
+    here = guarded()
+    agents = [Agent(here, session="", every_s=1.0) for _ in range(8)]
+    for number in range(12):
+        for at, agent in enumerate(agents):
+            part = number if number < 6 else 100 * at + number
+            said, result = f"I am number {at}, and look at part {number}.", page(part)
+            if ids == "none":
+                answer = f"<returncode>0</returncode>\n<output>\n{result}\n</output>"
+                agent.says(f"{said}\n\n```bash\ncat part{part}\n```", answer)
+                continue
+            by = f"call_{number}" if ids == "counted" else f"call_{at:06}_{number:06}"
+            made = {"id": by, "type": "function", "function": {"name": "cat", "arguments": f'{{"part": {part}}}'}}
+            agent.messages.append({"role": "assistant", "content": said, "tool_calls": [made]})
+            agent.messages.append({"role": "tool", "tool_call_id": by, "content": result})
+            agent.send()
+    assert [one for agent in agents for one in agent.flagged if one.startswith("deny")] == []

@@ -489,3 +489,12 @@ def test_forget(store: Store) -> None:
     assert store.read_window("a:win", NOW).version == 0
     assert hit(store, IDLE, key="b:ld") == Repeated(2)
     assert store.forget("nobody") == 0
+
+
+def test_drop_is_exact(store: Store) -> None:
+    """G-1: what is kept under these very keys goes, and nothing whose key begins alike."""
+    counts = [Repeat(COOLING, key, None) for key in ("cnt:a", "cnt:ab")]
+    store.commit(counts, NOW, [WindowWrite(key, 0, b"x", 60.0) for key in ("win:a:", "win:a:b:")])
+    store.drop(["cnt:a", "win:a:", "never there"])
+    assert [store.read_window(key, NOW).version for key in ("win:a:", "win:a:b:")] == [0, 1]
+    assert [hit(store, COOLING, key=key).hits for key in ("cnt:a", "cnt:ab")] == [1, 2]

@@ -170,6 +170,14 @@ def test_a_run_stops_at_its_ceiling() -> None:
     assert say(here, "fresh text", agent="worker", session="s-1") == ["pass"]
 
 
+def test_a_run_that_is_released_begins_anew() -> None:
+    """G-1: ceilings that an operator resets."""
+    here = world(bundle(agents={"worker": {"max_steps_per_run": 3}}))
+    assert say(here, *"abcd", agent="worker", session="s-1")[-1] == "run_limit_exceeded"
+    here.engine.quarantine.release("default", agent="worker", now=here.clock.now())
+    assert say(here, *"efgh", agent="worker", session="s-1") == [*["pass"] * 3, "run_limit_exceeded"]
+
+
 def test_a_ceiling_in_global_shadow_is_only_told() -> None:
     """E-1, K-1."""
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -372,3 +373,21 @@ def test_the_same_state_gives_the_same_verdict() -> None:
         return said
 
     assert run() == run()
+
+
+@pytest.mark.parametrize(("changes", "denied"), [(True, 0), (False, 1)])
+def test_an_mcp_call_with_another_result_each_time_is_polling(changes: bool, denied: int) -> None:
+    """LD-6: what it returns is in the answer only; a poll every five seconds that sees something new goes on."""
+    here = world(bundle(policy("p", loop=tail())))
+    params = {"name": "job_status", "arguments": {"job": 7}}
+    outcomes = []
+    for number in range(40):
+        body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode()
+        asked = call("/mcp", "POST", {"authorization": "Bearer k"}, body=body)
+        asked.tracked = True
+        verdict = here.engine.decide(asked)
+        outcomes.append(verdict.allowed)
+        if verdict.allowed:
+            here.engine.settle(asked, Answer(200, f"{number if changes else 0} of 40 parts", complete=True))
+        here.clock.advance(5)
+    assert (outcomes.count(False) > 0) is bool(denied)

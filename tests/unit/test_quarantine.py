@@ -10,6 +10,7 @@ from breakloop.model.events import Event
 from breakloop.quarantine import AGENT, CALLER, HOLDS_MAX, NAME, RUN, Hold, Quarantine, held
 from breakloop.state.memory import MemoryStore
 from breakloop.state.ops import WindowWrite
+from tests.builders import FailingStore
 
 NOW = 1000.0
 
@@ -99,13 +100,13 @@ def test_a_run_is_held_by_itself(here: Here) -> None:
 
 def test_release_ends_it_and_clears_what_was_remembered(here: Here) -> None:
     """G-1: a person releases it, which also clears its windows."""
-    here.store.commit([], NOW, [WindowWrite("win:p:s:1", 0, b"x", 60.0), WindowWrite("win:p:s:2", 0, b"y", 60.0)])
-    here.kill("a", clears=("win:p:s:1",))
+    here.store.commit([], NOW, [WindowWrite("win:p:s:1:", 0, b"x", 60.0), WindowWrite("win:p:s:2:", 0, b"y", 60.0)])
+    here.kill("a", clears=("win:p:s:1:",))
     ended = here.quarantine.release("p", agent="a", now=NOW + 1)
     assert [hold.agent for hold in ended] == ["a"]
     assert here.find("a") is None
-    assert here.store.read_window("win:p:s:1", NOW).version == 0
-    assert here.store.read_window("win:p:s:2", NOW).version == 1
+    assert here.store.read_window("win:p:s:1:", NOW).version == 0
+    assert here.store.read_window("win:p:s:2:", NOW).version == 1
     assert here.events[-1].data["reason"] == "released"
     assert here.quarantine.release("p", agent="a", now=NOW + 1) == []
 
@@ -118,6 +119,35 @@ def test_release_is_as_narrow_as_it_is_asked_for(here: Here) -> None:
     assert [hold.caller for hold in here.quarantine.release("p", agent="a", caller="other", now=NOW)] == ["other"]
     assert here.quarantine.release("elsewhere", agent="a", now=NOW) == []
     assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["caller"]
+
+
+def test_what_ends_by_itself_still_counts_against_the_caller(here: Here) -> None:
+    """G-1: three of its agents in ten minutes, however short they were held."""
+    for number, agent in enumerate("ab"):
+        here.kill(agent, at=NOW + 60 * number, until=NOW + 60 * number + 30)
+        assert here.find(agent, at=NOW + 60 * number + 31) is None
+    here.kill("c", at=NOW + 120, until=NOW + 150)
+    found = here.find("d", at=NOW + 121)
+    assert found is not None
+    assert found.binds == CALLER
+
+
+def test_a_release_survives_the_store(here: Here) -> None:
+    """LD-7: what was remembered runs out by itself; the request is not stopped for it."""
+    quarantine = Quarantine(FailingStore(), here.events.append)
+    quarantine.kill(Hold(AGENT, "p", "caller", "a", NOW, NOW + 5, "it loops", clears=("win:p:s:1:",)))
+    assert quarantine.find("p", "caller", "a", lambda: "", NOW + 6) is None
+    assert [event.name for event in here.events] == ["agent.killed", "store.degraded", "agent.released"]
+
+
+def test_what_a_person_holds_is_never_crowded_out(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-1, Y-2: nor is anything that still holds, while something else is over."""
+    monkeypatch.setattr("breakloop.quarantine.HOLDS_MAX", 3)
+    here.quarantine.kill(Hold(NAME, "p", "", "rogue", NOW, math.inf, "by hand"))
+    here.quarantine.kill(Hold(AGENT, "p", "caller-0", "a", NOW, NOW + 1, "it loops"))
+    for number in range(1, 6):
+        here.quarantine.kill(Hold(AGENT, "p", f"caller-{number}", "a", NOW + 2, math.inf, "it loops"))
+    assert [hold.caller or hold.agent for hold in here.quarantine.holds(NOW)] == ["rogue", "caller-4", "caller-5"]
 
 
 def test_after_a_release_the_count_of_agents_begins_anew(here: Here) -> None:

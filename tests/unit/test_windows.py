@@ -86,7 +86,7 @@ def test_actions_of_the_ladder() -> None:
     here = world(bundle(policy("p", loop={**STEPS, "ladder": ladder})))
     assert outcomes(here, 6) == ["pass", "pass", *["loop_detected"] * 4]
     verdict = here.engine.decide(chat(*stuck(6), headers={"authorization": "Bearer k"}))
-    assert verdict.delay_ms == 100
+    assert verdict.delay_ms == 600  # the sixth time the same
 
 
 def test_calls_without_a_session_are_not_watched() -> None:

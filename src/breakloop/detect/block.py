@@ -4,7 +4,7 @@ they find. What they look for is each one's own."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from breakloop.detect.allow import Identity
 from breakloop.detect.loop import LoopTerms
@@ -29,8 +29,6 @@ class Block:
 
     __slots__ = ("_ladder", "_reads", "tags", "terms")
 
-    hears = False
-
     def __init__(self, terms: LoopTerms, ladder: Ladder, reads: Reads, what: str = "") -> None:
         self.terms = terms
         self.tags = tags(terms, what)
@@ -49,6 +47,10 @@ class Block:
         """Judge the call with what is remembered."""
         raise NotImplementedError
 
+    def hears(self, _call: Call, _looked: Any) -> bool:
+        """Tell whether the answer to a call can change what is remembered."""
+        return False
+
     def heard(self, window: bytes, _answer: Answer) -> bytes:
         """Return the memory after an answer: the same, where `hears` does not say otherwise."""
         return window
@@ -64,7 +66,8 @@ class Block:
     def newest(self, call: Call, now: float) -> Step | None:
         """Return the call's newest step; None when it has none, or is none of this block's business."""
         step = self._reads.step(call)
+        return None if step is None or self._is_allowed(call, now) else step
+
+    def _is_allowed(self, call: Call, now: float) -> bool:
         allow = self.terms.allow
-        if step is None or (allow is not None and allow.covers(call, "", self._reads.who, now)):
-            return None
-        return step
+        return allow is not None and allow.covers(call, "", self._reads.who, now)

@@ -34,7 +34,6 @@ class RunCeiling:
     __slots__ = ("_owner", "_step", "max_steps", "tags", "terms")
 
     refusal: Final = REASON
-    hears = True
 
     def __init__(
         self,
@@ -65,6 +64,10 @@ class RunCeiling:
         steps, last = _read(window)
         steps = 1 if now - last >= RUN_IDLE_S and steps <= self.max_steps else steps + 1
         return Counted(_SECTION.pack(_VERSION, min(steps, 0xFFFFFFFF), now), steps)
+
+    def hears(self, _call: Call, _looked: Counted) -> bool:
+        """Whether it failed is of interest each time."""
+        return True
 
     def heard(self, window: bytes, answer: Answer) -> bytes:
         """Return the count after an answer: one that failed made no step."""

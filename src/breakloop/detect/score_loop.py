@@ -31,8 +31,6 @@ class ScoreLoop(Block):
 
     __slots__ = ("_detector",)
 
-    hears = True
-
     def __init__(self, terms: LoopTerms, ladder: Ladder, reads: Reads, detector: ScoreDetector) -> None:
         super().__init__(terms, ladder, reads, "score:")
         self._detector = detector
@@ -44,6 +42,10 @@ class ScoreLoop(Block):
             return None
         scored = self._detector.judge(window, new_prompt(step), step.calls, tracked=call.tracked)
         return Scored(scored.window, BLOCK if scored.tripped else 0, KIND, scored.evidence, scored.identity)
+
+    def hears(self, _call: Call, _looked: Scored) -> bool:
+        """Every answer counts."""
+        return True
 
     def heard(self, window: bytes, answer: Answer) -> bytes:
         """Return the window after an answer: what it said counts from now on."""

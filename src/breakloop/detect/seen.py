@@ -68,9 +68,14 @@ class Seen:
         self.owner = owner  # whose loop it is, project included
 
     @property
-    def remembered(self) -> tuple[str, str]:
-        """Beginnings of the keys of all that is remembered against whoever loops."""
-        return window_key(self.owner), f"cnt:{self.owner}:"
+    def remembered(self) -> tuple[str, ...]:
+        """Keys of what is remembered against whoever loops, beside its count."""
+        return (window_key(self.owner),)
+
+    @property
+    def hits(self) -> int:
+        """How far the loop has come, as a whole number; 1 where its detector does not count."""
+        return max(1, int(getattr(self.finding, "hits", 1)))
 
     def found(self, _op: Op, result: Repeated) -> Loop:
         """Return what it means."""

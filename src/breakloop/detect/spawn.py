@@ -37,6 +37,7 @@ _TASK_MAX: Final = 16 * 1024  # characters that are looked at
 _TASK_MIN: Final = 20  # bytes; shorter ones ("begin", "go on") say nothing of what is to be done
 _SEEN_S: Final = 30  # a time is not written anew sooner
 _COUNT_MAX: Final = 255
+_SIZE_MAX: Final = 2**16 - 1
 _TIME_MAX: Final = 2**32 - 1
 _OPENED: Final = re.compile(r"<([A-Za-z][\w-]{0,60})[^<>]{0,200}>").match
 _CLOSED: Final = re.compile(r"</([A-Za-z][\w-]{0,60})>\Z").match
@@ -133,7 +134,7 @@ class SpawnDetector:
         if parent == session:
             parent = _NOBODY
         root = parent if parent != _NOBODY else self._id(_raw(begin.root))
-        size = len(text) if len(text) >= _TASK_MIN else 0
+        size = len(text) if _TASK_MIN <= len(text) <= _SIZE_MAX else 0
         task, lane = self._id(text), _raw(begin.lane)
         family = self._id(text + b"\0" + steady(lane[:_TASK_MAX]) + lane[_TASK_MAX:])
         return _Spawned(session, parent, root, agent, task, family, size, 1, 1, 0, at_s, 0)

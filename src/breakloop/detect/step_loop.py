@@ -10,6 +10,7 @@ from breakloop.detect.block import Block, Reads
 from breakloop.detect.loop import LoopTerms, announced
 from breakloop.detect.seen import BLOCK, NOTICE, Ladder
 from breakloop.detect.steps import Judged, StepsDetector, View
+from breakloop.detect.steps.window import listens
 from breakloop.detect.watch import Watch
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call
@@ -24,8 +25,6 @@ class StepLoop(Block):
     """The block."""
 
     __slots__ = ("_detector", "_unnamed", "_voice", "guards_stream")
-
-    hears = True
 
     def __init__(
         self,
@@ -44,9 +43,9 @@ class StepLoop(Block):
         self.guards_stream = guards_stream
         self._detector = detector
 
-    def plan(self, call: Call, _project: str, group: int, _now: float) -> Watch:
+    def plan(self, call: Call, _project: str, group: int, now: float) -> Watch:
         """Return what stands in the place of a finding, and see to it that the answer is watched too."""
-        if self.guards_stream:
+        if self.guards_stream and not self._is_allowed(call, now):
             call.guards_stream = call.guards_stream or ONLY_TELLS if group else CUTS
         return Watch(self, group)
 
@@ -63,6 +62,10 @@ class StepLoop(Block):
         step = self._reads.step(call)
         return step is not None and bool(step.call_ids)
 
+    def hears(self, call: Call, looked: Judged) -> bool:
+        """Tell whether the answer matters: of a conversation by itself it comes back as the model's own words."""
+        return not self._unnamed(call) or listens(looked.window)
+
     def heard(self, window: bytes, answer: Answer) -> bytes:
         """Return the window after an answer of the model."""
         return self._detector.answered(window, answer)
@@ -70,13 +73,13 @@ class StepLoop(Block):
     def operation(self, call: Call, looked: Judged, project: str, group: int) -> Op | None:  # type: ignore[override]
         """Return what is to be done about it.
 
-        Where two unnamed conversations were taken for one, nothing is blocked. Ids of calls show that. Without them, in
-        a crowd of unnamed ones, it may be so, and a block is only noted (DETECTION); but a loop that goes on until it
-        would be stopped is no mistake, and must not burn money all night.
+        Where two unnamed conversations were taken for one, a block is only noted. Ids of calls show that. Without them,
+        in a crowd of unnamed ones, it may be so, and a block is only noted, too (DETECTION). But a loop that goes on
+        until it would be stopped is no mistake, and must not burn money all night.
         """
         if looked.level and looked.hits <= announced(call, self.terms, self._reads.who):
             return None
-        if looked.mixed and looked.level > NOTICE:
+        if looked.mixed and looked.level == BLOCK:
             return self.follow(call, looked, NOTICE, project, group, MIXED)
         if call.crowded and looked.level == BLOCK and not self._shows_ids(call):
             return self.follow(call, looked, NOTICE, project, group, CROWDED)

@@ -15,6 +15,10 @@ Text = Callable[[Call], str]
 _FOLDED_ASCII: Final = bytes(32 if chr(code).isspace() else ord(chr(code).lower()) for code in range(128)) + bytes(128)
 
 
+# Characters of one request that are folded; what follows tells requests apart as it was sent.
+_FOLDED_MAX: Final = 512 * 1024
+
+
 def folded(text: str) -> str:
     """Return `text` trimmed, with white space and case folded."""
     if text.isascii():  # most texts, and prose without runs of white space six times as fast
@@ -49,12 +53,15 @@ class TailFingerprint:
         if chat is None:
             return None
         matter: list[str] = []
+        left = _FOLDED_MAX
         for message in chat.tail[-self._messages :]:
             matter.append(message.role)
-            matter.append(folded(message.text))
+            left -= len(message.text)
+            matter.append(folded(message.text) if left >= 0 else message.text)
             matter.append(str(len(message.calls)))  # so that calls and further messages are not confused
             for made in message.calls:
                 matter.append(made.name)
-                matter.append(folded(made.arguments))
+                left -= len(made.arguments)
+                matter.append(folded(made.arguments) if left >= 0 else made.arguments)
         parts = [self._caller(call), self._agent(call), chat.model]
         return self._fingerprinter.digest(parts, packed(matter))

@@ -19,7 +19,6 @@ class Watcher(Protocol):
 
     terms: LoopTerms
     tags: tuple[bytes, bytes]  # of its section: enforced, and in shadow
-    hears: bool  # whether answers change what it remembers
 
     def owner(self, call: Call) -> str:
         """Return whose window it is, as keys hold it; "" where it has nothing to say about the call."""
@@ -31,6 +30,10 @@ class Watcher(Protocol):
 
     def operation(self, call: Call, looked: Any, project: str, group: int) -> Op | None:
         """Return what is to be done about it, or None."""
+        ...
+
+    def hears(self, call: Call, looked: Any) -> bool:
+        """Tell whether the answer to this call can change what is remembered."""
         ...
 
     def heard(self, window: bytes, answer: Answer) -> bytes:

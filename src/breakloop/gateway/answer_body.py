@@ -14,7 +14,7 @@ from breakloop.gateway.answer_head import UNTIL_CLOSE
 from breakloop.gateway.body import is_trailer
 from breakloop.gateway.head import CHUNKED
 
-_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?[ \t]*")
+_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*+)?[ \t]*+")
 _LINE_MAX: Final = 256
 _TRAILERS_MAX: Final = 8 * 1024
 

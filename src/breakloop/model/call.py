@@ -48,6 +48,7 @@ class Call:
     caller_cache: str | None = None
     agent_cache: str | None = None
     session_cache: str | None = None
+    derived = False  # session_cache is a name made from how the conversation opens
     trace_cache: str | None = None
     step_cache: Any = None  # model.step.Step; False: looked, and there is none
     ip_cache: str | None = None

@@ -19,7 +19,7 @@ from breakloop.policy.descriptor_names import fault
 from breakloop.policy.geo import HEADERS, Geo
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
 from breakloop.policy.query import query_for_fingerprint
-from breakloop.policy.sessions import DERIVED, Sessions
+from breakloop.policy.sessions import Sessions
 from breakloop.policy.user_agent import UserAgents
 from breakloop.wire import dialects, steps
 
@@ -127,7 +127,8 @@ class Descriptors:
 
     def derived(self, call: Call) -> bool:
         """Tell whether the session is named after how it opens, because the client gives it no name."""
-        return self.session(call).startswith(DERIVED)
+        self.session(call)
+        return call.derived
 
     def lane(self, call: Call) -> str:
         """Return what requests of one program have in common, whatever they are about: model and system prompt."""

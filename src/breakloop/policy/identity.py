@@ -55,6 +55,7 @@ _WIDE_HEADERS: Final = ("mcp-session-id", "helicone-session-id")
 _WIDE_ENDING: Final = "-session-id"
 _ANOTHER: Final = "-parent-"  # a session, but not this one
 _BAGGAGE: Final = ("langfuse_session_id", "session.id")
+_NAMING: Final = frozenset((*CONVERSATION_HEADERS, *_WIDE_HEADERS, "baggage"))
 _NOT_IDS: Final = frozenset(("", "null", "undefined", "none"))
 _NAME_MAX: Final = 256
 _KEY_MAX_BYTES: Final = 8 * 1024 * 1024
@@ -105,6 +106,12 @@ def api_key(call: Call, query_key: Callable[[Call], str | None]) -> bytes:
     if "key=" not in call.query and "%" not in call.query:
         return b""
     return (query_key(call) or "").encode("utf-8", "replace")
+
+
+def may_name_session(call: Call) -> bool:
+    """Tell whether any header field could name a session: most requests have none, and this tells at once."""
+    headers = call.headers
+    return not _NAMING.isdisjoint(headers) or _WIDE_ENDING in "\n".join(headers)
 
 
 def conversation_header(call: Call) -> str:

@@ -17,7 +17,7 @@ _FIELDS_MAX: Final = 1000
 _API_KEY: Final = "key"
 # Already as it would be spelled; each field has a name and a value.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*(?:&[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*)*").fullmatch
-_SPELLED_ONE_WAY: Final = re.compile(r"[A-Za-z0-9_.~-]*=?[A-Za-z0-9_.~-]*").fullmatch
+_SPELLED_ONE_WAY: Final = re.compile(r"[A-Za-z0-9_.~-]*+=?[A-Za-z0-9_.~-]*+").fullmatch
 
 
 def fields(call: Call) -> dict[str, list[str]]:

@@ -37,13 +37,14 @@ class Sessions:
 
     def find(self, call: Call) -> str:
         """Return the session, or "". Looks from the narrowest id to the widest, and into the body as late as can be."""
-        named = identity.conversation_header(call)
+        in_headers = identity.may_name_session(call)
+        named = identity.conversation_header(call) if in_headers else ""
         if named:
             return self._digests.bounded(named)
         taken = self._taken(call)
         ids = session_ids.NONE if taken is None else session_ids.of(taken)
         trace = self.trace(call, ids.trace)
-        named = ids.session or identity.session_header(call)
+        named = ids.session or (identity.session_header(call) if in_headers else "")
         if named:
             return self._digests.bounded(named)
         if ids.previous:
@@ -55,6 +56,7 @@ class Sessions:
         opening = "" if taken is None else taken.opening()
         if not opening:
             return ""
+        call.derived = True
         parts = (self._caller(call), self._agent(call), opening)
         return DERIVED + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
 

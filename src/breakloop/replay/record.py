@@ -72,5 +72,8 @@ class _RecordingStore:
     def read_window(self, key: str, now: float) -> Window:
         return self._store.read_window(key, now)
 
+    def drop(self, keys: Sequence[str]) -> None:
+        self._store.drop(keys)
+
     def forget(self, prefix: str) -> int:
         return self._store.forget(prefix)

@@ -112,6 +112,12 @@ class MemoryStore:
         entry = self._windows.live(key, now)
         return Window(0, b"") if entry is None else Window(entry[1], entry[2])
 
+    def drop(self, keys: Sequence[str]) -> None:
+        """Drop what is kept under these very keys."""
+        for table in self._tables():
+            for key in keys:
+                table.pop(key, None)
+
     def forget(self, prefix: str) -> int:
         """Drop every key that begins with `prefix`."""
         self._flights.drop_prefix(prefix)

@@ -43,6 +43,10 @@ class Store(Protocol):
         """Return the session window under `key`, with version 0 if there is none."""
         ...
 
+    def drop(self, keys: Sequence[str]) -> None:
+        """Drop what is kept under these very keys."""
+        ...
+
     def forget(self, prefix: str) -> int:
         """Drop every key that begins with `prefix`; return how many."""
         ...

@@ -10,7 +10,7 @@ from typing import Any, Final
 from breakloop.model.step import Step
 from breakloop.wire import anthropic_messages
 from breakloop.wire.anthropic_messages import CALLS
-from breakloop.wire.content import ITEMS_MAX, arguments, as_list, is_silent, more, part, text, truth
+from breakloop.wire.content import ITEMS_MAX, as_list, is_silent, more, part, text, truth
 from breakloop.wire.conversation import Taken, item_at
 from breakloop.wire.step_parts import Gathered, is_prefill, read_step, result
 
@@ -90,7 +90,7 @@ def _answer(found: Gathered, said: object) -> None:
     for block in reversed(said[:ITEMS_MAX]):
         kind = block.get("type") if isinstance(block, dict) else None
         if isinstance(kind, str) and kind in CALLS:
-            found.call(block.get("name"), arguments(block.get("input")), block.get("id"))
+            found.called(block.get("name"), block.get("input"), block.get("id"))
         elif _is_result(block):
             _result(found, block)
         elif not is_silent(block):

@@ -25,6 +25,10 @@ _KIND_MAX: Final = 64
 # Parts of one content, and calls of one message, that are read one by one; what follows stands as one digest, so that
 # three million of them hold nobody up and still tell requests apart.
 ITEMS_MAX: Final = 1000
+# Characters of arguments that are spelled anew, and those that are with every number looked at: a thousand calls may
+# come in one request. Longer ones count as they were sent.
+_RESPELLED_MAX: Final = 64 * 1024
+_THOROUGH_MAX: Final = 1024
 
 
 def as_list(value: object) -> list[Any]:
@@ -134,12 +138,16 @@ def arguments(value: object) -> str:
 
 
 def _respelled(value: str) -> str:
+    if len(value) > _RESPELLED_MAX:
+        return value
+    long = len(value) > _THOROUGH_MAX
     try:
         spelled = orjson.dumps(orjson.loads(value), option=orjson.OPT_SORT_KEYS)
-        if b".0" not in spelled and b"e+" not in spelled:
+        if long or (b".0" not in spelled and b"e+" not in spelled):
             return spelled.decode()
     except (ValueError, TypeError):  # no JSON, or deeper than orjson writes
-        pass
+        if long:
+            return value
     # Three times as slow, and thorough: one spelling of numbers, and what the fast decoder does not take.
     return canonical(value.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 

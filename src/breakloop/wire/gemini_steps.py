@@ -87,7 +87,7 @@ def _answer_part(found: Gathered, part: dict[str, Any]) -> None:
     code = _either(part, "executableCode", "executable_code")
     ran = _either(part, "codeExecutionResult", "code_execution_result")
     if isinstance(call, dict):
-        found.call(call.get("name"), arguments(call.get("args")), call.get("id"))
+        found.called(call.get("name"), call.get("args"), call.get("id"))
     elif isinstance(code, dict):
         found.call(_CODE, text(code.get("code")), code.get("id"))
     elif isinstance(ran, dict):

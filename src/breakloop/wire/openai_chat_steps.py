@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from breakloop.model.step import Step
 from breakloop.wire import openai_chat
-from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, more, text, without_ids
+from breakloop.wire.content import ITEMS_MAX, as_list, content, more, text, without_ids
 from breakloop.wire.conversation import Taken, item_at
 from breakloop.wire.step_parts import Gathered, is_prefill, read_step, result
 
@@ -98,7 +98,7 @@ def _call(found: Gathered, call: object) -> None:
         return
     function, custom, call_id = call.get("function"), call.get("custom"), call.get("id")
     if isinstance(function, dict):
-        found.call(function.get("name"), arguments(function.get("arguments")), call_id)
+        found.called(function.get("name"), function.get("arguments"), call_id)
     elif isinstance(custom, dict):
         found.call(custom.get("name"), text(custom.get("input")), call_id)
     else:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from breakloop.model.step import Step
 from breakloop.wire import openai_responses
-from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, text
+from breakloop.wire.content import ITEMS_MAX, as_list, content, text
 from breakloop.wire.conversation import Taken, item_at
 from breakloop.wire.openai_responses import ARGUMENTS, OUTPUTS, first
 from breakloop.wire.step_parts import Gathered, read_step, result
@@ -62,7 +62,7 @@ def _answer(found: Gathered, item: dict[str, Any]) -> bool:
     get = item.get
     kind = get("type")
     if kind == "function_call":
-        found.call(get("name"), arguments(get("arguments")), get("call_id"))
+        found.called(get("name"), get("arguments"), get("call_id"))
         return True
     if not isinstance(kind, str) or kind == "message":
         if get("role") != "assistant":
@@ -71,7 +71,7 @@ def _answer(found: Gathered, item: dict[str, Any]) -> bool:
         return True
     if kind.endswith("_call"):
         call_id = get("call_id") or get("id")
-        found.call(get("name") or kind.removesuffix("_call"), arguments(first(item, ARGUMENTS)), call_id)
+        found.called(get("name") or kind.removesuffix("_call"), first(item, ARGUMENTS), call_id)
         if first(item, OUTPUTS) is not None:  # one that ran at OpenAI
             _result(found, item, call_id)
         return True

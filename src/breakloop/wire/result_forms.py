@@ -15,11 +15,11 @@ _LINES_LAST: Final = 6
 # The whole line has to be about the status: `Exit code: 1`, `exitcode: 1 (execution failed)`, `[Command finished with
 # exit code 1]`, `(exit status 2)`, `<returncode>1</returncode>`, `Process exited with code 1`.
 _STATUS_LINE: Final = re.compile(
-    r"""[\[(<*#]*\ ?
+    r"""[\[(<*#]*+\ ?
     (?:(?:the\ )?(?:command|process|script|program|shell|task|bash|execution|it)\b[^\n:]{0,40}?\ )?
     (?:(?:finished|completed|failed|ended|terminated|exited|done|returned)\ )?(?:with\ )?(?:an?\ )?
     (?:(?:non-?zero\ )?(?:exit|return)[\ _-]?(?:code|status|value)|exited\ with(?:\ code|\ status)?|(?<=with\ )code)
-    [>*\]]{0,3}\s*(?:of|is|was)?[:\s]*(-?\d{1,10})\b
+    [>*\]]{0,3}\s*+(?:of|is|was)?[:\s]*+(-?\d{1,10})\b
     (?:[\])>.*\s]|</\w+>|\([^()\n]{0,60}\))*""",
     re.IGNORECASE | re.VERBOSE,
 ).fullmatch

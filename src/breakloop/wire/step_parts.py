@@ -10,21 +10,24 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-import xxhash
-
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
 from breakloop.wire import text_actions
-from breakloop.wire.content import ITEMS_MAX, clean, content, is_silent, json_text, text, without_ids
+from breakloop.wire.content import ITEMS_MAX, arguments, clean, content, is_silent, json_text, text, without_ids
 from breakloop.wire.conversation import Parts, Taken
 from breakloop.wire.result_forms import result_error
 from breakloop.wire.steer import END, MARK
+from breakloop.wire.step_budget import Budget, digest, newest, short
 
 # Characters of one text. Of a longer one the beginning, the end and a digest of the whole are kept: a large file that
 # was changed in its middle is another result.
 TEXT_MAX: Final = 64 * 1024
 _HEAD: Final = 48 * 1024
 _TAIL: Final = 16 * 1024
+_SPELLED_MAX: Final = 4 * TEXT_MAX  # characters of arguments that are brought into one spelling
+_PARTS_MAX: Final = 100  # of one content that are read one by one
+_PARTS_OF_USERS_MAX: Final = 2 * ITEMS_MAX  # of all contents of the user
+_LONG: Final = 4 * TEXT_MAX  # only at both ends of a longer text is looked for what does not belong to it
 _CALLS_MAX: Final = ITEMS_MAX + 1  # one more, which stands for all the others
 _NOTE_MAX: Final = 1100
 _REMOVED_MAX: Final = 16
@@ -61,7 +64,7 @@ _OPENING_ROLES: Final = frozenset(("system", "developer"))
 class Gathered:
     """What stands behind the last answer, and that answer. Filled from the end backwards, so all is newest first."""
 
-    __slots__ = ("answered", "calls", "ids", "joint", "results", "said", "users")
+    __slots__ = ("_to_read", "_to_spell", "answered", "calls", "ids", "joint", "results", "said", "users")
 
     def __init__(self, joint: str = "\n") -> None:
         self.answered = False
@@ -71,11 +74,20 @@ class Gathered:
         self.ids: list[str] = []
         self.results: list[Result] = []
         self.users: list[tuple[str, Any]] = []  # role and content
+        self._to_read = Budget()
+        self._to_spell = _SPELLED_MAX
 
-    def call(self, name: object, arguments: str, call_id: object) -> None:
+    def call(self, name: object, given: str, call_id: object) -> None:
         """Take a call of the answer."""
-        self.calls.append(ToolCall(text(name), bounded(arguments)))
+        self.calls.append(ToolCall(short(text(name)), self._to_read.take(bounded(given))))
         self.ids.append(text(call_id))
+
+    def called(self, name: object, given: object, call_id: object) -> None:
+        """Take a call whose arguments are a value, or JSON as a text: in one spelling, unless there is too much."""
+        size = len(given) if isinstance(given, str) else 1
+        spelled = arguments(given) if size <= self._to_spell else text(given)
+        self._to_spell -= len(spelled)
+        self.call(name, spelled, call_id)
 
 
 Gather = Callable[[list[Any], int], Gathered]
@@ -102,13 +114,13 @@ def finished(found: Gathered, tools: tuple[str, ...], messages: int, size: int) 
     said = own(found.joint.join(reversed(found.said))) if found.said else ""
     calls = tuple(reversed(found.calls[:_CALLS_MAX]))
     ids = tuple(reversed(found.ids[:_CALLS_MAX])) if any(found.ids) else ()
-    results = found.results[ITEMS_MAX - 1 :: -1] if len(found.results) > ITEMS_MAX else found.results[::-1]
+    results = newest(found.results[:ITEMS_MAX])[::-1]
     users = found.users[::-1]
     if not found.answered:
         users = [(role, value) for role, value in users if role not in _OPENING_ROLES]
     action = text_actions.read(said, declared=bool(tools)) if said and not calls else None
     if action is not None:
-        calls = (ToolCall(action.name, bounded(action.arguments)),)
+        calls = (ToolCall(short(action.name), bounded(action.arguments)),)
         if not results and users:
             results.append(result(users.pop(0)[1]))
     texts = _users(users, by_digest=not results) if users else ()
@@ -117,8 +129,15 @@ def finished(found: Gathered, tools: tuple[str, ...], messages: int, size: int) 
 
 def _users(users: list[tuple[str, Any]], *, by_digest: bool) -> tuple[str, ...]:
     # A picture from a person counts by its bytes; one that a harness sends along with results by its size, as theirs.
-    texts = [own(content(value) if by_digest else _with_media(value)) for _, value in users]
-    return tuple([one for one in texts if one])
+    texts: list[str] = []
+    parts, budget = _PARTS_OF_USERS_MAX, Budget()
+    for _, value in reversed(users):
+        if isinstance(value, list):
+            parts -= min(len(value), ITEMS_MAX)
+        said = own((content(value) if by_digest else _with_media(value)) if parts >= 0 else text(value))
+        if said:
+            texts.append(budget.take(said))
+    return tuple(reversed(texts))
 
 
 def _with_media(value: object) -> str:
@@ -137,6 +156,14 @@ def result(value: object, call_id: object = "", *, failed: bool = False) -> Resu
 
 def own(said: str) -> str:
     """Return a text without our notes and what harnesses add to it, bounded."""
+    if len(said) > _LONG:
+        half = _LONG // 2
+        return bounded(_plain(said[:half]) + said[half:-half] + _plain(said[-half:]))
+    said = _plain(said)
+    return said if len(said) <= TEXT_MAX else bounded(said)
+
+
+def _plain(said: str) -> str:
     # One character is looked for in a twentieth of the time.
     if "[" in said and END in said:
         said = _without(said, MARK, END, _NOTE_MAX)
@@ -144,7 +171,7 @@ def own(said: str) -> str:
         for begin, end in _ADDED:
             if end in said:
                 said = _without(said, begin, end, len(said))
-    return said if len(said) <= TEXT_MAX else bounded(said)
+    return said
 
 
 def _without(said: str, begin: str, end: str, within: int) -> str:
@@ -162,8 +189,7 @@ def bounded(said: str) -> str:
     """Return a text of at most `TEXT_MAX` characters and a little more: its beginning, a digest, and its end."""
     if len(said) <= TEXT_MAX:
         return said
-    digest = xxhash.xxh3_64_hexdigest(said.encode("utf-8", "replace"))
-    return f"{said[:_HEAD]}\n<cut:{digest}>\n{said[-_TAIL:]}"
+    return f"{said[:_HEAD]}\n<cut:{digest(said)}>\n{said[-_TAIL:]}"
 
 
 def seen(value: object) -> tuple[str, tuple[str, ...]]:
@@ -176,16 +202,22 @@ def seen(value: object) -> tuple[str, tuple[str, ...]]:
         return text(value), ()
     texts: list[str] = []
     media: list[str] = []
-    for part in value[:ITEMS_MAX]:
+    for part in value[:_PARTS_MAX]:
         if is_silent(part):
             continue
         said, beside = _part(part)
         if said:
             texts.append(said)
         media.extend(beside)
-    if len(value) > ITEMS_MAX:
-        texts.append(f"<more:{len(value) - ITEMS_MAX}>")
+    if len(value) > _PARTS_MAX:
+        texts.append(_more(value[_PARTS_MAX:]))
     return "\n".join(texts), tuple(media)
+
+
+def _more(parts: list[Any]) -> str:
+    """Return what stands for further parts: how many, and a digest of their texts; media are new each time."""
+    said = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return f"<more:{len(parts)}:{digest(chr(10).join([one for one in said if isinstance(one, str)]))}>"
 
 
 def _part(part: object) -> tuple[str, tuple[str, ...]]:
@@ -210,8 +242,8 @@ def _without_data(said: str) -> tuple[str, tuple[str, ...]]:
         media.append(f"{found[1].lower()[:_KIND_MAX]}:{_size_class(len(found[2]) * 3 // 4)}")
         return ""
 
-    rest = _DATA_URL(stand_in, said)
-    return rest, tuple(media[:ITEMS_MAX])
+    rest = _DATA_URL(stand_in, said, ITEMS_MAX)
+    return rest, tuple(media)
 
 
 def sized(kind: str, item: object) -> str:

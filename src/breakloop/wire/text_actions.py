@@ -36,11 +36,12 @@ _EXECUTED: Final = {
     "execute_ipython": _PYTHON,
 }
 _FENCE: Final = "```"
-_OPENED: Final = r"^[ \t]*(?:(?:Action|Code|Command)[ \t*]*:[ \t*]*)?```[ \t]*"
-_CLOSED: Final = r"[^\n`]*\n(.*?)(?:^[ \t]*```|```[ \t]*$|<end_code>|\Z)"
-_FENCED: Final = re.compile(_OPENED + r"([\w+.#-]*)" + _CLOSED, re.MULTILINE | re.DOTALL)
+# Possessive, `*+`: a line that does not end as it should is not tried again from each of its characters.
+_OPENED: Final = r"^[ \t]*+(?:(?:Action|Code|Command)[ \t*]*+:[ \t*]*+)?```[ \t]*+"
+_CLOSED: Final = r"[^\n`]*+\n(.*?)(?:^[ \t]*```|```[ \t]*$|<end_code>|\Z)"
+_FENCED: Final = re.compile(_OPENED + r"([\w+.#-]*+)" + _CLOSED, re.MULTILINE | re.DOTALL)
 # With a language it is always the beginning of a block, even where another fence before it has no end.
-_TAGGED: Final = re.compile(_OPENED + r"([\w+.#-]+)" + _CLOSED, re.MULTILINE | re.DOTALL)
+_TAGGED: Final = re.compile(_OPENED + r"([\w+.#-]++)" + _CLOSED, re.MULTILINE | re.DOTALL)
 _REACT: Final = re.compile(
     r"^[ \t*#]*Action[ \t*]*:([^\n]*)\n+(?:[ \t*#]*Action[ _]Input[ \t*]*:(?:\*\*)?(.*))?",
     re.MULTILINE | re.DOTALL | re.IGNORECASE,

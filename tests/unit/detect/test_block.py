@@ -55,6 +55,7 @@ def test_what_it_found_goes_up_the_ladder() -> None:
 def test_answers_change_nothing_by_themselves() -> None:
     window = b"memory"
     assert block().heard(window, Answer(200)) is window
+    assert not block().hears(call(), None)
 
 
 def test_looking_is_for_those_who_inherit() -> None:

@@ -82,9 +82,22 @@ def test_what_is_remembered_against_whoever_loops() -> None:
     """G-1: a release clears it, and nothing of others whose names begin alike."""
     op = ladder().operation(Found(), 2, "project:s:me", 0)
     assert op is not None
-    assert op.owner.remembered == ("win:project:s:me:", "cnt:project:s:me:")
-    assert isinstance(op, Repeat)
-    assert op.key.startswith(op.owner.remembered[1])
+    assert op.owner.remembered == ("win:project:s:me:",)
+
+
+def test_a_throttle_grows_with_the_loop() -> None:
+    """LD-5: count x 100 ms; what does not count is one."""
+
+    class Counted(NamedTuple):
+        window: bytes = b""
+        level: int = 1
+        kind: str = "repeat"
+        evidence: str = "the same 7 times"
+        identity: str = "ab" * 8
+        fresh: bool = True
+        hits: float = 7.5
+
+    assert (Seen(TERMS, "throttle", Counted(), WHO).hits, Seen(TERMS, "throttle", Found(), WHO).hits) == (7, 1)
 
 
 def test_what_stands_aside_is_told_with_the_evidence() -> None:

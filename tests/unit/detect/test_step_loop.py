@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from breakloop.detect.allow import Identity
+from breakloop.detect.allow import AllowList, Identity
 from breakloop.detect.block import Reads
 from breakloop.detect.loop import LoopTerms
 from breakloop.detect.seen import Ladder
 from breakloop.detect.step_loop import CROWDED, CUTS, MIXED, ONLY_TELLS, StepLoop
 from breakloop.detect.steps import Judged, View
+from breakloop.detect.steps.window import Window
 from breakloop.model.answer import Answer
 from breakloop.model.step import Step
 from breakloop.state.ops import Noted, Repeat, RepeatSpec
@@ -49,6 +52,18 @@ def test_it_judges_the_newest_step_with_what_the_session_remembers() -> None:
     assert block(step=None).look(call(), b"old", 7.0) is None
 
 
+@pytest.mark.parametrize(
+    ("unnamed", "owed", "waits", "hears"), [(1, 0, 0, 0), (1, 1, 0, 1), (1, 0, 1, 1), (0, 0, 0, 1)]
+)
+def test_answers_matter_where_others_may_copy_them(unnamed: int, owed: int, waits: int, hears: int) -> None:
+    """Q-1: or where a repeat waits to be counted; else nothing is read and written for them."""
+    window = Window()
+    window.owed, window.waits = owed, waits
+    made = block()
+    made._unnamed = lambda _: bool(unnamed)
+    assert made.hears(call(), Judged(window.dump(), 0)) is bool(hears)
+
+
 def test_answers_are_heard() -> None:
     assert block().heard(b"window+", Answer(200, "said")) == b"window+said"
 
@@ -68,13 +83,27 @@ def test_in_a_crowd_of_unnamed_conversations_a_block_is_only_noted() -> None:
     assert isinstance(shown.operation(asked, judged, "project", 0), Repeat)  # ids tell conversations apart
 
 
-@pytest.mark.parametrize("level", [2, 3])
-def test_where_two_conversations_were_taken_for_one_nothing_is_blocked(level: int) -> None:
-    """C-7: two unnamed ones that open alike."""
-    made, judged = block(level), Judged(b"", level, "repeat", "the same 5 times", "ab" * 8, True, mixed=True)
-    op = made.operation(call(), judged, "project", 0)
+def test_where_two_conversations_were_taken_for_one_a_block_is_only_noted() -> None:
+    """C-7: two unnamed ones that open alike; a loop that goes on and on is stopped all the same."""
+    judged = Judged(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, mixed=True)
+    op = block().operation(call(), judged, "project", 0)
     assert isinstance(op, Noted)
     assert op.owner.evidence == f"the same 5 times; {MIXED}"
+    assert isinstance(block().operation(call(), judged._replace(level=3), "project", 0), Repeat)
+
+
+def test_answers_to_those_who_are_left_alone_are_not_watched() -> None:
+    """LD-6, LD-8: an allow list holds for the stream guard too."""
+    allow = AllowList({}, {"agent": 10.0}, {}, {}, {})
+    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), allow)
+    ladder = Ladder(terms, ("steer", "reject", "kill"), SPEC, WHO)
+    reads = Reads(lambda _: STEP, lambda _: "s:me", WHO)
+    options: Any = {"unnamed": lambda _: True, "voice": lambda _: "m", "guards_stream": True}
+    made = StepLoop(terms, ladder, reads, Spy(0), **options)  # type: ignore[arg-type]
+    for now, said in ((7.0, 0), (10.0, CUTS)):
+        asked = call()
+        made.plan(asked, "project", 0, now)
+        assert asked.guards_stream == said
 
 
 def test_the_detector_learns_what_else_is_known() -> None:

@@ -68,8 +68,7 @@ def test_the_same_call_again_is_a_step(number: Callable[[int], object]) -> None:
     assert again[4:6] == [("", 0), ("storm", 1)]
     assert again[9:] == [("storm", 1), ("storm", 2), ("storm", 2)]
     turns = judged(*(asked(number(at), "fg"[at % 2]) for at in range(12)))
-    assert turns[5] == ("cycle", 1)
-    assert turns[-1] == ("cycle", 2)
+    assert turns == [("", 0)] * 12  # what they returned is not in the requests: poll and sleep is no round
     other = judged(*(asked(number(at), arguments={"page": at}) for at in range(12)))
     assert other == [("", 0)] * 12
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from breakloop.model.step import Result
@@ -64,7 +66,81 @@ def test_contents() -> None:
     assert seen([{"type": "resource", "resource": {"uri": "u", "text": "x"}}]) == ("x", ())
     assert seen([{"type": "resource", "resource": {"uri": "u", "blob": "A" * 2_000}}]) == ("", ("file:~2^10",))
     assert seen([{"type": "odd", "id": "1", "value": 2}]) == ('{"type":"odd","value":2}', ())
-    assert seen(["a"] * 1001)[0].endswith("a\n<more:1>")
+
+
+def test_many_parts() -> None:
+    """Y-2: a hundred parts of a content are read one by one; the others still tell contents apart, media do not."""
+    said = [{"type": "text", "text": f"line {at}"} for at in range(150)]
+    shown = seen(said)[0]
+    assert shown.startswith("line 0\nline 1\n")
+    assert "\nline 99\n<more:50:" in shown
+    assert seen([*said[:-1], {"type": "text", "text": "other"}])[0] != shown == seen(said)[0]
+    assert seen(["a"] * 101)[0] != seen(["a"] * 100 + ["b"])[0]
+    media = [seen([*said, {"type": "image", "data": one}]) for one in "ab"]
+    assert media[0] == media[1]
+
+
+def gathered(*results: str, users: list[object] | None = None) -> Gathered:
+    """An answer with these results behind it, or these contents of the user; the newest last."""
+    found = Gathered()
+    found.answered = True
+    found.results = [Result(one) for one in reversed(results)]
+    found.users = [("user", one) for one in reversed(users or [])]
+    return found
+
+
+def test_all_results_are_bounded() -> None:
+    """Y-2: of a thousand long results the newest are read, and the others still differ by a digest."""
+    texts = [f"{at} " + "x" * 60_000 for at in range(100)]
+    first, *_, last = (one.text for one in finished(gathered(*texts), (), 0, 0).results)
+    assert last == texts[-1]
+    assert first.startswith("0 xxx")
+    assert len(first) < 400
+    other = [texts[0] + "y", *texts[1:]]
+    assert finished(gathered(*other), (), 0, 0).results[0].text != first
+    assert sum(len(one.text) for one in finished(gathered(*texts), (), 0, 0).results) < 600_000
+    assert [one.text for one in finished(gathered(*texts[:8]), (), 0, 0).results] == texts[:8]
+
+
+def test_all_texts_of_the_user_are_bounded() -> None:
+    """Y-2: texts as results; and of ten thousand parts not each is looked at."""
+    texts: list[object] = [f"{at} " + "x" * 60_000 for at in range(100)]
+    users = finished(gathered(users=texts), (), 0, 0).users
+    assert users[-1] == texts[-1]
+    assert len(users[0]) < 400
+    assert len(users) == 100
+    parts: list[object] = [[{"type": "text", "text": f"{at}"}] * 900 for at in range(9)]
+    users = finished(gathered(users=parts), (), 0, 0).users
+    assert users[-1].startswith("8\n8\n")
+    assert users[0].startswith('[{"text":"0"')
+
+
+def test_all_calls_are_bounded() -> None:
+    """Y-2: arguments and names; spelling them anew ends before reading them does."""
+    found = Gathered()
+    for at in range(100):
+        found.called("n" * 5_000 + str(at), json.dumps({"b": "x" * 60_000, "a": at}), "")
+    calls = finished(found, (), 0, 0).calls[::-1]
+    assert calls[0].arguments.startswith('{"a":0,')
+    assert calls[5].arguments.startswith('{"b": "xxx')
+    assert len(calls[5].arguments) > 60_000
+    assert len(calls[50].arguments) < 400
+    assert len({call.name for call in calls}) == len({call.arguments for call in calls}) == 100
+    assert max(len(call.name) for call in calls) < 200
+
+
+def test_what_harnesses_add_to_long_texts() -> None:
+    """LD-4, Y-2: at both ends of a text of any length it is removed."""
+    text = "".join(f"line {at}\n" for at in range(50_000))
+    added = "<system-reminder>{}</system-reminder>"
+    assert own(added.format(1) + text + added.format(2)) == own(added.format(3) + text + added.format(4))
+    assert own(text) != own(text.replace("line 25000", "line x"))
+
+
+def test_many_pictures_in_a_text() -> None:
+    """Y-2: a thousand are taken out."""
+    said, media = seen("data:image/png;base64,AAAA " * 1500)
+    assert (len(media), said.count("data:")) == (1000, 500)
 
 
 def test_data_in_texts() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from breakloop.detect.steps.finding import Finding, times
-from breakloop.detect.steps.window import COUNT_MAX, COUNTS, RING, Window
+from breakloop.detect.steps.window import COUNT_MAX, COUNTS, NONE, RING, Window
 
 _STEPS_MIN: Final = 6
 _NO_COUNTS: Final = bytes(COUNTS.size)
@@ -37,6 +37,13 @@ def seen(window: Window, round_: bytes, weight: float) -> Sequence[Finding]:
             evidence = f"the same {period} steps in the same order {times(laps)}"
             return (Finding("cycle", laps, rotation(window, period), evidence),)
     return ()
+
+
+def skipped(window: Window) -> None:
+    """Count a step in that is like no other: what was done in it is not known."""
+    slot = window.steps % RING * 8
+    window.ring[slot : slot + 8] = NONE
+    forget(window)
 
 
 def rotation(window: Window, period: int) -> bytes:

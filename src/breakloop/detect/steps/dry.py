@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from breakloop.detect.steps import lines
 from breakloop.detect.steps.finding import Finding
 from breakloop.detect.steps.masks import shape
-from breakloop.detect.steps.prints import ACK, EMPTY, NONE, UNSEEN, Pair, Prints
+from breakloop.detect.steps.prints import ACK, EMPTY, NONE, UNSEEN, Pair, Prints, is_answer_elsewhere, tells
 from breakloop.detect.steps.window import COUNT_MAX, Window
 from breakloop.model.step import Step
 
@@ -19,6 +19,7 @@ _FLOW: Final = 0.25  # weight of the newest step in the moving average
 _FLOW_LOW: Final = 0.1
 _MOVED: Final = 0.75
 _SECOND: Final = 0x5A5A5A5A
+_THIRD: Final = 0x33333333
 
 
 class Look(NamedTuple):
@@ -26,10 +27,11 @@ class Look(NamedTuple):
 
     dried: bool  # it counted as a turn without news
     news: bool
+    worded: bool  # the model itself wrote new matter
 
 
-def look(window: Window, step: Step, prints: Prints, seed: int, weight: float) -> Look:
-    """Compare a step with what the session has seen, remember it, and move the counts."""
+def look(window: Window, step: Step, prints: Prints, seed: int, weight: float, most: float = COUNT_MAX) -> Look:
+    """Compare a step with what the session has seen, remember it, and move the counts, `dry` up to `most`."""
     share = _new_lines(window, prints, seed)
     fresh_words = _own_words(window, prints.words)
     unseen, again, third = _calls(window, prints)
@@ -44,22 +46,25 @@ def look(window: Window, step: Step, prints: Prints, seed: int, weight: float) -
     else:
         news = False
         visible = bool(step.results or step.users or not step.calls)  # where nothing was called, nothing is hidden
-        begins = not step.said and not step.calls
+        begins = not (step.said or step.calls or step.results)
         silent = bool(unseen) and all(pair.kind in (EMPTY, ACK) for pair in prints.pairs)
         second = bool(prints.pairs) and again and not third
         moved = bool(prints.pairs) and not (unseen or again or _by_form(prints))  # a known call, and another result
         if moved:  # some progress, if little; what a filter takes for known by mistake must not add up over hours
             window.dry *= _MOVED
             window.stale //= 2
-        dried = visible and not (begins or silent or fresh_words or second or moved)
+        if not step.calls and is_answer_elsewhere(step):
+            dried = _answers(window, step, prints, again=again and not third, known=share is None)
+        else:
+            dried = visible and not (begins or silent or fresh_words or second or moved)
     if dried:
         if window.dry < 1:
             window.dry_id = prints.round
-        window.dry = min(window.dry + weight, COUNT_MAX)
+        window.dry = min(window.dry + weight, most)
     if share is not None:
         window.flow += _FLOW * (share - window.flow)
     window.stale = min(window.stale + 1, 60_000) if share is not None and window.flow < _FLOW_LOW else 0
-    return Look(dried, news)
+    return Look(dried, news, fresh_words)
 
 
 def findings(window: Window, seen: Look) -> Sequence[Finding]:
@@ -78,6 +83,11 @@ def marks(key: bytes) -> tuple[int, int]:
     """Return the marks of an answer of the model: that it is known, and that it was an answer."""
     mark = int.from_bytes(key[:4], "little")
     return mark, mark ^ _SECOND
+
+
+def heard(key: bytes) -> tuple[int]:
+    """Return the mark of an answer that a call returned: not yet known to the model, which may be shown it later."""
+    return (int.from_bytes(key[:4], "little") ^ _THIRD,)
 
 
 def is_answer(window: Window, key: bytes) -> bool:
@@ -99,6 +109,17 @@ def _new_lines(window: Window, prints: Prints, seed: int) -> float | None:
             known.add(mark)
             texts.append(shape(one.text) if by_form else one.text)
     return lines.share(window.lines, texts, seed) if texts else None
+
+
+def _answers(window: Window, step: Step, prints: Prints, *, again: bool, known: bool) -> bool:
+    """Tell whether results are dry whose calls are kept elsewhere (`previous_response_id`), so that nobody knows what
+    was asked: where all of them came before, oftener than once. What may have come of a change counts as one."""
+    if not any(tells(one, failed=result.error) for one, result in zip(prints.incoming, step.results, strict=False)):
+        window.dry /= 2
+        return False
+    if not known:
+        window.dry *= _MOVED
+    return known and not again
 
 
 def _by_form(prints: Prints) -> bool:

@@ -19,6 +19,8 @@ class Finding(NamedTuple):
 
 def tool(name: str) -> str:
     """Return a tool's name for a sentence: short, and without what could be taken for something else."""
+    if not name:
+        return "an action"
     plain = name
     if "`" in name or not name.isprintable():
         plain = "".join(one for one in name if one.isprintable() and one != "`")

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from breakloop.detect.steps import cycles, dry, similar, streaks, table, texts
 from breakloop.detect.steps.finding import Finding
-from breakloop.detect.steps.ladder import KINDS, NOTHING, Choice, StepsSettings, choose
-from breakloop.detect.steps.prints import NONE, Digest, Printer, Prints
+from breakloop.detect.steps.ladder import KINDS, NEVER, NOTHING, Choice, StepsSettings, choose
+from breakloop.detect.steps.prints import NONE, Digest, Printer, Prints, is_answer_elsewhere
 from breakloop.detect.steps.window import (
     COUNT_MAX,
     EVIDENCE_MAX,
@@ -22,6 +22,7 @@ from breakloop.detect.steps.window import (
     load,
     place,
     readable,
+    waits,
 )
 from breakloop.model.answer import Answer
 from breakloop.model.step import Step
@@ -30,6 +31,8 @@ RUN_IDLE_S: Final = 600.0  # a run ends after that
 SLOW_S: Final = 20.0
 SLOWER_S: Final = 60.0
 _POLLED: Final = 0.25
+_STRANGE: Final = 0.25  # what does not go on from the last step: several of one name are not added up
+_HISTORY_MIN: Final = 2  # messages; with fewer nothing can be told from their number
 _ID_MIN: Final = 8  # shorter ids ("call_1", "0") are counted, not drawn: they come again in each conversation
 
 
@@ -65,12 +68,16 @@ PLAIN: Final = View()
 class StepsDetector:
     """Judges steps. One for many sessions: all that is remembered is in the windows."""
 
-    __slots__ = ("_options", "_printer", "_thresholds")
+    __slots__ = ("_asked", "_dry_most", "_options", "_printer", "_thresholds")
 
     def __init__(self, settings: StepsSettings, digest: Digest) -> None:
         self._thresholds = settings.thresholds
         self._options = bool(settings.tools)
         self._printer = Printer(digest, settings.tools)
+        reached = [one for one in settings.thresholds["dry"] if one != NEVER]
+        self._dry_most = min(2 * max(reached, default=COUNT_MAX), COUNT_MAX)
+        # What is left of a count when a person has said something new: enough for some steps before a block.
+        self._asked = {kind: min(block / 2, COUNT_MAX) for kind, (_, block, _) in settings.thresholds.items()}
 
     def judge(self, window: bytes, step: Step, now: float, view: View = PLAIN) -> Judged:
         """Judge a request's newest step; `window` is b"" for a new session."""
@@ -81,14 +88,15 @@ class StepsDetector:
         tail = self._tail(step, prints)
         users = self._users(prints)
         counted = place(seen.tails, tail, 8) >= 0
+        weight = _weight(now - seen.last_at) if seen.steps else 1.0
         if view.unnamed and seen.steps:
             if tail != seen.tail and not (step.said or step.calls or step.results):
-                seen, counted = Window(), False  # from its first message: another run of the same program
+                seen, counted, weight = Window(), False, 1.0  # from its first message: another run of the same program
             elif not counted and _strange(seen, step, view.body):
-                seen.mixed_at = now
+                seen.mixed_at, weight = now, _STRANGE
         if counted:
             return self._again(seen, step, (tail, users), now, view)
-        choice = choose(self._thresholds, self._findings(seen, step, prints, now))
+        choice = choose(self._thresholds, self._findings(seen, step, prints, now, weight, tracked=view.tracked))
         at = seen.steps % TAILS * 8
         seen.tails[at : at + 8] = tail
         seen.steps += 1
@@ -108,12 +116,16 @@ class StepsDetector:
             return failed(window, streaks.FORGIVEN_MAX)
         if not answer.text:
             return answered(window, NONE, ())
+        if waits(window):
+            key = self._printer.incoming(answer.text, result=True).key
+            return answered(window, key, dry.heard(key))
         key = self._printer.incoming(answer.text).key
         return answered(window, key, dry.marks(key))
 
-    def _findings(self, seen: Window, step: Step, prints: Prints, now: float) -> list[Finding]:
+    def _findings(
+        self, seen: Window, step: Step, prints: Prints, now: float, weight: float, *, tracked: bool
+    ) -> list[Finding]:
         pairs = prints.pairs
-        weight = _weight(now - seen.last_at) if seen.steps else 1.0
         exempt = False
         if self._options and pairs:
             exempt = all(pair.tool.options.exempt for pair in pairs)
@@ -123,13 +135,19 @@ class StepsDetector:
         for pair in pairs:
             if pair.changes and not pair.failed and table.is_new(seen, pair):
                 changed = True
-        look = dry.look(seen, step, prints, self._printer.seed, weight)
+        look = dry.look(seen, step, prints, self._printer.seed, weight, self._dry_most)
         if look.news and step.users and not step.calls and not step.results:
             _person(seen)
+            seen.dry = min(seen.dry, self._asked["dry"])
+            streaks.bounded(seen, self._asked["stagnation"])
         found: list[Finding] = []
         if not exempt:
             found += table.seen(seen, prints, weight)
-            found += cycles.seen(seen, prints.round, weight)
+            if not step.calls and is_answer_elsewhere(step):
+                cycles.skipped(seen)
+            else:
+                laps = cycles.seen(seen, prints.round, weight)
+                found += laps if not laps or _is_known(seen, prints, tracked=tracked) else ()
             if pairs:
                 found += streaks.stagnation(seen, prints, look.news, weight)
                 found += streaks.unknown_tool(seen, prints, weight)
@@ -143,8 +161,9 @@ class StepsDetector:
         found += texts.monologue(seen, prints, kept, weight)
         if prints.users:
             found += texts.nested(seen, step, self._printer, weight)
-            found += texts.continued(seen, prints, kept, weight)
-            found += texts.rejected(seen, step, prints, kept, weight)
+            found += texts.continued(seen, prints, kept, look.worded, weight)
+            if pairs or not look.worded or len(prints.words) < texts.CHAPTER:
+                found += texts.rejected(seen, step, prints, kept, weight)
         found += similar.reword(seen, step, prints)
         found += streaks.thrash(seen, step)
         if changed:
@@ -154,9 +173,18 @@ class StepsDetector:
 
     def _tail(self, step: Step, prints: Prints) -> bytes:
         ids = step.call_ids
+        if not step.calls and is_answer_elsewhere(step):  # with `previous_response_id` that is all there is
+            ids = tuple([one.call_id for one in step.results])
         if ids and min(map(len, ids)) >= _ID_MIN:
             return self._printer.of(b"ids", "\0".join(ids).encode("utf-8", "surrogatepass"))
-        return self._printer.of(step.messages.to_bytes(4, "little"), prints.said, prints.round, *prints.users)
+        counted = "" if step.calls else "\0".join(ids)
+        return self._printer.of(
+            step.messages.to_bytes(4, "little"),
+            prints.said,
+            prints.round,
+            *prints.users,
+            counted.encode("utf-8", "surrogatepass"),
+        )
 
     def _users(self, prints: Prints) -> bytes:
         users = prints.users
@@ -205,9 +233,20 @@ def _speaker(step: Step, view: View) -> bytes:
     return zlib.crc32(names.encode("utf-8", "surrogatepass")).to_bytes(4, "little")
 
 
+def _is_known(seen: Window, prints: Prints, *, tracked: bool) -> bool:
+    """Tell whether it is known what calls returned: where results go elsewhere (MCP), their answers must be heard. One
+    that never came has ended the cycle then."""
+    return not streaks.hidden(prints) or (tracked and seen.heard != NONE)
+
+
 def _strange(seen: Window, step: Step, body: bytes) -> bool:
-    """Tell whether a conversation does not go on from the last step: two that open alike have one name."""
-    return bool(seen.last_id) and body.rfind(seen.last_id) < 0 and step.size * 2 >= seen.size  # else it was cut
+    """Tell whether a conversation does not go on from the last step: two that open alike have one name. Then it has
+    not grown, and shows no id of that step. A client that only ever sends the last messages looks the same."""
+    if step.messages > seen.messages or step.messages < _HISTORY_MIN or is_answer_elsewhere(step):
+        return False
+    if step.size * 2 < seen.size:
+        return False  # it was cut
+    return not seen.last_id or body.rfind(seen.last_id) < 0
 
 
 def _mixed(seen: Window, now: float) -> bool:

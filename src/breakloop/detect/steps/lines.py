@@ -36,14 +36,20 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int) -> float | None:
         lines += bounded(found)
     if not lines:
         return None
-    new = known.sift(list(map(xxh32_intdigest, lines, repeat(seed))))
+    digests = list(map(xxh32_intdigest, lines, repeat(seed)))
+    new = known.sift(digests)
     if not new or len(new) == len(lines):
         return 1.0 if new else 0.0
-    about = _part([size if (size := len(line)) < _PLAIN_MAX else _PLAIN_MAX for line in lines], new)
+    once: Sequence[int] = ()
+    weights = [size if (size := len(line)) < _PLAIN_MAX else _PLAIN_MAX for line in lines]
+    about = _part(weights, new, once)
+    if about < _UNCLEAR[1] and len(set(digests)) < len(digests):  # what stands in a text twice is not known for that
+        once = list(dict(zip(reversed(digests), range(len(digests) - 1, -1, -1), strict=True)).values())
+        about = _part(weights, new, once)
     if not _UNCLEAR[0] < about < _UNCLEAR[1]:
         return about
     sizes = [len(line) for text in cut for line in bounded(folded(text))]
-    return _part([min(size, _WEIGHT_MAX) for size in sizes], new)
+    return _part([min(size, _WEIGHT_MAX) for size in sizes], new, once)
 
 
 def plain(text: bytes) -> list[bytes]:
@@ -74,5 +80,6 @@ def pieces(text: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def _part(weights: Sequence[int], new: Sequence[int]) -> float:
-    return sum([weights[at] for at in new]) / sum(weights)
+def _part(weights: Sequence[int], new: Sequence[int], once: Sequence[int]) -> float:
+    """Return the share of new lines; where some come more than once, `once` says where each stands first."""
+    return sum([weights[at] for at in new]) / sum([weights[at] for at in once] if once else weights)

@@ -12,13 +12,18 @@ from typing import Final
 from breakloop.wire.steer import END, MARK
 
 _MARK: Final = MARK.encode()
-_NOTE: Final = re.compile(re.escape(_MARK) + rb".{0,1100}?" + re.escape(END.encode()), re.DOTALL).sub
+_END: Final = END.encode()
+_NOTE_MAX: Final = 1100
 _DIGITS: Final = b"0123456789"
 _WHITE: Final = b" \t\n\r\x0b\x0c"
 _UUID_TEST: Final = re.compile(rb"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-").search
 _UUID: Final = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b").sub
-# A time of day, with its date or without; a length of time. What follows the first digit of each.
-_CLOCK_FORM: Final = rb"\d(?:\d\d-\d\d-\d\d[T ]\d\d)?:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[AP]M\b|Z\b|[+-]\d\d:?\d\d\b)?"
+# A time of day, with its date or without; a length of time. What follows the first digit of each. Behind a comma there
+# are thousandths only where a log goes on behind them: in a table it is the next value.
+_CLOCK_FORM: Final = (
+    rb"\d(?:\d\d-\d\d-\d\d[T ]\d\d)?:\d\d(?::\d\d(?:\.\d+|,\d{3}(?=[] |\t)]))?)?"
+    rb"(?: ?[AP]M\b|Z\b|[+-]\d\d:?\d\d\b)?"
+)
 _LENGTH_FORM: Final = rb"(?<![\d.,][0-9])[\d.,]*+ ?(?:ms|us|ns|s|secs?|seconds?|milliseconds?)\b"
 _CLOCK_TEST: Final = re.compile(rb":[0-9][0-9]").search
 _CLOCK: Final = re.compile(rb"[0-9]" + _CLOCK_FORM).sub
@@ -43,7 +48,16 @@ _LOOSE_MAX: Final = 2000
 
 def own(raw: bytes) -> bytes:
     """Return a text without notes of ours, which never enter a fingerprint."""
-    return _NOTE(b"", raw) if _MARK in raw else raw
+    if _MARK not in raw or _END not in raw:
+        return raw
+    *pieces, rest = raw.split(_END)
+    return b"".join([_before_note(piece) for piece in pieces]) + rest
+
+
+def _before_note(piece: bytes) -> bytes:
+    """Return what stands before the note that ends here; where none does, all of it, and its end."""
+    at = piece.rfind(_MARK)
+    return piece[:at] if at >= 0 and len(piece) - at - len(_MARK) <= _NOTE_MAX else piece + _END
 
 
 def steady(raw: bytes) -> bytes:
@@ -88,11 +102,6 @@ def loose(raw: bytes) -> bytes:
         raw = _UUID(b"#", raw)
     head = raw[:_LOOSE_MAX]
     return _NUMBER(b"#", _TYPED_ID(b"#", head) if _ID_TEST(head) else head) + raw[_LOOSE_MAX:]
-
-
-def undigited(raw: bytes) -> bytes:
-    """Return a text without any digits: what `loose` is to arguments, for texts of any length."""
-    return raw.translate(None, _DIGITS)
 
 
 def shape(raw: bytes) -> bytes:

@@ -41,7 +41,9 @@ _ACK_FORM: Final = re.compile(
     rb"written|wrote|edited|moved|added|submitted|executed|finished|set|recorded|stored)\b",
     re.IGNORECASE,
 ).search
+_NAME_FORM: Final = re.compile(r"[^\W\d][\w.-]{0,47}").fullmatch
 _ACK_MAX: Final = 60
+_ACK_LOOK: Final = 200
 _SHORT: Final = 256
 _WORDS_READ: Final = 3000
 INFORMATIVE: Final = 80  # bytes; shorter results are acknowledgements as often as not
@@ -81,7 +83,7 @@ class Prints(NamedTuple):
     """A step's fingerprints."""
 
     pairs: tuple[Pair, ...]
-    round: bytes  # the step as a whole: the sorted set of (A, R), or of T and U where nothing was called
+    round: bytes  # the step as a whole: the sorted set of (A, R), or T, R and U where no call is seen
     said: bytes  # T; NONE where nothing was said
     users: tuple[bytes, ...]  # U of each text
     incoming: list[Incoming]  # each result, then each text of the user
@@ -107,16 +109,17 @@ class Printer:
         """Return the digest of bytes whatever their length."""
         return self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
 
-    def incoming(self, text: str) -> Incoming:
-        """Return a text with what changes by itself taken out, and its digest."""
+    def incoming(self, text: str, *, result: bool = False) -> Incoming:
+        """Return a text with what changes by itself taken out, and its digest. Of a short result nothing is taken out:
+        that a time, a length of time or an id is another one may be all that it says."""
         raw = text.encode("utf-8", "surrogatepass")
-        kept = steady(own(raw))
+        kept = own(raw) if result and len(text) <= INFORMATIVE else steady(own(raw))
         plain = compact(kept)
         return Incoming(self.plain(plain), kept, plain, len(raw))
 
     def step(self, step: Step) -> Prints:
         """Return the fingerprints of a step."""
-        incoming = [self.incoming(result.text) for result in step.results]
+        incoming = [self.incoming(one.text, result=not one.error) for one in step.results]
         pairs = tuple(
             [self._pair(call, result, step, incoming[at] if at >= 0 else _NOTHING) for call, result, at in paired(step)]
             if step.calls
@@ -133,11 +136,13 @@ class Printer:
         elif pairs:
             whole = b"".join(sorted({pair.a + pair.r for pair in pairs}))
         else:
-            whole = said + b"".join(keys)
+            whole = b"".join((said, *[one.key for one in incoming], *keys))
         return Prints(pairs, self._digest(whole), said, keys, incoming + users, spoken)
 
     def _pair(self, call: ToolCall, result: Result | None, step: Step, incoming: Incoming) -> Pair:
         tool = self._tools.of(call.name)
+        if step.as_text and not (_NAME_FORM(call.name) or call.name in step.tools):
+            tool = tool._replace(name="")  # words of the model, which are nobody's business
         arguments = canonical(call.arguments, tool.options)
         changing = changes(tool.manner, arguments)
         plain = folded(arguments)
@@ -191,6 +196,16 @@ def good(text: bytes, plain: bytes) -> int:
     if len(short) > _ACK_MAX:
         return OK
     return EMPTY if short.lower() in _EMPTY else ACK if _ACK_FORM(short) else OK
+
+
+def is_answer_elsewhere(step: Step) -> bool:
+    """Tell whether results came, and the answer that asked for them is not in the request (`previous_response_id`)."""
+    return bool(step.results) and not (step.calls or step.said)
+
+
+def tells(result: Incoming, *, failed: bool) -> bool:
+    """Tell whether a result shows by itself that nothing was changed: for calls that are not seen."""
+    return failed or (len(result.text) >= INFORMATIVE and not _ACK_FORM(result.text, 0, _ACK_LOOK))
 
 
 def canonical(arguments: str, options: ToolOptions = NO_OPTIONS) -> bytes:

@@ -3,12 +3,13 @@ counts a step in and returns what it finds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from breakloop.detect.steps import cycles
 from breakloop.detect.steps.finding import Finding, times, tool
-from breakloop.detect.steps.prints import EMPTY, UNKNOWN, UNSEEN, Prints
+from breakloop.detect.steps.prints import EMPTY, UNKNOWN, UNSEEN, Pair, Prints, is_answer_elsewhere
+from breakloop.detect.steps.tools import Tool
 from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, Window, place
 from breakloop.model.step import Step
 
@@ -25,10 +26,14 @@ _ROW: Final = TOOL.size
 
 
 def cascade(window: Window, prints: Prints) -> Sequence[Finding]:
-    """Bad results whatever the tool."""
+    """Bad results whatever the tool. Calls of one tool in one round are one result, and bad where all of them are."""
+    bad: dict[bytes, bool] = {}
     for pair in prints.pairs:
         if pair.kind != UNSEEN:
-            window.bad = (window.bad << 1 | pair.failed) & (1 << _BAD_OF) - 1
+            key = pair.tool.key
+            bad[key] = pair.failed and (key not in bad or bad[key])
+    for one in bad.values():
+        window.bad = (window.bad << 1 | one) & (1 << _BAD_OF) - 1
     count = window.bad.bit_count()
     if count > 1 and window.dry >= _DRY_MIN and prints.pairs and prints.pairs[-1].failed:
         return (Finding("cascade", count, b"cascade", f"{count} of the last {_BAD_OF} results were errors"),)
@@ -36,29 +41,34 @@ def cascade(window: Window, prints: Prints) -> Sequence[Finding]:
 
 
 def unknown_tool(window: Window, prints: Prints, weight: float) -> Sequence[Finding]:
-    """Calls of tools that there are not."""
-    found: list[Finding] = []
+    """Calls of tools that there are not. A round of them is one mistake."""
+    name: Tool | None = None
     for pair in prints.pairs:
         if pair.kind == UNKNOWN:
-            window.unknown = min(window.unknown + weight, COUNT_MAX)
-            evidence = f"{tool(pair.tool.name)} is not among the tools; called {times(window.unknown)}"
-            found.append(Finding("unknown_tool", window.unknown, b"unknown" + pair.tool.raw, evidence))
+            name = pair.tool
         elif not pair.failed and pair.kind != UNSEEN:
             window.unknown = 0.0
-    return found
+    if name is None:
+        return ()
+    window.unknown = min(window.unknown + weight, COUNT_MAX)
+    evidence = f"{tool(name.name)} is not among the tools; called {times(window.unknown)}"
+    return (Finding("unknown_tool", window.unknown, b"unknown" + name.raw, evidence),)
 
 
 def stagnation(window: Window, prints: Prints, news: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
-    """The same informative result from one tool whatever its arguments."""
+    """The same informative result from one tool whatever its arguments; however often in one round, once."""
     found: list[Finding] = []
     rows = window.tools
-    for pair in prints.pairs:
+    groups = (prints.pairs,) if len(prints.pairs) == 1 else _by_tool(prints.pairs)
+    for pairs in groups:
+        pair, count = pairs[0], 0.0
         if not pair.telling or pair.kind == EMPTY:
             continue
-        count = 0.0
         at = place(rows, pair.tool.key, _ROW)
         if at >= 0:
             _, result, before, _ = TOOL.unpack_from(rows, at)
+            if len(pairs) > 1:
+                pair = next((one for one in pairs if one.r != result), pair)
             if result == pair.r and not news:
                 count = min(before + weight, COUNT_MAX)
             del rows[at : at + _ROW]
@@ -71,9 +81,26 @@ def stagnation(window: Window, prints: Prints, news: bool, weight: float) -> Seq
     return found
 
 
+def _by_tool(pairs: Sequence[Pair]) -> Collection[Sequence[Pair]]:
+    """Return the calls of a round whose results are informative, those of each tool together."""
+    groups: dict[bytes, list[Pair]] = {}
+    for pair in pairs:
+        if pair.telling and pair.kind != EMPTY:
+            groups.setdefault(pair.tool.key, []).append(pair)
+    return groups.values()
+
+
 def eased(window: Window) -> None:
     """Halve the rows of `stagnation`: something was changed, so what came before may be worth another look."""
     rows = [TOOL.pack(key, result, count / 2, last) for key, result, count, last in TOOL.iter_unpack(window.tools)]
+    window.tools[:] = b"".join(rows)
+
+
+def bounded(window: Window, most: float) -> None:
+    """Let no row of `stagnation` have counted more: a person has said something new."""
+    rows = [
+        TOOL.pack(key, result, min(count, most), last) for key, result, count, last in TOOL.iter_unpack(window.tools)
+    ]
     window.tools[:] = b"".join(rows)
 
 
@@ -96,18 +123,25 @@ def storm(window: Window, now: float, tracked: bool) -> Sequence[Finding]:  # no
 def unseen(window: Window, prints: Prints, now: float) -> Sequence[Finding]:
     """`storm` of calls whose results go elsewhere (MCP): each is asked anew, and so is a step. As many a minute."""
     gap = now - window.last_at
-    asked = prints.pairs and prints.pairs[0].kind == UNSEEN and cycles.repeated(window)
     window.waits = int(bool(prints.pairs) and prints.pairs[0].kind == UNSEEN)
-    if not asked or gap > _STORM_S / _STORM_COUNT or not all(pair.kind == UNSEEN for pair in prints.pairs):
+    if not (window.waits and hidden(prints) and cycles.repeated(window)) or gap > _STORM_S / _STORM_COUNT:
         window.storm = 0.0
         return ()
     window.storm = min(window.storm + min(gap, _AT_ONCE_S), COUNT_MAX)
     return (Finding("storm", window.storm, b"storm" + prints.round, f"the same call {times(window.storm)} more"),)
 
 
+def hidden(prints: Prints) -> bool:
+    """Tell whether calls were made and no result of theirs is seen."""
+    pairs = prints.pairs
+    return bool(pairs) and pairs[0].kind == UNSEEN and all(pair.kind == UNSEEN for pair in pairs)
+
+
 def thrash(window: Window, step: Step) -> Sequence[Finding]:
     """The context fills up again right after it was cut."""
     found: Sequence[Finding] = ()
+    if not step.calls and is_answer_elsewhere(step):
+        return found  # the context is kept elsewhere
     if window.falls and step.messages >= window.peak:
         grown = step.messages - window.messages - 1 - len(step.results) - len(step.users)
         if grown > 0:

@@ -10,12 +10,13 @@ import xxhash
 
 from breakloop.detect.steps.dry import is_answer
 from breakloop.detect.steps.finding import Finding, times
-from breakloop.detect.steps.masks import own, undigited
+from breakloop.detect.steps.masks import folded, own
 from breakloop.detect.steps.prints import NONE, Printer, Prints
 from breakloop.detect.steps.tools import RUNS
 from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, Window, place
 from breakloop.model.step import Step
 
+CHAPTER: Final = 100  # content words: who writes so many new ones was told to go on, not turned down
 _TEXT_MIN: Final = 20
 _REMINDER: Final = "<system-reminder"
 _TAIL_MAX: Final = 0xFFFF
@@ -27,7 +28,7 @@ class Prompted(Protocol):
 
     prompt: bytes
     prompt_size: int
-    added: bytes  # what it had more at its end than the one before it; NONE: it did not
+    added: bytes  # what it had more than the one before it; NONE: it did not hold it
     nested: float
 
 
@@ -68,8 +69,8 @@ def monologue(window: Window, prints: Prints, kept: int, weight: float) -> Seque
 def nested(window: Prompted, step: Step, printer: Printer, weight: float) -> Iterator[Finding]:
     """A prompt that holds the one before whole: "that was not valid, try again: ...".
 
-    With the old one behind what is new it is that. A prompt that grows at its end may as well be a conversation that a
-    client sends in one message: there it counts only where the same is added as the last time.
+    A log or a conversation that a client sends in one message grows as well, at its end or at its beginning: so it
+    goes on only where the same is added as the last time. At the beginning the first time counts too.
     """
     if step.calls or not step.users:
         return
@@ -78,12 +79,13 @@ def nested(window: Prompted, step: Step, printer: Printer, weight: float) -> Ite
     added = NONE
     if _TEXT_MIN <= size < len(text):
         if printer.plain(text[-size:]) == window.prompt:
+            added = printer.plain(folded(text[:-size]))
             holds = True
         elif printer.plain(text[:size]) == window.prompt:
-            added = printer.plain(undigited(text[size:]))
+            added = printer.plain(folded(text[size:]))
             holds = added == window.added
     if holds:
-        window.nested = min(window.nested + weight, COUNT_MAX)
+        window.nested = min(window.nested + weight, COUNT_MAX) if added == window.added else weight
         yield Finding(
             "nested", window.nested, b"nested", f"each prompt holds the one before it, {times(window.nested)}"
         )
@@ -94,14 +96,17 @@ def nested(window: Prompted, step: Step, printer: Printer, weight: float) -> Ite
     window.prompt_size, window.prompt, window.added = len(text), now, added
 
 
-def continued(window: Window, prints: Prints, kept: int, weight: float) -> Sequence[Finding]:
-    """`continue`: the same prompt to go on again, and nothing called."""
+def continued(window: Window, prints: Prints, kept: int, worded: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
+    """`continue`: the same prompt to go on again, and nothing called. A model that writes new matter (`worded`) does
+    go on: that counts for nothing."""
     if prints.pairs or prints.said == NONE or len(prints.users) <= kept:
         return ()
     cue = prints.users[-1]
-    window.cues = min(window.cues + weight, COUNT_MAX) if cue == window.cue else weight
-    window.cue = cue
-    if window.cues <= 1:
+    if cue != window.cue:
+        window.cue, window.cues = cue, weight
+    elif not worded:
+        window.cues = min(window.cues + weight, COUNT_MAX)
+    if worded or window.cues <= 1:
         return ()
     return (Finding("continue", window.cues, b"cue" + cue, f"told the same {times(window.cues)}, and nothing called"),)
 

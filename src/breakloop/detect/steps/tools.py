@@ -27,12 +27,13 @@ _SHELLS: Final = frozenset((
 ))  # fmt: skip
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
 # What a command line changes: a redirection, a line of code, a command. Each pattern begins with a character, or is
-# only tried where one of its words stands, because most commands just look.
+# only tried where one of its words stands, because most commands just look. None may read on past where it could begin
+# again, or a line full of beginnings takes the square of its length.
 _REDIRECTION: Final = re.compile(rb">(?<![-=<>0-9&|]>)>?\s*(?!/dev/null|&|=)[\w./~$\"']").search
 _WRITING: Final = re.compile(rb"\.(?:write|write_text|to_csv|save)\(").search
-_OPENING: Final = re.compile(rb"open\([^)\n]*['\"][wax]b?\+?['\"]").search
+_OPENING: Final = re.compile(rb"open\([^()\n]*['\"][wax]b?\+?['\"]").search
 _COMMAND: Final = re.compile(
-    rb"\b(?:sed\s+(?:-\w+\s+)*-\w*i|tee\s|"
+    rb"\b(?:sed\s+(?:-\w+\s+){0,4}-\w*i|tee\s|"
     rb"git\s+(?:add|commit|apply|push|checkout|stash|reset|merge|rebase|revert)\b|"
     rb"(?:mv|rm|cp|mkdir|touch|chmod|patch|unzip|tar)\s|(?:pip3?|npm|yarn|apt|apt-get|conda|uv)\s+(?:install|i|add)\b)"
 ).search
@@ -77,7 +78,9 @@ class Tools:
         known = self._known.get(name)
         if known is None:
             raw = name.encode("utf-8", "surrogatepass")
-            known = Tool(name, raw, zlib.crc32(raw).to_bytes(4, "little"), manner(name), self._options(name))
+            known = Tool(
+                name, raw, zlib.crc32(raw).to_bytes(4, "little"), manner(name[:_NAME_MAX]), self._options(name)
+            )
             if len(name) <= _NAME_MAX:
                 if len(self._known) >= _NAMES_MAX:
                     self._known.clear()

@@ -100,7 +100,7 @@ class Window:
     cues: float
     prompt: bytes
     prompt_size: int
-    added: bytes  # what the last prompt had more at its end than the one before it
+    added: bytes  # what the last prompt had more than the one before it
     nested: float
     near: bytes
     near_tool: bytes
@@ -172,17 +172,31 @@ def readable(data: bytes) -> bool:
     return _END <= len(data) <= _END + EVIDENCE_MAX and data[0] == VERSION
 
 
+def listens(data: bytes) -> bool:
+    """Tell whether an answer changes more than what its copies would be worth: a repeat that is not answered yet, or a
+    call whose result is in the answer."""
+    owed, _, waits, *_ = _ANSWER.unpack_from(data, _ANSWER_AT)
+    return bool(owed or waits)
+
+
+def waits(data: bytes) -> bool:
+    """Tell whether the answer to a packed window's last step is what a call returned."""
+    return bool(data[_ANSWER_AT + 2])
+
+
 def answered(data: bytes, key: bytes, marks: Sequence[int]) -> bytes:
     """Return a packed window after an answer came; the rest stays packed.
 
     A repeat that is answered counts. Its text is remembered by `marks`, so that its copies are no news; where it is
-    what a call returned, another one than the last time (`key`) is progress.
+    what a call returned, another one than the last time (`key`) is progress, and one that never came ends a cycle.
     """
     owed, forgiven, waits, storm, count, heard = _ANSWER.unpack_from(data, _ANSWER_AT)
-    if not (owed or marks):
+    if not (owed or marks or (waits and heard != key)):
         return data
     changed = bytearray(data)
     known = AgedFilter(memoryview(changed)[_MARKS_AT : _MARKS_AT + filters.BYTES].cast("Q"), 0, count)
+    if waits and marks and not known.knows(marks[0]):
+        changed[_COUNTS_AT:_TAILS_AT] = bytes(COUNTS.size)
     for one in marks:
         known.add(one)
     storm = min(storm + (owed > 0), COUNT_MAX)

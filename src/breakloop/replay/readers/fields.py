@@ -4,6 +4,7 @@ sessions. Which record is a request of which dialect is the readers' own busines
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,7 @@ AGENTS = ("agent", "agent_id", "agent_name")
 _MILLISECONDS_FROM = 1e11  # such a number of seconds is in the year 5138
 _NANOSECONDS_FROM = 1e17
 _COUNT_MAX = 1e15
+_LATEST = 1e21  # of nanoseconds; what is later, or no number at all, is no time
 
 
 def decoded(value: object) -> Any:
@@ -52,6 +54,8 @@ def seconds(value: object) -> float | None:
     if isinstance(value, str) and value.replace(".", "", 1).isdigit():
         value = float(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value) or abs(value) > _LATEST:
+            return None
         if value >= _NANOSECONDS_FROM:
             return value / 1e9
         return value / 1e3 if value >= _MILLISECONDS_FROM else float(value)

@@ -61,3 +61,16 @@ def test_forget() -> None:
     assert window.counts == bytes(2 * RING)
     assert not cycles.repeated(window)
     assert set(walk(window, "ab")) == {0}
+
+
+def test_a_step_of_which_nothing_is_known() -> None:
+    """LD-4: it ends a cycle, and is like no other."""
+    window = Window()
+    walk(window, "ababababab")
+    cycles.skipped(window)
+    window.steps += 1
+    assert walk(window, "ab") == [0, 0]
+    for _ in range(20):
+        cycles.skipped(window)
+        window.steps += 1
+    assert walk(window, "a") == [0]

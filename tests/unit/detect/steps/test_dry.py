@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakloop.detect.steps import dry
 from breakloop.detect.steps.dry import Look
 from breakloop.detect.steps.window import Window
-from breakloop.model.step import Step
+from breakloop.model.step import Result, Step
 from tests.unit.detect.steps.stepping import LONG, PRINTER, called, hits, prints, spoken
 
 
@@ -147,3 +147,46 @@ def test_a_known_call_with_another_result_is_unknown() -> None:
     for index, text in enumerate((f"{LONG}\nfirst line", "second line, and long")):
         take(window, called(f'{{"q": {index}}}', text))
     assert not take(window, called('{"q": 1}', f"{LONG}\nsecond line, and long")).dried
+
+
+def results(*texts: str, error: bool = False) -> Step:
+    """Results whose calls are kept elsewhere."""
+    return called()._replace(calls=(), results=tuple(Result(text, error) for text in texts))
+
+
+def test_results_whose_calls_are_not_seen() -> None:
+    """LD-4: they are dry where all of them came before, oftener than once; what may be of a change counts as one."""
+    window = Window()
+    assert take(window, results(LONG)).news
+    assert [take(window, results(LONG)).dried for _ in range(4)] == [False, True, True, True]
+    assert window.dry == 3
+    report = "\n".join(f"line {at} of a report that stays as it is" for at in range(9))
+    take(window, results(report))
+    before = window.dry
+    assert not take(window, results(f"{report}\nstage 2")).dried
+    assert window.dry < before
+    before = window.dry
+    assert [take(window, results("ok")).dried for _ in range(4)] == [False] * 4
+    assert window.dry == before / 16
+    assert [take(window, results("boom", error=True)).dried for _ in range(4)] == [False, False, True, True]
+
+
+def test_it_goes_no_further_than_it_is_told() -> None:
+    """LD-4: what has lasted for hours is over as soon as what has lasted for minutes."""
+    window = Window()
+    for _ in range(40):
+        dry.look(window, called(), prints(called()), PRINTER.seed, 1.0, 12.0)
+    assert window.dry == 12
+
+
+def test_new_words_of_the_model() -> None:
+    """LD-4: whether the model wrote new matter is told, too."""
+    window = Window()
+    said = "The harbour of Lisbon opens early"
+    assert [take(window, spoken(said)).worded for _ in range(2)] == [True, False]
+    assert not take(window, called()).worded
+
+
+def test_what_a_call_returned_is_not_yet_shown_to_the_model() -> None:
+    """LD-4: an answer of MCP is no answer of the model, whose copies would be no news."""
+    assert dry.heard(b"12345678")[0] not in dry.marks(b"12345678")

@@ -11,7 +11,8 @@ def test_tool_names_are_short_and_plain() -> None:
     """Y-1: a name cannot carry a text, a line break or a back-tick into evidence."""
     assert tool("search_files") == "`search_files`"
     assert tool("a`b\nc" + "x" * 100) == "`abc" + "x" * 45 + "`"
-    assert tool("") == "`?`"
+    assert tool("`") == "`?`"
+    assert tool("") == "an action"
 
 
 @pytest.mark.parametrize(("count", "words"), [(0.5, "once"), (1.9, "once"), (2.0, "2 times"), (9.75, "9 times")])

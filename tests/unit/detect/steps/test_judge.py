@@ -198,3 +198,80 @@ def test_another_step_settles_what_is_owed() -> None:
     """C22: a failure is taken for the repeat of another request by nobody."""
     window = run(DETECTOR, [step(1), step(1), step(2, '{"b": 1}')], every_s=2.0)[-1].window
     assert (load(window).owed, load(window).forgiven, load(window).storm) == (0, 0, 0)
+
+
+def chained(number: int, text: str, by: str = "call_{:08}") -> Step:
+    """A result after `previous_response_id`: what asked for it is not in the request."""
+    return Step("", (), (), (Result(text, call_id=by.format(number)),), (), (), 1, 100)
+
+
+@pytest.mark.parametrize("by", ["call_{:08}", "{}"])
+def test_results_alone_are_steps(by: str) -> None:
+    """LD-4: a tail of results is told from the next by their ids, and by what they say; the same one is a retry."""
+    judged = run(DETECTOR, [chained(number, f"{LONG} {number}", by) for number in range(40)], every_s=3.0)
+    assert {one.level for one in judged} == {0}
+    assert load(judged[-1].window).steps == 40
+    judged = run(DETECTOR, [chained(number, "ok", by) for number in range(40)], every_s=3.0)
+    assert ({one.level for one in judged}, load(judged[-1].window).steps) == ({0}, 40)
+    judged = run(DETECTOR, [chained(number, LONG, by) for number in range(20)], every_s=3.0)
+    assert [at for at, one in enumerate(judged) if one.fresh] == [6, 9, 17]
+    assert {one.kind for one in judged[6:]} == {"dry"}
+    assert load(run(DETECTOR, [chained(1, LONG, by)] * 3)[-1].window).steps == 1
+
+
+def test_results_alone_are_no_cycle() -> None:
+    """LD-4: edit and test, edit and test: who does not see the edits must not count the tests."""
+    steps = [chained(number, (FAILED, "The file was edited.")[number % 2]) for number in range(40)]
+    assert {one.level for one in run(DETECTOR, steps)} == {0}
+
+
+FAILED = "FAILED tests/test_app.py::test_total - assert 11 == 12, and seven others passed as they did before"
+
+
+def mcp(answers: list[str], *, tracked: bool = True) -> list[Judged]:
+    """Two calls by turns whose results are seen in the answers at best."""
+    window, judged = b"", []
+    for number, answer in enumerate(answers):
+        asked = step(number, f'{{"q": {number % 2}}}')._replace(results=(), messages=1)
+        judged.append(DETECTOR.judge(window, asked, 1000.0 + 2 * number, View(tracked=tracked)))
+        window = DETECTOR.answered(judged[-1].window, Answer(200, answer)) if tracked else judged[-1].window
+    return judged
+
+
+def test_calls_whose_results_are_in_their_answers() -> None:
+    """LD-4: they go in a circle only where their answers are heard, and came before (MCP)."""
+    judged = mcp(["running", "slept"] * 8)
+    assert [at for at, one in enumerate(judged) if one.fresh] == [5, 9, 15]
+    assert {one.kind for one in judged[5:]} == {"cycle"}
+    assert {one.level for one in mcp([f"running, {99 - at} s left" for at in range(40)])} == {0}
+    assert {one.level for one in mcp([f"part {at // 2} is done" if at % 2 else "slept" for at in range(40)])} == {0}
+    assert {one.level for one in mcp(["running", "slept"] * 8, tracked=False)} == {0}
+    assert {one.level for one in mcp([""] * 16)} == {0}
+
+
+def test_after_hours_without_news_a_person_is_heard() -> None:
+    """LD-4: whoever says something new gets more than one step, however long nothing new had come."""
+    steps = [step(number, f'{{"q": {number % 3}}}') for number in range(60)]
+    news = "Forget that. Look into the deployment logs of yesterday instead, in the folder of the server."
+    steps.append(spoken("I am stuck.", news)._replace(messages=200))
+    steps += [step(number, f'{{"q": {number % 3}}}') for number in range(110, 120)]
+    judged = run(DETECTOR, steps)
+    assert load(judged[59].window).dry == 32
+    assert [one.level for one in judged[60:64]] == [0, 1, 1, 1]
+    assert judged[-1].level == 2
+    patient = StepsDetector(StepsSettings({**NORMAL, "dry": (20.0, 30.0, float("inf"))}), digest)
+    assert load(run(patient, steps[:60])[-1].window).dry > 32
+
+
+def test_chapter_after_chapter() -> None:
+    """LD-4 rejected: the same words of the user while the model writes a book are no rejection; few new words are."""
+
+    def levels(words: int) -> set[int]:
+        steps = []
+        for number in range(12):
+            said = " ".join(f"word{number * words + at}" for at in range(words))
+            steps.append(spoken(said, "Please continue with the next chapter.")._replace(messages=2 * number))
+        return {one.level for one in run(DETECTOR, steps)}
+
+    assert levels(150) == {0}
+    assert max(levels(20)) >= 2

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from breakloop.detect.steps.judge import Judged, StepsDetector, View
 from breakloop.detect.steps.ladder import StepsSettings
+from breakloop.detect.steps.window import load
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
 from tests.unit.detect.steps.stepping import LONG, digest
+
+Make = Callable[[str, int], Step]
 
 DETECTOR = StepsDetector(StepsSettings(), digest)
 OPENING = Step("", (), (), (), ("Check the queue.",), (), 1, 100)
@@ -33,6 +40,16 @@ def poll(run: str, number: int) -> Step:
     """The queue is looked at, and is as it was."""
     by = f"call_{run}_{number:06}"
     return Step("", (ToolCall("look", "{}"),), (by,), (Result(LONG, call_id=by),), (), (), 2 + 2 * number, 100)
+
+
+def counted(run: str, number: int) -> Step:
+    """The same with an id as some servers count them."""
+    return poll(run, number)._replace(said=f"run {run}", call_ids=(f"c{number}",))
+
+
+def written(run: str, number: int) -> Step:
+    """The same as an action that is written as text."""
+    return poll(run, number)._replace(said=f"run {run}", call_ids=(), as_text=True)
 
 
 def ids(run: str, upto: int) -> list[str]:
@@ -74,15 +91,63 @@ def test_a_named_session_does_not_begin_anew() -> None:
     assert levels[-1] >= 1
 
 
-def test_runs_side_by_side_are_not_added_up() -> None:
-    """DETECTION: sampling; five replicas of one agent do the same at the same time, each once."""
+@pytest.mark.parametrize("make", [poll, counted, written])
+@pytest.mark.parametrize("runs", [5, 8, 24])
+def test_runs_side_by_side_are_not_added_up(make: Make, runs: int) -> None:
+    """DETECTION: sampling; replicas of one agent do the same at the same time, each once. Whether calls have ids that
+    tell them apart, ids that are counted, or none."""
     program = Program()
-    for _ in range(5):
+    for _ in range(runs):
         program.send(OPENING)
-    first = [program.send(poll(run, 0), *ids(run, 0)) for run in "abcde"]
-    assert [one.mixed for one in first[1:] if one.level] == [True] * 3
-    later = [program.send(poll(run, 1), *ids(run, 1)) for run in "abcde"]
-    assert all(one.mixed for one in later if one.level)
+    program.now += 60.0
+    found = []
+    for number in range(6):
+        for run in range(runs):
+            step = make(str(run), number)._replace(results=(Result(f"{LONG} {number}"),))
+            found.append(program.send(step, *ids(str(run), number)))
+    assert all(one.level < (3 if one.mixed else 2) for one in found)
+    assert runs > 8 or max(one.level for one in found) < 2
+
+
+@pytest.mark.parametrize("make", [poll, counted, written])
+def test_runs_side_by_side_that_loop_are_stopped_in_the_end(make: Make) -> None:
+    """DETECTION: rather a block than a night of burning money; until then it is said that they are several."""
+    program = Program()
+    found = []
+    for number in range(20):
+        found += [program.send(make(run, number), *ids(run, number)) for run in "abcde"]
+    first = next(at for at, one in enumerate(found) if one.level == 2)
+    assert found[first].mixed
+    assert 3 in [one.level for one in found[first:40]]
+
+
+def test_a_client_that_shows_its_last_step_only() -> None:
+    """DETECTION: it cannot be told from another conversation each time, and counts a quarter."""
+    program = Program()
+    found = [program.send(poll("a", number)._replace(messages=3), f"call_a_{number:06}") for number in range(40)]
+    assert [one.level for one in found[:8]] == [0] * 8
+    assert found[-1].level == 3
+    assert found[-1].mixed
+
+
+def test_a_client_that_draws_new_ids_for_each_request() -> None:
+    """C1: a conversation that grows goes on, whatever its ids."""
+    program = Program()
+    program.send(OPENING)
+    found = [program.send(poll("a", number), f"call_{number}_other") for number in range(6)]
+    assert [one.level for one in found] == [0, 0, 1, 1, 2, 2]
+    assert not any(one.mixed for one in found)
+
+
+def test_requests_without_a_history() -> None:
+    """LD-4: tool calls of MCP, and results after `previous_response_id`, are a message each."""
+    program = Program()
+    for number in range(6):
+        program.send(poll("a", number)._replace(calls=(), call_ids=(), messages=3))
+    assert load(program.window).mixed_at == 0
+    for number in range(6):
+        program.send(poll("a", number)._replace(results=(), messages=1))
+    assert load(program.window).mixed_at == 0
 
 
 def test_ten_minutes_later_one_of_them_is_judged_again() -> None:

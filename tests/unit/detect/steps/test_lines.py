@@ -69,3 +69,10 @@ def test_both_ways_give_as_many_lines() -> None:
     cut = lines.pieces(text)
     assert len(lines.plain(cut)) == len(lines.folded(cut))
     assert lines.folded(cut)[0] == b"a b"
+
+
+def test_a_line_that_comes_twice_counts_once() -> None:
+    """LD-4: what stands in one text many times is not known for that."""
+    assert share("=====\nnew\n=====\n" * 9) == 1.0
+    assert share("a known line", "a known line\n" + "a line of a grid\n" * 50) == pytest.approx(16 / (16 + 12))
+    assert share("a b c d e f g", "a b c d e f g\nhijklmnop\nhijklmnop\na b c d e f g") == pytest.approx(9 / 22)

@@ -16,7 +16,9 @@ from breakloop.detect.steps.prints import (
     UNSEEN,
     Printer,
     canonical,
+    is_answer_elsewhere,
     paired,
+    tells,
 )
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
@@ -131,3 +133,59 @@ def test_text_steps() -> None:
     assert prints.users == (make.incoming("go on").key,)
     assert prints.round != make.step(talk._replace(users=("stop",))).round
     assert len(prints.words) == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("running, 300 s left", "running, 295 s left"),
+    ("next free slot: 2026-03-01 18:30", "next free slot: 2026-03-01 19:30"),
+    ("123e4567-e89b-12d3-a456-426614174000", "223e4567-e89b-12d3-a456-426614174000"),
+    ("stopped at 0x401000", "stopped at 0x401004"),
+])  # fmt: skip
+def test_short_results_are_what_they_say(before: str, after: str) -> None:
+    """LD-4: a time or an id may be the whole of a result; in a longer one, and in an error, it is noise."""
+    made = printer()
+
+    def same(*, error: bool = False) -> bool:
+        first, second = (made.step(one(result=Result(text, error))).pairs[0] for text in (before, after))
+        return first.r == second.r
+
+    assert not same()
+    assert same(error=True)
+    before, after = f"{LONG} {before}", f"{LONG} {after}"
+    assert same()
+
+
+def test_results_without_calls_are_told_apart() -> None:
+    """LD-4: with `previous_response_id` a request holds nothing but results."""
+    made = printer()
+    rounds = [made.step(step(results=(Result(text),))).round for text in ("first", "second", "first")]
+    assert rounds[0] == rounds[2] != rounds[1]
+    alone = step(results=(Result("x"),))
+    assert is_answer_elsewhere(alone)
+    assert not is_answer_elsewhere(alone._replace(said="I looked."))
+    assert not is_answer_elsewhere(one(result=Result("x")))
+    assert not is_answer_elsewhere(step())
+
+
+@pytest.mark.parametrize(("text", "failed", "told"), [
+    (LONG, False, True),
+    ("short", False, False),
+    ("short", True, True),
+    ("The file was written to the workspace of the project; you can now go on with the next step of the plan.", False, False),
+])  # fmt: skip
+def test_what_tells_that_nothing_was_changed(text: str, failed: bool, told: bool) -> None:
+    """LD-4: of a call that is not seen only what came back can tell."""
+    assert tells(printer().incoming(text), failed=failed) == told
+
+
+@pytest.mark.parametrize(("name", "shown"), [
+    ("search", "search"), ("web.search-2", "web.search-2"), ("suche_größe", "suche_größe"), ("Ask the user", ""),
+    ("tell Jane Doe her SSN 078-05-1120", ""), ("078-05-1120", ""), ("x" * 49, ""), ("", ""),
+])  # fmt: skip
+def test_actions_in_words_have_no_name(name: str, shown: str) -> None:
+    """Y-1: what stands in the place of a tool's name in a text may be anything that the model wrote."""
+    asked = one(result=Result(LONG), name=name, tools=("look",))
+    assert printer().step(asked._replace(as_text=True)).pairs[0].tool.name == shown
+    assert printer().step(asked).pairs[0].tool.name == name
+    declared = asked._replace(as_text=True, tools=("look", name))
+    assert printer().step(declared).pairs[0].tool.name == name

@@ -105,3 +105,52 @@ def test_a_change_eases_stagnation() -> None:
         streaks.stagnation(window, prints(called(f'{{"q": {at}}}')), False, 1.0)
     streaks.eased(window)
     assert hits(streaks.stagnation(window, prints(called('{"q": 9}')), False, 1.0), "stagnation") == 4
+
+
+def at_once(*steps: Step) -> Step:
+    """Calls of one round."""
+    return steps[0]._replace(calls=tuple(one.calls[0] for one in steps), results=tuple(one.results[0] for one in steps))
+
+
+def test_a_round_of_calls_is_one_result_of_each_tool() -> None:
+    """LD-4, C16: whatever is asked at once is asked before anybody can learn from it."""
+    window = Window()
+    missing = prints(at_once(*[called(f'{{"q": {at}}}', error=True) for at in range(5)])._replace(tools=("other",)))
+    assert [hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") for _ in range(2)] == [1, 2]
+    searches = prints(at_once(*[called(f'{{"q": {at}}}') for at in range(12)]))
+    found = [hits(streaks.stagnation(window, searches, False, 1.0), "stagnation") for _ in range(3)]
+    assert found == [0, 2, 3]
+    window.dry = 2
+    assert [hits(streaks.cascade(window, missing), "cascade") for _ in range(3)] == [0, 2, 3]
+
+
+def test_a_round_of_which_some_go_well() -> None:
+    """LD-4: another result beside the old one is progress, and so is a success beside failures."""
+    window = Window()
+    list(streaks.stagnation(window, prints(called()), False, 1.0))
+    both = prints(at_once(called('{"q": 1}'), called('{"q": 2}', LONG + " and news"), called('{"q": 3}')))
+    assert [hits(streaks.stagnation(window, both, False, 1.0), "stagnation") for _ in range(3)] == [0, 0, 0]
+    window.dry = 2
+    half = prints(at_once(called(), called(text="boom", error=True)))
+    assert [hits(streaks.cascade(window, half), "cascade") for _ in range(5)] == [0] * 5
+    two = prints(at_once(called(text="boom", error=True), called(text="boom", error=True, name="find")))
+    assert hits(streaks.cascade(window, two), "cascade") == 2
+
+
+def test_the_size_of_a_request_without_its_history() -> None:
+    """LD-4: with `previous_response_id` it is that of the newest results, and says nothing of the context."""
+    window, found = Window(), []
+    for at in range(12):
+        step = called()._replace(calls=(), size=60_000 if at % 2 else 1000)
+        found.append(hits(streaks.thrash(window, step), "thrash"))
+        window.steps += 1
+    assert max(found) == 0
+
+
+def test_a_persons_word_bounds_stagnation() -> None:
+    """LD-4: what was counted for hours is not held against the next step."""
+    window = Window()
+    for _ in range(50):
+        streaks.stagnation(window, prints(called()), False, 1.0)
+    streaks.bounded(window, 4.5)
+    assert hits(streaks.stagnation(window, prints(called()), False, 1.0), "stagnation") == 6.5

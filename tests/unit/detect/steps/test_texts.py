@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from breakloop.detect.steps import dry, texts
 from breakloop.detect.steps.prints import NONE
 from breakloop.detect.steps.window import TEXT, TEXTS, Window
@@ -48,8 +50,9 @@ def test_nested() -> None:
     """LD-4: a prompt that ends with the one before; another prompt ends it, the same one does not."""
     first = "Give me the ten largest cities."
     second = f"Not valid, try again: {first}"
-    third = f"Still not valid: {second}"
+    third = f"Not valid,  try again:\n{second}"
     assert nested(first, second, second, third) == [0, 1, 0, 2]
+    assert nested(first, second, f"Still not valid: {second}") == [0, 1, 1]
     assert nested(first, second, "Something else altogether, please.", f"No: {first}") == [0, 1, 0, 0]
     assert nested("Hm?", "No: Hm?") == [0, 0]
 
@@ -64,7 +67,7 @@ def test_a_prompt_that_grows_at_its_end() -> None:
     retry, sent = "Give me the ten largest cities.", []
     for number in range(6):
         sent.append(retry)
-        retry += f"\nAttempt {number} was not valid, try again."
+        retry += f"{' ' * number}\nThat was not valid, try again."
     assert nested(*sent) == [0, 0, 1, 2, 3, 4]
     assert nested(*sent[:4], sent[3] + " Or tell me a story.", sent[3] + " Or tell me a story. Please!") == [
         0,
@@ -74,6 +77,17 @@ def test_a_prompt_that_grows_at_its_end() -> None:
         0,
         0,
     ]
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_a_log_that_grows(newest_first: bool) -> None:
+    """LD-4: lines that differ in their numbers only are different lines."""
+    log, sent = "step 0 loss 0.99 accuracy 0.10", []
+    for number in range(1, 9):
+        line = f"step {number} loss 0.{99 - number} accuracy 0.{10 + number}"
+        log = f"{line}\n{log}" if newest_first else f"{log}\n{line}"
+        sent.append(log)
+    assert max(nested(*sent)) <= 1
 
 
 def test_nested_needs_little() -> None:
@@ -96,11 +110,19 @@ def test_continued() -> None:
     window = Window()
     cues = ["continue", "continue", "continue", "go on", "continue"]
     found = [
-        hits(texts.continued(window, prints(spoken(f"part {at}", cue)), 0, 1.0), "continue")
+        hits(texts.continued(window, prints(spoken(f"part {at}", cue)), 0, False, 1.0), "continue")
         for at, cue in enumerate(cues)
     ]
     assert found == [0, 2, 3, 0, 0]
-    assert list(texts.continued(window, prints(called()), 0, 1.0)) == []
+    assert list(texts.continued(window, prints(called()), 0, False, 1.0)) == []
+
+
+def test_who_writes_new_matter_goes_on() -> None:
+    """LD-4: "continue" is no loop while the model does; what counted before stays."""
+    window, step = Window(), prints(spoken("part", "continue"))
+    worded = [False, False, True, True, True, False, False]
+    found = [hits(texts.continued(window, step, 0, one, 1.0), "continue") for one in worded]
+    assert found == [0, 2, 0, 0, 0, 3, 4]
 
 
 def test_rejected_whatever_happens_between() -> None:

@@ -112,6 +112,7 @@ def test_an_answer_changes_its_marks_and_nothing_else() -> None:
         window.marks.add(mark)
     window.owed -= 1
     window.storm, window.heard = 0.0, b"answered"  # it waited for what its call returns, and that is new
+    window.counts = bytes(len(window.counts))
     assert after == window.dump() != before
     full = load(before)
     full.marks.count = 510
@@ -142,3 +143,20 @@ def test_another_result_of_a_call_is_progress() -> None:
     assert load(module.answered(window.dump(), b"another.", (1, 2))).storm == 0.0
     window.waits = 0
     assert load(module.answered(window.dump(), b"another.", (1, 2))).storm == 7.0
+
+
+def test_an_answer_that_never_came_ends_a_cycle() -> None:
+    """LD-4: where only the answer tells what a call returned (MCP)."""
+    window = Window()
+    window.waits, window.counts = 1, b"\x01" * len(window.counts)
+    assert module.waits(window.dump())
+    first = module.answered(window.dump(), b"answer 1", (17,))
+    assert load(first).counts == bytes(len(window.counts))
+    again = load(first)
+    again.counts = window.counts
+    assert load(module.answered(again.dump(), b"answer 1", (17,))).counts == window.counts
+    silent = load(module.answered(again.dump(), module.NONE, ()))
+    assert (silent.counts, silent.heard) == (window.counts, module.NONE)
+    window.waits = 0
+    assert not module.waits(window.dump())
+    assert load(module.answered(window.dump(), b"answer 1", (17,))).counts == window.counts
