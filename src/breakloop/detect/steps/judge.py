@@ -75,7 +75,7 @@ class StepsDetector:
         self._options = bool(settings.tools)
         self._printer = Printer(digest, settings.tools)
         reached = [one for one in settings.thresholds["dry"] if one != NEVER]
-        self._dry_most = min(2 * max(reached, default=COUNT_MAX), COUNT_MAX)
+        self._dry_most = min(2 * max(reached, default=0.0) or COUNT_MAX, COUNT_MAX)
         # What is left of a count when a person has said something new: enough for some steps before a block.
         self._asked = {kind: min(block / 2, COUNT_MAX) for kind, (_, block, _) in settings.thresholds.items()}
 
