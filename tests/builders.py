@@ -26,7 +26,7 @@ from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Committed, Op, Settle, Window, WindowWrite
+from breakloop.state.ops import Committed, Correct, Op, Settle, Window, WindowWrite
 from breakloop.state.store import Store
 
 Json = dict[str, Any]
@@ -239,7 +239,7 @@ class SpyStore(MemoryStore):
 
     def keys(self) -> list[str]:
         """Every key in it."""
-        return [key for table in (self._counts, self._cooldowns, self._buckets, self._windows) for key in table]
+        return [key for table in self._tables() for key in table]
 
 
 class FailingStore:
@@ -250,6 +250,10 @@ class FailingStore:
         raise StateError("the store is gone")
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
+        """Fail."""
+        raise StateError("the store is gone")
+
+    def correct(self, ops: Sequence[Correct], now: float) -> None:
         """Fail."""
         raise StateError("the store is gone")
 

@@ -18,6 +18,8 @@ from breakloop.detect.step_loop import CUTS
 from breakloop.detect.watch import window_key
 from breakloop.errors import StateError
 from breakloop.judge import Judge, denial, no_bundle
+from breakloop.limits.limiter import corrections
+from breakloop.metering import Meter, charged
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
 from breakloop.model.events import (
@@ -36,6 +38,7 @@ from breakloop.planning import Plan, Planner
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.recent import Recent
+from breakloop.pricing.prices import Prices
 from breakloop.quarantine import AGENT, RUN, Hold, Quarantine
 from breakloop.state.keys import part
 from breakloop.state.ops import JOINED, Committed, Op, Refuse, Repeat, Repeated, Settle
@@ -54,7 +57,7 @@ class Engine:
 
     __slots__ = (
         "_answered", "_bundle", "_clock", "_descriptors", "_judge", "_planner", "_publish", "_results", "_store",
-        "_windows", "quarantine", "tally",
+        "_windows", "meter", "quarantine", "tally",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +68,7 @@ class Engine:
         *,
         publish: Publish = nowhere,
         answered: Answered | None = None,
+        prices: Callable[[], Prices] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -75,7 +79,8 @@ class Engine:
         self._judge = Judge(publish)
         self._windows = Windows(store)
         self.quarantine = Quarantine(store, publish)
-        self._planner = Planner(descriptors, self.quarantine, self._missing)
+        self.meter = Meter(descriptors, publish, prices)
+        self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
         self._results: Recent[str, int] = Recent(_RESULTS_KEPT)  # of MCP calls, by what was counted
         self.tally = Tally()
 
@@ -122,6 +127,8 @@ class Engine:
             self._hold(call, ops[done.denied_at], verdict, plan.now)
         if verdict.shadow:
             self.tally.shadowed += 1
+        if verdict.allowed and plan.metered:
+            call.charged = charged(ops, done)
         if plan.counted and (call.tracked or call.reported) and verdict.allowed:
             call.ticket = self._ticket(ops, done)
         return verdict
@@ -172,6 +179,8 @@ class Engine:
         if ticket is not None:
             free = failed or self._moved_on(call, ticket[0].key, answer)
             self._settle(call, ticket if free else [op for op in ticket if op.flight], failed=free)
+        if call.charged:
+            self._correct(call, answer)
         if call.watched is not None:
             self._heard(call, answer)
         self._answered(call, answer)
@@ -192,6 +201,18 @@ class Engine:
         now = self._clock.now()
         try:
             self.tally.forgiven += self._store.settle(ops, now, failed=failed)
+        except StateError as error:
+            self._store_failed(call, now, error)
+
+    def _correct(self, call: Call, answer: Answer) -> None:
+        """Charge what was really used, to what was charged (SPEC L-3)."""
+        used = self.meter.used(call, answer, call.prompt_tokens)
+        made = corrections(call.charged, used) if used is not None else ()
+        if not made:
+            return
+        now = self._clock.now()
+        try:
+            self._store.correct(made, now)
         except StateError as error:
             self._store_failed(call, now, error)
 

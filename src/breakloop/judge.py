@@ -4,18 +4,42 @@ tightest limit are gathered; what shadow policies found is set aside and never r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any, Final
 
 from breakloop.detect.loop import DELAY_MAX_MS, LoopDetector
 from breakloop.detect.seen import Seen
+from breakloop.limits.limiter import Stage
 from breakloop.model.call import Call, Chat
-from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event, Publish
+from breakloop.model.events import (
+    BREAKER_CLOSED,
+    BREAKER_OPENED,
+    BUDGET_THRESHOLD,
+    LIMIT_EXCEEDED,
+    LOOP_DETECTED,
+    SHADOW_WOULD_REJECT,
+    Event,
+    Publish,
+)
 from breakloop.model.reason import REASONS
 from breakloop.model.verdict import Loop, Shadowed, Verdict
 from breakloop.policy.compiled import Rule
 from breakloop.policy.kill_switch import KillSwitch
-from breakloop.state.ops import ENFORCED, Bucket, Committed, Noted, Op, Refuse, Repeat, Repeated, Result
+from breakloop.state.ops import (
+    ENFORCED,
+    Breaker,
+    Broken,
+    Bucket,
+    Committed,
+    Noted,
+    Op,
+    Refuse,
+    Repeat,
+    Repeated,
+    Result,
+    Spend,
+)
 
+_LIMITS: Final = frozenset((Bucket, Spend, Breaker))
 _REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
 
 
@@ -31,14 +55,16 @@ class Judge:
         """Return the verdict on a call whose operations were committed."""
         verdict = Verdict()
         tightest = 2.0
-        limiting: tuple[Bucket, float] | None = None
+        limiting: tuple[Any, Any] | None = None
         shadow: list[Shadowed] | None = None
         for op, result in zip(ops, done.results, strict=True):
-            if type(op) is Bucket:
-                if type(result) is not float:
+            kind = type(op)
+            if kind is Bucket or kind is Spend:
+                if result is None:
                     continue  # not looked at: its group was denied before
-                if result >= 0.0:
-                    if op.group == ENFORCED and (share := result / op.spec.burst) < tightest:
+                share = self._share(call, op, result, verdict, now)
+                if share >= 0.0:
+                    if op.group == ENFORCED and share < tightest:
                         tightest = share
                         limiting = (op, result)
                     continue
@@ -50,14 +76,38 @@ class Judge:
         if done.denied_at >= 0:
             self._deny(call, ops[done.denied_at], done, verdict, now)
         elif limiting is not None:
-            bucket, left = limiting
-            rule: Rule = bucket.owner
+            charge, left = limiting
+            rule: Rule = charge.owner
             verdict.policy, verdict.rule = rule.policy, rule.name
-            verdict.limit = rule.limiter.limit(rule.policy, bucket, left)
+            verdict.limit = rule.limiter.limit(rule.policy, charge, left, now)
         if shadow is not None:
             verdict.shadow = tuple(shadow)
             self._tell_shadow(call, verdict, now)
         return verdict
+
+    def _share(self, call: Call, op: Any, result: Any, verdict: Verdict, now: float) -> float:
+        """Return which share of a limit is left after the charge; less than nothing where it is denied."""
+        if type(op) is Bucket:
+            share: float = result / op.spec.burst
+            return share
+        if result > op.spec.budget:
+            return -1.0
+        stage = op.owner.limiter.staged(op, result)
+        if stage is not None:
+            self._staged(call, op, result, stage, verdict, now)
+        left: float = (op.spec.budget - result) / op.spec.budget
+        return left
+
+    def _staged(self, call: Call, op: Any, used: int, stage: Stage, verdict: Verdict, now: float) -> None:
+        """A budget is nearly used up: warn, or slow down (SPEC L-2)."""
+        crossed = op.owner.limiter.crossing(op, used, stage)
+        if crossed is not None:
+            data = {**crossed, "shadow": op.group != ENFORCED}
+            self._publish(Event(BUDGET_THRESHOLD, now, data, call.project, call.request_id))
+        if op.group != ENFORCED:
+            return
+        verdict.warning = verdict.warning or stage.warning
+        verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
 
     def _saw(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
         """Take in what a detector found; tell whether it found anything."""
@@ -65,9 +115,21 @@ class Judge:
             if type(result) is not Repeated or not result.tripped:
                 return False
             self._tripped(call, op, result, verdict, now)
+        elif type(op) is Breaker:
+            return self._broke(call, op, result, now)
         elif type(op) is Noted:
             self._noted(call, op, verdict, now)
         return True
+
+    def _broke(self, call: Call, op: Breaker, result: Result, now: float) -> bool:
+        """Tell of a breaker that opens or closes (SPEC CB-2); return whether it is open."""
+        if type(result) is not Broken:
+            return False
+        if result.changed:
+            name = BREAKER_OPENED if result.changed == "opened" else BREAKER_CLOSED
+            data = {**op.owner.limiter.event_data(op, result), "shadow": op.group != ENFORCED}
+            self._publish(Event(name, now, data, call.project, call.request_id))
+        return result.open
 
     def _tripped(self, call: Call, op: Repeat, result: Repeated, verdict: Verdict, now: float) -> None:
         """A loop was seen. Warn, steer and throttle leave their mark and go on; a denial is `_deny`'s."""
@@ -106,8 +168,10 @@ class Judge:
         result = done.results[done.denied_at]
         if type(op) is Repeat and type(result) is Repeated:
             _deny_loop(op, result, verdict)
-        elif type(op) is Bucket and type(result) is float:
-            _deny_bucket(op, result, verdict)
+        elif type(op) in _LIMITS:
+            rule = op.owner
+            rule.limiter.denied(op, result, now, verdict)
+            verdict.status, verdict.policy, verdict.rule = rule.status, rule.policy, rule.name
             data = {"policy": verdict.policy, "rule": verdict.rule, "reason": verdict.reason}
             self._publish(Event(LIMIT_EXCEEDED, now, data, call.project, call.request_id))
         else:
@@ -132,23 +196,6 @@ def _deny_loop(op: Repeat, result: Repeated, verdict: Verdict) -> None:
     verdict.never = True  # an SDK that retries by itself only feeds the loop
 
 
-def _deny_bucket(op: Bucket, left: float, verdict: Verdict) -> None:
-    rule: Rule = op.owner
-    verdict.reason = rule.limiter.reason
-    verdict.status = rule.status
-    verdict.policy, verdict.rule = rule.policy, rule.name
-    verdict.retry_after_s = rule.limiter.retry_after_s(op, left)
-    verdict.retry_jitter = True
-    limit = rule.limiter.limit(rule.policy, op, left)
-    # For whoever is denied, the time that matters is when his own request would pass.
-    verdict.limit = limit if verdict.retry_after_s is None else replace(limit, reset_s=verdict.retry_after_s)
-    if verdict.retry_after_s is None:
-        verdict.never = True
-        verdict.message = f"This request costs {op.cost:g}, more than the bucket holds ({op.spec.burst:g})."
-    else:
-        verdict.message = f"Rate limit exceeded: {op.spec.rate:g} a second, burst {op.spec.burst:g}."
-
-
 def _deny_refused(call: Call, op: Op, verdict: Verdict) -> None:
     """What was known to be wrong before any limit was looked at: its owner knows the words."""
     verdict.reason = op.owner.refusal
@@ -169,7 +216,7 @@ def _shadowed(op: Op) -> Shadowed:
         policy, name = op.owner.refusal_at
         return Shadowed(policy, name, op.owner.refusal, "deny")
     rule: Rule = op.owner
-    return Shadowed(rule.policy, rule.name, rule.limiter.reason, "deny")
+    return Shadowed(rule.policy, rule.name, rule.limiter.reason_for(op), "deny")
 
 
 def _loop_data(call: Call, detector: LoopDetector | Seen, loop: Loop, *, shadow: bool) -> dict[str, object]:

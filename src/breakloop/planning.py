@@ -9,9 +9,10 @@ from typing import Any
 
 from breakloop.detect.watch import Watch
 from breakloop.judge import killed
-from breakloop.model.call import Call
+from breakloop.metering import Meter
+from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
-from breakloop.policy.compiled import CompiledBundle, Detector, Policy, fits
+from breakloop.policy.compiled import CompiledBundle, Detector, Policy
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.senders import CHARGES_MAX, Sender
 from breakloop.quarantine import NAME, Quarantine, held
@@ -32,15 +33,17 @@ class Plan:
     project: str = ""  # as it stands in keys
     counted: bool = False  # some of the operations are a detector's
     watched: bool = False  # some of the operations depend on windows
+    metered: bool = False  # some of the charges are estimates
 
 
 class Planner:
     """Plans. Knows who sends (`descriptors`) and who is held (`quarantine`)."""
 
-    __slots__ = ("_descriptors", "_missing", "_quarantine")
+    __slots__ = ("_descriptors", "_meter", "_missing", "_quarantine")
 
-    def __init__(self, descriptors: Descriptors, quarantine: Quarantine, missing: Missing) -> None:
+    def __init__(self, descriptors: Descriptors, quarantine: Quarantine, meter: Meter, missing: Missing) -> None:
         self._descriptors = descriptors
+        self._meter = meter
         self._quarantine = quarantine
         self._missing = missing
 
@@ -98,20 +101,29 @@ class Planner:
         """Add what the rules of a policy charge: as remembered, where it depends on nothing but the sender."""
         sender: Sender | None = call.sender if policy.steady else None
         if sender is None:
-            plan.ops += self._charges(policy, call, plan.project, group)[0]
-            return
-        place = 2 * policy.index + (group != ENFORCED)
-        known = sender.charges.get(place)
-        if known is None:
-            known, complete = self._charges(policy, call, plan.project, group)
-            if complete and len(sender.charges) < CHARGES_MAX:
-                sender.charges[place] = known  # a rule skipped for a missing descriptor is counted each time
-        plan.ops += known
+            charges, _ = self._charges(policy, call, plan, group)
+        else:
+            place = 2 * policy.index + (group != ENFORCED)
+            known = sender.charges.get(place)
+            if known is None:
+                known, complete = self._charges(policy, call, plan, group)
+                if complete and len(sender.charges) < CHARGES_MAX:
+                    sender.charges[place] = known  # a rule skipped for a missing descriptor is counted each time
+            charges = known
+        if policy.breaker is not None:
+            op = policy.breaker.plan(call, plan.project, charges, group, self._meter)
+            if op is not None:
+                plan.ops.append(op)
+        if policy.metered:
+            plan.metered = True
+            chat = call.chat_cache
+            call.wants_usage = call.wants_usage or (isinstance(chat, Chat) and chat.stream)
+        plan.ops += charges
 
-    def _charges(self, policy: Policy, call: Call, project: str, group: int) -> tuple[tuple[Op, ...], bool]:
+    def _charges(self, policy: Policy, call: Call, plan: Plan, group: int) -> tuple[tuple[Op, ...], bool]:
         rules = [rule for rule in policy.rules if rule.applies(call)]
-        if not rules and policy.fallback is not None and not any(fits(match, call) for match in policy.unenforced):
+        if not rules and policy.fallback is not None:
             rules = [policy.fallback]
-        planned = [rule.plan(call, project, group, self._missing) for rule in rules]
-        charges = tuple(op for op in planned if op is not None)
-        return charges, all(type(op) is Bucket for op in planned)
+        planned = [rule.plan(call, plan.project, group, plan.now, self._meter, self._missing) for rule in rules]
+        charges = tuple(op for ops in planned for op in ops)
+        return charges, all(planned) and all(type(op) is Bucket for op in charges)

@@ -32,6 +32,8 @@ from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.policy.source import POLL_S, BundleSource
+from breakloop.price_list import price_list
+from breakloop.pricing.prices import Prices
 from breakloop.settings import Settings
 from breakloop.state.data_dir import DataDir
 from breakloop.state.memory import MemoryStore
@@ -57,6 +59,7 @@ class Runtime:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.events = LogEvents()
+        self._prices: Prices | None = None
         self.data = DataDir(Path(settings.data_dir))
         self.secret = self.data.secret(settings.secret.get_secret_value(), settings.secret_file)
         self.descriptors = Descriptors(parts.context(settings, self.secret), self.clock)
@@ -66,6 +69,7 @@ class Runtime:
             self.clock,
             self.descriptors,
             publish=self.events,
+            prices=self._prices_now,
         )
         self.source = self._source()
         self.judging = parts.judging(settings, self.engine, self.descriptors, self.secret, self.clock)
@@ -78,6 +82,15 @@ class Runtime:
         self._reload = asyncio.Event()
         self._keys_read = asyncio.Event()
         self._keys_due = 0.0
+
+    def _prices_now(self) -> Prices:
+        """Prices are read when somebody needs them: most bundles do not."""
+        if self._prices is None:
+            found = price_list(self.settings, self.clock)
+            for problem in found.problems:
+                log(logging.WARNING, "prices.problem", {"problem": str(problem)})
+            self._prices = found.prices
+        return self._prices
 
     def load(self) -> None:
         """Put the first bundle in force. SPEC E-0: without a valid one go on, or raise `BundleError` when strict."""
@@ -145,7 +158,10 @@ class Runtime:
         return server
 
     def _use(self, loaded: LoadedBundle) -> None:
-        self.engine.use(self._compiled(loaded))
+        compiled = self._compiled(loaded)
+        if any(policy.metered for policy in compiled.policies):
+            self._prices_now().load()  # a seventh of a second, which no request should wait for
+        self.engine.use(compiled)
         for note in loaded.notes:
             log(logging.WARNING, "bundle.note", {"note": str(note)})
 

@@ -8,22 +8,20 @@ Lists are separated by commas there. An empty variable is no variable. Paths in 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import SecretStr, ValidationError
-from pydantic.fields import FieldInfo
 
 from breakloop.errors import BundleError, Problem, SettingsError
-from breakloop.policy.places import Places
-from breakloop.policy.schema_types import Model
+from breakloop.policy.places import Places, path_text
 from breakloop.policy.suggest import did_you_mean, nearest
 from breakloop.policy.yaml_positions import read_yaml
 from breakloop.settings_fields import RELATIVE, UNSAID, Settings
 from breakloop.settings_keys import read_keys
+from breakloop.settings_values import KINDS, Name, fields_of, parse, shown
 
 __all__ = [
     "FILE",
@@ -41,23 +39,6 @@ FILE = "breakloop.yaml"
 _PREFIX = "BREAKLOOP_"
 _LOOP_GUARD = "LOOP_GUARD_"  # these three names are older than ours, and work without the prefix
 _ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # no fields: which file to read; where clients connect
-_TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"0", "false", "no", "off"})
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_KINDS = {
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "bool_type": "must be true or false",
-    "string_type": "must be text",
-    "string_sub_type": "must be text",
-    "string_too_short": "must not be empty",
-    "list_type": "must be a list",
-    "model_type": "must be a map",
-    "dict_type": "must be a map",
-}
-
-Name = tuple[str, ...]  # ("jwt", "secret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +87,7 @@ def settings_json_schema() -> dict[str, Any]:
 def environment_names() -> dict[str, list[str]]:
     """Return the variables of every setting by its dotted name; where there are two, the first one wins."""
     names: dict[str, list[str]] = {}
-    for name, _ in _fields(Settings):
+    for name, _ in fields_of(Settings):
         names[".".join(name)] = [_PREFIX + "_".join(name).upper()]
         if name[0] == "loop_guard":
             names[".".join(name)].append(_LOOP_GUARD + name[1].upper())
@@ -116,30 +97,12 @@ def environment_names() -> dict[str, list[str]]:
 def effective(loaded: Loaded) -> list[Effective]:
     """List every setting with its value and origin, in the order of the fields."""
     found: list[Effective] = []
-    for name, _ in _fields(Settings):
+    for name, _ in fields_of(Settings):
         value: Any = loaded.settings
         for step in name:
             value = getattr(value, step)
-        found.append(Effective(".".join(name), _shown(value), loaded.origins[".".join(name)]))
+        found.append(Effective(".".join(name), shown(value), loaded.origins[".".join(name)]))
     return found
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, SecretStr):
-        return "********" if value.get_secret_value() else "-"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = ", ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
-    return _USER_INFO.sub("***", text) or "-"
-
-
-def _fields(model: type[Model], above: Name = ()) -> Iterator[tuple[Name, FieldInfo]]:
-    """Every single setting; a block is not one, its fields are."""
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Model):
-            yield from _fields(field.annotation, (*above, name))
-        else:
-            yield (*above, name), field
 
 
 class _Sources:
@@ -148,7 +111,7 @@ class _Sources:
     def __init__(self, env: Mapping[str, str], directory: Path) -> None:
         self._env = env
         self._directory = directory
-        self._fields = dict(_fields(Settings))
+        self._fields = dict(fields_of(Settings))
         self._raw: dict[str, Any] = {}
         self._origins: dict[Name, str] = {}
         self._warnings: list[str] = []
@@ -210,7 +173,7 @@ class _Sources:
     def _take_map(self, data: Mapping[str, Any], above: Name, folder: Path) -> None:
         for key, value in data.items():
             name = (*above, key)
-            if isinstance(value, dict) and not above and any(field[0] == key for field in self._fields if field[1:]):
+            if isinstance(value, dict) and any(field[:-1][: len(name)] == name for field in self._fields):
                 self._take_map(value, name, folder)
             elif value is not None:
                 field = self._fields.get(name)
@@ -242,7 +205,7 @@ class _Sources:
     def _take_variable(self, variable: str, name: Name) -> None:
         text = self._env.get(variable, "").strip()
         if text:
-            self.give(name, _parse(text, self._fields[name]), f"environment {variable}")
+            self.give(name, parse(text, self._fields[name]), f"environment {variable}")
 
     # -- the result ------------------------------------------------------------------------------------------------
 
@@ -261,37 +224,36 @@ class _Sources:
         at: tuple[str | int, ...] = found["loc"]
         name = tuple(step for step in at if isinstance(step, str))
         message, hint = self._words(found, name)
-        if name in self._from_file and self._places is not None:
+        given = self._given(name)
+        if given in self._from_file and self._places is not None:
             unknown = found["type"] == "extra_forbidden"
             place = self._places.locate(at, key=unknown)
-            return place.line, str(Problem(*place, ".".join(name), message, hint))
-        return 0, f"{self._origins.get(name, '.'.join(name))}: {message}" + (f" ({hint})" if hint else "")
+            return place.line, str(Problem(*place, path_text(name), message, hint))
+        inside = f": {path_text(name[len(given) :])}" if given != name else ""
+        where = self._origins.get(given, path_text(given)) + inside
+        return 0, f"{where}: {message}" + (f" ({hint})" if hint else "")
+
+    def _given(self, name: Name) -> Name:
+        """What was given as one value: the setting itself, or the map that it stands in."""
+        heads = (name[:length] for length in range(len(name), 0, -1))
+        return next((head for head in heads if head in self._origins), name)
 
     def _words(self, found: dict[str, Any], name: Name) -> tuple[str, str]:
         kind, context = found["type"], found.get("ctx", {})
         if kind == "breakloop":
             return context["message"], context["hint"]
         if kind == "extra_forbidden":
-            siblings = {field[: len(name)][-1] for field in self._fields if field[: len(name) - 1] == name[:-1]}
-            return "is no setting" + did_you_mean(name[-1], sorted(siblings)), ""
-        message = _KINDS.get(kind) or str(found["msg"]).replace("Input should", "must")
+            return "is no setting" + did_you_mean(name[-1], sorted(self._siblings(name))), ""
+        message = KINDS.get(kind) or str(found["msg"]).replace("Input should", "must")
         field = self._fields.get(name)
         if field is None or field.annotation is SecretStr or UNSAID in field.metadata:
             return message, ""  # a value that is a secret, or stands where one may be meant, is not repeated
         return f"{message}, got {found['input']!r:.80}", ""
 
-
-def _parse(text: str, field: FieldInfo) -> Any:
-    """Read a variable's text as the field's type; what does not fit stays text, and validation says so."""
-    kind = field.annotation
-    if get_origin(kind) is list:
-        return [part.strip() for part in text.split(",") if part.strip()]
-    if kind is bool:
-        low = text.lower()
-        return True if low in _TRUE else False if low in _FALSE else text
-    if kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            return text
-    return text.lower() if get_origin(kind) is Literal and text.lower() in get_args(kind) else text
+    def _siblings(self, name: Name) -> Iterable[str]:
+        """The names that may stand where this one does."""
+        around = self._fields.get(name[:-2])
+        if around is not None and get_origin(around.annotation) is dict:  # a map of blocks
+            block = get_args(around.annotation)[1]
+            return tuple(block.model_fields)
+        return {field[: len(name)][-1] for field in self._fields if field[: len(name) - 1] == name[:-1]}

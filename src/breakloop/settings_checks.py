@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from breakloop.errors import SettingsError
 from breakloop.model.upstream import UpstreamUrlError, parse_named
@@ -15,6 +16,8 @@ from breakloop.policy.client_ip import ClientIp
 from breakloop.policy.schema_types import Fault, fault, refuse
 
 _HASH: Final = 'take the first word of: printf %s "$KEY" | sha256sum'
+_DOLLARS_HINT: Final = "US dollars for a million tokens, such as 2.50"
+_DEAREST_USD: Final = 1_000_000
 _NO_KEY: Final = sha256(b"").hexdigest()
 # Fields that others send or read. If one of them began with our prefix, it would be taken for ours and not forwarded.
 _FIELDS_OF_OTHERS: Final = (
@@ -128,3 +131,18 @@ def descriptor(value: str) -> str:
     if wrong is not None:
         raise fault(*wrong)
     return value
+
+
+def dollars(value: Any) -> Decimal:
+    """An amount, exact to a millionth. A number out of YAML is read as it was written there."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        raise fault("must be a number", _DOLLARS_HINT)
+    try:
+        amount = Decimal(str(value).strip())
+    except InvalidOperation:
+        raise fault(f'must be a number, got "{value!s:.40}"', _DOLLARS_HINT) from None
+    if not amount.is_finite() or not 0 <= amount <= _DEAREST_USD:
+        raise fault(f"must be 0 to {_DEAREST_USD}, got {amount}", _DOLLARS_HINT)
+    if amount != round(amount, 6):
+        raise fault(f"{amount} is finer than a millionth of a dollar", _DOLLARS_HINT)
+    return amount

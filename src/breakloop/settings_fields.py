@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from breakloop import settings_checks
 from breakloop.model.upstream import BUILTIN
-from breakloop.policy.schema_types import CountInt, Fault, Model, PositiveInt, fault, refuse
+from breakloop.policy.schema_types import CountInt, Fault, Model, PositiveInt, Text, fault, refuse
+from breakloop.settings_prices import AssumedPrice, ModelPrice
 
 RELATIVE = "path"  # marks fields that are taken relative to the settings file
 UNSAID = "unsaid"  # marks fields whose wrong values are not repeated: somebody may have put a key there
@@ -81,6 +82,39 @@ class Proxy(Model):
         description="How long an unused connection is kept for the next request; it should be less than the upstream "
         "keeps it. 0 is automatic: 4 for http, 60 for https.",
     )
+
+
+class Prices(Model):
+    """What models cost. The package has a table of prices; what is said here comes before it."""
+
+    file: FilePath = Field(
+        default="", description="Price file of LiteLLM's form (`model_prices_and_context_window.json`)."
+    )
+    models: dict[Text, ModelPrice] = Field(
+        default={},
+        description="Prices by name of the model, or `provider/model`; they come before those of the file. As a "
+        "variable: JSON.",
+    )
+    service_tier: Literal["standard", "batch", "flex", "priority"] = Field(
+        default="standard",
+        description="Which of a provider's prices hold for the traffic here; models without such a price have the "
+        "standard one.",
+    )
+    unknown_model: Literal["warn", "deny", "assume"] = Field(
+        default="warn",
+        description="A model without a price counts nothing and is warned of (`warn`), is denied where money is "
+        "limited (`deny`), or costs what `assume` says (`assume`).",
+    )
+    assume: AssumedPrice = Field(default=AssumedPrice(), description="What an unknown model is assumed to cost.")
+
+    @model_validator(mode="after")
+    def _something_is_assumed(self) -> Self:
+        if self.unknown_model == "assume":
+            needed = ("input_usd_per_million", "output_usd_per_million")
+            missing = [f"prices.assume.{name}" for name in needed if getattr(self.assume, name) is None]
+            faults = [Fault(("unknown_model",), "does not say what to assume", f"set {' and '.join(missing)}")]
+            refuse(faults if missing else [])
+        return self
 
 
 class Settings(Model):
@@ -168,6 +202,7 @@ class Settings(Model):
         default="auto", description="`json` lines, `text`, or `auto`: text on a terminal."
     )
     limits: Limits = Field(default=Limits(), description="What one client may cost.")
+    prices: Prices = Field(default=Prices(), description="What models cost.")
     memory_max_entries: PositiveInt = Field(default=1_000_000, description="Most entries of each table of memory://.")
     shutdown_grace_seconds: Seconds = Field(default=10.0, description="How long running requests may take to finish.")
 

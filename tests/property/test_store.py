@@ -14,14 +14,20 @@ from hypothesis import strategies as st
 from breakloop.state.memory import MemoryStore
 from breakloop.state.ops import (
     JOINED,
+    Breaker,
+    BreakerSpec,
+    Broken,
     Bucket,
     BucketSpec,
+    Correct,
     Op,
     Refuse,
     Repeat,
     Repeated,
     RepeatSpec,
     Settle,
+    Spend,
+    SpendSpec,
     Window,
     WindowWrite,
 )
@@ -59,11 +65,42 @@ class Naive:
     taken: dict[str, list[float]] = field(default_factory=dict)
     cooldowns: dict[str, Cooldown] = field(default_factory=dict)
     windows: dict[str, tuple[int, bytes, float]] = field(default_factory=dict)
+    accounts: dict[str, int] = field(default_factory=dict)
+    spent: dict[str, list[tuple[float, Fraction]]] = field(default_factory=dict)  # all that a breaker counted
+    opened: dict[str, float] = field(default_factory=dict)
+
+    def filled(self, spec: BucketSpec, key: str) -> Fraction:
+        tokens, last = self.tokens.get(key, (Fraction(spec.burst), self.now))
+        return min(tokens + Fraction(self.now - last) * Fraction(spec.rate), Fraction(spec.burst))
 
     def left(self, op: Bucket) -> Fraction:
-        tokens, last = self.tokens.get(op.key, (Fraction(op.spec.burst), self.now))
-        refilled = tokens + Fraction(self.now - last) * Fraction(op.spec.rate)
-        return min(refilled, Fraction(op.spec.burst)) - Fraction(op.cost)
+        return self.filled(op.spec, op.key) - Fraction(op.cost)
+
+    def correct(self, op: Correct) -> None:
+        if isinstance(op.spec, BucketSpec):
+            left = self.filled(op.spec, op.key) - Fraction(op.amount)
+            self.tokens[op.key] = (min(left, Fraction(op.spec.burst)), self.now)
+        elif op.key in self.accounts:
+            self.accounts[op.key] = max(0, self.accounts[op.key] + int(op.amount))
+
+    def rate(self, key: str) -> Fraction:
+        minute, into = divmod(Fraction(self.now), 60)
+        spent = [(at // 60, amount) for at, amount in self.spent.get(key, [])]
+        this = sum((amount for at, amount in spent if at == minute), Fraction(0))
+        before = sum((amount for at, amount in spent if at == minute - 1), Fraction(0))
+        return this + before * (60 - into) / 60
+
+    def breaker(self, op: Breaker) -> Broken:
+        since, reset_s = self.opened.get(op.key), op.spec.reset_s
+        if since is not None and (not reset_s or self.now < since + reset_s):
+            return Broken(True, float(self.rate(op.key)), since + reset_s - self.now if reset_s else 0.0)
+        self.spent.setdefault(op.key, []).append((self.now, Fraction(op.amount)))
+        rate = self.rate(op.key)
+        if rate >= Fraction(op.spec.threshold):
+            self.opened[op.key] = self.now
+            return Broken(True, float(rate), reset_s, "opened")
+        self.opened.pop(op.key, None)
+        return Broken(False, float(rate), 0.0, "" if since is None else "closed")
 
     def counted(self, op: Repeat) -> tuple[int, int]:
         """The count as the last hit left it, and with this one."""
@@ -129,32 +166,43 @@ class Naive:
         version, data, expires = self.windows.get(key, (0, b"", 0.0))
         return Window(version, data) if expires > self.now else Window(0, b"")
 
+    def do(self, op: Op, leads: list[tuple[Repeat, Flight]]) -> tuple[object, bool]:
+        """The result of an operation, and whether it denies."""
+        if isinstance(op, Repeat):
+            found = self.tracked(op, leads) if op.tracked else self.repeat(op)
+            return found, found.tripped and op.spec.denies
+        if isinstance(op, Breaker):
+            broken = self.breaker(op)
+            return broken, broken.open
+        if isinstance(op, Spend):
+            used = self.accounts.get(op.key, 0) + op.cost
+            return used, used > op.spec.budget
+        if isinstance(op, Bucket):
+            left = self.left(op)
+            return left, left < 0
+        return None, True
+
+    def charge(self, op: Op, result: object) -> None:
+        if isinstance(op, Bucket) and isinstance(result, Fraction):
+            self.tokens[op.key] = (result, self.now)
+        if isinstance(op, Spend) and isinstance(result, int):
+            self.accounts[op.key] = result
+
     def commit(self, ops: Sequence[Op], writes: Sequence[WindowWrite]) -> tuple[list[object], int, Window | None]:
         newer = [self.window(write.key) for write in writes if self.window(write.key).version != write.version]
         if newer:
             return [], -1, newer[0]
         results: list[object] = []
         denied: dict[int, int] = {}
-        charges: list[tuple[Bucket, Fraction]] = []
         leads: list[tuple[Repeat, Flight]] = []
         for index, op in enumerate(ops):
-            if isinstance(op, Repeat):
-                found = self.tracked(op, leads) if op.tracked else self.repeat(op)
-                results.append(found)
-                if found.tripped and op.spec.denies:
-                    denied.setdefault(op.group, index)
-            elif not isinstance(op, Bucket) or op.group in denied:
-                results.append(None)
+            result, denies = (None, True) if op.group in denied and not isinstance(op, Repeat) else self.do(op, leads)
+            results.append(result)
+            if denies:
                 denied.setdefault(op.group, index)
-            else:
-                left = self.left(op)
-                results.append(left)
-                charges.append((op, left))
-                if left < 0:
-                    denied[op.group] = index
-        for op, left in charges:
+        for op, result in zip(ops, results, strict=True):
             if 0 not in denied and op.group not in denied:
-                self.tokens[op.key] = (left, self.now)
+                self.charge(op, result)
         for lead, flight in leads:
             if 0 not in denied and lead.group not in denied:
                 self.flights[lead.key] = flight
@@ -193,27 +241,85 @@ REPEAT_OPS = st.builds(
     st.sampled_from([-1, -1, -1, 4]),
     st.sampled_from([True, True, False]),
 )
-OPS: st.SearchStrategy[Op] = st.one_of(BUCKET_OPS, REPEAT_OPS, REPEAT_OPS, st.builds(Refuse, st.none(), GROUPS))
-COMMITS = st.tuples(
-    st.lists(OPS, max_size=5, unique_by=lambda op: getattr(op, "key", id(op))),
-    st.sampled_from([0, 0, 0, 1, 2, 4, 7, 16, 24, 25, 40, -3, -40]),  # ticks the clock moves before it
-    st.dictionaries(st.sampled_from(["win:a", "win:b"]), st.sampled_from([0, 0, 0, 1, -1]), max_size=2),
+ACCOUNTS = {"cb:5s": (SpendSpec(9), 5.0), "cb:30s": (SpendSpec(20), 30.0)}
+SPEND_OPS = st.builds(
+    lambda key, cost, group: Spend(ACCOUNTS[key][0], key, cost, 0.0, None, group),
+    st.sampled_from(sorted(ACCOUNTS)),
+    st.sampled_from([0, 1, 4, 5, 9, 10]),
+    GROUPS,
 )
+BREAKERS = {
+    f"brk:{n}": BreakerSpec(threshold, reset_s)
+    for n, (threshold, reset_s) in enumerate([(8.0, 10.0), (8.0, 75.0), (20.0, 0.0), (0.3, 2.0)])
+}
+BREAKER_OPS = st.builds(
+    lambda key, amount, group: Breaker(BREAKERS[key], key, amount, None, group),
+    st.sampled_from(sorted(BREAKERS)),
+    st.sampled_from([0.0, 0.1, 0.1, 2.0, 5.0, 7.75]),
+    GROUPS,
+)
+OPS: st.SearchStrategy[Op] = st.one_of(
+    BUCKET_OPS, REPEAT_OPS, REPEAT_OPS, SPEND_OPS, BREAKER_OPS, st.builds(Refuse, st.none(), GROUPS)
+)
+CORRECTIONS = st.one_of(
+    st.builds(
+        lambda key, amount: Correct(BUCKETS[key], key, amount),
+        st.sampled_from(sorted(BUCKETS)),
+        st.sampled_from([-2.5, -1.0, 0.0, 0.25, 5.0]),
+    ),
+    st.builds(
+        lambda key, amount: Correct(ACCOUNTS[key][0], key, amount),
+        st.sampled_from(sorted(ACCOUNTS)),
+        st.integers(-10, 10),
+    ),
+)
+# Ticks the clock moves before a commit. Most things last for seconds, a breaker's rate for minutes.
+TICKS = st.sampled_from([0, 0, 0, 1, 2, 4, 7, 16, 24, 25, 40, 240, -3, -40])
+LONG_TICKS = st.sampled_from([0, 0, 1, 8, 20, 40, 41, 111, 160, 240, 300, -3, -40, -300])
+Commit = tuple[list[Op], int, dict[str, int], list[tuple[Correct, int]]]
+
+
+def commits(ops: st.SearchStrategy[Op], ticks: st.SearchStrategy[int]) -> st.SearchStrategy[list[Commit]]:
+    one = st.tuples(
+        st.lists(ops, max_size=5, unique_by=lambda op: getattr(op, "key", id(op))),
+        ticks,
+        st.dictionaries(st.sampled_from(["win:a", "win:b"]), st.sampled_from([0, 0, 0, 1, -1]), max_size=2),
+        st.lists(st.tuples(CORRECTIONS, st.integers(0, 1)), max_size=2),  # after it; of this period or the one before
+    )
+    return st.lists(one, max_size=40)
+
+
+def dated(op: Op, clock: float) -> Op:
+    """A charge to the period that the caller's clock is in, whatever time the store has."""
+    if not isinstance(op, Spend):
+        return op
+    period = clock // ACCOUNTS[op.key][1]
+    ends = (period + 1) * ACCOUNTS[op.key][1]
+    return Spend(op.spec, f"{op.key}:{period:.0f}", op.cost, ends, None, op.group)
+
+
+def dated_correction(op: Correct, clock: float, ago: int) -> Correct:
+    if isinstance(op.spec, BucketSpec):
+        return op
+    return Correct(op.spec, f"{op.key}:{clock // ACCOUNTS[op.key][1] - ago:.0f}", op.amount)
 
 
 def close(result: object, expected: object) -> bool:
+    if isinstance(expected, Broken):
+        exact = isinstance(result, Broken) and result._replace(rate=expected.rate) == expected
+        return exact and isinstance(result, Broken) and abs(result.rate - expected.rate) < 1e-9
+    if isinstance(expected, int):
+        return type(result) is int and result == expected
     if isinstance(expected, Fraction):
         return isinstance(result, float) and abs(Fraction(result) - expected) < Fraction(1, 10**9)
     return result == expected
 
 
-@pytest.mark.parametrize("kind", FACTORIES)
-@given(commits=st.lists(COMMITS, max_size=40))
-def test_a_store_does_what_the_naive_one_does(kind: str, commits: list[tuple[list[Op], int, dict[str, int]]]) -> None:
-    """E-4, E-5, LD-1, LD-2, L-1, S-2: results, denials, charges and windows, also when the clock steps back."""
+def follow(kind: str, steps: list[Commit]) -> None:
     store, naive, clock = FACTORIES[kind](), Naive(), 1000.0
-    for number, (ops, ticks, windows) in enumerate(commits):
+    for number, (undated, ticks, windows, corrections) in enumerate(steps):
         clock += ticks * TICK
+        ops = [dated(op, clock) for op in undated]
         naive.now = max(naive.now, clock)  # a clock that stepped back stands still
         writes = [
             WindowWrite(key, max(0, naive.window(key).version + off), b"%d" % number, 5.0)
@@ -224,6 +330,24 @@ def test_a_store_does_what_the_naive_one_does(kind: str, commits: list[tuple[lis
         assert (done.denied_at, done.conflict) == (denied_at, conflict)
         assert len(done.results) == len(results)
         assert all(map(close, done.results, results)), (done.results, results)
+        told = [dated_correction(op, clock, ago) for op, ago in corrections]
+        store.correct(told, clock)
+        for one in told:
+            naive.correct(one)
+
+
+@pytest.mark.parametrize("kind", FACTORIES)
+@given(steps=commits(OPS, TICKS))
+def test_a_store_does_what_the_naive_one_does(kind: str, steps: list[Commit]) -> None:
+    """E-4, E-5, LD-1, LD-2, L-1, S-2: results, denials, charges and windows, also when the clock steps back."""
+    follow(kind, steps)
+
+
+@pytest.mark.parametrize("kind", FACTORIES)
+@given(steps=commits(st.one_of(BREAKER_OPS, BREAKER_OPS, SPEND_OPS, BUCKET_OPS), LONG_TICKS))
+def test_a_store_keeps_money_as_the_naive_one_does(kind: str, steps: list[Commit]) -> None:
+    """L-2, L-3, CB-1, CB-2, E-4, S-2: accounts, breakers and corrections by themselves, over minutes."""
+    follow(kind, steps)
 
 
 Starts = st.tuples(
@@ -273,10 +397,12 @@ def test_the_memory_store_is_bounded(keys: list[int], steps: list[float], most: 
             Repeat(REPEATS["ld:warn"], f"ld:{key}", None),
             Repeat(REPEATS["cnt:cool"], f"cnt:{key}", None, 1),
             Repeat(FREE["ld:idle-free"], f"free:{key}", None, 2, tracked=True),
+            Spend(SpendSpec(9), f"cb:{key}", 1, now + 4.0, None, 3),
+            Breaker(BREAKERS["brk:0"], f"brk:{key}", float(key), None, 4),
         ]
         version = store.read_window(f"win:{key}", now).version
         store.commit(ops, now, [WindowWrite(f"win:{key}", version, b"", 4.0)])
         store.settle([Settle(FREE["ld:idle-free"], f"free:{key}", now)], now, failed=True)
-        tables = (store._counts, store._cooldowns, store._buckets)
-        assert all(len(table) <= most for table in tables)
-        assert len(store) <= 3 * most + 3 * max(1, most // 10)
+        store.correct([Correct(BUCKETS["tb:1"], f"tb:late:{key}", 1.0), Correct(SpendSpec(9), f"cb:{key}", 5)], now)
+        assert all(len(table) <= table.max_entries for table in store._tables())
+        assert len(store) <= 5 * most + 4 * max(1, most // 10)

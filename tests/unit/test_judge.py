@@ -24,6 +24,7 @@ def rule(name: str = "r", burst: float = 10, policy: str = "p") -> Rule:
 
 
 def charge(owner: Rule, group: int = 0, cost: float = 1.0) -> Bucket:
+    assert isinstance(owner.limiter, TokenBucket)
     return Bucket(owner.limiter.spec, "tb:k", cost, owner, group)
 
 

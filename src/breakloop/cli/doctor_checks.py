@@ -20,10 +20,12 @@ from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.last_good import LastGood
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.policy.schema import Bundle
+from breakloop.price_list import price_list
 from breakloop.settings import Settings
 
 _SECRET_MIN = 16
 _ROUTES_SHOWN = 20
+_PRICES_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Diagnosis:
 def examine(settings: Settings, clock: Clock) -> Diagnosis:
     """Look at everything."""
     findings = [*examine_proxy(settings), *_trust(settings), *_not_here_yet(settings)]
-    findings += [*_secrets(settings), *_data_dir(settings)]
+    findings += [*_secrets(settings), *_data_dir(settings), *_prices(settings, clock)]
     loaded, found = _load(settings, clock)
     findings += found
     try:
@@ -100,6 +102,19 @@ def _data_dir(settings: Settings) -> Iterator[Finding]:
         else:
             if kept is not None:
                 yield Finding("note", "data_dir", f"holds version {kept.bundle.bundle_version} as the last good bundle")
+
+
+def _prices(settings: Settings, clock: Clock) -> Iterator[Finding]:
+    try:
+        problems = price_list(settings, clock).problems
+    except SettingsError as error:
+        yield Finding("problem", "prices.file", str(error).removeprefix("prices.file: "))
+        return
+    for problem in problems[:_PRICES_SHOWN]:
+        yield Finding("warning", "prices.file", str(problem))
+    if len(problems) > _PRICES_SHOWN:
+        message = f"and {len(problems) - _PRICES_SHOWN} more entries with problems (`breakloop prices` lists them)"
+        yield Finding("warning", "prices.file", message)
 
 
 def _load(settings: Settings, clock: Clock) -> tuple[LoadedBundle | None, list[Finding]]:

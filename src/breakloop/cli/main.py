@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "explain": ("breakloop.cli.explain:command", "Show how a request is judged, and why."),
     "replay": ("breakloop.cli.replay:command", "Run recorded traffic through a bundle: what it would have said."),
     "scan": ("breakloop.cli.scan:command", "Look for loops in transcripts of Claude Code, Codex and others."),
+    "prices": ("breakloop.cli.prices:command", "Show what a model costs here, and which list says so."),
     "schema": ("breakloop.cli.schema:command", "Print the JSON Schema of bundles or settings."),
     "doctor": ("breakloop.cli.doctor:command", "Show every setting and where it came from; warn of unsafe ones."),
     "version": ("breakloop.cli.version:command", "Print the version."),

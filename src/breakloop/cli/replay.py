@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 from rich.console import Console
@@ -18,10 +18,12 @@ from breakloop.cli.html_file import write_html
 from breakloop.cli.main import PROBLEM
 from breakloop.cli.offline import Offline, load_policy
 from breakloop.cli.output import config_option, end, fail, fail_problems, json_option, settings_of
+from breakloop.cli.price_options import price_options, pricing_of, tell_unpriced, unpriced_json
 from breakloop.cli.replay_text import BUILTIN, tell, tell_differences
 from breakloop.cli.validate import STDIN, STDIN_NAME, counted
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.errors import BundleError
+from breakloop.replay.cost import Pricing
 from breakloop.replay.html_report import Heading
 from breakloop.replay.readers.files import Recording, RecordingError
 from breakloop.replay.report import session_json, totals_json
@@ -39,28 +41,29 @@ from breakloop.settings import Settings
 @click.option("--against", metavar="PATH", default="", help="Another bundle: show where the two differ.")
 @click.option("--fail-on", type=click.Choice(["notice", "block"]), help="Exit 1 when a session gets that far.")
 @click.option("--html", metavar="FILE", default="", help="Also write a report with a picture of each loop.")
+@price_options
 @config_option
 @json_option
-def command(
-    files: tuple[str, ...], *, policy: str, against: str, fail_on: str | None, html: str, config: str, as_json: bool
-) -> None:
+def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_json: bool, **options: Any) -> None:
     """Run recorded traffic through a bundle, and tell what it would have said.
 
     FILEs hold JSON Lines, gzipped or not (- is standard input): sessions in breakloop's own format, OpenAI or Anthropic
     request logs, LiteLLM logs, OpenTelemetry GenAI spans. The clock is simulated and follows the recorded times; no
     network is used. Where sessions are labelled, precision and recall are told. What was saved is an estimate: four
-    bytes a token of the requests and answers that would not have been.
+    bytes a token of the requests and answers that would not have been, and money by the list of prices that `breakloop
+    prices` shows (by the recorded tokens, where there are any).
 
     With --json, one line a session (id, loop, turns, first_notice, first_block, kind), then one line of totals.
     """
-    settings = settings_of(config, as_json=as_json).settings
+    settings = settings_of(options["config"], as_json=as_json).settings
+    pricing = pricing_of({**options, "as_json": as_json}, settings)
     start = float(int(SystemClock().now()))
     try:
-        rigs = [_rig(path, settings, start) for path in ([policy, against] if against else [policy])]
+        rigs = [_rig(path, settings, start, pricing) for path in ([policy, against] if against else [policy])]
     except BundleError as error:
         fail_problems(error.problems, as_json=as_json)
     outcomes: list[tuple[Outcome, ...]] = []
-    pictures = _Pictures() if html else None
+    pictures = _Pictures(pricing) if html else None
     try:
         for found in _outcomes(files, rigs, pictures, quiet=as_json and sys.stdout.isatty()):
             outcomes.append(found)
@@ -74,23 +77,26 @@ def command(
     here = [found[0] for found in outcomes]
     there = [found[1] for found in outcomes] if against else []
     if as_json:
-        click.echo(json.dumps(totals_json(here, there), ensure_ascii=False))
+        totals = totals_json(here, there)
+        totals["totals"] |= unpriced_json(pricing)
+        click.echo(json.dumps(totals, ensure_ascii=False))
     else:
         tell(here, policy or BUILTIN)
         if against:
             tell_differences(here, there, against)
+        tell_unpriced(pricing)
     if pictures is not None:
         heading = Heading("Loops in recordings", len(here), sum(one.turns for one in here), policy or BUILTIN)
         write_html(html, heading, pictures.timelines)
-    if _failed(here, fail_on):
+    if _failed(here, options["fail_on"]):
         end(PROBLEM)
 
 
 class _Pictures:
     """Timelines of the sessions that something was said about."""
 
-    def __init__(self) -> None:
-        self.tapes = Tapes()
+    def __init__(self, pricing: Pricing) -> None:
+        self.tapes = Tapes(pricing)
         self.timelines: list[Timeline] = []
 
     def over(self, outcome: Outcome, file: str) -> None:
@@ -100,11 +106,11 @@ class _Pictures:
             self.timelines.append(found)
 
 
-def _rig(policy: str, settings: Settings, start: float) -> Rig:
+def _rig(policy: str, settings: Settings, start: float, pricing: Pricing) -> Rig:
     offline = Offline(load_policy(policy, start), settings, FakeClock(start))
     bundle = offline.engine.bundle
     assert bundle is not None  # noqa: S101 - an offline engine has one
-    return Rig(offline.descriptors, bundle, start)
+    return Rig(offline.descriptors, bundle, start, pricing)
 
 
 def _failed(outcomes: Iterable[Outcome], fail_on: str | None) -> bool:

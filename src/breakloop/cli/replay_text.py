@@ -9,8 +9,9 @@ from rich.table import Table
 
 from breakloop.cli.output import print_table
 from breakloop.cli.validate import counted
-from breakloop.replay.report import Score, differences, grouped, score, spent
+from breakloop.replay.report import Score, differences, grouped, saved_usd, score, spent
 from breakloop.replay.run import Outcome
+from breakloop.replay.words import money
 
 BUILTIN = "the built-in protection"
 _LISTED = 20  # sessions in a table
@@ -46,7 +47,9 @@ def tell(outcomes: Sequence[Outcome], policy: str) -> None:
         click.echo("kinds: " + ", ".join(f"{kind} {len(found)}" for kind, found in kinds.items()))
     saved = sum(one.saved_tokens for one in outcomes)
     if saved:
-        click.echo(f"saved: about {saved:,} tokens (an estimate: four bytes a token)")
+        usd = saved_usd(outcomes)
+        worth = f", about {money(usd)}" if usd is not None else ""
+        click.echo(f"saved: about {saved:,} tokens (an estimate: four bytes a token){worth}")
     for reason, count in sorted(_denied(outcomes).items()):
         click.echo(f"denied for {reason}: {counted(count, 'turn')}")
     shadowed = sum(one.shadowed for one in outcomes)

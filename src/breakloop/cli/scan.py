@@ -18,23 +18,23 @@ from breakloop.cli.html_file import write_html
 from breakloop.cli.main import PROBLEM, UNREACHABLE
 from breakloop.cli.offline import Offline, load_policy
 from breakloop.cli.output import config_option, end, fail_problems, json_option, settings_of
+from breakloop.cli.price_options import price_options, pricing_of, tell_unpriced, unpriced_json
 from breakloop.cli.replay_text import BUILTIN
 from breakloop.cli.scan_text import nothing_here, tell
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.errors import BundleError
 from breakloop.policy.load import load_text
-from breakloop.replay.cost import Price, Pricing, free
 from breakloop.replay.html_report import Heading
 from breakloop.replay.places import Found, find, usual
 from breakloop.replay.run import Rig
 from breakloop.replay.scan import Scan, Scanned
 from breakloop.replay.scan_json import scan_totals_json, scanned_json
+from breakloop.settings import Settings
 
 # Both detectors of the built-in protection (SPEC B-6).
 _BUNDLE: Final = (
     b"bundle_version: 1\npolicies: []\ndefaults: {loop_detection: [{similarity: steps}, {similarity: tail}]}\n"
 )
-_DOLLARS: Final = click.FloatRange(min=0)
 
 
 @click.command(
@@ -45,11 +45,7 @@ _DOLLARS: Final = click.FloatRange(min=0)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--html", metavar="FILE", default="", help="Also write a report with a picture of each loop.")
 @click.option("--excerpts", is_flag=True, help="Show the beginning of what was called or said in each loop.")
-@click.option("--price-in", type=_DOLLARS, metavar="USD", help="US dollars for a million tokens sent.")
-@click.option("--price-out", type=_DOLLARS, metavar="USD", help="US dollars for a million tokens answered.")
-@click.option(
-    "--price-cached", type=_DOLLARS, metavar="USD", help="For a million read from a cache.  [a tenth of --price-in]"
-)
+@price_options
 @click.option("--policy", metavar="PATH", default="", help="Bundle to judge by; else the built-in protection.")
 @click.option("--fail-on", type=click.Choice(["notice", "block"]), help="Exit 1 when a session gets that far.")
 @config_option
@@ -62,13 +58,16 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     request logs of OpenAI's and Anthropic's form, and whatever `replay` reads; the content tells which it is. Nothing
     is sent anywhere, and no words of a prompt are shown without --excerpts.
 
-    Tokens are those that were recorded; where none were, four bytes count as one and the figure says "about".
+    Tokens are those that were recorded; where none were, four bytes count as one and the figure says "about". Money
+    is by the list of prices that `breakloop prices` shows.
 
     With --json, one line a session (as `replay --json`, with its loops), then one line of totals.
     """
     as_json = options["as_json"]
+    settings = settings_of(options["config"], as_json=as_json).settings
+    pricing = pricing_of(options, settings)
     found, places = _found(paths, as_json=as_json)
-    scan = Scan(_rig(options), _pricing(options), excerpts=options["excerpts"])
+    scan = Scan(_rig(options, settings), pricing, excerpts=options["excerpts"])
     scan.files.skipped += len(found.trouble)
     scan.files.problems += found.trouble
     scanned: list[Scanned] = []
@@ -78,9 +77,12 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
             if as_json:
                 click.echo(json.dumps(scanned_json(one), ensure_ascii=False))
     if as_json:
-        click.echo(json.dumps(scan_totals_json(scanned, scan.files), ensure_ascii=False))
+        totals = scan_totals_json(scanned, scan.files)
+        totals["totals"] |= unpriced_json(pricing)
+        click.echo(json.dumps(totals, ensure_ascii=False))
     else:
         tell(scanned, scan.files, places, excerpts=options["excerpts"])
+        tell_unpriced(pricing)
     if options["html"]:
         turns = sum(one.outcome.turns for one in scanned)
         judged_by = options["policy"] or BUILTIN
@@ -125,8 +127,7 @@ def _unreachable(message: str, *, as_json: bool, teach: bool = False) -> NoRetur
     end(UNREACHABLE)
 
 
-def _rig(options: dict[str, Any]) -> Rig:
-    settings = settings_of(options["config"], as_json=options["as_json"]).settings
+def _rig(options: dict[str, Any], settings: Settings) -> Rig:
     start = float(int(SystemClock().now()))
     try:
         policy = options["policy"]
@@ -137,13 +138,6 @@ def _rig(options: dict[str, Any]) -> Rig:
     bundle = offline.engine.bundle
     assert bundle is not None  # noqa: S101 - an offline engine has one
     return Rig(offline.descriptors, bundle, start)
-
-
-def _pricing(options: dict[str, Any]) -> Pricing:
-    asked, answered, cached = options["price_in"], options["price_out"], options["price_cached"]
-    if asked is None and answered is None:
-        return free
-    return Price(asked or 0.0, answered or 0.0, cached)
 
 
 def _failed(scanned: Sequence[Scanned], fail_on: str | None) -> bool:

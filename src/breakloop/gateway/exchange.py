@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from breakloop.gateway.answer_head import AnswerHead
 from breakloop.gateway.answer_out import AS_IT_CAME, UNTIL_CLOSE, head_out, reframed
+from breakloop.gateway.asking import Asked
 from breakloop.gateway.cutting import cut
 from breakloop.gateway.head import CLOSE, Reply, Request
 from breakloop.gateway.kept_body import KEPT_BYTES, forget_body
@@ -32,7 +33,7 @@ class Exchange:
     __slots__ = (
         "_call", "_claimed", "_client", "_client_head", "_door", "_framing_out", "_head", "_hub", "_lines", "_over",
         "_paused", "_pool", "_reading", "_request", "_reused", "_settled", "_stamp", "_status", "_task", "_upload",
-        "_upstream", "delay_s", "method",
+        "_upstream", "asked", "delay_s", "method",
     )  # fmt: skip
 
     def __init__(self, door: Door, pool: Pool, request: Request, call: Call, head: bytes, lines: bytes) -> None:
@@ -45,14 +46,14 @@ class Exchange:
         self._lines = lines  # ours, in the head of the answer
         self.method = request.method
         self.delay_s = 0.0
+        self.asked: Asked | None = None  # where we ask for more than the client did
         self._claimed = len(request.body) if len(request.body) > KEPT_BYTES else 0  # of the room for bodies
         self._client = cast("Client", None)  # comes with `start`
         self._upstream: UpstreamConnection | None = None
         self._task: asyncio.Task[UpstreamConnection] | asyncio.TimerHandle | None = None
         self._reading: Reading | None = None
         self._status = NO_ANSWER
-        self._client_head = b""  # of the answer, until its first bytes go out
-        self._framing_out = AS_IT_CAME
+        self._client_head, self._framing_out = b"", AS_IT_CAME  # the head of the answer, until its first bytes go out
         self._stamp = 0
         self._upload = Upload(request) if request.streamed else None
         self._reused = self._settled = self._over = self._paused = False
@@ -150,8 +151,13 @@ class Exchange:
 
     def answer_begins(self, head: AnswerHead) -> None:
         """The head of the answer is here; it goes out with the first bytes of the body, which come at once."""
-        request = self._request
+        request, asked = self._request, self.asked
         self._stamp = self._hub.tick
+        if asked is not None:
+            if asked.again(head.status):
+                self._ask_plainly(asked)
+                return
+            head = asked.begins(head)
         self._status = head.status
         self._leave_room()
         close = self._hub.draining or self._uploading
@@ -162,15 +168,22 @@ class Exchange:
         else:
             self._reading = self._door.reading(self._call, head)
 
+    def _ask_plainly(self, asked: Asked) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.discard()
+        self._head, self._request.body = asked.head, asked.body
+        self._connect()
+
     def answer_goes_on(self, data: bytes, content: list[bytes], *, done: bool) -> None:
         """Bytes of the body, as they came and as what they say."""
         self._stamp = self._hub.tick
         framing = self._framing_out
         if framing:
-            data = reframed(framing, content, done=done)
+            passed = content if self.asked is None else self.asked.passed(content, done=done)
+            data = reframed(framing, passed, done=done)
         if self._client_head:
-            data = self._client_head + data
-            self._client_head = b""
+            data, self._client_head = self._client_head + data, b""
         if data:
             self._client.relay(data)
         reading = self._reading
@@ -183,8 +196,7 @@ class Exchange:
         self._over = True
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
-            if self._uploading:
-                upstream.reusable = False
+            upstream.reusable = upstream.reusable and not self._uploading
             upstream.finish()
         if not self._settled:
             self._settle(self._read(complete=True))

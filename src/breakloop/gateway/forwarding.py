@@ -91,9 +91,18 @@ class Forwarding:
         return HOP in request.headers and self._hop in _values(request, HOP)
 
     def head(
-        self, request: Request, destination: Destination, query: bytes, length: int, *, plain: bool = False
+        self,
+        request: Request,
+        destination: Destination,
+        query: bytes,
+        length: int,
+        *,
+        plain: bool = False,
+        wants_plain: bool = False,
     ) -> bytes:
-        """Return the whole head. `length` is the body's, or CHUNKED; `plain`: it was unpacked and rewritten."""
+        """Return the whole head. `length` is the body's, or CHUNKED; `plain`: it was unpacked and rewritten;
+        `wants_plain`: the answer must not be packed, because it will be rewritten.
+        """
         headers = request.headers
         upstream = destination.upstream
         lines = request.raw.split(b"\r\n")[1:-2]
@@ -103,6 +112,9 @@ class Forwarding:
             lines = _without_named(lines, request)
         to_send = self._line
         more = self._hop_line if HOP not in headers else self._hops(request)
+        if wants_plain:
+            lines = [line for line in lines if _name(line) != "accept-encoding"]
+            more += b"accept-encoding: identity\r\n"
         if self._via:
             more += self._via_lines(request)
         if upstream.name in self._keys:

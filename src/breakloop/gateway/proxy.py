@@ -9,6 +9,7 @@ from typing import Final
 
 from breakloop.detect.step_loop import CUTS
 from breakloop.gateway.answer_head import AnswerHead
+from breakloop.gateway.asking import Asked, Asking
 from breakloop.gateway.callers import Callers
 from breakloop.gateway.cutting import guarded_reading
 from breakloop.gateway.decision import DecisionDoor
@@ -43,7 +44,7 @@ _OF_THE_REQUEST: Final = (401, 413)
 class ProxyDoor:
     """A `Handler` for the server: one request in, a reply or an exchange out."""
 
-    __slots__ = ("_callers", "_forwarding", "_judging", "_own", "_pools", "_targets")
+    __slots__ = ("_asking", "_callers", "_forwarding", "_judging", "_own", "_pools", "_targets")
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class ProxyDoor:
         self._pools = pools
         self._forwarding = forwarding
         self._callers = callers
+        self._asking = Asking(judging.engine.tally)
 
     def __call__(self, request: Request) -> Reply | Exchange:
         """Answer or forward one request. Raises `RequestError` for a path with two meanings."""
@@ -108,9 +110,17 @@ class ProxyDoor:
         if steered:
             length = len(request.body)
         head = self._forwarding.head(request, destination, query, length, plain=steered)
+        asked: Asked | None = None
+        if call.wants_usage:
+            body = self._asking.body(request, call, steered=steered)
+            if body is not None:
+                asked = Asked(self._asking, call, head, request.body)
+                request.body = body
+                head = self._forwarding.head(request, destination, query, len(body), plain=True, wants_plain=True)
         lines = self._judging.answers.allowed(verdict, call.request_id)
         pool = self._pools[destination.upstream.name]
         exchange = Exchange(self, pool, request, call, head, lines + fields if fields else lines)
+        exchange.asked = asked
         if verdict.delay_ms:
             exchange.delay_s = verdict.delay_ms / 1000
         return exchange

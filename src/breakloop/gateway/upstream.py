@@ -179,12 +179,13 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             if self._framing is None:
                 data = self._take_head(exchange, data)
-                if self._framing is None:
-                    return
+            framing = self._framing
+            if framing is None or self.exchange is not exchange:  # which may have seen that it does not want this one
+                return
             if self.by_line:
-                self._take_lines(exchange, self._framing, data)
+                self._take_lines(exchange, framing, data)
             else:
-                self._take_body(exchange, self._framing, data)
+                self._take_body(exchange, framing, data)
         except UpstreamError as error:
             self.discard()
             exchange.upstream_lost(str(error), nonsense=True)

@@ -1,1 +1,1 @@
-"""Limiters: each plans one store operation from a key and a call, and reads its result."""
+"""Limiters: each plans store operations from keys and a call, and reads their results (`limiter.Limiter`)."""

@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from breakloop.limits.limiter import Estimate, Used
+from breakloop.limits.units import COST, read_cost
 from breakloop.model.call import Call
-from breakloop.model.verdict import Limit
-from breakloop.state.ops import Bucket, BucketSpec, Owner
+from breakloop.model.verdict import Limit, Verdict
+from breakloop.state.ops import Bucket, BucketSpec, Op, Owner
 
 REASON = "token_bucket_exceeded"
+_DUST_S = 1e-6  # what a division leaves over, when the seconds are whole ones
 
 
 class TokenBucket:
@@ -23,6 +26,9 @@ class TokenBucket:
 
     reason = REASON
     family = "tb"
+    families: tuple[str, ...] = (family,)
+    unit = COST
+    needs = ""
 
     def __init__(
         self,
@@ -37,18 +43,35 @@ class TokenBucket:
         self._cost = float(fixed_cost)
         self._default_cost = float(default_cost)
         self._cost_of = cost_of  # None: fixed
-        self._window_s = max(1, math.ceil(burst / rate))
+        self._window_s = max(1, math.ceil(burst / rate - _DUST_S))
 
     def plan(self, call: Call, key: str, owner: Owner, group: int) -> Bucket:
         """Return the charge of this call."""
-        cost = self._cost if self._cost_of is None else self._read_cost(self._cost_of(call))
+        cost = self._cost if self._cost_of is None else read_cost(self._cost_of(call), self._default_cost)
         return Bucket(self.spec, key, cost, owner, group)
 
-    def limit(self, name: str, op: Bucket, left: float) -> Limit:
+    def charges(
+        self, call: Call, keys: Sequence[str], owner: Owner, group: int, _now: float, _estimate: Estimate
+    ) -> tuple[Op, ...]:
+        """Return the charge of this call, as every limiter does."""
+        return (self.plan(call, keys[0], owner, group),)
+
+    def spend(self, ops: Sequence[Op]) -> int:
+        """Return the cost, for a circuit breaker."""
+        op = ops[0] if ops else None
+        return COST.of(op.cost) if type(op) is Bucket else 0
+
+    def reason_for(self, _op: Bucket) -> str:
+        """Return the reason of a denial."""
+        return self.reason
+
+    def limit(self, name: str, op: Bucket, left: float, _now: float = 0.0) -> Limit:
         """Return the bucket's state for the `RateLimit` fields: `reset_s` is when it is full again."""
         spec = op.spec
         tokens = left if left >= 0.0 else op.cost + left
-        return Limit(name, int(spec.burst), self._window_s, int(tokens), math.ceil((spec.burst - tokens) / spec.rate))
+        left_whole = int(tokens) if tokens > 0.0 else 0  # a later correction may have left less than nothing
+        full_s = math.ceil((spec.burst - tokens) / spec.rate - _DUST_S)
+        return Limit(name, int(spec.burst), self._window_s, left_whole, full_s)
 
     def retry_after_s(self, op: Bucket, left: float) -> int | None:
         """Return the seconds until the cost is there, or None when it is larger than the bucket."""
@@ -56,12 +79,26 @@ class TokenBucket:
             return None
         return max(1, math.ceil(-left / op.spec.rate))
 
-    def _read_cost(self, text: str | None) -> float:
-        """A cost that is missing, not a number or not positive is the default: nobody gets in free by nonsense."""
-        if text is None:
-            return self._default_cost
-        try:
-            cost = float(text)
-        except ValueError:
-            return self._default_cost
-        return cost if 0.0 < cost < math.inf else self._default_cost
+    def denied(self, op: Bucket, left: float, _now: float, verdict: Verdict) -> None:
+        """Say that the bucket has too little."""
+        self.lacks(op, left, verdict)
+        verdict.reason = self.reason
+        if verdict.never:
+            verdict.message = f"This request costs {op.cost:g}, more than the bucket holds ({op.spec.burst:g})."
+        else:
+            verdict.message = f"Rate limit exceeded: {op.spec.rate:g} a second, burst {op.spec.burst:g}."
+
+    def lacks(self, op: Bucket, left: float, verdict: Verdict) -> None:
+        """Say when to retry, and the bucket's state; not why."""
+        limit = verdict.limit = self.limit(op.owner.policy, op, left)
+        wait_s = verdict.retry_after_s = self.retry_after_s(op, left)
+        verdict.retry_jitter = True
+        verdict.never = wait_s is None
+        if wait_s is not None:
+            limit.reset_s = wait_s  # for whoever is denied, the time that matters is when his own request would pass
+
+    def staged(self, _op: Bucket, _left: float) -> None:
+        """Return None: a bucket has no stages."""
+
+    def correction(self, _op: Bucket, _used: Used) -> None:
+        """Return None: a cost is known beforehand."""

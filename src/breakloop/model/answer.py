@@ -34,6 +34,7 @@ class Answer(NamedTuple):
     finish: str = ""  # why the model stopped, in the dialect's own word
     error: str = ""  # an error that came inside the answer: a failed stream, a tool's error flag
     complete: bool = False  # it came to its proper end
+    unkept_chars: int = 0  # of what the model said beyond `text`
 
     @property
     def failed(self) -> bool:

@@ -44,6 +44,7 @@ class Call:
     # Kept by their readers. None: not looked at yet.
     chat_cache: Chat | bool | None = None  # False: looked, and it is not an LLM request
     taken_cache: Any = None  # wire.dialects.Taken: its body taken apart, which comes with the chat
+    prompt_cache: Any = None  # wire.prompt.Prompt: how much it says to the model
     claims_cache: Mapping[str, object] | None = None
     caller_cache: str | None = None
     agent_cache: str | None = None
@@ -58,9 +59,12 @@ class Call:
     verified = False  # claims_cache came from a token whose signature was checked
     watched: Any = None  # the windows that detectors judged it with, for its answer
     guards_stream = 0  # 1: its answer is cut where it repeats itself; 2: that is only told
+    wants_usage = False  # a policy needs the tokens of its answer as the provider counts them, in a stream too
     crowded = False  # its session has no name, and others of its caller without one run at the same time
     tracked = False  # the door sees this call's answer, and hands it to `Engine.settle`
     reported = False  # its answer may be told later (SPEC D-6): a ticket is wanted, even where it is not tracked
+    charged: Any = None  # what limits have charged and the answer corrects, left here by the engine
+    prompt_tokens = 0  # as they were estimated
     ticket: Any = None  # what settling needs, left here by the engine; None: nothing to settle
 
     def __init__(

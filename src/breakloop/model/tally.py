@@ -17,6 +17,8 @@ class Tally:
     unjudged: int = 0  # requests whose body was too large to be judged
     store_errors: int = 0
     steered: int = 0  # requests that carried a note for the model
+    asked_usage: int = 0  # streams whose count of tokens we asked for, and took out again
+    refused_usage: int = 0  # of these: sent again without the question, because the upstream does not know it
     cut: int = 0  # streamed answers that were cut, because they repeated themselves
     faults: int = 0  # decisions that failed for a mistake of ours, and were allowed
     shadowed: int = 0

@@ -26,6 +26,7 @@ _FIELDS: Final = "fields"
 # What makes two events the same thing happening again. Others are told each time: they are rare.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     events.LOOP_DETECTED: ("policy", "kind", "fingerprint", "shadow"),
+    events.BUDGET_THRESHOLD: ("key", "threshold_percent"),
     events.LIMIT_EXCEEDED: ("policy", "rule", "reason"),
     events.SHADOW_WOULD_REJECT: ("policy", "rule", "reason"),
     events.DESCRIPTOR_MISSING: ("policy", "rule", "descriptor"),
@@ -35,6 +36,9 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
 _LEVELS: Final = {
     events.LOOP_DETECTED: logging.WARNING,
     events.AGENT_KILLED: logging.WARNING,
+    events.BUDGET_THRESHOLD: logging.WARNING,
+    events.BREAKER_OPENED: logging.WARNING,
+    events.MODEL_UNKNOWN: logging.WARNING,
     events.BUNDLE_REJECTED: logging.ERROR,
     events.BUNDLE_EXPIRED: logging.WARNING,
     events.STORE_DEGRADED: logging.WARNING,

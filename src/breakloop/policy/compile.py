@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from breakloop.detect.fingerprint import Fingerprinter
+from breakloop.limits.circuit_breaker import CircuitBreaker
 from breakloop.limits.token_bucket import TokenBucket
+from breakloop.limits.units import MICROUSD
 from breakloop.model.call import Call
 from breakloop.policy import schema
 from breakloop.policy.compile_agents import agent_terms
+from breakloop.policy.compile_limits import LimiterMaker
 from breakloop.policy.compile_loops import LoopGuard, LoopMaker, expiry
-from breakloop.policy.compiled import Agents, CompiledBundle, Fallback, Getter, Match, Policy, Rule
+from breakloop.policy.compiled import Agents, BreakerRule, CompiledBundle, Fallback, Getter, Match, Policy, Rule
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.kill_switch import KillSwitch, KillSwitches
 from breakloop.policy.routes import Routes, Selector
 from breakloop.policy.senders import Senders, steady
+from breakloop.pricing.estimate import estimator
 
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key")
 SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in _SECRET_HEADERS), "query:key", "query:api_key"])
@@ -54,6 +58,7 @@ class _Maker:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
         self.loops = LoopMaker(descriptors, fingerprinter)
+        self._limiters = LimiterMaker(descriptors)
         self.used: set[str] = set()  # every descriptor that a policy names
 
     def policy(self, index: int, policy: schema.Policy) -> Policy:
@@ -61,11 +66,11 @@ class _Maker:
         names = _names_used(spec)
         sources = _sources_used(spec)
         self.used.update(names, sources)
-        # `policy.notes` tells the author about rules that this version does not enforce.
-        enforced = [rule for rule in spec.rules if isinstance(rule, schema.TokenBucketRule)]
+        rules = tuple(self._rule(rule, policy.id, spec.deny_status) for rule in spec.rules)
         fallback = None
-        if isinstance(spec.fallback_limit, schema.TokenBucketRule):
+        if spec.fallback_limit is not None:
             fallback = self._rule(spec.fallback_limit, policy.id, spec.deny_status, Fallback)
+        limiters = [rule.limiter for rule in (*rules, fallback) if rule is not None]
         return Policy(
             id=policy.id,
             index=index,
@@ -73,29 +78,45 @@ class _Maker:
             shadow=spec.mode == "shadow",
             loops=self.loops.of_policy(policy, names),
             decides_loops=bool(spec.loops),
-            rules=tuple(self._rule(rule, policy.id, spec.deny_status) for rule in enforced),
+            rules=rules,
             fallback=fallback,
-            unenforced=tuple(self._match(rule) for rule in spec.rules if rule.algorithm != "token_bucket"),
+            breaker=self._breaker(spec.circuit_breaker, rules),
             status=spec.deny_status,
             denies_on_store_error=spec.on_store_error == "deny",
             rejects_large_bodies=spec.on_large_body == "reject" and spec.mode == "enforce",
             descriptors=tuple((name, self._shown(name)) for name in names),
-            steady=self._descriptors.project_is_steady and all(steady(name) for name in (*names, *sources)),
+            metered=any(limiter.needs for limiter in limiters),
+            steady=self._descriptors.project_is_steady
+            and all(isinstance(limiter, TokenBucket) for limiter in limiters)
+            and all(steady(name) for name in (*names, *sources)),
         )
 
     def _match(self, rule: schema.Rule) -> Match:
         return tuple((self._descriptors.getter(key), value) for key, value in rule.match.items())
 
-    def _rule(self, rule: schema.TokenBucketRule, policy: str, status: int, kind: type[Rule] = Rule) -> Rule:
-        return kind(
+    def _rule(self, rule: schema.Rule, policy: str, status: int, kind: type[Rule] = Rule) -> Rule:
+        limiter = self._limiters.of(rule)
+        made = kind(
             rule.name,
             policy,
             match=self._match(rule),
             keys=tuple((key, self._shown(key)) for key in rule.limit_keys),
-            limiter=self._token_bucket(rule.config),
+            limiter=limiter,
             rejects_missing=rule.on_missing == "reject",
             status=status,
         )
+        if limiter.needs:
+            made.estimator = self._limiters.estimator(rule)
+        return made
+
+    def _breaker(self, breaker: schema.CircuitBreaker | None, rules: tuple[Rule, ...]) -> BreakerRule | None:
+        if breaker is None or not breaker.enabled or not rules:
+            return None
+        by_money = breaker.spend_source is not None
+        unit = MICROUSD if by_money else rules[0].limiter.unit
+        per_minute, reset = breaker.spend_rate_threshold_per_minute, breaker.auto_reset_after_minutes
+        made = CircuitBreaker(per_minute, reset, unit=unit, alert=breaker.alert)
+        return BreakerRule(rules[0], made, estimator("simple_word") if by_money else None)
 
     def _shown(self, name: str) -> Getter:
         """A descriptor as state keys and debug fields may hold it: of keys and tokens only a digest (SPEC Y-1)."""
@@ -109,16 +130,6 @@ class _Maker:
             return None if value is None else digest([name, value])
 
         return hidden
-
-    def _token_bucket(self, config: schema.TokenBucketConfig) -> TokenBucket:
-        source = config.cost_source
-        return TokenBucket(
-            config.tokens_per_second,
-            config.burst,
-            fixed_cost=config.fixed_cost,
-            default_cost=config.default_cost,
-            cost_of=None if source == "fixed" else self._descriptors.getter(source),
-        )
 
 
 def _names_used(spec: schema.Spec) -> tuple[str, ...]:

@@ -9,12 +9,14 @@ from typing import Final, Protocol
 
 from breakloop.detect.loop import LoopTerms
 from breakloop.detect.watch import Watch
-from breakloop.limits.token_bucket import TokenBucket
+from breakloop.limits.circuit_breaker import CircuitBreaker
+from breakloop.limits.limiter import NOTHING, Estimate, Limiter, Refusal
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.kill_switch import KillSwitches
 from breakloop.policy.routes import Routes, Selector
 from breakloop.policy.senders import Senders
+from breakloop.pricing.estimate import Estimator
 from breakloop.state.keys import joined, part
 from breakloop.state.ops import Op, Refuse, Repeat
 
@@ -43,10 +45,22 @@ def fits(match: Match, call: Call) -> bool:
     return True
 
 
+class Metering(Protocol):
+    """Who knows what a call may use."""
+
+    def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
+        """Return what a call may use."""
+        ...
+
+    def denies(self, call: Call) -> bool:
+        """Tell whether a call may not pass because nobody knows what its model costs."""
+        ...
+
+
 class Rule:
     """One rule of a policy: whom it counts (`limit_keys`), when (`match`), and its limiter."""
 
-    __slots__ = ("_key", "_keys", "_match", "limiter", "name", "policy", "rejects_missing", "status")
+    __slots__ = ("_key", "_keys", "_match", "estimator", "limiter", "name", "policy", "rejects_missing", "status")
 
     place = ""  # in keys, in front of the name
     refusal: Final = "missing_descriptor"
@@ -58,7 +72,7 @@ class Rule:
         *,
         match: Match,
         keys: tuple[tuple[str, Getter], ...],
-        limiter: TokenBucket,
+        limiter: Limiter,
         rejects_missing: bool,
         status: int,
     ) -> None:
@@ -69,25 +83,45 @@ class Rule:
         self.status = status
         self._match = match
         self._keys = keys
-        self._key = (f"{limiter.family}:", f":{part(policy)}:{self.place}{part(name)}:")
+        self.estimator: Estimator | None = None  # set where the limiter needs to know what a call may use
+        self._key = f":{part(policy)}:{self.place}{part(name)}:"
 
     def applies(self, call: Call) -> bool:
         """Tell whether every `match` descriptor has its value."""
         return not self._match or fits(self._match, call)
 
-    def plan(self, call: Call, project: str, group: int, missing: OnMissing) -> Op | None:
-        """Return the charge, a refusal for a missing descriptor, or None when the rule is skipped for it."""
+    def plan(
+        self, call: Call, project: str, group: int, now: float, meter: Metering, missing: OnMissing
+    ) -> tuple[Op, ...]:
+        """Return the charges, a refusal for a missing descriptor, or nothing when the rule is skipped for it."""
         values: list[str] = []
         for name, get in self._keys:
             value = get(call)
             if value is None:
                 missing(self.policy, self.name, name)
-                return Refuse(self, group) if self.rejects_missing else None
+                return (Refuse(self, group),) if self.rejects_missing else ()
             values.append(value)
-        family, middle = self._key
-        who = joined(values) if values else ""
-        key = f"shadow:{family}{project}{middle}{who}" if group else f"{family}{project}{middle}{who}"
-        return self.limiter.plan(call, key, self, group)
+        rest = f":{project}{self._key}{joined(values) if values else ''}"
+        limiter = self.limiter
+        shadow = "shadow:" if group else ""
+        keys = [f"{shadow}{family}{rest}" for family in limiter.families]
+        if self.estimator is None:
+            return limiter.charges(call, keys, self, group, now, NOTHING)
+        money = limiter.needs == "microusd"
+        if money and meter.denies(call):
+            message = "The price of this model is not known, and unknown_model is deny."
+            return (Refuse(Refusal(self, "unknown_model", message), group),)
+        estimate = meter.estimate(call, self.estimator, money=money)
+        call.prompt_tokens = estimate.prompt_tokens
+        return limiter.charges(call, keys, self, group, now, estimate)
+
+    def key(self, call: Call, project: str, group: int, family: str) -> str | None:
+        """Return a key of another family for the same sender; None where a descriptor is missing."""
+        values = [get(call) for _, get in self._keys]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return f"{'shadow:' if group else ''}{family}:{project}{self._key}{joined(known) if known else ''}"
 
     @property
     def refusal_at(self) -> tuple[str, str]:
@@ -114,6 +148,32 @@ class Fallback(Rule):
     place = "|"
 
 
+class BreakerRule:
+    """The circuit breaker of a policy: counts what its first rule would charge, by that rule's keys (SPEC CB-1)."""
+
+    __slots__ = ("_by_money", "_rule", "limiter", "name", "policy", "status")
+
+    def __init__(self, rule: Rule, limiter: CircuitBreaker, by_money: Estimator | None = None) -> None:
+        self.policy = rule.policy
+        self.name = "circuit_breaker"
+        self.status = rule.status
+        self.limiter = limiter
+        self._rule = rule
+        self._by_money = by_money  # `spend_source: usage:usd`
+
+    def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: Metering) -> Op | None:
+        """Return what it counts, or None where the first rule charges nothing."""
+        own = [op for op in charges if op.owner is self._rule]
+        if not own:
+            return None
+        if self._by_money is None:
+            amount = self._rule.limiter.spend(own)
+        else:
+            amount = meter.estimate(call, self._by_money, money=True).microusd
+        key = self._rule.key(call, project, group, self.limiter.family) if amount else None
+        return None if key is None else self.limiter.plan(key, amount, self, group)
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """One policy, compiled."""
@@ -126,11 +186,12 @@ class Policy:
     decides_loops: bool  # it has a `loop_detection` of its own, even a disabled one
     rules: tuple[Rule, ...]
     fallback: Rule | None
-    unenforced: tuple[Match, ...]  # of rules that this version cannot carry out: where they match, no fallback applies
+    breaker: BreakerRule | None
     status: int
     denies_on_store_error: bool
     rejects_large_bodies: bool
     descriptors: tuple[tuple[str, Getter], ...]  # all it names, for debug headers and `explain`
+    metered: bool  # some of its rules charge what an answer corrects
     steady: bool  # what its rules do depends on nothing but the sender (`policy.senders`)
 
 

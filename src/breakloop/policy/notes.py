@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from breakloop.policy import schema
-from breakloop.policy.places import Finding, Path
+from breakloop.policy.places import Finding
 
 NOT_YET = "is valid, but this version does not enforce it yet"
 
@@ -38,25 +38,10 @@ def _with_count(group: list[Finding]) -> Finding:
 
 
 def _not_enforced(bundle: schema.Bundle) -> Iterator[Finding]:
-    for index, policy in enumerate(bundle.policies):
-        at: Path = ("policies", index, "spec")
-        yield from _rules_not_enforced(policy.spec, at)
-        breaker = policy.spec.circuit_breaker
-        if breaker is not None and breaker.enabled:
-            yield Finding((*at, "circuit_breaker"), NOT_YET, at_key=True)
     for name, agent in bundle.agents.items():
         for field in _AGENT_FIELDS_NOT_YET:
             if field in agent.model_fields_set and getattr(agent, field) not in (None, True):
                 yield Finding(("agents", name, field), NOT_YET, at_key=True)
-
-
-def _rules_not_enforced(spec: schema.Spec, at: Path) -> Iterator[Finding]:
-    for index, rule in enumerate(spec.rules):
-        if rule.algorithm != "token_bucket":
-            yield Finding((*at, "rules", index, "algorithm"), f'"{rule.algorithm}" {NOT_YET}')
-    fallback = spec.fallback_limit
-    if fallback is not None and fallback.algorithm != "token_bucket":
-        yield Finding((*at, "fallback_limit", "algorithm"), f'"{fallback.algorithm}" {NOT_YET}')
 
 
 def _doubtful(bundle: schema.Bundle) -> Iterator[Finding]:

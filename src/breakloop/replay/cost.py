@@ -1,5 +1,5 @@
-"""What a turn cost: tokens as recorded, else a quarter of its characters, marked as an estimate; money where somebody
-says what a token costs. A price list by model can stand in for `Price` (anything that is called like it)."""
+"""What a turn cost: tokens as recorded, else a quarter of its characters, marked as an estimate; money by the list of
+prices (`ByModel`), or at one price for every model (`Price`). Anything that is called like these can stand in."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from breakloop.model.answer import Answer, Usage
+from breakloop.pricing.prices import Prices
 
 BYTES_A_TOKEN = 4
 _MILLION = 1e6
+_NAMES_MAX = 1000
 _CACHED_SHARE = 0.1  # of the price of input, where nobody says another: what providers ask for a read of their cache
 
 
@@ -46,6 +48,25 @@ class Price:
         fresh = max(usage.input_tokens - usage.cached_tokens, 0)
         paid = fresh * self.input + usage.cached_tokens * cached + usage.output_tokens * self.output
         return paid / _MILLION
+
+
+class ByModel:
+    """The list of prices. `unpriced`: models that it does not know and that were paid for."""
+
+    __slots__ = ("_prices", "unpriced")
+
+    def __init__(self, prices: Prices) -> None:
+        self._prices = prices
+        self.unpriced: set[str] = set()
+
+    def __call__(self, model: str, usage: Usage) -> float | None:
+        """Return what these tokens cost, if the model has a price."""
+        price = self._prices.find("", model) if model else None
+        if price is not None:
+            return self._prices.cost_microusd(price, usage) / _MILLION
+        if model and any(usage) and len(self.unpriced) < _NAMES_MAX:
+            self.unpriced.add(model)
+        return None
 
 
 def free(_model: str, _usage: Usage) -> float | None:

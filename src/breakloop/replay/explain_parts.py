@@ -11,10 +11,12 @@ from breakloop.detect.block import Block
 from breakloop.detect.loop import LoopDetector
 from breakloop.detect.run_ceiling import RunCeiling
 from breakloop.detect.seen import Seen
+from breakloop.limits.token_bucket import TokenBucket
 from breakloop.policy import schema
 from breakloop.policy.compile import SECRET_DESCRIPTORS
 from breakloop.policy.compiled import CompiledBundle, Detector, Policy, Rule
 from breakloop.policy.descriptors import Descriptors
+from breakloop.replay import explain_limits
 from breakloop.replay.record import Record
 from breakloop.state.ops import ENFORCED, Bucket, Op, Repeat, Repeated, Result
 
@@ -55,9 +57,10 @@ class PartExplainer:
         spec = self._source.policies[policy.index].spec
         mode = "shadow" if policy.shadow else "global_shadow" if self._all_shadow else "enforce"
         yield Step("policy", policy.id, "match", f"mode {mode}", {"mode": mode})
-        if spec.circuit_breaker is not None and spec.circuit_breaker.enabled:
-            yield Step("breaker", f"{policy.id}/circuit_breaker", "skipped", "not enforced by this version")
         yield from self._blocks(policy.id, spec.loops, policy.loops)
+        if policy.breaker is not None:
+            outcome, text, op = explain_limits.breaker(policy.breaker, self._record.done)
+            yield Step("breaker", f"{policy.id}/circuit_breaker", self._judged(outcome, op), text)
         yield from self._rules(policy, spec)
 
     def default_loops(self) -> Iterator[Step]:
@@ -145,23 +148,14 @@ class PartExplainer:
         made = {rule.name: rule for rule in policy.rules}
         applied = False
         for rule in spec.rules:
-            # A rule that cannot be carried out yet still keeps the fallback from those it is for.
             applied = applied or all(self._matched(key, wanted)[0] for key, wanted in rule.match.items())
-            compiled = made.get(rule.name)
-            if compiled is not None:
-                yield self._rule(compiled, rule)
-                continue
-            text = f"algorithm {rule.algorithm} is not enforced by this version"
-            yield Step("rule", f"{policy.id}/{rule.name}", "skipped", text)
+            yield self._rule(made[rule.name], rule)
         if spec.fallback_limit is None:
             return
         name = f"{policy.id}/fallback_limit"
         if applied:
             yield Step("rule", name, "skipped", "a rule applies")
-        elif policy.fallback is None:
-            text = f"algorithm {spec.fallback_limit.algorithm} is not enforced by this version"
-            yield Step("rule", name, "skipped", text)
-        else:
+        elif policy.fallback is not None:
             yield self._rule(policy.fallback, spec.fallback_limit)
 
     def _rule(self, rule: Rule, source: schema.Rule) -> Step:
@@ -178,7 +172,13 @@ class PartExplainer:
             op, _ = self._done.get(id(rule), (None, None))
             outcome = self._marked("deny", op) if rule.rejects_missing and op is not None else "skipped"
             return Step("rule", name, outcome, text, data)
-        return self._charged(rule, data)
+        if isinstance(rule.limiter, TokenBucket):
+            return self._charged(rule, data)
+        outcome, text, op = explain_limits.charges(rule, self._record.done)
+        return Step("rule", name, self._judged(outcome, op), text, data)
+
+    def _judged(self, outcome: str, op: Op | None) -> str:
+        return self._marked(outcome, op) if outcome == "deny" else outcome
 
     def _charged(self, rule: Rule, data: dict[str, object]) -> Step:
         name = f"{rule.policy}/{rule.name}"

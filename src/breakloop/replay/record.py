@@ -12,7 +12,7 @@ from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.planning import Plan
 from breakloop.policy.descriptors import Descriptors
-from breakloop.state.ops import Committed, Op, Result, Settle, Window, WindowWrite
+from breakloop.state.ops import Committed, Correct, Op, Result, Settle, Window, WindowWrite
 from breakloop.state.store import Store
 
 
@@ -68,6 +68,9 @@ class _RecordingStore:
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
         return self._store.settle(ops, now, failed=failed)
+
+    def correct(self, ops: Sequence[Correct], now: float) -> None:
+        self._store.correct(ops, now)
 
     def read_window(self, key: str, now: float) -> Window:
         return self._store.read_window(key, now)

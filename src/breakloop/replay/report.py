@@ -100,6 +100,7 @@ def session_json(outcome: Outcome, against: Outcome | None = None) -> dict[str, 
     line |= _said(outcome)
     line |= {"evidence": outcome.evidence or None, "blocked_turns": outcome.blocks}
     line["saved_tokens_estimate"] = outcome.saved_tokens
+    line |= _money([outcome])
     if outcome.denied:
         line["denied"] = outcome.denied
     if outcome.shadowed:
@@ -154,6 +155,7 @@ def _totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "blocked": len(flagged),
         "blocked_turns": sum(one.blocks for one in outcomes),
         "saved_tokens_estimate": sum(one.saved_tokens for one in outcomes),
+        **_money(outcomes),
         "kinds": {kind: len(found) for kind, found in grouped(flagged, lambda one: one.kind or "").items()},
     }
     labelled = [one for one in outcomes if one.session.label.loop is not None]
@@ -165,6 +167,17 @@ def _totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         totals["sources"] = {name: score(found).as_json() for name, found in sources.items()}
         totals["spent_before_block"] = _rounded(spent(labelled))
     return totals
+
+
+def saved_usd(outcomes: Iterable[Outcome]) -> float | None:
+    """Return what was saved in US dollars, as far as prices are known; None where none is."""
+    amounts = [one.saved_usd for one in outcomes if one.saved_usd is not None]
+    return sum(amounts) if amounts else None
+
+
+def _money(outcomes: Iterable[Outcome]) -> dict[str, float]:
+    amount = saved_usd(outcomes)
+    return {} if amount is None else {"saved_usd_estimate": round(amount, 6)}
 
 
 def _has(outcomes: Iterable[Outcome], by: str) -> bool:

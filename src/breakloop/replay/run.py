@@ -14,6 +14,7 @@ from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.replay.conversations import PATH, Conversations
+from breakloop.replay.cost import Pricing, free, spent
 from breakloop.replay.sessions import Body, Piece, Session, Turn
 from breakloop.state.memory import MemoryStore
 
@@ -32,6 +33,7 @@ class Rig:
     descriptors: Descriptors
     bundle: CompiledBundle
     start: float  # when every session begins
+    pricing: Pricing = free  # of what is saved
 
     def engine(self, clock: FakeClock) -> Engine:
         """Return an engine with empty state."""
@@ -53,11 +55,12 @@ class Outcome:
     notices: int = 0
     blocks: int = 0
     saved_tokens: int = 0  # estimated: the blocked requests and the answers that they would not have had
+    saved_usd: float | None = None  # by the recorded tokens where there are any; None: no price is known
     denied: dict[str, int] = field(default_factory=dict)  # other reasons -> how many turns
     shadowed: int = 0  # turns about which a policy in shadow mode would have had something to say
 
-    def take(self, verdict: Verdict, tokens: int) -> None:
-        """Count one turn."""
+    def take(self, verdict: Verdict, tokens: int, usd: float | None = None) -> None:
+        """Count one turn, with what it would have saved."""
         self.turns += 1
         self.shadowed += bool(verdict.shadow)
         if verdict.allowed:
@@ -65,6 +68,8 @@ class Outcome:
                 self._noticed(verdict)
             return
         self.saved_tokens += tokens
+        if usd is not None:
+            self.saved_usd = (self.saved_usd or 0.0) + usd
         if verdict.reason == LOOP:
             self._blocked(verdict)
         else:
@@ -91,11 +96,12 @@ class Outcome:
 class Lane:
     """One engine and its clock: what sessions that met one gateway share."""
 
-    __slots__ = ("_began", "_clock", "_elapsed_s", "engine")
+    __slots__ = ("_began", "_clock", "_elapsed_s", "engine", "pricing")
 
     def __init__(self, rig: Rig) -> None:
         self._clock = FakeClock(rig.start)
         self.engine = rig.engine(self._clock)
+        self.pricing = rig.pricing
         self._began: float | None = None
         self._elapsed_s = 0.0
 
@@ -134,10 +140,13 @@ class Run:
         call = self._call(turn)
         self.size = len(call.body)
         verdict = self._lane.engine.decide(call)
+        usd: float | None = None
         if verdict.allowed:
             self._lane.engine.settle(call, turn.answer)
+        else:
+            usd = spent(turn.answer, self.outcome.session.model, len(call.body), self._lane.pricing).money
         said = len(turn.answer.text) + sum(len(made.arguments) for made in turn.answer.calls)
-        self.outcome.take(verdict, (len(call.body) + said) // _BYTES_A_TOKEN)
+        self.outcome.take(verdict, (len(call.body) + said) // _BYTES_A_TOKEN, usd)
         if not isinstance(turn.request, Body):
             self._conversations.answered(turn.request.thread, turn.answer)
         return verdict

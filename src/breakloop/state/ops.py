@@ -109,6 +109,84 @@ class Bucket:
         self.group = group
 
 
+@dataclass(frozen=True, slots=True)
+class SpendSpec:
+    """A budget of one period, in whole units: micro-dollars, tokens, thousandths of a plain cost."""
+
+    budget: int
+
+
+class Spend:
+    """Charge `cost` to an account whose period `ends`, if every limit of the commit allows it.
+
+    Its result is what is used after the charge; more than the budget means denied, and nothing charged. The key names
+    the period, so that a later correction finds the one that was charged. With a later `ends` a key begins anew.
+    """
+
+    __slots__ = ("cost", "ends", "group", "key", "owner", "spec")
+
+    def __init__(self, spec: SpendSpec, key: str, cost: int, ends: float, owner: Owner, group: int = ENFORCED) -> None:
+        self.spec = spec
+        self.key = key
+        self.cost = cost
+        self.ends = ends
+        self.owner = owner
+        self.group = group
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSpec:
+    """A breaker: opens when `threshold` is reached within a sliding minute."""
+
+    threshold: float
+    reset_s: float  # 0: only an operator closes it
+
+
+class Breaker:
+    """Count `amount` into the rate of a key; a rate that reaches the threshold opens it, and open denies.
+
+    The rate is over a sliding minute: this minute of the clock, and of the one before what is still within 60 s. It is
+    of what was asked for: who is denied by this breaker's opening, or by a limit behind it, is counted for good (else a
+    limit would hide a runaway). Who was denied before it in its group is not, and nobody is while it is open.
+
+    From `reset_s` after its opening the next request is the probe. Its own rate decides at once: below the threshold
+    it closes, else it opens again. So there is never more than one, and none whose end has to be waited for.
+    """
+
+    __slots__ = ("amount", "group", "key", "owner", "spec")
+
+    def __init__(self, spec: BreakerSpec, key: str, amount: float, owner: Owner, group: int = ENFORCED) -> None:
+        self.spec = spec
+        self.key = key
+        self.amount = amount
+        self.owner = owner
+        self.group = group
+
+
+class Broken(NamedTuple):
+    """The state of a breaker for one request. Open denies."""
+
+    open: bool
+    rate: float  # spend of the last minute, this request's included where it was counted
+    wait_s: float = 0.0  # until its reset; 0 where only an operator closes it, or it is closed
+    changed: str = ""  # "opened" or "closed" by this request; only a probe that passes closes
+
+
+class Correct:
+    """Say what was really used of something that was charged: `amount` more, or less than nothing.
+
+    A bucket that was charged too little may fall below nothing, also from being full again meanwhile, and one that was
+    charged too much fills up to its brim. An account does not fall below nothing; one that is gone stays so.
+    """
+
+    __slots__ = ("amount", "key", "spec")
+
+    def __init__(self, spec: BucketSpec | SpendSpec, key: str, amount: float) -> None:
+        self.spec = spec
+        self.key = key
+        self.amount = amount
+
+
 class Noted:
     """Something that was seen and denies nothing; holds its place in the order."""
 
@@ -129,8 +207,8 @@ class Refuse:
         self.group = group
 
 
-Op = Repeat | Bucket | Refuse | Noted
-Result = Repeated | float | None  # None: not looked at, because its group was denied before
+Op = Repeat | Bucket | Spend | Breaker | Refuse | Noted
+Result = Repeated | Broken | float | int | None  # None: not looked at, because its group was denied before
 
 
 class Window(NamedTuple):

@@ -2,11 +2,11 @@
 
 A commit, in the order of its operations:
 1. If windows come with it and the version of one has moved on: nothing changes, the newer one comes back.
-2. `Repeat` always counts, unless it joins a flight (see below). Tripped and denying, it ends its group's evaluation
-   from there on.
-   `Noted` does nothing and denies nothing; `Refuse` denies its group.
-3. `Bucket` is checked, unless its group is already denied; too little in it denies its group.
-4. If the enforced group is not denied, every checked bucket is charged whose own group is not denied: all or none.
+2. `Repeat` always counts, unless it joins a flight (see below); tripped and denying, it denies its group.
+   `Refuse` denies its group, `Noted` nothing. Everything below is looked at only while its group is not denied:
+3. `Bucket` and `Spend` are checked, and too little left denies their group. `Breaker` is counted for good; open, it
+   denies its group.
+4. If the enforced group is not denied, everything checked is charged whose own group is not denied: all or none.
    In the same way every tracked `Repeat` begins a flight that was counted and did not trip.
 5. The windows are written.
 Keys of one commit are distinct. Time comes from the caller; it may step back, and then nothing refills or expires.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from breakloop.state.ops import Committed, Op, Settle, Window, WindowWrite
+from breakloop.state.ops import Committed, Correct, Op, Settle, Window, WindowWrite
 
 
 class Store(Protocol):
@@ -37,6 +37,10 @@ class Store(Protocol):
         A failed one's count is taken back, once, if it is still in the window, no detection has used it up, and fewer
         than `retry_free` of its key were taken back within `window_s`. No cooldown is undone.
         """
+        ...
+
+    def correct(self, ops: Sequence[Correct], now: float) -> None:
+        """Correct what was charged (SPEC L-3), each for itself and in any order; see `Correct`."""
         ...
 
     def read_window(self, key: str, now: float) -> Window:

@@ -160,10 +160,10 @@ class Gathered(ABC):
 
     def say(self, number: int, piece: str) -> None:
         """Add to the text of this number: a choice, a block or an item."""
-        room = self._room
-        if len(piece) > room:
-            piece = piece[:room]
-        self._room = room - len(piece)
+        room, size = self._room, len(piece)
+        self._room = room - size  # below zero: how much was not kept
+        if size > room:
+            piece = piece[: max(0, room)]
         if number != self._text:
             self._turn_to(number)
         self._write(piece)
@@ -237,6 +237,7 @@ class Gathered(ABC):
             joined(self.finish),
             self.error,
             complete,
+            max(0, -self._room),
         )
 
 

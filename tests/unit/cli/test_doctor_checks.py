@@ -154,3 +154,17 @@ def test_files_that_cannot_be_used(doctor: Doctor) -> None:
     """T-1: keys and address files are tried."""
     assert "jwt: keys cannot be read" in doctor.says("problem", jwt={"jwks_file": str(doctor.folder / "none")})
     assert "geo_file" in doctor.says("problem", geo_file=str(doctor.folder / "none"))
+
+
+def test_price_files(doctor: Doctor) -> None:
+    """L-5, T-1: one that cannot be read is a problem, entries that are left out are warnings, a few of them."""
+    file = doctor.folder / "prices.json"
+    prices = {"prices": {"file": str(file)}}
+    assert doctor.says("problem", **prices) == f"prices.file: {file}: cannot be read: No such file or directory"
+    entries = ", ".join(f'"m{number}": {{"input_cost_per_token": -1}}' for number in range(12))
+    file.write_text(f"{{{entries}}}")
+    said = doctor.says("warning", **prices)
+    assert f"prices.file: {file}:1:2: m0.input_cost_per_token: must not be negative, got -1" in said
+    assert "and 2 more entries with problems" in said
+    file.write_text('{"m": {"input_cost_per_token": 1e-06}}')
+    assert "prices" not in doctor.says("warning", **prices) + doctor.says("problem", **prices)

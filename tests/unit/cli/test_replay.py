@@ -180,3 +180,21 @@ def test_a_report_as_html(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert text.count("<article") == 1
     assert "first block: turn 6" in text
     assert "Is it done?" not in text
+
+
+def test_money(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-5, L-5: what was saved, by the list of prices or by the options; models without a price are named."""
+    write(here / "m.jsonl", {**own_line("stuck", 8), "model": "gpt-4.1"})
+    assert run(["replay", "m.jsonl", "--policy", "tail.yaml", "--json"]) == 0
+    line, last = printed(capsys)
+    assert 0 < line["saved_usd_estimate"] == last["totals"]["saved_usd_estimate"]
+    assert run(["replay", "m.jsonl", "--policy", "tail.yaml", "--json", "--price-in", "1000", "--price-out", "0"]) == 0
+    assert printed(capsys)[0]["saved_usd_estimate"] > 100 * line["saved_usd_estimate"]
+    assert run(["replay", "m.jsonl", "--policy", "tail.yaml", "--html", "r.html"]) == 0
+    said = capsys.readouterr()
+    assert ", about $0.00" in said.out
+    assert "no price" not in said.err
+    assert "$0.00" in (here / "r.html").read_text()
+    assert run(["replay", "a.jsonl", "--policy", "tail.yaml"]) == 0
+    assert "no price is known for m: not in the sums" in capsys.readouterr().err
+    assert run(["replay", "m.jsonl", "--price-cached", "1"]) == 3

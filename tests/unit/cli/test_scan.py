@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def test_the_report_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(["scan", "t"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("2 sessions, 1 loops: ")
-    assert "tokens after the point where breakloop would have stopped them" in said.splitlines()[0]
+    assert re.search(r"tokens \(\$0\.\d\d\) after the point where breakloop would have stopped", said.splitlines()[0])
     for part in ("stuck-1", "claude-opus-4-5", "turns 6-", "stopped at turn", "\N{FULL BLOCK}", "breakloop serve"):
         assert part in said
     assert "export ANTHROPIC_BASE_URL=" in said
@@ -129,9 +130,10 @@ def test_damage_is_told_on_standard_error(here: Path, capsys: pytest.CaptureFixt
 
 
 def test_prices(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: tokens only, until somebody says what they cost."""
+    """X-6, L-5: by the list of prices, to the micro-dollar; what the options say comes before it."""
     assert run(["scan", "t", "--json"]) == 0
-    assert "cost_usd" not in printed(capsys)[0]
+    # claude-opus-4-5, a turn: 10 fresh at $5, 90 written to the cache at $6.25, 900 cached at $0.50, 50 answered at $25
+    assert printed(capsys)[0]["cost_usd"] == 19 * 2313 / 1e6
     assert run(["scan", "t", "--json", "--price-in", "10", "--price-out", "100"]) == 0
     line = printed(capsys)[0]
     assert line["cost_usd"] == pytest.approx(19 * (100 * 10 + 900 * 1 + 50 * 100) / 1e6)
@@ -186,3 +188,26 @@ def test_a_bar_shows_how_far_it_is(
         advance(40)
     assert shown == [40]
     assert "scanning" in capsys.readouterr().err
+
+
+def test_prices_of_the_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """L-5: overrides hold for scan too; models without a price are told, and are in no sum."""
+    (here / "breakloop.yaml").write_text(
+        "prices: {models: {claude-opus-4-5: {input_usd_per_million: 1, output_usd_per_million: 0}}}\n"
+    )
+    assert run(["scan", "t/claude.jsonl", "--json"]) == 0
+    assert printed(capsys)[0]["cost_usd"] == 19 * 1000 / 1e6
+    text = (here / "t/claude.jsonl").read_text().replace("claude-opus-4-5", "own-model")
+    (here / "t/claude.jsonl").write_text(text)
+    assert run(["scan", "t/claude.jsonl", "--json"]) == 0
+    line, last = printed(capsys)
+    assert "cost_usd" not in line
+    assert last["totals"]["unpriced_models"] == ["own-model"]
+    assert run(["scan", "t/claude.jsonl"]) == 0
+    assert (
+        capsys.readouterr().err
+        == "no price is known for own-model: not in the sums (set prices.models, or --price-in)\n"
+    )
+    (here / "breakloop.yaml").write_text("prices: {file: gone.json}\n")
+    assert run(["scan", "t"]) == 1
+    assert "prices.file: gone.json: cannot be read: No such file" in capsys.readouterr().err

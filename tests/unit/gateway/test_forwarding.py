@@ -21,14 +21,14 @@ def request(*fields: str | bytes, line: str = "POST /x/y", peer: str = "192.0.2.
 
 
 def sent(
-    came: Request, forwarding: Forwarding | None = None, *, length: int = 0, plain: bool = False
+    came: Request, forwarding: Forwarding | None = None, *, length: int = 0, **how: bool
 ) -> tuple[bytes, list[bytes]]:
     """Return request line and field lines; made twice, the second time from remembered lines."""
     path, _, query = came.target.partition(b"?")
     forwarding = forwarding or Forwarding("X-Breakloop-", TOKEN)
     destination = Targets(upstreams(UPSTREAMS)).find(path, {})
-    head = forwarding.head(came, destination, query, length, plain=plain)
-    assert forwarding.head(came, destination, query, length, plain=plain) == head
+    head = forwarding.head(came, destination, query, length, **how)
+    assert forwarding.head(came, destination, query, length, **how) == head
     assert head.endswith(b"\r\n\r\n")
     first, *lines = head[:-4].split(b"\r\n")
     return first, lines
@@ -233,6 +233,13 @@ def test_a_rewritten_body_loses_what_was_said_of_its_bytes() -> None:
     came = request("Content-Encoding: zstd", "content_md5: x", "Digest: x", "Content-Digest: x", "Content-Type: a/b")
     assert fields(came, plain=True) == [b"Content-Type: a/b"]
     assert len(fields(came)) == 5
+
+
+def test_an_answer_that_will_be_rewritten_must_not_be_packed() -> None:
+    """D-1: whatever the client can unpack."""
+    came = request("Accept-Encoding: gzip, br", "accept_encoding: zstd", "Accept: */*")
+    _, lines = sent(came, wants_plain=True)
+    assert lines[1:] == [b"Accept: */*", b"content-length: 0", HOP, b"accept-encoding: identity"]
 
 
 # -- hop tokens --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.policy.compiled import Fallback, Match, Rule, fits
@@ -11,6 +13,9 @@ from tests.builders import call
 
 def value_of(name: str, call: Call) -> str | None:
     return call.header(name)
+
+
+METER: Any = None  # a token bucket asks for no estimate
 
 
 def rule(*keys: str, match: Match = (), rejects: bool = False, kind: type[Rule] = Rule, name: str = "r") -> Rule:
@@ -30,7 +35,7 @@ def no_report(policy: str, rule: str, descriptor: str) -> None:
 
 
 def key_of(made: Rule, asked: Call, project: str = "default", group: int = 0) -> str:
-    op = made.plan(asked, project, group, no_report)
+    (op,) = made.plan(asked, project, group, 7.0, METER, no_report)
     assert isinstance(op, Bucket)
     assert op.owner is made
     assert op.group == group
@@ -64,9 +69,9 @@ def test_a_missing_descriptor_is_reported_and_skips() -> None:
         told.append((policy, rule, descriptor))
 
     asked = call(headers={"a": "x"})
-    assert rule("a", "b", "c").plan(asked, "default", 0, report) is None
+    assert rule("a", "b", "c").plan(asked, "default", 0, 7.0, METER, report) == ()
     refused = rule("b", rejects=True)
-    op = refused.plan(asked, "default", 2, report)
+    (op,) = refused.plan(asked, "default", 2, 7.0, METER, report)
     assert isinstance(op, Refuse)
     assert (op.owner, op.group) == (refused, 2)
     assert told == [("p", "r", "b"), ("p", "r", "b")]

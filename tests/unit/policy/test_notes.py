@@ -86,12 +86,3 @@ def test_kill_switches_that_can_never_fire(first: dict[str, str], second: dict[s
     data = {"bundle_version": 1, "policies": [], "kill_switches": [{**base, **first}, {**base, **second}]}
     notes = load_text(json.dumps(data).encode(), "p.json").notes
     assert [note.path for note in notes] == (["kill_switches[1]"] if covered else [])
-
-
-def test_a_fallback_that_is_not_enforced_yet_is_noted() -> None:
-    """E-3: the fallback is a limit like any other."""
-    tokens = {"limit_keys": [], "algorithm": "token_bucket_llm", "algorithm_config": {"tokens_per_minute": 5}}
-    spec = {"selector": {"pathPrefix": "/"}, "fallback_limit": tokens}
-    data = {"bundle_version": 1, "policies": [{"id": "p", "spec": spec}]}
-    (note,) = load_text(json.dumps(data).encode(), "p.json").notes
-    assert note.path == "policies[0].spec.fallback_limit.algorithm"

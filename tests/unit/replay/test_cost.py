@@ -6,7 +6,9 @@ import pytest
 
 from breakloop.model.answer import Answer, Usage
 from breakloop.model.call import ToolCall
-from breakloop.replay.cost import Price, Spent, free, spent, total
+from breakloop.pricing.price import Price as TokenPrice
+from breakloop.pricing.prices import Listed, Prices
+from breakloop.replay.cost import ByModel, Price, Spent, free, spent, total
 
 
 def test_recorded_tokens_are_taken() -> None:
@@ -36,6 +38,16 @@ def test_a_price_list_can_stand_in() -> None:
     priced = spent(Answer(200, usage=Usage(10, 10), model="m"), "other", 0, lambda model, _: known.get(model))
     assert priced.money == 2.0
     assert spent(Answer(200), "other", 0, lambda model, _: known.get(model)).money is None
+
+
+def test_the_list_of_prices() -> None:
+    """X-6, L-5: each model at its own price; those without one are noted, if they were paid for."""
+    pricing = ByModel(Prices(Listed({"m": TokenPrice(2_000_000, 8_000_000, cached=500_000)}, "t")))
+    assert pricing("m", Usage(1000, 10, 400)) == (600 * 2 + 400 * 0.5 + 10 * 8) / 1e6
+    assert pricing("own", Usage(10, 1)) is None
+    assert pricing("<synthetic>", Usage()) is None
+    assert pricing("", Usage(10, 1)) is None
+    assert pricing.unpriced == {"own"}
 
 
 def test_sums() -> None:

@@ -123,21 +123,37 @@ def test_what_a_bucket_holds() -> None:
     assert (step.data["tokens"], step.data["charged"]) == (8.0, True)
 
 
-def test_rules_of_later_versions() -> None:
-    """B-1: valid, told as not enforced; the fallback is not for those whom such a rule matches."""
-    budget = {"budget": 5, "period": "1d", "cost_key": "fixed"}
-    budget["staged_actions"] = [{"threshold_percent": 100, "action": "reject"}]
-    later = {"name": "c", "limit_keys": [], "algorithm": "cost_based", "algorithm_config": budget}
-    steps = explained({"rules": [later], "fallback_limit": rule("f")})
-    assert told(steps, "rule") == [
-        ("p/c", "skipped", "algorithm cost_based is not enforced by this version"),
-        ("p/fallback_limit", "skipped", "a rule applies"),
+def test_budgets_tokens_and_breakers() -> None:
+    """L-2, L-3, CB-1: what each has left, in its own unit; and which of them denies."""
+    stages = [{"threshold_percent": 100, "action": "reject"}]
+    budget = {"budget": 5, "period": "1d", "cost_key": "fixed", "fixed_cost": 2, "staged_actions": stages}
+    rules = [
+        {"name": "c", "limit_keys": [], "algorithm": "cost_based", "algorithm_config": budget},
+        {
+            "name": "t",
+            "limit_keys": [],
+            "algorithm": "token_bucket_llm",
+            "algorithm_config": {"tokens_per_minute": 6000, "tokens_per_day": 9000},
+        },
     ]
-    steps = explained({"fallback_limit": later})
-    assert told(steps, "rule")[0][1:] == ("skipped", "algorithm cost_based is not enforced by this version")
-    breaker = {"enabled": True, "spend_rate_threshold_per_minute": 5}
-    steps = explained({"rules": [rule("a")], "circuit_breaker": breaker})
-    assert told(steps, "breaker")[0][1:] == ("skipped", "not enforced by this version")
+    spec = {"rules": rules, "fallback_limit": rule("f")}
+    spec["circuit_breaker"] = {"enabled": True, "spend_rate_threshold_per_minute": 5, "auto_reset_after_minutes": 5}
+
+    def chat() -> Call:
+        return Call("POST", "/v1/chat/completions", body=CHAT)
+
+    first = explained(spec, call=chat)
+    assert [one[1] for one in told(first, "rule")] == ["pass", "pass", "skipped"]
+    assert told(first, "rule")[0][2] == "costs 2, 3 of 5 left"
+    assert "of 6000 left" in told(first, "rule")[1][2]
+    assert told(first, "breaker") == [("p/circuit_breaker", "pass", "closed: 2 of 5 in the last minute")]
+    third = explained(spec, call=chat, repeat=3)
+    assert told(third, "breaker") == [("p/circuit_breaker", "deny", "open: its threshold of 5 a minute was reached")]
+    assert told(third, "rule")[0][1] == "not asked"
+    del spec["circuit_breaker"]
+    assert told(explained(spec, call=chat, repeat=3), "rule")[0] == (
+        "p/c", "deny", "costs 2, only 1 of 5 there"
+    )  # fmt: skip
 
 
 def test_shadow_only_would() -> None:

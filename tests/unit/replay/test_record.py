@@ -14,7 +14,7 @@ from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.record import RecordingEngine
 from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Bucket, Repeat, Repeated
+from breakloop.state.ops import Bucket, BucketSpec, Correct, Repeat, Repeated
 
 POLICY = {
     "bundle_version": 1,
@@ -100,3 +100,12 @@ def test_it_settles_like_the_engine() -> None:
             engine.settle(asked, Answer(503))
     assert recording.tally == plain.tally
     assert recording.tally.forgiven == 5
+
+
+def test_corrections_reach_the_store() -> None:
+    """L-3: what was really used is charged where the recording engine charges."""
+    store, spec = MemoryStore(), BucketSpec(1.0, 10.0)
+    clock = FakeClock()
+    recording = RecordingEngine(store, clock, Descriptors(ContextSettings(secret=b"s"), clock))
+    recording._recorder.correct([Correct(spec, "tpm:k", 4.0)], clock.now())
+    assert store.commit([Bucket(spec, "tpm:k", 0.0, None)], clock.now()).results == [6.0]

@@ -10,6 +10,7 @@ from breakloop.replay.report import (
     grouped,
     labelled_by,
     long_ones,
+    saved_usd,
     score,
     session_json,
     spent,
@@ -132,3 +133,14 @@ def test_differences() -> None:
     totals = totals_json(here, there)["totals"]
     assert totals["differences"] == {"blocked_only": 1, "earlier": 1, "later": 1, "not_blocked": 1}
     assert totals["against"]["blocked"] == 4
+
+
+def test_money_that_was_saved() -> None:
+    """X-5, L-5: as far as prices are known; not a word about it where none is."""
+    known = Outcome(session("a"), 10, blocks=2, saved_usd=0.25)
+    also = Outcome(session("b"), 10, blocks=2, saved_usd=0.125)
+    unknown = Outcome(session("c"), 10, blocks=2)
+    assert saved_usd([known, also, unknown]) == 0.375
+    assert session_json(known)["saved_usd_estimate"] == 0.25
+    assert totals_json([known, also, unknown])["totals"]["saved_usd_estimate"] == 0.375
+    assert "saved_usd_estimate" not in session_json(unknown) | totals_json([unknown])["totals"]

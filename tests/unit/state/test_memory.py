@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Bucket, BucketSpec, Op, Repeat, Repeated, RepeatSpec, Settle, WindowWrite
+from breakloop.state.ops import (
+    Breaker,
+    BreakerSpec,
+    Bucket,
+    BucketSpec,
+    Op,
+    Repeat,
+    Repeated,
+    RepeatSpec,
+    Spend,
+    SpendSpec,
+    WindowWrite,
+)
 
 NOW = 1_800_000_000.0
 ONE = BucketSpec(1.0, 1.0)
@@ -45,18 +57,34 @@ def test_everything_has_a_time_to_live() -> None:
     ops: list[Op] = [Bucket(BucketSpec(0.5, 10.0), "tb:a", 4, None), Repeat(RepeatSpec(60.0, 5), "ld:a", None)]
     store.commit([*ops, Repeat(COOLING, "cnt:a", None)], NOW, [WindowWrite("win:a", 0, b"", 90.0)])
     store.commit([Repeat(COOLING, "cnt:a", None)], NOW)
-    assert store._buckets["tb:a"][0] == NOW + 8  # full again
-    assert store._counts["ld:a"][0] == NOW + 60
-    assert store._cooldowns["cnt:a"][0] == NOW + 30 + 900
+    assert store._limits.buckets["tb:a"][0] == NOW + 8  # full again
+    assert store._repeats.counts["ld:a"][0] == NOW + 60
+    assert store._repeats.cooldowns["cnt:a"][0] == NOW + 30 + 900
     assert store._windows["win:a"][0] == NOW + 90
-    assert "cnt:a" not in store._counts  # the first request after the cooldown starts a new count
+    assert "cnt:a" not in store._repeats.counts  # the first request after the cooldown starts a new count
 
 
-def test_a_denied_request_leaves_no_bucket_behind() -> None:
+def test_a_denied_request_leaves_no_limit_behind() -> None:
     """E-4: not even an entry."""
     store = MemoryStore()
-    store.commit([Bucket(ONE, "tb:a", 1, None), Bucket(ONE, "tb:b", 2, None)], NOW)
+    spend = Spend(SpendSpec(5), "cb:a", 5, NOW + 60, None)
+    store.commit([Bucket(ONE, "tb:a", 1, None), spend, Bucket(ONE, "tb:b", 2, None)], NOW)
     assert len(store) == 0
+
+
+def test_its_size_is_that_of_every_table() -> None:
+    """Y-2: what an operator sees as entries and evictions leaves nothing out."""
+    store = MemoryStore(10)
+    for number in range(11):
+        ops: list[Op] = [
+            Bucket(ONE, f"tb:{number}", 1, None),
+            Spend(SpendSpec(5), f"cb:{number}", 5, NOW + 60, None),
+            Breaker(BreakerSpec(9.0, 60.0), f"brk:{number}", 1.0, None),
+            Breaker(BreakerSpec(9.0, 60.0), f"open:{number}", 9.0, None, 1),
+        ]
+        store.commit(ops, NOW)
+    assert len(store) == 10 + 10 + 10 + 1
+    assert store.evicted == 1 + 1 + 1 + 10
 
 
 def test_windows_have_a_smaller_bound() -> None:
@@ -65,34 +93,3 @@ def test_windows_have_a_smaller_bound() -> None:
     for number in range(50):
         store.commit([], NOW, [WindowWrite(f"win:{number}", 0, b"x", 90.0)])
     assert len(store) == 10
-
-
-FREE = RepeatSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=2)
-
-
-def test_flights_and_what_was_taken_back_are_bounded() -> None:
-    """Y-2, LD-6: a tenth of the bound each: they are short, or rare."""
-    store = MemoryStore(100)
-    for number in range(500):
-        store.commit([Repeat(FREE, f"ld:{number}", None, tracked=True)], NOW)
-        store.settle([Settle(FREE, f"ld:{number}", NOW, 1)], NOW, failed=True)
-    assert (len(store._flights), len(store._taken_back)) == (10, 10)
-    assert store.evicted == 400 + 490 + 490
-
-
-def test_flights_and_what_was_taken_back_expire() -> None:
-    """S-2, LD-6: a flight after a second, the other after a window."""
-    store = MemoryStore()
-    store.commit([Repeat(FREE, "ld:k", None, tracked=True)], NOW)
-    store.settle([Settle(FREE, "ld:k", NOW, 1)], NOW + 5, failed=True)
-    assert store._flights["ld:k"] == (NOW + 1, NOW, 1, 0, 0)
-    assert store._taken_back["ld:k"] == (NOW + 65, (NOW + 5,))
-    store.commit([Repeat(FREE, "ld:other", None, tracked=True)], NOW + 6)
-    assert list(store._flights) == ["ld:other"]
-
-
-def test_untracked_requests_leave_no_flight_behind() -> None:
-    """Q-1: whoever does not track pays nothing for those who do."""
-    store = MemoryStore()
-    store.commit([Repeat(FREE, "ld:k", None)], NOW)
-    assert len(store) == 1

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from breakloop.state.ops import ENFORCED, Bucket, BucketSpec, Committed, Refuse, Repeat, Repeated, RepeatSpec, Settle
+from breakloop.state.ops import (
+    ENFORCED,
+    Breaker,
+    BreakerSpec,
+    Broken,
+    Bucket,
+    BucketSpec,
+    Committed,
+    Refuse,
+    Repeat,
+    Repeated,
+    RepeatSpec,
+    Settle,
+    Spend,
+    SpendSpec,
+)
 
 
 def test_a_repeat_takes_the_limit_of_its_spec_unless_told() -> None:
@@ -17,12 +32,15 @@ def test_operations_are_enforced_unless_they_say_otherwise() -> None:
     """E-1: shadow is asked for, never the default."""
     assert Repeat(RepeatSpec(60.0, 5), "k", None).group == ENFORCED
     assert Bucket(BucketSpec(1.0, 1.0), "k", 1.0, None).group == ENFORCED
+    assert Spend(SpendSpec(1), "k", 1, 9.0, None).group == ENFORCED
+    assert Breaker(BreakerSpec(1.0, 0.0), "k", 1.0, None).group == ENFORCED
     assert Refuse(None).group == ENFORCED
 
 
 def test_nothing_found_is_the_default() -> None:
     """E-4: a result that says nothing denies nothing."""
     assert Repeated(1) == (1, False, False, 0.0, 0.0, 0)
+    assert Broken(False, 7.0) == (False, 7.0, 0.0, "")
     assert Committed([]).denied_at == -1
     assert Committed([]).conflict is None
 

@@ -55,6 +55,7 @@ def test_text_is_bounded() -> None:
         notes.say(0, "x" * (TEXT_MAX_CHARS // 8))
         notes.say(1, "y")
     assert read(notes).text == "x" * (TEXT_MAX_CHARS - 7) + "\n" + "y" * 7
+    assert read(notes).unkept_chars == TEXT_MAX_CHARS // 4 + 10
     for index in range(TEXTS_MAX + 50):
         notes.say(index, "")
     assert len(notes._texts) == TEXTS_MAX

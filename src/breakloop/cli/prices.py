@@ -1,0 +1,194 @@
+"""`breakloop prices`: what a model costs here, and which list says so (SPEC L-5, X-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, NoReturn
+
+import click
+
+from breakloop.cli.main import PROBLEM
+from breakloop.cli.output import config_option, end, fail, json_option, print_json, problem_json, settings_of
+from breakloop.clock import SystemClock
+from breakloop.errors import SettingsError
+from breakloop.model.answer import Usage
+from breakloop.price_list import PriceList, price_list
+from breakloop.pricing.price import Price, Tier, cost_microusd, dollars
+from breakloop.pricing.prices import Found, Prices
+
+_NEAR: Final = 5
+_COUNT: Final = click.IntRange(min=0, max=2**53)
+_KINDS: Final = {"input": "", "cached": "input", "cache_write": "input", "output": "", "reasoning": "output"}
+_UNKNOWN: Final = {
+    "warn": "a model without a price counts nothing, and is warned of",
+    "deny": "a model without a price is denied where money is limited",
+    "assume": "a model without a price is assumed to cost",
+}
+
+
+@click.command(name="prices", epilog="Exit code 0: the price is known, or nothing was asked; 1: it is not known.")
+@click.argument("model", required=False, default="")
+@click.option("--provider", metavar="NAME", default="", help="Who serves it, or the name of an upstream.")
+@click.option(
+    "--input", "asked", type=_COUNT, metavar="N", help="Tokens of input, cached ones included: what they cost."
+)
+@click.option("--output", "answered", type=_COUNT, metavar="N", help="Tokens of output, reasoning included.")
+@click.option("--cached", type=_COUNT, metavar="N", help="Tokens of the input that are read from the cache.")
+@click.option("--cache-write", type=_COUNT, metavar="N", help="Tokens of the input that are written to the cache.")
+@click.option("--reasoning", type=_COUNT, metavar="N", help="Tokens of the output that are reasoning.")
+@config_option
+@json_option
+def command(model: str, provider: str, **options: Any) -> None:
+    """Show what a model costs here, in US dollars for a million tokens, and which list says so.
+
+    Prices in the settings come first, then those of the price file (`prices.file`), then the table that ships with the
+    package. Nothing is asked of a network. Without a MODEL: which lists there are, and how many models they know.
+    """
+    as_json = options["as_json"]
+    counts = [options[name] for name in ("asked", "answered", "cached", "cache_write", "reasoning")]
+    usage = Usage(*(count or 0 for count in counts)) if any(count is not None for count in counts) else None
+    if usage is not None:
+        _check(usage, model)
+    try:
+        listed = price_list(settings_of(options["config"], as_json=as_json).settings, SystemClock())
+    except SettingsError as error:
+        fail(str(error), as_json=as_json)
+    if not model:
+        _tell_lists(listed, as_json=as_json)
+        return
+    found = listed.prices.look_up(provider, model)
+    if found is None:
+        _unknown(listed.prices, model, as_json=as_json)
+    elif as_json:
+        print_json(_json(model, found, usage))
+    else:
+        click.echo("\n".join(_lines(model, found, usage)))
+
+
+def _check(usage: Usage, model: str) -> None:
+    if not model:
+        raise click.UsageError("tokens of which model? give a MODEL")
+    if usage.cached_tokens + usage.cache_write_tokens > usage.input_tokens:
+        raise click.UsageError("--cached and --cache-write are parts of --input, and more than that")
+    if usage.reasoning_tokens > usage.output_tokens:
+        raise click.UsageError("--reasoning is part of --output, and more than that")
+
+
+def _lines(model: str, found: Found, usage: Usage | None) -> Iterator[str]:
+    yield f"{model}: {found.name}, from {found.source}"
+    yield ""
+    yield "US dollars for a million tokens:"
+    yield from _kinds(found.price)
+    for tier in found.price.tiers:
+        yield f"calls with more than {tier.above_tokens:,} tokens of input:"
+        yield from _kinds(tier.price)
+    if usage is not None:
+        yield ""
+        yield f"{_said(usage)}: ${dollars(cost_microusd(found.price, usage)):,.6f}"
+
+
+def _kinds(price: Price) -> Iterator[str]:
+    for kind, part_of in _KINDS.items():
+        amount = getattr(price, kind)
+        shown = _dollars(amount) if amount is not None else f"as {part_of}"
+        yield f"  {kind.replace('_', ' '):<12} {shown:>12}"
+    if price.call:
+        yield f"  {'each call':<12} {_dollars(price.call):>12}"
+
+
+def _dollars(microusd: int) -> str:
+    """At least two decimals, and no more than are needed."""
+    text = f"{dollars(microusd):,.6f}"
+    whole, _, rest = text.partition(".")
+    return f"{whole}.{rest[:2]}{rest[2:].rstrip('0')}"
+
+
+def _said(usage: Usage) -> str:
+    parts = {"cached": usage.cached_tokens, "cache write": usage.cache_write_tokens}
+    of_input = ", ".join(f"{count:,} {name}" for name, count in parts.items() if count)
+    said = f"{usage.input_tokens:,} input" + (f" ({of_input})" if of_input else "")
+    said += f" and {usage.output_tokens:,} output"
+    return said + (f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else "")
+
+
+def _json(model: str, found: Found, usage: Usage | None) -> dict[str, Any]:
+    content: dict[str, Any] = {"ok": True, "model": model, "name": found.name, "source": found.source}
+    content |= _price_json(found.price)
+    content["call_usd"] = _dollars(found.price.call)
+    content["tiers"] = [_tier_json(tier) for tier in found.price.tiers]
+    if usage is not None:
+        content["usage"] = usage._asdict()
+        content["cost_microusd"] = cost_microusd(found.price, usage)
+    return content
+
+
+def _price_json(price: Price) -> dict[str, Any]:
+    """What each kind costs, whether it has its own price or not: dollars as text, so that they stay exact."""
+    amounts: dict[str, Any] = {}
+    for kind, part_of in _KINDS.items():
+        amount = getattr(price, kind)
+        amounts[f"{kind}_usd_per_million"] = _dollars(getattr(price, part_of) if amount is None else amount)
+    return amounts
+
+
+def _tier_json(tier: Tier) -> dict[str, Any]:
+    return {"above_input_tokens": tier.above_tokens, **_price_json(tier.price)}
+
+
+def _unknown(prices: Prices, model: str, *, as_json: bool) -> NoReturn:
+    """Say that there is no price, what was perhaps meant, and what follows from it."""
+    near = _near(prices, model)
+    if as_json:
+        error = f"no price is known for {model}"
+        print_json({"ok": False, "error": error, "nearest": near, "unknown_model": prices.unknown})
+        end(PROBLEM)
+    click.echo(f"no price is known for {model}", err=True)
+    if near:
+        click.echo(f"  nearest: {', '.join(near)}", err=True)
+    click.echo(f"  {_follows(prices)} (prices.unknown_model: {prices.unknown})", err=True)
+    click.echo("  set one in breakloop.yaml, for example:", err=True)
+    said = "input_usd_per_million: 2.50, output_usd_per_million: 10"
+    click.echo(f'    prices: {{models: {{"{model}": {{{said}}}}}}}', err=True)
+    end(PROBLEM)
+
+
+def _near(prices: Prices, model: str) -> list[str]:
+    names = {name.lower(): name for table in reversed(prices.tables) for name in table.names()}
+    bare = {name.rpartition("/")[2]: name for name in names}
+    last = model.lower().rpartition("/")[2]
+    matches = get_close_matches(model.lower(), names, _NEAR) or get_close_matches(last, bare, _NEAR)
+    return [names[bare.get(name, name)] for name in matches]
+
+
+def _follows(prices: Prices) -> str:
+    said = _UNKNOWN[prices.unknown]
+    if prices.assumed is None:
+        return said
+    return f"{said} {_dollars(prices.assumed.input)} for input, {_dollars(prices.assumed.output)} for output"
+
+
+def _tell_lists(listed: PriceList, *, as_json: bool) -> None:
+    counts = [(table.source, sum(1 for _ in table.names())) for table in listed.prices.tables]
+    if as_json:
+        print_json(
+            {
+                "ok": True,
+                "lists": [{"source": source, "models": count} for source, count in counts],
+                "unknown_model": listed.prices.unknown,
+                "problems": [problem_json(problem) for problem in listed.problems],
+            }
+        )
+        return
+    click.echo("\n".join(_list_lines(counts, listed)))
+
+
+def _list_lines(counts: Sequence[tuple[str, int]], listed: PriceList) -> Iterator[str]:
+    width = max(len(f"{count:,}") for _, count in counts)
+    yield "Prices are looked up in this order:"
+    for source, count in counts:
+        yield f"  {count:>{width},} {'model ' if count == 1 else 'models'}  {source}"
+    yield f"{_follows(listed.prices)} (prices.unknown_model: {listed.prices.unknown})"
+    if listed.problems:
+        yield f"left out, {len(listed.problems)} of the file:"
+        yield from (f"  {problem}" for problem in listed.problems)

@@ -1,0 +1,70 @@
+"""`circuit_breaker` (SPEC CB-1, CB-2): stops everything of one key when it spends too fast. Plans what is counted, and
+puts into words what the store found; the sliding minute, the reset and its probe are the store's.
+
+1000 a minute, reset after 5 minutes:  900 passes, 100 more open it and are denied, and so is everything for 5 minutes;
+then one probe passes, and closes it if the rate stays below 1000 with it
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from breakloop.limits.units import COST, Unit
+from breakloop.model.verdict import Limit, Verdict
+from breakloop.state.ops import Breaker, BreakerSpec, Broken, Owner
+
+REASON: Final = "circuit_breaker_open"
+_MINUTE_S: Final = 60
+
+
+class CircuitBreaker:
+    """The breaker of one policy; the key says whose spend. `unit` is that of what it counts."""
+
+    __slots__ = ("_alert", "spec", "unit")
+
+    reason = REASON
+    family = "brk"
+
+    def __init__(self, per_minute: float, reset_minutes: float, *, unit: Unit = COST, alert: bool = False) -> None:
+        self.spec = BreakerSpec(float(unit.of(per_minute)), reset_minutes * 60.0)
+        self.unit = unit
+        self._alert = alert
+
+    def plan(self, key: str, amount: int, owner: Owner, group: int) -> Breaker:
+        """Return what is counted: `amount` in units, as the `spend` of the policy's first rule says, or the money."""
+        return Breaker(self.spec, key, float(amount), owner, group)
+
+    def reason_for(self, _op: Breaker) -> str:
+        """Return the reason of a denial."""
+        return self.reason
+
+    def denied(self, op: Breaker, broken: Broken, _now: float, verdict: Verdict) -> None:
+        """Say that it is open, and when it tries again by itself, if ever."""
+        verdict.reason = self.reason
+        threshold = f"{self.unit.words(op.spec.threshold)} a minute"
+        if broken.changed == "opened":
+            found = f"{self.unit.words(broken.rate)} were spent in a minute, and the threshold is {threshold}"
+        else:
+            found = f"spending reached its threshold of {threshold}"
+        if op.spec.reset_s:
+            wait_s = verdict.retry_after_s = max(1, math.ceil(broken.wait_s))
+            verdict.retry_jitter = True
+            quota = int(op.spec.threshold) // self.unit.shown
+            verdict.limit = Limit(op.owner.policy, quota, _MINUTE_S, 0, wait_s)
+            verdict.message = f"Circuit breaker open: {found}. It lets a request through again in {wait_s} seconds."
+        else:
+            verdict.never = True
+            verdict.message = f"Circuit breaker open: {found}. Only an operator closes it."
+
+    def event_data(self, op: Breaker, broken: Broken) -> dict[str, object]:
+        """Return the data of `breaker.opened` and `breaker.closed`; `broken.changed` tells which."""
+        return {
+            "policy": op.owner.policy,
+            "key": op.key,
+            "rate": round(broken.rate),
+            "threshold": round(op.spec.threshold),
+            "unit": self.unit.name,
+            "reset_seconds": round(op.spec.reset_s),
+            "alert": self._alert,
+        }

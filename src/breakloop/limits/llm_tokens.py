@@ -1,0 +1,130 @@
+"""`token_bucket_llm` (SPEC L-3): tokens per minute as a bucket, tokens per day as an account of the UTC day. Prompt and
+longest answer are charged before the call; one correction each follows when the answer tells what it took.
+
+6,000 a minute; prompt of 1,000 tokens, max_tokens 4,000:
+    charged 5,000, left 1,000; the answer used 3,000 in all: 2,000 flow back (7,000: 2,000 more are charged)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from breakloop.limits.cost_budget import CostBudget
+from breakloop.limits.limiter import DEFAULT_COMPLETION, Estimate, Refusal, Used
+from breakloop.limits.periods import Period
+from breakloop.limits.token_bucket import TokenBucket
+from breakloop.limits.units import LARGEST, TOKENS
+from breakloop.model.call import Call
+from breakloop.model.verdict import Limit, Verdict
+from breakloop.state.ops import Bucket, Correct, Op, Owner, Refuse, Spend
+
+
+class Ceilings(NamedTuple):
+    """What one request may have, whatever is left. None: no ceiling."""
+
+    request: int | None = None
+    prompt: int | None = None
+    completion: int | None = None  # more is not reserved, whatever the request asks for
+    default_completion: int = DEFAULT_COMPLETION  # reserved when the request names no maximum
+
+
+NO_CEILINGS: Final = Ceilings()
+
+
+class LlmTokens:
+    """One rule of tokens; the keys say whose."""
+
+    __slots__ = ("_bucket", "_day", "_per_minute", "ceilings", "families")
+
+    unit = TOKENS
+    needs = "tokens"
+
+    def __init__(
+        self, per_minute: int, *, burst: int | None = None, per_day: int | None = None, ceilings: Ceilings = NO_CEILINGS
+    ) -> None:
+        self._per_minute = per_minute
+        self._bucket = TokenBucket(per_minute / 60, per_minute if burst is None else burst)
+        # Without `tokens_per_day` nothing is ever charged to it.
+        self._day = CostBudget(0 if per_day is None else per_day, Period("1d"), (), unit=TOKENS)
+        self.ceilings = ceilings
+        self.families: tuple[str, ...] = ("tpm",) if per_day is None else ("tpm", "tpd")
+
+    def charges(
+        self, _call: Call, keys: Sequence[str], owner: Owner, group: int, now: float, estimate: Estimate
+    ) -> tuple[Op, ...]:
+        """Return what is reserved, or the refusal of what no waiting helps."""
+        prompt, most, ceilings = estimate.prompt_tokens, self.completion(estimate), self.ceilings
+        if ceilings.prompt is not None and prompt > ceilings.prompt:
+            return (Refuse(_long_prompt(prompt, ceilings.prompt, owner), group),)
+        tokens = min(prompt + most, LARGEST)
+        if ceilings.request is not None and tokens > ceilings.request:
+            return (Refuse(_large_request(estimate, most, ceilings.request, owner), group),)
+        minute = Bucket(self._bucket.spec, keys[0], float(tokens), owner, group)
+        if len(self.families) == 1:
+            return (minute,)
+        return minute, self._day.plan(keys[1], tokens, owner, group, now)
+
+    def completion(self, estimate: Estimate) -> int:
+        """Return the tokens that are reserved for the answer."""
+        most, ceiling = estimate.completion(self.ceilings.default_completion), self.ceilings.completion
+        return most if ceiling is None or most <= ceiling else ceiling
+
+    def spend(self, ops: Sequence[Op]) -> int:
+        """Return the reserved tokens, for a circuit breaker."""
+        first = ops[0] if ops else None
+        return int(first.cost) if type(first) is Bucket else 0
+
+    def reason_for(self, op: Bucket | Spend) -> str:
+        """Return the reason of a denial."""
+        return "tpd_exceeded" if isinstance(op, Spend) else "tpm_exceeded"
+
+    def limit(self, name: str, op: Bucket | Spend, result: float, now: float) -> Limit:
+        """Return the state of the bucket or of the day."""
+        if isinstance(op, Spend):
+            return self._day.limit(name, op, int(result), now)
+        return self._bucket.limit(name, op, result)
+
+    def denied(self, op: Bucket | Spend, result: float, now: float, verdict: Verdict) -> None:
+        """Say which of the two has too little."""
+        verdict.reason = self.reason_for(op)
+        if isinstance(op, Spend):
+            self._day.lacks(op, int(result), now, verdict)
+            self._explain(verdict, op.cost, f"{op.spec.budget} a day", op.spec.budget)
+        else:
+            self._bucket.lacks(op, result, verdict)
+            self._explain(verdict, int(op.cost), f"{self._per_minute} a minute", int(op.spec.burst))
+
+    def staged(self, _op: Bucket | Spend, _result: float) -> None:
+        """Return None: tokens have no stages."""
+
+    def correction(self, op: Bucket | Spend, used: Used) -> Correct | None:
+        """Return what the answer makes of the reservation: more, or back what was not used."""
+        return Correct(op.spec, op.key, used.tokens - op.cost) if used.tokens != op.cost else None
+
+    def _explain(self, verdict: Verdict, wants: int, limit: str, most: int) -> None:
+        reserves = f"this request reserves {wants} for its prompt and longest answer"
+        if verdict.never:
+            verdict.message = (
+                f"Token limit of {limit}: {reserves}, and there are never more than {most}. "
+                "Lower max_tokens or shorten the prompt."
+            )
+        else:
+            left = 0 if verdict.limit is None else verdict.limit.remaining
+            verdict.message = f"Token limit of {limit} reached: {reserves}, and {left} are left."
+
+
+def _long_prompt(prompt: int, most: int, owner: Owner) -> Refusal:
+    message = f"The prompt has about {prompt} tokens, and at most {most} are allowed: shorten it."
+    return Refusal(owner, "prompt_tokens_exceeded", message)
+
+
+def _large_request(estimate: Estimate, completion: int, most: int, owner: Owner) -> Refusal:
+    named = estimate.max_completion is not None and estimate.max_completion >= 0
+    answer = f"{completion} for the answer" if named else f"{completion} for the answer, whose max_tokens is not named"
+    message = (
+        f"The request may take {estimate.prompt_tokens + completion} tokens "
+        f"({estimate.prompt_tokens} for the prompt, {answer}), and at most {most} are allowed: "
+        "lower max_tokens or shorten the prompt."
+    )
+    return Refusal(owner, "max_tokens_per_request_exceeded", message)

@@ -1,0 +1,103 @@
+"""What a call may use and what it has used, in tokens and money (SPEC L-3, L-5): an estimate before it is decided, the
+truth when its answer is there. Prices and guesses are `pricing`'s, what is done with them the limiters'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from breakloop.limits.limiter import NOTHING, Estimate, Used
+from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer, Usage
+from breakloop.model.call import Call, Chat
+from breakloop.model.events import MODEL_UNKNOWN, Event, Publish
+from breakloop.policy.descriptors import Descriptors
+from breakloop.pricing.estimate import HINT, EstimateError, Estimator, answer_tokens
+from breakloop.pricing.prices import Price, Prices
+from breakloop.state.ops import Breaker, Broken, Bucket, Committed, Op, Refuse, Result, Spend
+from breakloop.wire import dialects
+from breakloop.wire.prompt import prompt_of
+
+DENY: Final = "deny"
+_CHARGES: Final = frozenset((Bucket, Spend))
+_TOLD_MAX: Final = 1000
+_ERROR_FROM: Final = 400
+
+
+class Meter:
+    """Reads calls and answers. Without `prices` nothing costs anything."""
+
+    __slots__ = ("_descriptors", "_prices", "_publish", "_told", "errors")
+
+    def __init__(self, descriptors: Descriptors, publish: Publish, prices: Callable[[], Prices] | None = None) -> None:
+        self._descriptors = descriptors
+        self._publish = publish
+        self._prices = prices
+        self._told: set[str] = set()  # unknown models, each told once
+        self.errors = EstimateError()
+
+    def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
+        """Return what a call may use; nothing where it is no LLM call."""
+        chat = self._descriptors.chat(call)
+        if chat is None:
+            return NOTHING
+        tokens = estimator.prompt_tokens(prompt_of(call), call.header(HINT))
+        found = Estimate(tokens, chat.max_tokens)
+        if not money:
+            return found
+        price = self._price(call, chat)
+        if price is None:
+            return found
+        cost = Prices.cost_microusd(price, Usage(tokens, found.completion()))
+        return Estimate(tokens, chat.max_tokens, cost)
+
+    def denies(self, call: Call) -> bool:
+        """Tell whether a call may not pass because nobody knows what its model costs (`unknown_model: deny`)."""
+        chat = self._descriptors.chat(call)
+        if chat is None or self._prices is None or self._prices().unknown != DENY:
+            return False
+        return self._price(call, chat) is None
+
+    def used(self, call: Call, answer: Answer, prompt_tokens: int) -> Used | None:
+        """Return what a call has used; None where nobody knows, so that the estimate stays.
+
+        Of an answer that was cut off it is what passed; an error costs nothing.
+        """
+        if answer.status == NO_ANSWER:
+            return None
+        usage = answer.usage
+        if usage is None:
+            if answer.status >= _ERROR_FROM and answer.status != CLIENT_LEFT:
+                return Used()
+            said = answer_tokens(answer.text, answer.calls, answer.unkept_chars)
+            usage = Usage(prompt_tokens, said)
+        else:
+            self.errors.note(prompt_tokens, usage.input_tokens)
+        chat = call.chat_cache
+        price = self._price(call, chat) if isinstance(chat, Chat) else None
+        cost = 0 if price is None else Prices.cost_microusd(price, usage)
+        return Used(usage.input_tokens + usage.output_tokens, cost)
+
+    def _price(self, call: Call, chat: Chat) -> Price | None:
+        if self._prices is None:
+            return None
+        price = self._prices().find(call.upstream or dialects.provider(chat.dialect), chat.model)
+        if price is None and chat.model not in self._told and len(self._told) < _TOLD_MAX:
+            self._told.add(chat.model)
+            data: dict[str, object] = {"model": chat.model[:200], "upstream": call.upstream}
+            self._publish(Event(MODEL_UNKNOWN, 0.0, data, call.project, call.request_id))
+        return price
+
+
+def charged(ops: Sequence[Op], done: Committed) -> list[Op] | None:
+    """Return the charges that an answer corrects: those that were made, and were estimates."""
+    denied = {op.group for op, result in zip(ops, done.results, strict=True) if _refused(op, result)}
+    found = [op for op in ops if type(op) in _CHARGES and op.group not in denied and op.owner.limiter.needs]
+    return found or None
+
+
+def _refused(op: Op, result: Result) -> bool:
+    if type(op) is Bucket:
+        return isinstance(result, float) and result < 0
+    if type(op) is Spend:
+        return isinstance(result, int) and result > op.spec.budget
+    return type(op) is Refuse or (type(op) is Breaker and isinstance(result, Broken) and result.open)

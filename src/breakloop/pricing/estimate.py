@@ -1,0 +1,116 @@
+"""Tokens, guessed before a provider has counted them (SPEC L-3 `token_source.estimator`), and how good the guesses are.
+What a request says is read by `wire.prompt`; real tokens, for those who want them, are `tokenizer`'s."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from breakloop.model.call import ToolCall
+from breakloop.model.prompt import Prompt, chars_of
+
+HINT: Final = "x-token-estimate"  # the header field of `header_hint`, in its canonical form
+CHARS_A_TOKEN: Final = 4
+# An image is 85 to 1,600 tokens to most models, by its size, which nobody knows before decoding it; a document is more.
+MEDIA_TOKENS: Final = 1000
+_HINT_MAX: Final = 10**9
+_DIGITS_MAX: Final = 20
+
+
+class Estimator(Protocol):
+    """Guesses the tokens of a prompt."""
+
+    def prompt_tokens(self, prompt: Prompt, hint: str | None = None) -> int:
+        """Return about how many tokens a prompt has. `hint` is the value of the field `HINT`, where there is one."""
+        ...
+
+
+class SimpleWord:
+    """`simple_word`: a token for every four characters of what is said; of the body, where that cannot be read."""
+
+    __slots__ = ()
+
+    def prompt_tokens(self, prompt: Prompt, _hint: str | None = None) -> int:
+        """Divide, rounding up."""
+        size = prompt.size
+        if size is None:
+            return _tokens(prompt.body_bytes)
+        return _tokens(size.chars) + size.media * MEDIA_TOKENS + size.tokens
+
+
+class HeaderHint:
+    """`header_hint`: what the client says in `X-Token-Estimate`; where it says nothing of use, another guess."""
+
+    __slots__ = ("_otherwise",)
+
+    def __init__(self, otherwise: Estimator) -> None:
+        self._otherwise = otherwise
+
+    def prompt_tokens(self, prompt: Prompt, hint: str | None = None) -> int:
+        """Take the client's word."""
+        said = None if hint is None else _number(hint)
+        return self._otherwise.prompt_tokens(prompt) if said is None else said
+
+
+def estimator(name: str) -> Estimator:
+    """Return the estimator that a bundle names. `tokenizer` raises `SettingsError` where its package is missing."""
+    if name == "header_hint":
+        return HeaderHint(SimpleWord())
+    if name == "tokenizer":
+        from breakloop.pricing.tokenizer import Tokenizer  # noqa: PLC0415 - an extra: only those who name it need it
+
+        return Tokenizer(SimpleWord())
+    return SimpleWord()
+
+
+def answer_tokens(text: str, calls: Iterable[ToolCall] = (), unkept_chars: int = 0) -> int:
+    """Return about how many tokens an answer has that nobody counted, because it broke off: by what came of it."""
+    called = sum([chars_of(call.name) + chars_of(call.arguments) for call in calls])
+    return _tokens(chars_of(text) + called + unkept_chars)
+
+
+def _tokens(chars: int) -> int:
+    return -(-chars // CHARS_A_TOKEN)
+
+
+def _number(hint: str) -> int | None:
+    if len(hint) > _DIGITS_MAX:
+        return None
+    try:
+        said = float(hint)
+    except ValueError:
+        return None
+    return math.ceil(said) if 0 <= said <= _HINT_MAX else None  # which no NaN is
+
+
+class EstimateError:
+    """How estimates compare with what was counted: the ratio of the two, 1 where they are the same."""
+
+    __slots__ = ("buckets", "count", "largest", "smallest", "total")
+
+    BOUNDS: Final = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0  # of all ratios
+        self.smallest = math.inf
+        self.largest = 0.0
+        self.buckets = [0] * (len(self.BOUNDS) + 1)  # how many are at most that bound, and above the one before
+
+    def note(self, estimated: int, actual: int) -> None:
+        """Take one pair; one without a real count says nothing."""
+        if actual <= 0 or estimated < 0:
+            return
+        ratio = estimated / actual
+        self.count += 1
+        self.total += ratio
+        self.smallest = min(self.smallest, ratio)
+        self.largest = max(self.largest, ratio)
+        self.buckets[bisect_left(self.BOUNDS, ratio)] += 1
+
+    @property
+    def mean(self) -> float:
+        """The mean ratio; 1 before there is any."""
+        return self.total / self.count if self.count else 1.0

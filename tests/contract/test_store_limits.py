@@ -1,0 +1,404 @@
+"""What every store does with money: accounts of a period, breakers, corrections. The rest is in test_store.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.state.ops import (
+    Breaker,
+    BreakerSpec,
+    Broken,
+    Bucket,
+    BucketSpec,
+    Committed,
+    Correct,
+    Op,
+    Refuse,
+    Repeat,
+    RepeatSpec,
+    Spend,
+    SpendSpec,
+    Window,
+    WindowWrite,
+)
+from breakloop.state.store import Store
+from tests.contract.test_store import FACTORIES, NOW, TEN, take
+
+HUNDRED = SpendSpec(100)
+HOUR = 3600.0
+TPM = BucketSpec(100.0, 6000.0)
+THOUSAND = BreakerSpec(1000.0, 300.0)
+ONLY_BY_HAND = BreakerSpec(1000.0, 0.0)
+
+
+@pytest.fixture(params=FACTORIES)
+def store(request: pytest.FixtureRequest) -> Store:
+    """An empty store of each kind."""
+    return FACTORIES[request.param]()
+
+
+def spend(store: Store, cost: int, now: float = NOW, key: str = "cb:k:1", ends: float = NOW + HOUR) -> tuple[int, bool]:
+    """What is used after it, and whether it passed."""
+    done = store.commit([Spend(HUNDRED, key, cost, ends, None)], now)
+    (used,) = done.results
+    assert type(used) is int
+    return used, done.denied_at < 0
+
+
+def ask(store: Store, amount: float, at: float = 0.0, spec: BreakerSpec = THOUSAND, key: str = "brk:k") -> Broken:
+    done = store.commit([Breaker(spec, key, amount, None)], NOW + at)
+    (result,) = done.results
+    assert isinstance(result, Broken)
+    assert result.open == (done.denied_at == 0)
+    return result
+
+
+# -- accounts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_passes_exactly(store: Store) -> None:
+    """L-2: budget 100, cost 10: ten pass, the eleventh does not, and exactly 100 % is not too much."""
+    assert [spend(store, 10) for _ in range(11)] == [(10 * n, n <= 10) for n in range(1, 12)]
+
+
+def test_what_is_denied_is_not_charged(store: Store) -> None:
+    """L-2, E-4: its result says what would have been used; what fits still passes."""
+    spend(store, 50)
+    assert spend(store, 60) == (110, False)
+    assert spend(store, 60) == (110, False)
+    assert spend(store, 50) == (100, True)
+    assert spend(store, 0) == (100, True)
+    assert spend(store, 1) == (101, False)
+
+
+def test_money_is_whole(store: Store) -> None:
+    """L-5: beyond what a float can count, one micro-dollar is one."""
+    large = SpendSpec(2**60)
+    used = [store.commit([Spend(large, "cb:k", cost, NOW + HOUR, None)], NOW) for cost in (2**60 - 1, 1, 1)]
+    assert [done.results[0] for done in used] == [2**60 - 1, 2**60, 2**60 + 1]
+    assert [done.denied_at for done in used] == [-1, -1, 0]
+
+
+def test_accounts_are_their_keys(store: Store) -> None:
+    """L-2: each key and period has its own; one that is full denies nobody else."""
+    assert spend(store, 100) == (100, True)
+    assert spend(store, 100, key="cb:other:1") == (100, True)
+    assert spend(store, 100, NOW + HOUR, "cb:k:2", NOW + 2 * HOUR) == (100, True)
+
+
+def test_an_account_ends_with_its_period(store: Store) -> None:
+    """L-2, S-2: exactly then; also where a key is used again for the next one."""
+    spend(store, 100)
+    assert spend(store, 1, NOW + HOUR - 0.1) == (101, False)
+    assert spend(store, 100, NOW + HOUR, ends=NOW + 2 * HOUR) == (100, True)
+    assert spend(store, 1, NOW + HOUR, ends=NOW + 2 * HOUR) == (101, False)
+
+
+def test_a_clock_back_over_the_end_of_a_period_gives_nothing_away(store: Store) -> None:
+    """L-2, S-2: what was used before counts, and so does what comes while the clock is behind."""
+    spend(store, 60)
+    for number in range(50):
+        spend(store, 1, NOW + HOUR + 1, f"cb:{number}:2", NOW + 2 * HOUR)
+    assert spend(store, 30, NOW + HOUR - 1) == (90, True)
+    assert spend(store, 30, NOW + HOUR - 1) == (120, False)
+    assert spend(store, 70, NOW - 1, "cb:late:0", NOW) == (70, True)
+    assert spend(store, 70, NOW - 1, "cb:late:0", NOW) == (140, False)
+
+
+def test_budgets_and_buckets_are_charged_all_or_none(store: Store) -> None:
+    """E-4: in whichever order they come, and what is behind a denial is not looked at."""
+    one, rich = Bucket(TEN, "tb:k", 1.0, None), Bucket(TEN, "tb:r", 11.0, None)
+    dear, cheap = Spend(HUNDRED, "cb:d", 101, NOW + 1, None), Spend(HUNDRED, "cb:c", 10, NOW + 1, None)
+    assert store.commit([cheap, one, dear, Refuse(None)], NOW) == Committed([10, 9.0, 101, None], 2)
+    assert store.commit([cheap, rich, one], NOW) == Committed([10, -1.0, None], 1)
+    assert store.commit([Refuse(None), cheap], NOW) == Committed([None, None], 0)
+    assert store.commit([cheap, one], NOW) == Committed([10, 9.0], -1)
+    assert store.commit([cheap, one], NOW) == Committed([20, 8.0], -1)
+
+
+def test_groups_spend_for_themselves(store: Store) -> None:
+    """E-1, E-2: a shadow budget denies its own group only; an enforced denial charges nobody."""
+    ops: list[Op] = [
+        Spend(HUNDRED, "shadow:a", 10, NOW + 1, None, 1),
+        Spend(HUNDRED, "shadow:b", 101, NOW + 1, None, 1),
+        Spend(HUNDRED, "shadow:c", 10, NOW + 1, None, 2),
+        Spend(HUNDRED, "cb:d", 10, NOW + 1, None),
+    ]
+    assert store.commit(ops, NOW) == Committed([10, 101, 10, 10], -1)
+    assert store.commit([*ops, Refuse(None)], NOW) == Committed([10, 101, 20, 20, None], 4)
+    assert store.commit(ops, NOW).results == [10, 101, 20, 20]
+
+
+# -- breakers ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_request_that_reaches_the_threshold_opens(store: Store) -> None:
+    """CB-1: 900 + 100 of 1000 opens and is denied, and its spend counts in the rate; other keys stay closed."""
+    assert ask(store, 900) == Broken(False, 900.0)
+    assert ask(store, 100) == Broken(True, 1000.0, 300.0, "opened")
+    assert ask(store, 100, key="brk:other") == Broken(False, 100.0)
+
+
+def test_just_below_the_threshold_is_closed(store: Store) -> None:
+    """CB-1: nine tenths and a little are not one; ten tenths are, whatever floats make of them."""
+    one = BreakerSpec(1.0, 300.0)
+    assert [ask(store, 0.1, spec=one).open for _ in range(10)] == [False] * 9 + [True]
+    assert not ask(store, 999.999, key="brk:other").open
+
+
+def test_the_rate_is_of_a_sliding_minute(store: Store) -> None:
+    """CB-1: of the minute before, what is still within 60 s; of those before it, nothing."""
+    assert NOW % 60 == 0
+    ask(store, 400, 10)
+    ask(store, 200, 59)
+    assert ask(store, 0, 60).rate == 600.0
+    assert ask(store, 100, 90).rate == 100 + 600 * 0.5
+    assert ask(store, 0, 105).rate == 100 + 600 * 0.25
+    assert ask(store, 0, 120).rate == 100.0
+    assert ask(store, 7, 180).rate == 7.0
+    assert ask(store, 8, 1000).rate == 8.0
+
+
+def test_an_open_breaker_denies_and_counts_nothing(store: Store) -> None:
+    """CB-2: until its reset, whatever is asked for; it says how long that is."""
+    ask(store, 1000, 30)
+    assert ask(store, 1, 30) == Broken(True, 1000.0, 300.0)
+    assert ask(store, 5000, 90) == Broken(True, 500.0, 240.0)
+    assert ask(store, 0, 329.75) == Broken(True, 0.0, 0.25)
+
+
+def test_one_probe_closes(store: Store) -> None:
+    """CB-2: exactly at the reset one is let through; its rate is below the threshold, and all is as before."""
+    ask(store, 1000)
+    ask(store, 999, 299)
+    assert ask(store, 1, 300) == Broken(False, 1.0, 0.0, "closed")
+    assert ask(store, 998, 300) == Broken(False, 999.0)
+    assert ask(store, 1, 300) == Broken(True, 1000.0, 300.0, "opened")
+
+
+def test_a_probe_over_the_threshold_opens_again(store: Store) -> None:
+    """CB-2: for another reset time, and of several that come at once none but the first is the probe."""
+    ask(store, 1000)
+    assert ask(store, 1000, 310) == Broken(True, 1000.0, 300.0, "opened")
+    assert ask(store, 1, 310) == Broken(True, 1000.0, 300.0)
+    assert ask(store, 1, 600) == Broken(True, 0.0, 10.0)
+    assert ask(store, 1, 610) == Broken(False, 1.0, 0.0, "closed")
+
+
+def test_a_reset_before_the_minute_is_over_finds_the_old_rate(store: Store) -> None:
+    """CB-2: a probe passes if the rate stays below for it, and what opened the breaker is in that."""
+    quick = BreakerSpec(1000.0, 30.0)
+    ask(store, 1000, spec=quick)
+    assert ask(store, 1, 30, quick) == Broken(True, 1001.0, 30.0, "opened")
+    assert ask(store, 1, 60, quick) == Broken(True, 1002.0, 30.0, "opened")
+    assert ask(store, 1, 90, quick) == Broken(False, 2 + 1001 * 0.5, 0.0, "closed")
+
+
+def test_without_a_reset_only_an_operator_closes(store: Store) -> None:
+    """CB-1, CB-2: it waits for nobody, and `forget` resets it at once, with its rate."""
+    assert ask(store, 1000, spec=ONLY_BY_HAND) == Broken(True, 1000.0, 0.0, "opened")
+    assert ask(store, 1, 1e9, ONLY_BY_HAND) == Broken(True, 0.0)
+    assert store.forget("brk:") == 1
+    assert ask(store, 1, 1e9, ONLY_BY_HAND) == Broken(False, 1.0)
+
+
+def test_a_reset_time_that_changes_holds_for_what_is_open(store: Store) -> None:
+    """B-1: a new bundle may free what only an operator could."""
+    ask(store, 1000, spec=ONLY_BY_HAND)
+    assert ask(store, 1, 100) == Broken(True, 1000 * 20 / 60, 200.0)
+    assert ask(store, 1, 300).changed == "closed"
+
+
+def test_breakers_count_what_is_denied_behind_them(store: Store) -> None:
+    """E-4, CB-1: they come before the limits; a limit that denies hides no runaway, and charges nothing."""
+    ops: list[Op] = [Breaker(THOUSAND, "brk:k", 400, None), Spend(HUNDRED, "cb:k", 101, NOW + 1, None)]
+    for rate in (400.0, 800.0):
+        assert store.commit(ops, NOW) == Committed([Broken(False, rate), 101], 1)
+    assert store.commit(ops, NOW) == Committed([Broken(True, 1200.0, 300.0, "opened"), None], 0)
+
+
+def test_breakers_do_not_count_what_was_denied_before_them(store: Store) -> None:
+    """E-4, CB-1: evaluation has ended, and the request spends nothing; whatever denied it."""
+    denying: tuple[Op, ...] = (
+        Refuse(None),
+        Bucket(TEN, "tb:k", 11, None),
+        Spend(HUNDRED, "cb:k", 101, NOW + 1, None),
+        Repeat(RepeatSpec(60.0, 0), "ld:k", None),
+    )
+    for first in denying:
+        done = store.commit([first, Breaker(THOUSAND, "brk:k", 900, None)], NOW)
+        assert (done.results[1], done.denied_at) == (None, 0)
+    assert ask(store, 1) == Broken(False, 1.0)
+
+
+def test_an_open_breaker_charges_no_limit(store: Store) -> None:
+    """E-4: neither before it nor after it, and loops are counted all the same."""
+    ask(store, 1000)
+    before, after = Bucket(TEN, "tb:a", 1.0, None), Bucket(TEN, "tb:b", 1.0, None)
+    loop = Repeat(RepeatSpec(60.0, 9), "ld:k", None)
+    for hits in (1, 2):
+        results = store.commit([before, Breaker(THOUSAND, "brk:k", 1, None), after, loop], NOW).results
+        assert results == [9.0, Broken(True, 1000.0, 300.0), None, (hits, False, False, 0.0, 0.0, 0)]
+    assert (take(store, key="tb:a"), take(store, key="tb:b")) == (9.0, 9.0)
+
+
+def test_shadow_breakers_deny_their_group(store: Store) -> None:
+    """E-1, E-2: they open for themselves, and count what the enforced group denies."""
+    ops: list[Op] = [
+        Refuse(None),
+        Breaker(THOUSAND, "shadow:brk:k", 500, None, 1),
+        Bucket(TEN, "shadow:tb:k", 1, None, 1),
+    ]
+    assert store.commit(ops, NOW).results == [None, Broken(False, 500.0), 9.0]
+    done = store.commit([*ops[1:], Bucket(TEN, "tb:k", 1, None)], NOW)
+    assert done == Committed([Broken(True, 1000.0, 300.0, "opened"), None, 9.0], -1)
+
+
+def test_a_conflict_spends_nothing(store: Store) -> None:
+    """E-5: neither accounts nor breakers move when a window has."""
+    store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
+    ops: list[Op] = [Breaker(THOUSAND, "brk:k", 900, None), Spend(HUNDRED, "cb:k:1", 60, NOW + HOUR, None)]
+    assert store.commit(ops, NOW, [WindowWrite("win:a", 0, b"two", 60.0)]).conflict == Window(1, b"one")
+    assert (ask(store, 1).rate, spend(store, 1)) == (1.0, (1, True))
+
+
+def test_breakers_stand_still_when_the_clock_steps_back(store: Store) -> None:
+    """S-2: nothing leaves the minute twice, and no reset comes later or sooner."""
+    ask(store, 600, 59)
+    assert ask(store, 100, 90).rate == 400.0
+    assert ask(store, 100, 30).rate == 500.0
+    assert ask(store, 500, 0).changed == "opened"
+    assert ask(store, 1, -1000).wait_s == 300.0
+    assert ask(store, 1, 390).changed == "closed"
+
+
+# -- corrections -------------------------------------------------------------------------------------------------------
+
+
+def reserve(store: Store, cost: float, at: float = 0.0) -> float:
+    return take(store, cost=cost, key="tpm:k", spec=TPM, now=NOW + at)
+
+
+def correct_bucket(store: Store, amount: float, at: float = 0.0) -> None:
+    store.correct([Correct(TPM, "tpm:k", amount)], NOW + at)
+
+
+def test_what_was_not_used_comes_back(store: Store) -> None:
+    """L-3: TPM 6000: 5000 reserved leave 1000; 3000 used return 2000, and the next 5000 does not fit yet."""
+    assert reserve(store, 5000) == 1000.0
+    correct_bucket(store, -2000)
+    assert reserve(store, 5000) == -2000.0
+    assert reserve(store, 3000) == 0.0
+
+
+def test_what_was_used_beyond_is_charged(store: Store) -> None:
+    """L-3: 7000 used charge 2000 more: below nothing, from where it refills."""
+    reserve(store, 5000)
+    correct_bucket(store, 2000)
+    assert reserve(store, 1) == -1001.0
+    assert reserve(store, 1, 10) == -1.0
+    assert reserve(store, 1, 10.01) == pytest.approx(0.0, abs=1e-3)
+
+
+def test_a_bucket_refills_before_it_is_corrected(store: Store) -> None:
+    """L-3: what came back by time is there already; nothing goes over the brim."""
+    reserve(store, 5000)
+    correct_bucket(store, -2000, 20)
+    assert reserve(store, 0, 20) == 5000.0
+    reserve(store, 5000, 20)
+    correct_bucket(store, -4000, 50)
+    assert reserve(store, 0, 50) == 6000.0
+    correct_bucket(store, -100, 50)
+    assert reserve(store, 6000, 50) == 0.0
+    assert reserve(store, 100, 51) == 0.0
+
+
+def test_a_bucket_that_is_full_again_is_charged(store: Store) -> None:
+    """L-3: an answer may take longer than its estimate takes to refill; what it used beyond is not lost."""
+    reserve(store, 1000)
+    correct_bucket(store, 4000, 60)
+    assert reserve(store, 0, 60) == 2000.0
+    correct_bucket(store, -4000, 1000)
+    assert reserve(store, 0, 1000) == 6000.0
+
+
+def correct_account(store: Store, amount: int, at: float = 0.0, key: str = "cb:k:1") -> None:
+    store.correct([Correct(HUNDRED, key, amount)], NOW + at)
+
+
+def test_an_account_is_corrected(store: Store) -> None:
+    """L-2, L-3: up and down, over the budget too, and then even nothing is too much."""
+    spend(store, 50)
+    correct_account(store, -20)
+    assert spend(store, 0) == (30, True)
+    correct_account(store, 71)
+    assert spend(store, 0) == (101, False)
+    correct_account(store, -1)
+    assert spend(store, 0) == (100, True)
+
+
+def test_an_account_does_not_fall_below_nothing(store: Store) -> None:
+    """L-3: nobody is given more than the budget."""
+    spend(store, 10)
+    correct_account(store, -11)
+    assert spend(store, 100) == (100, True)
+
+
+def test_the_period_that_was_charged_is_corrected(store: Store) -> None:
+    """L-3: an answer that comes after its end changes nothing in the next one."""
+    spend(store, 50)
+    spend(store, 10, NOW + HOUR, "cb:k:2", NOW + 2 * HOUR)
+    correct_account(store, 60, HOUR)
+    assert spend(store, 0, NOW + HOUR, "cb:k:2", NOW + 2 * HOUR) == (10, True)
+    assert spend(store, 0, NOW + HOUR - 1) == (110, False)  # a clock that stepped back
+
+
+def test_an_account_that_is_gone_stays_so(store: Store) -> None:
+    """L-3, G-1: one that nobody charged, or that an operator dropped, is not made by a correction."""
+    correct_account(store, 60)
+    assert spend(store, 10) == (10, True)
+    assert store.forget("cb:k") == 1
+    correct_account(store, 60)
+    assert spend(store, 10) == (10, True)
+
+
+def test_an_account_stays_whole(store: Store) -> None:
+    """L-5: also where a correction is a float that came from a division."""
+    spend(store, 50)
+    for amount, used in ((-20.000000001, 30), (-9.999999999, 20)):
+        store.correct([Correct(HUNDRED, "cb:k:1", amount)], NOW)
+        assert spend(store, 0) == (used, True)
+
+
+def test_corrections_come_in_any_order(store: Store) -> None:
+    """L-3: several at once, and which was first makes no difference."""
+    for amounts in ((-20, 30, -5), (-5, -20, 30)):
+        key = f"cb:{amounts}"
+        spend(store, 50, key=key)
+        store.correct([Correct(HUNDRED, key, amount) for amount in amounts], NOW)
+        assert spend(store, 0, key=key) == (55, True)
+    store.correct([], NOW)
+
+
+def test_correcting_moves_time_on(store: Store) -> None:
+    """S-2: a clock that steps back stands still, whoever told the time: nothing refills twice."""
+    reserve(store, 6000)
+    correct_bucket(store, 0, 10)
+    assert store.commit([], NOW).at == NOW + 10
+    correct_bucket(store, 0, 5)
+    assert reserve(store, 0, 0) == 1000.0
+    assert reserve(store, 0, 11) == 1100.0
+
+
+def test_forget_covers_money(store: Store) -> None:
+    """G-1, CB-2: accounts, breakers that are open and closed, each once."""
+    spend(store, 100, key="a:cb")
+    spend(store, 100, key="b:cb")
+    ask(store, 999, key="a:closed")
+    ask(store, 1000, key="a:open")
+    ask(store, 1000, key="b:open")
+    assert store.forget("a:") == 3
+    assert spend(store, 100, key="a:cb") == (100, True)
+    assert ask(store, 999, key="a:closed").rate == ask(store, 999, key="a:open").rate == 999.0
+    assert spend(store, 1, key="b:cb") == (101, False)
+    assert ask(store, 1, key="b:open").wait_s == 300.0

@@ -1,0 +1,70 @@
+"""The breaker's words and data; how it counts is the store's, and in the contract suite."""
+
+from __future__ import annotations
+
+from breakloop.limits.circuit_breaker import CircuitBreaker
+from breakloop.limits.units import MICROUSD, TOKENS
+from breakloop.model.verdict import Limit, Verdict
+from breakloop.state.ops import Breaker, Broken
+from tests.limiting import Ruled
+
+
+def denial(breaker: CircuitBreaker, broken: Broken) -> Verdict:
+    verdict = Verdict(allowed=False)
+    breaker.denied(breaker.plan("brk:k", 1, Ruled(breaker), 0), broken, 0.0, verdict)
+    return verdict
+
+
+def test_what_is_counted() -> None:
+    """CB-1: in units, so that sums are exact."""
+    op = CircuitBreaker(1000, 5).plan("brk:k", 900_000, "owner", 2)
+    assert isinstance(op, Breaker)
+    assert (op.key, op.amount, op.owner, op.group) == ("brk:k", 900_000, "owner", 2)
+    assert (op.spec.threshold, op.spec.reset_s) == (1_000_000, 300)
+    assert CircuitBreaker(2.5, 0, unit=MICROUSD).spec.threshold == 2_500_000
+
+
+def test_the_request_that_opens_it() -> None:
+    """CB-1, CB-2: it is denied, told the rate, and when to come again; with jitter."""
+    verdict = denial(CircuitBreaker(1000, 5), Broken(True, 1_000_000, 300.0, "opened"))
+    assert (verdict.reason, verdict.retry_after_s, verdict.retry_jitter, verdict.never) == (
+        "circuit_breaker_open", 300, True, False,
+    )  # fmt: skip
+    assert verdict.limit == Limit("p", 1000, 60, 0, 300)
+    assert CircuitBreaker(1000, 5).reason_for(CircuitBreaker(1, 1).plan("k", 1, None, 0)) == verdict.reason
+    assert verdict.message == (
+        "Circuit breaker open: 1000 were spent in a minute, and the threshold is 1000 a minute. "
+        "It lets a request through again in 300 seconds."
+    )
+
+
+def test_while_it_is_open() -> None:
+    """CB-2: `Retry-After` is the time to the reset, rounded up, and never nothing."""
+    breaker = CircuitBreaker(5000, 5, unit=TOKENS)
+    verdict = denial(breaker, Broken(True, 0.0, 12.3))
+    assert verdict.retry_after_s == 13
+    assert verdict.message == (
+        "Circuit breaker open: spending reached its threshold of 5000 tokens a minute. "
+        "It lets a request through again in 13 seconds."
+    )
+    assert denial(breaker, Broken(True, 0.0, 0.0)).retry_after_s == 1
+
+
+def test_only_an_operator() -> None:
+    """CB-2, L-4: without a reset there is nothing to wait for."""
+    verdict = denial(CircuitBreaker(2.5, 0, unit=MICROUSD), Broken(True, 2_600_000, 0.0, "opened"))
+    assert (verdict.retry_after_s, verdict.never, verdict.limit) == (None, True, None)
+    assert verdict.message == (
+        "Circuit breaker open: $2.60 were spent in a minute, and the threshold is $2.50 a minute. "
+        "Only an operator closes it."
+    )
+
+
+def test_events() -> None:
+    """CB-2, G-2: what `breaker.opened` and `breaker.closed` tell, and whether somebody wants to be alerted."""
+    breaker = CircuitBreaker(1000, 5, alert=True)
+    op = breaker.plan("brk:k", 100_000, Ruled(breaker), 0)
+    assert breaker.event_data(op, Broken(True, 1_000_000.4, 300.0, "opened")) == {
+        "policy": "p", "key": "brk:k", "rate": 1_000_000, "threshold": 1_000_000, "unit": "cost",
+        "reset_seconds": 300, "alert": True,
+    }  # fmt: skip

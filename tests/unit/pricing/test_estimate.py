@@ -1,0 +1,119 @@
+"""Guesses of tokens, and how they are held against what was counted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from breakloop.model.call import ToolCall
+from breakloop.model.prompt import PromptSize
+from breakloop.pricing.estimate import MEDIA_TOKENS, EstimateError, HeaderHint, SimpleWord, answer_tokens, estimator
+from breakloop.pricing.tokenizer import Tokenizer
+
+
+class Said:
+    """A prompt that says so much."""
+
+    def __init__(self, size: PromptSize | None, body_bytes: int = 0, *texts: str) -> None:
+        self.size = size
+        self.body_bytes = body_bytes
+        self._texts = texts
+
+    def texts(self) -> list[str]:
+        return list(self._texts)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (PromptSize(4000), 1000),
+        (PromptSize(4001), 1001),
+        (PromptSize(1), 1),
+        (PromptSize(0), 0),
+        (PromptSize(10, media=2), 3 + 2 * MEDIA_TOKENS),
+        (PromptSize(10, tokens=7), 3 + 7),
+        (None, 250),
+    ],
+)
+def test_four_characters_are_a_token(size: PromptSize | None, expected: int) -> None:
+    """L-3: 4,000 characters are 1,000 tokens; what cannot be read counts by the length of its body."""
+    assert SimpleWord().prompt_tokens(Said(size, 997)) == expected
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"),
+    [
+        ("1200", 1200),
+        (" 12.1 ", 13),
+        ("0", 0),
+        ("1e3", 1000),
+        ("1000000000", 10**9),
+        ("1000000001", 5),
+        ("-1", 5),
+        ("nan", 5),
+        ("inf", 5),
+        ("many", 5),
+        ("", 5),
+        ("1" * 5000, 5),
+        (None, 5),
+    ],
+)
+def test_a_client_may_know_better(hint: str | None, expected: int) -> None:
+    """L-3: `header_hint` takes a number, rounded up, and guesses where there is none of use."""
+    assert HeaderHint(SimpleWord()).prompt_tokens(Said(PromptSize(20)), hint) == expected
+    assert SimpleWord().prompt_tokens(Said(PromptSize(20)), hint) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("simple_word", SimpleWord), ("header_hint", HeaderHint), ("tokenizer", Tokenizer)]
+)
+def test_each_has_its_name(name: str, kind: type) -> None:
+    """L-3: as a bundle writes it."""
+    assert type(estimator(name)) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "expected"),
+    [
+        ("", (), 0),
+        ("x" * 400, (), 100),
+        ("x", (ToolCall("read", '{"a":1}'),), 3),
+        ("中中", (), 2),
+        ("a\ud800", (), 1),
+    ],
+)
+def test_an_answer_that_broke_off_counts_by_what_came(text: str, calls: tuple[ToolCall, ...], expected: int) -> None:
+    """L-3: what is said and what is called."""
+    assert answer_tokens(text, calls) == expected
+    assert answer_tokens(text, calls, 4000) == expected + 1000
+
+
+def test_errors_are_gathered() -> None:
+    """L-3: count, sum, smallest, largest and a histogram of fixed size."""
+    errors = EstimateError()
+    assert (errors.count, errors.mean, errors.smallest, errors.largest) == (0, 1.0, math.inf, 0.0)
+    for estimated, actual in [(100, 100), (50, 100), (900, 100), (110, 100)]:
+        errors.note(estimated, actual)
+    assert (errors.count, errors.smallest, errors.largest) == (4, 0.5, 9.0)
+    assert errors.total == pytest.approx(1 + 0.5 + 9 + 1.1)
+    assert errors.mean == pytest.approx(2.9)
+    assert dict(zip((*EstimateError.BOUNDS, "above"), errors.buckets, strict=True)) == {
+        0.25: 0, 0.5: 1, 0.75: 0, 0.9: 0, 1.0: 1, 1.1: 1, 1.25: 0, 1.5: 0, 2.0: 0, 4.0: 0, "above": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("estimated", "actual"), [(5, 0), (5, -1), (-1, 5)])
+def test_a_pair_that_says_nothing_is_left_out(estimated: int, actual: int) -> None:
+    """L-3: no answer, no count."""
+    errors = EstimateError()
+    errors.note(estimated, actual)
+    assert (errors.count, sum(errors.buckets)) == (0, 0)
+
+
+def test_memory_is_bounded() -> None:
+    """Y-2: however many there are."""
+    errors = EstimateError()
+    for number in range(1, 2000):
+        errors.note(number, 500)
+    assert (errors.count, sum(errors.buckets), len(errors.buckets)) == (1999, 1999, len(EstimateError.BOUNDS) + 1)

@@ -1,0 +1,59 @@
+"""Words on budgets, tokens and breakers; `explain` as a whole is in test_explain_parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from breakloop.limits.circuit_breaker import CircuitBreaker
+from breakloop.limits.cost_budget import CostBudget
+from breakloop.limits.limiter import Refusal
+from breakloop.limits.llm_tokens import LlmTokens
+from breakloop.limits.periods import Period
+from breakloop.replay import explain_limits
+from breakloop.state.ops import Broken, Bucket, BucketSpec, Refuse, Spend, SpendSpec
+
+
+class Ruled:
+    """A rule with a limiter."""
+
+    policy, name, status = "p", "r", 429
+
+    def __init__(self, limiter: Any) -> None:
+        self.limiter = limiter
+
+
+def charges(rule: Any, *done: Any) -> tuple[str, str]:
+    outcome, text, _ = explain_limits.charges(rule, done)
+    return outcome, text
+
+
+def test_budgets() -> None:
+    """L-2."""
+    rule = Ruled(CostBudget(5, Period("1d"), ()))
+    op = Spend(SpendSpec(5000), "cb:k", 2000, 100.0, rule)
+    assert charges(rule, (op, 2000)) == ("pass", "costs 2, 3 of 5 left")
+    assert charges(rule, (op, 6000)) == ("deny", "costs 2, only 1 of 5 there")
+    assert charges(rule, (op, None)) == ("not asked", "the request was denied before")
+    assert charges(rule) == ("skipped", "the store did not answer")
+
+
+def test_tokens() -> None:
+    """L-3: both accounts, or the one that has too little."""
+    rule = Ruled(LlmTokens(600))
+    op = Bucket(BucketSpec(10.0, 600.0), "tpm:k", 100.0, rule)
+    assert charges(rule, (op, 500.0)) == ("pass", "reserves 100, 500 of 600 left")
+    assert charges(rule, (op, -40.0)) == ("deny", "reserves 100, only 60 of 600 there")
+    refused = Refuse(Refusal(rule, "prompt_tokens_exceeded", "too long"))
+    assert charges(rule, (refused, None)) == ("deny", "too long")
+
+
+def test_breakers() -> None:
+    """CB-2."""
+    rule: Any = Ruled(CircuitBreaker(5, 1))
+    op = rule.limiter.plan("brk:k", 2000, rule, 0)
+    assert explain_limits.breaker(rule, [(op, Broken(False, 2000.0))])[:2] == (
+        "pass", "closed: 2 of 5 in the last minute"
+    )  # fmt: skip
+    assert explain_limits.breaker(rule, [(op, Broken(True, 6000.0, 60.0))])[0] == "deny"
+    assert explain_limits.breaker(rule, [(op, None)])[0] == "not asked"
+    assert explain_limits.breaker(rule, [])[0] == "skipped"

@@ -1,0 +1,195 @@
+"""Budgets, LLM tokens and circuit breakers through the engine: the numbers of SPEC 8 and 9, with answers that settle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer, Usage
+from breakloop.model.call import Call
+from breakloop.model.verdict import Verdict
+from breakloop.pricing.prices import Listed, Price, Prices
+from tests.builders import START, Json, World, bucket, bundle, call, chat_body, policy, user, world
+
+STAGES = [
+    {"threshold_percent": 80, "action": "warn"},
+    {"threshold_percent": 95, "action": "throttle", "delay_ms": 500},
+    {"threshold_percent": 100, "action": "reject"},
+]
+DAY_S = 86_400
+PRICE = Price(2_000_000, 8_000_000, None, None, None)  # $2 in, $8 out per million tokens
+
+
+def budget(total: float = 100, cost: float = 10, **more: Any) -> Json:
+    """A `cost_based` rule as data."""
+    config = {"budget": total, "period": "1d", "fixed_cost": cost, "staged_actions": STAGES, **more}
+    return {"name": "b", "limit_keys": [], "algorithm": "cost_based", "algorithm_config": config}
+
+
+def tokens(per_minute: int = 6000, **more: Any) -> Json:
+    """A `token_bucket_llm` rule as data."""
+    config = {"tokens_per_minute": per_minute, **more}
+    return {"name": "t", "limit_keys": [], "algorithm": "token_bucket_llm", "algorithm_config": config}
+
+
+def ask(chars: int = 4000, *, model: str = "gpt-x", **more: Any) -> Call:
+    """A chat call with a prompt of so many characters."""
+    made = call("/v1/chat/completions", "POST", {"authorization": "Bearer k"}, body=b"")
+    made.body = chat_body(user("x" * chars), model=model, **more)
+    made.tracked = True
+    return made
+
+
+def left(verdict: Verdict) -> int:
+    assert verdict.limit is not None
+    return verdict.limit.remaining
+
+
+def test_a_budget_has_stages_and_exactly_all_of_it_passes() -> None:
+    """L-2: budget 100, cost 10: ten pass, 80 % warns, 95 % slows, the eleventh waits for the end of the day."""
+    here = world(bundle(policy("p", budget())))
+    verdicts = [here.decide(call()) for _ in range(11)]
+    assert [one.allowed for one in verdicts] == [True] * 10 + [False]
+    assert [one.warning for one in verdicts[:10]] == [""] * 7 + ["budget_warn"] * 2 + ["budget_throttle"]
+    assert [one.delay_ms for one in verdicts[:10]] == [0] * 9 + [500]
+    assert [left(one) for one in verdicts[:3]] == [90, 80, 70]
+    last = verdicts[-1]
+    assert (last.reason, last.status, last.rule) == ("budget_exceeded", 429, "b")
+    assert last.retry_after_s == DAY_S - int(START) % DAY_S
+    here.clock.advance(last.retry_after_s)
+    assert here.decide(call()).allowed
+    assert [event["threshold_percent"] for event in here.named("budget.threshold")] == [80, 95]
+
+
+def test_tokens_are_reserved_and_settled() -> None:
+    """L-3: 4,000 characters and max_tokens 4000 reserve 5000 of 6000; the answer used 3000, so 2000 come back."""
+    here = world(bundle(policy("p", tokens())))
+    first = ask(max_tokens=4000)
+    verdict = here.engine.decide(first)
+    assert (verdict.allowed, left(verdict)) == (True, 1000)
+    assert here.engine.decide(ask(max_tokens=4000)).reason == "tpm_exceeded"
+    here.engine.settle(first, Answer(200, "short", usage=Usage(1000, 2000), complete=True))
+    assert left(here.engine.decide(ask(0, max_tokens=1))) == 2999
+
+
+def test_what_was_used_beyond_is_charged() -> None:
+    """L-3: reserved 5000, used 7000: 2000 more, so that the bucket is 1000 short."""
+    here = world(bundle(policy("p", tokens())))
+    first = ask(max_tokens=4000)
+    here.engine.decide(first)
+    here.engine.settle(first, Answer(200, "long", usage=Usage(1000, 6000), complete=True))
+    denied = here.engine.decide(ask(0, max_tokens=1))
+    assert denied.reason == "tpm_exceeded"
+    here.clock.advance(11)  # 100 a second flow back: 1000 short and a token
+    assert here.engine.decide(ask(0, max_tokens=1)).allowed
+
+
+def test_a_day_that_is_used_up_charges_no_minute() -> None:
+    """L-3, E-4: a TPD rejection leaves the TPM as it was."""
+    here = world(bundle(policy("p", tokens(6000, tokens_per_day=6000))))
+    assert here.engine.decide(ask(max_tokens=4000)).allowed
+    denied = here.engine.decide(ask(400, max_tokens=1800))
+    assert denied.reason == "tpm_exceeded"
+    here.clock.advance(30)
+    denied = here.engine.decide(ask(400, max_tokens=1800))
+    assert (denied.reason, denied.retry_jitter) == ("tpd_exceeded", False)
+    assert left(here.engine.decide(ask(0, max_tokens=1000))) == 0  # of the day; of the minute 3000 were left
+
+
+@pytest.mark.parametrize(
+    ("answer", "remaining"),
+    [
+        (Answer(NO_ANSWER), 1000),  # nobody knows: the estimate stays
+        (Answer(503), 6000),  # an error costs nothing
+        (Answer(CLIENT_LEFT, "y" * 400), 4900),  # what passed: the prompt, and 100 tokens
+        (Answer(200, "y" * 400, complete=True), 4900),  # no count: by what was said
+    ],
+)
+def test_answers_without_a_count(answer: Answer, remaining: int) -> None:
+    """L-3: a cancelled stream settles by what passed, one that never comes leaves the estimate."""
+    here = world(bundle(policy("p", tokens())))
+    first = ask(max_tokens=4000)
+    here.engine.decide(first)
+    here.engine.settle(first, answer)
+    assert left(here.engine.decide(ask(0, max_tokens=0))) == remaining
+
+
+def test_requests_that_can_never_pass_say_so() -> None:
+    """L-4: no Retry-After, and a message that says what to lower."""
+    here = world(bundle(policy("p", tokens(max_prompt_tokens=500, max_tokens_per_request=3000))))
+    for asked, reason in (
+        (ask(4000, max_tokens=10), "prompt_tokens_exceeded"),
+        (ask(400, max_tokens=4000), "max_tokens_per_request_exceeded"),
+    ):
+        verdict = here.engine.decide(asked)
+        assert (verdict.reason, verdict.retry_after_s, verdict.never) == (reason, None, True)
+
+
+def breaking(*rules: Json, **more: Any) -> Json:
+    breaker = {"enabled": True, "spend_rate_threshold_per_minute": 1000, "auto_reset_after_minutes": 5, **more}
+    return bundle(policy("p", *rules, circuit_breaker=breaker))
+
+
+def test_a_breaker_opens_and_lets_one_probe_through() -> None:
+    """CB-1, CB-2: 900 + 100 opens and denies, other keys stay closed, after 5 minutes one probe is let through."""
+    rule = bucket(rate=10_000, burst=100_000, keys=["header:x-team"], cost_source="header:x-cost")
+    here = world(breaking(rule))
+
+    def spend(cost: int, team: str = "a") -> Verdict:
+        return here.decide(call(headers={"x-team": team, "x-cost": str(cost)}))
+
+    assert spend(900).allowed
+    opened = spend(100)
+    assert (opened.reason, opened.retry_after_s) == ("circuit_breaker_open", 300)
+    assert spend(1).reason == "circuit_breaker_open"
+    assert spend(900, "b").allowed
+    assert len(here.named("breaker.opened")) == 1
+    here.clock.advance(300)
+    assert spend(1).allowed
+    assert len(here.named("breaker.closed")) == 1
+
+
+def test_shadow_limits_are_only_told() -> None:
+    """E-1: the client's answer is what it would have been."""
+    here = world(bundle(policy("p", budget(10, 10), mode="shadow")))
+    verdicts = [here.decide(call()) for _ in range(2)]
+    assert all(one.allowed and not one.warning and one.limit is None for one in verdicts)
+    assert [one.reason for one in verdicts[1].shadow] == ["budget_exceeded"]
+
+
+def priced(data: Json, unknown: Any = "warn") -> World:
+    here = world(data)
+    prices = Prices(Listed({"gpt-x": PRICE}, "a test"), unknown=unknown)
+    here.engine.meter._prices = lambda: prices
+    return here
+
+
+def test_money_is_charged_as_estimated_and_corrected() -> None:
+    """L-2, L-5: 1000 tokens in at $2 and 1000 out at $8 a million are $0.01; the answer had only 100 out: $0.0028."""
+    here = priced(bundle(policy("p", budget(0.0128, cost_key="usage:usd"))))
+    first = ask(max_tokens=1000)
+    assert here.engine.decide(first).allowed
+    assert here.engine.decide(ask(max_tokens=1000)).reason == "budget_exceeded"
+    here.engine.settle(first, Answer(200, "ok", usage=Usage(1000, 100), complete=True))
+    assert here.engine.decide(ask(max_tokens=1000)).allowed
+
+
+def test_models_without_a_price() -> None:
+    """L-5: `warn` tells once and charges nothing, `deny` denies."""
+    here = priced(bundle(policy("p", budget(1, cost_key="usage:usd"))))
+    assert all(here.engine.decide(ask(model="mystery")).allowed for _ in range(3))
+    assert [event["model"] for event in here.named("model.unknown")] == ["mystery"]
+    strict = priced(bundle(policy("p", budget(1, cost_key="usage:usd"))), "deny")
+    verdict = strict.engine.decide(ask(model="mystery"))
+    assert (verdict.reason, verdict.never) == ("unknown_model", True)
+    assert strict.engine.decide(ask()).allowed
+
+
+def test_streams_are_asked_for_their_usage_where_it_counts() -> None:
+    """D-1: only for rules that need it, and only for streams."""
+    counts, plain = world(bundle(policy("p", tokens()))), world(bundle(policy("p", bucket())))
+    for here, stream, wanted in ((counts, True, True), (counts, False, False), (plain, True, False)):
+        asked = ask(10, stream=stream)
+        here.engine.decide(asked)
+        assert asked.wants_usage is wanted

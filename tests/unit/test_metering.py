@@ -1,0 +1,57 @@
+"""What a call may use, and what it has used. How limits take it is in the engine's tests."""
+
+from __future__ import annotations
+
+from breakloop.limits.limiter import NOTHING
+from breakloop.metering import Meter
+from breakloop.model.answer import Answer, Usage
+from breakloop.model.events import Event
+from breakloop.pricing.estimate import estimator
+from breakloop.pricing.prices import Listed, Price, Prices
+from tests.builders import bundle, call, chat, user, world
+
+PRICE = Price(2_000_000, 8_000_000, None, None, None)
+WORDS = estimator("simple_word")
+
+
+def meter(*, priced: bool = True) -> tuple[Meter, list[Event]]:
+    told: list[Event] = []
+    prices = Prices(Listed({"gpt-x": PRICE}, "a test"))
+    here = world(bundle())
+    return Meter(here.descriptors, told.append, (lambda: prices) if priced else None), told
+
+
+def test_an_estimate_of_tokens_and_money() -> None:
+    """L-3, L-5: 1,000 tokens at $2 a million and the default of 1,000 at $8 are a cent."""
+    made, _ = meter()
+    found = made.estimate(chat(user("x" * 4000)), WORDS, money=True)
+    assert (found.prompt_tokens, found.max_completion, found.microusd) == (1000, None, 10_000)
+    assert made.estimate(chat(user("x" * 4000)), WORDS, money=False).microusd == 0
+    assert made.estimate(call("/x"), WORDS, money=True) is NOTHING
+
+
+def test_what_was_used() -> None:
+    """L-3: as the provider counts; the error of the estimate is noted."""
+    made, _ = meter()
+    asked = chat(user("x" * 4000))
+    made.estimate(asked, WORDS, money=True)
+    used = made.used(asked, Answer(200, usage=Usage(900, 100)), 1000)
+    assert used is not None
+    assert (used.tokens, used.microusd) == (1000, 900 * 2 + 100 * 8)
+    assert made.errors.count == 1
+
+
+def test_unknown_models_are_told_once() -> None:
+    """L-5, Y-2."""
+    made, told = meter()
+    for _ in range(3):
+        assert made.estimate(chat(user("hi"), model="mystery"), WORDS, money=True).microusd == 0
+    assert [event.name for event in told] == ["model.unknown"]
+    assert not made.denies(chat(user("hi"), model="mystery"))
+
+
+def test_without_prices_nothing_costs_anything() -> None:
+    made, told = meter(priced=False)
+    assert made.estimate(chat(user("hi")), WORDS, money=True).microusd == 0
+    assert not made.denies(chat(user("hi")))
+    assert told == []

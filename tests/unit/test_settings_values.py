@@ -1,0 +1,83 @@
+"""Values of settings as text."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field, SecretStr
+
+from breakloop.policy.schema_types import Model
+from breakloop.settings_values import KINDS, fields_of, parse, shown
+
+
+class Inner(Model):
+    deep: int = 1
+
+
+class Outer(Model):
+    count: int = 1
+    share: float = 1.0
+    on: bool = False
+    names: list[str] = Field(default=[])
+    level: Literal["low", "high"] = "low"
+    table: dict[str, int] = Field(default={})
+    text: str = ""
+    inner: Inner = Inner()
+
+
+FIELDS = dict(fields_of(Outer))
+
+
+def test_a_block_is_no_setting_but_its_fields_are() -> None:
+    """T-1: at any depth."""
+    assert list(FIELDS)[-2:] == [("text",), ("inner", "deep")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("count", "7", 7),
+        ("count", "7.5", "7.5"),
+        ("share", "0.5", 0.5),
+        ("on", "Yes", True),
+        ("on", "OFF", False),
+        ("on", "maybe", "maybe"),
+        ("names", "a, b,,", ["a", "b"]),
+        ("level", "HIGH", "high"),
+        ("level", "loud", "loud"),
+        ("table", '{"a": 1}', {"a": 1}),
+        ("table", "a=1", "a=1"),
+        ("table", "[" * 100_000, "[" * 100_000),
+        ("text", "x", "x"),
+    ],
+)
+def test_a_variable_is_read_by_the_type_of_its_field(name: str, text: str, value: object) -> None:
+    """T-1: what does not fit stays text, for validation to refuse."""
+    assert parse(text, FIELDS[(name,)]) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (SecretStr("x"), "********"),
+        (SecretStr(""), "-"),
+        (True, "true"),
+        (None, "-"),
+        ([], "-"),
+        (["a", "b"], "a, b"),
+        ({"gpt-x": 1}, "gpt-x"),
+        ({}, "-"),
+        (2.0, "2"),
+        (7, "7"),
+        ("https://me:secret@host", "https://***@host"),
+    ],
+)
+def test_values_for_people(value: Any, text: str) -> None:
+    """T-1, Y-1: short, and without secrets."""
+    assert shown(value) == text
+
+
+def test_every_kind_says_what_it_must_be() -> None:
+    """T-1."""
+    assert all(said.startswith(("must", "is missing")) for said in KINDS.values())
