@@ -24,6 +24,7 @@ from breakloop.model.reason import REASONS
 from breakloop.model.verdict import Loop, Shadowed, Verdict
 from breakloop.policy.compiled import Rule
 from breakloop.policy.kill_switch import KillSwitch
+from breakloop.policy.presence import Absence
 from breakloop.state.ops import (
     ENFORCED,
     Breaker,
@@ -258,4 +259,13 @@ def killed(switch: KillSwitch, now: float) -> Verdict:
     verdict.rule = f"kill_switches[{switch.index}]"
     verdict.retry_after_s = switch.retry_after_s(now)
     verdict.never = True
+    return verdict
+
+
+def absent(absence: Absence) -> Verdict:
+    """SPEC B-1: the agent is switched off, or it is not its hour."""
+    verdict = denial(absence.reason, 429, absence.message)
+    verdict.policy, verdict.rule = "agents", absence.reason
+    verdict.retry_after_s = absence.wait_s
+    verdict.never = absence.wait_s is None
     return verdict

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from breakloop.detect.watch import Watch
-from breakloop.judge import killed
+from breakloop.judge import absent, killed
 from breakloop.metering import Meter
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
-from breakloop.policy.compiled import CompiledBundle, Detector, Policy
+from breakloop.policy.compiled import AgentTerms, CompiledBundle, Detector, Policy
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.senders import CHARGES_MAX, Sender
 from breakloop.quarantine import NAME, Quarantine, held
@@ -66,7 +66,10 @@ class Planner:
         if bundle.agents:
             agent = bundle.agents.find(self._descriptors.agent(call))
             if agent is not None:
-                self._look(agent.detectors, call, plan, -2 if all_shadow else ENFORCED)
+                absence = None if all_shadow else agent.presence.absent(now)
+                if absence is not None:
+                    return absent(absence)
+                self._plan_agent(agent, call, plan, -2 if all_shadow else ENFORCED)
         loops_decided = False
         for policy in policies:
             group = policy.index + 1 if policy.shadow or all_shadow else ENFORCED
@@ -80,6 +83,19 @@ class Planner:
             loops = bundle.project_loops.get(project_id, bundle.default_loops)
             self._look(loops, call, plan, -1 if all_shadow else ENFORCED)
         return plan
+
+    def _plan_agent(self, agent: AgentTerms, call: Call, plan: Plan, group: int) -> None:
+        """Add what holds for the agent itself, before all policies."""
+        self._look(agent.detectors, call, plan, group)
+        for rule in agent.rules:
+            plan.ops += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
+        if agent.metered:
+            self._want_usage(call, plan)
+
+    def _want_usage(self, call: Call, plan: Plan) -> None:
+        plan.metered = True
+        chat = call.chat_cache
+        call.wants_usage = call.wants_usage or (isinstance(chat, Chat) and chat.stream)
 
     def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | None:
         """SPEC K-1: global shadow suspends automatic quarantines, and not those of an operator."""
@@ -115,9 +131,7 @@ class Planner:
             if op is not None:
                 plan.ops.append(op)
         if policy.metered:
-            plan.metered = True
-            chat = call.chat_cache
-            call.wants_usage = call.wants_usage or (isinstance(chat, Chat) and chat.stream)
+            self._want_usage(call, plan)
         plan.ops += charges
 
     def _charges(self, policy: Policy, call: Call, plan: Plan, group: int) -> tuple[tuple[Op, ...], bool]:

@@ -159,7 +159,7 @@ class Runtime:
 
     def _use(self, loaded: LoadedBundle) -> None:
         compiled = self._compiled(loaded)
-        if any(policy.metered for policy in compiled.policies):
+        if compiled.agents.metered or any(policy.metered for policy in compiled.policies):
             self._prices_now().load()  # a seventh of a second, which no request should wait for
         self.engine.use(compiled)
         for note in loaded.notes:

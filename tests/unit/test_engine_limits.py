@@ -10,7 +10,7 @@ from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer, Usage
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.prices import Listed, Price, Prices
-from tests.builders import START, Json, World, bucket, bundle, call, chat_body, policy, user, world
+from tests.builders import START, Json, World, at, bucket, bundle, call, chat_body, policy, user, world
 
 STAGES = [
     {"threshold_percent": 80, "action": "warn"},
@@ -193,3 +193,39 @@ def test_streams_are_asked_for_their_usage_where_it_counts() -> None:
         asked = ask(10, stream=stream)
         here.engine.decide(asked)
         assert asked.wants_usage is wanted
+
+
+def test_what_holds_for_an_agent_itself() -> None:
+    """B-1, G-1: switched off, its hours, its rate; each agent of a pattern by itself."""
+    agents = {
+        "off": {"active": False},
+        "night-*": {"allowed_hours": "22:00-06:00"},
+        "slow-*": {"rate_limit": {"requests_per_minute": 2}},
+    }
+    here = world(bundle(agents=agents))
+
+    def reasons(agent: str, times: int = 1) -> list[str]:
+        asked = [here.decide(call(headers={"x-agent-id": agent})) for _ in range(times)]
+        return ["" if one.allowed else one.reason for one in asked]
+
+    assert reasons("off") == ["agent_inactive"]
+    assert reasons("night-1") == ["outside_hours"]  # it is eight in the morning
+    assert reasons("slow-1", 3) == ["", "", "token_bucket_exceeded"]
+    assert reasons("slow-2") == reasons("anybody") == [""]
+
+
+def test_an_agents_daily_budget() -> None:
+    """B-1, L-5: dollars a day, as estimated and then as used."""
+    here = priced(bundle(agents={"*": {"budget_usd_per_day": 0.0128}}))
+    first = ask(max_tokens=1000)
+    assert here.engine.decide(first).allowed
+    assert here.engine.decide(ask(max_tokens=1000)).reason == "agent_budget_exceeded"
+    here.engine.settle(first, Answer(200, "ok", usage=Usage(1000, 100), complete=True))
+    assert here.engine.decide(ask(max_tokens=1000)).allowed
+
+
+def test_global_shadow_stops_no_agent() -> None:
+    """K-1."""
+    shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
+    here = world(bundle(agents={"*": {"active": False}}, global_shadow=shadow))
+    assert here.decide(call()).allowed

@@ -47,7 +47,7 @@ def compile_bundle(
         expires=expiry(bundle.expires_at),
         default_loops=maker.loops.of_defaults(bundle.defaults, guard),
         project_loops=maker.loops.of_projects(bundle, guard),
-        agents=Agents(agent_terms(bundle.agents, maker.loops.watchers)),
+        agents=Agents(agent_terms(bundle.agents, maker.loops.watchers, descriptors.agent)),
     )
 
 

@@ -14,6 +14,7 @@ from breakloop.limits.limiter import NOTHING, Estimate, Limiter, Refusal
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.kill_switch import KillSwitches
+from breakloop.policy.presence import Presence
 from breakloop.policy.routes import Routes, Selector
 from breakloop.policy.senders import Senders
 from breakloop.pricing.estimate import Estimator
@@ -201,6 +202,13 @@ class AgentTerms:
 
     pattern: str  # as the bundle names it
     detectors: tuple[Detector, ...]
+    presence: Presence
+    rules: tuple[Rule, ...] = ()  # its rate limit and its daily budget
+
+    @property
+    def metered(self) -> bool:
+        """Whether it charges what an answer corrects."""
+        return any(rule.limiter.needs for rule in self.rules)
 
 
 class Agents:
@@ -216,6 +224,11 @@ class Agents:
 
     def __bool__(self) -> bool:
         return bool(self._named or self._prefixes)
+
+    @property
+    def metered(self) -> bool:
+        """Whether any of them charges what an answer corrects."""
+        return any(one.metered for one in (*self._named.values(), *self._prefixes))
 
     def find(self, agent: str) -> AgentTerms | None:
         """Return what is said of an agent, or None."""

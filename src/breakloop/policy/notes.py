@@ -10,7 +10,7 @@ from breakloop.policy.places import Finding
 
 NOT_YET = "is valid, but this version does not enforce it yet"
 
-_AGENT_FIELDS_NOT_YET = ("active", "budget_usd_per_day", "allowed_hours", "rate_limit", "max_usd_per_run")
+_AGENT_FIELDS_NOT_YET = ("max_usd_per_run",)
 
 
 def notes_for(bundle: schema.Bundle, now: float | None = None) -> list[Finding]:

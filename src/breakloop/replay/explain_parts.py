@@ -81,9 +81,13 @@ class PartExplainer:
         """Explain what the bundle says of the agent itself (SPEC B-1)."""
         agent = self._descriptors.agent(self._record.call)
         terms = self._compiled.agents.find(agent)
-        for detector in terms.detectors if terms else ():
-            step = self._detector(detector, "agent")
-            yield replace(step, subject=f"agents/{terms.pattern}" if terms else "")
+        if terms is None:
+            return
+        for detector in terms.detectors:
+            yield replace(self._detector(detector, "agent"), subject=f"agents/{terms.pattern}")
+        for rule in terms.rules:
+            step = self._charged(rule, {}) if isinstance(rule.limiter, TokenBucket) else self._other(rule)
+            yield replace(step, stage="agent", subject=f"agents/{rule.name}")
 
     def _blocks(self, policy: str, blocks: Sequence[schema.AnyLoop], detectors: Sequence[Detector]) -> Iterator[Step]:
         made = _blocks_of(detectors)
@@ -174,8 +178,11 @@ class PartExplainer:
             return Step("rule", name, outcome, text, data)
         if isinstance(rule.limiter, TokenBucket):
             return self._charged(rule, data)
+        return replace(self._other(rule), data=data)
+
+    def _other(self, rule: Rule) -> Step:
         outcome, text, op = explain_limits.charges(rule, self._record.done)
-        return Step("rule", name, self._judged(outcome, op), text, data)
+        return Step("rule", f"{rule.policy}/{rule.name}", self._judged(outcome, op), text)
 
     def _judged(self, outcome: str, op: Op | None) -> str:
         return self._marked(outcome, op) if outcome == "deny" else outcome

@@ -26,6 +26,7 @@ def test_what_is_said_of_agents() -> None:
     assert kinds("b-1") == [ScoreLoop]
     assert kinds("b-x1") == [RunCeiling, ScoreLoop]  # the longest pattern
     assert kinds("idle") == kinds("c") == []
+    assert made.find("c") is None
 
 
 def test_without_agents_nobody_looks() -> None:

@@ -47,14 +47,14 @@ def test_loop_blocks_need_no_notes() -> None:
 
 
 def test_notes_on_agents() -> None:
-    """B-1: what is not enforced yet is said where it stands; what is, or changes nothing, is not."""
+    """B-1: what is not enforced yet is said where it stands; what is, is not."""
     agents = {
-        "a": {"active": False, "max_steps_per_run": 5, "kill_switch_enabled": True},
-        "b": {"active": True, "allowed_hours": "08:00-18:00", "budget_usd_per_day": 5},
+        "a": {"active": False, "max_steps_per_run": 5},
+        "b": {"max_usd_per_run": 5, "allowed_hours": "08:00-18:00"},
     }
     data = {"bundle_version": 1, "policies": [], "agents": agents}
     notes = load_text(json.dumps(data).encode(), "p.json").notes
-    assert [note.path for note in notes] == ["agents.a.active", "agents.b.allowed_hours", "agents.b.budget_usd_per_day"]
+    assert [note.path for note in notes] == ["agents.b.max_usd_per_run"]
 
 
 def test_equal_notes_become_one() -> None:
