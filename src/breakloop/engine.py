@@ -79,7 +79,7 @@ class Engine:
         self._judge = Judge(publish)
         self._windows = Windows(store)
         self.quarantine = Quarantine(store, publish)
-        self.meter = Meter(descriptors, publish, prices)
+        self.meter = Meter(descriptors, clock, publish, prices)
         self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
         self._results: Recent[str, int] = Recent(_RESULTS_KEPT)  # of MCP calls, by what was counted
         self.tally = Tally()

@@ -58,12 +58,14 @@ class Judge:
         tightest = 2.0
         limiting: tuple[Any, Any] | None = None
         shadow: list[Shadowed] | None = None
+        op: Any
+        result: Any
         for op, result in zip(ops, done.results, strict=True):
             kind = type(op)
             if kind is Bucket or kind is Spend:
                 if result is None:
                     continue  # not looked at: its group was denied before
-                share = self._share(call, op, result, verdict, now)
+                share = result / op.spec.burst if kind is Bucket else self._left(call, op, result, verdict, now)
                 if share >= 0.0:
                     if op.group == ENFORCED and share < tightest:
                         tightest = share
@@ -86,18 +88,15 @@ class Judge:
             self._tell_shadow(call, verdict, now)
         return verdict
 
-    def _share(self, call: Call, op: Any, result: Any, verdict: Verdict, now: float) -> float:
-        """Return which share of a limit is left after the charge; less than nothing where it is denied."""
-        if type(op) is Bucket:
-            share: float = result / op.spec.burst
-            return share
-        if result > op.spec.budget:
+    def _left(self, call: Call, op: Spend, used: int, verdict: Verdict, now: float) -> float:
+        """Return which share of a budget is left after the charge; less than nothing where it is denied."""
+        budget = op.spec.budget
+        if used > budget:
             return -1.0
-        stage = op.owner.limiter.staged(op, result)
+        stage = op.owner.limiter.staged(op, used)
         if stage is not None:
-            self._staged(call, op, result, stage, verdict, now)
-        left: float = (op.spec.budget - result) / op.spec.budget
-        return left
+            self._staged(call, op, used, stage, verdict, now)
+        return (budget - used) / budget
 
     def _staged(self, call: Call, op: Any, used: int, stage: Stage, verdict: Verdict, now: float) -> None:
         """A budget is nearly used up: warn, or slow down (SPEC L-2)."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from breakloop.clock import Clock
 from breakloop.limits.limiter import NOTHING, Estimate, Used
 from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer, Usage
 from breakloop.model.call import Call, Chat
@@ -26,10 +27,13 @@ _ERROR_FROM: Final = 400
 class Meter:
     """Reads calls and answers. Without `prices` nothing costs anything."""
 
-    __slots__ = ("_descriptors", "_prices", "_publish", "_told", "errors")
+    __slots__ = ("_clock", "_descriptors", "_prices", "_publish", "_told", "errors")
 
-    def __init__(self, descriptors: Descriptors, publish: Publish, prices: Callable[[], Prices] | None = None) -> None:
+    def __init__(
+        self, descriptors: Descriptors, clock: Clock, publish: Publish, prices: Callable[[], Prices] | None = None
+    ) -> None:
         self._descriptors = descriptors
+        self._clock = clock
         self._publish = publish
         self._prices = prices
         self._told: set[str] = set()  # unknown models, each told once
@@ -84,7 +88,7 @@ class Meter:
         if price is None and chat.model not in self._told and len(self._told) < _TOLD_MAX:
             self._told.add(chat.model)
             data: dict[str, object] = {"model": chat.model[:200], "upstream": call.upstream}
-            self._publish(Event(MODEL_UNKNOWN, 0.0, data, call.project, call.request_id))
+            self._publish(Event(MODEL_UNKNOWN, self._clock.now(), data, call.project, call.request_id))
         return price
 
 

@@ -63,18 +63,16 @@ class Quarantine:
 
     def find(self, project: str, caller: str, agent: str, run: Callable[[], str], now: float) -> Hold | None:
         """Return what holds this sender: an operator's word first, then the agent's, the caller's, the run's."""
-        keys = (
-            (NAME, project, "", agent),
-            (AGENT, project, caller, agent),
-            (CALLER, project, caller, ""),
-            (RUN, project, caller, run()),
-        )
-        for key in keys:
-            hold = self._holds.get(key)
-            if hold is not None:
-                if hold.until > now:
-                    return hold
-                self._end(hold, now, "its time is over")  # the count of its caller's agents goes on
+        keys = ((NAME, project, "", agent), (AGENT, project, caller, agent), (CALLER, project, caller, ""))
+        found = next((hold for key in keys if (hold := self._live(key, now)) is not None), None)
+        # Which run it is may have to be read from the body, so it is asked for last.
+        return found or self._live((RUN, project, caller, run()), now)
+
+    def _live(self, key: Key, now: float) -> Hold | None:
+        hold = self._holds.get(key)
+        if hold is None or hold.until > now:
+            return hold
+        self._end(hold, now, "its time is over")  # the count of its caller's agents goes on
         return None
 
     def kill(self, hold: Hold) -> None:

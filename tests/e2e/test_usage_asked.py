@@ -133,10 +133,9 @@ def test_a_cancelled_stream_settles_by_what_passed(tmp_path: Path, wanted: None)
         for _ in range(3):
             await anext(stream)
         await stream.close()
-        for _ in range(100):
-            if await turns_until(lambda: bool(server.settled)):
-                break
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            while not await turns_until(lambda: bool(server.settled)):
+                pass
         (settled,) = server.settled
         assert (settled.status, settled.text, settled.usage) == (CLIENT_LEFT, "One two", None)
         assert answer_tokens(settled.text, settled.calls) == 2

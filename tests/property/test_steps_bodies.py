@@ -141,7 +141,7 @@ def test_every_dialect_tells_the_same(history: list[Turn]) -> None:
     assert told["openai_chat"] == told["openai_responses"] == told["anthropic_messages"]
 
 
-FRESH = "\n".join(f"unheard-of line {letter * 9}, which nobody has seen in this session" for letter in "qwertzuiop")
+FRESH = "\n".join(f"unheard-of line {letter * 9}, which nobody has seen before" for letter in "qwertzuiop")
 
 
 @EACH

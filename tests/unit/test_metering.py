@@ -8,7 +8,7 @@ from breakloop.model.answer import Answer, Usage
 from breakloop.model.events import Event
 from breakloop.pricing.estimate import estimator
 from breakloop.pricing.prices import Listed, Price, Prices
-from tests.builders import bundle, call, chat, user, world
+from tests.builders import START, bundle, call, chat, user, world
 
 PRICE = Price(2_000_000, 8_000_000, None, None, None)
 WORDS = estimator("simple_word")
@@ -18,7 +18,7 @@ def meter(*, priced: bool = True) -> tuple[Meter, list[Event]]:
     told: list[Event] = []
     prices = Prices(Listed({"gpt-x": PRICE}, "a test"))
     here = world(bundle())
-    return Meter(here.descriptors, told.append, (lambda: prices) if priced else None), told
+    return Meter(here.descriptors, here.clock, told.append, (lambda: prices) if priced else None), told
 
 
 def test_an_estimate_of_tokens_and_money() -> None:
@@ -46,7 +46,7 @@ def test_unknown_models_are_told_once() -> None:
     made, told = meter()
     for _ in range(3):
         assert made.estimate(chat(user("hi"), model="mystery"), WORDS, money=True).microusd == 0
-    assert [event.name for event in told] == ["model.unknown"]
+    assert [(event.name, event.at) for event in told] == [("model.unknown", START)]
     assert not made.denies(chat(user("hi"), model="mystery"))
 
 

@@ -31,7 +31,7 @@ from breakloop.replay.scan import Scan, Scanned
 from breakloop.replay.scan_json import scan_totals_json, scanned_json
 from breakloop.settings import Settings
 
-# Both detectors of the built-in protection (SPEC B-6).
+# Both detectors of the built-in protection (SPEC B-6); `steps` first, because its evidence says more.
 _BUNDLE: Final = (
     b"bundle_version: 1\npolicies: []\ndefaults: {loop_detection: [{similarity: steps}, {similarity: tail}]}\n"
 )

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from breakloop.detect.steps import texts
 from breakloop.detect.steps.finding import times
-from breakloop.detect.steps.judge import RUN_IDLE_S, SLOW_S, SLOWER_S
+from breakloop.detect.steps.judge import RUN_IDLE_S, weight_of
 from breakloop.detect.steps.ladder import NOTHING, level
 from breakloop.detect.steps.prints import NONE, Digest, Printer
 from breakloop.detect.steps.window import COUNT_MAX
@@ -94,7 +94,7 @@ class LaneDetector:
         key = self._printer.plain(name.encode("utf-8", "surrogatepass"))
         at, lane = _find(lanes, key, now)
         before, gap_s, begins = lane.prompt, now - lane.last_at, not lane.nested
-        found = list(texts.nested(lane, step, self._printer, _weight(gap_s)))
+        found = list(texts.nested(lane, step, self._printer, weight_of(gap_s)))
         fresh = False
         if found:
             if begins:
@@ -120,10 +120,6 @@ def _judged(lane: Lane, *, fresh: bool) -> LaneJudged:
         return _NOT_JUDGED
     evidence = f"each prompt holds the one before it, {times(lane.nested)}"
     return LaneJudged(b"", lane.level, KIND, evidence, lane.identity.hex(), fresh)
-
-
-def _weight(gap_s: float) -> float:
-    return 1.0 if gap_s < SLOW_S else 0.5 if gap_s < SLOWER_S else 0.25
 
 
 def _met(overlap_at: float, ring: bytes, key: bytes, now: float) -> tuple[float, bytes]:

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from breakloop.detect.loop import LoopTerms
+from breakloop.detect.steps.judge import RUN_IDLE_S
 from breakloop.detect.watch import Watch, tags
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call
@@ -15,7 +16,6 @@ from breakloop.model.step import Step
 from breakloop.model.verdict import Verdict
 from breakloop.state.ops import Op, Refuse
 
-RUN_IDLE_S: Final = 600.0
 REASON: Final = "run_limit_exceeded"
 _SECTION: Final = Struct("<BId")
 _VERSION: Final = 1

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from breakloop.detect.steps.finding import Finding, times
-from breakloop.detect.steps.judge import RUN_IDLE_S, SLOW_S, SLOWER_S, Judged
+from breakloop.detect.steps.judge import RUN_IDLE_S, Judged, weight_of
 from breakloop.detect.steps.ladder import BLOCK, NOTHING, NOTICE
 from breakloop.detect.steps.masks import folded, lowered, own, steady
 from breakloop.detect.steps.prints import Digest, Printer
@@ -237,7 +237,7 @@ def _in_turn(begun_s: Iterable[int]) -> float:
     for before, after in pairwise(sorted(begun_s)):
         gap = after - before
         if gap >= AT_ONCE_S:
-            hits += 1.0 if gap < SLOW_S else 0.5 if gap < SLOWER_S else 0.25
+            hits += weight_of(gap)
     return hits
 
 

@@ -20,22 +20,34 @@ _PERIODS: Final = {
 }
 
 
-class Period:
-    """One kind of period. `bounds` is the fast way to start and end."""
+class Span:
+    """A stretch of time that follows on another like it. `bounds` is the fast way to start and end."""
+
+    __slots__ = ()
+
+    words: str  # in a message, behind an amount
+
+    def bounds(self, now: float) -> tuple[int, int]:
+        """Return start and end of the one that `now` is in."""
+        raise NotImplementedError
+
+    def start(self, now: float) -> int:
+        """Return when it began."""
+        return self.bounds(now)[0]
+
+    def end(self, now: float) -> int:
+        """Return when it ends, which is when the next one begins."""
+        return self.bounds(now)[1]
+
+
+class Period(Span):
+    """One kind of period, by UTC."""
 
     __slots__ = ("_first", "_last", "_length", "words")
 
     def __init__(self, name: str) -> None:
         self._length, self._first, self.words = _PERIODS[name]
         self._last = (0, 0)  # the month that was asked for last: the next request is in it, too
-
-    def start(self, now: float) -> int:
-        """Return when the period began that `now` is in."""
-        return self.bounds(now)[0]
-
-    def end(self, now: float) -> int:
-        """Return when it ends, which is when the next one begins."""
-        return self.bounds(now)[1]
 
     def bounds(self, now: float) -> tuple[int, int]:
         """Return start and end."""
@@ -50,7 +62,7 @@ class Period:
         return last
 
 
-class LocalDay:
+class LocalDay(Span):
     """The day of a time zone, from midnight to midnight: 23 or 25 hours long when its clocks change."""
 
     __slots__ = ("_last", "_zone")
@@ -60,14 +72,6 @@ class LocalDay:
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
         self._last = (0, 0)
-
-    def start(self, now: float) -> int:
-        """Return when the day began that `now` is in."""
-        return self.bounds(now)[0]
-
-    def end(self, now: float) -> int:
-        """Return when it ends."""
-        return self.bounds(now)[1]
 
     def bounds(self, now: float) -> tuple[int, int]:
         """Return start and end."""
@@ -80,9 +84,6 @@ class LocalDay:
 
     def _midnight(self, day: date) -> int:
         return int(datetime(day.year, day.month, day.day, tzinfo=self._zone).timestamp())
-
-
-Span = Period | LocalDay
 
 
 def _month(second: int) -> tuple[int, int]:

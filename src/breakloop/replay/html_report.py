@@ -131,7 +131,7 @@ def _article(line: Timeline, number: int) -> Iterator[str]:
     for loop in line.stopped[:_TOLD]:
         yield from _loop(loop)
     if len(line.stopped) > _TOLD:
-        yield f'<p class="soft">and {len(line.stopped) - _TOLD} more loops of this session</p>\n'
+        yield f'<p class="soft">and {len(line.stopped) - _TOLD} more loops in it</p>\n'
     yield f'<div class="scroll">{picture(line, f"p{number}")}</div>\n'
     yield from _key(line)
     yield "</article>\n"

@@ -180,3 +180,9 @@ def clean_message(message: Message) -> Message:
 
 decode: Final = msgspec.json.Decoder().decode
 """Decode strictly; `ValueError` sends the body to the tolerant step."""
+
+
+def named_tools(fields: dict[str, Any]) -> list[str]:
+    """Return the names of tools that are declared with their names at the top, where a body is odd elsewhere."""
+    tools = as_list(fields.get("tools"))[:ITEMS_MAX]
+    return [name for tool in tools if isinstance(tool, dict) and (name := text(tool.get("name")))]

@@ -26,12 +26,6 @@ def of(taken: Taken) -> Step | None:
     return read_step(taken, _gather, _tools)
 
 
-def read(body: bytes) -> Step | None:
-    """Read the newest step of a request, or return None where it is none of this dialect."""
-    taken = gemini.take(body)
-    return None if taken is None else of(taken)
-
-
 def _tools(fields: gemini.GeminiBody | dict[str, Any]) -> list[str]:
     """Return the names of the tools that are declared."""
     if isinstance(fields, dict):

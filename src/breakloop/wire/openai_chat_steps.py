@@ -21,12 +21,6 @@ def of(taken: Taken) -> Step | None:
     return read_step(taken, _gather, _tools)
 
 
-def read(body: bytes) -> Step | None:
-    """Read the newest step of a request, or return None where it is none of this dialect."""
-    taken = openai_chat.take(body)
-    return None if taken is None else of(taken)
-
-
 def _tools(fields: openai_chat.ChatBody | dict[str, Any]) -> list[str]:
     """Return the names of the tools that are declared."""
     if isinstance(fields, dict):

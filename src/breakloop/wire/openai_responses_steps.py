@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from breakloop.model.step import Step
 from breakloop.wire import openai_responses
-from breakloop.wire.content import ITEMS_MAX, as_list, content, text
+from breakloop.wire.content import ITEMS_MAX, content, named_tools, text
 from breakloop.wire.conversation import Taken, item_at
 from breakloop.wire.openai_responses import ARGUMENTS, OUTPUTS, first
 from breakloop.wire.step_parts import Gathered, read_step, result
@@ -23,22 +23,11 @@ def of(taken: Taken) -> Step | None:
     return read_step(taken, _gather, _tools)
 
 
-def read(body: bytes) -> Step | None:
-    """Read the newest step of a request, or return None where it is none of this dialect."""
-    taken = openai_responses.take(body)
-    return None if taken is None else of(taken)
-
-
 def _tools(fields: openai_responses.ResponsesBody | dict[str, Any]) -> list[str]:
     """Return the names of the tools that are declared."""
     if isinstance(fields, dict):
-        return _tolerant(fields)
+        return named_tools(fields)
     return [tool.name for tool in fields.tools[:ITEMS_MAX] if tool.name] if fields.tools else []
-
-
-def _tolerant(fields: dict[str, Any]) -> list[str]:
-    tools = as_list(fields.get("tools"))[:ITEMS_MAX]
-    return [name for tool in tools if isinstance(tool, dict) and (name := text(tool.get("name")))]
 
 
 def _gather(items: list[Any], lead: int) -> Gathered:

@@ -13,7 +13,16 @@ from typing import Any, Final
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
 from breakloop.wire import text_actions
-from breakloop.wire.content import ITEMS_MAX, arguments, clean, content, is_silent, json_text, text, without_ids
+from breakloop.wire.content import (
+    ITEMS_MAX,
+    arguments,
+    clean,
+    content,
+    is_silent,
+    json_text,
+    text,
+    without_ids,
+)
 from breakloop.wire.conversation import Parts, Taken
 from breakloop.wire.result_forms import result_error
 from breakloop.wire.steer import END, MARK

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from breakloop.engine import Engine
 from breakloop.gateway.hub import Phase
 from breakloop.model.answer import CLIENT_LEFT, Answer, Usage
 from breakloop.model.call import Call
@@ -36,20 +35,6 @@ ASKED = [*with_nulls(*PLAIN[:-1]), COUNTED, DONE]
 def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy needs the count of every call."""
     monkeypatch.setattr(Call, "wants_usage", True)
-
-
-@pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
-    """The answers that the engine was told of."""
-    answers: list[Answer] = []
-    settle = Engine.settle
-
-    def note(engine: Engine, call: Call, given: Answer) -> None:
-        answers.append(given)
-        settle(engine, call, given)
-
-    monkeypatch.setattr(Engine, "settle", note)
-    return answers
 
 
 @pytest.fixture

@@ -52,20 +52,6 @@ def proxy(guards: Callable[[int], None]) -> Iterator[Proxy]:
         yield made
 
 
-@pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
-    """The answers that the engine was told of."""
-    answers: list[Answer] = []
-    settle = Engine.settle
-
-    def note(engine: Engine, call: Call, given: Answer) -> None:
-        answers.append(given)
-        settle(engine, call, given)
-
-    monkeypatch.setattr(Engine, "settle", note)
-    return answers
-
-
 def streams(proxy: Proxy, *contents: bytes, head: bytes = CHUNKED_HEAD, path: str = "/v1/chat/completions") -> bytes:
     """Ask, and let the upstream say each of these in a chunk of its own, for as long as it is listened to."""
     before = len(proxy.sent())

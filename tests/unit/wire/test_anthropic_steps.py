@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
-from breakloop.wire.anthropic_steps import read
+from breakloop.wire import steps
+from breakloop.wire.anthropic_messages import DIALECT
 from breakloop.wire.steer import append
+
+read = partial(steps.read, DIALECT)
 
 USER = {"role": "user", "content": "go"}
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
-from breakloop.wire.gemini_steps import read
+from breakloop.wire import steps
+from breakloop.wire.gemini import DIALECT
 from breakloop.wire.steer import append
+
+read = partial(steps.read, DIALECT)
 
 USER = {"role": "user", "parts": [{"text": "go"}]}
 

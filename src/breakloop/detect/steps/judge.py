@@ -88,7 +88,7 @@ class StepsDetector:
         tail = self._tail(step, prints)
         users = self._users(prints)
         counted = place(seen.tails, tail, 8) >= 0
-        weight = _weight(now - seen.last_at) if seen.steps else 1.0
+        weight = weight_of(now - seen.last_at) if seen.steps else 1.0
         if view.unnamed and seen.steps:
             if tail != seen.tail and not (step.said or step.calls or step.results):
                 seen, counted, weight = Window(), False, 1.0  # from its first message: another run of the same program
@@ -223,7 +223,8 @@ class StepsDetector:
         return Judged(seen.dump(), choice.level, finding.kind, evidence, identity.hex(), fresh, seen.count, mixed)
 
 
-def _weight(gap_s: float) -> float:
+def weight_of(gap_s: float) -> float:
+    """Return what a repeat weighs, by the time since the last one: slow ones live long, not forever."""
     return 1.0 if gap_s < SLOW_S else 0.5 if gap_s < SLOWER_S else 0.25
 
 
