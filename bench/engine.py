@@ -32,10 +32,13 @@ from breakloop.state.ops import Repeat
 
 BASE = "no body: 3 buckets, exact loop, cached JWT"
 CHAT = "2 KB chat body, tail"
+NO_LIMITS = "2 KB chat body, no limits, no loops"
+FIVE_LIMITS = "the same with five limits"
 DENIED = "denied loop"
 MANY_POLICIES = "10,000 policies"
 MANY_FINGERPRINTS = "1,000,000 live fingerprints"
 _TARGETS_US = {BASE: 15.0, CHAT: 60.0}
+_LIMITS_US = 25.0  # what five limits may add, with reading the body and estimating its tokens
 _GROWTH_MAX = 1.10
 _FINGERPRINTS = 1_000_000
 _PER_SECOND = 20_000  # decisions of one measurement, for each second asked for
@@ -63,6 +66,8 @@ def run(options: Options) -> Report:
     subjects = {
         BASE: _subject(traffic.engine_policy()),
         CHAT: _subject(traffic.engine_policy(tail=True), _chat_call),
+        NO_LIMITS: _subject(traffic.limits_policy(limits=False), _chat_call),
+        FIVE_LIMITS: _subject(traffic.limits_policy(), _chat_call),
         DENIED: _looping_subject(),
         MANY_POLICIES: _subject(traffic.engine_policy(others=9_999)),
         MANY_FINGERPRINTS: full,
@@ -170,6 +175,9 @@ def _report(times: dict[str, list[list[int]]], bytes_each: float) -> Report:
             report.targets.append(Target(f"{name}: p50 us", figures["p50_us"], _TARGETS_US[name]))
         if name in {MANY_POLICIES, MANY_FINGERPRINTS}:
             report.targets.append(Target(f"{name}: times the first", figures["ratio"], _GROWTH_MAX))
+    pairs = zip(times[FIVE_LIMITS], times[NO_LIMITS], strict=True)
+    added = statistics.median([(five[len(five) // 2] - none[len(none) // 2]) / 1000 for five, none in pairs])
+    report.targets.append(Target("five limits: added p50 us", added, _LIMITS_US))
     report.add("a live fingerprint", {"bytes": bytes_each}, (f"{bytes_each:.0f} bytes", "", ""))
     return report
 

@@ -107,6 +107,24 @@ def engine_policy(others: int = 9, *, tail: bool = False) -> dict[str, Any]:
     return _bundle(policies)
 
 
+def limits_policy(*, limits: bool = True) -> dict[str, Any]:
+    """Five limits of every kind in one policy, or none; no loop detection, so that they alone are measured."""
+    stages = [{"threshold_percent": 80, "action": "warn"}, {"threshold_percent": 100, "action": "reject"}]
+
+    def rule(name: str, keys: list[str], algorithm: str, **config: Any) -> dict[str, Any]:
+        return {"name": name, "limit_keys": keys, "algorithm": algorithm, "algorithm_config": config}
+
+    rules = [
+        _bucket("org", ["jwt:org_id"]),
+        rule("day", ["jwt:org_id"], "cost_based", budget=1e9, period="1d", staged_actions=stages),
+        rule("month", [], "cost_based", budget=1e9, period="30d", staged_actions=stages),
+        rule("llm", ["jwt:sub"], "token_bucket_llm", tokens_per_minute=10**12, tokens_per_day=10**15),
+        _bucket("address", ["ip:address"]),
+    ]
+    policies = [_policy("limits", rules=rules if limits else [])]
+    return {**_bundle(policies), "defaults": {"loop_detection": "off"}}
+
+
 def looping() -> dict[str, Any]:
     """Denies every request but the first."""
     return _bundle([_policy("looping", rules=[], loop_detection=[exact(2)])])

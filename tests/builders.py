@@ -26,7 +26,7 @@ from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Committed, Correct, Op, Settle, Window, WindowWrite
+from breakloop.state.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
 from breakloop.state.store import Store
 
 Json = dict[str, Any]
@@ -258,6 +258,10 @@ class FailingStore:
         raise StateError("the store is gone")
 
     def read_window(self, key: str, now: float) -> Window:
+        """Fail."""
+        raise StateError("the store is gone")
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
         """Fail."""
         raise StateError("the store is gone")
 

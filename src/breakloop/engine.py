@@ -8,15 +8,14 @@ settle  the call has its answer: it is in flight no longer, and one that failed 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from breakloop.breakers import Breakers, BreakerState
 from breakloop.clock import Clock
-from breakloop.detect.run_ceiling import RunCeiling
 from breakloop.detect.step_loop import CUTS
-from breakloop.detect.watch import window_key
 from breakloop.errors import StateError
+from breakloop.holding import Holder
 from breakloop.judge import Judge, denial, no_bundle
 from breakloop.limits.limiter import corrections
 from breakloop.metering import Meter, charged
@@ -39,9 +38,8 @@ from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.recent import Recent
 from breakloop.pricing.prices import Prices
-from breakloop.quarantine import AGENT, RUN, Hold, Quarantine
-from breakloop.state.keys import part
-from breakloop.state.ops import JOINED, Committed, Op, Refuse, Repeat, Repeated, Settle
+from breakloop.quarantine import Quarantine
+from breakloop.state.ops import JOINED, Committed, Op, Repeat, Repeated, Settle
 from breakloop.state.store import Store
 from breakloop.windows import Windows
 from breakloop.wire import mcp
@@ -56,8 +54,8 @@ class Engine:
     """Decides. Holds one bundle at a time; `use` swaps it whole between two requests."""
 
     __slots__ = (
-        "_answered", "_bundle", "_clock", "_descriptors", "_judge", "_planner", "_publish", "_results", "_store",
-        "_windows", "meter", "quarantine", "tally",
+        "_answered", "_breakers", "_bundle", "_clock", "_descriptors", "_holder", "_judge", "_planner", "_publish",
+        "_results", "_store", "_windows", "meter", "quarantine", "tally",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +77,8 @@ class Engine:
         self._judge = Judge(publish)
         self._windows = Windows(store)
         self.quarantine = Quarantine(store, publish)
+        self._holder = Holder(self.quarantine, descriptors)
+        self._breakers = Breakers(store, clock, publish)
         self.meter = Meter(descriptors, clock, publish, prices)
         self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
         self._results: Recent[str, int] = Recent(_RESULTS_KEPT)  # of MCP calls, by what was counted
@@ -97,6 +97,14 @@ class Engine:
     def use(self, bundle: CompiledBundle) -> None:
         """Put a bundle in force, for every request from now on."""
         self._bundle = bundle
+
+    def breakers(self) -> list[BreakerState]:
+        """Return the circuit breakers of the policies in force, open ones first (SPEC CB-2)."""
+        return self._breakers.states(self._bundle)
+
+    def reset_breaker(self, policy: str, key: str) -> BreakerState | None:
+        """Close one at once, by an operator; return what it was, None if it was not open."""
+        return self._breakers.reset(self._bundle, policy, key)
 
     def decide(self, call: Call) -> Verdict:
         """Judge one call and change state accordingly.
@@ -124,7 +132,7 @@ class Engine:
             return self._without_store(call, plan, error)
         verdict = self._judge.verdict(call, ops, done, plan.now)
         if done.denied_at >= 0:
-            self._hold(call, ops[done.denied_at], verdict, plan.now)
+            self._holder.denied(call, ops, done, verdict, plan.now)
         if verdict.shadow:
             self.tally.shadowed += 1
         if verdict.allowed and plan.metered:
@@ -132,21 +140,6 @@ class Engine:
         if plan.counted and (call.tracked or call.reported) and verdict.allowed:
             call.ticket = self._ticket(ops, done)
         return verdict
-
-    def _hold(self, call: Call, op: Op, verdict: Verdict, now: float) -> None:
-        """Quarantine whoever was killed, and a run that is at its ceiling (SPEC LD-5, G-1)."""
-        who, until = self._descriptors, math.inf
-        caller, agent = who.caller(call), who.agent(call)
-        if type(op) is Refuse and isinstance(op.owner, RunCeiling):
-            why, run = op.owner.why, who.window(call)
-            clears = (window_key(f"{part(call.project)}:{op.owner.owner(call)}"),)
-            self.quarantine.kill(Hold(RUN, call.project, caller, agent, now, until, why, run, clears))
-        elif type(op) is Repeat and verdict.loop is not None and verdict.loop.action == "kill":
-            seconds = op.owner.terms.quarantine_s
-            until = now + seconds if seconds else math.inf
-            why = f"{verdict.loop.kind} loop ({verdict.loop.evidence})"
-            clears = (op.key, *op.owner.remembered, *[key for key, _ in call.watched or ()])
-            self.quarantine.kill(Hold(AGENT, call.project, caller, agent, now, until, why, clears=clears))
 
     def _ticket(self, ops: list[Op], done: Committed) -> tuple[Settle, ...] | None:
         """Return what was counted and can be taken back, or leads a flight."""

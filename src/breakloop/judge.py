@@ -22,9 +22,10 @@ from breakloop.model.events import (
 )
 from breakloop.model.reason import REASONS
 from breakloop.model.verdict import Loop, Shadowed, Verdict
-from breakloop.policy.compiled import Rule
 from breakloop.policy.kill_switch import KillSwitch
 from breakloop.policy.presence import Absence
+from breakloop.policy.recent import Recent
+from breakloop.policy.rules import Rule
 from breakloop.state.ops import (
     ENFORCED,
     Breaker,
@@ -41,23 +42,29 @@ from breakloop.state.ops import (
 )
 
 _LIMITS: Final = frozenset((Bucket, Spend, Breaker))
+_UNTOLD: Final = 2.0
+_TOLD_MAX: Final = 20_000
 _REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
 
 
 class Judge:
     """Turns results into a verdict and events."""
 
-    __slots__ = ("_publish",)
+    __slots__ = ("_publish", "_told")
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
+        # The highest stage that was told, by account, which is of one period: a budget that refunds have taken below a
+        # stage is not told of again when it comes back to it.
+        self._told: Recent[str, int] = Recent(_TOLD_MAX)
 
     def verdict(self, call: Call, ops: Sequence[Op], done: Committed, now: float) -> Verdict:
         """Return the verdict on a call whose operations were committed."""
         verdict = Verdict()
-        tightest = 2.0
+        tightest = _UNTOLD
         limiting: tuple[Any, Any] | None = None
         shadow: list[Shadowed] | None = None
+        staged: list[tuple[Any, int, Stage]] = []
         op: Any
         result: Any
         for op, result in zip(ops, done.results, strict=True):
@@ -65,7 +72,7 @@ class Judge:
             if kind is Bucket or kind is Spend:
                 if result is None:
                     continue  # not looked at: its group was denied before
-                share = result / op.spec.burst if kind is Bucket else self._left(call, op, result, verdict, now)
+                share = result / op.spec.burst if kind is Bucket else _left(op, result, staged)
                 if share >= 0.0:
                     if op.group == ENFORCED and share < tightest:
                         tightest = share
@@ -86,28 +93,25 @@ class Judge:
         if shadow is not None:
             verdict.shadow = tuple(shadow)
             self._tell_shadow(call, verdict, now)
+        if staged and verdict.allowed:  # else nothing was charged
+            self._staged(call, staged, verdict, now)
         return verdict
 
-    def _left(self, call: Call, op: Spend, used: int, verdict: Verdict, now: float) -> float:
-        """Return which share of a budget is left after the charge; less than nothing where it is denied."""
-        budget = op.spec.budget
-        if used > budget:
-            return -1.0
-        stage = op.owner.limiter.staged(op, used)
-        if stage is not None:
-            self._staged(call, op, used, stage, verdict, now)
-        return (budget - used) / budget
-
-    def _staged(self, call: Call, op: Any, used: int, stage: Stage, verdict: Verdict, now: float) -> None:
-        """A budget is nearly used up: warn, or slow down (SPEC L-2)."""
-        crossed = op.owner.limiter.crossing(op, used, stage)
-        if crossed is not None:
-            data = {**crossed, "shadow": op.group != ENFORCED}
-            self._publish(Event(BUDGET_THRESHOLD, now, data, call.project, call.request_id))
-        if op.group != ENFORCED:
-            return
-        verdict.warning = verdict.warning or stage.warning
-        verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
+    def _staged(self, call: Call, staged: list[tuple[Any, int, Stage]], verdict: Verdict, now: float) -> None:
+        """Budgets are nearly used up: warn, or slow down (SPEC L-2), and tell of each stage once a period."""
+        uncharged = {found.policy for found in verdict.shadow if found.action == "deny"}
+        for op, used, stage in staged:
+            if op.group != ENFORCED and op.owner.policy in uncharged:
+                continue
+            told = self._told.get(op.key) or 0
+            if stage.units > told:
+                self._told.put(op.key, stage.units)
+                for crossed in op.owner.limiter.crossings(op, used, told):
+                    data = {**crossed, "shadow": op.group != ENFORCED}
+                    self._publish(Event(BUDGET_THRESHOLD, now, data, call.project, call.request_id))
+            if op.group == ENFORCED:
+                verdict.warning = verdict.warning or stage.warning
+                verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
 
     def _saw(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
         """Take in what a detector found; tell whether it found anything."""
@@ -182,6 +186,18 @@ class Judge:
             if found.action == "deny":
                 data = {"policy": found.policy, "rule": found.rule, "reason": found.reason}
                 self._publish(Event(SHADOW_WOULD_REJECT, now, data, call.project, call.request_id))
+
+
+def _left(op: Spend, used: int, staged: list[tuple[Any, int, Stage]]) -> float:
+    """Return which share of a budget is left after the charge; less than nothing where it is denied, more than any
+    where it is not for the client to be told. A stage that it has reached is added to `staged`."""
+    budget, limiter = op.spec.budget, op.owner.limiter
+    if used > budget:
+        return -1.0
+    stage = limiter.staged(op, used)
+    if stage is not None:
+        staged.append((op, used, stage))
+    return (budget - used) / budget if limiter.renews else _UNTOLD
 
 
 def _deny_loop(op: Repeat, result: Repeated, verdict: Verdict) -> None:

@@ -10,12 +10,13 @@ from breakloop.clock import Clock
 from breakloop.limits.limiter import NOTHING, Estimate, Used
 from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer, Usage
 from breakloop.model.call import Call, Chat
-from breakloop.model.events import MODEL_UNKNOWN, Event, Publish
+from breakloop.model.completion_cap import CAPPED, CompletionCap
+from breakloop.model.events import LIMIT_EXCEEDED, MODEL_UNKNOWN, SHADOW_WOULD_REJECT, Event, Publish
 from breakloop.policy.descriptors import Descriptors
-from breakloop.pricing.estimate import HINT, EstimateError, Estimator, answer_tokens
+from breakloop.pricing.estimate import HINT, EstimateErrors, Estimator, answer_tokens
 from breakloop.pricing.prices import Price, Prices
-from breakloop.state.ops import Breaker, Broken, Bucket, Committed, Op, Refuse, Result, Spend
-from breakloop.wire import dialects
+from breakloop.state.ops import ENFORCED, Breaker, Broken, Bucket, Committed, Op, Refuse, Result, Spend
+from breakloop.wire import dialects, mcp
 from breakloop.wire.prompt import prompt_of
 
 DENY: Final = "deny"
@@ -37,36 +38,39 @@ class Meter:
         self._publish = publish
         self._prices = prices
         self._told: set[str] = set()  # unknown models, each told once
-        self.errors = EstimateError()
+        self.errors = EstimateErrors()
 
     def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
         """Return what a call may use; nothing where it is no LLM call."""
-        chat = self._descriptors.chat(call)
+        known = call.estimated
+        if known is not None and known[0] is estimator and known[1] >= money:
+            return known[2]  # type: ignore[no-any-return]  # as it was put there
+        chat = self._llm(call)
         if chat is None:
             return NOTHING
-        tokens = estimator.prompt_tokens(prompt_of(call), call.header(HINT))
-        found = Estimate(tokens, chat.max_tokens)
-        if not money:
-            return found
-        price = self._price(call, chat)
-        if price is None:
-            return found
-        cost = Prices.cost_microusd(price, Usage(tokens, found.completion()))
-        return Estimate(tokens, chat.max_tokens, cost)
+        hint = call.headers.get(HINT)
+        tokens = estimator.prompt_tokens(prompt_of(call), None if hint is None else hint.decode("latin-1"))
+        found = Estimate(tokens, chat.max_tokens, 0, chat.answers)
+        price = self._price(call, chat) if money else None
+        if price is not None:
+            found = found._replace(microusd=Prices.cost_microusd(price, Usage(tokens, found.completion())))
+        call.estimated = (estimator, money, found)
+        return found
 
     def denies(self, call: Call) -> bool:
         """Tell whether a call may not pass because nobody knows what its model costs (`unknown_model: deny`)."""
-        chat = self._descriptors.chat(call)
-        if chat is None or self._prices is None or self._prices().unknown != DENY:
+        if self._prices is None or self._prices().unknown != DENY:
             return False
-        return self._price(call, chat) is None
+        chat = self._llm(call)
+        return chat is not None and self._price(call, chat) is None
 
     def used(self, call: Call, answer: Answer, prompt_tokens: int) -> Used | None:
         """Return what a call has used; None where nobody knows, so that the estimate stays.
 
         Of an answer that was cut off it is what passed; an error costs nothing.
         """
-        if answer.status == NO_ANSWER:
+        chat = self._llm(call)
+        if chat is None or answer.status == NO_ANSWER:
             return None
         usage = answer.usage
         if usage is None:
@@ -75,11 +79,23 @@ class Meter:
             said = answer_tokens(answer.text, answer.calls, answer.unkept_chars)
             usage = Usage(prompt_tokens, said)
         else:
-            self.errors.note(prompt_tokens, usage.input_tokens)
-        chat = call.chat_cache
-        price = self._price(call, chat) if isinstance(chat, Chat) else None
+            self.errors.note(call.estimator, prompt_tokens, usage.input_tokens)
+        price = self._price(call, chat)
         cost = 0 if price is None else Prices.cost_microusd(price, usage)
         return Used(usage.input_tokens + usage.output_tokens, cost)
+
+    def capped(self, call: Call, cap: CompletionCap, action: str) -> None:
+        """Tell that a streamed answer became longer than a rule lets it, and what was done: "cut", or "warn"."""
+        data: dict[str, object] = {"policy": cap.policy, "rule": cap.rule, "reason": CAPPED}
+        name = SHADOW_WOULD_REJECT
+        if cap.cuts:
+            name, data = LIMIT_EXCEEDED, {**data, "action": action}
+        self._publish(Event(name, self._clock.now(), data, call.project, call.request_id))
+
+    def _llm(self, call: Call) -> Chat | None:
+        """Return what an LLM call says; a call of a tool costs no tokens."""
+        chat = self._descriptors.head(call)
+        return None if chat is None or chat.dialect == mcp.DIALECT else chat
 
     def _price(self, call: Call, chat: Chat) -> Price | None:
         if self._prices is None:
@@ -93,9 +109,11 @@ class Meter:
 
 
 def charged(ops: Sequence[Op], done: Committed) -> list[Op] | None:
-    """Return the charges that an answer corrects: those that were made, and were estimates."""
-    denied = {op.group for op, result in zip(ops, done.results, strict=True) if _refused(op, result)}
-    found = [op for op in ops if type(op) in _CHARGES and op.group not in denied and op.owner.limiter.needs]
+    """Return the charges of an allowed call that its answer corrects: those that were made, and were estimates."""
+    found = [op for op in ops if type(op) in _CHARGES and op.owner.limiter.needs]
+    if [op for op in found if op.group != ENFORCED]:  # what a shadow policy denies by itself, it has not charged
+        denied = {op.group for op, result in zip(ops, done.results, strict=True) if _refused(op, result)}
+        found = [op for op in found if op.group not in denied]
     return found or None
 
 

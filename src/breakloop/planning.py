@@ -3,6 +3,7 @@ policy adds its operations in order (SPEC 6). Does no I/O, so `explain`, tests a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import AgentTerms, CompiledBundle, Detector, Policy
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.senders import CHARGES_MAX, Sender
+from breakloop.policy.rules import Rule
+from breakloop.policy.senders import CHARGES_MAX, Charges, Sender
 from breakloop.quarantine import NAME, Quarantine, held
 from breakloop.state.keys import part
-from breakloop.state.ops import ENFORCED, Bucket, Op
+from breakloop.state.ops import ENFORCED, Op
 
 Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
 
@@ -89,6 +91,9 @@ class Planner:
         self._look(agent.detectors, call, plan, group)
         for rule in agent.rules:
             plan.ops += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
+        if agent.run is not None:
+            plan.ops += agent.run.plan(call, group, self._meter)
+            plan.watched = True
         if agent.metered:
             self._want_usage(call, plan)
 
@@ -114,18 +119,22 @@ class Planner:
                 plan.ops.append(count)
 
     def _plan_rules(self, policy: Policy, call: Call, plan: Plan, group: int) -> None:
-        """Add what the rules of a policy charge: as remembered, where it depends on nothing but the sender."""
+        """Add what the rules of a policy charge: as remembered, as far as it depends on nothing but the sender."""
         sender: Sender | None = call.sender if policy.steady else None
+        charges: Sequence[Op]
         if sender is None:
-            charges, _ = self._charges(policy, call, plan, group)
+            charges = self._charges(policy, call, plan, group)
         else:
             place = 2 * policy.index + (group != ENFORCED)
             known = sender.charges.get(place)
+            if known is None or not known.begins <= plan.now < known.ends:
+                known = self._remember(policy, call, plan, group)
+                if known is not None and (len(sender.charges) < CHARGES_MAX or place in sender.charges):
+                    sender.charges[place] = known
             if known is None:
-                known, complete = self._charges(policy, call, plan, group)
-                if complete and len(sender.charges) < CHARGES_MAX:
-                    sender.charges[place] = known  # a rule skipped for a missing descriptor is counted each time
-            charges = known
+                charges = self._charges(policy, call, plan, group)
+            else:
+                charges = known.fixed if known.fixed is not None else self._varying(known, call, plan, group)
         if policy.breaker is not None:
             op = policy.breaker.plan(call, plan.project, charges, group, self._meter)
             if op is not None:
@@ -134,10 +143,40 @@ class Planner:
             self._want_usage(call, plan)
         plan.ops += charges
 
-    def _charges(self, policy: Policy, call: Call, plan: Plan, group: int) -> tuple[tuple[Op, ...], bool]:
-        rules = [rule for rule in policy.rules if rule.applies(call)]
-        if not rules and policy.fallback is not None:
-            rules = [policy.fallback]
-        planned = [rule.plan(call, plan.project, group, plan.now, self._meter, self._missing) for rule in rules]
-        charges = tuple(op for ops in planned for op in ops)
-        return charges, all(planned) and all(type(op) is Bucket for op in charges)
+    def _varying(self, known: Charges, call: Call, plan: Plan, group: int) -> list[Op]:
+        made: list[Op] = []
+        for ops, rule, keys in known.parts:
+            made += ops if rule is None else rule.charges(call, keys, group, plan.now, self._meter)
+        return made
+
+    def _remember(self, policy: Policy, call: Call, plan: Plan, group: int) -> Charges | None:
+        """Return what the sender of a call is charged; None where a descriptor is missing, which is told each time."""
+        parts: list[tuple[tuple[Op, ...], Rule | None, Sequence[str]]] = []
+        begins, ends = -math.inf, math.inf
+        for rule in _applying(policy, call):
+            keys = rule.keys(call, plan.project, group, _untold)
+            if keys is None:
+                return None
+            span = rule.limiter.holds(plan.now)
+            if span is None:
+                parts.append(((), rule, keys))
+                continue
+            begins, ends = max(begins, span[0]), min(ends, span[1])
+            parts.append((rule.charges(call, keys, group, plan.now, self._meter), None, ()))
+        same = all(rule is None for _, rule, _ in parts)
+        return Charges(tuple(op for ops, _, _ in parts for op in ops) if same else None, tuple(parts), begins, ends)
+
+    def _charges(self, policy: Policy, call: Call, plan: Plan, group: int) -> list[Op]:
+        made: list[Op] = []
+        for rule in _applying(policy, call):
+            made += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
+        return made
+
+
+def _applying(policy: Policy, call: Call) -> Sequence[Rule]:
+    rules = [rule for rule in policy.rules if rule.applies(call)]
+    return (policy.fallback,) if not rules and policy.fallback is not None else rules
+
+
+def _untold(_policy: str, _rule: str, _descriptor: str) -> None:
+    """It is told by whoever charges."""

@@ -121,6 +121,8 @@ class Runtime:
             for task in tasks:
                 task.cancel()
             self.events.flush(self.clock.now(), everything=True)
+            for line in self.engine.meter.errors.lines():
+                log(logging.INFO, "estimates", line)
 
     def readiness(self) -> tuple[int, dict[str, object]]:
         """SPEC D-5: status and content of `/readyz`."""

@@ -6,6 +6,7 @@ import pytest
 
 from breakloop.state.ops import (
     Breaker,
+    BreakerKept,
     BreakerSpec,
     Broken,
     Bucket,
@@ -92,6 +93,14 @@ def test_an_account_ends_with_its_period(store: Store) -> None:
     assert spend(store, 1, NOW + HOUR - 0.1) == (101, False)
     assert spend(store, 100, NOW + HOUR, ends=NOW + 2 * HOUR) == (100, True)
     assert spend(store, 1, NOW + HOUR, ends=NOW + 2 * HOUR) == (101, False)
+
+
+def test_each_charge_moves_the_end_along(store: Store) -> None:
+    """G-1: the account of a run lives on while it is charged; what is denied does not keep it."""
+    spend(store, 60, ends=NOW + 10)
+    assert spend(store, 30, NOW + 9, ends=NOW + 19) == (90, True)
+    assert spend(store, 20, NOW + 18, ends=NOW + 28) == (110, False)
+    assert spend(store, 20, NOW + 19, ends=NOW + 29) == (20, True)
 
 
 def test_a_clock_back_over_the_end_of_a_period_gives_nothing_away(store: Store) -> None:
@@ -402,3 +411,39 @@ def test_forget_covers_money(store: Store) -> None:
     assert ask(store, 999, key="a:closed").rate == ask(store, 999, key="a:open").rate == 999.0
     assert spend(store, 1, key="b:cb") == (101, False)
     assert ask(store, 1, key="b:open").wait_s == 300.0
+
+
+# -- for operators -----------------------------------------------------------------------------------------------------
+
+
+def test_breakers_are_listed(store: Store) -> None:
+    """CB-2: open ones first, by key; those of one prefix only, and no more than asked for."""
+    assert store.breakers("brk:", NOW, 10) == []
+    ask(store, 400, key="brk:p:c")
+    for key in ("brk:p:b", "brk:p:a", "brk:q:a"):
+        ask(store, 1000, 6, key=key)
+    at = NOW + 6
+    opened = [BreakerKept("brk:p:a", 1000.0, at), BreakerKept("brk:p:b", 1000.0, at)]
+    assert store.breakers("brk:p:", at, 10) == [*opened, BreakerKept("brk:p:c", 400.0, None)]
+    assert store.breakers("brk:", at, 3) == [*opened, BreakerKept("brk:q:a", 1000.0, at)]
+    assert store.breakers("brk:p:", at, 1) == opened[:1]
+    assert store.breakers("brk:p:b", at, 1) == opened[1:]
+
+
+def test_a_listed_breaker_has_the_rate_of_now(store: Store) -> None:
+    """CB-1, CB-2: an open one stays listed, a closed one as long as it has a rate."""
+    ask(store, 600, key="brk:c")
+    ask(store, 1000, key="brk:o")
+    [opened, closed] = store.breakers("brk:", NOW + 30, 10)
+    assert (opened.key, opened.since) == ("brk:o", NOW)
+    assert 0 < closed.rate <= 600
+    assert store.breakers("brk:", NOW + 200, 10) == [BreakerKept("brk:o", 0.0, NOW)]
+
+
+def test_a_dropped_breaker_is_closed_and_has_spent_nothing(store: Store) -> None:
+    """CB-2: how an operator resets it."""
+    ask(store, 1000, spec=ONLY_BY_HAND)
+    assert ask(store, 1, 600, spec=ONLY_BY_HAND).open
+    store.drop(("brk:k",))
+    assert store.breakers("brk:", NOW + 600, 10) == []
+    assert ask(store, 999, 600, spec=ONLY_BY_HAND) == Broken(False, 999.0)

@@ -62,6 +62,45 @@ def test_a_budget_has_stages_and_exactly_all_of_it_passes() -> None:
     assert [event["threshold_percent"] for event in here.named("budget.threshold")] == [80, 95]
 
 
+def thresholds(here: World) -> list[object]:
+    return [event["threshold_percent"] for event in here.named("budget.threshold")]
+
+
+def test_a_threshold_is_told_once_a_period() -> None:
+    """G-2, L-2: refunds that take the total below it and charges that bring it back change nothing."""
+    here = world(bundle(policy("p", budget(10_000, cost_key="usage:tokens"))))
+    for _ in range(3):
+        asked = ask(0, max_tokens=8500)
+        assert here.engine.decide(asked).warning == "budget_warn"
+        here.engine.settle(asked, Answer(200, "ok", usage=Usage(0, 1), complete=True))
+    assert thresholds(here) == [80]
+    here.clock.advance(DAY_S)
+    for most in (9800, 8500, 9700):
+        asked = ask(0, max_tokens=most)
+        here.engine.decide(asked)
+        here.engine.settle(asked, Answer(503))
+    assert thresholds(here) == [80, 80, 95]  # the next day; and whoever passes two is told of both
+
+
+def test_a_threshold_that_an_answer_passes_is_told_with_the_next_charge() -> None:
+    """G-2, L-3: it used more than was reserved."""
+    here = world(bundle(policy("p", budget(10_000, cost_key="usage:tokens"))))
+    asked = ask(0, max_tokens=10)
+    here.engine.decide(asked)
+    here.engine.settle(asked, Answer(200, "ok", usage=Usage(0, 9000), complete=True))
+    assert thresholds(here) == []
+    here.engine.decide(ask(0, max_tokens=10))
+    assert thresholds(here) == [80]
+
+
+def test_what_is_not_charged_reaches_no_threshold() -> None:
+    """G-2, E-4: a limit behind the budget denies, or the shadow policy's own does."""
+    for mode in ("enforce", "shadow"):
+        here = world(bundle(policy("p", budget(100, 45), bucket(rate=1, burst=1), mode=mode)))
+        here.decide(call(), 2)
+        assert thresholds(here) == []
+
+
 def test_tokens_are_reserved_and_settled() -> None:
     """L-3: 4,000 characters and max_tokens 4000 reserve 5000 of 6000; the answer used 3000, so 2000 come back."""
     here = world(bundle(policy("p", tokens())))

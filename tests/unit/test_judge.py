@@ -10,7 +10,7 @@ from breakloop.judge import Judge
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event
 from breakloop.model.verdict import Limit, Verdict
-from breakloop.policy.compiled import Rule
+from breakloop.policy.rules import Rule
 from breakloop.state.ops import Bucket, Committed, Op, Refuse, Repeat, Repeated, RepeatSpec, Result
 from tests.builders import call
 

@@ -55,3 +55,25 @@ def test_without_prices_nothing_costs_anything() -> None:
     assert made.estimate(chat(user("hi")), WORDS, money=True).microusd == 0
     assert not made.denies(chat(user("hi")))
     assert told == []
+
+
+def test_a_tool_call_costs_no_tokens() -> None:
+    """C-8, L-5: MCP is no LLM: nothing is estimated, nothing is used, and no model is missing a price."""
+    made, told = meter()
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read","arguments":{}}}'
+    asked = call("/mcp", "POST", body=body)
+    assert made.estimate(asked, WORDS, money=True) is NOTHING
+    assert made.used(asked, Answer(200, "the whole file"), 0) is None
+    assert (made.denies(asked), told) == (False, [])
+
+
+def test_the_same_question_is_answered_from_memory() -> None:
+    """Several rules ask about one call; with money is another question than without."""
+    made, _ = meter()
+    asked = chat(user("x" * 4000))
+    plain = made.estimate(asked, WORDS, money=False)
+    assert made.estimate(asked, WORDS, money=False) is plain
+    priced = made.estimate(asked, WORDS, money=True)
+    assert (plain.microusd, priced.microusd) == (0, 10_000)
+    assert made.estimate(asked, WORDS, money=False) is priced
+    assert made.estimate(asked, estimator("header_hint"), money=False) is not priced

@@ -9,7 +9,7 @@ from breakloop.model.verdict import Verdict
 from breakloop.planning import Plan
 from breakloop.quarantine import AGENT, Hold
 from breakloop.state.ops import Bucket, Repeat
-from tests.builders import bucket, bundle, chat, policy, tail, world
+from tests.builders import World, bucket, bundle, chat, policy, tail, user, world
 
 
 def test_operations_stand_in_the_order_of_evaluation() -> None:
@@ -42,3 +42,46 @@ def test_whoever_is_held_is_denied_before_anything_is_planned() -> None:
     planned = here.engine.plan(asked)
     assert isinstance(planned, Verdict)
     assert planned.reason == "agent_quarantined"
+
+
+STAGES = [{"threshold_percent": 100, "action": "reject"}]
+BUDGET = {
+    "name": "b",
+    "limit_keys": [],
+    "algorithm": "cost_based",
+    "algorithm_config": {"budget": 100, "period": "5m", "fixed_cost": 1, "staged_actions": STAGES},
+}
+TOKENS = {
+    "name": "t",
+    "limit_keys": ["header:x-team"],
+    "algorithm": "token_bucket_llm",
+    "algorithm_config": {"tokens_per_minute": 9000},
+}
+
+
+def ops_of(here: World, text: str = "hi", **more: str) -> list[tuple[str, float]]:
+    plan = here.engine.plan(chat(user(text), headers={"authorization": "Bearer k", "x-team": "red", **more}))
+    assert isinstance(plan, Plan)
+    return [(op.key.rpartition("p:")[2], op.cost) for op in plan.ops]
+
+
+def test_what_is_remembered_of_a_sender_is_charged_as_it_is_now() -> None:
+    """L-2, L-3: keys are the sender's; the tokens are the call's, and a budget's period the clock's."""
+    here = world(bundle(policy("p", bucket("a"), BUDGET, TOKENS)))
+    period = int(here.clock.now()) // 300 * 300
+    first = [("a:", 1.0), (f"b::{period}", 1000), ("t:red", 1001.0)]
+    assert ops_of(here) == first
+    assert ops_of(here, "hello there") == [*first[:2], ("t:red", 1003.0)]
+    assert ops_of(here, **{"x-team": "blue"})[2] == ("t:blue", 1001.0)
+    here.clock.advance(300)
+    assert ops_of(here) == [first[0], (f"b::{period + 300}", 1000), first[2]]
+    here.clock.advance(-300)
+    assert ops_of(here) == first
+
+
+def test_a_missing_descriptor_is_told_each_time() -> None:
+    """E-3: nothing is remembered of a sender who lacks one."""
+    here = world(bundle(policy("p", bucket("a", keys=["header:x-tool"]), TOKENS)))
+    for _ in range(3):
+        assert ops_of(here) == [("t:red", 1001.0)]
+    assert here.engine.tally.missing == {"header:x-tool": 3}

@@ -7,7 +7,10 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
+
 from breakloop.clock import FakeClock
+from breakloop.errors import SettingsError
 from breakloop.gateway.answers import Answers
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.head import Reply, Request
@@ -17,6 +20,8 @@ from breakloop.parts import context, loop_guard
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
 from breakloop.policy.load import LoadedBundle, load_bundle
+from breakloop.price_list import price_list
+from breakloop.pricing.prices import Prices
 from breakloop.replay.case_schema import CaseRequest
 from breakloop.replay.cases import Answer
 from breakloop.replay.explain import Explainer
@@ -58,7 +63,9 @@ class Offline:
     ) -> None:
         self.clock = clock
         self.descriptors = Descriptors(_context(settings, secret), clock)
-        self.engine = RecordingEngine(MemoryStore(), clock, self.descriptors)
+        prices = _prices(settings, clock)
+        self.prices = lambda: prices
+        self.engine = RecordingEngine(MemoryStore(), clock, self.descriptors, self.prices)
         source = None if loaded is None else loaded.bundle
         digest = "" if loaded is None else loaded.digest
         compiled = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))
@@ -74,6 +81,13 @@ class Offline:
         self.engine.record = None
         reply = self.door(_at_the_door(request))
         return Exchange(reply, self.engine.record)
+
+
+def _prices(settings: Settings, clock: FakeClock) -> Prices:
+    try:
+        return price_list(settings, clock).prices
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def load_policy(path: str, now: float) -> LoadedBundle | None:

@@ -110,7 +110,7 @@ def _rig(policy: str, settings: Settings, start: float, pricing: Pricing) -> Rig
     offline = Offline(load_policy(policy, start), settings, FakeClock(start))
     bundle = offline.engine.bundle
     assert bundle is not None  # noqa: S101 - an offline engine has one
-    return Rig(offline.descriptors, bundle, start, pricing)
+    return Rig(offline.descriptors, bundle, start, pricing, offline.prices)
 
 
 def _failed(outcomes: Iterable[Outcome], fail_on: str | None) -> bool:

@@ -89,7 +89,7 @@ class DecisionDoor:
             except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop any traffic
                 verdict = judging.fault(error)
         if verdict.allowed:
-            if results is not None and call.ticket is not None:
+            if results is not None and (call.ticket is not None or call.charged):
                 results.keep(call)
             head = judging.answers.allowed(verdict, request_id)
             if fields:

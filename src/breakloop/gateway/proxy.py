@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from breakloop.detect.step_loop import CUTS
 from breakloop.gateway.answer_head import AnswerHead
 from breakloop.gateway.asking import Asked, Asking
 from breakloop.gateway.callers import Callers
-from breakloop.gateway.cutting import guarded_reading
+from breakloop.gateway.cutting import CUT, Watch, guarded_reading
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.exchange import Exchange
 from breakloop.gateway.forwarding import HOP, Forwarding
@@ -24,6 +23,7 @@ from breakloop.gateway.targets import Destination, Targets
 from breakloop.judge import denial
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
+from breakloop.model.completion_cap import CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.policy.body_needs import needs_body, rejects_large
 from breakloop.policy.paths import normalise_host
@@ -162,9 +162,11 @@ class ProxyDoor:
             return None
         engine = self._judging.engine
         try:
-            if call.guards_stream:
-                tell = partial(self._repeated, call)
-                return guarded_reading(chat, head, engine.not_read, tell, cuts=call.guards_stream == CUTS)
+            if call.guards_stream or call.caps:
+                repeated, capped = partial(self._repeated, call), partial(self._capped, call)
+                return guarded_reading(
+                    chat, head, engine.not_read, Watch(repeated, capped, call.guards_stream, call.caps)
+                )
             return reading_for(chat, head, engine.not_read)
         except Exception as error:  # noqa: BLE001 - the outermost edge: an answer that we cannot read passes all the same
             engine.tally.faults += 1
@@ -177,6 +179,17 @@ class ProxyDoor:
             self._judging.engine.repeated(call, action, chars, times)
         except Exception as error:  # noqa: BLE001 - the outermost edge: as in `settle`
             self._judging.engine.tally.faults += 1
+            log_fault(error, "not told")
+
+    def _capped(self, call: Call, cap: CompletionCap, action: str) -> None:
+        """Tell that a stream became longer than a rule lets it, and what was done."""
+        engine = self._judging.engine
+        try:
+            if action == CUT and cap.cuts:
+                engine.tally.cut_long += 1
+            engine.meter.capped(call, cap, action)
+        except Exception as error:  # noqa: BLE001 - the outermost edge: as in `settle`
+            engine.tally.faults += 1
             log_fault(error, "not told")
 
     def settle(self, call: Call, answer: Answer) -> None:

@@ -1,11 +1,12 @@
 """The result door (SPEC D-6): gateways that ask here and forward by themselves tell how it ended, and so failed and
-running requests are known to detection (LD-6) as they are where breakloop forwards. A report becomes an `Answer`; what
-follows from it is `Engine.settle`'s matter. Whoever may ask may report: there is no other lock on this door."""
+running requests are known to detection (LD-6), and limits what was really used (L-3), as where breakloop forwards. A
+report becomes an `Answer`; what follows from it is `Engine.settle`'s matter. Whoever may ask may report: there is no
+other lock on this door."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from breakloop.clock import Clock
 from breakloop.engine import Engine
@@ -13,7 +14,7 @@ from breakloop.errors import RequestError
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.reply import error_reply
 from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer, Usage
-from breakloop.model.call import Call, ToolCall
+from breakloop.model.call import Call, Chat, ToolCall
 from breakloop.policy.descriptors import Descriptors
 from breakloop.state.table import Table
 from breakloop.wire import content
@@ -29,17 +30,29 @@ _OPEN_MAX: Final = 100_000  # about 0.5 KB each
 _REPORTERS_MAX: Final = 10_000
 _BEFORE: Final = b"/v1/decision/"
 _AFTER: Final = b"/result"
+_DIGEST: Final = "<digest:"
 _DIGEST_MAX: Final = 256
+_ERROR_FROM: Final = 400
 _NAME_SHOWN: Final = 100
 _NOT_OPEN: Final = (
     b'{"detail":{"error":"not_found","message":"No result is awaited under this request id: it was told already, the '
-    b'decision was a denial or is more than 15 minutes old, or no loop detection counted the request."}}'
+    b'decision was a denial or is more than 15 minutes old, or nothing depends on it."}}'
 )
 
 
+class _Reserved(NamedTuple):
+    """What limits have charged for a request, and what correcting it takes."""
+
+    charged: Any
+    prompt_tokens: int
+    estimator: str
+    chat: Any  # without its messages
+    upstream: str
+
+
 # A decision whose result is not known, without the request, which may be large: when it is forgotten, its request id,
-# its ticket, its caller, its project.
-_Awaited = tuple[float, str, Any, str, str]
+# its ticket, its caller, its project, what is reserved for it.
+_Awaited = tuple[float, str, Any, str, str, _Reserved | None]
 
 
 class Results:
@@ -70,15 +83,16 @@ class Results:
         return self._reporters.live(self._descriptors.caller(call), self._clock.now()) is not None
 
     def keep(self, call: Call) -> None:
-        """Remember a call that was allowed and has a ticket."""
+        """Remember a call that was allowed and has a ticket, or charges that its answer corrects."""
         ticket, request_id, oldest = call.ticket, call.request_id, self._oldest
-        at: float = ticket[0].at
+        at: float = self._clock.now() if ticket is None else ticket[0].at
         # Up to two go for one that comes: what is over goes faster than anything comes, and nobody pays for many.
         for _ in (1, 2):
             if not oldest or (oldest[0][0] > at and len(oldest) < self._max_open):
                 break
             self._open.pop(oldest.popleft()[1], None)
-        awaited = (at + KEPT_S, request_id, ticket, self._descriptors.caller(call), call.project)
+        reserved = _reserved(call) if call.charged else None
+        awaited = (at + KEPT_S, request_id, ticket, self._descriptors.caller(call), call.project, reserved)
         self._open[request_id] = awaited
         oldest.append(awaited)
 
@@ -97,11 +111,28 @@ class Results:
             return error_reply(error.status, str(error))
         del self._open[request_id]
         call = Call("", "", request_id=request_id)
-        _, _, call.ticket, caller, call.project = awaited
+        _, _, call.ticket, caller, call.project, reserved = awaited
         call.caller_cache = caller
+        if reserved is not None and _tells_use(answer):
+            call.charged, call.prompt_tokens, call.estimator, call.chat_cache, call.upstream = reserved
         self._reporters.put(caller, (now + BELIEVED_S,), now)
         self._engine.settle(call, answer)
         return Reply(204, b"", b"", 0.0)
+
+
+def _reserved(call: Call) -> _Reserved:
+    chat = call.chat_cache
+    slim = chat._replace(tail=()) if isinstance(chat, Chat) else None
+    return _Reserved(call.charged, call.prompt_tokens, call.estimator, slim, call.upstream)
+
+
+def _tells_use(answer: Answer) -> bool:
+    """Tell whether a report says what was used: by a count, by what was said, or by an error, which costs nothing."""
+    if answer.usage is not None or answer.calls:
+        return True
+    if answer.status >= _ERROR_FROM and answer.status != CLIENT_LEFT:
+        return True
+    return bool(answer.text) and not answer.text.startswith(_DIGEST)
 
 
 def is_result(path: bytes) -> bool:
@@ -129,6 +160,7 @@ def read_report(request: Request) -> Answer:
         calls=_calls(told.get("tool_calls")),
         usage=_usage(told.get("usage")),
         complete=status not in {NO_ANSWER, CLIENT_LEFT},
+        unkept_chars=max(0, len(told.get("text") or "") - TEXT_MAX_CHARS),
     )
 
 
@@ -157,7 +189,7 @@ def _text(told: dict[str, Any]) -> str:
         return ""
     if not isinstance(digest, str) or len(digest) > _DIGEST_MAX:
         raise _wrong("digest", f"send a string of at most {_DIGEST_MAX} characters, the same for the same answer")
-    return content.clean(f"<digest:{digest}>") if digest else ""
+    return content.clean(f"{_DIGEST}{digest}>") if digest else ""
 
 
 def _calls(told: Any) -> tuple[ToolCall, ...]:

@@ -28,6 +28,7 @@ class CostBudget:
 
     reason = REASON
     families: tuple[str, ...] = ("cb",)
+    renews = True
 
     def __init__(
         self,
@@ -77,6 +78,10 @@ class CostBudget:
         """Return the charge of this call."""
         return (self.plan(keys[0], self.cost_of(call, estimate), owner, group, now),)
 
+    def holds(self, now: float) -> tuple[float, float] | None:
+        """Return the period, for a fixed cost."""
+        return self._period.bounds(now) if self.unit is COST and self._cost_of is None else None
+
     def spend(self, ops: Sequence[Op]) -> int:
         """Return the cost, for a circuit breaker."""
         op = ops[0] if ops else None
@@ -94,20 +99,22 @@ class CostBudget:
                     return stage
         return None
 
-    def crossing(self, op: Spend, used: int, stage: Stage) -> dict[str, object] | None:
-        """Return the data of `budget.threshold`, or None where an earlier request was there before."""
-        if used - op.cost >= stage.units:
-            return None
-        return {
-            "policy": op.owner.policy,
-            "rule": op.owner.name,
-            "key": op.key,
-            "threshold_percent": stage.percent,
-            "action": stage.action,
-            "used": used,
-            "budget": op.spec.budget,
-            "unit": self.unit.name,
-        }
+    def crossings(self, op: Spend, used: int, told: int) -> list[dict[str, object]]:
+        """Return the data of `budget.threshold` for each stage that was reached, above those told before."""
+        return [
+            {
+                "policy": op.owner.policy,
+                "rule": op.owner.name,
+                "key": op.key,
+                "threshold_percent": stage.percent,
+                "action": stage.action,
+                "used": used,
+                "budget": op.spec.budget,
+                "unit": self.unit.name,
+            }
+            for stage in reversed(self._stages)
+            if told < stage.units <= used
+        ]
 
     def limit(self, name: str, op: Spend, used: int, now: float) -> Limit:
         """Return the budget's state for the `RateLimit` fields: `reset_s` is when the next period begins."""

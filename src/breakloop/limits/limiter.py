@@ -25,13 +25,14 @@ class Estimate(NamedTuple):
     """What a call may use, as far as its request tells. Of one that is no LLM call: nothing."""
 
     prompt_tokens: int = 0
-    max_completion: int | None = 0  # the most it asks for, over all its answers; None: it names no maximum
-    microusd: int = 0  # what both would cost
+    max_completion: int | None = 0  # the most that an answer may have; None: it names no maximum
+    microusd: int = 0  # what prompt and answers would cost
+    answers: int = 1  # that it asks for at once
 
     def completion(self, default: int = DEFAULT_COMPLETION) -> int:
-        """Tokens of the longest answer. Some servers take -1 for no maximum."""
+        """Tokens of the longest answer, of all of them. Some servers take -1 for no maximum."""
         most = self.max_completion
-        return default if most is None or most < 0 else most
+        return (default if most is None or most < 0 else most) * self.answers
 
     @property
     def tokens(self) -> int:
@@ -69,11 +70,16 @@ class Limiter(Protocol):
     families: tuple[str, ...]  # what its keys begin with
     unit: Unit  # what `spend` counts
     needs: str  # of an estimate: "" nothing, "tokens", or "microusd"
+    renews: bool  # what is left comes back by itself: such limits stand in the `RateLimit` fields
 
     def charges(
         self, call: Call, keys: Sequence[str], owner: Owner, group: int, now: float, estimate: Estimate
     ) -> tuple[Op, ...]:
         """Return what the call would be charged; `keys` has one key a family. A `Refuse` if it can never pass."""
+        ...
+
+    def holds(self, now: float) -> tuple[float, float] | None:
+        """Return from when to when a sender's charges stay the same; None where they depend on the call."""
         ...
 
     def spend(self, ops: Sequence[Op]) -> int:

@@ -39,6 +39,7 @@ class LlmTokens:
 
     unit = TOKENS
     needs = "tokens"
+    renews = True
 
     def __init__(
         self, per_minute: int, *, burst: int | None = None, per_day: int | None = None, ceilings: Ceilings = NO_CEILINGS
@@ -65,10 +66,13 @@ class LlmTokens:
             return (minute,)
         return minute, self._day.plan(keys[1], tokens, owner, group, now)
 
+    def holds(self, _now: float) -> None:
+        """Return None: each call has its own number of tokens."""
+
     def completion(self, estimate: Estimate) -> int:
         """Return the tokens that are reserved for the answer."""
         most, ceiling = estimate.completion(self.ceilings.default_completion), self.ceilings.completion
-        return most if ceiling is None or most <= ceiling else ceiling
+        return most if ceiling is None else min(most, ceiling * estimate.answers)
 
     def spend(self, ops: Sequence[Op]) -> int:
         """Return the reserved tokens, for a circuit breaker."""

@@ -29,6 +29,7 @@ class TokenBucket:
     families: tuple[str, ...] = (family,)
     unit = COST
     needs = ""
+    renews = True
 
     def __init__(
         self,
@@ -55,6 +56,10 @@ class TokenBucket:
     ) -> tuple[Op, ...]:
         """Return the charge of this call, as every limiter does."""
         return (self.plan(call, keys[0], owner, group),)
+
+    def holds(self, _now: float) -> tuple[float, float]:
+        """Return all time: a policy is asked only where the source of costs is the sender's own, too."""
+        return -math.inf, math.inf
 
     def spend(self, ops: Sequence[Op]) -> int:
         """Return the cost, for a circuit breaker."""

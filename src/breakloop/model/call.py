@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from breakloop.model.completion_cap import CompletionCap
 
 
 class ToolCall(NamedTuple):
@@ -22,6 +24,9 @@ class Message(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
 
 
+UNREAD: Final[tuple[Message, ...]] = (Message("", "unread"),)  # the tail of a chat whose messages nobody wanted yet
+
+
 class Chat(NamedTuple):
     """What an LLM request says, as far as judging it needs: `tail` holds the last messages only, oldest first."""
 
@@ -32,6 +37,7 @@ class Chat(NamedTuple):
     stream: bool = False
     max_tokens: int | None = None
     fallback: str = ""  # how it had to be decoded: "" typed, "tolerant" for BOM, lone surrogates, odd types
+    answers: int = 1  # that it asks for at once; `max_tokens` is for each of them
 
 
 class Call:
@@ -59,12 +65,15 @@ class Call:
     verified = False  # claims_cache came from a token whose signature was checked
     watched: Any = None  # the windows that detectors judged it with, for its answer
     guards_stream = 0  # 1: its answer is cut where it repeats itself; 2: that is only told
+    caps: tuple[CompletionCap, ...] = ()  # how long its answer may become, if it is streamed
     wants_usage = False  # a policy needs the tokens of its answer as the provider counts them, in a stream too
     crowded = False  # its session has no name, and others of its caller without one run at the same time
     tracked = False  # the door sees this call's answer, and hands it to `Engine.settle`
     reported = False  # its answer may be told later (SPEC D-6): a ticket is wanted, even where it is not tracked
     charged: Any = None  # what limits have charged and the answer corrects, left here by the engine
     prompt_tokens = 0  # as they were estimated
+    estimator = "simple_word"  # by which they were
+    estimated: Any = None  # by whom, whether with money, and what: the next rule asks for the same
     ticket: Any = None  # what settling needs, left here by the engine; None: nothing to settle
 
     def __init__(

@@ -20,6 +20,7 @@ class Tally:
     asked_usage: int = 0  # streams whose count of tokens we asked for, and took out again
     refused_usage: int = 0  # of these: sent again without the question, because the upstream does not know it
     cut: int = 0  # streamed answers that were cut, because they repeated themselves
+    cut_long: int = 0  # and those that were cut, because they became longer than a rule lets them
     faults: int = 0  # decisions that failed for a mistake of ours, and were allowed
     shadowed: int = 0
     settled: int = 0  # answers seen or reported

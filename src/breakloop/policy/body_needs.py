@@ -14,11 +14,14 @@ BODY_DESCRIPTORS: Final = frozenset(("agent:session", "llm:model", "llm:provider
 
 def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, content_type: bytes) -> bool:
     """Tell whether anything in the bundle would look into the body of such a request."""
-    loops_decided = False
+    loops_decided, says_tokens = False, bool(of_path(path))  # what limits of tokens and money read is found by the path
+    if says_tokens and bundle.agents.metered:
+        return True
     for policy in bundle.routes.match(host, method, path):
         if (
             policy.loops
             or policy.rejects_large_bodies
+            or (says_tokens and (policy.metered or policy.breaker is not None))
             or any(name in BODY_DESCRIPTORS for name, _ in policy.descriptors)
         ):
             return True
@@ -28,7 +31,7 @@ def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, conten
     # The protection of LLM calls finds them by their path, or in JSON, whatever the type says. Only what is clearly no
     # text, and goes nowhere where LLMs answer, is none.
     has_loops = bool(bundle.default_loops or bundle.project_loops)
-    return has_loops and not loops_decided and (bool(of_path(path)) or not content_type.lower().startswith(_NO_TEXT))
+    return has_loops and not loops_decided and (says_tokens or not content_type.lower().startswith(_NO_TEXT))
 
 
 def rejects_large(bundle: CompiledBundle | None, call: Call) -> bool:

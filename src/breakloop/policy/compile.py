@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.limits.circuit_breaker import CircuitBreaker
-from breakloop.limits.token_bucket import TokenBucket
 from breakloop.limits.units import MICROUSD
 from breakloop.model.call import Call
 from breakloop.policy import schema
 from breakloop.policy.compile_agents import agent_terms
-from breakloop.policy.compile_limits import LimiterMaker
+from breakloop.policy.compile_limits import LimiterMaker, stream_caps
 from breakloop.policy.compile_loops import LoopGuard, LoopMaker, expiry
-from breakloop.policy.compiled import Agents, BreakerRule, CompiledBundle, Fallback, Getter, Match, Policy, Rule
+from breakloop.policy.compiled import Agents, CompiledBundle, Policy
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.kill_switch import KillSwitch, KillSwitches
 from breakloop.policy.routes import Routes, Selector
+from breakloop.policy.rules import BreakerRule, Fallback, Getter, Match, Rule
 from breakloop.policy.senders import Senders, steady
 from breakloop.pricing.estimate import estimator
 
@@ -86,9 +86,7 @@ class _Maker:
             rejects_large_bodies=spec.on_large_body == "reject" and spec.mode == "enforce",
             descriptors=tuple((name, self._shown(name)) for name in names),
             metered=any(limiter.needs for limiter in limiters),
-            steady=self._descriptors.project_is_steady
-            and all(isinstance(limiter, TokenBucket) for limiter in limiters)
-            and all(steady(name) for name in (*names, *sources)),
+            steady=self._descriptors.project_is_steady and all(steady(name) for name in (*names, *sources)),
         )
 
     def _match(self, rule: schema.Rule) -> Match:
@@ -107,6 +105,7 @@ class _Maker:
         )
         if limiter.needs:
             made.estimator = self._limiters.estimator(rule)
+            made.caps = stream_caps(rule, policy)
         return made
 
     def _breaker(self, breaker: schema.CircuitBreaker | None, rules: tuple[Rule, ...]) -> BreakerRule | None:

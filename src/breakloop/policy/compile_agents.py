@@ -10,12 +10,14 @@ from breakloop.detect.loop import LoopTerms
 from breakloop.limits.cost_budget import CostBudget
 from breakloop.limits.limiter import Limiter
 from breakloop.limits.periods import LocalDay
+from breakloop.limits.run_budget import SETTING
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.limits.units import MICROUSD
 from breakloop.policy import schema
 from breakloop.policy.compile_watchers import WatcherMaker
-from breakloop.policy.compiled import AgentTerms, Detector, Getter, Rule
+from breakloop.policy.compiled import AgentTerms, Detector
 from breakloop.policy.presence import Presence
+from breakloop.policy.rules import Getter, Rule
 from breakloop.pricing.estimate import estimator
 
 AGENTS: Final = "agents"  # what stands for a policy in verdicts and events
@@ -35,7 +37,10 @@ def agent_terms(agents: Mapping[str, schema.Agent], make: WatcherMaker, agent_of
     for index, (pattern, agent) in enumerate(agents.items()):
         presence = Presence(active=agent.active, hours=agent.hours, zone=agent.timezone)
         rules = tuple(_rules(agent, pattern, agent_of))
-        yield AgentTerms(pattern, tuple(_detectors(agent, index, make)), presence, rules)
+        run = None
+        if agent.max_usd_per_run is not None:
+            run = make.run_money(pattern, agent.max_usd_per_run, _terms("run", index, SETTING))
+        yield AgentTerms(pattern, tuple(_detectors(agent, index, make)), presence, rules, run)
 
 
 def _rules(agent: schema.Agent, pattern: str, agent_of: Getter) -> Iterator[Rule]:
@@ -60,13 +65,14 @@ def _rule(name: str, limiter: Limiter, agent_of: Getter) -> Rule:
 
 def _detectors(agent: schema.Agent, index: int, make: WatcherMaker) -> Iterator[Detector]:
     if agent.max_steps_per_run is not None:
-        yield make.ceiling(_terms("run", index, "reject"), agent.max_steps_per_run)
+        yield make.ceiling(_terms("run", index, "max_steps_per_run"), agent.max_steps_per_run)
     if agent.kill_switch_enabled:
         weights = schema.Weights()
         window, threshold = agent.kill_switch_window_size, agent.kill_switch_threshold
-        yield make.score(_terms("simhash", index, "kill"), ("warn", "kill", "kill"), window, threshold, weights)
+        yield make.score(
+            _terms("simhash", index, "kill_switch", "kill"), ("warn", "kill", "kill"), window, threshold, weights
+        )
 
 
-def _terms(kind: str, index: int, action: str) -> LoopTerms:
-    said = "kill_switch" if action == "kill" else "max_steps_per_run"
+def _terms(kind: str, index: int, said: str, action: str = "reject") -> LoopTerms:
     return LoopTerms(kind, AGENTS, index, action, _STATUS, expects=frozenset(), allow=None, said=said, place="|")

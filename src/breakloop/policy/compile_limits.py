@@ -8,6 +8,7 @@ from breakloop.limits.llm_tokens import Ceilings, LlmTokens
 from breakloop.limits.periods import Period
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.limits.units import COST, MICROUSD, TOKENS
+from breakloop.model.completion_cap import CompletionCap
 from breakloop.policy import schema
 from breakloop.policy.descriptors import Descriptors
 from breakloop.pricing.estimate import Estimator, estimator
@@ -20,6 +21,7 @@ class LimiterMaker:
 
     def __init__(self, descriptors: Descriptors) -> None:
         self._descriptors = descriptors
+        self._estimators: dict[str, Estimator] = {}
 
     def of(self, rule: schema.Rule) -> Limiter:
         """Return the limiter of a rule."""
@@ -34,7 +36,9 @@ class LimiterMaker:
         """Return what guesses the tokens of a prompt for a rule that needs it."""
         config = rule.config
         named = config.token_source.estimator if isinstance(config, schema.LlmTokensConfig) else "simple_word"
-        return estimator(named)
+        if named not in self._estimators:
+            self._estimators[named] = estimator(named)  # one for all rules: what it found for one holds for the next
+        return self._estimators[named]
 
     def _token_bucket(self, config: schema.TokenBucketConfig) -> TokenBucket:
         source = config.cost_source
@@ -58,6 +62,18 @@ class LimiterMaker:
             cost=config.fixed_cost if fixed else config.default_cost,
             cost_of=self._descriptors.getter(source) if named else None,
         )
+
+
+def stream_caps(rule: schema.Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
+    """Return the cap of streamed answers, enforced and in shadow, where a rule asks for one."""
+    config = rule.config
+    if not isinstance(config, schema.LlmTokensConfig) or not config.enforce_mid_stream:
+        return None
+    tokens = config.max_completion_tokens
+    if tokens is None:
+        return None  # which the schema refuses
+    cap = CompletionCap(tokens, policy, rule.name, cuts=True)
+    return cap, cap._replace(cuts=False)
 
 
 def _llm_tokens(config: schema.LlmTokensConfig) -> LlmTokens:

@@ -24,6 +24,8 @@ from breakloop.policy import schema
 from breakloop.policy.compiled import Detector
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.owners import Owners
+from breakloop.policy.run_rule import RunRule
+from breakloop.pricing.estimate import estimator
 from breakloop.state.ops import RepeatSpec
 
 _TOOL_MESSAGES: Final = 3  # where an allow list looks for tools
@@ -87,6 +89,10 @@ class WatcherMaker:
     def ceiling(self, terms: LoopTerms, max_steps: int) -> RunCeiling:
         """A ceiling of steps over a session."""
         return RunCeiling(terms, max_steps, step=self._descriptors.step, owner=self._owners.session)
+
+    def run_money(self, pattern: str, usd: float, terms: LoopTerms) -> RunRule:
+        """A ceiling of dollars over a session."""
+        return RunRule(pattern, usd, terms, owner=self._owners.session, estimator=estimator("simple_word"))
 
     def _reads(self, owner: Callable[[Call], str]) -> Reads:
         return Reads(self._descriptors.step, owner, identity(self._descriptors))

@@ -11,7 +11,7 @@ from typing import Final
 
 from breakloop.clock import Clock
 from breakloop.model.answer import Answer
-from breakloop.model.call import Call, Chat
+from breakloop.model.call import UNREAD, Call, Chat
 from breakloop.model.step import Step
 from breakloop.policy import identity, query
 from breakloop.policy.client_ip import ClientIp
@@ -177,6 +177,16 @@ class Descriptors:
         if known is None:
             taken = call.taken_cache = self._take(call)
             known = call.chat_cache = (taken.chat(self.tail_messages) if taken else None) or False
+        elif isinstance(known, Chat) and known.tail is UNREAD:
+            known = call.chat_cache = call.taken_cache.chat(self.tail_messages) or False
+        return known if isinstance(known, Chat) else None
+
+    def head(self, call: Call) -> Chat | None:
+        """Return the same for those who need none of its messages: they may be unread."""
+        known = call.chat_cache
+        if known is None:
+            taken = call.taken_cache = self._take(call)
+            known = call.chat_cache = taken.head() if taken else False
         return known if isinstance(known, Chat) else None
 
     def taken(self, call: Call) -> dialects.Taken | None:

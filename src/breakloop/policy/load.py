@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from breakloop.errors import BundleError, Problem, UnreadableError
+from breakloop.policy.extras import missing_extras
 from breakloop.policy.hints import describe, findings, in_document
 from breakloop.policy.merge import Merged
 from breakloop.policy.notes import notes_for
@@ -81,6 +82,8 @@ def _validated(data: Any, places: Places, now: float | None) -> LoadedBundle:
         raise BundleError([Finding((), message).located(places)])
     bundle, errors = validate(Bundle, data)
     found = findings(errors, data, Bundle) + duplicates(data)
+    if bundle is not None:
+        found += missing_extras(bundle)
     if bundle is None or found:
         raise BundleError(in_order(finding.located(places) for finding in found))
     notes = [replace(note, path=in_document(note.path, data)[0]) for note in notes_for(bundle, now)]

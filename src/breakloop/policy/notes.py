@@ -1,5 +1,6 @@
-"""What is valid in a bundle but may surprise its author: parts this version does not enforce yet, overrides that have
-expired, kill switches that can never fire. Notes never stop a bundle from loading."""
+"""What is valid in a bundle but may surprise its author: overrides that have expired, kill switches that can never
+fire, blocks that do nothing; and whatever a version does not enforce yet, which at present is nothing. Notes never stop
+a bundle from loading."""
 
 from __future__ import annotations
 
@@ -8,14 +9,10 @@ from collections.abc import Iterator
 from breakloop.policy import schema
 from breakloop.policy.places import Finding
 
-NOT_YET = "is valid, but this version does not enforce it yet"
-
-_AGENT_FIELDS_NOT_YET = ("max_usd_per_run",)
-
 
 def notes_for(bundle: schema.Bundle, now: float | None = None) -> list[Finding]:
     """Return the notes on a bundle, one of a kind; what has expired is only known when `now` is given."""
-    notes = [*_not_enforced(bundle), *_doubtful(bundle)]
+    notes = [*_doubtful(bundle)]
     if now is not None:
         notes += _expired(bundle, now)
     return _one_of_a_kind(notes)
@@ -35,13 +32,6 @@ def _with_count(group: list[Finding]) -> Finding:
         return first
     hint = f"{first.hint}; " if first.hint else ""
     return Finding(first.path, first.message, f"{hint}and {len(group) - 1} more like it", first.at_key, first.place)
-
-
-def _not_enforced(bundle: schema.Bundle) -> Iterator[Finding]:
-    for name, agent in bundle.agents.items():
-        for field in _AGENT_FIELDS_NOT_YET:
-            if field in agent.model_fields_set and getattr(agent, field) not in (None, True):
-                yield Finding(("agents", name, field), NOT_YET, at_key=True)
 
 
 def _doubtful(bundle: schema.Bundle) -> Iterator[Finding]:

@@ -184,6 +184,9 @@ class LlmTokensConfig(AlgorithmConfig):
     default_max_completion: PositiveInt = Field(
         default=1000, description="Tokens reserved for the answer when the request names no maximum."
     )
+    enforce_mid_stream: bool = Field(
+        default=False, description="Ends a streamed answer that becomes longer than `max_completion_tokens`."
+    )
     token_source: TokenSource = Field(default_factory=TokenSource, description="How tokens are estimated.")
 
     @property
@@ -196,6 +199,9 @@ class LlmTokensConfig(AlgorithmConfig):
         if self.burst < self.tokens_per_minute:
             message = f"must be at least tokens_per_minute ({self.tokens_per_minute}), got {self.burst}"
             refuse([Fault(("burst_tokens",), message, "a smaller bucket can never give that rate")])
+        if self.enforce_mid_stream and self.max_completion_tokens is None:
+            hint = "say how many tokens an answer may have"
+            refuse([Fault(("enforce_mid_stream",), "needs max_completion_tokens", hint)])
         refuse([found for low, high, hint in self._orders() if (found := self._at_most(low, high, hint))])
         return self
 

@@ -7,12 +7,13 @@ the token's time is over. What depends on path, query or body is never kept here
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from breakloop.model.call import Call
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.geo import HEADERS as GEO_HEADERS
+from breakloop.policy.rules import Rule
 from breakloop.state.ops import Op
 
 # What names the caller, his agent and his address (SPEC C-4, C-7).
@@ -29,6 +30,16 @@ def steady(name: str) -> bool:
     return name.startswith(_STEADY)
 
 
+class Charges(NamedTuple):
+    """What the rules of one policy charge one sender: operations where they are the same each time, else the rule with
+    its keys. From `begins` to `ends` that is so: the keys of budgets tell their period."""
+
+    fixed: tuple[Op, ...] | None  # all of it, where nothing depends on the call
+    parts: tuple[tuple[tuple[Op, ...], Rule | None, Sequence[str]], ...]
+    begins: float
+    ends: float
+
+
 class Sender:
     """One sender under one bundle."""
 
@@ -41,7 +52,7 @@ class Sender:
         self.caller = descriptors.caller(call)
         self.agent = descriptors.agent(call)
         self.ip = descriptors.client_ip(call)
-        self.charges: dict[int, tuple[Op, ...]] = {}  # by policy and mode: the operations of its rules
+        self.charges: dict[int, Charges] = {}  # by policy and mode: what its rules charge
         self.identities: dict[int, str] = {}  # by detector: the sender's part of its fingerprints
 
 

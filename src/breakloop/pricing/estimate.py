@@ -22,6 +22,11 @@ _DIGITS_MAX: Final = 20
 class Estimator(Protocol):
     """Guesses the tokens of a prompt."""
 
+    @property
+    def name(self) -> str:
+        """As bundles name it."""
+        ...
+
     def prompt_tokens(self, prompt: Prompt, hint: str | None = None) -> int:
         """Return about how many tokens a prompt has. `hint` is the value of the field `HINT`, where there is one."""
         ...
@@ -31,6 +36,8 @@ class SimpleWord:
     """`simple_word`: a token for every four characters of what is said; of the body, where that cannot be read."""
 
     __slots__ = ()
+
+    name = "simple_word"
 
     def prompt_tokens(self, prompt: Prompt, _hint: str | None = None) -> int:
         """Divide, rounding up."""
@@ -44,6 +51,8 @@ class HeaderHint:
     """`header_hint`: what the client says in `X-Token-Estimate`; where it says nothing of use, another guess."""
 
     __slots__ = ("_otherwise",)
+
+    name = "header_hint"
 
     def __init__(self, otherwise: Estimator) -> None:
         self._otherwise = otherwise
@@ -88,7 +97,7 @@ def _number(hint: str) -> int | None:
 class EstimateError:
     """How estimates compare with what was counted: the ratio of the two, 1 where they are the same."""
 
-    __slots__ = ("buckets", "count", "largest", "smallest", "total")
+    __slots__ = ("absolute_tokens", "buckets", "count", "largest", "signed_tokens", "smallest", "total")
 
     BOUNDS: Final = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
 
@@ -97,6 +106,8 @@ class EstimateError:
         self.total = 0.0  # of all ratios
         self.smallest = math.inf
         self.largest = 0.0
+        self.signed_tokens = 0  # estimated too many, less those too few
+        self.absolute_tokens = 0  # estimated wrongly, either way
         self.buckets = [0] * (len(self.BOUNDS) + 1)  # how many are at most that bound, and above the one before
 
     def note(self, estimated: int, actual: int) -> None:
@@ -108,9 +119,46 @@ class EstimateError:
         self.total += ratio
         self.smallest = min(self.smallest, ratio)
         self.largest = max(self.largest, ratio)
+        self.signed_tokens += estimated - actual
+        self.absolute_tokens += abs(estimated - actual)
         self.buckets[bisect_left(self.BOUNDS, ratio)] += 1
 
     @property
     def mean(self) -> float:
         """The mean ratio; 1 before there is any."""
         return self.total / self.count if self.count else 1.0
+
+
+class EstimateErrors:
+    """The errors of each estimator since start. Metrics show it; nobody decides by it."""
+
+    __slots__ = ("by_estimator",)
+
+    def __init__(self) -> None:
+        self.by_estimator: dict[str, EstimateError] = {}
+
+    @property
+    def count(self) -> int:
+        """How many pairs were noted in all."""
+        return sum([error.count for error in self.by_estimator.values()])
+
+    def note(self, estimator: str, estimated: int, actual: int) -> None:
+        """Take one pair of an estimator."""
+        error = self.by_estimator.get(estimator)
+        if error is None:
+            error = self.by_estimator[estimator] = EstimateError()
+        error.note(estimated, actual)
+
+    def lines(self) -> list[dict[str, object]]:
+        """Return what there is to tell of each estimator, in the order of their names."""
+        return [
+            {
+                "estimator": name,
+                "count": error.count,
+                "mean_ratio": round(error.mean, 3),
+                "signed_tokens": error.signed_tokens,
+                "absolute_tokens": error.absolute_tokens,
+            }
+            for name, error in sorted(self.by_estimator.items())
+            if error.count
+        ]

@@ -3,6 +3,7 @@ that is part of the package `toktok-rs`. Nothing is downloaded. Where the packag
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Final
 
 from breakloop.errors import SettingsError
@@ -15,10 +16,17 @@ ENCODING: Final = "o200k_base"
 COUNTED_MAX_CHARS: Final = 64 * 1024
 
 
+def is_installed() -> bool:
+    """Tell whether the package is there, without loading it."""
+    return find_spec("toktok") is not None
+
+
 class Tokenizer:
     """`tokenizer`: real tokens. Where a prompt cannot be read, another guess."""
 
     __slots__ = ("_count", "_otherwise")
+
+    name = "tokenizer"
 
     def __init__(self, otherwise: Estimator) -> None:
         try:

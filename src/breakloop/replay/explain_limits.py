@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from breakloop.limits.limiter import Refusal
-from breakloop.policy.compiled import BreakerRule, Rule
+from breakloop.policy.compiled import RunCharges
+from breakloop.policy.rules import BreakerRule, Rule
 from breakloop.state.ops import Broken, Bucket, Op, Result, Spend
 
 Done = Sequence[tuple[Op, Result]]
 
 
-def charges(rule: Rule, done: Done) -> tuple[str, str, Op | None]:
+def charges(rule: Rule | RunCharges, done: Done) -> tuple[str, str, Op | None]:
     """Return outcome and words on the charges of a rule, and the operation that decided."""
     own = [(op, result) for op, result in done if _rule_of(op) is rule]
     if not own:
@@ -29,6 +30,14 @@ def charges(rule: Rule, done: Done) -> tuple[str, str, Op | None]:
             return outcome, text, op
         words.append(text)
     return "pass", "; ".join(words), own[0][0]
+
+
+def run(rule: RunCharges, done: Done) -> tuple[str, str, Op | None]:
+    """Return outcome and words on what a run has cost, and the operation that decided."""
+    if not any(_rule_of(op) is rule for op, _ in done):
+        return "skipped", "no LLM request of a session, so nothing is charged", None
+    outcome, text, op = charges(rule, done)
+    return outcome, text if outcome == "not asked" else f"{text} for this run", op
 
 
 def breaker(rule: BreakerRule, done: Done) -> tuple[str, str, Op | None]:

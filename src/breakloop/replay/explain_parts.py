@@ -14,8 +14,9 @@ from breakloop.detect.seen import Seen
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.policy import schema
 from breakloop.policy.compile import SECRET_DESCRIPTORS
-from breakloop.policy.compiled import CompiledBundle, Detector, Policy, Rule
+from breakloop.policy.compiled import CompiledBundle, Detector, Policy
 from breakloop.policy.descriptors import Descriptors
+from breakloop.policy.rules import Rule
 from breakloop.replay import explain_limits
 from breakloop.replay.record import Record
 from breakloop.state.ops import ENFORCED, Bucket, Op, Repeat, Repeated, Result
@@ -88,6 +89,9 @@ class PartExplainer:
         for rule in terms.rules:
             step = self._charged(rule, {}) if isinstance(rule.limiter, TokenBucket) else self._other(rule)
             yield replace(step, stage="agent", subject=f"agents/{rule.name}")
+        if terms.run is not None:
+            outcome, text, op = explain_limits.run(terms.run, self._record.done)
+            yield Step("agent", f"agents/{terms.run.name}", self._judged(outcome, op), text)
 
     def _blocks(self, policy: str, blocks: Sequence[schema.AnyLoop], detectors: Sequence[Detector]) -> Iterator[Step]:
         made = _blocks_of(detectors)

@@ -3,7 +3,7 @@ the engine's own; reading meaning into the record is `explain`'s work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from breakloop.clock import Clock
@@ -12,7 +12,8 @@ from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.planning import Plan
 from breakloop.policy.descriptors import Descriptors
-from breakloop.state.ops import Committed, Correct, Op, Result, Settle, Window, WindowWrite
+from breakloop.pricing.prices import Prices
+from breakloop.state.ops import BreakerKept, Committed, Correct, Op, Result, Settle, Window, WindowWrite
 from breakloop.state.store import Store
 
 
@@ -32,11 +33,13 @@ class RecordingEngine(Engine):
 
     __slots__ = ("_plan", "_recorder", "record")
 
-    def __init__(self, store: Store, clock: Clock, descriptors: Descriptors) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, descriptors: Descriptors, prices: Callable[[], Prices] | None = None
+    ) -> None:
         self._recorder = _RecordingStore(store)
         self._plan: Plan | None = None
         self.record: Record | None = None
-        super().__init__(self._recorder, clock, descriptors)
+        super().__init__(self._recorder, clock, descriptors, prices=prices)
 
     def plan(self, call: Call) -> Plan | Verdict:
         """Plan as the engine does, and keep it."""
@@ -74,6 +77,9 @@ class _RecordingStore:
 
     def read_window(self, key: str, now: float) -> Window:
         return self._store.read_window(key, now)
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        return self._store.breakers(prefix, now, most)
 
     def drop(self, keys: Sequence[str]) -> None:
         self._store.drop(keys)

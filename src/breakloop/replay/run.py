@@ -13,6 +13,7 @@ from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
+from breakloop.pricing.prices import Prices
 from breakloop.replay.conversations import PATH, Conversations
 from breakloop.replay.cost import Pricing, free, spent
 from breakloop.replay.sessions import Body, Piece, Session, Turn
@@ -34,10 +35,11 @@ class Rig:
     bundle: CompiledBundle
     start: float  # when every session begins
     pricing: Pricing = free  # of what is saved
+    prices: Callable[[], Prices] | None = None  # of what budgets count; None: nothing costs money
 
     def engine(self, clock: FakeClock) -> Engine:
         """Return an engine with empty state."""
-        engine = Engine(MemoryStore(_ENTRIES), clock, self.descriptors)
+        engine = Engine(MemoryStore(_ENTRIES), clock, self.descriptors, prices=self.prices)
         engine.use(self.bundle)
         return engine
 

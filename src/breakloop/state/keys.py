@@ -21,6 +21,11 @@ def part(value: str) -> str:
     return value.replace("%", "%25").replace(":", "%3A").replace("|", "%7C")
 
 
+def plain(escaped: str) -> str:
+    """Return what `part` was given, for people; of a long one, its digest as it stands."""
+    return escaped.replace("%7C", "|").replace("%3A", ":").replace("%25", "%")
+
+
 def joined(values: list[str]) -> str:
     """Return several values as one part, in their order."""
     if len(values) == 1:

@@ -14,6 +14,7 @@ from breakloop.state.memory_repeats import Lead, Repeats
 from breakloop.state.ops import (
     ENFORCED,
     Breaker,
+    BreakerKept,
     Bucket,
     Committed,
     Correct,
@@ -74,8 +75,12 @@ class MemoryStore:
                 result = left = limits.left(op, now)
                 charges.append((op, left))  # what is denied is not charged: its group is not
                 passes = left >= 0.0
+            elif type(op) is Spend:
+                result = used = limits.used(op, now)
+                charges.append((op, used))
+                passes = used <= op.spec.budget
             else:
-                result, passes = self._less_often(op, now, charges)
+                result, passes = self._less_often(op, now)
             if not passes:
                 denied.setdefault(op.group, len(results))
             results.append(result)
@@ -87,12 +92,8 @@ class MemoryStore:
             self._windows.put(write.key, (now + write.ttl_s, write.version + 1, write.data), now)
         return Committed(results, denied.get(ENFORCED, -1), None, now)
 
-    def _less_often(self, op: Op, now: float, charges: list[Charge]) -> tuple[Result, bool]:
+    def _less_often(self, op: Op, now: float) -> tuple[Result, bool]:
         """Do what few commits carry; return its result, and whether it lets the request pass."""
-        if type(op) is Spend:
-            used = self._limits.used(op, now)
-            charges.append((op, used))
-            return used, used <= op.spec.budget
         if type(op) is Breaker:
             broken = self._limits.meter(op, now)
             return broken, not broken[0]
@@ -119,6 +120,10 @@ class MemoryStore:
         """Return the session window under `key`, with version 0 if there is none."""
         entry = self._windows.live(key, now)
         return Window(0, b"") if entry is None else Window(entry[1], entry[2])
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        """Return the breakers whose key begins with `prefix`, open ones first."""
+        return self._limits.breakers(prefix, max(now, self._latest), most)
 
     def drop(self, keys: Sequence[str]) -> None:
         """Drop what is kept under these very keys."""

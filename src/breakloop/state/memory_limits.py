@@ -3,9 +3,11 @@ which steps make a commit, and whether what was checked is charged, is `memory`'
 
 from __future__ import annotations
 
+import heapq
+from itertools import islice
 from typing import Final
 
-from breakloop.state.ops import Breaker, Broken, Bucket, BucketSpec, Correct, Spend
+from breakloop.state.ops import Breaker, BreakerKept, Broken, Bucket, BucketSpec, Correct, Spend
 from breakloop.state.table import Entry, Table
 
 Charge = tuple[Bucket | Spend, float]  # and what is left or used after it
@@ -115,6 +117,18 @@ class Limits:
             del self.open[key]
         self.rates.put(key, ((minute + 2.0) * _MINUTE_S, minute, current, previous, 0.0), now)
         return Broken(False, rate, 0.0, "closed" if probe else "")
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        """Return open ones by key, then closed ones, the last one counted first."""
+        minute = now // _MINUTE_S
+        keys = heapq.nsmallest(most, [key for key in self.open if key.startswith(prefix)])
+        closed = (key for key in reversed(self.rates) if key.startswith(prefix) and self.rates.live(key, now))
+        entries = [(key, self.open[key], True) for key in keys]
+        entries += [(key, self.rates[key], False) for key in islice(closed, most - len(entries))]
+        return [
+            BreakerKept(key, _sliding(*_spent(entry, minute), now), entry[4] if is_open else None)
+            for key, entry, is_open in entries
+        ]
 
     def _stay_open(self, op: Breaker, entry: Entry, now: float) -> Broken:
         self.open.move_to_end(op.key)  # what is asked for is in use

@@ -120,7 +120,8 @@ class Spend:
     """Charge `cost` to an account whose period `ends`, if every limit of the commit allows it.
 
     Its result is what is used after the charge; more than the budget means denied, and nothing charged. The key names
-    the period, so that a later correction finds the one that was charged. With a later `ends` a key begins anew.
+    the period, so that a later correction finds the one that was charged. Each charge moves the end of its account to
+    `ends`; once that has passed, a charge with a later one begins anew.
     """
 
     __slots__ = ("cost", "ends", "group", "key", "owner", "spec")
@@ -170,6 +171,14 @@ class Broken(NamedTuple):
     rate: float  # spend of the last minute, this request's included where it was counted
     wait_s: float = 0.0  # until its reset; 0 where only an operator closes it, or it is closed
     changed: str = ""  # "opened" or "closed" by this request; only a probe that passes closes
+
+
+class BreakerKept(NamedTuple):
+    """A breaker as a store keeps it."""
+
+    key: str
+    rate: float  # spend of the last minute
+    since: float | None  # when it opened, or opened again; None: it is closed
 
 
 class Correct:

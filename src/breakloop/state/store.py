@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from breakloop.state.ops import Committed, Correct, Op, Settle, Window, WindowWrite
+from breakloop.state.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
 
 
 class Store(Protocol):
@@ -45,6 +45,11 @@ class Store(Protocol):
 
     def read_window(self, key: str, now: float) -> Window:
         """Return the session window under `key`, with version 0 if there is none."""
+        ...
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        """Return up to `most` breakers whose key begins with `prefix`: open ones first, by key; then, in any order,
+        closed ones with a rate. May walk everything: for operators, not for requests."""
         ...
 
     def drop(self, keys: Sequence[str]) -> None:

@@ -66,6 +66,11 @@ def count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def at_least_one(value: object) -> int:
+    """Read how many answers a request wants; 1 where it does not say, or nonsense."""
+    return max(1, count(value) or 1)
+
+
 def content(value: object) -> str:
     """Return the text of a content: a string, or a list of parts, joined by line breaks."""
     if isinstance(value, str):

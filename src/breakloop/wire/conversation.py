@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from breakloop.model.call import Chat, Message
+from breakloop.model.call import UNREAD, Chat, Message
 from breakloop.wire.content import clean, clean_message, content, decode, load
 
 _OPENING_MESSAGES_MAX: Final = 100  # the user speaks among these, or the conversation has no name
@@ -60,6 +60,7 @@ class Parts(msgspec.Struct, gc=False):
     system: Any = None  # what stands outside the messages; part of the opening, never of the tail
     fields: Any = None  # all that was found: a `Body`, or a dict of values where it had to be read tolerantly
     lead: int = 0  # how many of the items stand before the conversation
+    answers: int = 1  # how many are asked for at once
 
 
 Typed = Callable[[bytes], Parts]
@@ -155,17 +156,23 @@ class Taken:
 
     def chat(self, tail: int) -> Chat | None:
         """Return what the request says, with its last `tail` messages; None where it cannot be read after all."""
-        newest, in_path = self._reader.newest, self._reader.in_path
+        newest = self._reader.newest
         found = self.view(lambda parts: tuple(newest(parts.items, tail)))
-        if found is None:
-            return None
-        parts = self.parts
+        return None if found is None else self._chat(found)
+
+    def head(self) -> Chat:
+        """Return the same without decoding any message, for a third of the cost: its tail is `UNREAD`."""
+        return self._chat(UNREAD)
+
+    def _chat(self, found: tuple[Message, ...]) -> Chat:
+        parts, in_path = self.parts, self._reader.in_path
         model, stream = (parts.model, parts.stream) if in_path is None else in_path(self._path)
         size, limit = len(parts.items), parts.max_tokens
         if not self.tolerant:
-            return Chat(self.dialect, model, found, size, stream, limit)
-        found = tuple([clean_message(message) for message in found])
-        return Chat(self.dialect, clean(model), found, size, stream, limit, "tolerant")
+            return Chat(self.dialect, model, found, size, stream, limit, "", parts.answers)
+        if found is not UNREAD:
+            found = tuple([clean_message(message) for message in found])
+        return Chat(self.dialect, clean(model), found, size, stream, limit, "tolerant", parts.answers)
 
     def opening(self) -> str:
         """Return the system prompt and the messages up to the first of the user, which name a conversation; else ""."""

@@ -10,7 +10,18 @@ from typing import Any, Final
 import msgspec
 
 from breakloop.model.call import Chat, Message, ToolCall
-from breakloop.wire.content import ITEMS_MAX, arguments, as_list, count, media, more, text, truth, without_ids
+from breakloop.wire.content import (
+    ITEMS_MAX,
+    arguments,
+    as_list,
+    at_least_one,
+    count,
+    media,
+    more,
+    text,
+    truth,
+    without_ids,
+)
 from breakloop.wire.conversation import NULL, Body, Conversation, Named, Parts
 
 DIALECT: Final = "gemini"
@@ -22,6 +33,8 @@ _MARKS: Final = frozenset(("thought", "thoughtSignature", "thought_signature", "
 class _Config(msgspec.Struct, gc=False):
     maxOutputTokens: int | None = None  # noqa: N815 - as it is sent
     max_output_tokens: int | None = None
+    candidateCount: int | None = None  # noqa: N815
+    candidate_count: int | None = None
 
 
 class Tool(msgspec.Struct, gc=False):
@@ -48,18 +61,22 @@ _decode_body = msgspec.json.Decoder(GeminiBody).decode
 def _typed(body: bytes) -> Parts:
     fields = _decode_body(body)
     config = fields.generationConfig or fields.generation_config
-    limit = None
+    limit, answers = None, 1
     if config is not None:
         limit = config.max_output_tokens if config.maxOutputTokens is None else config.maxOutputTokens
+        answers = at_least_one(config.candidate_count if config.candidateCount is None else config.candidateCount)
     system = fields.system_instruction if fields.systemInstruction is NULL else fields.systemInstruction
-    return Parts("", fields.contents, max_tokens=limit, system=system, fields=fields)
+    return Parts("", fields.contents, max_tokens=limit, system=system, fields=fields, answers=answers)
 
 
 def _tolerant(fields: dict[str, Any]) -> Parts:
     config = _either(fields, "generationConfig", "generation_config")
-    limit = _either(config, "maxOutputTokens", "max_output_tokens") if isinstance(config, dict) else None
+    asked = config if isinstance(config, dict) else {}
+    limit = count(_either(asked, "maxOutputTokens", "max_output_tokens"))
+    answers = at_least_one(_either(asked, "candidateCount", "candidate_count"))
     system = _either(fields, "systemInstruction", "system_instruction")
-    return Parts("", as_list(fields.get("contents")), max_tokens=count(limit), system=system, fields=fields)
+    items = as_list(fields.get("contents"))
+    return Parts("", items, max_tokens=limit, system=system, fields=fields, answers=answers)
 
 
 def _either(fields: dict[str, Any], name: str, other: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.model.call import Chat, Message, ToolCall
+from breakloop.model.call import UNREAD, Chat, Message, ToolCall
 from breakloop.wire.content import ITEMS_MAX, arguments, as_list, clean_message, load, more, text
 
 DIALECT: Final = "mcp"
@@ -57,6 +57,10 @@ class Taken:
                 said = clean_message(said)
             self._said = said
         return Chat(DIALECT, "", (said,) if tail > 0 else (), 1, fallback="tolerant" if self.tolerant else "")
+
+    def head(self) -> Chat:
+        """Return the same without what is called."""
+        return Chat(DIALECT, "", UNREAD, 1, fallback="tolerant" if self.tolerant else "")
 
     def opening(self) -> str:
         """Return "": a tool call does not say which conversation it belongs to."""

@@ -10,7 +10,18 @@ from typing import Any, Final
 import msgspec
 
 from breakloop.model.call import Message, ToolCall
-from breakloop.wire.content import ITEMS_MAX, arguments, as_list, content, count, more, text, truth, without_ids
+from breakloop.wire.content import (
+    ITEMS_MAX,
+    arguments,
+    as_list,
+    at_least_one,
+    content,
+    count,
+    more,
+    text,
+    truth,
+    without_ids,
+)
 from breakloop.wire.conversation import Body, Conversation, Named, Parts, item_at
 
 DIALECT: Final = "openai_chat"
@@ -34,6 +45,7 @@ class ChatBody(Body, gc=False, kw_only=True):
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    n: int | None = None
 
 
 _decode_body = msgspec.json.Decoder(ChatBody).decode
@@ -48,6 +60,7 @@ def _typed(body: bytes) -> Parts:
         fields.stream or False,
         fields.max_tokens if limit is None else limit,
         fields=fields,
+        answers=1 if fields.n is None else at_least_one(fields.n),
     )
 
 
@@ -60,6 +73,7 @@ def _tolerant(fields: dict[str, Any]) -> Parts:
         truth(get("stream")),
         count(get("max_tokens") if limit is None else limit),
         fields=fields,
+        answers=at_least_one(get("n")),
     )
 
 

@@ -10,7 +10,8 @@ from breakloop.model.answer import Usage
 from breakloop.wire import anthropic_messages, gemini, openai_chat, openai_completions, openai_responses
 from breakloop.wire.answer import StreamReader
 from breakloop.wire.anthropic_answer import AnthropicAnswer
-from breakloop.wire.gathered import Gathered
+from breakloop.wire.content import arguments
+from breakloop.wire.gathered import Gathered, PartOfCall
 from breakloop.wire.gemini_answer import GeminiAnswer
 from breakloop.wire.openai_chat_answer import ChatAnswer
 from breakloop.wire.openai_completions_answer import CompletionsAnswer
@@ -30,6 +31,10 @@ class Listener(Protocol):
 
     def thought(self, choice: int, part: int, piece: str) -> None:
         """Take the next piece of what a model thinks aloud."""
+        ...
+
+    def argued(self, choice: int, piece: str) -> None:
+        """Take the next piece of a call's arguments; only who asks for `calls` is told."""
         ...
 
     def ended(self, choice: int) -> None:
@@ -99,6 +104,49 @@ class _Responses(_ToldAsOne, ResponsesAnswer):
     """Parts of items, one after the other."""
 
 
+class _Argued(_Told):
+    """Tells of calls too."""
+
+    choice = 0  # whose calls are being read
+
+    def argue(self, call: PartOfCall, piece: str) -> None:
+        self.listener.argued(self.choice, piece)
+        Gathered.argue(self, call, piece)
+
+
+class _ArguedAtOnce(_Argued):
+    """Values may come whole, and are not repeated at the end."""
+
+    def settle(self, call: PartOfCall, value: object) -> None:
+        if value is not None:
+            self.listener.argued(self.choice, arguments(value))
+        Gathered.settle(self, call, value)
+
+
+class _ArguedChat(_ArguedAtOnce, _Chat):
+    def _calls_of(self, choice: int, items: object) -> None:
+        self.choice = choice
+        super()._calls_of(choice, items)
+
+
+class _ArguedGemini(_ArguedAtOnce, _Gemini):
+    """Calls of any candidate count, and are taken for the first one's."""
+
+
+class _ArguedAnthropic(_Argued, _Anthropic):
+    """Arguments come in pieces."""
+
+
+class _ArguedResponses(_Argued, _Responses):
+    """Arguments come in pieces, and again whole."""
+
+
+_WITH_CALLS: Final[dict[str, Callable[[], _Told]]] = {
+    openai_chat.DIALECT: _ArguedChat,
+    openai_responses.DIALECT: _ArguedResponses,
+    anthropic_messages.DIALECT: _ArguedAnthropic,
+    gemini.DIALECT: _ArguedGemini,
+}
 _DIALECTS: Final[dict[str, Callable[[], _Told]]] = {
     openai_chat.DIALECT: _Chat,
     openai_completions.DIALECT: _Completions,
@@ -113,8 +161,8 @@ class Overheard(StreamReader):
 
     __slots__ = ("_dialect", "_event", "_listener", "_mark", "_passed", "_stopped", "_thoughts", "_told")
 
-    def __init__(self, dialect: str, listener: Listener) -> None:
-        told = _DIALECTS[dialect]()
+    def __init__(self, dialect: str, listener: Listener, *, calls: bool = False) -> None:
+        told = (_WITH_CALLS.get(dialect, _DIALECTS[dialect]) if calls else _DIALECTS[dialect])()
         told.listener = listener
         super().__init__(told)
         self._dialect = dialect

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
 from breakloop.cli.offline import OFFLINE_SECRET, Offline, load_policy, server_secret
@@ -148,3 +149,32 @@ def test_the_secret_is_that_of_the_server(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").write_text("as given\n")
     assert secret(secret_file=str(tmp_path / "file")) == given
+
+
+MONEY = b"""bundle_version: 1
+policies:
+  - id: p
+    spec:
+      selector: {pathPrefix: /}
+      rules:
+        - name: r
+          limit_keys: []
+          algorithm: cost_based
+          algorithm_config:
+            {budget: 0.01, period: 1d, cost_key: "usage:usd", staged_actions: [{threshold_percent: 100, action: reject}]}
+"""
+
+
+def test_money_costs_what_the_settings_say() -> None:
+    """L-5, E-7: `test` and `explain` judge by the same prices as the server."""
+    body = b'{"model": "mine", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1000}'
+    asked = CaseRequest("POST", "/v1/chat/completions", "x", (("content-type", "application/json"),), body)
+    for usd, status in ((9, 200), (11, 429)):
+        prices = {"models": {"mine": {"input_usd_per_million": 0, "output_usd_per_million": usd}}}
+        service = Offline(load_text(MONEY, "p.yaml"), Settings.model_validate({"prices": prices}), FakeClock())
+        assert service.send(asked).reply.status == status
+
+
+def test_a_price_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(click.ClickException, match="gone"):
+        offline(prices={"file": str(tmp_path / "gone.json")})

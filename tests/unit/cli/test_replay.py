@@ -198,3 +198,18 @@ def test_money(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", "a.jsonl", "--policy", "tail.yaml"]) == 0
     assert "no price is known for m: not in the sums" in capsys.readouterr().err
     assert run(["replay", "m.jsonl", "--price-cached", "1"]) == 3
+
+
+def test_budgets_count_money(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-5, L-2: a budget of US dollars is used up as it would have been."""
+    stages = [{"threshold_percent": 100, "action": "reject"}]
+    budget = {"budget": 0.00001, "period": "1d", "cost_key": "usage:usd", "staged_actions": stages}
+    rule = {"name": "r", "limit_keys": [], "algorithm": "cost_based", "algorithm_config": budget}
+    policies = [{"id": "p", "spec": {"selector": {"pathPrefix": "/"}, "rules": [rule]}}]
+    bundle = {"bundle_version": 1, "policies": policies, "defaults": {"loop_detection": "off"}}
+    (here / "budget.json").write_text(json.dumps(bundle))
+    write(here / "m.jsonl", {**own_line("stuck", 8), "model": "gpt-4.1"})
+    assert run(["replay", "m.jsonl", "--policy", "budget.json", "--json"]) == 0
+    line, last = printed(capsys)
+    assert line["first_block"] is None
+    assert line["denied"]["budget_exceeded"] > 0, (line, last)

@@ -89,11 +89,11 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_notes_on_the_bundle_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2: whoever wonders why nothing happens is told what this version does not enforce."""
-    Path("policy.yaml").write_text(POLICY + "agents: {a: {max_usd_per_run: 5}}\n", encoding="utf-8")
+    """B-2: whoever wonders why nothing happens is told what does nothing."""
+    Path("policy.yaml").write_text(POLICY + "expires_at: 2020-01-01T00:00:00Z\n", encoding="utf-8")
     Path("t.yaml").write_text(CASES, encoding="utf-8")
     assert run(["test", "t.yaml", "--policy", "policy.yaml"]) == 0
-    assert "policy.yaml:11:14: note: agents.a.max_usd_per_run: " in capsys.readouterr().out
+    assert "policy.yaml:11:13: note: expires_at: has passed" in capsys.readouterr().out
 
 
 def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:

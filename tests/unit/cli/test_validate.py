@@ -23,7 +23,7 @@ policies:
       selector: {pathPrefix: v1}
       mode: enforced
 """
-SURPRISING = GOOD + "      # below\n    \nagents:\n  crawler: {max_usd_per_run: 5}\n"
+SURPRISING = GOOD + "      # below\n    \nexpires_at: 2020-01-01T00:00:00Z\n"
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_notes_do_not_refuse_unless_strict(write: Write, capsys: pytest.CaptureF
     name = write("odd.yaml", SURPRISING)
     assert run(["validate", name]) == 0
     out = capsys.readouterr().out
-    assert "odd.yaml:8:13: note: agents.crawler.max_usd_per_run" in out
+    assert "odd.yaml:7:13: note: expires_at" in out
     assert out.splitlines()[-1] == "1 valid: 1 note"
     assert run(["validate", "--strict", name]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 refused: 1 note (which count: --strict)"

@@ -10,9 +10,10 @@ import pytest
 
 from breakloop.engine import Engine
 from breakloop.gateway.answer_head import AnswerHead
-from breakloop.gateway.cutting import ANSWERS_MAX, Guarded, Repeats, guarded_reading
+from breakloop.gateway.cutting import Guarded, Watch, guarded_reading
 from breakloop.gateway.hub import Phase
 from breakloop.gateway.reading import Reading
+from breakloop.gateway.repeats import ANSWERS_MAX, Repeats
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
 from breakloop.wire.overheard import Overheard
@@ -188,7 +189,8 @@ def test_which_answers_are_watched(dialect: str, kind: bytes, guarded: bool) -> 
     """LD-8: event streams of dialects that have an end."""
     head = AnswerHead(200, b"", b"", {"content-type": kind} if kind else {}, -1, b"", True)
     asked_for = Chat(dialect, "m", (), 1, stream=True)
-    reading = guarded_reading(asked_for, head, lambda _why: None, lambda *_: None, cuts=True)
+    watch = Watch(lambda *_: None, lambda *_: None, guards=1)
+    reading = guarded_reading(asked_for, head, lambda _why: None, watch)
     assert isinstance(reading, Guarded) is guarded
     assert reading is not None
 

@@ -212,16 +212,16 @@ def test_no_client_can_name_a_number_that_a_store_cannot_add() -> None:
     assert budget(unit=MICROUSD).cost_of(call(), Estimate(10, 10, 10**30)) == LARGEST
 
 
-def test_a_stage_is_told_once() -> None:
-    """G-2: `budget.threshold` is for the request that reached it."""
+def test_what_is_told_of_a_stage() -> None:
+    """G-2: `budget.threshold` for every stage that was reached, above those told before."""
     limiter = budget()
     account = Account(limiter, 75_000)
     op, used, stage = account.ask(10)
     assert stage is not None
-    assert limiter.crossing(op, used, stage) == {
+    assert limiter.crossings(op, used, 0) == [{
         "policy": "p", "rule": "r", "key": "cb:k:1770076800", "threshold_percent": 80, "action": "warn",
         "used": 85_000, "budget": 100_000, "unit": "cost",
-    }  # fmt: skip
-    op, used, stage = account.ask(1)
-    assert stage is not None
-    assert limiter.crossing(op, used, stage) is None
+    }]  # fmt: skip
+    assert limiter.crossings(op, used, stage.units) == []
+    assert [one["threshold_percent"] for one in limiter.crossings(op, 99_000, 0)] == [80, 95]
+    assert [one["threshold_percent"] for one in limiter.crossings(op, 99_000, stage.units)] == [95]

@@ -36,3 +36,26 @@ def test_who_looks_into_a_body(data: Json, kind: bytes, needed: bool) -> None:
     assert compiled is not None
     wanted: Any = needs_body(compiled, "h", "POST", "/v1/files", kind)
     assert wanted is needed
+
+
+TOKENS = {"name": "t", "limit_keys": [], "algorithm": "token_bucket_llm", "algorithm_config": {"tokens_per_minute": 9}}
+BREAKER = {"enabled": True, "spend_rate_threshold_per_minute": 9, "spend_source": "usage:usd"}
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "needed"),
+    [
+        (bundle(policy("p", TOKENS)), "/v1/chat/completions", True),
+        (bundle(policy("p", TOKENS)), "/v1/files", False),  # which says nothing to a model
+        (bundle(policy("p", TOKENS, prefix="/other/")), "/v1/chat/completions", False),
+        (bundle(policy("p", bucket())), "/v1/chat/completions", False),
+        (bundle(policy("p", bucket(), circuit_breaker=BREAKER)), "/v1/chat/completions", True),
+        (bundle(agents={"a": {"budget_usd_per_day": 5}}), "/v1/messages", True),
+        (bundle(agents={"a": {"budget_usd_per_day": 5}}), "/v1/files", False),
+    ],
+)
+def test_limits_of_tokens_and_money_read_the_prompt(data: Json, path: str, needed: bool) -> None:
+    """L-3, L-2, CB-1: a long prompt that comes in many pieces must not pass uncounted."""
+    compiled = world(data).engine.bundle
+    assert compiled is not None
+    assert needs_body(compiled, "h", "POST", path, b"application/json") is needed

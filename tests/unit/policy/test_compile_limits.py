@@ -37,14 +37,21 @@ def rule(algorithm: str, **config: Any) -> Json:
     ],
 )
 def test_each_algorithm_has_its_limiter(data: Json, kind: type, needs: str) -> None:
-    """L-1 to L-3: what an answer corrects has an estimator, and is never remembered by sender."""
+    """L-1 to L-3: what an answer corrects has an estimator; whose it is can be remembered, whatever it costs."""
     made = world(bundle()).use(bundle(policy("p", data))).policies[0]
     (compiled,) = made.rules
     assert type(compiled.limiter) is kind
     assert compiled.limiter.needs == needs
     assert (compiled.estimator is not None) is bool(needs)
     assert made.metered is bool(needs)
-    assert made.steady is (kind is TokenBucket)
+    assert made.steady
+
+
+def test_rules_share_an_estimator() -> None:
+    """What was guessed for one rule holds for the next."""
+    one, other = rule("token_bucket_llm", tokens_per_minute=600), rule("token_bucket_llm", tokens_per_minute=900)
+    first, second = world(bundle()).use(bundle(policy("p", one, {**other, "name": "s"}))).policies[0].rules
+    assert first.estimator is second.estimator
 
 
 def test_a_breaker_counts_what_the_first_rule_charges() -> None:
@@ -59,3 +66,13 @@ def test_a_breaker_counts_what_the_first_rule_charges() -> None:
     assert money.policies[0].breaker.limiter.unit.name != "token"
     off = world(bundle()).use(bundle(policy("p", tokens, circuit_breaker={"enabled": False})))
     assert off.policies[0].breaker is None
+
+
+def test_the_cap_of_streams() -> None:
+    """L-3: only where it is asked for; in shadow it is another one, which cuts nothing."""
+    asks = rule("token_bucket_llm", tokens_per_minute=600, max_completion_tokens=50, enforce_mid_stream=True)
+    caps = world().use(bundle(policy("p", asks))).policies[0].rules[0].caps
+    assert caps is not None
+    assert caps == ((50, "p", "r", True), (50, "p", "r", False))
+    for other in (bucket(), rule("token_bucket_llm", tokens_per_minute=600, max_completion_tokens=50)):
+        assert world().use(bundle(policy("p", other))).policies[0].rules[0].caps is None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.clock import FakeClock
-from breakloop.model.call import Call
+from breakloop.model.call import UNREAD, Call
 from breakloop.policy import descriptor_names
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header, query_for_fingerprint
 from breakloop.policy.jwt import JwtKeys
@@ -265,3 +265,18 @@ def test_a_body_is_taken_apart_once_for_all_that_is_asked(monkeypatch: pytest.Mo
     for _ in range(2):
         assert (context.step(other), context.taken(other)) == (None, None)
     assert taken == ["/v1/chat/completions", "/x"]
+
+
+def test_a_head_is_completed_when_its_messages_are_wanted() -> None:
+    """L-3: whoever needs none of them does not pay for them, and takes nothing from those who do."""
+    call = Call("POST", "/v1/chat/completions", body=json.dumps(CHAT).encode())
+    made = make()
+    head = made.head(call)
+    assert head is not None
+    assert (head.model, head.tail, call.chat_cache) == ("gpt-4o", UNREAD, head)
+    chat = made.chat(call)
+    assert chat is not None
+    assert [message.role for message in chat.tail] == ["user", "assistant", "tool"]
+    assert made.head(call) is chat
+    assert made.chat(call) is chat
+    assert made.head(Call("GET", "/x")) is None

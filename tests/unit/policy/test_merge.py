@@ -27,7 +27,6 @@ def test_notes_of_a_directory_name_the_right_files() -> None:
     directory = POLICIES / "good" / "directory"
     notes = [str(note).removeprefix(f"{directory}/") for note in load_bundle(directory).notes]
     assert notes == [
-        "00-base.yaml:4:16: agents.one.max_usd_per_run: is valid, but this version does not enforce it yet",
         "20-more.yml:2:5: kill_switches[1]: can never fire: kill_switches[0] already stops all of it",
     ]
 

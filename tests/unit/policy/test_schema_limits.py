@@ -42,6 +42,8 @@ def test_stages_are_sorted() -> None:
             {"tokens_per_minute": 100, "max_tokens_per_request": 20, "default_max_completion": 30},
             ["default_max_completion"],
         ),
+        ({"tokens_per_minute": 100, "enforce_mid_stream": True}, ["enforce_mid_stream"]),
+        ({"tokens_per_minute": 100, "enforce_mid_stream": True, "max_completion_tokens": 9}, []),
     ],
 )
 def test_llm_limits_that_can_never_work(config: dict[str, int], wrong: list[str]) -> None:

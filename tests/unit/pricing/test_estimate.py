@@ -8,7 +8,15 @@ import pytest
 
 from breakloop.model.call import ToolCall
 from breakloop.model.prompt import PromptSize
-from breakloop.pricing.estimate import MEDIA_TOKENS, EstimateError, HeaderHint, SimpleWord, answer_tokens, estimator
+from breakloop.pricing.estimate import (
+    MEDIA_TOKENS,
+    EstimateError,
+    EstimateErrors,
+    HeaderHint,
+    SimpleWord,
+    answer_tokens,
+    estimator,
+)
 from breakloop.pricing.tokenizer import Tokenizer
 
 
@@ -98,6 +106,7 @@ def test_errors_are_gathered() -> None:
     assert (errors.count, errors.smallest, errors.largest) == (4, 0.5, 9.0)
     assert errors.total == pytest.approx(1 + 0.5 + 9 + 1.1)
     assert errors.mean == pytest.approx(2.9)
+    assert (errors.signed_tokens, errors.absolute_tokens) == (-50 + 800 + 10, 50 + 800 + 10)
     assert dict(zip((*EstimateError.BOUNDS, "above"), errors.buckets, strict=True)) == {
         0.25: 0, 0.5: 1, 0.75: 0, 0.9: 0, 1.0: 1, 1.1: 1, 1.25: 0, 1.5: 0, 2.0: 0, 4.0: 0, "above": 1,
     }  # fmt: skip
@@ -117,3 +126,23 @@ def test_memory_is_bounded() -> None:
     for number in range(1, 2000):
         errors.note(number, 500)
     assert (errors.count, sum(errors.buckets), len(errors.buckets)) == (1999, 1999, len(EstimateError.BOUNDS) + 1)
+
+
+def test_errors_of_each_estimator() -> None:
+    """L-3: apart from each other, and as lines to be told; one that says nothing is none."""
+    errors = EstimateErrors()
+    assert (errors.count, errors.lines()) == (0, [])
+    for name, estimated in [("tokenizer", 100), ("simple_word", 80), ("simple_word", 130), ("header_hint", -1)]:
+        errors.note(name, estimated, 100)
+    assert errors.count == 3
+    first, second = errors.lines()
+    assert first == {
+        "estimator": "simple_word", "count": 2, "mean_ratio": 1.05, "signed_tokens": 10, "absolute_tokens": 50,
+    }  # fmt: skip
+    assert (second["estimator"], second["absolute_tokens"]) == ("tokenizer", 0)
+
+
+@pytest.mark.parametrize("name", ["simple_word", "header_hint", "tokenizer"])
+def test_an_estimator_knows_its_name(name: str) -> None:
+    """L-3: errors are told by it."""
+    assert estimator(name).name == name

@@ -11,6 +11,7 @@ from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
+from breakloop.pricing.prices import Listed, Price, Prices
 from breakloop.replay.explain import Explainer
 from breakloop.replay.explain_parts import Step, hidden
 from breakloop.replay.record import RecordingEngine
@@ -27,6 +28,9 @@ def rule(name: str, burst: int = 3, **more: Any) -> dict[str, Any]:
     return {"name": name, "limit_keys": [], "algorithm": "token_bucket", "algorithm_config": config, **more}
 
 
+PRICES = Prices(Listed({"m": Price(2_000_000, 8_000_000)}, "a test"))
+
+
 def explained(
     spec: dict[str, Any], *, repeat: int = 1, call: Any = None, guard: LoopGuard | None = None, **bundle: Any
 ) -> list[Step]:
@@ -37,7 +41,7 @@ def explained(
     text = json.dumps({"bundle_version": 1, "policies": policies, **bundle}).encode()
     source = load_text(text, "b.json").bundle
     compiled = compile_bundle(source, "d", descriptors, b"s", guard or LoopGuard())
-    engine = RecordingEngine(MemoryStore(), clock, descriptors)
+    engine = RecordingEngine(MemoryStore(), clock, descriptors, lambda: PRICES)
     engine.use(compiled)
     for _ in range(repeat):
         engine.decide(call() if call else Call("GET", "/a"))
@@ -220,6 +224,27 @@ def test_a_session_that_is_watched() -> None:
     counts = iter(range(100))
     [(_, outcome, text)] = told(explained(loop, call=call, repeat=5), "loop")
     assert (outcome, text) == ("deny", "failure: the same call of `read` failed 4 times")
+
+
+def test_what_a_run_may_cost() -> None:
+    """B-1, G-1: what is left of it in money; and why a request is not charged."""
+
+    def call() -> Call:
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]}).encode()
+        headers = {"x-agent-id": b"worker", "x-agent-session": b"s"}
+        return Call("POST", "/v1/chat/completions", headers=headers, body=body)
+
+    agents = {"*": {"max_usd_per_run": 0.015}}
+    name = "agents/*/max_usd_per_run"
+    assert told(explained({}, call=call, agents=agents), "agent") == [
+        (name, "pass", "costs $0.01, $0.005 of $0.015 left for this run")
+    ]
+    assert told(explained({}, call=call, agents=agents, repeat=2), "agent") == [
+        (name, "deny", "costs $0.01, only $0.005 of $0.015 there for this run")
+    ]
+    assert told(explained({}, agents=agents), "agent") == [
+        (name, "skipped", "no LLM request of a session, so nothing is charged")
+    ]
 
 
 def test_what_the_bundle_says_of_the_agent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.state.keys import PART_MAX, joined, part
+from breakloop.state.keys import PART_MAX, joined, part, plain
 
 TEXTS = st.text(st.sampled_from("ab%:|~25C") | st.characters(), max_size=12) | st.text(min_size=250, max_size=270)
 
@@ -42,3 +42,8 @@ def test_long_values_are_told_apart() -> None:
     assert part(long + "a") != part(long + "b")
     assert part(long) == part(long)
     assert part("\ud800" * 500)
+
+
+@given(TEXTS.filter(lambda text: len(text) <= PART_MAX))
+def test_people_read_what_was_meant(value: str) -> None:
+    assert plain(part(value)) == value

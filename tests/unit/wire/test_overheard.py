@@ -23,6 +23,7 @@ class Notes:
     def __init__(self) -> None:
         self.text: dict[tuple[int, int], str] = {}
         self.thoughts: dict[tuple[int, int], str] = {}
+        self.arguments: dict[int, str] = {}
         self.over: list[int] = []
 
     def said(self, choice: int, part: int, piece: str) -> None:
@@ -31,13 +32,16 @@ class Notes:
     def thought(self, choice: int, part: int, piece: str) -> None:
         self.thoughts[choice, part] = self.thoughts.get((choice, part), "") + piece
 
+    def argued(self, choice: int, piece: str) -> None:
+        self.arguments[choice] = self.arguments.get(choice, "") + piece
+
     def ended(self, choice: int) -> None:
         self.over.append(choice)
 
 
-def hear(dialect: str, body: bytes) -> tuple[Notes, Overheard]:
+def hear(dialect: str, body: bytes, *, calls: bool = False) -> tuple[Notes, Overheard]:
     notes = Notes()
-    overheard = Overheard(dialect, notes)
+    overheard = Overheard(dialect, notes, calls=calls)
     overheard.feed(body)
     return notes, overheard
 
@@ -46,14 +50,15 @@ def told(ending: bytes) -> list[Any]:
     return ["[DONE]" if data == b"[DONE]" else json.loads(data) for data in Events().feed(ending)]
 
 
+@pytest.mark.parametrize("calls", [False, True])
 @pytest.mark.parametrize("name", STREAMS)
-def test_the_answer_is_the_same_as_without(name: str) -> None:
+def test_the_answer_is_the_same_as_without(name: str, calls: bool) -> None:
     """LD-8: listening changes nothing about what is read."""
     one: Recorded = STREAMS[name]
     alone = reader(one.dialect, one.content_type)
     assert alone is not None
     alone.feed(one.body)
-    _, overheard = hear(one.dialect, one.body)
+    _, overheard = hear(one.dialect, one.body, calls=calls)
     assert overheard.answer(200, complete=True) == alone.answer(200, complete=True)
     assert overheard.gave_up == alone.gave_up
 
@@ -168,3 +173,36 @@ def test_what_is_not_read_on_is_not_ended() -> None:
     assert overheard.ending([0], 1)
     overheard.feed(b":" * (1024 * 1024 + 1))
     assert overheard.ending([0], 1) == b""
+
+
+# -- calls
+
+
+@pytest.mark.parametrize("name", [name for name, one in STREAMS.items() if one.dialect != "openai_responses"])
+def test_arguments_are_told_to_who_asks(name: str) -> None:
+    """L-3: about as many characters as are read, each once, and nothing to others."""
+    one: Recorded = STREAMS[name]
+    notes, overheard = hear(one.dialect, one.body, calls=True)
+    made = sum(len(call.arguments) for call in overheard.answer(200, complete=True).calls)
+    heard = sum(map(len, notes.arguments.values()))
+    assert 0.6 * made - 2 <= heard <= 1.4 * made + 2
+    assert hear(one.dialect, one.body)[0].arguments == {}
+
+
+def test_arguments_that_come_twice() -> None:
+    """L-3: Responses repeats them when they are whole."""
+    item = {"type": "function_call", "name": "ls", "call_id": "c", "arguments": ""}
+    sent: list[dict[str, Any]] = [{"type": "response.output_item.added", "output_index": 0, "item": item}]
+    more = {"type": "response.function_call_arguments.delta", "output_index": 0}
+    sent += [more | {"delta": piece} for piece in ('{"a"', ":1}")]
+    whole = item | {"arguments": '{"a":1}'}
+    sent.append({"type": "response.output_item.done", "output_index": 0, "item": whole})
+    assert hear("openai_responses", named(*sent), calls=True)[0].arguments == {0: '{"a":1}'}
+
+
+def test_whose_calls_they_are() -> None:
+    """L-3: each answer's own; whole values too."""
+    pieces = [{"index": 0, "id": "c", "function": {"name": "ls", "arguments": part}} for part in ('{"a"', ":1}")]
+    whole = {"index": 0, "id": "d", "function": {"name": "ls", "arguments": {"b": 2}}}
+    sent = [chat(delta(0, tool_calls=[piece])) for piece in pieces] + [chat(delta(1, tool_calls=[whole]))]
+    assert hear("openai_chat", events(*sent), calls=True)[0].arguments == {0: '{"a":1}', 1: '{"b":2}'}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.gateway.cutting import ANSWERS_MAX, Repeats
+from breakloop.gateway.repeats import ANSWERS_MAX, Repeats
 from tests.unit.gateway.repeating import LOOPED, PROSE, UNIT
 
 

@@ -1,0 +1,187 @@
+"""One rule of a policy, compiled: when it applies, whom it counts, what it charges; and the circuit breaker in front of
+a policy's rules. What a charge is worth is its limiter's to say, whether it is made the store's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from breakloop.limits.circuit_breaker import CircuitBreaker
+from breakloop.limits.limiter import NOTHING, Estimate, Limiter, Refusal
+from breakloop.model.call import Call
+from breakloop.model.completion_cap import CompletionCap
+from breakloop.model.verdict import Verdict
+from breakloop.pricing.estimate import Estimator
+from breakloop.state.keys import joined, part, plain
+from breakloop.state.ops import ENFORCED, Op, Owner, Refuse
+
+Getter = Callable[[Call], str | None]
+Match = tuple[tuple[Getter, str], ...]
+OnMissing = Callable[[str, str, str], None]  # policy, rule, descriptor
+
+
+def fits(match: Match, call: Call) -> bool:
+    """Tell whether every descriptor of a `match` has its value."""
+    for get, value in match:  # noqa: SIM110 - a generator costs twice as much on the hot path
+        if get(call) != value:
+            return False
+    return True
+
+
+class Metering(Protocol):
+    """Who knows what a call may use."""
+
+    def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
+        """Return what a call may use."""
+        ...
+
+    def denies(self, call: Call) -> bool:
+        """Tell whether a call may not pass because nobody knows what its model costs."""
+        ...
+
+
+def unpriced(owner: Owner, group: int) -> Refuse:
+    """Return the refusal of a call whose model has no price, where money is counted (`unknown_model: deny`)."""
+    message = "The price of this model is not known, and unknown_model is deny."
+    return Refuse(Refusal(owner, "unknown_model", message), group)
+
+
+class Rule:
+    """One rule of a policy: whom it counts (`limit_keys`), when (`match`), and its limiter."""
+
+    __slots__ = (
+        "_key", "_keys", "_match", "caps", "estimator", "limiter", "name", "policy", "rejects_missing", "status",
+    )  # fmt: skip
+
+    place = ""  # in keys, in front of the name
+    refusal: Final = "missing_descriptor"
+
+    def __init__(
+        self,
+        name: str,
+        policy: str,
+        *,
+        match: Match,
+        keys: tuple[tuple[str, Getter], ...],
+        limiter: Limiter,
+        rejects_missing: bool,
+        status: int,
+    ) -> None:
+        self.name = name
+        self.policy = policy
+        self.limiter = limiter
+        self.rejects_missing = rejects_missing
+        self.status = status
+        self._match = match
+        self._keys = keys
+        self.estimator: Estimator | None = None  # set where the limiter needs to know what a call may use
+        self.caps: tuple[CompletionCap, CompletionCap] | None = None  # of streams: enforced, and in shadow
+        self._key = f":{part(policy)}:{self.place}{part(name)}:"
+
+    def applies(self, call: Call) -> bool:
+        """Tell whether every `match` descriptor has its value."""
+        return not self._match or fits(self._match, call)
+
+    def plan(
+        self, call: Call, project: str, group: int, now: float, meter: Metering, missing: OnMissing
+    ) -> tuple[Op, ...]:
+        """Return the charges, a refusal for a missing descriptor, or nothing when the rule is skipped for it."""
+        keys = self.keys(call, project, group, missing)
+        if keys is None:
+            return (Refuse(self, group),) if self.rejects_missing else ()
+        return self.charges(call, keys, group, now, meter)
+
+    def keys(self, call: Call, project: str, group: int, missing: OnMissing) -> list[str] | None:
+        """Return whom it counts, as keys: one for each family of its limiter. None where a descriptor is missing."""
+        values: list[str] = []
+        for name, get in self._keys:
+            value = get(call)
+            if value is None:
+                missing(self.policy, self.name, name)
+                return None
+            values.append(value)
+        rest = f":{project}{self._key}{joined(values) if values else ''}"
+        shadow = "shadow:" if group else ""
+        return [f"{shadow}{family}{rest}" for family in self.limiter.families]
+
+    def charges(self, call: Call, keys: Sequence[str], group: int, now: float, meter: Metering) -> tuple[Op, ...]:
+        """Return what a call is charged under these keys, or the refusal of one that can never pass."""
+        limiter, estimator = self.limiter, self.estimator
+        if estimator is None:
+            return limiter.charges(call, keys, self, group, now, NOTHING)
+        money = limiter.needs == "microusd"
+        if money and meter.denies(call):
+            return (unpriced(self, group),)
+        estimate = meter.estimate(call, estimator, money=money)
+        call.prompt_tokens, call.estimator = estimate.prompt_tokens, estimator.name
+        if self.caps is not None:
+            call.caps = (*call.caps, self.caps[group != ENFORCED])
+        return limiter.charges(call, keys, self, group, now, estimate)
+
+    def key(self, call: Call, project: str, group: int, family: str) -> str | None:
+        """Return a key of another family for the same sender; None where a descriptor is missing."""
+        values = [get(call) for _, get in self._keys]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return f"{'shadow:' if group else ''}{family}:{project}{self._key}{joined(known) if known else ''}"
+
+    @property
+    def refusal_at(self) -> tuple[str, str]:
+        """Where a refusal comes from, for records: policy and rule."""
+        return self.policy, self.name
+
+    def refused(self, call: Call, verdict: Verdict) -> None:
+        """Say why a call that lacks a descriptor is denied."""
+        verdict.status = self.status
+        verdict.policy, verdict.rule = self.policy, self.name
+        missing = ", ".join(self.missing_keys(call))
+        verdict.message = f"The request lacks {missing}, which this limit counts by."
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of its `limit_keys`, as its keys hold them."""
+        return tuple(name for name, _ in self._keys)
+
+    def missing_keys(self, call: Call) -> list[str]:
+        """Return the names of `limit_keys` that this call lacks."""
+        return [name for name, get in self._keys if get(call) is None]
+
+
+class Fallback(Rule):
+    """The rule for whoever no other rule is for. A bare `|` keeps its counters apart from a rule of the same name."""
+
+    __slots__ = ()
+
+    place = "|"
+
+
+class BreakerRule:
+    """The circuit breaker of a policy: counts what its first rule would charge, by that rule's keys (SPEC CB-1)."""
+
+    __slots__ = ("_by_money", "_rule", "limiter", "name", "policy", "status")
+
+    def __init__(self, rule: Rule, limiter: CircuitBreaker, by_money: Estimator | None = None) -> None:
+        self.policy = rule.policy
+        self.name = "circuit_breaker"
+        self.status = rule.status
+        self.limiter = limiter
+        self._rule = rule
+        self._by_money = by_money  # `spend_source: usage:usd`
+
+    def label(self, values: str) -> str:
+        """Return whose breaker it is, for people: `values` as they stand in its key, each with its descriptor."""
+        names = self._rule.key_names
+        return ", ".join(f"{name}={plain(value)}" for name, value in zip(names, values.split("|"), strict=False))
+
+    def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: Metering) -> Op | None:
+        """Return what it counts, or None where the first rule charges nothing."""
+        own = [op for op in charges if op.owner is self._rule]
+        if not own:
+            return None
+        if self._by_money is None:
+            amount = self._rule.limiter.spend(own)
+        else:
+            amount = meter.estimate(call, self._by_money, money=True).microusd
+        key = self._rule.key(call, project, group, self.limiter.family) if amount else None
+        return None if key is None else self.limiter.plan(key, amount, self, group)

@@ -1,0 +1,17 @@
+"""The cap of a streamed answer: what a rule leaves on a call."""
+
+from __future__ import annotations
+
+from breakloop.model.call import Call
+from breakloop.model.completion_cap import CAPPED, CompletionCap
+
+
+def test_a_call_has_none_by_itself() -> None:
+    """L-3: only a rule that asks for it caps anything."""
+    assert Call("POST", "/").caps == ()
+
+
+def test_in_shadow_it_is_the_same_cap() -> None:
+    """E-3: told, and not enforced."""
+    cap = CompletionCap(100, "p", "r", cuts=True)
+    assert (cap._replace(cuts=False).tokens, CAPPED) == (100, "max_completion_tokens")

@@ -1,0 +1,112 @@
+"""Circuit breakers for an operator: listed, and closed at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from breakloop.errors import StateError
+from tests.builders import FailingStore, Json, World, at, bucket, bundle, call, policy, world
+
+
+def breaking(minutes: int = 5, keys: tuple[str, ...] = ("header:x-team",), **more: Any) -> Json:
+    rule = bucket(rate=10_000, burst=100_000, keys=list(keys), cost_source="header:x-cost")
+    breaker = {"enabled": True, "spend_rate_threshold_per_minute": 1000, "auto_reset_after_minutes": minutes}
+    return policy("p", rule, circuit_breaker=breaker, **more)
+
+
+def spend(here: World, cost: int, team: str = "a") -> str:
+    headers = {"x-team": team, "x-cost": str(cost), "authorization": "Bearer sk-secret"}
+    verdict = here.decide(call(headers=headers))
+    return "" if verdict.allowed else verdict.reason
+
+
+def test_breakers_are_listed_with_their_state() -> None:
+    """CB-2, X-1: open, half-open when its time has come, closed while it has a rate; whose, and in which unit."""
+    here = world(bundle(breaking()))
+    assert spend(here, 1000) == "circuit_breaker_open"
+    assert spend(here, 400, "b") == ""
+    now = here.clock.now()
+    opened, closed = here.engine.breakers()
+    assert (opened.policy, opened.label, opened.state) == ("p", "header:x-team=a", "open")
+    assert (opened.opened_at, opened.resets_at) == (now, now + 300)
+    assert (opened.rate, opened.threshold, opened.unit, opened.project) == (1_000_000, 1_000_000, "cost", "default")
+    assert (closed.label, closed.state, closed.rate) == ("header:x-team=b", "closed", 400_000)
+    assert (closed.opened_at, closed.resets_at) == (None, None)
+    here.clock.advance(300)
+    [waiting] = here.engine.breakers()
+    assert (waiting.state, waiting.rate) == ("half-open", 0)
+
+
+def test_an_operator_closes_one_at_once() -> None:
+    """CB-2: with nothing counted against it; told with `by: operator`; the others stay as they are."""
+    here = world(bundle(breaking(0)))
+    assert [spend(here, 1000), spend(here, 1000, "b"), spend(here, 1)] == ["circuit_breaker_open"] * 3
+    [first, second] = here.engine.breakers()
+    assert (first.resets_at, second.label) == (None, "header:x-team=b")
+    was = here.engine.reset_breaker("p", first.key)
+    assert was == first
+    assert [spend(here, 999), spend(here, 1, "b")] == ["", "circuit_breaker_open"]
+    [event] = here.named("breaker.closed")
+    assert (event["policy"], event["key"], event["by"], event["unit"]) == ("p", first.key, "operator", "cost")
+    assert here.engine.reset_breaker("p", first.key) is None
+
+
+@pytest.mark.parametrize(
+    ("named", "key"), [("q", "brk:default:p:r:a"), ("p", "brk:default:p:r:"), ("p", ""), ("p", "tb:default:p:r:a")]
+)
+def test_what_is_no_open_breaker_is_left_alone(named: str, key: str) -> None:
+    here = world(bundle(breaking(0)))
+    spend(here, 1000)
+    assert here.engine.breakers()[0].key == "brk:default:p:r:a"
+    assert here.engine.reset_breaker(named, key) is None
+    assert here.named("breaker.closed") == []
+    assert spend(here, 1) == "circuit_breaker_open"
+
+
+def test_a_key_that_begins_like_another() -> None:
+    """CB-2: "a" is closed by its own name, and "ab" is not closed with it."""
+    here = world(bundle(breaking(0)))
+    for team in ("ab", "a"):
+        spend(here, 1000, team)
+    assert here.engine.reset_breaker("p", "brk:default:p:r:a") is not None
+    assert [one.label for one in here.engine.breakers()] == ["header:x-team=ab"]
+
+
+def test_keys_are_shown_as_a_digest() -> None:
+    """Y-1: nothing of an API key is in it."""
+    here = world(bundle(breaking(keys=("header:authorization", "header:x-team"))))
+    spend(here, 1000)
+    [one] = here.engine.breakers()
+    assert "secret" not in repr(one)
+    assert one.label.endswith(", header:x-team=a")
+
+
+def test_shadow_breakers_say_so() -> None:
+    """E-1, K-1: of a policy in shadow, and of all in global shadow."""
+    here = world(bundle(breaking(mode="shadow")))
+    assert spend(here, 1000) == ""
+    [one] = here.engine.breakers()
+    assert (one.state, one.shadow) == ("open", True)
+    assert here.engine.reset_breaker("p", one.key) is not None
+    assert here.named("breaker.closed")[0]["shadow"] is True
+    shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
+    here.use(bundle(breaking(), global_shadow=shadow))
+    spend(here, 1000)
+    assert [one.shadow for one in here.engine.breakers()] == [True]
+
+
+def test_what_no_policy_has_any_more_is_not_listed() -> None:
+    here = world(bundle(breaking()))
+    spend(here, 1000)
+    here.use(bundle(policy("other", bucket())))
+    assert here.engine.breakers() == []
+    assert world(load=False).engine.breakers() == []
+
+
+def test_a_store_that_is_gone_is_said() -> None:
+    """S-4: an operator is told, unlike a client."""
+    here = world(bundle(breaking()), store=FailingStore())
+    with pytest.raises(StateError):
+        here.engine.breakers()

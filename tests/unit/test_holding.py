@@ -1,0 +1,43 @@
+"""Which denials hold somebody. What a hold does is in test_quarantine.py, the whole of it in the engine's tests."""
+
+from __future__ import annotations
+
+from breakloop.holding import Holder
+from breakloop.model.verdict import Verdict
+from breakloop.state.ops import Bucket, BucketSpec, Committed, Op, Refuse, Spend, SpendSpec
+from tests.builders import bucket, bundle, chat, policy, tail, world
+
+
+def test_a_limit_holds_nobody() -> None:
+    """G-1: only kills and ceilings do; a bucket, a budget or a missing descriptor passes with time or by itself."""
+    here = world(bundle(policy("p", bucket())))
+    [rule] = here.use(bundle(policy("p", bucket()))).policies[0].rules
+    holder = Holder(here.engine.quarantine, here.descriptors)
+    ops: list[Op] = [
+        Bucket(BucketSpec(1, 1), "tb:k", 1.0, rule),
+        Spend(SpendSpec(1), "cb:k", 2, 9.0, rule),
+        Refuse(rule),
+    ]
+    for number in range(3):
+        holder.denied(chat(), ops, Committed([-1.0, 2, None], number), Verdict(allowed=False), 5.0)
+    assert not here.engine.quarantine
+
+
+def test_a_kill_holds_the_agent_and_remembers_what_to_clear() -> None:
+    """LD-5: until its time is over."""
+    block = tail(action="kill", max_hits=1, quarantine_seconds=60)
+    here = world(bundle(policy("p", loop=block)))
+    here.decide(chat(), 2)
+    [hold] = here.engine.quarantine.holds(here.clock.now())
+    assert (hold.binds, hold.until - hold.since) == ("agent", 60.0)
+    assert hold.why.startswith("tail loop (")
+    assert hold.clears
+
+
+def test_a_ceiling_holds_the_run_and_clears_its_window() -> None:
+    """G-1."""
+    here = world(bundle(agents={"*": {"max_steps_per_run": 1}}))
+    here.decide(chat(), 2)
+    [hold] = here.engine.quarantine.holds(here.clock.now())
+    assert (hold.binds, hold.why) == ("run", "1 steps (max_steps_per_run)")
+    assert hold.clears[0].startswith("win:default:s:")
