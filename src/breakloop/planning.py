@@ -63,7 +63,7 @@ class Planner:
             verdict = self._held(call, project_id, now, all_shadow=all_shadow)
             if verdict is not None:
                 return verdict
-        policies = bundle.routes.match(call.host, call.method, call.path)
+        policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
         plan = Plan(bundle, policies, [], now, project)
         if bundle.agents:
             agent = bundle.agents.find(self._descriptors.agent(call))
@@ -111,12 +111,14 @@ class Planner:
         return held(hold, now)
 
     def _look(self, detectors: Sequence[Detector], call: Call, plan: Plan, group: int) -> None:
+        project, now, ops = plan.project, plan.now, plan.ops
         for detector in detectors:
-            count = detector.plan(call, plan.project, group, plan.now)
+            count = detector.plan(call, project, group, now)
             if count is not None:
+                ops.append(count)
                 plan.counted = True
-                plan.watched = plan.watched or type(count) is Watch
-                plan.ops.append(count)
+                if type(count) is Watch:
+                    plan.watched = True
 
     def _plan_rules(self, policy: Policy, call: Call, plan: Plan, group: int) -> None:
         """Add what the rules of a policy charge: as remembered, as far as it depends on nothing but the sender."""

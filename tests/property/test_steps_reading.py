@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from breakloop.model.step import Step
 from breakloop.wire import text_actions
 from breakloop.wire.result_forms import result_error
-from breakloop.wire.step_parts import TEXT_MAX, own
+from breakloop.wire.step_budget import TEXT_MAX
+from breakloop.wire.step_parts import own
 from breakloop.wire.steps import read
 
 FIELDS = {

@@ -13,7 +13,7 @@ from breakloop.detect.watch import Watch, tags
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call
 from breakloop.model.step import Step
-from breakloop.state.ops import Op
+from breakloop.state.ops import ENFORCED, Op
 
 
 class Reads(NamedTuple):
@@ -27,17 +27,18 @@ class Reads(NamedTuple):
 class Block:
     """A `Watcher` without eyes: `look` is for those who inherit."""
 
-    __slots__ = ("_ladder", "_reads", "tags", "terms")
+    __slots__ = ("_ladder", "_reads", "_watch", "tags", "terms")
 
     def __init__(self, terms: LoopTerms, ladder: Ladder, reads: Reads, what: str = "") -> None:
         self.terms = terms
         self.tags = tags(terms, what)
         self._ladder = ladder
         self._reads = reads
+        self._watch = Watch(self, ENFORCED)  # the same for every call
 
     def plan(self, _call: Call, _project: str, group: int, _now: float) -> Watch | None:
         """Return what stands in the place of a finding until the window is read."""
-        return Watch(self, group)
+        return Watch(self, group) if group else self._watch
 
     def owner(self, call: Call) -> str:
         """Return whose window it is."""

@@ -16,7 +16,7 @@ _SEPARATOR = "\x00"
 def packed(parts: list[str]) -> bytes:
     """Return `parts` as bytes that no other list gives, whatever their texts hold. UTF-8 has no bytes fe and ff."""
     text = _SEPARATOR.join(parts)
-    if text.count(_SEPARATOR) == len(parts) - 1:
+    if text.count(_SEPARATOR) < len(parts):
         return text.encode("utf-8", "surrogatepass")
     # A part holds the separator: length prefixes keep ("a\0b", "c") and ("a", "b\0c") apart.
     text = "".join(f"{len(part)}{_SEPARATOR}{part}" for part in parts)
@@ -26,15 +26,15 @@ def packed(parts: list[str]) -> bytes:
 class Fingerprinter:
     """Makes fingerprints with one secret; a fleet that shares the secret agrees on them."""
 
-    __slots__ = ("_keyed", "_steps")
+    __slots__ = ("_keyed", "_step")
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = blake2b(digest_size=16, key=secret[:64], person=b"breakloop-fp")
-        self._steps = blake2b(digest_size=8, key=secret[:64], person=b"breakloop-step")
+        self._step = blake2b(digest_size=8, key=secret[:64], person=b"breakloop-step").copy
 
     def short(self, matter: bytes) -> bytes:
         """Return the 8 bytes that stand for something in a session's window."""
-        state = self._steps.copy()
+        state = self._step()
         state.update(matter)
         return state.digest()
 

@@ -13,6 +13,8 @@ SECTION_MAX: Final = 2 ** (8 * _SIZE_BYTES) - 1
 
 def unpack(data: bytes) -> dict[bytes, bytes]:
     """Return the sections by tag; what cannot be read counts as new."""
+    if int.from_bytes(data[TAG_BYTES:_HEAD]) == len(data) - _HEAD > 0:  # only one, as nearly always
+        return {data[:TAG_BYTES]: data[_HEAD:]}
     sections: dict[bytes, bytes] = {}
     at = 0
     while at + _HEAD <= len(data):
@@ -27,5 +29,9 @@ def unpack(data: bytes) -> dict[bytes, bytes]:
 
 def pack(sections: dict[bytes, bytes]) -> bytes:
     """Return the sections as one value; one that is too long is left out, which makes it new the next time."""
-    kept = [(tag, content) for tag, content in sections.items() if 0 < len(content) <= SECTION_MAX]
-    return b"".join(tag + len(content).to_bytes(_SIZE_BYTES) + content for tag, content in kept)
+    pieces: list[bytes] = []
+    for tag, content in sections.items():
+        size = len(content)
+        if 0 < size <= SECTION_MAX:
+            pieces += (tag, size.to_bytes(_SIZE_BYTES), content)
+    return b"".join(pieces)

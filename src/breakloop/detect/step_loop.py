@@ -45,14 +45,14 @@ class StepLoop(Block):
 
     def plan(self, call: Call, _project: str, group: int, now: float) -> Watch:
         """Return what stands in the place of a finding, and see to it that the answer is watched too."""
-        if self.guards_stream and not self._is_allowed(call, now):
+        if self.guards_stream and (self.terms.allow is None or not self._is_allowed(call, now)):
             call.guards_stream = call.guards_stream or ONLY_TELLS if group else CUTS
-        return Watch(self, group)
+        return Watch(self, group) if group else self._watch
 
     def look(self, call: Call, window: bytes, now: float) -> Judged | None:
         """Judge the call's newest step."""
-        step = self.newest(call, now)
-        if step is None:
+        step = self._reads.step(call)
+        if step is None or (self.terms.allow is not None and self._is_allowed(call, now)):
             return None
         unnamed = self._unnamed(call)
         view = View(call.tracked, unnamed, call.body if unnamed else b"", lambda: self._voice(call))
@@ -77,7 +77,7 @@ class StepLoop(Block):
         in a crowd of unnamed ones, it may be so, and a block is only noted, too (DETECTION). But a loop that goes on
         until it would be stopped is no mistake, and must not burn money all night.
         """
-        if looked.level and looked.hits <= announced(call, self.terms, self._reads.who):
+        if not looked.level or looked.hits <= announced(call, self.terms, self._reads.who):
             return None
         if looked.mixed and looked.level == BLOCK:
             return self.follow(call, looked, NOTICE, project, group, MIXED)

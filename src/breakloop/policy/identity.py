@@ -53,6 +53,7 @@ _CLAUDE_CODE_PARENT: Final = "x-claude-code-parent-agent-id"  # only where that 
 # These may span several conversations, so an id in the body comes before them.
 _WIDE_HEADERS: Final = ("mcp-session-id", "helicone-session-id")
 _WIDE_ENDING: Final = "-session-id"
+_TRACE: Final = "x-litellm-trace-id"
 _ANOTHER: Final = "-parent-"  # a session, but not this one
 _BAGGAGE: Final = ("langfuse_session_id", "session.id")
 _NAMING: Final = frozenset((*CONVERSATION_HEADERS, *_WIDE_HEADERS, "baggage"))
@@ -64,11 +65,12 @@ _KEY_MAX_BYTES: Final = 8 * 1024 * 1024
 class Digests:
     """Keyed digests of API keys and over-long names; the same secret gives the same names on every instance."""
 
-    __slots__ = ("_known", "_secret")
+    __slots__ = ("_keyed", "_known")
 
     def __init__(self, secret: bytes) -> None:
         # blake2b takes at most 64 bytes of key.
-        self._secret = secret if len(secret) <= 64 else blake2b(secret).digest()
+        key = secret if len(secret) <= 64 else blake2b(secret).digest()
+        self._keyed = blake2b(key=key, digest_size=16).copy
         self._known: Recent[bytes, str] = Recent(8192, _KEY_MAX_BYTES)
 
     def of_key(self, key: bytes) -> str:
@@ -81,7 +83,9 @@ class Digests:
 
     def of(self, value: bytes) -> str:
         """Return the digest of something that is not worth remembering."""
-        return blake2b(value, key=self._secret, digest_size=16).hexdigest()
+        state = self._keyed()  # a copy of what has the key in it takes half the time of a new one
+        state.update(value)
+        return state.hexdigest()
 
     def bounded(self, name: str) -> str:
         """Return a name that a client chose, or its digest when it is too long to be carried around."""
@@ -158,8 +162,10 @@ def parent_header(call: Call) -> str:
 
 def trace_id(call: Call) -> str:
     """Return the id of the trace that a request is part of, or ""."""
-    sent = call.headers.get("traceparent")
-    return (trace_of(sent.decode("latin-1")) if sent else "") or _header(call, "x-litellm-trace-id")
+    headers = call.headers
+    sent = headers.get("traceparent")
+    named = trace_of(sent.decode("latin-1")) if sent else ""
+    return named or (_header(call, _TRACE) if _TRACE in headers else "")
 
 
 def _header(call: Call, name: str) -> str:

@@ -67,9 +67,11 @@ class Sessions:
         """
         known = call.trace_cache
         if known is None:  # kept: asked twice, any trace would seem to have recurred
-            known = self._digests.bounded(identity.trace_id(call) or in_body)
-            if known and not self._traces.recurs(self._caller(call), known):
-                known = ""
+            known = identity.trace_id(call) or in_body
+            if known:
+                known = self._digests.bounded(known)
+                if not self._traces.recurs(self._caller(call), known):
+                    known = ""
             call.trace_cache = known
         return known
 

@@ -20,6 +20,7 @@ _TEXT_PARTS: Final = frozenset(("text", "input_text", "output_text"))
 _SILENT_PARTS: Final = frozenset(("thinking", "redacted_thinking", "reasoning"))
 # A cache mark moves along the conversation, and a retry carries new ids: the same content with other ones is the same.
 _NOT_IDENTITY: Final = frozenset(("id", "call_id", "tool_use_id", "cache_control"))
+_NESTING: Final = ("{", "[")
 _DIGITS_MAX: Final = 400
 _KIND_MAX: Final = 64
 # Parts of one content, and calls of one message, that are read one by one; what follows stands as one digest, so that
@@ -135,7 +136,7 @@ def without_ids(item: dict[str, Any]) -> dict[str, Any]:
 def arguments(value: object) -> str:
     """Return arguments in one spelling where they are JSON, as a value or as a text: key order does not count."""
     if isinstance(value, str):
-        return _respelled(value) if value.lstrip()[:1] in ("{", "[") else value
+        return _respelled(value) if value.startswith(_NESTING) or value.lstrip().startswith(_NESTING) else value
     if value is None:
         return ""
     spelled = json_text(value)

@@ -176,7 +176,8 @@ class Taken:
 
     def opening(self) -> str:
         """Return the system prompt and the messages up to the first of the user, which name a conversation; else ""."""
-        return clean("\n".join(self._opening_texts()))
+        text = "\n".join(self._opening_texts())
+        return text if text.isascii() else clean(text)
 
     def system(self) -> str:
         """Return what an opening has before the user speaks: the system prompt; "" where nobody speaks."""
@@ -190,16 +191,19 @@ class Taken:
 
     def _up_to_user(self, parts: Parts) -> list[str]:
         texts: list[str] = []
-        system = content(value(parts.system))
-        if system:
-            texts.append(f"system\n{system}")
-        flatten = self._reader.flatten
-        for at in range(min(len(parts.items), _OPENING_MESSAGES_MAX)):
-            message = flatten(item_at(parts.items, at))
+        if parts.system is not None:
+            system = content(value(parts.system))
+            if system:
+                texts.append(f"system\n{system}")
+        flatten, items = self._reader.flatten, parts.items
+        for at in range(min(len(items), _OPENING_MESSAGES_MAX)):
+            item = items[at]
+            message = flatten(item if type(item) is dict else item_at(items, at))
             if message is None:
                 continue
-            texts.append(f"{message.role}\n{message.text}")
-            if message.role == "user":
+            role = message.role
+            texts.append(f"{role}\n{message.text}")
+            if role == "user":
                 return texts
         return []
 

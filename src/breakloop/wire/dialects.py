@@ -52,10 +52,13 @@ def take(method: str, path: str, body: bytes) -> Taken | None:
     """
     if method != "POST" or not body:
         return None
-    if path.endswith(_ENDINGS):
+    taken: Taken | None = None
+    if path.endswith(_CHAT):  # as most do
+        taken = openai_chat.take(body, path)
+    elif path.endswith(_ENDINGS):
         taken = _by_ending(path)[0](body, path)
-        if taken is not None:
-            return taken
+    if taken is not None:
+        return taken
     # Also after a path of another dialect: MCP servers of old take their messages at /messages.
     return mcp.take(body) if mcp.is_likely(body) else None
 

@@ -227,10 +227,11 @@ class Gathered(ABC):
     def answer(self, status: int, *, complete: bool) -> Answer:
         """Return what was read."""
         texts = [text for number in sorted(self._texts) if (text := self._texts[number].text())]
+        calls = self._calls
         return Answer(
             status,
             joined("\n".join(texts)),
-            tuple([self._calls[number].made() for number in sorted(self._calls)]),
+            tuple([calls[number].made() for number in sorted(calls)]) if calls else (),
             None if self.usage is None else self.tokens(self.usage),
             joined(self.model),
             joined(self.response_id),

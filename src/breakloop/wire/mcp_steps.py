@@ -14,7 +14,8 @@ from breakloop.model.call import ToolCall
 from breakloop.model.step import Step
 from breakloop.wire import mcp
 from breakloop.wire.content import ITEMS_MAX, clean, text
-from breakloop.wire.step_parts import bounded, own
+from breakloop.wire.step_budget import bounded
+from breakloop.wire.step_parts import own
 
 
 def of(taken: mcp.Taken) -> Step | None:

@@ -10,10 +10,17 @@ from typing import Any, Final
 import msgspec
 
 from breakloop.model.answer import Usage
-from breakloop.wire.content import as_list, content, text
+from breakloop.wire.content import as_list, content, load, text
 from breakloop.wire.gathered import Gathered, PartOfCall, number, tokens, word
 
 _CHOICE: Final = 1 << 20  # calls are numbered within their choice
+_ERROR: Final = "error"
+_NONE: Final = msgspec.Raw(b"null")
+_COUNTS: Final = frozenset(("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens", "total_tokens"))
+_DETAILS: Final = frozenset((
+    "prompt_tokens_details", "input_tokens_details", "completion_tokens_details", "output_tokens_details",
+    "reasoning_tokens", "cached_tokens", "prompt_cache_hit_tokens", "cache_creation_input_tokens",
+))  # fmt: skip
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -41,7 +48,42 @@ class _Chunk(msgspec.Struct, gc=False):
     x_groq: Any = None
 
 
+class _Message(msgspec.Struct, gc=False):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: msgspec.Raw = _NONE  # read as the rest of an odd answer is: numbers may be of any size
+    function_call: Any = None
+    audio: Any = None
+
+    @property
+    def is_odd(self) -> bool:
+        return self.function_call is not None or self.audio is not None
+
+
+class _Made(msgspec.Struct, gc=False):
+    """A choice of an ordinary answer in one piece."""
+
+    message: _Message
+    index: int | None = None
+    finish_reason: str | None = None
+    error: Any = None
+    object: Any = None
+
+
+class _Whole(msgspec.Struct, gc=False):
+    """What is read of an ordinary answer in one piece; any other is read tolerantly."""
+
+    choices: list[_Made]
+    id: str | None = None
+    model: str | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+    object: Any = None
+    x_groq: Any = None
+
+
 _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+_decode_whole: Final = msgspec.json.Decoder(_Whole).decode
 
 
 class ChatAnswer(Gathered):
@@ -79,6 +121,30 @@ class ChatAnswer(Gathered):
             self._counted(chunk.usage, chunk.x_groq)
         if not self.model:
             self.model, self.response_id = word(chunk.model), word(chunk.id)
+
+    def body(self, body: bytes) -> bool:
+        """Read an answer in one piece: in half the time where it is an ordinary one."""
+        try:
+            whole = _decode_whole(body)
+        except (ValueError, RecursionError):
+            return super().body(body)
+        if whole.error is not None or whole.object == _ERROR or whole.x_groq is not None:
+            return super().body(body)
+        for made in whole.choices:
+            if made.error is not None or made.object == _ERROR or made.message.is_odd:
+                return super().body(body)
+        self.model, self.response_id = word(whole.model), word(whole.id)
+        self.usage = whole.usage
+        for place, made in enumerate(whole.choices):
+            said, index = made.message, place if made.index is None else made.index
+            if said.content:
+                self.say(index * 2, said.content)
+            if said.tool_calls is not _NONE:
+                self._calls_of(index, load(bytes(said.tool_calls)))
+            if said.refusal:
+                self.say(index * 2 + 1, said.refusal)
+            self._finished(index, made.finish_reason)
+        return True
 
     def whole(self, fields: dict[str, Any]) -> None:
         """Read a whole answer or an odd chunk."""
@@ -167,12 +233,14 @@ def failed_of(gathered: Gathered, fields: dict[str, Any]) -> None:
 
 def openai_tokens(fields: dict[str, Any]) -> Usage | None:
     """Read a count of tokens by OpenAI's names, the older and the newer ones."""
-    if not fields.keys() & {"prompt_tokens", "input_tokens", "completion_tokens", "output_tokens", "total_tokens"}:
+    if _COUNTS.isdisjoint(fields):
         return None
-    given = fields.get("prompt_tokens_details") or fields.get("input_tokens_details")
-    made = fields.get("completion_tokens_details") or fields.get("output_tokens_details")
     sent = tokens(fields, "prompt_tokens", "input_tokens")
     received = tokens(fields, "completion_tokens", "output_tokens")
+    if _DETAILS.isdisjoint(fields):
+        return Usage(sent, received)
+    given = fields.get("prompt_tokens_details") or fields.get("input_tokens_details")
+    made = fields.get("completion_tokens_details") or fields.get("output_tokens_details")
     reasoning = tokens(made, "reasoning_tokens") or tokens(fields, "reasoning_tokens")
     # xAI counts reasoning beside the completion and not within it, which only the total tells.
     if reasoning and tokens(fields, "total_tokens") == sent + received + reasoning:

@@ -45,7 +45,9 @@ def _tolerant(fields: dict[str, Any]) -> list[str]:
 def _gather(items: list[Any], _lead: int) -> Gathered:
     found = Gathered()
     for back in range(1, min(len(items), ITEMS_MAX) + 1):
-        item = item_at(items, -back)
+        item = items[-back]
+        if type(item) is not dict:
+            item = item_at(items, -back)
         if not isinstance(item, dict):
             found.users.append(("", item))
             continue
@@ -76,13 +78,19 @@ def _is_prefill(item: dict[str, Any], items: list[Any], found: Gathered) -> bool
 def _answer(found: Gathered, item: dict[str, Any]) -> None:
     get = item.get
     found.answered = True
-    found.said = [said for said in (text(get("refusal")), content(get("content"))) if said]
-    made = as_list(get("tool_calls"))
-    if get("function_call"):
-        made = [*made, {"function": get("function_call")}]
+    refusal, said = get("refusal"), get("content")
+    if refusal is not None or said is not None:
+        found.said = [one for one in (text(refusal), content(said)) if one]
+    made = get("tool_calls")
+    if type(made) is not list:
+        made = as_list(made)
+    legacy = get("function_call")
+    if legacy:
+        made = [*made, {"function": legacy}]
     if len(made) > ITEMS_MAX:
         found.call("", more(made), "")
-    for call in reversed(made[:ITEMS_MAX]):
+        made = made[:ITEMS_MAX]
+    for call in reversed(made):
         _call(found, call)
 
 
@@ -90,10 +98,12 @@ def _call(found: Gathered, call: object) -> None:
     if not isinstance(call, dict):
         found.call("", text(call), "")
         return
-    function, custom, call_id = call.get("function"), call.get("custom"), call.get("id")
+    function, call_id = call.get("function"), call.get("id")
     if isinstance(function, dict):
         found.called(function.get("name"), function.get("arguments"), call_id)
-    elif isinstance(custom, dict):
+        return
+    custom = call.get("custom")
+    if isinstance(custom, dict):
         found.call(custom.get("name"), text(custom.get("input")), call_id)
     else:
         found.call("", text(without_ids(call)), call_id)

@@ -74,10 +74,12 @@ def exit_status(text: str) -> int | None:
     """Return the exit status that stands in the first or last lines of a result; None where there is none."""
     begins = text[:_EDGE]
     ends = text[-_EDGE:] if len(text) > _EDGE else ""
-    if begins.lstrip()[:1] == "{":
+    if begins.startswith("{") or begins.lstrip()[:1] == "{":
         field = _EXIT_FIELD(begins) or _EXIT_FIELD(ends)
         return int(field[1]) if field is not None else None
-    if _may_say(begins):
+    if not _may_say(begins + ends):  # as most
+        return None
+    if not ends or _may_say(begins):
         status = _in_lines(begins.split("\n", _LINES_FIRST)[:_LINES_FIRST])
         if status is not None:
             return status

@@ -26,13 +26,8 @@ from breakloop.wire.content import (
 from breakloop.wire.conversation import Parts, Taken
 from breakloop.wire.result_forms import result_error
 from breakloop.wire.steer import END, MARK
-from breakloop.wire.step_budget import Budget, digest, newest, short
+from breakloop.wire.step_budget import ALL_MAX, NAME_MAX, TEXT_MAX, Budget, bounded, digest, edges, newest, short
 
-# Characters of one text. Of a longer one the beginning, the end and a digest of the whole are kept: a large file that
-# was changed in its middle is another result.
-TEXT_MAX: Final = 64 * 1024
-_HEAD: Final = 48 * 1024
-_TAIL: Final = 16 * 1024
 _SPELLED_MAX: Final = 4 * TEXT_MAX  # characters of arguments that are brought into one spelling
 _PARTS_MAX: Final = 100  # of one content that are read one by one
 _PARTS_OF_USERS_MAX: Final = 2 * ITEMS_MAX  # of all contents of the user
@@ -68,6 +63,7 @@ _MEDIA: Final = {
 _OPAQUE: Final = frozenset(("encrypted_content", "encrypted_index", "signature"))
 _KIND_MAX: Final = 32
 _OPENING_ROLES: Final = frozenset(("system", "developer"))
+_new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 
 
 class Gathered:
@@ -83,18 +79,25 @@ class Gathered:
         self.ids: list[str] = []
         self.results: list[Result] = []
         self.users: list[tuple[str, Any]] = []  # role and content
-        self._to_read = Budget()
+        self._to_read = ALL_MAX
         self._to_spell = _SPELLED_MAX
 
     def call(self, name: object, given: str, call_id: object) -> None:
         """Take a call of the answer."""
-        self.calls.append(ToolCall(short(text(name)), self._to_read.take(bounded(given))))
-        self.ids.append(text(call_id))
+        if type(name) is not str or len(name) > NAME_MAX:
+            name = short(text(name))
+        if len(given) > TEXT_MAX:
+            given = bounded(given)
+        self._to_read -= len(given)
+        self.calls.append(_new(ToolCall, (name, given if self._to_read >= 0 else edges(given))))
+        self.ids.append(call_id if type(call_id) is str else text(call_id))
 
     def called(self, name: object, given: object, call_id: object) -> None:
-        """Take a call whose arguments are a value, or JSON as a text: in one spelling, unless there is too much."""
-        size = len(given) if isinstance(given, str) else 1
-        spelled = arguments(given) if size <= self._to_spell else text(given)
+        """Take a call whose arguments are a value, or JSON as a text: in one spelling, unless there is too much. Where
+        the tail was read before, a text comes in a pair with its spelling."""
+        sent, known = given if type(given) is tuple else (given, None)
+        size = len(sent) if isinstance(sent, str) else 1
+        spelled = text(sent) if size > self._to_spell else arguments(sent) if known is None else known
         self._to_spell -= len(spelled)
         self.call(name, spelled, call_id)
 
@@ -121,11 +124,11 @@ def read_step(taken: Taken, gather: Gather, tools: Tools) -> Step | None:
 def finished(found: Gathered, tools: tuple[str, ...], messages: int, size: int) -> Step:
     """Make a step of what was gathered; an action in the text is the call, where the answer has no other."""
     said = own(found.joint.join(reversed(found.said))) if found.said else ""
-    calls = tuple(reversed(found.calls[:_CALLS_MAX]))
-    ids = tuple(reversed(found.ids[:_CALLS_MAX])) if any(found.ids) else ()
+    calls = tuple(found.calls[_CALLS_MAX - 1 :: -1])  # the newest come first there
+    ids = tuple(found.ids[_CALLS_MAX - 1 :: -1]) if any(found.ids) else ()
     results = newest(found.results[:ITEMS_MAX])[::-1]
     users = found.users[::-1]
-    if not found.answered:
+    if users and not found.answered:
         users = [(role, value) for role, value in users if role not in _OPENING_ROLES]
     action = text_actions.read(said, declared=bool(tools)) if said and not calls else None
     if action is not None:
@@ -133,7 +136,7 @@ def finished(found: Gathered, tools: tuple[str, ...], messages: int, size: int) 
         if not results and users:
             results.append(result(users.pop(0)[1]))
     texts = _users(users, by_digest=not results) if users else ()
-    return Step(said, calls, ids, tuple(results), texts, tools, messages, size, action is not None)
+    return _new(Step, (said, calls, ids, tuple(results), texts, tools, messages, size, action is not None))
 
 
 def _users(users: list[tuple[str, Any]], *, by_digest: bool) -> tuple[str, ...]:
@@ -159,8 +162,11 @@ def _with_media(value: object) -> str:
 def result(value: object, call_id: object = "", *, failed: bool = False) -> Result:
     """Return the result of a call from its content; it failed if the dialect's flag or its own form says so."""
     said, media = seen(value)
-    said = own(said)
-    return Result(said, failed or result_error(said), text(call_id), media)
+    if len(said) > TEXT_MAX or "[" in said or "<" in said:  # else there is nothing to take out
+        said = own(said)
+    if type(call_id) is not str:
+        call_id = text(call_id)
+    return _new(Result, (said, failed or result_error(said), call_id, media))
 
 
 def own(said: str) -> str:
@@ -192,13 +198,6 @@ def _without(said: str, begin: str, end: str, within: int) -> str:
         before, behind = said[:start].rstrip(), said[stop + len(end) :]
         said = before + behind if before else behind.lstrip()
     return said
-
-
-def bounded(said: str) -> str:
-    """Return a text of at most `TEXT_MAX` characters and a little more: its beginning, a digest, and its end."""
-    if len(said) <= TEXT_MAX:
-        return said
-    return f"{said[:_HEAD]}\n<cut:{digest(said)}>\n{said[-_TAIL:]}"
 
 
 def seen(value: object) -> tuple[str, tuple[str, ...]]:

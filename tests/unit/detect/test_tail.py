@@ -93,3 +93,10 @@ def test_calls_and_messages_are_not_confused() -> None:
 def test_folding_is_the_same_for_every_text(text: str) -> None:
     """LD-2: the quick way for ASCII and the slow one come to the same."""
     assert folded(text) == " ".join(text.split()).casefold()
+
+
+def test_few_runs_of_white_space_and_many() -> None:
+    """LD-2: however a text is taken apart for it."""
+    for runs in (1, 31, 32, 33, 100):
+        text = "  " + "Aa \tb  \n   C" * runs + "   "
+        assert folded(text) == " ".join(text.split()).casefold()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 
 from breakloop.model.answer import Usage
 from breakloop.model.call import ToolCall
 from breakloop.wire import openai_chat
-from breakloop.wire.openai_chat_answer import openai_tokens
+from breakloop.wire.openai_chat_answer import ChatAnswer, openai_tokens
 from tests.unit.wire.recorded.openai import CHAT, WHOLE, chunk, delta, tool
 from tests.unit.wire.recorded.reading import read, stream, whole
 from tests.unit.wire.recorded.shape import Recorded, dump
@@ -161,3 +162,23 @@ def test_deltas_and_whole_say_the_same() -> None:
         pieces += [chunk(delta(tool_calls=[tool(index, one)])) for one in call["function"]["arguments"]]
     streamed = stream("openai_chat", *pieces, chunk(delta("tool_calls")))
     assert (streamed.text, streamed.calls, streamed.finish) == (answer.text, answer.calls, answer.finish)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "Hi", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"n": 10**25}}}]},
+        {"content": [{"type": "text", "text": "Hi"}]},
+        {"content": "Hi", "function_call": {}},
+        {"content": "Hi", "refusal": "no", "audio": {"transcript": "la"}},
+        {"content": None, "refusal": "no", "tool_calls": None},
+    ],
+)
+def test_ordinary_and_odd_answers_are_read_alike(message: dict[str, Any]) -> None:
+    """C-9: what is read in half the time says the same as what had to be read tolerantly."""
+    fields = {"id": "x", "model": "m", "usage": {"prompt_tokens": 3, "completion_tokens": 4}, "choices": []}
+    for choice in ({"message": message, "finish_reason": "stop"}, {"index": 3, "message": message}):
+        sent = {**fields, "choices": [choice]}
+        tolerant = ChatAnswer()
+        tolerant.whole(json.loads(json.dumps(sent), parse_int=orjson.loads))
+        assert whole("openai_chat", sent) == tolerant.answer(200, complete=True)

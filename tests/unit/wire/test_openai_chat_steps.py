@@ -9,7 +9,7 @@ from typing import Any
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
 from breakloop.wire import steps
-from breakloop.wire.openai_chat import DIALECT
+from breakloop.wire.openai_chat import DIALECT, take
 from breakloop.wire.steer import append
 
 read = partial(steps.read, DIALECT)
@@ -188,3 +188,15 @@ def test_odd_types() -> None:
     assert read(b"[]") is None
     assert read(b"{") is None
     assert read(b'{"messages": 1e999}') is not None
+
+
+def test_the_step_is_the_same_after_the_tail_was_read() -> None:
+    """LD-4: arguments that the tail has spelled already are not spelled again, and are the same ones."""
+    sent = body(SYSTEM, USER, called("1", "2"), returned("1"), returned("2"))
+    taken = take(sent)
+    assert taken is not None
+    chat = taken.chat(3)
+    assert chat is not None
+    assert steps.of(taken) == read(sent)
+    assert taken.chat(3) == chat
+    assert [made.arguments for made in chat.tail[1].calls] == ['{"a":2,"b":1}'] * 2

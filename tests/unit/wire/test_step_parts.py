@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from breakloop.model.call import ToolCall
 from breakloop.model.step import Result
-from breakloop.wire.step_parts import TEXT_MAX, Gathered, bounded, finished, own, result, seen, sized
+from breakloop.wire.step_budget import TEXT_MAX, bounded
+from breakloop.wire.step_parts import Gathered, finished, own, result, seen, sized
 
 NOTE = "[breakloop] You repeat yourself. [/breakloop]"
 
@@ -164,3 +166,13 @@ def test_native_results_are_not_moved() -> None:
     found.users = [("user", "thanks"), ("user", "")]
     step = finished(found, (), 0, 5)
     assert (step.results, step.users, step.as_text) == ((Result("listed"),), ("thanks",), True)
+
+
+def test_arguments_that_were_spelled_before() -> None:
+    """A pair of text and spelling is taken as it is, unless there is too much to spell."""
+    found = Gathered()
+    found.called("f", ('{"b": 1, "a": 2}', '{"a":2,"b":1}'), "c")
+    assert found.calls == [ToolCall("f", '{"a":2,"b":1}')]
+    found._to_spell = 10
+    found.called("f", ('{"b": 1, "a": 2}', '{"a":2,"b":1}'), "c")
+    assert found.calls[1] == ToolCall("f", '{"b": 1, "a": 2}')

@@ -18,7 +18,7 @@ def seen(window: Window, round_: bytes, weight: float) -> Sequence[Finding]:
     ring, at = window.ring, window.steps
     slot = at % RING * 8
     if round_ not in ring:  # most steps are new ones
-        forget(window)
+        window.counts = _NO_COUNTS
         ring[slot : slot + 8] = round_
         return ()
     counts = list(COUNTS.unpack(window.counts))

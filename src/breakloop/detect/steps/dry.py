@@ -4,6 +4,7 @@ agents of one session and messages seen before are not news; lines are compared 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Final, NamedTuple
 
 from breakloop.detect.steps import lines
@@ -18,8 +19,10 @@ WORDS_MIN: Final = 4
 _FLOW: Final = 0.25  # weight of the newest step in the moving average
 _FLOW_LOW: Final = 0.1
 _MOVED: Final = 0.75
+_STALE_MAX: Final = 60_000
 _SECOND: Final = 0x5A5A5A5A
 _THIRD: Final = 0x33333333
+_mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
 
 
 class Look(NamedTuple):
@@ -32,8 +35,10 @@ class Look(NamedTuple):
 
 def look(window: Window, step: Step, prints: Prints, seed: int, weight: float, most: float = COUNT_MAX) -> Look:
     """Compare a step with what the session has seen, remember it, and move the counts, `dry` up to `most`."""
-    share = _new_lines(window, prints, seed)
-    fresh_words = _own_words(window, prints.words)
+    pairs = prints.pairs
+    by_form = _by_form(pairs)
+    share = _new_lines(window, prints, seed, by_form=by_form)
+    fresh_words = bool(prints.words) and _own_words(window, prints.words)
     unseen, again, third = _calls(window, prints)
     wrote = False
     for pair in unseen:
@@ -47,9 +52,9 @@ def look(window: Window, step: Step, prints: Prints, seed: int, weight: float, m
         news = False
         visible = bool(step.results or step.users or not step.calls)  # where nothing was called, nothing is hidden
         begins = not (step.said or step.calls or step.results)
-        silent = bool(unseen) and all(pair.kind in (EMPTY, ACK) for pair in prints.pairs)
-        second = bool(prints.pairs) and again and not third
-        moved = bool(prints.pairs) and not (unseen or again or _by_form(prints))  # a known call, and another result
+        silent = bool(unseen) and all(pair.kind in (EMPTY, ACK) for pair in pairs)
+        second = bool(pairs) and again and not third
+        moved = bool(pairs) and not (unseen or again or by_form)  # a known call, and another result
         if moved:  # some progress, if little; what a filter takes for known by mistake must not add up over hours
             window.dry *= _MOVED
             window.stale //= 2
@@ -63,7 +68,9 @@ def look(window: Window, step: Step, prints: Prints, seed: int, weight: float, m
         window.dry = min(window.dry + weight, most)
     if share is not None:
         window.flow += _FLOW * (share - window.flow)
-    window.stale = min(window.stale + 1, 60_000) if share is not None and window.flow < _FLOW_LOW else 0
+        window.stale = min(window.stale + 1, _STALE_MAX) if window.flow < _FLOW_LOW else 0
+    else:
+        window.stale = 0
     return Look(dried, news, fresh_words)
 
 
@@ -81,13 +88,13 @@ def findings(window: Window, seen: Look) -> Sequence[Finding]:
 
 def marks(key: bytes) -> tuple[int, int]:
     """Return the marks of an answer of the model: that it is known, and that it was an answer."""
-    mark = int.from_bytes(key[:4], "little")
+    (mark,) = _mark(key)
     return mark, mark ^ _SECOND
 
 
 def heard(key: bytes) -> tuple[int]:
     """Return the mark of an answer that a call returned: not yet known to the model, which may be shown it later."""
-    return (int.from_bytes(key[:4], "little") ^ _THIRD,)
+    return (_mark(key)[0] ^ _THIRD,)
 
 
 def is_answer(window: Window, key: bytes) -> bool:
@@ -95,16 +102,15 @@ def is_answer(window: Window, key: bytes) -> bool:
     return window.marks.knows(marks(key)[1])
 
 
-def _new_lines(window: Window, prints: Prints, seed: int) -> float | None:
+def _new_lines(window: Window, prints: Prints, seed: int, *, by_form: bool) -> float | None:
     """Return the share of new lines among those that came from outside; None where none came."""
     known = window.marks
     if prints.said != NONE:
         for mark in marks(prints.said):
             known.add(mark)
-    by_form = _by_form(prints)
     texts: list[bytes] = []
     for one in prints.incoming:
-        mark = int.from_bytes(one.key[:4], "little")
+        (mark,) = _mark(one.key)
         if one.plain and not known.knows(mark):
             known.add(mark)
             texts.append(shape(one.text) if by_form else one.text)
@@ -122,10 +128,10 @@ def _answers(window: Window, step: Step, prints: Prints, *, again: bool, known: 
     return known and not again
 
 
-def _by_form(prints: Prints) -> bool:
+def _by_form(pairs: Sequence[Pair]) -> bool:
     """Tell whether a step's results are compared by their form only: where one is bad or empty."""
     found = False
-    for pair in prints.pairs:  # a generator would cost more
+    for pair in pairs:  # a generator would cost more
         found = found or pair.failed or pair.kind == EMPTY
     return found
 
@@ -133,13 +139,18 @@ def _by_form(prints: Prints) -> bool:
 def _calls(window: Window, prints: Prints) -> tuple[list[Pair], bool, bool]:
     """Return the calls not seen before, and whether the round was seen before: once, and more than once."""
     known = window.marks
-    own = [(pair, int.from_bytes(pair.a[:4], "little")) for pair in prints.pairs]
-    unseen = [pair for pair, mark in own if not known.knows(mark)]
+    unseen: list[Pair] = []
+    own: list[int] = []
+    for pair in prints.pairs:
+        (mark,) = _mark(pair.a)
+        own.append(mark)
+        if not known.knows(mark):
+            unseen.append(pair)
     first, second = marks(prints.round)
     again = known.knows(first)
     more = again and known.knows(second)
     known.add(first)
-    for _, mark in own:
+    for mark in own:
         known.add(mark)
     if again:
         known.add(second)

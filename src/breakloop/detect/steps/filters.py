@@ -30,6 +30,9 @@ class AgedFilter:
     def sift(self, digests: Sequence[int]) -> list[int]:
         """Remember digests; return at which places those stand that were not known."""
         new: list[int] = []
+        if self.count + len(digests) < CAPACITY:  # as nearly always
+            self._sift(digests, 0, new)
+            return new
         start = 0
         while start < len(digests):
             some = digests[start : start + CAPACITY - self.count]
@@ -48,9 +51,8 @@ class AgedFilter:
             bits = _BITS[digest & 4095]
             at = digest >> 26
             word = young[at]
-            both = word | bits
-            if both != word:
-                young[at] = both
+            if word & bits != bits:
+                young[at] = word | bits
                 if old[at] & bits == bits:
                     aged += 1
                 else:

@@ -7,19 +7,21 @@ import zlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from breakloop.detect.steps import cycles, dry, similar, streaks, table, texts
 from breakloop.detect.steps.finding import Finding
-from breakloop.detect.steps.ladder import KINDS, NEVER, NOTHING, Choice, StepsSettings, choose
+from breakloop.detect.steps.ladder import KINDS, NEVER, NO_CHOICE, NOTHING, Choice, StepsSettings, choose
 from breakloop.detect.steps.prints import NONE, Digest, Printer, Prints, is_answer_elsewhere
 from breakloop.detect.steps.window import (
     COUNT_MAX,
     EVIDENCE_MAX,
     ID_MAX,
     TAILS,
+    Unpacked,
     Window,
     answered,
     failed,
-    load,
     place,
     readable,
     waits,
@@ -53,7 +55,7 @@ def _nobody() -> str:
     return ""
 
 
-class View(NamedTuple):
+class View(msgspec.Struct, frozen=True, gc=False):
     """What else is known of a request."""
 
     tracked: bool = False  # its answer will be told
@@ -66,14 +68,15 @@ PLAIN: Final = View()
 
 
 class StepsDetector:
-    """Judges steps. One for many sessions: all that is remembered is in the windows."""
+    """Judges steps. One for many sessions: all that counts is in the windows."""
 
-    __slots__ = ("_asked", "_dry_most", "_options", "_printer", "_thresholds")
+    __slots__ = ("_asked", "_dry_most", "_options", "_printer", "_thresholds", "_unpacked")
 
     def __init__(self, settings: StepsSettings, digest: Digest) -> None:
         self._thresholds = settings.thresholds
         self._options = bool(settings.tools)
         self._printer = Printer(digest, settings.tools)
+        self._unpacked = Unpacked()
         reached = [one for one in settings.thresholds["dry"] if one != NEVER]
         self._dry_most = min(2 * max(reached, default=0.0) or COUNT_MAX, COUNT_MAX)
         # What is left of a count when a person has said something new: enough for some steps before a block.
@@ -81,14 +84,15 @@ class StepsDetector:
 
     def judge(self, window: bytes, step: Step, now: float, view: View = PLAIN) -> Judged:
         """Judge a request's newest step; `window` is b"" for a new session."""
-        seen = load(window)
+        seen = self._unpacked.take(window)
         if seen.steps and now - seen.last_at >= RUN_IDLE_S:
             seen = Window()
         prints = self._printer.step(step)
         tail = self._tail(step, prints)
-        users = self._users(prints)
-        counted = place(seen.tails, tail, 8) >= 0
-        weight = weight_of(now - seen.last_at) if seen.steps else 1.0
+        users = self._users(prints) if prints.users else NONE
+        counted = tail in seen.tails and place(seen.tails, tail, 8) >= 0
+        gap_s = now - seen.last_at
+        weight = 1.0 if gap_s < SLOW_S or not seen.steps else weight_of(gap_s)
         if view.unnamed and seen.steps:
             if tail != seen.tail and not (step.said or step.calls or step.results):
                 seen, counted, weight = Window(), False, 1.0  # from its first message: another run of the same program
@@ -96,15 +100,18 @@ class StepsDetector:
                 seen.mixed_at, weight = now, _STRANGE
         if counted:
             return self._again(seen, step, (tail, users), now, view)
-        choice = choose(self._thresholds, self._findings(seen, step, prints, now, weight, tracked=view.tracked))
+        found = self._findings(seen, step, prints, now, weight, tracked=view.tracked)
+        choice = choose(self._thresholds, found) if found else NO_CHOICE
         at = seen.steps % TAILS * 8
         seen.tails[at : at + 8] = tail
         seen.steps += 1
         seen.last_at = seen.storm_at = now
         seen.owed = seen.forgiven = 0
         seen.tail, seen.tail_users = tail, users
-        first = step.call_ids[0].encode("utf-8", "surrogatepass") if view.unnamed and step.call_ids else b""
-        seen.last_id = first if _ID_MIN <= len(first) <= ID_MAX else b""
+        seen.last_id = b""
+        if view.unnamed and step.call_ids:
+            first = step.call_ids[0].encode("utf-8", "surrogatepass")
+            seen.last_id = first if _ID_MIN <= len(first) <= ID_MAX else b""
         return self._told(seen, step, choice, now, view)
 
     def answered(self, window: bytes, answer: Answer) -> bytes:
@@ -153,7 +160,7 @@ class StepsDetector:
                 found += streaks.unknown_tool(seen, prints, weight)
                 found += streaks.cascade(seen, prints)
             found += similar.near(seen, prints, look.dried, weight)
-            found += dry.findings(seen, look)
+            found += dry.findings(seen, look) if look.dried else ()
             found += streaks.unseen(seen, prints, now)
         else:
             seen.storm = 0.0
@@ -175,41 +182,37 @@ class StepsDetector:
         ids = step.call_ids
         if not step.calls and is_answer_elsewhere(step):  # with `previous_response_id` that is all there is
             ids = tuple([one.call_id for one in step.results])
-        if ids and min(map(len, ids)) >= _ID_MIN:
+        if ids and len(min(ids, key=len)) >= _ID_MIN:
             return self._printer.of(b"ids", "\0".join(ids).encode("utf-8", "surrogatepass"))
-        counted = "" if step.calls else "\0".join(ids)
-        return self._printer.of(
-            step.messages.to_bytes(4, "little"),
-            prints.said,
-            prints.round,
-            *prints.users,
-            counted.encode("utf-8", "surrogatepass"),
-        )
+        counted = b"" if step.calls else "\0".join(ids).encode("utf-8", "surrogatepass")
+        return self._printer.of(step.messages.to_bytes(4, "little"), prints.said, prints.round, *prints.users, counted)
 
     def _users(self, prints: Prints) -> bytes:
         users = prints.users
-        return NONE if not users else users[0] if len(users) == 1 else self._printer.of(*users)
+        return users[0] if len(users) == 1 else self._printer.of(*users)
 
     def _again(self, seen: Window, step: Step, tail: tuple[bytes, bytes], now: float, view: View) -> Judged:
         """Judge a tail that was counted: no step, but the newest one again is what a standing block denies. With
         another system prompt, or other tools, it is somebody else who looks at it: a judge, a summary."""
         if tail != (seen.tail, seen.tail_users) or (seen.level and _speaker(step, view) != seen.tail_tools):
-            return Judged(seen.dump(), NOTHING)
+            return Judged(self._unpacked.keep(seen), NOTHING)
         choice = choose(self._thresholds, streaks.storm(seen, now, view.tracked))
         if choice.level > seen.level:
             return self._told(seen, step, choice, now, view)
         if not seen.level:
-            return Judged(seen.dump(), NOTHING)
+            return Judged(self._unpacked.keep(seen), NOTHING)
         evidence, identity = seen.evidence.decode(errors="ignore"), seen.identity.hex()
         mixed = _mixed(seen, now)
-        return Judged(seen.dump(), seen.level, KINDS[seen.kind], evidence, identity, False, seen.count, mixed)
+        return Judged(
+            self._unpacked.keep(seen), seen.level, KINDS[seen.kind], evidence, identity, False, seen.count, mixed
+        )
 
     def _told(self, seen: Window, step: Step, choice: Choice, now: float, view: View) -> Judged:
         finding = choice.finding
         seen.level = choice.level
         if finding is None:
             seen.kind, seen.evidence = 0, b""
-            return Judged(seen.dump(), NOTHING)
+            return Judged(self._unpacked.keep(seen), NOTHING)
         identity = self._printer.of(b"loop", finding.key)
         known = identity == seen.identity
         fresh = not known or choice.level > seen.told_level or finding.hits >= 2 * seen.told
@@ -220,7 +223,9 @@ class StepsDetector:
         seen.evidence = evidence.encode()
         seen.tail_tools = _speaker(step, view)
         mixed = _mixed(seen, now)
-        return Judged(seen.dump(), choice.level, finding.kind, evidence, identity.hex(), fresh, seen.count, mixed)
+        return Judged(
+            self._unpacked.keep(seen), choice.level, finding.kind, evidence, identity.hex(), fresh, seen.count, mixed
+        )
 
 
 def weight_of(gap_s: float) -> float:

@@ -80,6 +80,9 @@ class Choice(NamedTuple):
     finding: Finding | None
 
 
+NO_CHOICE: Final = Choice(NOTHING, None)
+
+
 def level(thresholds: Thresholds, finding: Finding) -> int:
     """Return how serious a finding is."""
     notice, block, stop = thresholds[finding.kind]
@@ -91,15 +94,12 @@ def level(thresholds: Thresholds, finding: Finding) -> int:
 
 def choose(thresholds: Thresholds, findings: Sequence[Finding]) -> Choice:
     """Return the most serious finding; of equals the one whose kind stands first in `KINDS`."""
-    best = _NO_CHOICE
+    best = NO_CHOICE
     for finding in findings:
         now = level(thresholds, finding)
         if now > best.level or (now and now == best.level and best.finding and _rank(finding) < _rank(best.finding)):
             best = Choice(now, finding)
     return best
-
-
-_NO_CHOICE: Final = Choice(NOTHING, None)
 
 
 def _rank(finding: Finding) -> int:

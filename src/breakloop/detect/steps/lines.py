@@ -9,7 +9,7 @@ from typing import Final
 
 from xxhash import xxh32_intdigest
 
-from breakloop.detect.steps.filters import AgedFilter
+from breakloop.detect.steps.filters import CAPACITY, AgedFilter
 from breakloop.detect.steps.masks import lowered
 
 NEW_SHARE: Final = 0.4  # of the lines: more is news
@@ -26,30 +26,39 @@ _ENDS: Final = (b". ", b", ", b"; ", b"} ", b"] ", b") ")
 
 def share(known: AgedFilter, texts: Sequence[bytes], seed: int) -> float | None:
     """Return the share of the texts' lines that are not known, and remember them; None where there are no lines."""
-    cut = list(texts)
-    lines: list[bytes] = []
-    for at, text in enumerate(texts):
-        found = plain(text)
-        if max(map(len, found), default=0) > _LONG // 2:
-            cut[at] = pieces(text)
-            found = plain(cut[at])
-        lines += bounded(found)
+    lines = _all(texts)
     if not lines:
         return None
-    digests = list(map(xxh32_intdigest, lines, repeat(seed)))
-    new = known.sift(digests)
-    if not new or len(new) == len(lines):
-        return 1.0 if new else 0.0
-    once: Sequence[int] = ()
-    weights = [size if (size := len(line)) < _PLAIN_MAX else _PLAIN_MAX for line in lines]
-    about = _part(weights, new, once)
-    if about < _UNCLEAR[1] and len(set(digests)) < len(digests):  # what stands in a text twice is not known for that
-        once = list(dict(zip(reversed(digests), range(len(digests) - 1, -1, -1), strict=True)).values())
-        about = _part(weights, new, once)
-    if not _UNCLEAR[0] < about < _UNCLEAR[1]:
-        return about
-    sizes = [len(line) for text in cut for line in bounded(folded(text))]
-    return _part([min(size, _WEIGHT_MAX) for size in sizes], new, once)
+    once = [*dict.fromkeys(lines)]  # what stands in a text twice is not known for that
+    sizes = list(map(len, once))
+    if max(sizes) > _LONG // 2:
+        texts = [pieces(text) if max(map(len, plain(text)), default=0) > _LONG // 2 else text for text in texts]
+        lines = _all(texts)
+        once = [*dict.fromkeys(lines)]
+        sizes = list(map(len, once))
+    looked_at = lines if known.count + len(lines) >= CAPACITY else once  # one may be forgotten between the two
+    new = [looked_at[at] for at in known.sift(list(map(xxh32_intdigest, looked_at, repeat(seed))))]
+    if not new:
+        return 0.0
+    fresh = sum([min(len(line), _PLAIN_MAX) for line in new])
+    about = fresh / sum([size if size < _PLAIN_MAX else _PLAIN_MAX for size in sizes])  # noqa: FURB136 - half the time
+    if about >= _UNCLEAR[1] and len(once) < len(lines):
+        beside_all = fresh / sum([min(len(line), _PLAIN_MAX) for line in lines])
+        return beside_all if beside_all >= _UNCLEAR[1] else about
+    return _weighed(texts, lines, new) if _UNCLEAR[0] < about < _UNCLEAR[1] else about
+
+
+def _all(texts: Sequence[bytes]) -> list[bytes]:
+    if len(texts) == 1:
+        return bounded(plain(texts[0]))
+    return [line for text in texts for line in bounded(plain(text))]
+
+
+def _weighed(texts: Sequence[bytes], lines: list[bytes], new: Sequence[bytes]) -> float:
+    """Return the share with the white space weighed."""
+    weights = [min(len(line), _WEIGHT_MAX) for text in texts for line in bounded(folded(text))]
+    first = dict(zip(reversed(lines), reversed(weights), strict=True))
+    return sum([first[line] for line in new]) / sum(first.values())
 
 
 def plain(text: bytes) -> list[bytes]:
@@ -78,8 +87,3 @@ def pieces(text: bytes) -> bytes:
                 cut = cut.replace(end, end[:1] + b"\n")
             lines[at] = cut.replace(b"\\\\n", b"\n")
     return b"\n".join(lines)
-
-
-def _part(weights: Sequence[int], new: Sequence[int], once: Sequence[int]) -> float:
-    """Return the share of new lines; where some come more than once, `once` says where each stands first."""
-    return sum([weights[at] for at in new]) / sum([weights[at] for at in once] if once else weights)

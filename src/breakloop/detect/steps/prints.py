@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+import msgspec
 import orjson
 import xxhash
 
 from breakloop.detect.steps.ladder import ToolOptions
 from breakloop.detect.steps.masks import compact, folded, loose, own, shape, steady, words
-from breakloop.detect.steps.tools import NO_OPTIONS, Tool, Tools, changes
+from breakloop.detect.steps.tools import CHANGES, NO_OPTIONS, RUNS, Tool, Tools, changes
 from breakloop.model.call import ToolCall
 from breakloop.model.step import Result, Step
 
@@ -42,17 +43,20 @@ _ACK_FORM: Final = re.compile(
     re.IGNORECASE,
 ).search
 _NAME_FORM: Final = re.compile(r"[^\W\d][\w.-]{0,47}").fullmatch
+_OPENS: Final = ("{", "[")
 _ACK_MAX: Final = 60
 _ACK_LOOK: Final = 200
 _SHORT: Final = 256
 _WORDS_READ: Final = 3000
 INFORMATIVE: Final = 80  # bytes; shorter results are acknowledgements as often as not
+_NESTING: Final = frozenset((dict, list))
+_MAY_CHANGE: Final = (CHANGES, RUNS)
 _ERROR_LOOK: Final = 400
 _ERROR_READ: Final = 2000
 
 
-class Incoming(NamedTuple):
-    """A text that came from outside, or an answer."""
+class Incoming(msgspec.Struct, gc=False):
+    """A text that came from outside, or an answer. (A struct is made and read in a third of a named tuple's time.)"""
 
     key: bytes  # its digest
     text: bytes  # without what changes by itself
@@ -60,7 +64,7 @@ class Incoming(NamedTuple):
     size: int  # in bytes, as it came
 
 
-class Pair(NamedTuple):
+class Pair(msgspec.Struct, gc=False):
     """One call and what it returned."""
 
     tool: Tool
@@ -75,11 +79,10 @@ class Pair(NamedTuple):
     telling: bool  # what came back is no mere acknowledgement, nor of a call that changes something
 
 
-_NOTHING: Final = Incoming(NONE, b"", b"", 0)
 _NO_ERROR: Final = bytes(4)
 
 
-class Prints(NamedTuple):
+class Prints(msgspec.Struct, gc=False):
     """A step's fingerprints."""
 
     pairs: tuple[Pair, ...]
@@ -113,57 +116,62 @@ class Printer:
         """Return a text with what changes by itself taken out, and its digest. Of a short result nothing is taken out:
         that a time, a length of time or an id is another one may be all that it says."""
         raw = text.encode("utf-8", "surrogatepass")
-        kept = own(raw) if result and len(text) <= INFORMATIVE else steady(own(raw))
+        kept = own(raw) if b"[" in raw else raw
+        if not result or len(text) > INFORMATIVE:
+            kept = steady(kept)
         plain = compact(kept)
-        return Incoming(self.plain(plain), kept, plain, len(raw))
+        key = self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
+        return Incoming(key, kept, plain, len(raw))
 
     def step(self, step: Step) -> Prints:
         """Return the fingerprints of a step."""
-        incoming = [self.incoming(one.text, result=not one.error) for one in step.results]
-        pairs = tuple(
-            [self._pair(call, result, step, incoming[at] if at >= 0 else _NOTHING) for call, result, at in paired(step)]
-            if step.calls
-            else ()
-        )
-        users = [self.incoming(text) for text in step.users]
-        keys = tuple([one.key for one in users])
+        all_said, calls, _, results, texts, *_ = step
+        incoming = [self.incoming(one.text, result=not one.error) for one in results]
+        pairs: tuple[Pair, ...] = ()
+        if calls:
+            matched = paired(step)
+            pairs = tuple([self._pair(call, got, step, incoming[at] if at >= 0 else None) for call, got, at in matched])
         said, spoken = NONE, []
-        if step.said:
-            said = self.incoming(step.said).key
-            spoken = words(step.said, _WORDS_READ, self.seed)
+        if all_said:
+            said = self.incoming(all_said).key
+            spoken = words(all_said, _WORDS_READ, self.seed)
+        users = [self.incoming(text) for text in texts] if texts else []
+        keys = tuple([one.key for one in users]) if users else ()
         if len(pairs) == 1:
             whole = pairs[0].a + pairs[0].r
         elif pairs:
             whole = b"".join(sorted({pair.a + pair.r for pair in pairs}))
         else:
             whole = b"".join((said, *[one.key for one in incoming], *keys))
-        return Prints(pairs, self._digest(whole), said, keys, incoming + users, spoken)
+        incoming += users
+        return Prints(pairs, self._digest(whole), said, keys, incoming, spoken)
 
-    def _pair(self, call: ToolCall, result: Result | None, step: Step, incoming: Incoming) -> Pair:
-        tool = self._tools.of(call.name)
-        if step.as_text and not (_NAME_FORM(call.name) or call.name in step.tools):
+    def _pair(self, call: ToolCall, result: Result | None, step: Step, incoming: Incoming | None) -> Pair:
+        name, given = call
+        tool = self._tools.of(name)
+        if step.as_text and not (_NAME_FORM(name) or name in step.tools):
             tool = tool._replace(name="")  # words of the model, which are nobody's business
-        arguments = canonical(call.arguments, tool.options)
-        changing = changes(tool.manner, arguments)
-        plain = folded(arguments)
-        a = self.plain(tool.raw + b"\x00" + plain)
+        arguments = canonical(given, tool.options)
+        changing = tool.manner in _MAY_CHANGE and changes(tool.manner, arguments)
+        begins, plain = tool.raw + b"\x00", folded(arguments)
+        a = self.plain(begins + plain)
         masked = loose(plain)
-        loose_a = a if masked is plain else self.plain(tool.raw + b"\x00" + masked)
-        if result is None:
+        loose_a = a if masked is plain else self.plain(begins + masked)
+        if result is None or incoming is None:
             return Pair(tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False)
-        r, text, plain, size = incoming
+        r, text, plain = incoming.key, incoming.text, incoming.plain
         kind, e = OK, _NO_ERROR
         if result.error:
             kind = bad(text)
             if kind == ERROR and step.tools and not step.as_text and tool.name not in step.tools:
                 kind = UNKNOWN  # some clients declare by turns what there is: only a failure tells
             e = self.plain(compact(shape(text[:_ERROR_READ])))[:4]
-        elif not result.media:
+        elif not result.media and len(plain) <= _ACK_MAX:
             kind = good(text, plain)
         if result.media:
             r = self.of(r, *(one.encode("utf-8", "surrogatepass") for one in result.media))
         telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
-        return Pair(tool, a, loose_a, r, e, kind, result.error, size, changing, telling)
+        return Pair(tool, a, loose_a, r, e, kind, result.error, incoming.size, changing, telling)
 
 
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
@@ -210,7 +218,7 @@ def tells(result: Incoming, *, failed: bool) -> bool:
 
 def canonical(arguments: str, options: ToolOptions = NO_OPTIONS) -> bytes:
     """Return arguments in one spelling, without what does not tell calls apart; what is no JSON stays as it is."""
-    if arguments.lstrip()[:1] in ("{", "["):
+    if arguments.startswith(_OPENS) or arguments.lstrip().startswith(_OPENS):
         try:
             value = orjson.loads(arguments)
             if options is not NO_OPTIONS and type(value) is dict:
@@ -231,6 +239,8 @@ def _chosen(value: dict[str, Any], options: ToolOptions) -> dict[str, Any]:
 
 def _without(value: Any) -> Any:
     if type(value) is dict:
+        if VOLATILE_KEYS.isdisjoint(map(str.lower, value)) and _NESTING.isdisjoint(map(type, value.values())):
+            return value  # as most
         return {key: _without(one) for key, one in value.items() if key.lower() not in VOLATILE_KEYS}
     if type(value) is list:
         return [_without(one) for one in value]

@@ -15,6 +15,7 @@ from breakloop.model.step import Step
 
 FORGIVEN_MAX: Final = 10  # repeats after failed answers that do not count, in the time of a storm
 _BAD_OF: Final = 10
+_BAD_BITS: Final = (1 << _BAD_OF) - 1
 _DRY_MIN: Final = 2.0  # tests that fail after each edit stay below it
 _STORM_S: Final = 60.0
 _STORM_COUNT: Final = 10
@@ -27,15 +28,22 @@ _ROW: Final = TOOL.size
 
 def cascade(window: Window, prints: Prints) -> Sequence[Finding]:
     """Bad results whatever the tool. Calls of one tool in one round are one result, and bad where all of them are."""
-    bad: dict[bytes, bool] = {}
-    for pair in prints.pairs:
-        if pair.kind != UNSEEN:
-            key = pair.tool.key
-            bad[key] = pair.failed and (key not in bad or bad[key])
-    for one in bad.values():
-        window.bad = (window.bad << 1 | one) & (1 << _BAD_OF) - 1
+    pairs = prints.pairs
+    if len(pairs) == 1:  # as nearly always
+        if pairs[0].kind != UNSEEN:
+            window.bad = (window.bad << 1 | pairs[0].failed) & _BAD_BITS
+    else:
+        bad: dict[bytes, bool] = {}
+        for pair in pairs:
+            if pair.kind != UNSEEN:
+                key = pair.tool.key
+                bad[key] = pair.failed and (key not in bad or bad[key])
+        for one in bad.values():
+            window.bad = (window.bad << 1 | one) & _BAD_BITS
+    if not window.bad:
+        return ()
     count = window.bad.bit_count()
-    if count > 1 and window.dry >= _DRY_MIN and prints.pairs and prints.pairs[-1].failed:
+    if count > 1 and window.dry >= _DRY_MIN and pairs and pairs[-1].failed:
         return (Finding("cascade", count, b"cascade", f"{count} of the last {_BAD_OF} results were errors"),)
     return ()
 
@@ -122,9 +130,9 @@ def storm(window: Window, now: float, tracked: bool) -> Sequence[Finding]:  # no
 
 def unseen(window: Window, prints: Prints, now: float) -> Sequence[Finding]:
     """`storm` of calls whose results go elsewhere (MCP): each is asked anew, and so is a step. As many a minute."""
+    window.waits = 1 if prints.pairs and prints.pairs[0].kind == UNSEEN else 0
     gap = now - window.last_at
-    window.waits = int(bool(prints.pairs) and prints.pairs[0].kind == UNSEEN)
-    if not (window.waits and hidden(prints) and cycles.repeated(window)) or gap > _STORM_S / _STORM_COUNT:
+    if not window.waits or not hidden(prints) or not cycles.repeated(window) or gap > _STORM_S / _STORM_COUNT:
         window.storm = 0.0
         return ()
     window.storm = min(window.storm + min(gap, _AT_ONCE_S), COUNT_MAX)

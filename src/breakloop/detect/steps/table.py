@@ -12,6 +12,7 @@ from breakloop.detect.steps.prints import ACK, EMPTY, UNSEEN, Pair, Prints
 from breakloop.detect.steps.window import COUNT_MAX, ENTRY, TABLE, Window, place
 
 _NOT_FAILED: Final = -1.0
+_ONCE: Final = (0.0, 0.0, _NOT_FAILED)
 _ROW: Final = ENTRY.size
 _ROWS: Final = TABLE * _ROW
 
@@ -34,7 +35,8 @@ def seen(window: Window, prints: Prints, weight: float) -> Sequence[Finding]:
         counts = _again(window, at, pair, weight)
         del rows[at : at + _ROW]  # last in order: the one used longest ago stands first, and goes first
         rows += ENTRY.pack(pair.a, pair.r, pair.e, *counts, window.epoch, window.steps)
-        found += _findings(window, counts, pair, weight)
+        if counts != _ONCE:
+            found += _findings(window, counts, pair, weight)
     if len(rows) > _ROWS:
         del rows[: len(rows) - _ROWS]
     return found

@@ -35,13 +35,13 @@ class Prompted(Protocol):
 def growing(window: Window, prints: Prints) -> int:
     """Return how many texts of the tail were in the last step's already: some harnesses do not hand the model's
     answers back as its own, so that the tail behind the last one grows and grows."""
-    count, anchor, kept = len(prints.users), NONE, 0
-    if count:
-        anchor = (int.from_bytes(prints.said, "little") ^ int.from_bytes(prints.users[0], "little")).to_bytes(
-            8, "little"
-        )
-        if anchor == window.anchor != NONE and count > window.tail_count:
-            kept = window.tail_count
+    if not prints.users:
+        window.anchor, window.tail_count = NONE, 0
+        return 0
+    count, kept = len(prints.users), 0
+    anchor = (int.from_bytes(prints.said, "little") ^ int.from_bytes(prints.users[0], "little")).to_bytes(8, "little")
+    if anchor == window.anchor != NONE and count > window.tail_count:
+        kept = window.tail_count
     window.anchor, window.tail_count = anchor, min(count, _TAIL_MAX)
     return kept
 

@@ -13,6 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from xxhash import xxh3_128_digest
+
 from breakloop.detect.steps import filters
 from breakloop.detect.steps.filters import AgedFilter
 
@@ -35,7 +37,13 @@ TOOL: Final = struct.Struct("<4s8seI")  # tool, result, count, last step
 SKETCH_ROW: Final = struct.Struct(f"<4sB{SKETCH}H")  # to whom, how many words, these
 
 ID_MAX: Final = 48
-_HEAD: Final = struct.Struct(f"<11BfH8s7I3d6H10f{11 * '8s'}4s4s{ID_MAX}s")
+_FIRST: Final = "<11BfH8s7I3d6H"
+_FLOATS: Final = struct.Struct("<10f")
+_HEAD: Final = struct.Struct(f"{_FIRST}10f{11 * '8s'}4s4s{ID_MAX}s")
+_FLOATS_AT: Final = struct.calcsize(_FIRST)
+_TAIL_AT: Final = _FLOATS_AT + _FLOATS.size + 8 * 8  # of the head: the digest of the last step's tail
+_STORM: Final = struct.Struct("<f")
+_STORM_AT: Final = 11
 _ANSWER: Final = struct.Struct("<BBBfH8s")  # of the head: what an answer changes
 _ANSWER_AT: Final = 8
 _FILTERS: Final = ("lines", "marks", "words")
@@ -49,6 +57,12 @@ _RING_AT, _COUNTS_AT, _TAILS_AT, _TABLE_AT, _TEXTS_AT, _TOOLS_AT, _SKETCHES_AT, 
 _MARKS_AT: Final = _FILTERS_AT + filters.BYTES
 _TABLE_SIZE, _TEXTS_SIZE, _TOOLS_SIZE, _SKETCHES_SIZE = _SIZES[4:8]
 _NEW: Final = bytes((VERSION,)) + bytes(_END - 1)
+_ZEROS: Final = bytes(max(_SIZES))
+# Where lists end, by their number of rows; no number that a head can hold leads beyond.
+_TABLE_ENDS: Final = [min(_TABLE_AT + rows * ENTRY.size, _TEXTS_AT) for rows in range(256)]
+_TEXTS_ENDS: Final = [min(_TEXTS_AT + rows * TEXT.size, _TOOLS_AT) for rows in range(256)]
+_TOOLS_ENDS: Final = [min(_TOOLS_AT + rows * TOOL.size, _SKETCHES_AT) for rows in range(256)]
+_SKETCHES_ENDS: Final = [min(_SKETCHES_AT + rows * SKETCH_ROW.size, _FILTERS_AT) for rows in range(256)]
 
 
 class Window:
@@ -128,10 +142,10 @@ class Window:
         self.ring = bytearray(data[_RING_AT:_COUNTS_AT])
         self.counts = data[_COUNTS_AT:_TAILS_AT]
         self.tails = bytearray(data[_TAILS_AT:_TABLE_AT])
-        self.table = bytearray(data[_TABLE_AT : min(_TABLE_AT + table * ENTRY.size, _TEXTS_AT)])  # oldest first
-        self.texts = bytearray(data[_TEXTS_AT : min(_TEXTS_AT + texts * TEXT.size, _TOOLS_AT)])
-        self.tools = bytearray(data[_TOOLS_AT : min(_TOOLS_AT + tools * TOOL.size, _SKETCHES_AT)])
-        self.sketches = bytearray(data[_SKETCHES_AT : min(_SKETCHES_AT + sketches * SKETCH_ROW.size, _FILTERS_AT)])
+        self.table = bytearray(data[_TABLE_AT : _TABLE_ENDS[table]])  # oldest first
+        self.texts = bytearray(data[_TEXTS_AT : _TEXTS_ENDS[texts]])
+        self.tools = bytearray(data[_TOOLS_AT : _TOOLS_ENDS[tools]])
+        self.sketches = bytearray(data[_SKETCHES_AT : _SKETCHES_ENDS[sketches]])
         self._filters = bytearray(data[_FILTERS_AT:_END])
         view = memoryview(self._filters).cast("Q")
         self.lines = AgedFilter(view, 0, lines)
@@ -141,10 +155,11 @@ class Window:
 
     def dump(self) -> bytes:
         """Return the window packed."""
+        table, texts, tools, sketches = self.table, self.texts, self.tools, self.sketches
         return b"".join((
-            self._head(), self.ring, self.counts, self.tails, self.table.ljust(_TABLE_SIZE, b"\x00"),
-            self.texts.ljust(_TEXTS_SIZE, b"\x00"), self.tools.ljust(_TOOLS_SIZE, b"\x00"),
-            self.sketches.ljust(_SKETCHES_SIZE, b"\x00"), self._filters, self.evidence,
+            self._head(), self.ring, self.counts, self.tails, table, _ZEROS[len(table) : _TABLE_SIZE],
+            texts, _ZEROS[len(texts) : _TEXTS_SIZE], tools, _ZEROS[len(tools) : _TOOLS_SIZE],
+            sketches, _ZEROS[len(sketches) : _SKETCHES_SIZE], self._filters, self.evidence,
         ))  # fmt: skip
 
     def _head(self) -> bytes:
@@ -162,6 +177,42 @@ class Window:
         )  # fmt: skip
 
 
+class Unpacked:
+    """The windows of the last steps, as they were left: what goes on soon, as agents do, is not unpacked again.
+
+    What is stored alone counts. A window is only taken from here where it packs the very bytes that were read, and its
+    counts become what the packed ones are: half as exact, on every instance.
+    """
+
+    __slots__ = ("_kept",)
+
+    KEPT: Final = 4  # windows, of some 6 KB each: a session must not take twice its memory
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, tuple[bytes, Window]] = {}  # by tail, with a digest of the bytes; the oldest first
+
+    def take(self, data: bytes) -> Window:
+        """Return the window that `data` packs. Whoever takes it may change it, and hands it back when it is packed."""
+        known = self._kept.pop(data[_TAIL_AT : _TAIL_AT + 8], None)
+        if known is None or known[0] != xxh3_128_digest(data):
+            return load(data)
+        window = known[1]
+        (
+            window.dry, window.flow, window.told, window.count, window.unknown, window.said_count, window.nested,
+            window.cues, window.near_count, window.run,
+        ) = _FLOATS.unpack_from(data, _FLOATS_AT)  # fmt: skip
+        (window.storm,) = _STORM.unpack_from(data, _STORM_AT)
+        return window
+
+    def keep(self, window: Window) -> bytes:
+        """Pack a window, and remember it."""
+        kept, packed = self._kept, window.dump()
+        if len(kept) >= self.KEPT:
+            del kept[next(iter(kept))]
+        kept[window.tail] = xxh3_128_digest(packed), window
+        return packed
+
+
 def load(data: bytes) -> Window:
     """Return the window that `data` packs; a new one for what is empty, foreign or of another version."""
     return Window(data) if readable(data) else Window()
@@ -175,8 +226,7 @@ def readable(data: bytes) -> bool:
 def listens(data: bytes) -> bool:
     """Tell whether an answer changes more than what its copies would be worth: a repeat that is not answered yet, or a
     call whose result is in the answer."""
-    owed, _, waits, *_ = _ANSWER.unpack_from(data, _ANSWER_AT)
-    return bool(owed or waits)
+    return bool(data[_ANSWER_AT] or data[_ANSWER_AT + 2])
 
 
 def waits(data: bytes) -> bool:

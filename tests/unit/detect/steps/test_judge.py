@@ -275,3 +275,18 @@ def test_chapter_after_chapter() -> None:
 
     assert levels(150) == {0}
     assert max(levels(20)) >= 2
+
+
+def test_what_is_found_does_not_depend_on_what_is_kept_unpacked() -> None:
+    """LD-4, S-2: an instance that has judged the session's steps and one that never saw it come to the same bytes."""
+    texts = [f"line {number}\n{LONG[number % 7 :]}\n{number * number}" for number in range(60)]
+    steps = [
+        step(number, f'{{"page": {number % 3}}}', texts[number % (3 if number > 30 else 13)]) for number in range(60)
+    ]
+    window = b""
+    judged = run(DETECTOR, steps, every_s=25.0)
+    for number, one in enumerate(steps):
+        alone = StepsDetector(StepsSettings(), digest).judge(window, one, 1000.0 + number * 25.0)
+        assert alone == judged[number]
+        window = alone.window
+    assert max(one.level for one in judged) > 0

@@ -20,7 +20,9 @@ from breakloop.detect.steps.window import (
     TOOL,
     TOOLS,
     VERSION,
+    Unpacked,
     Window,
+    answered,
     load,
     place,
     readable,
@@ -160,3 +162,38 @@ def test_an_answer_that_never_came_ends_a_cycle() -> None:
     window.waits = 0
     assert not module.waits(window.dump())
     assert load(module.answered(window.dump(), b"answer 1", (17,))).counts == window.counts
+
+
+def test_windows_left_lately_are_not_unpacked_again() -> None:
+    """What was kept comes back, its counts as exact as packed ones are; for any other bytes it is no use."""
+    unpacked, window = Unpacked(), filled()
+    window.flow, window.storm = 0.1, 0.3
+    packed = unpacked.keep(window)
+    assert packed == window.dump()
+    again = unpacked.take(bytes(bytearray(packed)))
+    assert again is window
+    other = load(packed)
+    for name in set(Window.__slots__) - {"_filters", *FILTERS}:
+        assert getattr(again, name) == getattr(other, name), name
+    assert again.flow != 0.1
+    assert unpacked.take(packed) is not window, "it is somebody's now, who may change it"
+    unpacked.keep(window)
+    heard = answered(packed, b"12345678", (7,))
+    assert heard != packed
+    taken = unpacked.take(heard)
+    assert taken is not window
+    assert taken.dump() == heard
+
+
+def test_few_windows_are_kept() -> None:
+    """Q-3: the oldest goes."""
+    unpacked = Unpacked()
+    windows = [filled() for _ in range(Unpacked.KEPT + 1)]
+    packed = []
+    for number, window in enumerate(windows):
+        window.tail = bytes([number]) * 8
+        packed.append(unpacked.keep(window))
+    assert [unpacked.take(data) is window for data, window in zip(packed, windows, strict=True)] == [
+        False,
+        *[True] * Unpacked.KEPT,
+    ]
