@@ -38,7 +38,7 @@ demo: $(STAMP) ## watch a looping agent being stopped; no keys, no network
 
 check: lint types imports unit ## lint, types, imports, unit tests: before every commit
 
-test: lint types imports audit docs-check suite ## everything, as CI does; installs nginx when it is missing
+test: lint types imports audit docs-check suite ## everything, as CI does; installs nginx and redis-server when they are missing
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check $(CODE)
@@ -55,7 +55,8 @@ unit: $(STAMP) ## the tests that start no other program
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
 
 suite: $(STAMP) ## every test, with coverage; a missing program fails it
-	@sh scripts/install-system.sh nginx curl
+	@sh scripts/install-system.sh nginx curl redis-server systemd-analyze
+	@PYTHON="$(PYTHON)" sh scripts/install-deploy-tools.sh .cache/deploy requirements/deploy.txt
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
 	HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 \
 	  $(PY) -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
@@ -77,7 +78,7 @@ fmt: $(STAMP) ## format, and mend what ruff can mend
 	$(BIN)/ruff format $(CODE)
 
 bench: $(STAMP) ## measure beside nginx; ARGS=proxy for one of them (bench/README.md)
-	@sh scripts/install-system.sh nginx wrk
+	@sh scripts/install-system.sh nginx wrk redis-server
 	$(PY) -m bench $(ARGS)
 
 bench-peers: $(STAMP) ## measure beside LiteLLM and Portkey; installs both below .cache

@@ -10,6 +10,7 @@ import re
 import socket
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic, monotonic_ns
 from typing import cast
@@ -17,7 +18,7 @@ from typing import cast
 import uvloop
 
 from bench import chat
-from bench.load import Pieces
+from bench.load import SESSION, Pieces
 from bench.upstream import PACE_S
 
 _END = b"\r\n0\r\n\r\n"
@@ -48,8 +49,10 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, number: int) -> None:
         self._run = run
+        before = run.request.before.replace(SESSION, b"s-%05d" % number)
+        self._request = Pieces(before, run.request.after)
         self._asked_ns = self._received = 0
         self._length: int | None = None
         self._last = b""
@@ -62,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._run.number += 1
         self._received = 0
         self._asked_ns = monotonic_ns()
-        self._transport.write(self._run.request.with_number(self._run.number))
+        self._transport.write(self._request.with_number(self._run.number))
 
     def data_received(self, data: bytes) -> None:
         if not self._received:
@@ -102,10 +105,13 @@ def _answer_bytes(data: bytes) -> int | None:
 
 
 async def calls(port: int, request: Pieces, first: int, connections: int, seconds: int, *, streamed: bool) -> None:
-    """They start evenly spread over the pace of a chunk."""
+    """They start evenly spread over the pace of a chunk. A request with `SESSION` is of another on each connection."""
     loop = asyncio.get_running_loop()
     run = Run(request, first, streamed, monotonic() + seconds, connections, asyncio.Event())
-    made = [(await loop.create_connection(lambda: Connection(run), "127.0.0.1", port))[1] for _ in range(connections)]
+    made = []
+    for number in range(connections):
+        _, one = await loop.create_connection(partial(Connection, run, number), "127.0.0.1", port)
+        made.append(one)
     before = monotonic()
     run.deadline = before + seconds
     for number, connection in enumerate(made):

@@ -18,6 +18,7 @@ from bench import traffic
 
 SCRIPT = Path(__file__).with_name("wrk.lua")
 FIRST_NUMBER = 100_000_000  # nine digits throughout, so that Content-Length never changes
+SESSION = b"s-00000"  # `Clients` put the number of the connection in its place: each agent keeps its own
 _APART = 10_000  # requests that were sent and not answered have numbers too
 _RESULT = re.compile(r"^RESULT (.*)$", re.MULTILINE)
 

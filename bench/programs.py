@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +77,11 @@ class Program:
 
     def cpu_s(self) -> float:
         """User and system time of the whole process tree so far."""
-        return sum(_cpu_s(pid) for pid in _tree(self.pid))
+        return sum(self.cpu_each_s().values())
+
+    def cpu_each_s(self) -> dict[int, float]:
+        """The same for each process of the tree."""
+        return {pid: _cpu_s(pid) for pid in _tree(self.pid)}
 
     def rss_bytes(self) -> int:
         """Memory that the whole process tree has in use."""
@@ -131,24 +135,48 @@ def _nginx(folder: Path, core: int, port: int, server: str) -> Iterator[Program]
 
 
 @contextmanager
-def breakloop(folder: Path, core: int, policy: dict[str, Any], env: dict[str, str]) -> Iterator[Program]:
+def redis(folder: Path, core: int) -> Iterator[Program]:
+    """A Redis that keeps nothing on disk."""
+    path = shutil.which("redis-server")
+    if path is None:
+        raise SystemExit(
+            "bench: redis-server is not installed; `sh scripts/install-system.sh redis-server` installs it"
+        )
+    folder.mkdir()
+    port = free_port()
+    options = {"port": str(port), "bind": "127.0.0.1", "save": "", "dir": str(folder), "logfile": str(folder / "log")}
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    with running(["taskset", "-c", str(core), path, *flags], {}) as process:
+        wait_for(port, process, 10)
+        yield Program(process.pid, port)
+
+
+@contextmanager
+def breakloop(
+    folder: Path, core: int, policy: dict[str, Any], env: dict[str, str], flags: Sequence[str] = ()
+) -> Iterator[Program]:
     """The decision service, with a policy."""
     folder.mkdir()
     file = _policy_file(folder, policy)
-    with _serving(core, serve_command(file, folder / "data"), env) as program:
+    with _serving(core, [*serve_command(file, folder / "data"), *flags], env) as program:
         yield program
 
 
 @contextmanager
 def breakloop_proxy(
-    folder: Path, core: int, url: str, policy: dict[str, Any] | None, env: dict[str, str]
+    folder: Path,
+    cores: int | str,
+    url: str,
+    policy: dict[str, Any] | None,
+    env: dict[str, str],
+    flags: Sequence[str] = (),
 ) -> Iterator[Program]:
     """The proxy in front of `url`, with or without a policy."""
     folder.mkdir()
-    flags = ["--mode", "all", "--port", "0", "--upstream", f"up={url}", "--data-dir", str(folder / "data")]
+    given = ["--mode", "all", "--port", "0", "--upstream", f"up={url}", "--data-dir", str(folder / "data"), *flags]
     if policy is not None:
-        flags += ["--policy", str(_policy_file(folder, policy))]
-    with _serving(core, [sys.executable, "-m", "breakloop", "serve", *flags], env) as program:
+        given += ["--policy", str(_policy_file(folder, policy))]
+    with _serving(cores, [sys.executable, "-m", "breakloop", "serve", *given], env) as program:
         yield program
 
 
@@ -167,7 +195,7 @@ def upstream(folder: Path, core: int) -> Iterator[Upstream]:
 
 
 @contextmanager
-def _serving(core: int, command: list[str], env: dict[str, str]) -> Iterator[Program]:
+def _serving(core: int | str, command: list[str], env: dict[str, str]) -> Iterator[Program]:
     with running(["taskset", "-c", str(core), *command], env, stdout=subprocess.PIPE) as process:
         yield Program(process.pid, _announced_port(process))
 

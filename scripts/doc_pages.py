@@ -94,6 +94,15 @@ def _environment() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _subcommands(command: click.Command, context: click.Context) -> list[str]:
+    """The commands of a group of commands."""
+    parts: list[str] = []
+    for name, one in command.commands.items() if isinstance(command, click.Group) else ():
+        with click.Context(one, info_name=name, parent=context, terminal_width=80) as inner:
+            parts += [f"### {inner.command_path}", "", "```", inner.get_help(), "```", ""]
+    return parts
+
+
 def commands() -> str:
     """Every command with its help, exactly as the terminal shows it."""
     parts = [_GENERATED + "# Commands", "", _EXIT_CODES, ""]
@@ -105,4 +114,5 @@ def commands() -> str:
                 continue
             with click.Context(command, info_name=name, parent=context, terminal_width=80) as inner:
                 parts += [f"## breakloop {name}", "", "```", inner.get_help(), "```", ""]
+                parts += _subcommands(command, inner)
     return "\n".join(parts)

@@ -10,6 +10,9 @@ package_of() {
         nginx) echo nginx-light ;;
         wrk) echo wrk ;;
         curl) echo curl ;;
+        redis-server) echo redis-server ;;
+        valkey-server) echo valkey-server ;;
+        systemd-analyze) echo systemd ;;
         *)
             echo "install-system: unknown program $1" >&2
             exit 3

@@ -10,8 +10,9 @@ compile() {
     out=$1
     shift
     .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-        --no-emit-index-url --custom-compile-command "make lock" --output-file "requirements/$out.txt" "$@" pyproject.toml
+        --no-emit-index-url --custom-compile-command "make lock" --output-file "requirements/$out.txt" "$@"
 }
 
-compile runtime --all-extras
-compile dev --all-extras --group dev
+compile runtime --all-extras pyproject.toml
+compile dev --all-extras --group dev pyproject.toml
+compile deploy --group pyproject.toml:deploy

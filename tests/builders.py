@@ -160,7 +160,7 @@ class World:
 
     def ask(self, asked: Request, times: int = 1) -> Reply:
         """Ask the decision service, so many times; return the last reply."""
-        reply = self.door(asked)
+        reply: Reply = self.door(asked)
         for _ in range(times - 1):
             reply = self.door(asked)
         return reply

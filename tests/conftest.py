@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -13,13 +12,22 @@ import hypothesis
 import pytest
 
 from breakloop.clock import FakeClock
+from tests.programs import program
+from tests.redis_groups import _cluster_session, redis_cluster, redis_sentinel  # noqa: F401 - fixtures
+from tests.redis_servers import (  # noqa: F401 - fixtures
+    _redis_session,
+    _valkey_session,
+    any_server,
+    own_redis,
+    redis_server,
+    redis_tls,
+)
+from tests.redis_store import new_redis_store, new_store  # noqa: F401 - fixtures
 
 # `ci` gives the same examples on every run, so that a red build is red for everybody; `dev` looks for new ones.
 hypothesis.settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
-
-_SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/nginx/sbin")
 
 
 @pytest.fixture
@@ -41,22 +49,10 @@ def free_port() -> Callable[[], int]:
     return find
 
 
-def _program(name: str) -> str:
-    """Find a system program, also where only root's PATH looks; absent is a failure in CI and a skip elsewhere."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])
-    found = os.environ.get(f"BREAKLOOP_TESTS_{name.upper()}") or shutil.which(name, path=path)
-    if found:
-        return found
-    message = f"{name} is not installed; `sh scripts/install-system.sh {name}` installs it"
-    if os.environ.get("CI") or os.environ.get("TESTS_COMPLETE"):
-        pytest.fail(message)
-    pytest.skip(message)
-
-
 @pytest.fixture(scope="session")
 def nginx_path() -> str:
     """Path of a real nginx."""
-    return _program("nginx")
+    return program("nginx")
 
 
 class OutsideNetworkError(RuntimeError):

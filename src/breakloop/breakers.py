@@ -6,7 +6,7 @@ A breaker is named by the key that its events carry. Keys hold no secrets: of AP
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,45 +53,62 @@ class Breakers:
 
     def states(self, bundle: CompiledBundle | None, most: int = LISTED_MAX) -> list[BreakerState]:
         """Return up to `most` of them, open ones first. Raises `StateError` where the store cannot be asked."""
-        rules = _rules(bundle)
-        families = sorted({rule.limiter.family for rule in rules.values()})
         now = self._clock.now()
-        found = [
-            state
-            for prefix in ("", _SHADOW)
-            for family in families
-            for state in self._states(rules, f"{prefix}{family}:", most, now)
-        ]
-        found.sort(key=lambda one: (one.state == CLOSED, one.shadow, one.policy, one.key))
-        return found[:most]
+        kept = [one for prefix in prefixes(bundle) for one in self._store.breakers(prefix, now, most)]
+        return states(bundle, kept, now)[:most]
 
     def reset(self, bundle: CompiledBundle | None, policy: str, key: str) -> BreakerState | None:
         """Close a breaker at once, with nothing counted against it; return what it was, None if it was not open."""
         now = self._clock.now()
         # Of keys that begin alike the open ones come first, and of these the shortest.
-        found = next(self._states(_rules(bundle), key, 1, now), None)
-        if found is None or (found.policy, found.key) != (policy, key) or found.state == CLOSED:
-            return None
-        self._store.drop((key,))
-        data: dict[str, object] = {
-            "policy": policy,
-            "key": key,
-            "rate": found.rate,
-            "threshold": found.threshold,
-            "unit": found.unit,
-            "by": "operator",
-            "shadow": found.shadow,
-        }
-        self._publish(Event(BREAKER_CLOSED, now, data, found.project))
+        found = find(bundle, self._store.breakers(key, now, 1), policy, key, now)
+        if found is not None:
+            self._store.drop((key,))
+            self._publish(closed(found, now))
         return found
 
-    def _states(self, rules: dict[str, BreakerRule], prefix: str, most: int, now: float) -> Iterator[BreakerState]:
-        for kept in self._store.breakers(prefix, now, most):
-            shadow = kept.key.startswith(_SHADOW)
-            parts = kept.key.removeprefix(_SHADOW).split(":")
-            rule = rules.get(plain(parts[2])) if len(parts) == _PARTS else None
-            if rule is not None:  # else it is of a policy that is no more
-                yield _state(rule, kept, parts, now, shadow=shadow)
+
+def prefixes(bundle: CompiledBundle | None) -> list[str]:
+    """Return how the keys of a bundle's breakers begin."""
+    families = sorted({rule.limiter.family for rule in _rules(bundle).values()})
+    return [f"{shadow}{family}:" for shadow in ("", _SHADOW) for family in families]
+
+
+def states(bundle: CompiledBundle | None, kept: Iterable[BreakerKept], now: float) -> list[BreakerState]:
+    """Return what a store keeps, as people see it, open ones first; without those of policies that are no more."""
+    rules, found = _rules(bundle), []
+    for one in kept:
+        shadow = one.key.startswith(_SHADOW)
+        parts = one.key.removeprefix(_SHADOW).split(":")
+        rule = rules.get(plain(parts[2])) if len(parts) == _PARTS else None
+        if rule is not None:
+            found.append(_state(rule, one, parts, now, shadow=shadow))
+    found.sort(key=lambda one: (one.state == CLOSED, one.shadow, one.policy, one.key))
+    return found
+
+
+def find(
+    bundle: CompiledBundle | None, kept: Iterable[BreakerKept], policy: str, key: str, now: float
+) -> BreakerState | None:
+    """Return the breaker of this name, if it is open."""
+    for found in states(bundle, kept, now):
+        if (found.policy, found.key) == (policy, key) and found.state != CLOSED:
+            return found
+    return None
+
+
+def closed(found: BreakerState, now: float) -> Event:
+    """Return what is told of a breaker that an operator has closed."""
+    data: dict[str, object] = {
+        "policy": found.policy,
+        "key": found.key,
+        "rate": found.rate,
+        "threshold": found.threshold,
+        "unit": found.unit,
+        "by": "operator",
+        "shadow": found.shadow,
+    }
+    return Event(BREAKER_CLOSED, now, data, found.project)
 
 
 def _state(rule: BreakerRule, kept: BreakerKept, parts: list[str], now: float, *, shadow: bool) -> BreakerState:

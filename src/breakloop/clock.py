@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+_NOTICED_S: Final = 0.05  # clocks that differ less are the same
 
 
 class Clock(Protocol):
@@ -29,6 +31,31 @@ class SystemClock:
             return self._last
         self._last = now
         return now
+
+
+class SharedClock:
+    """Goes by the clock of a store that several processes share, as far as it is known. Never runs backwards."""
+
+    __slots__ = ("_last", "_own", "offset_s")
+
+    def __init__(self, own: Clock) -> None:
+        self._own = own
+        self._last = 0.0
+        self.offset_s = 0.0
+
+    def now(self) -> float:
+        """Return the store's time, never less than what was returned before."""
+        now = self._own.now() + self.offset_s
+        if now < self._last:
+            return self._last
+        self._last = now
+        return now
+
+    def heard(self, at: float) -> None:
+        """It was `at` there a moment ago. What may be the way of the answer is left alone."""
+        ahead_s = at - self._own.now() - self.offset_s
+        if abs(ahead_s) > _NOTICED_S:
+            self.offset_s += ahead_s
 
 
 class FakeClock:

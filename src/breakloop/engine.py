@@ -8,7 +8,7 @@ settle  the call has its answer: it is in flight no longer, and one that failed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from breakloop.breakers import Breakers, BreakerState
@@ -17,6 +17,7 @@ from breakloop.detect.step_loop import CUTS
 from breakloop.errors import StateError
 from breakloop.holding import Holder
 from breakloop.judge import Judge, denial, no_bundle
+from breakloop.keeping import Keeper, Local
 from breakloop.limits.limiter import corrections
 from breakloop.metering import Meter, charged
 from breakloop.model.answer import Answer
@@ -24,7 +25,6 @@ from breakloop.model.call import Call, Chat
 from breakloop.model.events import (
     BODY_NOT_UNPACKED,
     DESCRIPTOR_MISSING,
-    LOOP_DETECTED,
     STORE_DEGRADED,
     Event,
     Publish,
@@ -36,12 +36,14 @@ from breakloop.model.verdict import Verdict
 from breakloop.planning import Plan, Planner
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
+from breakloop.policy.orders import NO_ORDERS, Orders
 from breakloop.policy.recent import Recent
 from breakloop.pricing.prices import Prices
 from breakloop.quarantine import Quarantine
+from breakloop.recorder import Mark, Recorder
 from breakloop.state.ops import JOINED, Committed, Op, Repeat, Repeated, Settle
 from breakloop.state.store import Store
-from breakloop.windows import Windows
+from breakloop.stream_loop import repeated_event
 from breakloop.wire import mcp
 
 _RESULTS_KEPT: Final = 10_000
@@ -54,8 +56,24 @@ class Engine:
     """Decides. Holds one bundle at a time; `use` swaps it whole between two requests."""
 
     __slots__ = (
-        "_answered", "_breakers", "_bundle", "_clock", "_descriptors", "_holder", "_judge", "_planner", "_publish",
-        "_results", "_store", "_windows", "meter", "quarantine", "tally",
+        "_answered",
+        "_breakers",
+        "_bundle",
+        "_clock",
+        "_descriptors",
+        "_holder",
+        "_judge",
+        "_loaded",
+        "_mark",
+        "_orders",
+        "_planner",
+        "_publish",
+        "_results",
+        "local",
+        "meter",
+        "quarantine",
+        "recorder",
+        "tally",
     )  # fmt: skip
 
     def __init__(
@@ -68,21 +86,24 @@ class Engine:
         answered: Answered | None = None,
         prices: Callable[[], Prices] | None = None,
     ) -> None:
-        self._store = store
         self._clock = clock
         self._descriptors = descriptors
         self._publish = publish
         self._answered = answered or descriptors.answered  # also told of each answer, once
         self._bundle: CompiledBundle | None = None
+        self._loaded: CompiledBundle | None = None
+        self._orders = NO_ORDERS
         self._judge = Judge(publish)
-        self._windows = Windows(store)
-        self.quarantine = Quarantine(store, publish)
+        self.tally = Tally()
+        self.local = Local(store, clock, self.tally, self.store_failed)
+        self.quarantine = Quarantine(store.drop, publish)
         self._holder = Holder(self.quarantine, descriptors)
         self._breakers = Breakers(store, clock, publish)
         self.meter = Meter(descriptors, clock, publish, prices)
         self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
+        self.recorder: Recorder | None = None
+        self._mark: Mark | None = None  # of the step that is being judged
         self._results: Recent[str, int] = Recent(_RESULTS_KEPT)  # of MCP calls, by what was counted
-        self.tally = Tally()
 
     @property
     def bundle(self) -> CompiledBundle | None:
@@ -96,7 +117,21 @@ class Engine:
 
     def use(self, bundle: CompiledBundle) -> None:
         """Put a bundle in force, for every request from now on."""
-        self._bundle = bundle
+        self._loaded = bundle
+        self._bundle = self._orders.over(bundle)
+
+    def obey(self, orders: Orders) -> None:
+        """Put in force what an operator ordered beside the bundle, in place of what was ordered before."""
+        self._orders = orders
+        if self._loaded is not None:
+            self.use(self._loaded)
+
+    def recording(self) -> Recorder:
+        """Keep sums and steps from now on; whoever asks for it takes them away again and again."""
+        if self.recorder is None:
+            self.recorder = Recorder(self._descriptors, self.meter, self._publish)
+            self._judge = Judge(self.recorder.tell)
+        return self.recorder
 
     def breakers(self) -> list[BreakerState]:
         """Return the circuit breakers of the policies in force, open ones first (SPEC CB-2)."""
@@ -112,24 +147,33 @@ class Engine:
         Where its answer will be known or may be told (`tracked`, `reported`), `call.ticket` has what `settle` needs.
         """
         plan = self.plan(call)
-        if isinstance(plan, Verdict):
-            verdict = plan
-        else:
-            verdict = self._commit(call, plan) if plan.ops else Verdict()
-            if verdict.allowed and not plan.policies:
-                verdict.reason = ALLOWED_NO_POLICY
+        return self.counted(call, plan, None) if isinstance(plan, Verdict) else self.decide_here(call, plan)
+
+    def decide_here(self, call: Call, plan: Plan) -> Verdict:
+        """Judge a planned call with the state of this process."""
+        if not plan.ops:
+            return self.counted(call, Verdict(), plan)
+        try:
+            ops, done = self.local.commit(call, plan)
+        except StateError as error:
+            return self.counted(call, self._without_store(call, plan, error), plan)
+        return self.counted(call, self.judged(call, plan, ops, done), plan)
+
+    def counted(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
+        """Count a verdict, the last step of each decision."""
+        if plan is not None and verdict.allowed and not plan.policies:
+            verdict.reason = ALLOWED_NO_POLICY
         counts = self.tally.allowed if verdict.allowed else self.tally.denied
         counts[verdict.reason] = counts.get(verdict.reason, 0) + 1
+        if self.recorder is not None:
+            self.recorder.decided(call, verdict, self._mark, self._clock.now() if plan is None else plan.now)
+            self._mark = None
         return verdict
 
-    def _commit(self, call: Call, plan: Plan) -> Verdict:
-        try:
-            if plan.watched:
-                ops, done = self._windows.commit(call, plan.ops, plan.project, plan.now)
-            else:
-                ops, done = plan.ops, self._store.commit(plan.ops, plan.now)
-        except StateError as error:
-            return self._without_store(call, plan, error)
+    def judged(self, call: Call, plan: Plan, ops: list[Op], done: Committed) -> Verdict:
+        """Return the verdict on a call whose operations were committed, wherever that was."""
+        if self.recorder is not None:
+            self._mark = self.recorder.begin(call, plan.now)
         verdict = self._judge.verdict(call, ops, done, plan.now)
         if done.denied_at >= 0:
             self._holder.denied(call, ops, done, verdict, plan.now)
@@ -169,13 +213,21 @@ class Engine:
             tally.output_tokens += usage.output_tokens
         if failed:
             tally.failed += 1
+        keeper: Keeper = call.keeper or self.local
         if ticket is not None:
             free = failed or self._moved_on(call, ticket[0].key, answer)
-            self._settle(call, ticket if free else [op for op in ticket if op.flight], failed=free)
+            ended = ticket if free else [op for op in ticket if op.flight]
+            if ended:
+                keeper.settle(call, ended, failed=free)
         if call.charged:
-            self._correct(call, answer)
+            used = self.meter.used(call, answer, call.prompt_tokens)
+            made = corrections(call.charged, used) if used is not None else ()
+            if made:
+                keeper.correct(call, made)
         if call.watched is not None:
-            self._heard(call, answer)
+            keeper.heard(call, answer)
+        if self.recorder is not None:
+            self.recorder.answered(call, answer)
         self._answered(call, answer)
 
     def _moved_on(self, call: Call, key: str, answer: Answer) -> bool:
@@ -187,33 +239,6 @@ class Engine:
         before, result = self._results.get(key), hash(answer.text)
         self._results.put(key, result)
         return before is not None and before != result
-
-    def _settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
-        if not ops:
-            return
-        now = self._clock.now()
-        try:
-            self.tally.forgiven += self._store.settle(ops, now, failed=failed)
-        except StateError as error:
-            self._store_failed(call, now, error)
-
-    def _correct(self, call: Call, answer: Answer) -> None:
-        """Charge what was really used, to what was charged (SPEC L-3)."""
-        used = self.meter.used(call, answer, call.prompt_tokens)
-        made = corrections(call.charged, used) if used is not None else ()
-        if not made:
-            return
-        now = self._clock.now()
-        try:
-            self._store.correct(made, now)
-        except StateError as error:
-            self._store_failed(call, now, error)
-
-    def _heard(self, call: Call, answer: Answer) -> None:
-        try:
-            self._windows.heard(call, answer, self._clock.now())
-        except StateError as error:
-            self._store_failed(call, self._clock.now(), error)
 
     def plan(self, call: Call) -> Plan | Verdict:
         """Return what to commit, or the verdict when none of it depends on state."""
@@ -236,21 +261,7 @@ class Engine:
         shadow = call.guards_stream != CUTS
         if action == "cut" and not shadow:
             self.tally.cut += 1
-        chat, who = call.chat_cache, self._descriptors
-        data = {
-            "caller": who.caller(call),
-            "agent": who.agent(call),
-            "model": chat.model if isinstance(chat, Chat) else "",
-            "fingerprint": "",
-            "hit_count": times,
-            "cooldown_seconds": 0,
-            "kind": "stream",
-            "action": action,
-            "policy": "",
-            "evidence": f"the same {chars} characters {times} times in one answer",
-            "shadow": shadow,
-        }
-        self._publish(Event(LOOP_DETECTED, self._clock.now(), data, call.project, call.request_id))
+        self._publish(repeated_event(call, self._descriptors, action, chars, times, self._clock.now()))
 
     def _missing(self, policy: str, rule: str, descriptor: str) -> None:
         missing = self.tally.missing
@@ -260,20 +271,26 @@ class Engine:
 
     def _without_store(self, call: Call, plan: Plan, error: StateError) -> Verdict:
         """SPEC LD-7, S-4: not detected, allowed, counted, logged; unless a policy wants it otherwise."""
-        self._store_failed(call, plan.now, error)
-        for policy in plan.policies:
-            shadow = policy.shadow or plan.bundle.shadow_until > plan.now
-            if policy.denies_on_store_error and not shadow:
-                verdict = denial("store_unavailable", policy.status, "The state store cannot be reached.")
-                verdict.policy = policy.id
-                verdict.retry_after_s = 1
-                verdict.retry_jitter = True
-                verdict.degraded = True
-                return verdict
-        verdict = Verdict() if plan.policies else Verdict(reason=ALLOWED_NO_POLICY)
+        self.store_failed(call, plan.now, error)
+        verdict = unavailable(plan) or Verdict()
         verdict.degraded = True
         return verdict
 
-    def _store_failed(self, call: Call, now: float, error: StateError) -> None:
+    def store_failed(self, call: Call, now: float, error: StateError) -> None:
+        """Count and tell that the store did not do what it was asked."""
         self.tally.store_errors += 1
         self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, request_id=call.request_id))
+
+
+def unavailable(plan: Plan) -> Verdict | None:
+    """Return the denial of a policy that wants nothing to pass without state (`on_store_error: deny`), or None."""
+    for policy in plan.policies:
+        shadow = policy.shadow or plan.bundle.shadow_until > plan.now
+        if policy.denies_on_store_error and not shadow:
+            verdict = denial("store_unavailable", policy.status, "The state store cannot be reached.")
+            verdict.policy = policy.id
+            verdict.retry_after_s = 1
+            verdict.retry_jitter = True
+            verdict.degraded = True
+            return verdict
+    return None

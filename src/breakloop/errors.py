@@ -5,6 +5,8 @@ BreakloopError
 |   `-- UnreadableError  the system did not let us read it; the same bytes may be readable a moment later
 |-- SettingsError      a wrong setting, with the name of the setting and where it came from
 |-- StateError         the store could not do what it was asked; callers decide on local state or allow
+|-- OrderError         what an operator ordered cannot be carried out as it was given; says why, by field
+|-- FleetError         processes that cannot be kept running; the message says which and why
 |-- RequestError       a request that cannot be judged as sent (bad path, bad framing); carries a status
 `-- UpstreamError      an upstream that cannot be reached or answers no HTTP; the client gets 502 or 504
 """
@@ -54,6 +56,18 @@ class SettingsError(BreakloopError):
 
 class StateError(BreakloopError):
     """The store failed; nothing was charged as far as is known."""
+
+
+class OrderError(BreakloopError):
+    """An operator's order that is refused; nothing has changed."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class FleetError(BreakloopError):
+    """A process of several that cannot be started."""
 
 
 class RequestError(BreakloopError):

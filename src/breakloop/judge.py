@@ -271,7 +271,7 @@ def killed(switch: KillSwitch, now: float) -> Verdict:
     """SPEC K-2: an operator's switch matches."""
     why = f": {switch.reason[:_REASON_SHOWN]}" if switch.reason else ""
     verdict = denial("kill_switch", 429, f"Stopped by an operator's kill switch{why}")
-    verdict.rule = f"kill_switches[{switch.index}]"
+    verdict.rule = switch.name
     verdict.retry_after_s = switch.retry_after_s(now)
     verdict.never = True
     return verdict

@@ -84,6 +84,12 @@ class Meter:
         cost = 0 if price is None else Prices.cost_microusd(price, usage)
         return Used(usage.input_tokens + usage.output_tokens, cost)
 
+    def cost_microusd(self, call: Call, usage: Usage) -> int:
+        """Return what so many tokens of a call cost; nothing where no price is known."""
+        chat = call.chat_cache
+        price = self._price(call, chat) if isinstance(chat, Chat) and chat.dialect != mcp.DIALECT else None
+        return 0 if price is None else Prices.cost_microusd(price, usage)
+
     def capped(self, call: Call, cap: CompletionCap, action: str) -> None:
         """Tell that a streamed answer became longer than a rule lets it, and what was done: "cut", or "warn"."""
         data: dict[str, object] = {"policy": cap.policy, "rule": cap.rule, "reason": CAPPED}

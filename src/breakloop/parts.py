@@ -41,15 +41,15 @@ def judging(settings: Settings, engine: Engine, descriptors: Descriptors, secret
     )
 
 
-def open_proxy(server: Server, settings: Settings, judging: Judging, own: DecisionDoor) -> ProxyDoor:
-    """Put the reverse proxy in front of what the server does already."""
+def open_proxy(server: Server, settings: Settings, judging: Judging, own: DecisionDoor, mark: str = "") -> ProxyDoor:
+    """Put the reverse proxy in front of what the server does already. `mark` is what processes on one port share."""
     named = upstreams(settings.upstream)
     tls = upstream_tls(settings) if any(upstream.tls for upstream in named) else None
     heads, times = AnswerHeads(), _times(settings)
     pools = {upstream.name: Pool(upstream, server, times, tls, heads) for upstream in named}
     forwarding = Forwarding(
         settings.header_prefix,
-        secrets.token_hex(8),
+        mark or secrets.token_hex(8),
         via=settings.via,
         keys=provider_keys(settings),
         scheme="https" if settings.tls.cert_file else "http",

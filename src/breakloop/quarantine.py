@@ -1,20 +1,19 @@
 """Who is held (SPEC G-1): agents that were killed for looping or by an operator, and runs at their ceiling. Nothing
 passes that is held, until its time is over or a person releases it, which also clears what was remembered against it.
-What makes a detector kill is `judge`'s matter; keeping holds over a restart, and telling other instances, the store's.
+What makes a detector kill is `judge`'s matter; keeping holds over a restart and sharing them, that of `operator`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from breakloop.errors import StateError
 from breakloop.judge import denial
 from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, STORE_DEGRADED, Event, Publish
 from breakloop.model.verdict import Verdict
-from breakloop.state.store import Store
 
 AGENT, CALLER, NAME, RUN = "agent", "caller", "name", "run"  # what a hold binds
 CALLER_AFTER: Final = 3  # so many agents of one caller, within
@@ -36,6 +35,7 @@ class Hold:
     why: str
     run: str = ""  # the run that is at its ceiling
     clears: tuple[str, ...] = ()  # keys of what was remembered against it, which goes with it
+    by: str = ""  # the person who ordered it
 
     @property
     def key(self) -> Key:
@@ -43,15 +43,29 @@ class Hold:
         return self.binds, self.project, self.caller, self.run or self.agent
 
 
+class Register(Protocol):
+    """Keeps holds longer than this process lives, and shares them."""
+
+    def held(self, hold: Hold) -> None:
+        """Somebody is held from now on; kept when this returns."""
+        ...
+
+    def ended(self, holds: Sequence[Hold], by: str) -> None:
+        """These are held no longer, before their time; `by` is empty where no person said so."""
+        ...
+
+
 class Quarantine:
-    """The holds of one process."""
+    """The holds that bind in this process. `drop` clears what a store remembers."""
 
-    __slots__ = ("_holds", "_publish", "_recent", "_store")
+    __slots__ = ("_foreign", "_holds", "_publish", "_recent", "drop", "register")
 
-    def __init__(self, store: Store, publish: Publish) -> None:
-        self._store = store
+    def __init__(self, drop: Callable[[Sequence[str]], None], publish: Publish) -> None:
+        self.drop = drop
+        self.register: Register | None = None
         self._publish = publish
         self._holds: dict[Key, Hold] = {}
+        self._foreign: set[Key] = set()  # another instance made them, and tells when their time is over
         self._recent: dict[tuple[str, str], list[tuple[float, str]]] = {}  # agents killed, by project and caller
 
     def __bool__(self) -> bool:
@@ -80,27 +94,56 @@ class Quarantine:
         self._put(hold)
         if hold.binds != AGENT:
             return
+        recent = self._count(hold)
+        if len(recent) >= CALLER_AFTER:
+            within = f"within {CALLER_WITHIN_S / 60:g} minutes"
+            why = f"{len(recent)} of its agents were stopped {within}; the last: {hold.why}"
+            self._put(Hold(CALLER, hold.project, hold.caller, "", hold.since, hold.until, why))
+
+    def adopt(self, hold: Hold, *, foreign: bool = False) -> None:
+        """Hold what was held before a restart, or by another instance: it was told of and is kept already."""
+        self._set(hold)
+        if foreign:
+            self._foreign.add(hold.key)
+        if hold.binds == AGENT:
+            self._count(hold)
+
+    def forget(self, key: Key, now: float) -> None:
+        """End what another instance has ended, and told of."""
+        hold = self._holds.pop(key, None)
+        if hold is not None:
+            self._foreign.discard(key)
+            self._recent.pop((hold.project, hold.caller), None)
+            self._clear(hold, now)
+
+    def _count(self, hold: Hold) -> list[tuple[float, str]]:
+        """Return which agents of its caller were stopped lately, this one included."""
         who = (hold.project, hold.caller)
         recent = [one for one in self._recent.get(who, ()) if one[0] > hold.since - CALLER_WITHIN_S]
         recent = [one for one in recent if one[1] != hold.agent] + [(hold.since, hold.agent)]
         self._recent[who] = recent
         if len(self._recent) > HOLDS_MAX:
             del self._recent[next(iter(self._recent))]
-        if len(recent) >= CALLER_AFTER:
-            within = f"within {CALLER_WITHIN_S / 60:g} minutes"
-            why = f"{len(recent)} of its agents were stopped {within}; the last: {hold.why}"
-            self._put(Hold(CALLER, hold.project, hold.caller, "", hold.since, hold.until, why))
+        return recent
 
     def _put(self, hold: Hold) -> None:
         known = self._holds.get(hold.key)
-        if known is not None and known.until >= hold.until:
+        if known is not None and known.until >= hold.until and hold.binds != NAME:  # a person's last word counts
             return
-        if len(self._holds) >= HOLDS_MAX:
+        self._set(hold)
+        if self.register is not None:
+            self.register.held(hold)
+        self._tell(AGENT_KILLED, hold, hold.since, hold.why, hold.by)
+
+    def _set(self, hold: Hold) -> None:
+        if len(self._holds) >= HOLDS_MAX and hold.key not in self._holds:
             self._make_room(hold.since)
         self._holds[hold.key] = hold
-        self._tell(AGENT_KILLED, hold, hold.since, hold.why)
+        self._foreign.discard(hold.key)
 
-    def release(self, project: str, *, agent: str = "", caller: str = "", run: str = "", now: float) -> list[Hold]:
+    def release(
+        self, project: str, *, agent: str = "", caller: str = "", run: str = "", now: float, by: str = ""
+    ) -> list[Hold]:
         """End the holds on an agent (of one caller or of all), on a caller or on a run; return them."""
         ended = [
             hold
@@ -110,37 +153,54 @@ class Quarantine:
             and (not caller or hold.caller == caller)
             and (not run or hold.run == run)
         ]
+        if ended and self.register is not None:
+            self.register.ended(ended, by)
         for hold in ended:
             self._recent.pop((hold.project, hold.caller), None)
-            self._end(hold, now, "released")
+            self._end(hold, now, "released", by)
         return ended
+
+    def sweep(self, now: float) -> None:
+        """End what is over though nobody asks for it any more."""
+        for hold in [hold for hold in self._holds.values() if hold.until <= now]:
+            self._end(hold, now, "its time is over")
 
     def holds(self, now: float) -> list[Hold]:
         """Return everything that is held."""
         return [hold for hold in self._holds.values() if hold.until > now]
 
-    def _end(self, hold: Hold, now: float, how: str) -> None:
+    def _end(self, hold: Hold, now: float, how: str, by: str = "") -> None:
         del self._holds[hold.key]
+        self._clear(hold, now)
+        elsewhere = hold.key in self._foreign and not by
+        self._foreign.discard(hold.key)
+        if not elsewhere:
+            self._tell(AGENT_RELEASED, hold, now, how, by)
+
+    def _clear(self, hold: Hold, now: float) -> None:
         try:
-            self._store.drop(hold.clears)
+            self.drop(hold.clears)
         except StateError as error:  # what was remembered against it runs out by itself
             self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, hold.project))
-        self._tell(AGENT_RELEASED, hold, now, how)
 
     def _make_room(self, now: float) -> None:
         """Against a flood of invented names: what is over goes, else the oldest that no person made."""
         over = [key for key, hold in self._holds.items() if hold.until <= now]
         oldest = next((key for key, hold in self._holds.items() if hold.binds != NAME), next(iter(self._holds)))
+        if not over and self.register is not None:
+            self.register.ended([self._holds[oldest]], "")
         for key in over or [oldest]:
             del self._holds[key]
+            self._foreign.discard(key)
 
-    def _tell(self, name: str, hold: Hold, now: float, why: str) -> None:
+    def _tell(self, name: str, hold: Hold, now: float, why: str, by: str) -> None:
         data: dict[str, object] = {
             "binds": hold.binds,
             "agent": hold.agent,
             "caller": hold.caller,
             "reason": why,
             "expires_at": None if hold.until == math.inf else hold.until,
+            "by": by,
         }
         self._publish(Event(name, now, data, hold.project))
 

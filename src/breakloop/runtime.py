@@ -6,7 +6,6 @@ out of the log), and shuts down without losing answers (SPEC S-6). Decisions are
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import logging
 import signal
@@ -24,19 +23,21 @@ from breakloop.engine import Engine
 from breakloop.errors import BundleError, SettingsError
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.jobs import aside, forever
+from breakloop.gateway.listening import url, why_not
 from breakloop.gateway.results import Results
 from breakloop.gateway.server import ListenError, Server
-from breakloop.observe.log import LogEvents, Logging, log
+from breakloop.observe.log import Events, LogEvents, Logging, log
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.load import LoadedBundle, load_bundle
-from breakloop.policy.source import POLL_S, BundleSource
+from breakloop.policy.load import LoadedBundle, load_fetched
+from breakloop.policy.source import BundleSource, Watched
+from breakloop.policy_source import policy_source, policy_verifier
 from breakloop.price_list import price_list
 from breakloop.pricing.prices import Prices
 from breakloop.settings import Settings
 from breakloop.state.data_dir import DataDir
-from breakloop.state.memory import MemoryStore
+from breakloop.state_parts import Opened, StateParts, open_state
 
 BUILTIN: Final = "builtin"
 _KEYS_EVERY_S: Final = 300.0
@@ -45,34 +46,33 @@ _FIRST_KEYS_S: Final = 3.0  # how long a start waits for token keys; they come l
 GC_THRESHOLD: Final = (5_000, 10, 1_000)
 # A bundle that is read in a thread shares the interpreter; requests get their turn this often meanwhile.
 _SWITCH_S: Final = 0.0005
-_CANNOT_LISTEN: Final = {
-    errno.EADDRINUSE: "is in use (stop the other program, or choose another port with --port)",
-    errno.EACCES: "is not allowed (ports below 1024 need a privilege: choose another with --port)",
-    errno.EADDRNOTAVAIL: "cannot be used: this machine has no such address (see --host)",
-}
 
 
 class Runtime:
     """One process: its parts, and their life from `run` to the end."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    mark = ""  # by which a request that came through here is known; "": one of its own
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None, opened: Opened | None = None) -> None:
         self.settings = settings
-        self.clock = clock or SystemClock()
-        self.events = LogEvents()
+        opened = opened or Opened(clock or SystemClock())
+        self.clock = opened.clock
+        self.events = self.make_events()
         self._prices: Prices | None = None
-        self.data = DataDir(Path(settings.data_dir))
-        self.secret = self.data.secret(settings.secret.get_secret_value(), settings.secret_file)
+        self.data = self.make_data_dir()
+        self.secret = self.data.secret(opened.secret or settings.secret.get_secret_value(), settings.secret_file)
         self.descriptors = Descriptors(parts.context(settings, self.secret), self.clock)
-        self.store = MemoryStore(settings.memory_max_entries)
+        self.state = StateParts(self.data.path, settings.memory_max_entries, self.clock, opened.shared)
         self.engine = Engine(
-            self.store,
+            self.state.store,
             self.clock,
             self.descriptors,
             publish=self.events,
             prices=self._prices_now,
         )
-        self.source = self._source()
+        self.source = self.make_source()
         self.judging = parts.judging(settings, self.engine, self.descriptors, self.secret, self.clock)
+        self.operator = self.state.join(self.engine, self.judging, self.events)
         results = Results(self.engine, self.descriptors, self.clock)
         self.door = DecisionDoor(self.judging, ready=self.readiness, results=results, decides=settings.mode != "proxy")
         self.url = ""
@@ -93,7 +93,9 @@ class Runtime:
         return self._prices
 
     def load(self) -> None:
-        """Put the first bundle in force. SPEC E-0: without a valid one go on, or raise `BundleError` when strict."""
+        """Bring back what was kept, and put the first bundle in force. SPEC E-0: without a valid one go on, or raise
+        `BundleError` when strict."""
+        self.state.load()
         if self.source is None:
             self.engine.use(self._compiled(None))
         elif not self.source.start() and self.settings.strict:
@@ -105,21 +107,20 @@ class Runtime:
             log(logging.WARNING, warning)
         self.load()
         server = self._server()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
-        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        self.take_signals()
         tasks = [asyncio.create_task(forever(name, job)) for name, job in self._jobs()]
         try:
+            await self.state.listen()
             await self._first_keys()
-            port = await self._listen(server)
-            self.url = _url(self.settings.host, port, tls=bool(self.settings.tls.cert_file))
+            port = await self.listen(server)
+            self.url = url(self.settings.host, port, tls=bool(self.settings.tls.cert_file))
             ready(self.url)
             return await self._until_told(server)
         finally:
             await server.stop(0.0)  # a second time, or at once: no timer of its may outlive the loop
             for task in tasks:
                 task.cancel()
+            await self.state.finish()
             self.events.flush(self.clock.now(), everything=True)
             for line in self.engine.meter.errors.lines():
                 log(logging.INFO, "estimates", line)
@@ -135,31 +136,45 @@ class Runtime:
             "bundle_digest": bundle.digest,
             "bundle_from": self.source.origin if self.source else BUILTIN,
         }
+        content |= self.state.readiness()
         if self.source is not None:
             content |= {"bundle_rejected": self.source.rejected, "bundle_problems": len(self.source.problems)}
         return 200, content
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- parts: a worker of several has some of them from its supervisor ---------------------------------------------
 
-    def _source(self) -> BundleSource | None:
-        if not self.settings.policy:
+    def make_events(self) -> Events:
+        """Return who is told of events."""
+        return LogEvents()
+
+    def make_data_dir(self) -> DataDir:
+        """Return where things are kept."""
+        return DataDir(Path(self.settings.data_dir))
+
+    def make_source(self) -> Watched | None:
+        """Return where bundles come from, if anywhere; `use` puts them in force."""
+        verifier = policy_verifier(self.settings)
+        source = policy_source(self.settings, self.clock, signed=verifier is not None)
+        if source is None:
             return None
         return BundleSource(
-            Path(self.settings.policy),
-            load=lambda path: load_bundle(path, now=self.clock.now()),
-            on_bundle=self._use,
+            source,
+            load=lambda fetched: load_fetched(fetched, now=self.clock.now()),
+            on_bundle=self.use,
             clock=self.clock,
             publish=self.events,
             data_dir=self.data.path,
+            verifier=verifier,
         )
 
     def _server(self) -> Server:
         server = Server(self.door, parts.limits(self.settings), clock=self.clock)
         if self.settings.mode != "decision":
-            parts.open_proxy(server, self.settings, self.judging, self.door)
+            parts.open_proxy(server, self.settings, self.judging, self.door, self.mark)
         return server
 
-    def _use(self, loaded: LoadedBundle) -> None:
+    def use(self, loaded: LoadedBundle) -> None:
+        """Put a bundle in force."""
         compiled = self._compiled(loaded)
         if compiled.agents.metered or any(policy.metered for policy in compiled.policies):
             self._prices_now().load()  # a seventh of a second, which no request should wait for
@@ -174,7 +189,7 @@ class Runtime:
     # -- beside the traffic ----------------------------------------------------------------------------------------
 
     def _jobs(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        jobs: list[tuple[str, Callable[[], Awaitable[None]]]] = [("log", self._tell)]
+        jobs: list[tuple[str, Callable[[], Awaitable[None]]]] = [("log", self._tell), *self.state.jobs()]
         if self.source is not None:
             jobs.append(("bundle", self._watch))
         if self.settings.jwt.jwks_file or self.settings.jwt.jwks_url:
@@ -187,7 +202,7 @@ class Runtime:
         """Look at the bundle's source; at once when somebody asks for it."""
         assert self.source is not None  # noqa: S101 - only a job when there is one
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._reload.wait(), POLL_S)
+            await asyncio.wait_for(self._reload.wait(), self.source.wait_s)
         if self._reload.is_set():
             self._reload.clear()
             await aside(self.source.reload)
@@ -215,16 +230,30 @@ class Runtime:
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
-    async def _listen(self, server: Server) -> int:
+    async def listen(self, server: Server) -> int:
+        """Begin to accept; returns the port."""
         host, port = self.settings.host, self.settings.port
         try:
             return await server.start(host, port, tls=parts.own_tls(self.settings))
         except ListenError as error:
-            why = _CANNOT_LISTEN.get(error.errno or 0)
-            raise SettingsError(f"{host}:{port} {why}" if why else error.strerror or str(error)) from None
+            raise SettingsError(why_not(host, port, error)) from None
 
-    def _on_signal(self) -> None:
-        (self._hurry if self._stop.is_set() else self._stop).set()
+    def take_signals(self) -> None:
+        """A first one ends it, a second one at once; SIGHUP reads the bundle again."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, lambda: self.stop(hurry=self._stop.is_set()))
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def stop(self, *, hurry: bool = False) -> None:
+        """End: when running requests are answered, or at once."""
+        self._stop.set()
+        if hurry:
+            self._hurry.set()
+
+    def reload(self) -> None:
+        """Look at the bundle's source now."""
+        self._reload.set()
 
     async def _until_told(self, server: Server) -> int:
         """Wait for a signal, then for running requests; a second signal ends that at once, with 1."""
@@ -251,19 +280,18 @@ def serve(settings: Settings, ready: Callable[[Runtime], None], logging_: Loggin
 
 
 async def _serve(settings: Settings, ready: Callable[[Runtime], None]) -> int:
-    runtime = Runtime(settings)
+    runtime = Runtime(settings, opened=await open_state(settings))
 
     def settled(_url: str) -> None:
-        """Everything made so far lives as long as the process: the collector need not look at it again."""
-        sys.setswitchinterval(_SWITCH_S)
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLD)
+        tune()
         ready(runtime)
 
     return await runtime.run(settled)
 
 
-def _url(host: str, port: int, *, tls: bool) -> str:
-    scheme = "https" if tls else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+def tune() -> None:
+    """Everything made so far lives as long as the process: the collector need not look at it again."""
+    sys.setswitchinterval(_SWITCH_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLD)

@@ -7,6 +7,7 @@ Lists are separated by commas there. An empty variable is no variable. Paths in 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.policy.places import Places, path_text
 from breakloop.policy.suggest import did_you_mean, nearest
 from breakloop.policy.yaml_positions import read_yaml
+from breakloop.settings_checks import POLICY_REDIS
 from breakloop.settings_fields import RELATIVE, UNSAID, Settings
 from breakloop.settings_keys import read_keys
 from breakloop.settings_values import KINDS, Name, fields_of, parse, shown
@@ -32,7 +34,9 @@ __all__ = [
     "environment_names",
     "load_settings",
     "provider_keys",
+    "settings_from_text",
     "settings_json_schema",
+    "settings_text",
 ]
 
 FILE = "breakloop.yaml"
@@ -82,6 +86,27 @@ def provider_keys(settings: Settings, env: Mapping[str, str] | None = None) -> d
 def settings_json_schema() -> dict[str, Any]:
     """Return the JSON Schema of breakloop.yaml."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()}
+
+
+def settings_text(settings: Settings, secret: str = "") -> str:
+    """Return settings for `settings_from_text` of a process of the same fleet: one of several, so `workers` is 1.
+
+    Secrets are in it; `secret` is the fleet's, where it was not set.
+    """
+    values = settings.model_dump(exclude_unset=True) | {"workers": 1}
+    if secret:
+        values["secret"] = secret
+    return json.dumps(values, default=_plain)
+
+
+def settings_from_text(text: str) -> Settings:
+    """Read back what `settings_text` wrote."""
+    return Settings.model_validate(json.loads(text))
+
+
+def _plain(value: object) -> str:
+    """An amount is a text there, exactly."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
 def environment_names() -> dict[str, list[str]]:
@@ -178,7 +203,8 @@ class _Sources:
             elif value is not None:
                 field = self._fields.get(name)
                 relative = field is not None and RELATIVE in field.metadata and isinstance(value, str) and value
-                given = str(folder / value) if relative and "://" not in value else value
+                elsewhere = relative and ("://" in value or (name == ("policy",) and value == POLICY_REDIS))
+                given = str(folder / value) if relative and not elsewhere else value
                 assert self._places is not None  # noqa: S101 - a map was read, so its places are known
                 self.give(name, given, f"{self._file}:{self._places.locate(name, key=True).line}")
                 self._from_file.add(name)

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from breakloop.errors import SettingsError
 from breakloop.model.upstream import UpstreamUrlError, parse_named
 from breakloop.policy import descriptor_names
 from breakloop.policy.client_ip import ClientIp
 from breakloop.policy.schema_types import Fault, fault, refuse
+from breakloop.state.redis_url import is_redis_url, parse_redis_url
 
+POLICY_REDIS: Final = "redis"  # the bundle is where the state is
+_POLICY_HINT: Final = "write a path, https://HOST/PATH, or redis"
 _HASH: Final = 'take the first word of: printf %s "$KEY" | sha256sum'
 _DOLLARS_HINT: Final = "US dollars for a million tokens, such as 2.50"
 _DEAREST_USD: Final = 1_000_000
@@ -36,26 +40,31 @@ _FIELDS_OF_OTHERS: Final = (
 
 
 def policy(value: str) -> str:
-    """A bundle comes from a path."""
-    if "://" in value:
-        raise fault("reading a bundle from a URL is not in this version", "give the path of a file or directory")
+    """A bundle comes from a path, from an HTTP(S) URL, or from the Redis that the state is in."""
+    if "://" not in value:
+        return value
+    try:
+        url = urlsplit(value)
+        usable = bool(url.hostname) and url.port != 0
+    except ValueError:
+        raise fault("is no URL", _POLICY_HINT) from None
+    if url.scheme not in {"http", "https"} or not usable or url.fragment or not re.fullmatch(r"[!-~]+", value):
+        raise fault("is no URL that a bundle can be fetched from", _POLICY_HINT)
+    if url.username is not None or url.password is not None:
+        raise fault("has a credential in it", "take it out of the URL and set policy_token")
     return value
 
 
 def state(value: str) -> str:
-    """Counters live in this process."""
-    if value != "memory://":
-        raise fault("only memory:// is in this version", "leave it out, and run one process")
-    return value
-
-
-def workers(value: int) -> int:
-    """One process, as long as nothing is shared."""
-    if value > 1:
-        raise fault(
-            f"{value} processes cannot share the state of memory://, so each would count for itself",
-            "set workers to 1; a shared store is not in this version",
-        )
+    """Counters live in this process, or in a Redis that several share."""
+    if value == "memory://":
+        return value
+    if not is_redis_url(value):
+        raise fault("is no place for state", "write memory://, or the URL of a Redis: redis://HOST:6379/0")
+    try:
+        parse_redis_url(value)
+    except SettingsError as error:
+        raise fault(str(error), "for example redis://user:password@host:6379/0") from None
     return value
 
 

@@ -19,6 +19,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 FilePath = Annotated[str, RELATIVE]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 SomeSeconds = Annotated[float, Field(gt=0, le=86_400)]
+PollSeconds = Annotated[float, Field(ge=0.1, le=300)]
 
 
 class Jwt(Model):
@@ -160,19 +161,38 @@ class Settings(Model):
     tls: Tls = Field(default=Tls(), description="TLS of the traffic port.")
     proxy: Proxy = Field(default=Proxy(), description="How long upstreams are waited for.")
     policy: Annotated[FilePath, AfterValidator(settings_checks.policy)] = Field(
-        default="", description="Policy bundle: a file, or a directory of files. Without it, loop protection only."
+        default="",
+        description="Policy bundle: a file, a directory of files, an HTTP(S) URL, or `redis` for what was pushed to "
+        "the Redis in `state`. Without it, loop protection only.",
     )
-    state: Annotated[str, AfterValidator(settings_checks.state)] = Field(
-        default="memory://", description="Where counters live; only `memory://` in this version."
+    policy_poll_seconds: PollSeconds = Field(
+        default=5.0, description="How often a URL is asked whether its bundle changed; files are looked at more often."
+    )
+    policy_token: SecretStr = Field(default=SecretStr(""), description="Bearer token that the policy's URL asks for.")
+    policy_token_file: FilePath = Field(default="", description="File that holds the token.")
+    policy_ca_file: FilePath = Field(
+        default="",
+        description="Certificates, PEM, that the policy's URL may be signed by, beside those of the system.",
+    )
+    policy_public_key_file: FilePath = Field(
+        default="",
+        description="Public keys of Ed25519, PEM or base64: only a bundle that is signed with one of them is taken.",
+    )
+    policy_hmac_secret: SecretStr = Field(
+        default=SecretStr(""), description="Shared secret: only a bundle that is signed with it is taken."
+    )
+    policy_hmac_secret_file: FilePath = Field(default="", description="File that holds that secret.")
+    state: Annotated[str, AfterValidator(settings_checks.state), UNSAID] = Field(
+        default="memory://",
+        description="Where counters live: `memory://`, kept in data_dir; or a Redis or Valkey that instances share: "
+        "`redis://`, `rediss://` (TLS), `redis+cluster://`, `redis+sentinel://`.",
     )
     data_dir: FilePath = Field(
         default="",
         description="Where the secret and the last good bundle are kept: `$STATE_DIRECTORY` (systemd sets it), "
         "else `$XDG_DATA_HOME/breakloop`, else `~/.local/share/breakloop`, else `.breakloop`.",
     )
-    workers: Annotated[PositiveInt, AfterValidator(settings_checks.workers)] = Field(
-        default=1, description="Processes; only 1 in this version."
-    )
+    workers: PositiveInt = Field(default=1, description="Processes on the port; more than one share a Redis (`state`).")
     mode: Literal["all", "proxy", "decision"] = Field(
         default="all", description="Which doors are open: `proxy`, `decision`, or `all`."
     )
@@ -214,4 +234,18 @@ class Settings(Model):
         refuse(
             [Fault(("upstream_keys", at), "names no upstream", hint) for at, n in enumerate(names) if n not in known]
         )
+        return self
+
+    @model_validator(mode="after")
+    def _workers_share_their_state(self) -> Self:
+        if self.workers > 1 and self.state.startswith("memory:"):
+            message = f"{self.workers} processes cannot share the state of memory://, so each would count for itself"
+            refuse([Fault(("workers",), message, "set state to the URL of a Redis, or workers to 1")])
+        return self
+
+    @model_validator(mode="after")
+    def _policy_has_its_redis(self) -> Self:
+        if self.policy == settings_checks.POLICY_REDIS and self.state.startswith("memory:"):
+            hint = "set state to the URL of that Redis; a file of this name is ./redis"
+            refuse([Fault(("policy",), "is to come from Redis, and state names none", hint)])
         return self

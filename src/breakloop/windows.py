@@ -3,18 +3,20 @@ with it in one commit (SPEC E-5, S-2). What a detector keeps in its section is i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from breakloop.detect.sections import pack, unpack
 from breakloop.detect.watch import Watch, window_key
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call
-from breakloop.state.ops import ENFORCED, Committed, Op, WindowWrite
+from breakloop.state.ops import ENFORCED, Committed, Op, Window, WindowWrite
 from breakloop.state.store import Store
 
 TTL_S: Final = 3600.0
-_TRIES: Final = 3  # so often a window that moved on is judged again (SPEC S-2)
+TRIES: Final = 3  # so often a window that moved on is judged again (SPEC S-2)
+
+Read = Callable[[str, float], Window]
 
 
 class _Book:
@@ -33,80 +35,98 @@ class _Book:
         self.sections[tag] = section
         self.changed = True
 
-    def write(self) -> WindowWrite:
-        return WindowWrite(self.key, self.version, pack(self.sections), TTL_S)
+    def write(self, first: int = 1) -> WindowWrite:
+        return WindowWrite(self.key, self.version, pack(self.sections) if self.changed else None, TTL_S, first)
 
 
 class Windows:
     """Reads, judges and packs."""
 
-    __slots__ = ("_store", "conflicts")
+    __slots__ = ("_store", "conflicts", "read")
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.read: Read = store.read_window
         self.conflicts = 0  # decisions whose windows moved on too often: made without writing them
 
     def commit(self, call: Call, ops: Sequence[Any], project: str, now: float) -> tuple[list[Op], Committed]:
         """Judge and commit; again where a window has moved on meanwhile, and in the end without the windows."""
-        found, writes = self._look(call, ops, project, now)
+        read = self.read
+        found, writes = look(call, ops, project, now, read)
         done = self._store.commit(found, now, writes)
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             if done.conflict is None:
                 return found, done
-            found, writes = self._look(call, ops, project, now)
+            found, writes = look(call, ops, project, now, read)
             done = self._store.commit(found, now, writes)
         if done.conflict is not None:
             self.conflicts += 1
             done = self._store.commit(found, now)
         return found, done
 
-    def _look(self, call: Call, ops: Sequence[Any], project: str, now: float) -> tuple[list[Op], list[WindowWrite]]:
-        """Return the operations with what was found in the place of each `Watch`, and the windows to write."""
-        books: dict[str, _Book] = {}
-        out: list[Op] = []
-        for op in ops:
-            if type(op) is not Watch:
-                out.append(op)
-                continue
-            detector = op.detector
-            owner = detector.owner(call)
-            if not owner:
-                continue
-            key = window_key(f"{project}:{owner}")
-            book = books.get(key)
-            if book is None:
-                window = self._store.read_window(key, now)
-                book = books[key] = _Book(key, window.version, window.data)
-            tag = detector.tags[op.group != ENFORCED]
-            before = book.sections.get(tag, b"")
-            looked = detector.look(call, before, now)
-            if looked is None:
-                continue
-            if looked.window is not before:
-                book.put(tag, looked.window)
-            if detector.hears(call, looked):
-                book.watches.append(op)
-            found = detector.operation(call, looked, project, op.group)
-            if found is not None:
-                out.append(found)
-        call.watched = [(book.key, book.watches) for book in books.values() if book.watches] or None
-        return out, [book.write() for book in books.values() if book.changed]
-
     def heard(self, call: Call, answer: Answer, now: float) -> None:
         """Take note of how a call was answered, in every window that it was judged with."""
         for key, watches in call.watched:
-            self._heard(key, watches, answer, now)
+            for _ in range(TRIES):
+                write = hear(key, self.read(key, now), watches, answer)
+                if write is None or self._store.commit((), now, [write]).conflict is None:
+                    break
 
-    def _heard(self, key: str, watches: Sequence[Watch], answer: Answer, now: float) -> None:
-        for _ in range(_TRIES):
-            window = self._store.read_window(key, now)
-            book = _Book(key, window.version, window.data)
-            for watch in watches:
-                tag = watch.detector.tags[watch.group != ENFORCED]
-                section = book.sections.get(tag)
-                if section is not None:
-                    after = watch.detector.heard(section, answer)
-                    if after is not section:
-                        book.put(tag, after)
-            if not book.changed or self._store.commit((), now, [book.write()]).conflict is None:
-                return
+
+def keys(call: Call, ops: Sequence[Any], project: str) -> list[str]:
+    """Return the keys of the windows that a plan needs."""
+    owners = [op.detector.owner(call) for op in ops if type(op) is Watch]
+    return list(dict.fromkeys([window_key(f"{project}:{owner}") for owner in owners if owner]))
+
+
+def look(
+    call: Call, ops: Sequence[Any], project: str, now: float, read: Read, *, copies: bool = False
+) -> tuple[list[Op], list[WindowWrite]]:
+    """Return the operations with what was found in the place of each `Watch`, and the windows to write; where they were
+    read from copies, those that only have to be unchanged, too."""
+    books: dict[str, _Book] = {}
+    out: list[Op] = []
+    for op in ops:
+        if type(op) is not Watch:
+            out.append(op)
+            continue
+        detector = op.detector
+        owner = detector.owner(call)
+        if not owner:
+            continue
+        key = window_key(f"{project}:{owner}")
+        book = books.get(key)
+        if book is None:
+            window = read(key, now)
+            book = books[key] = _Book(key, window.version, window.data)
+        tag = detector.tags[op.group != ENFORCED]
+        before = book.sections.get(tag, b"")
+        looked = detector.look(call, before, now)
+        if looked is None:
+            continue
+        if looked.window is not before:
+            book.put(tag, looked.window)
+        if detector.hears(call, looked):
+            book.watches.append(op)
+        found = detector.operation(call, looked, project, op.group)
+        if found is not None:
+            out.append(found)
+    call.watched = [(book.key, book.watches) for book in books.values() if book.watches] or None
+    if not copies:
+        return out, [book.write() for book in books.values() if book.changed]
+    # A window that was dropped and begun anew must not be taken for the one that somebody still has a copy of.
+    first = int(now * 1000)
+    return out, [book.write(first) for book in books.values()]
+
+
+def hear(key: str, window: Window, watches: Sequence[Watch], answer: Answer) -> WindowWrite | None:
+    """Return a window after the answer to a call that it judged; None where nothing changes."""
+    book = _Book(key, window.version, window.data)
+    for watch in watches:
+        tag = watch.detector.tags[watch.group != ENFORCED]
+        section = book.sections.get(tag)
+        if section is not None:
+            after = watch.detector.heard(section, answer)
+            if after is not section:
+                book.put(tag, after)
+    return book.write() if book.changed else None

@@ -1,13 +1,13 @@
-"""What every store does, one suite over all of them: one commit, counts always, limits all or none, windows by version."""
+"""What every store does, one suite over all of them: one commit, counts always, limits all or none.
+
+Money is in test_store_limits.py, windows and dropping in test_store_windows.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from breakloop.state.memory import MemoryStore
 from breakloop.state.ops import (
     JOINED,
     Bucket,
@@ -20,13 +20,9 @@ from breakloop.state.ops import (
     Repeated,
     RepeatSpec,
     Settle,
-    Window,
-    WindowWrite,
 )
 from breakloop.state.store import Store
-
-# Each gives an empty store. Stores that come later join here.
-FACTORIES: dict[str, Callable[[], Store]] = {"memory": MemoryStore}
+from tests.redis_store import NewStore
 
 NOW = 1_800_000_000.0
 TEN = BucketSpec(10.0, 10.0)
@@ -42,10 +38,10 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=FACTORIES)
-def store(request: pytest.FixtureRequest) -> Store:
+@pytest.fixture
+def store(new_store: NewStore) -> Store:
     """An empty store of each kind."""
-    return FACTORIES[request.param]()
+    return new_store()
 
 
 def take(store: Store, *, cost: float = 1.0, key: str = "tb:k", spec: BucketSpec = TEN, now: float = NOW) -> float:
@@ -226,6 +222,14 @@ def test_a_tripped_repeat_denies_its_group(store: Store) -> None:
     assert (done.results[1], done.denied_at) == (None, 0)
     done = store.commit([Repeat(denies, "ld:s", None, 1), Bucket(TEN, "tb:a", 1, None)], NOW)
     assert (done.results[1], done.denied_at) == (8.0, -1)
+
+
+def test_a_detection_and_its_cooldown_deny(store: Store) -> None:
+    """E-4, LD-2: the request that begins it, those within it, and none after it; a warning denies nobody."""
+    for key, spec in (("ld:d", COOLING), ("ld:w", replace(COOLING, denies=False))):
+        ops: list[Op] = [Bucket(TEN, f"tb:{key}", 1, None), Repeat(spec, key, None), Noted(None)]
+        denied = [store.commit(ops, NOW + at).denied_at for at in (0, 0, 0, 10, 30)]
+        assert denied == ([-1, -1, 1, 1, -1] if spec.denies else [-1] * 5)
 
 
 # -- in flight and failed ----------------------------------------------------------------------------------------------
@@ -429,72 +433,3 @@ def test_settling_moves_time_on(store: Store) -> None:
     done = store.commit([Repeat(spec, "ld:k", None)], NOW)
     assert done.at == NOW + 10
     assert end(store, Settle(spec, "ld:k", done.at), 0, failed=True) == 1
-
-
-# -- windows -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_window_is_written_by_version(store: Store) -> None:
-    """E-5: version 0 is none; each write moves it on."""
-    assert store.read_window("win:a", NOW) == Window(0, b"")
-    assert store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)]).conflict is None
-    assert store.read_window("win:a", NOW) == Window(1, b"one")
-    assert store.commit([], NOW, [WindowWrite("win:a", 1, b"two", 60.0)]).conflict is None
-    assert store.read_window("win:a", NOW) == Window(2, b"two")
-
-
-def test_a_conflict_changes_nothing(store: Store) -> None:
-    """E-5: the newer window comes back; neither counts nor limits moved."""
-    store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
-    ops: list[Op] = [Repeat(IDLE, "ld:k", None), Bucket(TEN, "tb:k", 1, None)]
-    for stale in (0, 2):
-        done = store.commit(ops, NOW, [WindowWrite("win:a", stale, b"two", 60.0)])
-        assert done == Committed([], -1, Window(1, b"one"))
-    assert store.read_window("win:a", NOW) == Window(1, b"one")
-    assert hit(store, IDLE) == Repeated(1)
-    assert take(store) == 9.0
-
-
-def test_a_window_goes_with_its_commit(store: Store) -> None:
-    """E-5: together with the operations, also when the request is denied."""
-    done = store.commit([Bucket(TEN, "tb:k", 11, None)], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
-    assert done.denied_at == 0
-    assert store.read_window("win:a", NOW).version == 1
-
-
-def test_a_window_expires(store: Store) -> None:
-    """S-2: everything has a time to live."""
-    store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
-    assert store.read_window("win:a", NOW + 59.9).version == 1
-    assert store.read_window("win:a", NOW + 60) == Window(0, b"")
-
-
-def test_forget(store: Store) -> None:
-    """G-1: an operator's release drops what begins with a prefix, of every kind, and says how much."""
-    hit(store, IDLE, key="a:ld")
-    take(store, key="a:tb")
-    for _ in range(3):
-        hit(store, COOLING, key="a:cool")
-    hit(store, IDLE, key="b:ld")
-    flown = start(store, KINDS["idle"], key="a:ld")[1]
-    for _ in range(3):
-        end(store, start(store, KINDS["idle"], 2, key="a:ld")[1], 2, failed=True)
-    start(store, KINDS["idle"], 2, key="a:ld")
-    store.commit([], NOW, [WindowWrite("a:win", 0, b"one", 60.0)])
-    assert store.forget("a:") == 4
-    assert start(store, KINDS["idle"], 2, key="a:ld")[0] == 1
-    assert end(store, Settle(flown.spec, "a:ld", NOW + 2), 2, failed=True) == 1
-    assert take(store, key="a:tb") == 9.0
-    assert hit(store, COOLING, key="a:cool") == Repeated(1)
-    assert store.read_window("a:win", NOW).version == 0
-    assert hit(store, IDLE, key="b:ld") == Repeated(2)
-    assert store.forget("nobody") == 0
-
-
-def test_drop_is_exact(store: Store) -> None:
-    """G-1: what is kept under these very keys goes, and nothing whose key begins alike."""
-    counts = [Repeat(COOLING, key, None) for key in ("cnt:a", "cnt:ab")]
-    store.commit(counts, NOW, [WindowWrite(key, 0, b"x", 60.0) for key in ("win:a:", "win:a:b:")])
-    store.drop(["cnt:a", "win:a:", "never there"])
-    assert [store.read_window(key, NOW).version for key in ("win:a:", "win:a:b:")] == [0, 1]
-    assert [hit(store, COOLING, key=key).hits for key in ("cnt:a", "cnt:ab")] == [1, 2]

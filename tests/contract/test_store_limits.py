@@ -23,7 +23,8 @@ from breakloop.state.ops import (
     WindowWrite,
 )
 from breakloop.state.store import Store
-from tests.contract.test_store import FACTORIES, NOW, TEN, take
+from tests.contract.test_store import NOW, TEN, take
+from tests.redis_store import NewStore
 
 HUNDRED = SpendSpec(100)
 HOUR = 3600.0
@@ -32,10 +33,10 @@ THOUSAND = BreakerSpec(1000.0, 300.0)
 ONLY_BY_HAND = BreakerSpec(1000.0, 0.0)
 
 
-@pytest.fixture(params=FACTORIES)
-def store(request: pytest.FixtureRequest) -> Store:
+@pytest.fixture
+def store(new_store: NewStore) -> Store:
     """An empty store of each kind."""
-    return FACTORIES[request.param]()
+    return new_store()
 
 
 def spend(store: Store, cost: int, now: float = NOW, key: str = "cb:k:1", ends: float = NOW + HOUR) -> tuple[int, bool]:
@@ -78,6 +79,15 @@ def test_money_is_whole(store: Store) -> None:
     used = [store.commit([Spend(large, "cb:k", cost, NOW + HOUR, None)], NOW) for cost in (2**60 - 1, 1, 1)]
     assert [done.results[0] for done in used] == [2**60 - 1, 2**60, 2**60 + 1]
     assert [done.denied_at for done in used] == [-1, -1, 0]
+
+
+def test_large_money_is_corrected_exactly(store: Store) -> None:
+    """L-5: up, down, and not below nothing."""
+    large = SpendSpec(2**62)
+    store.commit([Spend(large, "cb:k", 2**60 + 1, NOW + HOUR, None)], NOW)
+    for amount, used in ((2**60, 2**61 + 1), (-(2**30), 2**61 - 2**30 + 1), (-2, 2**61 - 2**30 - 1), (-(2**61), 0)):
+        store.correct([Correct(large, "cb:k", amount)], NOW)
+        assert store.commit([Spend(large, "cb:k", 0, NOW + HOUR, None)], NOW).results == [used]
 
 
 def test_accounts_are_their_keys(store: Store) -> None:
@@ -267,7 +277,7 @@ def test_a_conflict_spends_nothing(store: Store) -> None:
     """E-5: neither accounts nor breakers move when a window has."""
     store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
     ops: list[Op] = [Breaker(THOUSAND, "brk:k", 900, None), Spend(HUNDRED, "cb:k:1", 60, NOW + HOUR, None)]
-    assert store.commit(ops, NOW, [WindowWrite("win:a", 0, b"two", 60.0)]).conflict == Window(1, b"one")
+    assert store.commit(ops, NOW, [WindowWrite("win:a", 0, b"two", 60.0)]).conflict == {"win:a": Window(1, b"one")}
     assert (ask(store, 1).rate, spend(store, 1)) == (1.0, (1, True))
 
 

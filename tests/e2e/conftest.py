@@ -9,6 +9,8 @@ import pytest
 from breakloop.testing import StandInLLM, ThreadedLLM
 from tests.e2e.served import Caller
 
+pytest.register_assert_rewrite("tests.e2e.incident")
+
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[ThreadedLLM]:

@@ -62,6 +62,8 @@ def test_serve_protects_without_any_policy(start: Start, tmp_path: Path) -> None
         "bundle_version": 0,
         "bundle_digest": "builtin",
         "bundle_from": "builtin",
+        "state": "memory",
+        "state_kept": True,
     }
     statuses = [served.decide("/v1/chat/completions", CHAT)[0] for _ in range(6)]
     assert statuses == [200] * 5 + [429]

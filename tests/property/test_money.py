@@ -6,13 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakloop.state.memory import MemoryStore
 from breakloop.state.ops import Bucket, BucketSpec, Correct, Op, Spend, SpendSpec
 from breakloop.state.store import Store
-from tests.contract.test_store import FACTORIES
+from tests.redis_store import NewStore
 
 TICK = 0.25  # exact in binary
 PERIODS = {"5s": (5.0, SpendSpec(20)), "1m": (60.0, SpendSpec(60))}
@@ -102,13 +102,11 @@ ENDS = st.tuples(st.just("end"), st.integers(0, 20), st.integers(0, 25))  # whic
 TICKS = st.tuples(st.just("tick"), st.sampled_from([1, 2, 3, 9, 20, 21, 60, 240, -1, -20, -70]), st.just(0))
 
 
-@pytest.mark.parametrize("kind", FACTORIES)
-@given(steps=st.lists(st.one_of(STARTS, STARTS, ENDS, TICKS), max_size=60))
-def test_no_request_passes_a_budget_and_nothing_is_lost(kind: str, steps: list[tuple[str, int, int]]) -> None:
-    """L-2, L-3, E-4, S-2: a request is admitted if and only if its estimate fits every limit; what it used beyond goes to
-    the periods that it charged, whichever is current; nothing is lost or counted twice; a clock that steps back, also
-    over the end of a period, does no harm."""
-    callers = Callers(FACTORIES[kind]())
+STEPS = st.lists(st.one_of(STARTS, STARTS, ENDS, TICKS), max_size=60)
+
+
+def follow_ledger(new_store: NewStore, steps: list[tuple[str, int, int]]) -> None:
+    callers = Callers(new_store())
     for what, number, used in steps:
         if what == "start":
             callers.start(number)
@@ -120,3 +118,11 @@ def test_no_request_passes_a_budget_and_nothing_is_lost(kind: str, steps: list[t
     while callers.running:
         callers.end(0, 1)
     callers.check()
+
+
+@given(steps=STEPS)
+def test_no_request_passes_a_budget_and_nothing_is_lost(steps: list[tuple[str, int, int]]) -> None:
+    """L-2, L-3, E-4, S-2: a request is admitted if and only if its estimate fits every limit; what it used beyond goes to
+    the periods that it charged, whichever is current; nothing is lost or counted twice; a clock that steps back, also
+    over the end of a period, does no harm."""
+    follow_ledger(MemoryStore, steps)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from breakloop.clock import Clock, FakeClock, SystemClock
+from breakloop.clock import Clock, FakeClock, SharedClock, SystemClock
 
 
 def test_the_system_clock_never_runs_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +32,18 @@ def test_the_fake_clock() -> None:
     assert clock.now() == 12.5
     clock.advance(-5)
     assert clock.now() == 7.5
+
+
+def test_a_shared_clock_goes_by_the_store() -> None:
+    """S-2: time is the store's own; what may be the way of its answer is left alone, and it never runs backwards."""
+    own = FakeClock(1000.0)
+    clock = SharedClock(own)
+    assert clock.now() == 1000.0
+    clock.heard(1000.04)
+    assert clock.now() == 1000.0
+    clock.heard(1010.0)
+    assert clock.now() == 1010.0
+    clock.heard(990.0)  # the store was replaced by one whose clock is behind
+    assert clock.now() == 1010.0
+    own.advance(25.0)
+    assert clock.now() == 1015.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -21,7 +22,7 @@ class Here:
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.events: list[Event] = []
-        self.quarantine = Quarantine(self.store, self.events.append)
+        self.quarantine = Quarantine(self.store.drop, self.events.append)
 
     def kill(self, agent: str, *, at: float = NOW, until: float = math.inf, **more: object) -> None:
         self.quarantine.kill(Hold(AGENT, "p", "caller", agent, at, until, "it loops", **more))  # type: ignore[arg-type]
@@ -134,7 +135,7 @@ def test_what_ends_by_itself_still_counts_against_the_caller(here: Here) -> None
 
 def test_a_release_survives_the_store(here: Here) -> None:
     """LD-7: what was remembered runs out by itself; the request is not stopped for it."""
-    quarantine = Quarantine(FailingStore(), here.events.append)
+    quarantine = Quarantine(FailingStore().drop, here.events.append)
     quarantine.kill(Hold(AGENT, "p", "caller", "a", NOW, NOW + 5, "it loops", clears=("win:p:s:1:",)))
     assert quarantine.find("p", "caller", "a", lambda: "", NOW + 6) is None
     assert [event.name for event in here.events] == ["agent.killed", "store.degraded", "agent.released"]
@@ -174,6 +175,79 @@ def test_it_stays_bounded(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(6):
         here.quarantine.kill(Hold(AGENT, "p", f"caller-{number}", "a", NOW, math.inf, "it loops"))
     assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["caller-3", "caller-4", "caller-5"]
+
+
+class Kept:
+    """What a register heard, in order."""
+
+    def __init__(self, here: Here) -> None:
+        self.heard: list[str] = []
+        self._here = here
+        here.quarantine.register = self
+
+    def held(self, hold: Hold) -> None:
+        told = [(event.name, event.data["agent"], event.at) for event in self._here.events]
+        assert ("agent.killed", hold.agent, hold.since) not in told
+        self.heard.append(f"{hold.binds} {hold.agent or hold.caller}")
+
+    def ended(self, holds: Sequence[Hold], by: str) -> None:
+        self.heard += [f"end of {hold.agent} by {by}" for hold in holds]
+
+
+def test_what_begins_and_what_is_ended_is_kept(here: Here) -> None:
+    """S-1: before it is told; what ends by itself needs no word."""
+    kept = Kept(here)
+    here.kill("a", until=NOW + 5)
+    here.kill("b")
+    here.kill("c")
+    assert here.find("a", at=NOW + 6, caller="other") is None
+    here.quarantine.sweep(NOW + 6)
+    here.quarantine.release("p", agent="b", now=NOW, by="ann")
+    assert kept.heard == ["agent a", "agent b", "agent c", "caller caller", "end of b by ann"]
+    assert here.events[-1].data["by"] == "ann"
+
+
+def test_what_is_crowded_out_is_not_kept_either(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breakloop.quarantine.HOLDS_MAX", 1)
+    kept = Kept(here)
+    here.kill("a")
+    here.kill("b", until=NOW + 5)
+    here.kill("b", at=NOW + 6)
+    assert kept.heard == ["agent a", "end of a by ", "agent b", "agent b"]
+
+
+def test_what_is_adopted_binds_and_is_neither_kept_nor_told(here: Here) -> None:
+    """S-1, K-3: from the disk, or from another instance."""
+    kept = Kept(here)
+    for agent in "ab":
+        here.quarantine.adopt(Hold(AGENT, "p", "caller", agent, NOW, NOW + 60, "it loops"), foreign=agent == "b")
+    assert here.find("a") is not None
+    assert here.find("b") is not None
+    assert (kept.heard, here.events) == ([], [])
+    here.quarantine.sweep(NOW + 60)
+    assert [event.data["agent"] for event in here.events] == ["a"]  # whoever held the other tells of its end
+
+
+def test_agents_that_others_held_count_against_the_caller(here: Here) -> None:
+    """G-1: three of its agents, wherever in the fleet."""
+    for agent in "ab":
+        here.quarantine.adopt(Hold(AGENT, "p", "caller", agent, NOW, math.inf, "it loops"), foreign=True)
+    here.kill("c", at=NOW + 1)
+    found = here.find("z")
+    assert found is not None
+    assert found.binds == CALLER
+
+
+def test_what_another_instance_ended_is_cleared_here_too(here: Here) -> None:
+    """G-1: windows of this process may be in use while the shared store is away."""
+    here.store.commit([], NOW, [WindowWrite("win:p:s:1:", 0, b"x", 60.0)])
+    here.kill("a", clears=("win:p:s:1:",))
+    told = len(here.events)
+    here.quarantine.forget((AGENT, "p", "caller", "a"), NOW)
+    here.quarantine.forget((AGENT, "p", "caller", "a"), NOW)
+    assert here.find("a") is None
+    assert here.store.read_window("win:p:s:1:", NOW).version == 0
+    assert len(here.events) == told
 
 
 @pytest.mark.parametrize(

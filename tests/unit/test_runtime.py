@@ -194,8 +194,8 @@ def test_nothing_of_a_request_leaks(tmp_path: Path, log: io.StringIO) -> None:
             assert not [one for one in canaries if one.encode() in reply.head + reply.body]
     assert statuses == {200, 429}
     runtime.events.flush(0.0, everything=True)
-    state = repr(contents(runtime.store))
-    assert len(runtime.store) > 0
+    state = repr(contents(runtime.state.store))
+    assert len(runtime.state.store) > 0
     assert "tb:default:keys:per-key:" in state
     written = collect(log)
     assert {"limit.exceeded", "loop.detected", "descriptor.missing"} <= {
@@ -311,5 +311,5 @@ def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return await stop(server, grace_s)
 
     monkeypatch.setattr(Server, "stop", patient)
-    code = serve(settings(tmp_path), lambda runtime: runtime._on_signal(), Logging(io.StringIO()))
+    code = serve(settings(tmp_path), lambda runtime: runtime.stop(), Logging(io.StringIO()))
     assert code == 1

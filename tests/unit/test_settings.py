@@ -15,7 +15,9 @@ from breakloop.settings import (
     environment_names,
     load_settings,
     provider_keys,
+    settings_from_text,
     settings_json_schema,
+    settings_text,
 )
 
 CANARY = "canary-5eb1f0"
@@ -142,6 +144,16 @@ def test_mistakes_in_environment_and_flags_name_them(tmp_path: Path) -> None:
 def test_a_higher_source_hides_a_mistake_below(tmp_path: Path) -> None:
     """T-1: what is not in effect is not judged."""
     assert load(tmp_path, "port: abc\n", port=5).settings.port == 5
+
+
+def test_a_policy_that_is_no_path_stays_what_it_is(tmp_path: Path) -> None:
+    """B-3, T-2: URLs and `redis` do not start where the file lies; a token's file does, and no secret is shown."""
+    loaded = load(tmp_path, "policy: https://x/p.yaml\npolicy_token: canary-1\npolicy_token_file: token\n")
+    assert loaded.settings.policy == "https://x/p.yaml"
+    assert loaded.settings.policy_token_file == str(tmp_path / "token")
+    assert "canary-1" not in str(effective(loaded)) + repr(loaded.settings)
+    (said,) = wrong(tmp_path, "policy: redis\n")
+    assert said.startswith("breakloop.yaml:1:9: policy: is to come from Redis, and state names none (set state to ")
 
 
 def test_config_names_the_file(tmp_path: Path) -> None:
@@ -273,3 +285,14 @@ def test_the_variables_that_are_documented_are_read(tmp_path: Path) -> None:
     assert found.settings.loop_guard.max_hits == 7
     everything = load(tmp_path, env={variables[0]: "" for variables in names.values()})
     assert everything.warnings == ()
+
+
+def test_settings_travel_to_other_processes(tmp_path: Path) -> None:
+    """S-5: as they are, with secrets, exact amounts and what was not set; only the number of workers is one."""
+    text = "prices: {models: {m: {input_usd_per_million: 0.1, output_usd_per_million: 2.50}}}\ntls: {}\nvia: true\n"
+    loaded = load(tmp_path, text, env={"BREAKLOOP_JWT_SECRET": CANARY}, workers=4, state="redis://127.0.0.1/0")
+    found = settings_from_text(settings_text(loaded.settings))
+    assert found == loaded.settings.model_copy(update={"workers": 1})
+    assert found.jwt.secret.get_secret_value() == CANARY
+    assert found.model_fields_set == loaded.settings.model_fields_set
+    assert settings_from_text(settings_text(loaded.settings, "theirs")).secret.get_secret_value() == "theirs"

@@ -23,8 +23,15 @@ def refused(**values: object) -> str:
     ("values", "said"),
     [
         ({"workers": 2}, "2 processes cannot share the state of memory://"),
-        ({"state": "redis://x"}, "only memory:// is in this version"),
-        ({"policy": "https://x/bundle"}, "reading a bundle from a URL is not in this version"),
+        ({"state": "postgres://x"}, "is no place for state"),
+        ({"state": "redis://:pa/ss@x"}, "write @ / ? # of a user or password as %40 %2F %3F %23"),
+        ({"workers": 3}, "set state to the URL of a Redis"),
+        ({"policy": "ftp://x/bundle"}, "is no URL that a bundle can be fetched from"),
+        ({"policy": "https:///bundle"}, "is no URL that a bundle can be fetched from"),
+        ({"policy": "https://x/a b"}, "is no URL that a bundle can be fetched from"),
+        ({"policy": "https://x:99999/"}, "is no URL"),
+        ({"policy": "https://user:sk-123@x/"}, "has a credential in it | take it out of the URL and set policy_token"),
+        ({"policy": "redis"}, "is to come from Redis, and state names none | set state to the URL"),
         ({"trusted_proxies": ["x"]}, '"x" is neither an address nor a network'),
         ({"upstream": ["openai"]}, "is not NAME=URL"),
         ({"upstream": ["openai=ftp://x"]}, "the URL does not begin with http:// or https://"),
@@ -71,5 +78,7 @@ def test_accepted() -> None:
             "policy": "bundle.yaml",
         }
     )
+    for policy in ("https://x/bundle", "http://127.0.0.1:8080/p.yaml?key=1", "https://[::1]/p", "./redis", "p/q.yaml"):
+        assert Settings.model_validate({"policy": policy}).policy == policy
     assert settings.project_descriptor == "header:x-project"
     assert settings.mode == "proxy"

@@ -133,5 +133,5 @@ def test_a_session_that_moves_on_is_judged_again() -> None:
         here = world(bundle(policy("p", loop=STEPS)), store=Contended(rivals))
         asked: Call = chat(*stuck(1), headers={"authorization": "Bearer k"})
         assert here.engine.decide(asked).allowed
-        windows: Any = here.engine._windows
+        windows: Any = here.engine.local.windows
         assert windows.conflicts == conflicts

@@ -11,17 +11,21 @@ from pathlib import Path
 
 from breakloop.cli.doctor_findings import Finding
 from breakloop.cli.doctor_proxy import examine_proxy
-from breakloop.clock import Clock
+from breakloop.cli.doctor_redis import examine_redis
+from breakloop.cli.doctor_state import examine_state
+from breakloop.clock import Clock, SystemClock
 from breakloop.errors import BundleError, SettingsError
 from breakloop.parts import context, loop_guard
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle, Policy
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.last_good import LastGood
-from breakloop.policy.load import LoadedBundle, load_bundle
+from breakloop.policy.load import LoadedBundle, load_fetched
 from breakloop.policy.schema import Bundle
+from breakloop.policy_source import policy_source, policy_verifier
 from breakloop.price_list import price_list
 from breakloop.settings import Settings
+from breakloop.state.redis_url import is_redis_url
 
 _SECRET_MIN = 16
 _ROUTES_SHOWN = 20
@@ -39,7 +43,10 @@ class Diagnosis:
 def examine(settings: Settings, clock: Clock) -> Diagnosis:
     """Look at everything."""
     findings = [*examine_proxy(settings), *_trust(settings), *_not_here_yet(settings)]
-    findings += [*_secrets(settings), *_data_dir(settings), *_prices(settings, clock)]
+    findings += [*_secrets(settings), *_data_dir(settings), *examine_state(settings, clock)]
+    findings += _prices(settings, clock)
+    if is_redis_url(settings.state):
+        findings += examine_redis(settings.state)
     loaded, found = _load(settings, clock)
     findings += found
     try:
@@ -94,14 +101,22 @@ def _data_dir(settings: Settings) -> Iterator[Finding]:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         message = f"{path} cannot be written to: secret and last good bundle are not kept over a restart"
         yield Finding("warning", "data_dir", message)
-    elif settings.policy:
-        try:
-            kept = LastGood(path, Path(settings.policy)).read()
-        except BundleError as error:
-            yield Finding("warning", "data_dir", error.problems[0].message)
-        else:
-            if kept is not None:
-                yield Finding("note", "data_dir", f"holds version {kept.bundle.bundle_version} as the last good bundle")
+    else:
+        yield from _last_good(path, settings)
+
+
+def _last_good(path: Path, settings: Settings) -> Iterator[Finding]:
+    try:
+        verifier = policy_verifier(settings)
+        source = policy_source(settings, SystemClock(), signed=verifier is not None)
+        kept = LastGood(path, source.key).read(verifier) if source is not None else None
+    except BundleError as error:
+        yield Finding("warning", "data_dir", error.problems[0].message)
+    except SettingsError:
+        return  # said where the bundle is loaded
+    else:
+        if kept is not None:
+            yield Finding("note", "data_dir", f"holds version {kept.bundle.bundle_version} as the last good bundle")
 
 
 def _prices(settings: Settings, clock: Clock) -> Iterator[Finding]:
@@ -122,17 +137,41 @@ def _load(settings: Settings, clock: Clock) -> tuple[LoadedBundle | None, list[F
         message = "none is set: only the built-in loop protection is on, no limits (`breakloop init` writes a bundle)"
         return None, [Finding("warning", "policy", message)]
     try:
-        loaded = load_bundle(Path(settings.policy), now=clock.now())
+        loaded = _fetch(settings, clock)
     except BundleError as error:
         return None, [Finding("problem", "policy", str(problem)) for problem in error.problems]
+    except SettingsError as error:
+        return None, [Finding("problem", "policy", str(error))]
     except OSError as error:
         return None, [Finding("problem", "policy", f"{settings.policy} cannot be read: {error.strerror}")]
-    found = [Finding("note", "policy", str(note)) for note in loaded.notes]
+    found = [*_on_the_way(settings), *(Finding("note", "policy", str(note)) for note in loaded.notes)]
     expires = loaded.bundle.expires_at
     if expires is not None and expires.timestamp() <= clock.now():
         message = f"the bundle expired at {expires.isoformat()}; it is enforced until it is replaced"
         found.append(Finding("warning", "policy", message))
     return loaded, found
+
+
+def _fetch(settings: Settings, clock: Clock) -> LoadedBundle:
+    """Look where the server would, once."""
+    verifier = policy_verifier(settings)
+    source = policy_source(settings, clock, signed=verifier is not None)
+    assert source is not None  # noqa: S101 - a policy is set
+    fetched = source.fetch(None)
+    assert fetched is not None  # noqa: S101 - nothing was known before
+    if verifier is not None:
+        verifier.check(fetched, source.name)
+    return load_fetched(fetched, now=clock.now())
+
+
+def _on_the_way(settings: Settings) -> Iterator[Finding]:
+    if not settings.policy.startswith("http://"):
+        return
+    if policy_verifier(settings) is None:
+        message = "is fetched without TLS and not signed: whoever sits between can change the rules"
+        yield Finding("warning", "policy", message)
+    if settings.policy_token.get_secret_value() or settings.policy_token_file:
+        yield Finding("warning", "policy_token", "is sent without TLS: whoever sits between can read it")
 
 
 def _loop_detection(settings: Settings, compiled: CompiledBundle) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "demo": ("breakloop.cli.demo:command", "Watch a looping agent being stopped; no keys, no network."),
     "init": ("breakloop.cli.init:command", "Write a first policy bundle, its tests and settings."),
     "validate": ("breakloop.cli.validate:command", "Check policy bundles."),
+    "bundle": ("breakloop.cli.bundle:command", "Push a bundle to every instance; sign bundles and verify them."),
     "test": ("breakloop.cli.test:command", "Run a file of requests and expected verdicts against a bundle."),
     "explain": ("breakloop.cli.explain:command", "Show how a request is judged, and why."),
     "replay": ("breakloop.cli.replay:command", "Run recorded traffic through a bundle: what it would have said."),

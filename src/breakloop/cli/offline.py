@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from breakloop.clock import FakeClock
-from breakloop.errors import SettingsError
+from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.gateway.answers import Answers
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.head import Reply, Request
@@ -27,6 +27,7 @@ from breakloop.replay.cases import Answer
 from breakloop.replay.explain import Explainer
 from breakloop.replay.record import Record, RecordingEngine
 from breakloop.settings import Settings
+from breakloop.settings_checks import POLICY_REDIS
 from breakloop.state.data_dir import DataDir
 from breakloop.state.memory import MemoryStore
 
@@ -80,6 +81,7 @@ class Offline:
         """Let the door answer one request, now."""
         self.engine.record = None
         reply = self.door(_at_the_door(request))
+        assert isinstance(reply, Reply)  # noqa: S101 - with state in this process nothing has to be waited for
         return Exchange(reply, self.engine.record)
 
 
@@ -92,6 +94,9 @@ def _prices(settings: Settings, clock: FakeClock) -> Prices:
 
 def load_policy(path: str, now: float) -> LoadedBundle | None:
     """Load the bundle a command was given; without one, the built-in protection alone is judged by."""
+    if "://" in path or path == POLICY_REDIS:
+        hint = "give a file or directory with --policy"
+        raise BundleError([Problem(path.partition("?")[0], 1, 1, "", "is elsewhere, and this uses no network", hint)])
     return load_bundle(Path(path), now=now) if path else None
 
 

@@ -68,13 +68,13 @@ def end(code: int) -> NoReturn:
     click.get_current_context().exit(code)
 
 
-def fail(message: str, *, as_json: bool = False) -> NoReturn:
-    """Say on standard error why the command cannot go on, and end with 1."""
+def fail(message: str, *, as_json: bool = False, code: int = PROBLEM) -> NoReturn:
+    """Say on standard error why the command cannot go on, and end with 1, or another code."""
     if as_json:
         print_json({"ok": False, "error": message})
     else:
         click.echo(message, err=True)
-    end(PROBLEM)
+    end(code)
 
 
 def fail_problems(problems: Iterable[Problem], *, as_json: bool = False) -> NoReturn:

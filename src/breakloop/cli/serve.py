@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from breakloop import __version__
-from breakloop.errors import BundleError, SettingsError
+from breakloop.errors import BundleError, FleetError, SettingsError
+from breakloop.fleet.started import LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, Started, started
 from breakloop.model.upstream import upstreams
-from breakloop.settings import Loaded, load_settings
+from breakloop.settings import Loaded, Settings, load_settings
 
 if TYPE_CHECKING:
     from breakloop.runtime import Runtime
@@ -44,10 +45,17 @@ def settings_options(function: F) -> F:
                 "--admin-port", type=Number(0, 65535), metavar="PORT", help=f"Port of the admin plane; {_LATER}."
             ),
             click.option("--upstream", multiple=True, metavar="NAME=URL", help=_UPSTREAM),
-            click.option("--policy", metavar="PATH", help="Policy bundle: a file or a directory."),
-            click.option("--state", metavar="URL", help="Where counters live: memory:// only.  [memory://]"),
+            click.option("--policy", metavar="PATH|URL", help="Policy bundle: a file, a directory, a URL, or redis."),
+            click.option(
+                "--state", metavar="URL", help="Where counters live: memory://, or the URL of a Redis.  [memory://]"
+            ),
             click.option("--data-dir", metavar="DIR", help="Where the secret and the last good bundle are kept."),
-            click.option("--workers", type=Number(1), metavar="N", help="Processes: 1 only.  [1]"),
+            click.option(
+                "--workers",
+                type=Number(1),
+                metavar="N",
+                help="Processes that serve; several share a Redis (--state).  [1]",
+            ),
             click.option("--config", metavar="PATH", help="Settings file.  [./breakloop.yaml, if it is there]"),
             click.option("--mode", type=click.Choice(["all", "proxy", "decision"]), help=_MODE),
             click.option("--strict", is_flag=True, default=None, help="Exit when there is no valid bundle at start."),
@@ -81,12 +89,18 @@ def start(loaded: Loaded) -> int:
     """Run with these settings; returns the exit code."""
     # Imported late: half of the start-up time, and `--help` needs none of it.
     from breakloop.observe.log import Logging  # noqa: PLC0415
-    from breakloop.runtime import serve  # noqa: PLC0415
 
     settings = loaded.settings
+    logging = Logging(sys.stderr, settings.log_level, settings.log_format)
     try:
-        return serve(settings, announce, Logging(sys.stderr, settings.log_level, settings.log_format))
-    except (SettingsError, BundleError) as error:
+        if settings.workers > 1:
+            from breakloop.fleet import serving  # noqa: PLC0415
+
+            return serving.serve(settings, lambda seen: say(settings, seen), logging)
+        from breakloop.runtime import serve  # noqa: PLC0415
+
+        return serve(settings, announce, logging)
+    except (SettingsError, BundleError, FleetError) as error:
         return failed(error)
 
 
@@ -98,30 +112,37 @@ def failed(error: Exception) -> int:
 
 
 def announce(runtime: Runtime) -> None:
+    """Tell of a process that has just started."""
+    say(runtime.settings, started(runtime.source, runtime.engine.bundle, runtime.url))
+
+
+def say(settings: Settings, seen: Started) -> None:
     """Say what is protected and where, then the line that others wait for."""
-    for line in summary(runtime):
+    for line in summary(settings, seen):
         click.echo(line)
-    click.echo(f"breakloop ready on {runtime.url}")
+    click.echo(f"breakloop ready on {seen.url}")
     sys.stdout.flush()
 
 
-def summary(runtime: Runtime) -> list[str]:
-    """Return a few lines about a process that has just started."""
-    mode = runtime.settings.mode
-    lines = [f"breakloop {__version__}", f"  policy    {_policy(runtime)}", f"  loops     {_loops(runtime)}"]
+def summary(settings: Settings, seen: Started) -> list[str]:
+    """Return a few lines about what has just started."""
+    mode = settings.mode
+    lines = [f"breakloop {__version__}", f"  policy    {_policy(seen)}", f"  loops     {_loops(settings, seen)}"]
     if mode != "decision":
-        lines += _proxy(runtime)
+        lines += _proxy(settings, seen)
     if mode != "proxy":
-        lines.append(f"  ask       {runtime.url}/v1/decision (nginx: /v1/decision/nginx)")
+        lines.append(f"  ask       {seen.url}/v1/decision (nginx: /v1/decision/nginx)")
+    if seen.workers > 1:
+        lines.append(f"  workers   {seen.workers}")
     lines.append("  check     breakloop doctor: every setting, and what is unsafe")
     return lines
 
 
-def _proxy(runtime: Runtime) -> list[str]:
+def _proxy(settings: Settings, seen: Started) -> list[str]:
     """Where requests go, and the two lines that send an agent's through here."""
-    known = upstreams(runtime.settings.upstream)
+    known = upstreams(settings.upstream)
     shown = [f"{one.name} {one.url}{' (default)' if one is known[0] else ''}" for one in known]
-    url = runtime.url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")  # nobody connects to "all"
+    url = seen.url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")  # nobody connects to "all"
     return [
         f"  upstream  {shown[0]}",
         *(_BELOW + line for line in shown[1:]),
@@ -130,27 +151,23 @@ def _proxy(runtime: Runtime) -> list[str]:
     ]
 
 
-def _policy(runtime: Runtime) -> str:
-    source = runtime.source
-    if source is None:
+def _policy(seen: Started) -> str:
+    if not seen.source:
         return "none: built-in loop protection only (`breakloop init` writes one)"
-    if source.current is None:
-        return f"NO VALID BUNDLE, every request is answered 503:\n{_BELOW}{source.problems[0]}"
-    bundle = source.current.bundle
-    count = len(bundle.policies)
-    text = f"{source.path}, version {bundle.bundle_version}, {count} {'policy' if count == 1 else 'policies'}"
-    return text if not source.problems else f"{text}, from the {source.origin}:\n{_BELOW}{source.problems[0]}"
+    if not seen.origin:
+        return f"NO VALID BUNDLE, every request is answered 503:\n{_BELOW}{seen.problem}"
+    text = f"{seen.source}, version {seen.version}, {seen.policies} {'policy' if seen.policies == 1 else 'policies'}"
+    return text if not seen.problem else f"{text}, from the {seen.origin}:\n{_BELOW}{seen.problem}"
 
 
-def _loops(runtime: Runtime) -> str:
-    bundle = runtime.engine.bundle
-    if bundle is None:
+def _loops(settings: Settings, seen: Started) -> str:
+    if seen.loops == NO_LOOPS:
         return "-"
-    guard = runtime.settings.loop_guard
-    if not bundle.default_loops:
+    if seen.loops == LOOPS_OFF:
         return "built-in protection is OFF; policies with loop_detection still look"
-    if bundle.default_loops[0].terms.policy != "builtin":
+    if seen.loops == LOOPS_BUNDLE:
         return "as `defaults.loop_detection` of the bundle says"
+    guard = settings.loop_guard
     return (
         f"LLM calls alike: {guard.max_hits} pass in {guard.window_seconds} s, "
         f"then {guard.cooldown_seconds} s blocked and longer"

@@ -14,6 +14,7 @@ from breakloop.errors import RequestError
 from breakloop.gateway.exchange import Exchange
 from breakloop.gateway.head import CLOSE, Reply, Request
 from breakloop.gateway.hub import Hub
+from breakloop.gateway.pending import Made, Pending
 from breakloop.gateway.receiving import BODY, CLOSED, HEAD, IDLE, LINGERING, WAITING, Receiving
 from breakloop.gateway.reply import error_reply, render
 from breakloop.gateway.sockets import has_left, reset
@@ -32,7 +33,7 @@ class Connection(Receiving):
         super().__init__(hub)
         self._handle = hub.handler
         self._lines = hub.lines
-        self._pending: asyncio.TimerHandle | asyncio.Task[Reply] | None = None
+        self._pending: asyncio.TimerHandle | asyncio.Task[Reply] | Pending | None = None
         self._held: tuple[Request, Reply] | None = None  # a throttled reply
         self._exchange: Exchange | None = None  # a request that was forwarded
         self._held_upload = False
@@ -77,6 +78,8 @@ class Connection(Receiving):
         self._hub.requests += 1
         try:
             reply = self._handle(request)
+            if type(reply) is Pending and reply.make is not None:
+                reply = reply.make()
         except RequestError as error:
             reply = error_reply(error.status, str(error))
         except Exception as error:  # noqa: BLE001 - the outermost edge: one broken request must not end the process
@@ -85,6 +88,24 @@ class Connection(Receiving):
             self._forward(request, reply)
         elif isinstance(reply, Reply) and reply.delay_s <= 0:
             self._send(request, reply)
+        elif type(reply) is Pending:
+            self.phase = WAITING
+            self._pending = reply
+            reply.wait(partial(self._decided, request))
+        else:
+            self._wait(request, reply)
+
+    def _decided(self, request: Request, make: Made) -> None:
+        """What was waited for is decided. The client is still there, or nobody would be told."""
+        self._pending = None
+        try:
+            reply = make()
+        except RequestError as error:
+            reply = error_reply(error.status, str(error))
+        except Exception as error:  # noqa: BLE001 - the outermost edge, as in `dispatch`
+            reply = self._hub.handler_failed(error)
+        if isinstance(reply, Exchange):
+            self._forward(request, reply)
         else:
             self._wait(request, reply)
 

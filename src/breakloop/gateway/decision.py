@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from breakloop.errors import RequestError
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.judging import JSON, Judging
 from breakloop.gateway.original import ENVOY, envoy_call, nginx_call, original_call
+from breakloop.gateway.pending import Pending
 from breakloop.gateway.results import Results, is_result
 from breakloop.model.call import Call
+from breakloop.model.verdict import Verdict
 
 _DECISION_METHODS = frozenset({"POST", "GET", "HEAD"})
 _NOT_FOUND = b'{"detail":{"error":"not_found","message":"Not a path of the decision service; see /v1/decision."}}'
@@ -35,15 +38,18 @@ class DecisionDoor:
         self._results = results  # None: nobody is asked how it ended
         self._ready = ready
         self._decides = decides  # False: only the health endpoints and debug sessions are open
-        self._routes: dict[bytes, Callable[[Request], Reply]] = {b"/livez": self._livez, b"/readyz": self._readyz}
+        self._routes: dict[bytes, Callable[[Request], Reply | Pending]] = {
+            b"/livez": self._livez,
+            b"/readyz": self._readyz,
+        }
         if decides:
             self._routes |= {b"/v1/decision": self._generic, b"/v1/decision/nginx": self._nginx}
         if judging.debug is not None:
             self._routes[b"/v1/debug/session"] = judging.debug.open
             self._routes[b"/v1/debug/logout"] = judging.debug.close
 
-    def __call__(self, request: Request) -> Reply:
-        """Answer one request."""
+    def __call__(self, request: Request) -> Any:
+        """Answer one request: with a `Reply`, or a `Pending` where state is beyond a connection."""
         target = request.target
         route = self._routes.get(target)
         if route is None:
@@ -57,20 +63,29 @@ class DecisionDoor:
                 return Reply(404, JSON, _NOT_FOUND, 0.0)
         return route(request)
 
-    def _generic(self, request: Request) -> Reply:
+    def _generic(self, request: Request) -> Reply | Pending:
         if request.method not in _DECISION_METHODS:
             return Reply(405, b"Allow: GET, HEAD, POST\r\n", b"", 0.0)
         return self._decide(request, original_call)
 
-    def _nginx(self, request: Request) -> Reply:
+    def _nginx(self, request: Request) -> Reply | Pending:
+        reply = self._decide(request, nginx_call, self._for_nginx)
+        return reply if isinstance(reply, Pending) else self._for_nginx(reply)
+
+    def _for_nginx(self, reply: Reply) -> Reply:
         """nginx turns every refusal but 401 and 403 into a 500, and drops its body: both travel in header fields."""
-        reply = self._decide(request, nginx_call)
         if reply.status != 200:
             reply.head += self._judging.answers.carried(reply.status, reply.body)
             reply.status, reply.body = 403, b""
         return reply
 
-    def _decide(self, request: Request, read: Callable[[Request, str], Call]) -> Reply:
+    def _decide(
+        self,
+        request: Request,
+        read: Callable[[Request, str], Call],
+        later: Callable[[Reply], Reply] = lambda reply: reply,
+    ) -> Reply | Pending:
+        """Return the reply, or what becomes one: `later` is done to it then."""
         judging = self._judging
         request_id = judging.request_id()
         try:
@@ -80,6 +95,14 @@ class DecisionDoor:
         results = self._results
         if results is not None:
             results.expect(call)
+        if judging.remote is not None:
+            pending = Pending()
+            judging.ask(
+                request,
+                call,
+                lambda verdict, fields: pending.resolve(lambda: later(self._decided(request, call, verdict, fields))),
+            )
+            return pending
         fields = b""
         if judging.debug is not None or "content-encoding" in request.headers:
             verdict, fields = judging.decide(request, call)
@@ -88,10 +111,14 @@ class DecisionDoor:
                 verdict = judging.engine.decide(call)
             except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop any traffic
                 verdict = judging.fault(error)
+        return self._decided(request, call, verdict, fields)
+
+    def _decided(self, request: Request, call: Call, verdict: Verdict, fields: bytes) -> Reply:
+        judging, results = self._judging, self._results
         if verdict.allowed:
             if results is not None and (call.ticket is not None or call.charged):
                 results.keep(call)
-            head = judging.answers.allowed(verdict, request_id)
+            head = judging.answers.allowed(verdict, call.request_id)
             if fields:
                 head += fields
             return Reply(200, head, b"", verdict.delay_ms / 1000)

@@ -3,6 +3,7 @@ What a door makes of an allowed request is its own business."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns
 
 from breakloop.engine import Engine
@@ -14,6 +15,7 @@ from breakloop.gateway.hub import log_fault
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
+from breakloop.remote import Remote
 from breakloop.wire import denial, mcp
 from breakloop.wire.dialects import of_path
 from breakloop.wire.encoding import EncodingError, decoded
@@ -27,7 +29,7 @@ _PROBLEM = b"Content-Type: application/problem+json\r\n"
 class Judging:
     """Judges the calls of one process."""
 
-    __slots__ = ("_next_id", "_run_id", "answers", "body_bytes", "debug", "descriptors", "engine")
+    __slots__ = ("_next_id", "_run_id", "answers", "body_bytes", "debug", "descriptors", "engine", "remote")
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Judging:
         self.descriptors = descriptors
         self.answers = answers
         self.debug = debug
+        self.remote: Remote | None = None  # with a store that has to be waited for
         self._run_id = run_id
         self._next_id = 0
         self.body_bytes = body_bytes  # of a body once it is unpacked
@@ -63,6 +66,31 @@ class Judging:
             return self.engine.decide(call), b""
         except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop anybody's traffic
             return self.fault(error), b""
+
+    def ask(self, request: Request, call: Call, then: Callable[[Verdict, bytes], None]) -> None:
+        """The same where the state is not in this process: `then` gets what `decide` returns, now or later."""
+        try:
+            assert self.remote is not None  # noqa: S101 - only asked where there is one
+            if "content-encoding" in request.headers:
+                self.unpack(call)
+            debug = self.debug if self.debug is not None and self.debug.holds(request) else None
+            if debug is None:
+                self.remote.decide(call, lambda verdict: then(verdict, b""))
+            else:
+                self.remote.decide(call, self._debugging(call, debug, then))
+        except Exception as error:  # noqa: BLE001 - the outermost edge, as in `decide`
+            then(self.fault(error), b"")
+
+    def _debugging(
+        self, call: Call, debug: DebugSessions, then: Callable[[Verdict, bytes], None]
+    ) -> Callable[[Verdict], None]:
+        started = perf_counter_ns()
+
+        def decided(verdict: Verdict) -> None:
+            latency_us = (perf_counter_ns() - started) // 1000
+            then(verdict, debug.fields(call, verdict, self.engine.bundle, latency_us))
+
+        return decided
 
     def fault(self, error: Exception) -> Verdict:
         """Count and log a fault of ours, by kind and place; the request is allowed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from breakloop.gateway.answer_head import AnswerHead
 from breakloop.gateway.asking import Asked, Asking
@@ -17,6 +17,7 @@ from breakloop.gateway.forwarding import HOP, Forwarding
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.hub import log_fault
 from breakloop.gateway.judging import JSON, Judging
+from breakloop.gateway.pending import Pending
 from breakloop.gateway.pool import Pool
 from breakloop.gateway.reading import Reading, reading_for
 from breakloop.gateway.targets import Destination, Targets
@@ -64,8 +65,9 @@ class ProxyDoor:
         self._callers = callers
         self._asking = Asking(judging.engine.tally)
 
-    def __call__(self, request: Request) -> Reply | Exchange:
-        """Answer or forward one request. Raises `RequestError` for a path with two meanings."""
+    def __call__(self, request: Request) -> Any:
+        """Answer or forward one request: `Reply`, `Exchange`, or `Pending` where state is beyond a
+        connection. Raises `RequestError` for a path with two meanings."""
         target = request.target
         if target.startswith(_RESERVED) and _is_own(target):
             return self._own(request)
@@ -95,9 +97,24 @@ class ProxyDoor:
             judging.engine.tally.unjudged += 1
             if judging.engine.enforces and rejects_large(judging.engine.bundle, call):
                 return self.failed(call, 413, "The body is larger than what a policy lets pass.")
+        if judging.remote is not None:
+            pending = Pending()
+            judging.ask(
+                request,
+                call,
+                lambda verdict, fields: pending.resolve(
+                    lambda: self._decided(request, call, destination, query, verdict, fields)
+                ),
+            )
+            return pending
         verdict, fields = judging.decide(request, call)
+        return self._decided(request, call, destination, query, verdict, fields)
+
+    def _decided(
+        self, request: Request, call: Call, destination: Destination, query: bytes, verdict: Verdict, fields: bytes
+    ) -> Reply | Exchange:
         if not verdict.allowed:
-            reply = judging.denied_to_client(call, verdict)
+            reply = self._judging.denied_to_client(call, verdict)
             reply.head += fields
             return reply
         return self._forward(request, call, destination, query, verdict, fields)

@@ -13,6 +13,7 @@ from breakloop.gateway.bounds import Limits
 from breakloop.gateway.connection import Connection
 from breakloop.gateway.head import Handler
 from breakloop.gateway.hub import Hub, Member
+from breakloop.gateway.sharing import Shares, Turns
 
 _SWEEP_S = 1.0
 _BACKLOG = 1024
@@ -41,7 +42,8 @@ class Server(Hub):
     ) -> None:
         super().__init__(handler, limits or Limits(), loop or asyncio.get_running_loop())
         self._clock = clock or SystemClock()
-        self._listeners: list[asyncio.AbstractServer] = []
+        self._listeners: list[asyncio.AbstractServer | Turns] = []
+        self._turns: list[Turns] = []
         self._timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
         self.lines.renew(self._clock.now())
@@ -55,12 +57,22 @@ class Server(Hub):
         tls: ssl.SSLContext | None = None,
     ) -> int:
         """Listen on an address, or on a socket that is bound already; returns the port (0 for a Unix socket)."""
-        listener = await (self._listen(host, port, tls) if sock is None else self._adopt(sock))
+        listener = await (self._listen(host, port, tls) if sock is None else self._adopt(sock, tls))
+        self._begin(listener)
+        name = listener.sockets[0].getsockname()
+        return int(name[1]) if isinstance(name, tuple) else 0
+
+    def share(self, sock: socket.socket, shares: Shares, index: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on a socket that other processes accept from, too."""
+        sock.setblocking(False)
+        turns = Turns(sock, shares, index, self._connect, self.live.__len__, _tls(tls, self.limits))
+        self._turns.append(turns)
+        self._begin(turns)
+
+    def _begin(self, listener: asyncio.AbstractServer | Turns) -> None:
         self._listeners.append(listener)
         if self._timer is None:
             self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
-        name = listener.sockets[0].getsockname()
-        return int(name[1]) if isinstance(name, tuple) else 0
 
     async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
         # Without SO_REUSEPORT: a second instance must fail here and not silently take half of the traffic.
@@ -72,11 +84,12 @@ class Server(Hub):
             why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
             raise ListenError(error.errno, f"cannot listen on {host}:{port}: {why}") from error
 
-    async def _adopt(self, sock: socket.socket) -> asyncio.Server:
+    async def _adopt(self, sock: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
         sock.setblocking(False)
+        options = _tls(tls, self.limits)
         if sock.family == socket.AF_UNIX:
-            return await self.loop.create_unix_server(self._connect, sock=sock, backlog=_BACKLOG)
-        return await self.loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
+            return await self.loop.create_unix_server(self._connect, sock=sock, backlog=_BACKLOG, **options)
+        return await self.loop.create_server(self._connect, sock=sock, backlog=_BACKLOG, **options)
 
     def _connect(self) -> Connection:
         return Connection(self)
@@ -98,6 +111,8 @@ class Server(Hub):
     def gone(self, connection: Member) -> None:
         """Forget a closed connection, and let `stop` know when it was the last."""
         super().gone(connection)
+        for turns in self._turns:
+            turns.changed()
         if not self.live and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 

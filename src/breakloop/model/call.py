@@ -72,8 +72,10 @@ class Call:
     reported = False  # its answer may be told later (SPEC D-6): a ticket is wanted, even where it is not tracked
     charged: Any = None  # what limits have charged and the answer corrects, left here by the engine
     prompt_tokens = 0  # as they were estimated
+    keeper: Any = None  # where it was decided, if not in this process: `keeping.Keeper`
     estimator = "simple_word"  # by which they were
     estimated: Any = None  # by whom, whether with money, and what: the next rule asks for the same
+    looped: Any = None  # the loop that it belongs to, as sums name it
     ticket: Any = None  # what settling needs, left here by the engine; None: nothing to settle
 
     def __init__(

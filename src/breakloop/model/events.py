@@ -9,6 +9,8 @@ from dataclasses import dataclass
 LOOP_DETECTED = "loop.detected"
 AGENT_KILLED = "agent.killed"
 AGENT_RELEASED = "agent.released"
+KILL_SWITCH_CHANGED = "kill_switch.changed"
+OVERRIDE_CHANGED = "override.changed"
 BUDGET_THRESHOLD = "budget.threshold"
 BREAKER_OPENED = "breaker.opened"
 BREAKER_CLOSED = "breaker.closed"
@@ -19,8 +21,11 @@ BUNDLE_LOADED = "bundle.loaded"
 BUNDLE_REJECTED = "bundle.rejected"
 BUNDLE_EXPIRED = "bundle.expired"
 STORE_DEGRADED = "store.degraded"
+STORE_RECOVERED = "store.recovered"
 DESCRIPTOR_MISSING = "descriptor.missing"
 BODY_NOT_UNPACKED = "body.not_unpacked"
+WORKER_DIED = "worker.died"
+WORKER_REPLACED = "worker.replaced"
 
 
 @dataclass(frozen=True, slots=True)

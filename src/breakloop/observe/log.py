@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from queue import Full, Queue
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 from breakloop.model import events
 from breakloop.model.events import Event
@@ -36,6 +36,8 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
 _LEVELS: Final = {
     events.LOOP_DETECTED: logging.WARNING,
     events.AGENT_KILLED: logging.WARNING,
+    events.KILL_SWITCH_CHANGED: logging.WARNING,
+    events.OVERRIDE_CHANGED: logging.WARNING,
     events.BUDGET_THRESHOLD: logging.WARNING,
     events.BREAKER_OPENED: logging.WARNING,
     events.MODEL_UNKNOWN: logging.WARNING,
@@ -44,17 +46,23 @@ _LEVELS: Final = {
     events.STORE_DEGRADED: logging.WARNING,
     events.DESCRIPTOR_MISSING: logging.WARNING,
     events.BODY_NOT_UNPACKED: logging.WARNING,
+    events.WORKER_DIED: logging.WARNING,
 }
 
 
 class _Formatter(logging.Formatter):
-    """What both forms share: time, level and fields of a record."""
+    """What both forms share: time, level and fields of a record, and what stands in every line."""
+
+    def __init__(self, always: Mapping[str, object] | None = None) -> None:
+        super().__init__()
+        self._always = dict(always or {})
 
     def parts(self, record: logging.LogRecord) -> dict[str, object]:
         """Return the line as names and values, in their order."""
         time = datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         found: dict[str, object] = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
         found.update(getattr(record, _FIELDS, {}))
+        found.update(self._always)
         if record.exc_info:
             found["error"] = self.formatException(record.exc_info)
         return found
@@ -105,10 +113,16 @@ class _Queued(QueueHandler):
 class Logging:
     """The log of this process, from `start` to `stop`."""
 
-    def __init__(self, stream: TextIO, level: str = "info", form: str = "auto") -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        level: str = "info",
+        form: str = "auto",
+        always: Mapping[str, object] | None = None,
+    ) -> None:
         as_text = form == "text" or (form == "auto" and stream.isatty())
         handler = logging.StreamHandler(stream)
-        handler.setFormatter(TextLines() if as_text else JsonLines())
+        handler.setFormatter(TextLines(always) if as_text else JsonLines(always))
         self._queued = _Queued(Queue(_QUEUE_MAX))
         self._listener = QueueListener(self._queued.queue, handler)
         self._logger = logging.getLogger("breakloop")
@@ -136,6 +150,18 @@ class Logging:
 def log(level: int, message: str, fields: Mapping[str, object] | None = None) -> None:
     """Write a line with fields of its own."""
     logging.getLogger("breakloop").log(level, message, extra={_FIELDS: dict(fields or {})})
+
+
+class Events(Protocol):
+    """Whoever is told of events."""
+
+    def __call__(self, event: Event) -> None:
+        """Take note of one."""
+        ...
+
+    def flush(self, now: float, *, everything: bool = False) -> None:
+        """Pass on what was held back; called every second, and at the end."""
+        ...
 
 
 @dataclass(slots=True)

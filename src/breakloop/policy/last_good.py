@@ -1,32 +1,37 @@
 """The last good bundle on disk (SPEC B-3), so that a restart without its source still enforces. One file a source;
-written whole or not at all, checked when it is read. When to write and to use it is `policy.source`'s decision."""
+written whole or not at all, checked when it is read; of a signed bundle the signed bytes are kept too, and verified
+anew (SPEC B-4). When to write and to use it is `policy.source`'s decision."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from breakloop.errors import BundleError, Problem
-from breakloop.policy.load import LoadedBundle, load_text
+from breakloop.policy.fetched import Document, Fetched
+from breakloop.policy.load import LoadedBundle, load_fetched, load_text
+from breakloop.policy.sign import Verifier
 
 _FORMAT = 1
 
 
 class LastGood:
-    """The copy of one source's bundle below a data directory."""
+    """The copy of one source's bundle below a data directory; `source` is a path, or the key of another source."""
 
     __slots__ = ("_source", "path")
 
-    def __init__(self, data_dir: Path, source: Path) -> None:
-        self._source = str(source.absolute())
+    def __init__(self, data_dir: Path, source: Path | str) -> None:
+        self._source = str(source.absolute()) if isinstance(source, Path) else source
         name = sha256(self._source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
         self.path = data_dir / "last-good" / f"{name}.json"
 
-    def write(self, loaded: LoadedBundle) -> str:
-        """Keep a bundle; returns why that was not possible, or an empty text."""
+    def write(self, loaded: LoadedBundle, fetched: Fetched | None = None) -> str:
+        """Keep a bundle, with what was signed of it; returns why that was not possible, or an empty text."""
         bundle = loaded.bundle.model_dump(mode="json", by_alias=True, exclude_unset=True)
         text = _canonical(bundle)
         try:
@@ -34,7 +39,7 @@ class LastGood:
                 return "it does not read back the same"
         except BundleError as error:
             return f"it does not read back: {error.problems[0].message}"
-        copy = {
+        copy: dict[str, Any] = {
             "format": _FORMAT,
             "source": self._source,
             "version": loaded.bundle.bundle_version,
@@ -42,14 +47,16 @@ class LastGood:
             "checksum": sha256(text.encode()).hexdigest(),
             "bundle": bundle,
         }
+        if fetched is not None and fetched.signature:
+            copy["signed"] = _signed(fetched)
         try:
             _write_whole(self.path, json.dumps(copy, indent=1).encode())
         except OSError as error:
             return error.strerror or str(error)
         return ""
 
-    def read(self) -> LoadedBundle | None:
-        """Return the copy, or None without one; a damaged one raises `BundleError`."""
+    def read(self, verifier: Verifier | None = None) -> LoadedBundle | None:
+        """Return the copy, or None without one; a damaged one, or one that is not signed, raises `BundleError`."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -65,11 +72,49 @@ class LastGood:
             raise self._damaged("it is not what was written") from None
         if not intact:
             raise self._damaged("its checksum does not fit")
-        return replace(load_text(text.encode(), str(self.path)), digest=copy["digest"])
+        loaded = load_text(text.encode(), str(self.path))
+        if verifier is not None:
+            self._verify(verifier, copy.get("signed"), loaded)
+        return replace(loaded, digest=copy["digest"])
+
+    def _verify(self, verifier: Verifier, signed: Any, loaded: LoadedBundle) -> None:
+        """The bundle must be what was signed: the checksum can be made by anybody who writes here."""
+        try:
+            fetched = _unsigned() if signed is None else _read_signed(signed)
+        except (ValueError, KeyError, TypeError):
+            raise self._damaged("what was signed is not there") from None
+        try:
+            verifier.check(fetched, str(self.path))
+            same = load_fetched(fetched).bundle == loaded.bundle
+        except BundleError as error:
+            raise self._damaged(f"it {error.problems[0].message}") from None
+        if not same:
+            raise self._damaged("it is not what was signed")
 
     def _damaged(self, why: str) -> BundleError:
         hint = "it is ignored, and written again with the next valid bundle"
         return BundleError([Problem(str(self.path), 1, 1, "", f"the last good copy cannot be used: {why}", hint)])
+
+
+def _signed(fetched: Fetched) -> dict[str, Any]:
+    """The signed bytes, as JSON can hold them."""
+    documents = [[one.name, one.kind, base64.b64encode(one.data).decode()] for one in fetched.documents]
+    return {"signature": fetched.signature, "directory": fetched.directory, "documents": documents}
+
+
+def _read_signed(signed: Any) -> Fetched:
+    documents = tuple(
+        Document(str(name), base64.b64decode(data, validate=True), str(kind))
+        for name, kind, data in signed["documents"]
+    )
+    directory = bool(signed["directory"])
+    if not documents or (len(documents) > 1 and not directory):
+        raise ValueError("documents")
+    return Fetched(documents, (), str(signed["signature"]), directory=directory)
+
+
+def _unsigned() -> Fetched:
+    return Fetched((Document("", b""),))
 
 
 def _canonical(bundle: object) -> str:

@@ -1,5 +1,5 @@
-"""A bundle's text, file or directory -> validated `schema.Bundle`, or `BundleError` with every problem found and its
-place (SPEC B-1, B-2). Watching sources and keeping the last good bundle is `policy.source`'s work."""
+"""A bundle's text or texts -> validated `schema.Bundle`, or `BundleError` with every problem found and its place (SPEC
+B-1, B-2). Where texts come from is `source_file`'s and its neighbours', keeping the last good one `policy.source`'s."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from breakloop.errors import BundleError, Problem, UnreadableError
 from breakloop.policy.extras import missing_extras
+from breakloop.policy.fetched import Document, Fetched
 from breakloop.policy.hints import describe, findings, in_document
 from breakloop.policy.merge import Merged
 from breakloop.policy.notes import notes_for
 from breakloop.policy.places import Finding, Places, in_order
-from breakloop.policy.positions import MAX_BYTES, read_document
+from breakloop.policy.positions import read_document
 from breakloop.policy.schema import Bundle
 from breakloop.policy.schema_types import validate
+from breakloop.policy.source_file import read_path
 
-SUFFIXES = (".yaml", ".yml", ".json")
-
-__all__ = ["LoadedBundle", "load_bundle", "load_text", "read_document"]
+__all__ = ["LoadedBundle", "load_bundle", "load_fetched", "load_text", "read_document"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,24 @@ def load_bundle(path: Path, *, now: float | None = None) -> LoadedBundle:
 
     With `now`, the notes also tell what has expired.
     """
-    if not path.is_dir():
-        return load_text(_read(path), str(path), now=now)
-    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.name.startswith("."))
-    if not files:
-        raise BundleError([Problem(str(path), 1, 1, "", "holds no policy file", "expected *.yaml, *.yml or *.json")])
+    return load_fetched(read_path(path), now=now)
+
+
+def load_fetched(fetched: Fetched, *, now: float | None = None) -> LoadedBundle:
+    """Load what a source holds."""
+    if fetched.directory:
+        return _load_directory(fetched.documents, now)
+    (document,) = fetched.documents
+    return _load_document(document, now)
+
+
+def _load_directory(documents: tuple[Document, ...], now: float | None) -> LoadedBundle:
     merged = Merged()
     problems: list[Problem] = []
     kind = BundleError
-    for file in files:
+    for document in documents:
         try:
-            merged.add(*read_document(_read(file), str(file)), str(file))
+            merged.add(*_read(document), document.name)
         except BundleError as error:
             problems += error.problems
             kind = UnreadableError if isinstance(error, UnreadableError) else kind
@@ -61,19 +68,23 @@ def load_bundle(path: Path, *, now: float | None = None) -> LoadedBundle:
 
 def load_text(text: bytes, name: str, *, now: float | None = None) -> LoadedBundle:
     """Load a bundle from its text; `name` stands in messages and its ending may tell JSON from YAML."""
+    return _load_document(Document(name, text), now)
+
+
+def _load_document(document: Document, now: float | None) -> LoadedBundle:
     try:
-        data, places = read_document(text, name)
+        data, places = _read(document)
+    except UnreadableError:
+        raise
     except BundleError as error:
         raise BundleError(in_order(error.problems)) from None
     return _validated(data, places, now)
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UnreadableError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from None
+def _read(document: Document) -> tuple[Any, Places]:
+    if document.unread is not None:
+        raise UnreadableError([document.unread])
+    return read_document(document.data, document.name, document.kind)
 
 
 def _validated(data: Any, places: Places, now: float | None) -> LoadedBundle:

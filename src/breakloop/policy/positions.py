@@ -19,14 +19,15 @@ _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def read_document(text: bytes, name: str) -> tuple[Any, Places]:
-    """Return the data of a JSON or YAML text and its places, or raise `BundleError` with located problems."""
+def read_document(text: bytes, name: str, kind: str = "") -> tuple[Any, Places]:
+    """Return the data of a JSON or YAML text and its places, or raise `BundleError` with located problems. `kind` is
+    "json" or "yaml" where somebody said so, which counts more than the name."""
     if len(text) > MAX_BYTES:
         _refuse(name, f"has {len(text)} bytes, more than the {MAX_BYTES} allowed")
     decoded = _decode(text, name)
     if not decoded.strip():
         _refuse(name, "is empty")
-    data, places = _read(decoded, name)
+    data, places = _read(decoded, name, kind)
     if _SURROGATE_ESCAPE.search(decoded):
         halves = [finding.located(places) for finding in _half_characters(data)]
         if halves:
@@ -34,8 +35,8 @@ def read_document(text: bytes, name: str) -> tuple[Any, Places]:
     return data, places
 
 
-def _read(text: str, name: str) -> tuple[Any, Places]:
-    if name.endswith(".json") or _is_json(text):
+def _read(text: str, name: str, kind: str) -> tuple[Any, Places]:
+    if kind == "json" or (not kind and name.endswith(".json")) or _is_json(text):
         return read_json(text, name)
     if len(text) > MAX_YAML_LENGTH:
         _refuse(name, f"has more than the {MAX_YAML_LENGTH} characters allowed for YAML", "write it as JSON")

@@ -60,6 +60,17 @@ class Sessions:
         parts = (self._caller(call), self._agent(call), opening)
         return DERIVED + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
 
+    def unknown(self, call: Call) -> tuple[str, str] | None:
+        """Return caller and id of the answer that a call goes on from, where only another instance can know it."""
+        taken = self._taken(call)
+        if taken is None or taken.dialect != openai_responses.DIALECT:
+            return None
+        if identity.may_name_session(call) and identity.conversation_header(call):
+            return None
+        previous = session_ids.of(taken).previous
+        caller, named = self._caller(call), self._digests.bounded(previous) if previous else ""
+        return None if not named or self.chains.knows(caller, named) else (caller, named)
+
     def trace(self, call: Call, in_body: str = "") -> str:
         """Return the id of a trace that an earlier call of the same caller had, too; "" for one that is new, or none.
 

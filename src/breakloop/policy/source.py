@@ -1,152 +1,216 @@
-"""A bundle's source: a file or directory that is looked at again and again (SPEC B-2, B-3, B-5, E-0).
-
-A change is loaded, compiled (`on_bundle`) and in force within a second; what cannot be used changes nothing and is
-told once. There is no thread, timer or sleep in here: whoever runs it calls `poll` every `POLL_S` seconds.
+"""What is done with a bundle's source (SPEC B-2, B-3, B-4, B-5, E-0): it is looked at again and again; what is new is
+verified, loaded, compiled (`on_bundle`), put in force, kept on disk and told. What cannot be used changes nothing and
+is told once. There is no thread, timer or sleep in here: whoever runs it calls `poll` every `wait_s` seconds. What a
+source is, is `policy.fetched`'s.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, Problem, UnreadableError
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event, Publish
+from breakloop.policy.fetched import Fetched, Source, Stamp
 from breakloop.policy.last_good import LastGood
 from breakloop.policy.load import LoadedBundle
+from breakloop.policy.sign import SignatureError, Verifier
 
-POLL_S: Final = 0.5
-_PATIENCE_S: Final = 0.9  # so long may a file that keeps changing be unreadable before that is told
+_PATIENCE_S: Final = 0.9  # so long may a source that keeps changing be unreadable before that is told
 
 FROM_SOURCE: Final = "source"
 FROM_LAST_GOOD: Final = "last good copy"
 
-Stamp = tuple[object, ...]  # what changes when a file or directory does
+
+class Watched(Protocol):
+    """What a process needs of whatever brings its bundles."""
+
+    origin: str
+    current: LoadedBundle | None
+    problems: list[Problem]
+    rejected: int
+
+    @property
+    def name(self) -> str:
+        """Where bundles come from, as people know it."""
+        ...
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait before the next `poll`."""
+        ...
+
+    def start(self) -> bool:
+        """Load for the first time; tells whether a bundle is in force."""
+        ...
+
+    def poll(self) -> None:
+        """Look whether there is a new one, and act on it."""
+        ...
+
+    def reload(self) -> None:
+        """Load now, because somebody asks for it."""
+        ...
 
 
 class BundleSource:
-    """Keeps the newest valid bundle of one path in force."""
+    """Keeps the newest valid bundle of one source in force."""
 
     __slots__ = (
         "_clock",
         "_expiry_told",
         "_failing",
+        "_failures",
+        "_fetched",
         "_last_good",
         "_load",
         "_on_bundle",
         "_publish",
+        "_seen",
         "_settled",
+        "_source",
         "_told",
         "_unread",
+        "_verifier",
         "current",
         "loaded",
         "loaded_at",
         "origin",
-        "path",
         "problems",
         "rejected",
     )
 
     def __init__(
         self,
-        path: Path,
+        source: Source,
         *,
-        load: Callable[[Path], LoadedBundle],
+        load: Callable[[Fetched], LoadedBundle],
         on_bundle: Callable[[LoadedBundle], None],
         clock: Clock,
         publish: Publish,
         data_dir: Path | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
-        self.path = path
+        self._source = source
         self._load = load
         self._on_bundle = on_bundle
         self._clock = clock
         self._publish = publish
-        self._last_good = LastGood(data_dir, path) if data_dir is not None else None
-        self._settled: Stamp | None = None  # this state of the path has been dealt with
-        self._failing: tuple[Stamp, float] | None = None  # this state cannot be used, since then; not told yet
+        self._verifier = verifier
+        self._last_good = LastGood(data_dir, source.key) if data_dir is not None else None
+        self._fetched: Fetched | None = None  # what the last attempt got
+        self._seen: Stamp | None = None  # the state of the source that the last attempt was about, if it saw one
+        self._settled: Stamp | None = None  # this state of the source has been dealt with
+        self._failing: tuple[Stamp | None, float] | None = None  # this state cannot be used, since then; not told yet
         self._unread = False  # the last attempt could not even read it
+        self._failures = 0  # how many in a row could not reach it
         self._told = ""  # the problem that was told last
         self._expiry_told = ""
         self.current: LoadedBundle | None = None
         self.origin = ""
         self.loaded_at = 0.0
-        self.problems: list[Problem] = []  # with what the path holds now; the bundle in force is another then
+        self.problems: list[Problem] = []  # with what the source holds now; the bundle in force is another then
         self.loaded = 0
         self.rejected = 0
 
+    @property
+    def name(self) -> str:
+        """Where the bundle comes from, as people know it."""
+        return self._source.name
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait before the next `poll`."""
+        return self._source.wait_s(self._failures)
+
     def start(self) -> bool:
         """Load for the first time, from the last good copy if need be; tells whether a bundle is in force."""
-        stamp = _stamp(self.path)
-        problems = self._attempt(self._load, FROM_SOURCE, force=True)
-        self._settle(stamp)
+        problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
+        self._settle()
         if problems:
             self._reject(problems)
             if self._last_good is not None:
                 copy = self._last_good
-                problems = self._attempt(lambda _path: _found(copy.read()), FROM_LAST_GOOD, force=True)
+                problems = self._attempt(lambda: _found(copy.read(self._verifier)), FROM_LAST_GOOD, force=True)
                 if problems and problems[0].file == str(copy.path):
                     self._tell_rejected(problems)
         self._check_expiry()
         return self.current is not None
 
     def poll(self) -> None:
-        """Look whether the path has changed, and act on it."""
-        stamp = _stamp(self.path)
-        if stamp != self._settled:
-            problems = self._attempt(self._load, FROM_SOURCE, force=False)
-            if not problems or self._is_final(stamp):
-                self._settle(stamp)
-                if problems:
-                    self._reject(problems)
+        """Look whether the source has changed, and act on it."""
+        problems = self._attempt(lambda: self._look(self._settled), FROM_SOURCE, force=False)
+        if not problems or self._is_final():
+            self._settle()
+            if problems:
+                self._reject(problems)
         self._check_expiry()
 
     def reload(self) -> None:
         """Load now, whether or not anything changed; a lower version is accepted, because somebody asked for it."""
-        stamp = _stamp(self.path)
-        problems = self._attempt(self._load, FROM_SOURCE, force=True)
-        self._settle(stamp)
+        problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
+        self._settle()
         if problems:
             self._told = ""  # whoever asks gets an answer, also the same one again
             self._reject(problems)
 
-    def _settle(self, stamp: Stamp) -> None:
-        """This state of the path is dealt with, unless it could not be read: that may pass without any trace of it."""
-        self._settled = None if self._unread else stamp
+    def _settle(self) -> None:
+        """This state is dealt with, unless it could not be read: that may pass without any trace of it."""
+        self._settled = None if self._unread else self._seen
         self._failing = None
 
-    def _attempt(self, load: Callable[[Path], LoadedBundle], origin: str, *, force: bool) -> list[Problem]:
+    def _look(self, known: Stamp | None) -> LoadedBundle | None:
+        """Fetch and load what the source holds; None if that is known. Only bytes that are signed are looked into."""
+        self._seen = None
+        self._fetched = fetched = self._source.fetch(known)
+        if fetched is None:
+            self._seen = known
+            return None
+        self._seen = fetched.stamp
+        if self._verifier is not None:
+            self._verifier.check(fetched, self.name)
+        return self._load(fetched)
+
+    def _attempt(self, get: Callable[[], LoadedBundle | None], origin: str, *, force: bool) -> list[Problem]:
         """Load, compile and put in force; returns what is wrong instead."""
-        self._unread = False
-        if self.path.is_fifo():  # reading it would wait for a writer, for ever
-            return [Problem(str(self.path), 1, 1, "", "is a pipe", "a bundle that is watched is a file or a directory")]
+        failures, self._failures, self._unread = self._failures, 0, False
         try:
-            loaded = load(self.path)
+            loaded = get()
             before = self.current
-            if before is not None and loaded.digest == before.digest and not self.problems and not force:
+            if loaded is None or self._is_in_force(loaded, force=force):
                 return []
-            if before is not None and not force:
+            if before is not None and not force and not self._is_forced():
                 self._refuse_lower(loaded, before)
             self._on_bundle(loaded)
         except BundleError as error:
             self._unread = isinstance(error, UnreadableError)
+            if self._unread and not isinstance(error, SignatureError):
+                self._failures = failures + 1
             return error.problems
         except OSError as error:
-            self._unread = True
-            return [Problem(str(self.path), 1, 1, "", f"cannot be read: {error.strerror}")]
+            self._unread, self._failures = True, failures + 1
+            return [Problem(self.name, 1, 1, "", f"cannot be read: {error.strerror}")]
         except Exception as error:  # noqa: BLE001 - the edge: no mistake of ours in loading may take traffic down
-            return [Problem(str(self.path), 1, 1, "", f"cannot be used: {type(error).__name__}: {error}")]
+            return [Problem(self.name, 1, 1, "", f"cannot be used: {type(error).__name__}: {error}")]
         self._accepted(loaded, origin)
         return []
+
+    def _is_in_force(self, loaded: LoadedBundle, *, force: bool) -> bool:
+        before = self.current
+        return before is not None and loaded.digest == before.digest and not self.problems and not force
+
+    def _is_forced(self) -> bool:
+        """Whoever pushed it wanted it so. Where bundles are signed that is not believed: nobody signed it."""
+        return self._fetched is not None and self._fetched.forced and self._verifier is None
 
     def _refuse_lower(self, loaded: LoadedBundle, before: LoadedBundle) -> None:
         new, old = loaded.bundle.bundle_version, before.bundle.bundle_version
         if new < old:
             message = f"{new} is lower than {old}, which is in force"
             hint = "raise it; to go back on purpose, send SIGHUP or restart"
-            raise BundleError([Problem(str(self.path), 1, 1, "bundle_version", message, hint)])
+            raise BundleError([Problem(self.name, 1, 1, "bundle_version", message, hint)])
 
     def _accepted(self, loaded: LoadedBundle, origin: str) -> None:
         before = self.current
@@ -155,7 +219,7 @@ class BundleSource:
         self.loaded_at = self._clock.now()
         self.loaded += 1
         data: dict[str, object] = {
-            "source": str(self.path),
+            "source": self.name,
             "from": origin,
             "version": loaded.bundle.bundle_version,
             "digest": loaded.digest,
@@ -166,20 +230,22 @@ class BundleSource:
         if origin == FROM_SOURCE:
             self.problems = []
             self._told = ""
-            why = self._last_good.write(loaded) if self._last_good is not None else ""
+            why = self._last_good.write(loaded, self._fetched) if self._last_good is not None else ""
             if why:
                 data["last_good_copy"] = f"not written: {why}"
         self._publish(Event(BUNDLE_LOADED, self.loaded_at, data))
 
-    def _is_final(self, stamp: Stamp) -> bool:
+    def _is_final(self) -> bool:
         """A save that is half done cannot be read either: only what stays as it is, or takes too long, is told."""
+        if self._source.whole and not self._unread:
+            return True
         now = self._clock.now()
         if self._failing is None:
-            self._failing = (stamp, now)
+            self._failing = (self._seen, now)
             return False
         before, since = self._failing
-        self._failing = (stamp, since)
-        return stamp == before or now - since >= _PATIENCE_S
+        self._failing = (self._seen, since)
+        return self._seen == before or now - since >= _PATIENCE_S
 
     def _reject(self, problems: list[Problem]) -> None:
         self.problems = problems
@@ -214,22 +280,3 @@ def _found(copy: LoadedBundle | None) -> LoadedBundle:
     if copy is None:
         raise BundleError([Problem("", 1, 1, "", "there is no last good copy")])
     return copy
-
-
-def _stamp(path: Path) -> Stamp:
-    """What can be seen of a path without reading it. Links are followed: Kubernetes changes a ConfigMap by a link."""
-    try:
-        if not path.is_dir():
-            return _file_stamp(path)
-        names = sorted(entry.name for entry in os.scandir(path) if not entry.name.startswith("."))
-    except OSError as error:
-        return ("", error.errno)
-    return tuple((name, _file_stamp(path / name)) for name in names)
-
-
-def _file_stamp(path: Path) -> Stamp:
-    try:
-        found = path.stat()
-    except OSError as error:
-        return ("", error.errno)
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

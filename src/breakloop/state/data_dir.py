@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -40,15 +41,49 @@ class DataDir:
         if file:
             self.secret_from = file
             return _key(_read_given(Path(file)))
+        return _key(self.kept_secret())
+
+    def kept_secret(self) -> bytes:
+        """Return the secret that is made once and kept here; without a usable directory, one for this run."""
         if self.path is not None:
             kept = self.path / "secret"
             try:
                 self.secret_from = str(kept)
-                return _key(_read_or_make(kept))
+                return _read_or_make(kept)
             except OSError as error:
                 self.warnings.append(f"{kept} cannot be used ({error.strerror}): the secret is made for this run only")
         self.secret_from = "this run only"
-        return secrets.token_bytes(32)
+        return secrets.token_hex(32).encode()
+
+    async def agreed_secret(self, agree: Callable[[str], Awaitable[str]]) -> str:
+        """Return the secret that a fleet has agreed on, and keep a copy; `agree` is told what is kept here."""
+        kept = None if self.path is None else self.path / "secret"
+        own = ""
+        with suppress(OSError):
+            own = "" if kept is None else kept.read_text().strip()
+        agreed = await agree(own)
+        if agreed and agreed != own and kept is not None:
+            try:
+                _replace(kept, agreed)
+            except OSError as error:
+                self.warnings.append(f"{kept} cannot be written ({error.strerror}): the secret is not kept here")
+        return agreed
+
+
+def _replace(file: Path, secret: str) -> None:
+    beside = _written(file, secret)
+    beside.replace(file)
+
+
+def _written(file: Path, secret: str) -> Path:
+    """Write a secret beside its place, for nobody else to read."""
+    beside = file.with_name(f"secret.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as made:
+        made.write(secret + "\n")
+        made.flush()
+        os.fsync(made.fileno())
+    return beside
 
 
 def _key(secret: bytes) -> bytes:
@@ -69,13 +104,8 @@ def _read_given(file: Path) -> bytes:
 def _read_or_make(file: Path) -> bytes:
     """Two processes that start together end up with the same secret: whoever links first wins."""
     if not _filled(file):
-        beside = file.with_name(f"secret.{os.getpid()}.{secrets.token_hex(4)}")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        beside = _written(file, secrets.token_hex(32))
         try:
-            with os.fdopen(descriptor, "w") as made:
-                made.write(secrets.token_hex(32) + "\n")
-                made.flush()
-                os.fsync(made.fileno())
             if file.exists():  # empty, or it would have been read: a damaged leftover
                 beside.replace(file)
             else:

@@ -21,6 +21,7 @@ from breakloop.state.ops import (
     Op,
     Refuse,
     Repeat,
+    Repeated,
     Result,
     Settle,
     Spend,
@@ -51,6 +52,22 @@ class MemoryStore:
 
     def _tables(self) -> tuple[Table, ...]:
         return (*self._repeats.tables(), *self._limits.tables(), self._windows)
+
+    def kept(self) -> dict[str, Table]:
+        """Return what should outlive the process, by the names it has on disk."""
+        counted = {"counts": self._repeats.counts, "cooldowns": self._repeats.cooldowns}
+        limits = self._limits
+        spent = {"accounts": limits.accounts, "rates": limits.rates, "open": limits.open}
+        return {**counted, "buckets": limits.buckets, **spent, "windows": self._windows}
+
+    @property
+    def latest(self) -> float:
+        """The latest time it was told: from there it goes on."""
+        return self._latest
+
+    def resume(self, at: float) -> None:
+        """Go on from where another life ended, also where the clock stepped back meanwhile."""
+        self._latest = max(self._latest, at)
 
     def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
         """Carry out `ops` in one; see `state.store`."""
@@ -89,7 +106,8 @@ class MemoryStore:
         if leads and ENFORCED not in denied:
             repeats.lead(leads, denied, now)
         for write in windows:
-            self._windows.put(write.key, (now + write.ttl_s, write.version + 1, write.data), now)
+            if write.data is not None:
+                self._windows.put(write.key, (now + write.ttl_s, write.becomes, write.data), now)
         return Committed(results, denied.get(ENFORCED, -1), None, now)
 
     def _less_often(self, op: Op, now: float) -> tuple[Result, bool]:
@@ -116,6 +134,11 @@ class MemoryStore:
         for op in ops:
             self._limits.correct(op, now)
 
+    def remember(self, op: Repeat, found: Repeated, now: float) -> None:
+        """Take over what another store has found tripped: it stays blocked here as long as it would there."""
+        now = self._latest = max(now, self._latest)
+        self._repeats.remember(op, found, now)
+
     def read_window(self, key: str, now: float) -> Window:
         """Return the session window under `key`, with version 0 if there is none."""
         entry = self._windows.live(key, now)
@@ -129,16 +152,18 @@ class MemoryStore:
         """Drop what is kept under these very keys."""
         for table in self._tables():
             for key in keys:
-                table.pop(key, None)
+                table.discard(key)
 
     def forget(self, prefix: str) -> int:
         """Drop every key that begins with `prefix`."""
         parts = (self._repeats.forget(prefix), self._limits.forget(prefix), self._windows.drop_prefix(prefix))
         return sum(parts)
 
-    def _newer(self, windows: Sequence[WindowWrite], now: float) -> Window | None:
+    def _newer(self, windows: Sequence[WindowWrite], now: float) -> dict[str, Window] | None:
+        newer: dict[str, Window] | None = None
         for write in windows:
             current = self.read_window(write.key, now)
             if current.version != write.version:
-                return current
-        return None
+                newer = newer or {}
+                newer[write.key] = current
+        return newer

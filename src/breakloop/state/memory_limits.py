@@ -91,7 +91,7 @@ class Limits:
             return
         entry = self.accounts.live(op.key, now)
         if entry is not None:
-            self.accounts[op.key] = (entry[0], max(0, entry[1] + round(op.amount)))
+            self.accounts.change(op.key, (entry[0], max(0, entry[1] + round(op.amount))))
 
     # -- breakers --------------------------------------------------------------------------------------------------
 
@@ -110,11 +110,11 @@ class Limits:
         rate = _sliding(current, previous, now)
         if rate >= spec.threshold - _DUST:
             kept_s = spec.reset_s + _UNASKED_S if spec.reset_s else float("inf")
-            self.rates.pop(key, None)
+            self.rates.discard(key)
             self.open.put(key, (now + kept_s, minute, current, previous, now), now)
             return Broken(True, rate, spec.reset_s, "opened")
         if probe:
-            del self.open[key]
+            self.open.discard(key)
         self.rates.put(key, ((minute + 2.0) * _MINUTE_S, minute, current, previous, 0.0), now)
         return Broken(False, rate, 0.0, "closed" if probe else "")
 

@@ -64,7 +64,8 @@ class Repeats:
     def _count_idle(self, op: Repeat, now: float) -> tuple[int, int]:
         """Count a hit; return the count of the hit before, and this one's."""
         entry = self.counts.live(op.key, now)
-        before: int = 0 if entry is None else entry[1]
+        # A count of the other kind is of a block that was changed meanwhile: it begins anew.
+        before: int = 0 if entry is None or type(entry[1]) is not int else entry[1]
         self.counts.put(op.key, (now + op.spec.window_s, before + 1), now)
         return before, before + 1
 
@@ -72,7 +73,7 @@ class Repeats:
         """The same over a true window."""
         window_s = op.spec.window_s
         entry = self.counts.live(op.key, now)
-        times: array[float] = array("d") if entry is None else entry[1]
+        times: array[float] = array("d") if entry is None or type(entry[1]) is int else entry[1]
         before = len(times)
         stale = 0
         while stale < len(times) and times[stale] <= now - window_s:
@@ -89,14 +90,26 @@ class Repeats:
         cooldown_s = spec.cooldown_s if before is None else min(before[3] * spec.growth, spec.cooldown_max_s)
         until = now + cooldown_s
         self.cooldowns.put(op.key, (until + spec.cooldown_max_s, until, count, cooldown_s, now), now)
-        self.counts.pop(op.key, None)  # the first request after the cooldown starts a new count
-        self.flights.pop(op.key, None)
+        self.counts.discard(op.key)  # the first request after the cooldown starts a new count
+        self.flights.discard(op.key)
         return Repeated(count, True, True, cooldown_s, spec.window_s)
 
     def _cooling(self, op: Repeat, cooled: tuple[float, ...], now: float) -> Repeated:
         expires, until, hits, cooldown_s, detected = cooled
         self.cooldowns.put(op.key, (expires, until, hits + 1, cooldown_s, detected), now)
         return Repeated(int(hits) + 1, True, False, until - now, op.spec.window_s + now - detected)
+
+    def remember(self, op: Repeat, found: Repeated, now: float) -> None:
+        """Block a key as another store does: for as long, and with as many hits."""
+        spec, until = op.spec, now + found.wait_s
+        if not found.tripped or not found.wait_s:
+            return
+        if spec.cooldown_s:
+            cooled = (until + spec.cooldown_max_s, until, found.hits, max(found.wait_s, spec.cooldown_s), now)
+            self.cooldowns.put(op.key, cooled, now)
+        else:
+            hits = array("d", [now] * found.hits) if spec.sliding else found.hits
+            self.counts.put(op.key, (until, hits), now)
 
     # -- flights ---------------------------------------------------------------------------------------------------
 
@@ -135,7 +148,9 @@ class Repeats:
         spec = op.spec
         count = self.counts.live(op.key, now)
         # A count lives for a window after each hit, so within that time the hit is in it, unless a detection took it.
-        if count is None or op.at + spec.window_s <= now or (spec.sliding and op.at not in count[1]):
+        if count is None or op.at + spec.window_s <= now or spec.sliding is (type(count[1]) is int):
+            return False
+        if spec.sliding and op.at not in count[1]:
             return False
         cooled = self.cooldowns.live(op.key, now)
         if cooled is not None and op.at <= cooled[4]:
@@ -147,6 +162,7 @@ class Repeats:
         self.taken_back.put(op.key, (now + spec.window_s, (*times, now)), now)
         if spec.sliding:
             count[1].remove(op.at)
+            self.counts.change(op.key, count)
         else:
-            self.counts[op.key] = (count[0], count[1] - 1)
+            self.counts.change(op.key, (count[0], count[1] - 1))
         return True

@@ -228,12 +228,21 @@ class Window(NamedTuple):
 
 
 class WindowWrite(NamedTuple):
-    """Write `data` if the window still has `version`; otherwise the whole commit changes nothing."""
+    """Write `data` if the window still has `version`; otherwise the whole commit changes nothing.
+
+    Without data nothing is written: the decision goes by a copy of this window, which has to be the newest.
+    """
 
     key: str
     version: int
-    data: bytes
+    data: bytes | None
     ttl_s: float
+    first: int = 1  # its version where there was none: where copies are kept, one that no earlier window had
+
+    @property
+    def becomes(self) -> int:
+        """The version that is written."""
+        return self.version + 1 if self.version else self.first
 
 
 @dataclass(slots=True)
@@ -242,5 +251,5 @@ class Committed:
 
     results: list[Result]
     denied_at: int = -1
-    conflict: Window | None = None  # a newer window; nothing was changed
+    conflict: dict[str, Window] | None = None  # windows that moved on, as they are now; nothing was changed
     at: float = field(default=0.0, compare=False)  # when, by the store's time: for `Settle`

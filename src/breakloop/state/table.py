@@ -3,6 +3,7 @@
 Entries are tuples whose first item is the time they expire. Tuples of numbers are not tracked by the garbage
 collector for long, so a million of them do not slow a collection down. The least recently used goes first.
 Reading is the dictionary's own `get`, at the speed of C: whoever reads looks at the expiry himself.
+Whoever saves it sets `dirty`, and finds there the keys that were changed; what has expired need not be saved.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Table(OrderedDict[str, Entry]):
         super().__init__()
         self.max_entries = max_entries
         self.evicted = 0  # dropped alive, for lack of room
+        self.dirty: dict[str, None] | None = None  # changed or dropped since they were saved; None: nobody saves them
 
     def put(self, key: str, entry: Entry, now: float) -> None:
         """Store an entry as the most recently used."""
@@ -29,6 +31,20 @@ class Table(OrderedDict[str, Entry]):
         else:
             self._make_room(now)
             self[key] = entry
+        dirty = self.dirty
+        if dirty is not None:
+            dirty[key] = None
+
+    def change(self, key: str, entry: Entry) -> None:
+        """Store an entry in its place among the others."""
+        self[key] = entry
+        if self.dirty is not None:
+            self.dirty[key] = None
+
+    def discard(self, key: str) -> None:
+        """Drop a key, if it is there."""
+        if self.pop(key, None) is not None and self.dirty is not None:
+            self.dirty[key] = None
 
     def live(self, key: str, now: float) -> Entry | None:
         """Return an entry that has not expired, or None."""
@@ -39,7 +55,7 @@ class Table(OrderedDict[str, Entry]):
         """Drop every key that begins with `prefix`. Walks everything: for operators, not for requests."""
         doomed = [key for key in self if key.startswith(prefix)]
         for key in doomed:
-            del self[key]
+            self.discard(key)
         return len(doomed)
 
     def _make_room(self, now: float) -> None:
@@ -52,5 +68,7 @@ class Table(OrderedDict[str, Entry]):
                 break
             del self[key]
         if len(self) >= self.max_entries:
-            self.popitem(last=False)
+            key, _ = self.popitem(last=False)
             self.evicted += 1
+            if self.dirty is not None:
+                self.dirty[key] = None

@@ -11,6 +11,7 @@ from breakloop.clock import FakeClock
 from breakloop.policy.last_good import LastGood
 from breakloop.policy.load import load_bundle
 from breakloop.settings import Settings
+from tests.bundle_server import bundle_server
 
 RULE = "{name: r, limit_keys: ['jwt:sub'], algorithm: token_bucket, algorithm_config: {tokens_per_second: 1, burst: 2}}"
 OFF = "loop_detection: {enabled: false, window_seconds: 60, threshold_identical_requests: 3}"
@@ -109,6 +110,22 @@ def test_bundle_that_does_not_load(doctor: Doctor) -> None:
     """T-1: every problem, located; a missing path as well."""
     assert "policy: " in doctor.says("problem", "policies: 5")
     assert "cannot be read" in doctor.says("problem", policy=str(doctor.folder / "none.yaml"))
+
+
+def test_bundle_that_is_elsewhere(doctor: Doctor) -> None:
+    """B-3, B-4, T-1: it is fetched once, as the server would; a way without TLS, and keys that are none, are said."""
+    with bundle_server() as server:
+        server.put("/p", "bundle_version: 7\npolicies: []\n")
+        said = doctor.says("warning", policy=server.url + "/p", policy_token="canary-token")
+        assert "policy: is fetched without TLS and not signed" in said
+        assert "policy_token: is sent without TLS" in said
+        assert "canary-token" not in said
+        secret = {"policy_hmac_secret": "a shared secret of some length"}
+        assert "is not signed" in doctor.says("problem", policy=server.url + "/p", **secret)
+        assert "answered 404" in doctor.says("problem", policy=server.url + "/none")
+        wrong = doctor.says("problem", policy=server.url + "/p", policy_public_key_file=str(doctor.folder / "none"))
+        assert "policy: policy_public_key_file: " in wrong
+    assert "Connection refused" in doctor.says("problem", policy=server.url + "/p")
 
 
 def test_bundle_that_has_expired(doctor: Doctor) -> None:

@@ -10,6 +10,7 @@ import pytest
 from breakloop.cli.offline import OFFLINE_SECRET, Offline, load_policy, server_secret
 from breakloop.clock import FakeClock
 from breakloop.detect.loop import LoopDetector
+from breakloop.errors import BundleError
 from breakloop.parts import loop_guard
 from breakloop.policy.load import load_text
 from breakloop.replay.case_schema import CaseRequest
@@ -149,6 +150,14 @@ def test_the_secret_is_that_of_the_server(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").write_text("as given\n")
     assert secret(secret_file=str(tmp_path / "file")) == given
+
+
+@pytest.mark.parametrize("path", ["https://x/p.yaml?key=canary", "redis"])
+def test_a_bundle_that_is_elsewhere_is_not_fetched(path: str) -> None:
+    """B-3: these commands use no network, and say what to give instead."""
+    with pytest.raises(BundleError, match="is elsewhere, and this uses no network") as caught:
+        load_policy(path, 0.0)
+    assert "canary" not in str(caught.value)
 
 
 MONEY = b"""bundle_version: 1

@@ -10,6 +10,7 @@ import pytest
 
 from breakloop.cli import serve
 from breakloop.cli.main import run
+from breakloop.fleet.started import Started, started
 from breakloop.runtime import Runtime
 from breakloop.settings import Loaded, Settings
 
@@ -23,7 +24,13 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
 
 
-def started(**values: object) -> Runtime:
+def summary(**values: object) -> list[str]:
+    """What is said of a process with these settings."""
+    runtime = running(**values)
+    return serve.summary(runtime.settings, started(runtime.source, runtime.engine.bundle, runtime.url))
+
+
+def running(**values: object) -> Runtime:
     runtime = Runtime(Settings.model_validate({"data_dir": "data", **values}))
     runtime.load()
     runtime.url = "http://127.0.0.1:8787"
@@ -48,10 +55,18 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_settings_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     """T-1, S-5: what is wrong, on standard error, and exit code 1."""
-    assert run(["serve", "--workers", "2", "--upstream", "openai"]) == 1
+    assert run(["serve", "--state", "disk://", "--upstream", "openai"]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(": ")[1] for line in lines] == ["flag --upstream", "flag --workers"]
-    assert lines[0] == "breakloop: flag --upstream: is not NAME=URL (write openai=https://llm.example.com)"
+    assert [line.split(": ")[1] for line in lines] == ["flag --state", "flag --upstream"]
+    assert lines[1] == "breakloop: flag --upstream: is not NAME=URL (write openai=https://llm.example.com)"
+
+
+def test_workers_need_a_shared_state(capsys: pytest.CaptureFixture[str]) -> None:
+    """S-5: it refuses to start, and says what to do."""
+    assert run(["serve", "--workers", "2"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("breakloop: flag --workers: 2 processes cannot share the state of memory://")
+    assert line.endswith("(set state to the URL of a Redis, or workers to 1)")
 
 
 def test_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,25 +102,25 @@ def test_strict_without_bundle_prints_the_problems(tmp_path: Path, capsys: pytes
 
 def test_summary_without_policy() -> None:
     """T-2: what is protected when nothing is set, and where to ask."""
-    text = "\n".join(serve.summary(started()))
+    text = "\n".join(summary())
     assert "built-in loop protection only (`breakloop init` writes one)" in text
     assert "LLM calls alike: 5 pass in 60 s, then 30 s blocked and longer" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "http://127.0.0.1:8787/v1/decision " in text
-    assert "protection is OFF" in "\n".join(serve.summary(started(loop_guard={"max_hits": 0})))
+    assert "protection is OFF" in "\n".join(summary(loop_guard={"max_hits": 0}))
 
 
 def test_summary_says_how_to_go_through_it() -> None:
     """D-2, T-2: the upstreams, and the lines that a person copies; only for the doors that are open."""
-    lines = serve.summary(started())
+    lines = summary()
     assert "  upstream  openai https://api.openai.com (default)" in lines
     assert "            anthropic https://api.anthropic.com" in lines
     assert "  use       export OPENAI_BASE_URL=http://127.0.0.1:8787/v1" in lines
     assert "            export ANTHROPIC_BASE_URL=http://127.0.0.1:8787" in lines
-    text = "\n".join(serve.summary(started(mode="decision")))
+    text = "\n".join(summary(mode="decision"))
     assert "export" not in text
     assert "upstream" not in text
-    text = "\n".join(serve.summary(started(mode="proxy", upstream=["mine=http://m.example:81/v1"])))
+    text = "\n".join(summary(mode="proxy", upstream=["mine=http://m.example:81/v1"]))
     assert "upstream  mine http://m.example:81/v1 (default)\n            openai https" in text
     assert "/v1/decision" not in text
 
@@ -115,20 +130,18 @@ def test_summary_says_how_to_go_through_it() -> None:
 )
 def test_nobody_is_told_to_connect_to_everywhere(url: str, shown: str) -> None:
     """T-2: an address to listen on is not always one to connect to."""
-    runtime = started()
-    runtime.url = url
-    assert f"            export ANTHROPIC_BASE_URL={shown}" in serve.summary(runtime)
+    assert f"            export ANTHROPIC_BASE_URL={shown}" in serve.summary(running().settings, Started(url=url))
 
 
 def test_summary_with_policy() -> None:
     """T-2, E-0: version and number of policies; a copy or nothing at all is said loudly."""
     file = Path("b.yaml")
     file.write_text(BUNDLE)
-    assert "b.yaml, version 4, 1 policy" in "\n".join(serve.summary(started(policy="b.yaml")))
+    assert "b.yaml, version 4, 1 policy" in "\n".join(summary(policy="b.yaml"))
     file.write_text(BUNDLE + "defaults: {loop_detection: {similarity: tail}}\n")
-    assert "as `defaults.loop_detection` of the bundle says" in "\n".join(serve.summary(started(policy="b.yaml")))
+    assert "as `defaults.loop_detection` of the bundle says" in "\n".join(summary(policy="b.yaml"))
     file.unlink()
-    text = "\n".join(serve.summary(started(policy="b.yaml")))
+    text = "\n".join(summary(policy="b.yaml"))
     assert "version 4, 1 policy, from the last good copy:\n            b.yaml:1:1: cannot be read" in text
-    text = "\n".join(serve.summary(started(policy="b.yaml", data_dir="other")))
+    text = "\n".join(summary(policy="b.yaml", data_dir="other"))
     assert "NO VALID BUNDLE, every request is answered 503:\n            b.yaml:1:1: cannot be read" in text

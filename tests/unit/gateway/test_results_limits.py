@@ -41,7 +41,8 @@ def request_id(reply: Reply) -> str:
 
 def tell(here: World, told: str, status: int = 200, **more: Any) -> int:
     body = json.dumps({"status": status, **more}).encode()
-    return here.door(request(f"/v1/decision/{told}/result", body=body)).status
+    reply: Reply = here.door(request(f"/v1/decision/{told}/result", body=body))
+    return reply.status
 
 
 @pytest.mark.parametrize("loop", [None, exact(9)])

@@ -160,3 +160,17 @@ def test_a_storm_of_different_things_is_bounded(sink: Sink) -> None:
     lines = sink.lines()
     assert len(lines) == 201
     assert (lines[-1]["message"], lines[-1]["left_out"]) == ("events.left_out", 800)
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_some_fields_stand_in_every_line(form: str) -> None:
+    """S-5: which worker it was."""
+    stream = io.StringIO()
+    made = Logging(stream, "info", form, {"worker": 2})
+    made.start()
+    log(logging.INFO, "stopped", {"cut_off": 1})
+    log(logging.INFO, "other")
+    made.stop()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert all(('"worker": 2' if form == "json" else "worker=2") in line for line in lines)

@@ -86,3 +86,20 @@ def test_a_bundles_switches_in_force() -> None:
     assert here.decide(call("/v1/x", path_agent="writer")).allowed
     here.clock.advance(60)
     assert here.decide(bad).allowed
+
+
+def test_those_that_are_added_come_after() -> None:
+    """K-2: the first match wins, whichever descriptor it looks at."""
+    own = [KillSwitch(0, "header:x-a", "1"), KillSwitch(1, "header:x-b", "1")]
+    added = [KillSwitch(0, "header:x-c", "1", id="c"), KillSwitch(0, "header:x-d", "1", id="d")]
+    all_of_them = KillSwitches(own, getter).with_more(added)
+    assert all_of_them.keys == {"header:x-a", "header:x-b", "header:x-c", "header:x-d"}
+
+    def name(*headers: str) -> str:
+        found = all_of_them.find(call(headers=dict.fromkeys(headers, "1")), 0.0)
+        assert found is not None
+        return found.name
+
+    assert name("x-b", "x-c") == "kill_switches[1]"
+    assert name("x-d", "x-c") == "kill_switch/c"
+    assert name("x-d") == "kill_switch/d"

@@ -12,8 +12,10 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import BundleError, Problem
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event
-from breakloop.policy.load import LoadedBundle, load_bundle
-from breakloop.policy.source import FROM_LAST_GOOD, FROM_SOURCE, POLL_S, BundleSource
+from breakloop.policy.fetched import Fetched
+from breakloop.policy.load import LoadedBundle, load_fetched
+from breakloop.policy.source import FROM_LAST_GOOD, FROM_SOURCE, BundleSource
+from breakloop.policy.source_file import POLL_S, FileSource
 
 BAD = "bundle_version: none\npolicies: []\n"
 
@@ -36,7 +38,7 @@ class Bench:
 
     def source(self, path: Path | None = None, *, keep: bool = True) -> BundleSource:
         return BundleSource(
-            path or self.file,
+            FileSource(path or self.file),
             load=self._load,
             on_bundle=self._use,
             clock=self.clock,
@@ -64,9 +66,9 @@ class Bench:
     def told(self, name: str) -> list[Event]:
         return [event for event in self.events if event.name == name]
 
-    def _load(self, path: Path) -> LoadedBundle:
+    def _load(self, fetched: Fetched) -> LoadedBundle:
         self.loads += 1
-        return load_bundle(path)
+        return load_fetched(fetched)
 
     def _use(self, loaded: LoadedBundle) -> None:
         self.refuse(loaded)

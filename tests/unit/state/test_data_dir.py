@@ -67,3 +67,10 @@ def test_unusable_secret_is_a_warning(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
     assert len(data.secret("", "")) == 32
     assert "made for this run only" in data.warnings[0]
+
+
+def test_the_secret_itself_can_be_handed_on(tmp_path: Path) -> None:
+    """S-5: whoever is given it has the same key, without the directory."""
+    data = DataDir(tmp_path / "a")
+    kept = data.kept_secret().decode()
+    assert DataDir(tmp_path / "b").secret(kept, "") == data.secret("", "")

@@ -93,3 +93,14 @@ def test_windows_have_a_smaller_bound() -> None:
     for number in range(50):
         store.commit([], NOW, [WindowWrite(f"win:{number}", 0, b"x", 90.0)])
     assert len(store) == 10
+
+
+def test_what_is_kept_and_from_when_it_goes_on() -> None:
+    """S-1: every table but flights and what was taken back; time does not go back."""
+    store = MemoryStore(50)
+    assert list(store.kept()) == ["counts", "cooldowns", "buckets", "accounts", "rates", "open", "windows"]
+    left_out = {id(table) for table in store._tables()} - {id(table) for table in store.kept().values()}
+    assert left_out == {id(store._repeats.flights), id(store._repeats.taken_back)}
+    store.resume(100.0)
+    store.resume(50.0)
+    assert store.latest == 100.0

@@ -57,3 +57,30 @@ def test_forgetting_counts_fingerprints() -> None:
     assert [len(table) for table in repeats.tables()] == [1, 1, 1, 1]
     assert repeats.forget("a:") == 2
     assert not any(repeats.tables())
+
+
+def test_a_block_that_changes_between_idle_and_sliding_begins_anew() -> None:
+    """B-3: a reload while counts live; what the other kind has counted is of no use, and no reason to fail."""
+    idle, sliding = RepeatSpec(60.0, 5, retry_free=2), RepeatSpec(60.0, 5, sliding=True, retry_free=2)
+    for first, then in ((idle, sliding), (sliding, idle)):
+        store = MemoryStore()
+        for _ in range(3):
+            store.commit([Repeat(first, "ld:k", None)], NOW)
+        assert store.settle([Settle(then, "ld:k", NOW)], NOW, failed=True) == 0
+        assert store.commit([Repeat(then, "ld:k", None)], NOW + 1).results == [Repeated(1)]
+
+
+def test_what_another_store_found_is_blocked_here_too() -> None:
+    """S-3: for as long, whatever kind of count it is; what did not trip is not taken over."""
+    cooling = RepeatSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=900.0)
+    for spec, wait_s in ((cooling, 20.0), (RepeatSpec(60.0, 2), 60.0), (RepeatSpec(60.0, 2, sliding=True), 60.0)):
+        store = MemoryStore()
+        op = Repeat(spec, "ld:k", None)
+        store.remember(op, Repeated(2), NOW)
+        assert len(store) == 0
+        store.remember(op, Repeated(3, True, True, wait_s, 60.0), NOW)
+        [found] = store.commit([op], NOW + 1).results
+        assert isinstance(found, Repeated)
+        assert (found.hits, found.tripped, found.fresh) == (4, True, False)
+        [later] = store.commit([op], NOW + 61).results
+        assert later == Repeated(1)

@@ -54,3 +54,27 @@ def test_drop_prefix() -> None:
         table.put(key, (10.0,), 0.0)
     assert table.drop_prefix("a:") == 2
     assert list(table) == ["ab", "b:1"]
+
+
+def test_whoever_saves_it_finds_what_changed() -> None:
+    """S-1: stored, changed in place, dropped, or pushed out alive; not what has expired."""
+    table = Table(3)
+    for key in "abc":
+        table.put(key, (10.0,), 0.0)
+    assert table.dirty is None
+    table.dirty = {}
+    table.put("a", (11.0,), 0.0)
+    assert list(table.dirty) == ["a"]
+    table.change("c", (12.0,))
+    assert (list(table.dirty), list(table)) == (["a", "c"], ["b", "c", "a"])
+    table.put("d", (20.0,), 0.0)
+    assert (list(table.dirty), table.evicted) == (["a", "c", "b", "d"], 1)
+    table.dirty = {}
+    table.discard("a")
+    table.discard("nobody")
+    assert list(table.dirty) == ["a"]
+    table.drop_prefix("d")
+    assert list(table.dirty) == ["a", "d"]
+    table.dirty = {}
+    table.put("e", (20.0,), 15.0)
+    assert (list(table), list(table.dirty)) == (["e"], ["e"])

@@ -1,0 +1,49 @@
+{{/* One release a name: breakloop for a release of that name, else RELEASE-breakloop. */}}
+{{- define "breakloop.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "breakloop.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "breakloop.labels" -}}
+{{ include "breakloop.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* The Secret with the URL of the state. */}}
+{{- define "breakloop.secretName" -}}
+{{- .Values.state.existingSecret | default (include "breakloop.name" .) }}
+{{- end }}
+
+{{/* The ConfigMap with the bundle; empty where bundles come from elsewhere. */}}
+{{- define "breakloop.policyConfigMap" -}}
+{{- if not .Values.policySource }}
+{{- .Values.existingPolicyConfigMap | default (printf "%s-policy" (include "breakloop.name" .)) }}
+{{- end }}
+{{- end }}
+
+{{/* What cannot work is refused before anything is installed. */}}
+{{- define "breakloop.check" -}}
+{{- if not (or .Values.state.url .Values.state.existingSecret) }}
+{{- fail "state: set state.url (redis://...) or state.existingSecret; state.url=memory:// for a single replica" }}
+{{- end }}
+{{- if and .Values.state.url .Values.state.existingSecret }}
+{{- fail "state: set state.url or state.existingSecret, not both" }}
+{{- end }}
+{{- if and .Values.secret .Values.state.existingSecret }}
+{{- fail "secret: put it into the Secret that state.existingSecret names, under the key secret" }}
+{{- end }}
+{{- if and (hasPrefix "memory:" .Values.state.url) (or (gt (int .Values.replicaCount) 1) .Values.autoscaling.enabled) }}
+{{- fail "state: several replicas share a Redis; memory:// is for replicaCount 1 without autoscaling" }}
+{{- end }}
+{{- if and (eq .Values.policySource "redis") (hasPrefix "memory:" .Values.state.url) }}
+{{- fail "policySource: redis needs a Redis in state" }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,27 @@
+"""What the supervisor starts: `python -m breakloop.fleet ROLE NUMBER FD`. Not for people: FD leads to what it needs."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from breakloop.fleet.handover import CONTROL, read
+from breakloop.observe.log import Logging
+
+
+def main() -> int:
+    """Be what was handed over; returns the exit code."""
+    handover = read(int(sys.argv[3]))
+    settings = handover.settings
+    always = {} if handover.role == CONTROL else {"worker": handover.number}
+    logging = Logging(sys.stderr, settings.log_level, settings.log_format, always)
+    logging.start()
+    try:
+        code: int = import_module(f"breakloop.fleet.{handover.role}").run(handover)
+    finally:
+        logging.stop()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

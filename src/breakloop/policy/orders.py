@@ -1,0 +1,104 @@
+"""What an operator has ordered at run time, beside what the bundle says (SPEC K-1, K-3): checked as in the bundle, and
+laid over it, so that a request is judged by both at the cost of one. Keeping orders and sharing them is the business
+of `breakloop.operator`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from breakloop.errors import OrderError
+from breakloop.policy import schema
+from breakloop.policy.compile import SECRET_DESCRIPTORS
+from breakloop.policy.compiled import CompiledBundle
+from breakloop.policy.hints import findings
+from breakloop.policy.kill_switch import KillSwitch
+from breakloop.policy.places import path_text, readable
+from breakloop.policy.schema_types import Block, validate
+
+GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE = "global_shadow", "kill_switch_override"
+OVERRIDES: Final = (GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE)
+REASON_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Everything that is in force beside the bundle."""
+
+    switches: tuple[KillSwitch, ...] = ()
+    shadow_until: float = 0.0
+    kill_override_until: float = 0.0
+
+    def over(self, bundle: CompiledBundle) -> CompiledBundle:
+        """Return the bundle with these laid over it; the very same where there are none."""
+        if self == NO_ORDERS:
+            return bundle
+        return replace(
+            bundle,
+            kill_switches=bundle.kill_switches.with_more(self.switches) if self.switches else bundle.kill_switches,
+            shadow_until=max(bundle.shadow_until, self.shadow_until),
+            kill_override_until=max(bundle.kill_override_until, self.kill_override_until),
+        )
+
+
+NO_ORDERS: Final = Orders()
+
+
+def checked_switch(data: dict[str, Any], expires_at: float) -> dict[str, Any]:
+    """Return what a kill switch says, each field as the bundle would have it. Raises `OrderError`."""
+    given = {name: value for name, value in data.items() if value}
+    made = _checked(schema.KillSwitch, given | _ending(expires_at))
+    reason = made.reason or ""
+    checked_text("reason", reason, required=False)
+    if made.scope_key in SECRET_DESCRIPTORS:
+        # Orders are kept, listed and logged.
+        raise OrderError([f"scope_key: {made.scope_key} is a secret (use caller:key, the digest of a key, instead)"])
+    return {
+        "scope_key": made.scope_key,
+        "scope_value": made.scope_value,
+        "route": made.route or "",
+        "reason": reason,
+    }
+
+
+def check_override(name: str, reason: str, expires_at: float | None) -> None:
+    """Raise `OrderError` unless an override can be switched on like this."""
+    if name not in OVERRIDES:
+        raise OrderError([f"name: must be one of {', '.join(OVERRIDES)}"])
+    _checked(
+        schema.Override, {"enabled": True, "reason": reason, **_ending(math.inf if expires_at is None else expires_at)}
+    )
+
+
+def checked_text(name: str, text: str, *, required: bool = True) -> str:
+    """Return text for people, if it is any and not too long."""
+    if required and not text.strip():
+        raise OrderError([f"{name}: must not be empty"])
+    if len(text) > REASON_MAX:
+        raise OrderError([f"{name}: must be at most {REASON_MAX} characters, got {len(text)}"])
+    return text
+
+
+def _ending(expires_at: float) -> dict[str, str]:
+    """A time as the bundle writes it; nothing for never."""
+    if expires_at == math.inf:
+        return {}
+    try:
+        return {"expires_at": datetime.fromtimestamp(expires_at, tz=UTC).isoformat(timespec="microseconds")}
+    except (ValueError, OverflowError, OSError):
+        raise OrderError(["expires_at: is no time"]) from None
+
+
+def _checked(model: type[Block], data: dict[str, Any]) -> Block:
+    made, errors = validate(model, data)
+    if made is None:
+        found = findings(errors, data, model)
+        raise OrderError(
+            [
+                readable(f"{path_text(one.path)}: {one.message}" + (f" ({one.hint})" if one.hint else ""))
+                for one in found
+            ]
+        )
+    return made

@@ -1,0 +1,253 @@
+-- Units: seconds. KEYS: bl:{PROJECT}:KEY of each window, then of each operation that has one. ARGV: operations (msgpack), time or '', new value of each window.
+-- One decision, see state/store.py. Whatever can fail comes before the first write. It is one piece, without functions:
+-- those would be made anew at every call. Returns msgpack {time, denied at or -1, result...}; a list if windows moved on.
+local told = decode(ARGV[1])  -- flat: number of windows, of each its version and ttl_s, then the operations
+local windows, newer = told[1], nil
+
+for i = 1, windows do
+  local head, version = call('GETRANGE', KEYS[i], 0, 8), 0
+  if #head == 9 and byte(head) == 119 then
+    version = unpack('<d', head, 2)
+  end
+  if version ~= told[i * 2] then
+    newer = newer or {}
+    newer[i] = version == 0 and '' or call('GET', KEYS[i])
+  end
+end
+if newer then
+  local reply = {string.format('%.17g', time)}
+  for i = 1, windows do
+    reply[i + 1] = newer[i] or false
+  end
+  return reply
+end
+
+local results, denied = {time, -1}, {}  -- denied: group -> true
+local repeats, writes, charges = {}, {}, {}  -- flat: key, repeat / key, value, expires / group, key, value, expires
+local flights  -- flat: group, repeat, number, free, hits; they begin if the request passes
+local DUST, o, last_o, k = 1e-9, windows * 2 + 2, #told, windows  -- where in `told` and in KEYS we are
+
+while o <= last_o do
+  local kind, group, result, passes = told[o], told[o + 1], false, true
+  if kind == 1 then
+    -- kind, group, tracked, limit, window_s, sliding, denies, cooldown_s, growth, cooldown_max_s, at_once, free
+    k = k + 1
+    local key, now, number = KEYS[k], time, 1
+    local r = read_repeat(key)
+    if not r then
+      r = {'r', now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ''}
+    elseif r[LAST] <= now then
+      r[LAST] = now
+    else
+      now = r[LAST]
+      if now > results[1] then
+        results[1] = now
+      end
+    end
+    repeats[#repeats + 1] = key
+    repeats[#repeats + 1] = r
+    local tracked, free = told[o + 2], told[o + 11]
+    if tracked and r[FLIGHT_EXPIRES] > now then
+      number = r[NUMBER] + 1
+      if r[FREE] > 0 then
+        r[FREE] = r[FREE] - 1
+        result = {r[FLIGHT_HITS], -1}
+      end
+    end
+    local window_s, cooldown_s, cooldown_max_s = told[o + 4], told[o + 7], told[o + 9]
+    local cooled = cooldown_s ~= 0 and r[COOL_EXPIRES] > now
+    if result then  -- it has joined a flight, and is not counted
+    elseif cooled and now < r[COOL_UNTIL] then
+      r[COOL_HITS] = r[COOL_HITS] + 1
+      result = {r[COOL_HITS], true, false, r[COOL_UNTIL] - now, window_s + now - r[DETECTED]}
+      passes = not told[o + 6]
+    else
+      if cooled then  -- a hit after the cooldown is not quiet: its memory lives on
+        r[COOL_EXPIRES] = now + cooldown_max_s
+      end
+      local limit, before, hits = told[o + 3], r[COUNT], nil
+      if told[o + 5] then
+        if r[COUNT_EXPIRES] <= now or type(before) == 'number' then
+          before = ''
+        end
+        local stale = count_stale(before, now - window_s)
+        local kept = #before / 8 - stale
+        if kept > limit + 301 then
+          stale, kept = stale + 1, kept - 1
+        end
+        r[COUNT] = sub(before, stale * 8 + 1) .. pack('<d', now)
+        before, hits = #before / 8, kept + 1
+      else
+        if r[COUNT_EXPIRES] <= now or type(before) == 'string' then
+          before = 0
+        end
+        hits = before + 1
+        r[COUNT] = hits
+      end
+      r[COUNT_EXPIRES] = now + window_s
+      if hits <= limit and (cooled or not told[o + 10]) then
+        result = hits
+        if tracked and free ~= 0 then
+          result = {hits, number}
+          flights = flights or {}
+          local n = #flights
+          flights[n + 1], flights[n + 2], flights[n + 3], flights[n + 4], flights[n + 5] = group, r, number, free, hits
+        end
+      elseif cooldown_s == 0 then
+        result, passes = {hits, true, before <= limit, window_s, window_s}, not told[o + 6]
+      else
+        local seconds = cooldown_s
+        if cooled then
+          seconds = r[COOL_S] * told[o + 8]
+          if seconds > cooldown_max_s then
+            seconds = cooldown_max_s
+          end
+        end
+        r[COOL_UNTIL] = now + seconds
+        r[COOL_EXPIRES], r[COOL_HITS], r[COOL_S], r[DETECTED] = r[COOL_UNTIL] + cooldown_max_s, hits, seconds, now
+        r[COUNT_EXPIRES], r[COUNT], r[FLIGHT_EXPIRES] = 0, 0, 0
+        result, passes = {hits, true, true, seconds, window_s}, not told[o + 6]
+      end
+    end
+    o = o + 12
+  elseif kind == 2 then
+    -- kind, group, rate, burst, cost
+    k = k + 1
+    if not denied[group] then
+      local value, now, rate, burst = call('GET', KEYS[k]), time, told[o + 2], told[o + 3]
+      result = burst - told[o + 4]
+      if value and #value == 25 and byte(value) == 98 then
+        local _, expires, tokens, last = unpack(BUCKET, value)
+        if last > now then
+          now = last
+        end
+        if expires > now then
+          tokens = tokens + (now - last) * rate
+          result = (tokens < burst and tokens or burst) - told[o + 4]
+          if result < 0 and result >= -DUST then
+            result = 0
+          end
+        end
+      end
+      passes = result >= 0
+      if passes then
+        local n, expires = #charges, now + (burst - result) / rate
+        charges[n + 1], charges[n + 2], charges[n + 3], charges[n + 4] =
+          group, KEYS[k], pack(BUCKET, 98, expires, result, now), expires
+      end
+    end
+    o = o + 5
+  elseif kind == 3 then
+    -- kind, group, budget (high, low), cost (high, low), ends
+    k = k + 1
+    if not denied[group] then
+      local value, high, low, ends = call('GET', KEYS[k]), told[o + 4], told[o + 5], told[o + 6]
+      if value and #value == 25 and byte(value) == 97 then
+        local _, expires, used_high, used_low = unpack(ACCOUNT, value)
+        -- Only a caller whose clock is behind asks for a period that has ended, and then what was used in it counts.
+        if not (expires - 3600 <= time and time < ends) then
+          high, low = high + used_high, low + used_low
+          if low >= 1073741824 then
+            high, low = high + 1, low - 1073741824
+          end
+        end
+      end
+      if high < 8388608 and high > -8388608 then
+        result = high * 1073741824 + low
+      else
+        result = {high, low}
+      end
+      passes = high < told[o + 2] or (high == told[o + 2] and low <= told[o + 3])
+      if passes then
+        local n, expires = #charges, (ends > time and ends or time) + 3600
+        charges[n + 1], charges[n + 2], charges[n + 3], charges[n + 4] =
+          group, KEYS[k], pack(ACCOUNT, 97, expires, high, low), expires
+      end
+    end
+    o = o + 7
+  elseif kind == 4 then
+    -- kind, group, threshold, reset_s, amount
+    k = k + 1
+    if not denied[group] then
+      local value, now, reset_s = call('GET', KEYS[k]), time, told[o + 3]
+      local _, last, known, spent, earlier, open, since
+      if value and #value == 49 and byte(value) == 107 then
+        _, last, known, spent, earlier, open, since = unpack(BREAKER, value)
+        if last > now then
+          now = last
+        end
+      end
+      local into = math.fmod(now, 60)
+      local minute, current, previous = (now - into) / 60, 0, 0
+      if known == minute then
+        current, previous = spent, earlier
+      elseif known == minute - 1 then
+        previous = spent
+      end
+      local probe = open == 1
+      local stays = probe and (reset_s == 0 or now < since + reset_s)
+      if not stays then
+        current = current + told[o + 4]
+      end
+      local rate = current
+      if previous ~= 0 then
+        rate = current + previous * (60 - into) / 60
+      end
+      local n = #writes
+      if stays then
+        result, passes = {true, rate, reset_s ~= 0 and since + reset_s - now or 0, ''}, false
+      elseif rate >= told[o + 2] - DUST then
+        -- Kept for a day after its reset. Without one it is an operator's to close, and the only value without a TTL.
+        writes[n + 1], writes[n + 2], writes[n + 3] =
+          KEYS[k], pack(BREAKER, 107, now, minute, current, previous, 1, now), reset_s ~= 0 and now + (reset_s + 86400)
+        result, passes = {true, rate, reset_s, 'opened'}, false
+      else
+        writes[n + 1], writes[n + 2], writes[n + 3] =
+          KEYS[k], pack(BREAKER, 107, now, minute, current, previous, 0, 0), (minute + 2) * 60
+        result = {false, rate, 0, probe and 'closed' or ''}
+      end
+    end
+    o = o + 5
+  else
+    passes = kind ~= 5  -- 5 refuses, 6 is only noted
+    o = o + 2
+  end
+  local n = #results
+  results[n + 1] = result
+  if not passes and not denied[group] then
+    denied[group] = true
+    if group == 0 then
+      results[2] = n - 2
+    end
+  end
+end
+
+local passed = not denied[0]
+if flights and passed then
+  for i = 1, #flights, 5 do
+    if not denied[flights[i]] then
+      local r = flights[i + 1]
+      r[FLIGHT_EXPIRES], r[STARTED], r[NUMBER], r[FREE], r[FLIGHT_HITS] =
+        r[LAST] + 1, r[LAST], flights[i + 2], flights[i + 3], flights[i + 4]
+    end
+  end
+end
+for i = 1, #repeats, 2 do
+  put_repeat(repeats[i], repeats[i + 1])
+end
+for i = 1, #writes, 3 do
+  put(writes[i], writes[i + 1], writes[i + 2])
+end
+if passed then
+  for i = 1, #charges, 4 do
+    if not denied[charges[i]] then
+      put(charges[i + 1], charges[i + 2], charges[i + 3])
+    end
+  end
+end
+for i = 1, windows do
+  if told[i * 2 + 1] then  -- else it only had to be the newest
+    put(KEYS[i], ARGV[i + 2], time + told[i * 2 + 1])
+  end
+end
+return encode(results)

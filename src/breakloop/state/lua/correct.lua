@@ -1,0 +1,58 @@
+-- Units: seconds, tokens; money in whole units (high, low). KEYS: bl:{PROJECT}:KEY of what each operation corrects; one may come twice. ARGV: msgpack {2, rate, burst, amount | 3, high, low, 0, ...}, time or ''.
+-- What was charged is corrected: a bucket may fall below nothing, an account may not, and one that is gone stays so.
+local told = decode(ARGV[1])
+
+local function correct_bucket(key, rate, burst, amount)
+  local value, now, tokens, live = call('GET', key), time, burst, false
+  if value and #value == 25 and byte(value) == 98 then
+    local _, expires, known, last = unpack(BUCKET, value)
+    if last > now then
+      now = last
+    end
+    -- One that has expired is full again, not gone.
+    live = expires > now
+    if live then
+      tokens = known + (now - last) * rate
+      if tokens > burst then
+        tokens = burst
+      end
+    end
+  end
+  local left = tokens - amount
+  if left > burst then
+    left = burst
+  end
+  if live or left < burst then
+    local expires = now + (burst - left) / rate
+    put(key, pack(BUCKET, 98, expires, left, now), expires)
+  end
+end
+
+local function correct_account(key, high, low)
+  local value = call('GET', key)
+  if not value or #value ~= 25 or byte(value) ~= 97 then
+    return
+  end
+  local _, expires, used_high, used_low = unpack(ACCOUNT, value)
+  if expires <= time then
+    return
+  end
+  high, low = high + used_high, low + used_low
+  if low >= 1073741824 then
+    high, low = high + 1, low - 1073741824
+  end
+  if high < 0 then
+    high, low = 0, 0
+  end
+  put(key, pack(ACCOUNT, 97, expires, high, low), expires)
+end
+
+for i = 1, #KEYS do
+  local o = i * 4 - 3
+  if told[o] == 2 then
+    correct_bucket(KEYS[i], told[o + 1], told[o + 2], told[o + 3])
+  else
+    correct_account(KEYS[i], told[o + 1], told[o + 2])
+  end
+end
+return 0

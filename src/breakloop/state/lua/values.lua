@@ -1,0 +1,74 @@
+-- Units: seconds (doubles); money in whole units as two parts, high * 2^30 + low. KEYS: bl:{PROJECT}:KEY, one string each, with a TTL (PX).
+-- Stands before every other script: time, and how each kind of value is kept. A value of another layout counts as none.
+local call, pack, unpack = redis.call, struct.pack, struct.unpack
+local encode, decode, byte, sub = cmsgpack.pack, cmsgpack.unpack, string.byte, string.sub
+
+-- Time is Redis' own. A test may tell it; then it stands still while Redis' goes on, so keys are kept for a day more.
+local time, spare_ms = tonumber(ARGV[2]), 86400000
+if not time then
+  local told = call('TIME')
+  time, spare_ms = told[1] + told[2] / 1000000, 0
+end
+
+-- Fixed layouts: kind (b, a, k), then doubles. Whoever reads one looks at its length and kind.
+local BUCKET = '<Bddd'  -- expires, tokens, last
+local ACCOUNT = '<Bddd'  -- expires, high, low
+local BREAKER = '<Bdddddd'  -- last, minute, spend of it, spend of the one before, open (1) or not (0), since when
+-- A window is w, its version as a double, then its data. Only Redis knows when it expires: it is read whole or not at all.
+
+-- A repeat is a msgpack array: 'r', and at these places what the names say. An expiry of 0: there is none.
+-- COUNT is a number, or for a sliding window the packed times of its hits; BACK are those when counts were taken back.
+local LAST, COUNT_EXPIRES, COUNT = 2, 3, 4
+local COOL_EXPIRES, COOL_UNTIL, COOL_HITS, COOL_S, DETECTED = 5, 6, 7, 8, 9
+local FLIGHT_EXPIRES, STARTED, NUMBER, FREE, FLIGHT_HITS = 10, 11, 12, 13, 14
+local BACK_EXPIRES, BACK = 15, 16
+
+local function read_repeat(key)
+  local value = call('GET', key)
+  if value then
+    local good, repeated = pcall(decode, value)
+    if good and type(repeated) == 'table' and #repeated == 16 and repeated[1] == 'r' then
+      return repeated
+    end
+  end
+  return nil
+end
+
+-- How many of these times, packed and in order, are not later than `until_s`.
+local function count_stale(times, until_s)
+  local stale, all = 0, #times / 8
+  while stale < all and unpack('<d', times, stale * 8 + 1) <= until_s do
+    stale = stale + 1
+  end
+  return stale
+end
+
+-- An expiry of false: none. Milliseconds as text, because Redis might write a number with an exponent; 2800 years at most.
+local function put(key, value, expires)
+  if not expires then
+    call('SET', key, value)
+    return
+  end
+  local ms = math.ceil((expires - time) * 1000)
+  if ms < 1 then
+    ms = 1
+  elseif not (ms < 9e13) then
+    ms = 9e13
+  end
+  call('SET', key, value, 'PX', (ms + spare_ms) .. '')
+end
+
+local function put_repeat(key, repeated)
+  local latest = repeated[COUNT_EXPIRES]
+  if repeated[COOL_EXPIRES] > latest then
+    latest = repeated[COOL_EXPIRES]
+  end
+  if repeated[FLIGHT_EXPIRES] > latest then
+    latest = repeated[FLIGHT_EXPIRES]
+  end
+  if repeated[BACK_EXPIRES] > latest then
+    latest = repeated[BACK_EXPIRES]
+  end
+  put(key, encode(repeated), latest)
+end
+

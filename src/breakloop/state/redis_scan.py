@@ -1,0 +1,152 @@
+"""Looking through the keys of a Redis, for operators: forgetting what begins alike, and finding breakers. Takes as many
+round trips as there are thousands of keys; on a cluster one node is looked at, so that a prefix has to name a project.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from breakloop.errors import StateError
+from breakloop.state.ops import BreakerKept
+from breakloop.state.redis_script import plain_key, redis_key, redis_pattern
+
+_AT_ONCE: Final = b"1000"
+_BREAKER: Final = struct.Struct("<B6d")  # as values.lua keeps it: kind, last, minute, spend of it, of the one before,
+_KIND: Final = ord("k")  # open or not, since when
+_MINUTE_S: Final = 60.0
+
+
+class Sender(Protocol):
+    """What is needed of `redis_nodes.Nodes`."""
+
+    def send(self, key: bytes, args: tuple[bytes, ...], then: Callable[[Any], None]) -> None:
+        """Send a command to where `key` lives; `then` gets the answer, or a `StateError` with a `code`."""
+        ...
+
+
+class _Scan:
+    """Goes through all keys of a pattern; what is done with them is for those who inherit."""
+
+    __slots__ = ("_cursor", "_nodes", "_pattern", "_then", "_where")
+
+    def __init__(self, nodes: Sender, prefix: str, then: Callable[[Any], None]) -> None:
+        self._nodes = nodes
+        self._pattern = redis_pattern(prefix)
+        self._where = redis_key(prefix)
+        self._then = then
+        self._cursor = b"0"
+
+    def scan(self) -> None:
+        """Look at the next keys."""
+        self._send(b"SCAN", self._cursor, b"MATCH", self._pattern, b"COUNT", _AT_ONCE, then=self._scanned)
+
+    def _send(self, *args: bytes, then: Callable[[Any], None]) -> None:
+        def answered(answer: Any) -> None:
+            if isinstance(answer, StateError):
+                self._then(answer)
+            else:
+                then(answer)
+
+        self._nodes.send(self._where, args, answered)
+
+    def _scanned(self, answer: list[Any]) -> None:
+        self._cursor, keys = answer
+        if keys:
+            self._found(keys)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._cursor == b"0":
+            self._over()
+        else:
+            self.scan()
+
+    def _found(self, keys: list[bytes]) -> None:
+        raise NotImplementedError
+
+    def _over(self) -> None:
+        raise NotImplementedError
+
+
+class Forget(_Scan):
+    """Drops them as it finds them; `then` gets how many."""
+
+    __slots__ = ("_dropped",)
+
+    def __init__(self, nodes: Sender, prefix: str, then: Callable[[int | StateError], None]) -> None:
+        super().__init__(nodes, prefix, then)
+        self._dropped = 0
+
+    def _found(self, keys: list[bytes]) -> None:
+        self._send(b"UNLINK", *keys, then=self._unlinked)
+
+    def _unlinked(self, dropped: int) -> None:
+        self._dropped += dropped
+        self._go_on()
+
+    def _over(self) -> None:
+        self._then(self._dropped)
+
+
+class KeptBreakers(_Scan):
+    """Reads breakers; `then` gets open ones by key, then closed ones that have a rate."""
+
+    __slots__ = ("_kept", "_keys", "_most", "_now")
+
+    def __init__(
+        self,
+        nodes: Sender,
+        prefix: str,
+        most: int,
+        now: float | None,
+        then: Callable[[list[BreakerKept] | StateError], None],
+    ) -> None:
+        super().__init__(nodes, prefix, then)
+        self._most = most
+        self._now = now  # by a test; else Redis says
+        self._kept: dict[str, BreakerKept] = {}
+        self._keys: list[bytes] = []
+
+    def scan(self) -> None:
+        """Ask what time it is there, then look."""
+        if self._now is None:
+            self._send(b"TIME", then=self._timed)
+        else:
+            super().scan()
+
+    def _timed(self, told: list[bytes]) -> None:
+        self._now = int(told[0]) + int(told[1]) / 1_000_000
+        super().scan()
+
+    def _found(self, keys: list[bytes]) -> None:
+        self._keys = keys
+        self._send(b"MGET", *keys, then=self._read)
+
+    def _read(self, values: list[bytes | None]) -> None:
+        for key, value in zip(self._keys, values, strict=True):
+            found = _breaker(plain_key(key), value, self._now or 0.0)
+            if found is not None:
+                self._kept[found.key] = found  # a scan may come by twice
+        self._go_on()
+
+    def _over(self) -> None:
+        found = sorted(self._kept.values(), key=lambda one: (one.since is None, one.key))
+        self._then(found[: self._most])
+
+
+def _breaker(key: str, value: bytes | None, now: float) -> BreakerKept | None:
+    """Return what is kept, or None for what is no breaker."""
+    if value is None or len(value) != _BREAKER.size or value[0] != _KIND:
+        return None
+    _, last, minute, spent, earlier, is_open, since = _BREAKER.unpack(value)
+    now = max(now, last)
+    if not is_open and now >= (minute + 2) * _MINUTE_S:
+        return None  # nothing of it is within the last minute
+    into = now % _MINUTE_S
+    this = (now - into) / _MINUTE_S
+    current, previous = (spent, earlier) if minute == this else (0.0, spent if minute == this - 1 else 0.0)
+    rate = current + previous * (_MINUTE_S - into) / _MINUTE_S if previous else current
+    return BreakerKept(key, rate, since if is_open else None)

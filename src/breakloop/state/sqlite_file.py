@@ -1,0 +1,237 @@
+"""A SQLite file in the data directory that may fail in any way without anybody noticing but its reader: one that is
+damaged, foreign or of a newer version is set aside under a new name, one that is full, locked or read-only is tried
+again at the next call. What is in the file is its owner's business.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from breakloop.errors import StateError
+
+T = TypeVar("T")
+
+_ASIDE_MAX: Final = 9  # files set aside; with more the disk is at fault, and what is made new will not be better
+_COMPANIONS: Final = ("", "-wal", "-shm", "-journal")
+_DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
+_PASSING: Final = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL))  # stays open meanwhile
+_WORDS: Final = {
+    sqlite3.SQLITE_BUSY: "it is locked by another program",
+    sqlite3.SQLITE_LOCKED: "it is locked",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "it is read-only",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
+    sqlite3.SQLITE_PERM: "there is no permission",
+    sqlite3.SQLITE_IOERR: "the disk fails",
+}
+
+
+class Schema(NamedTuple):
+    """What the file must look like. Step N leads from version N to N + 1; a file without tables has version 0."""
+
+    application_id: int
+    steps: tuple[str, ...]
+    pragmas: tuple[str, ...] = ()  # set whenever it is opened
+
+
+class Trouble(NamedTuple):
+    """What a person should know of a file. `wrong` is empty when it is well again."""
+
+    file: str
+    wrong: str
+    done: str
+
+
+Report = Callable[[Trouble], None]
+
+
+class UnfitError(Exception):
+    """The file is not one of ours, or not one that can be used; its owner may find that out too."""
+
+    def __init__(self, kind: str, wrong: str) -> None:
+        super().__init__(wrong)
+        self.kind = kind
+
+
+class SqliteFile:
+    """One file. `made` counts how often it began empty: then its owner writes everything he has."""
+
+    def __init__(
+        self, path: Path, schema: Schema, report: Report, *, busy_s: float = 0.25, synchronous: str = "FULL"
+    ) -> None:
+        self.path = path
+        self.made = 0
+        self.trouble = ""
+        self._schema = schema
+        self._report = report
+        self._busy_s = busy_s
+        self._synchronous = synchronous
+        self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None  # device and inode
+
+    def run(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
+        """Do `work` in one transaction, on disk when this returns. Raises `StateError`, after it was reported.
+
+        Not `synced`, it is the system's to write: it survives this process, and not a loss of power.
+        """
+        try:
+            result = self._transaction(work) if synced else self._transaction(work, "NORMAL")
+        except UnfitError as error:
+            raise StateError(self._unfit(error)) from None
+        except (sqlite3.Error, OSError) as error:
+            raise StateError(self._failed(error)) from None
+        if self.trouble:
+            self._say("", "it is written again")
+        return result
+
+    def close(self) -> None:
+        """Let go of the file; the next call opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def _transaction(self, work: Callable[[sqlite3.Connection], T], synchronous: str = "") -> T:
+        if self._connection is not None and not self._in_place():
+            self.close()
+            self._report(Trouble(str(self.path), "removed or replaced while in use", "opened again, or made anew"))
+        try:
+            connection = self._connection or self._open()
+        except UnfitError as error:
+            self._unfit(error)
+            connection = self._open()
+        except sqlite3.Error as error:
+            if _code(error) not in _DAMAGED:
+                raise
+            self._unfit(UnfitError("damaged", str(error)))
+            connection = self._open()
+        if synchronous:
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+        finally:
+            if synchronous:
+                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        return result
+
+    def _in_place(self) -> bool:
+        """Whether the file that is open is the one that a restart would find."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return False
+        return (status.st_dev, status.st_ino) == self._opened
+
+    def _make(self) -> None:
+        """Make the file if there is none: SQLite would let everybody read it."""
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        except (IsADirectoryError, PermissionError) as error:
+            status = self.path.stat()  # without one the directory is at fault
+            self._opened = status.st_dev, status.st_ino
+            raise UnfitError("unusable", error.strerror or str(error)) from None
+
+    def _open(self) -> sqlite3.Connection:
+        self._make()
+        connection = sqlite3.connect(
+            self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False, cached_statements=16
+        )
+        try:
+            status = self.path.stat()
+            self._opened = status.st_dev, status.st_ino
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        for pragma in self._schema.pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+        empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not empty:
+            self._check(connection)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute("BEGIN IMMEDIATE")
+        # Another process may have been quicker, so the version is read under the lock.
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        for step in self._schema.steps[version:]:
+            connection.execute(step)
+        connection.execute(f"PRAGMA application_id = {self._schema.application_id}")
+        connection.execute(f"PRAGMA user_version = {len(self._schema.steps)}")
+        connection.execute("COMMIT")
+        self.made += version == 0
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        if connection.execute("PRAGMA application_id").fetchone()[0] != self._schema.application_id:
+            raise UnfitError("foreign", "another program's database")
+        version, own = connection.execute("PRAGMA user_version").fetchone()[0], len(self._schema.steps)
+        if version > own:
+            raise UnfitError("newer", f"written by a newer version (its form is {version}, known is {own})")
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise UnfitError("damaged", str(found))
+
+    def _failed(self, error: sqlite3.Error | OSError) -> str:
+        """Take note of a failure; return what is wrong."""
+        if isinstance(error, OSError):
+            wrong = error.strerror or str(error)
+        elif _code(error) in _DAMAGED:
+            return self._unfit(UnfitError("damaged", str(error)))
+        else:
+            wrong = _WORDS.get(_code(error), str(error))
+        if _code(error) not in _PASSING:
+            self.close()
+        self._say(wrong, "nothing is kept until it can be written again")
+        return wrong
+
+    def _unfit(self, error: UnfitError) -> str:
+        """Set the file aside, so that the next opening makes a new one; return what is wrong."""
+        self.close()
+        wrong = f"{error.kind}: {error}"
+        try:
+            if self._in_place():  # else another process has set it aside already
+                aside = self._set_aside(error.kind)
+                self._report(Trouble(str(self.path), wrong, f"set aside as {aside}, and a new one begun"))
+        except OSError as failure:
+            self._say(wrong, f"it cannot be set aside ({failure.strerror}), so nothing is kept")
+        return wrong
+
+    def _set_aside(self, kind: str) -> Path:
+        aside = self._aside(kind)
+        for suffix in _COMPANIONS:
+            with suppress(FileNotFoundError):
+                Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
+        return aside
+
+    def _aside(self, kind: str) -> Path:
+        names = [self.path.with_name(f"{self.path.name}.{kind}-{number}") for number in range(1, _ASIDE_MAX + 1)]
+        free = [name for name in names if not name.exists()]
+        if not free:
+            raise OSError(0, f"{_ASIDE_MAX} like it are there already")
+        return free[0]
+
+    def _say(self, wrong: str, done: str) -> None:
+        """Report what has changed: a failure that goes on is not news."""
+        changed, self.trouble = wrong != self.trouble, wrong
+        if changed:
+            self._report(Trouble(str(self.path), wrong, done))
+
+
+def _code(error: BaseException) -> int:
+    """The kind of failure, without SQLite's finer distinctions; -1 where it names none."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return -1 if code is None else code & 0xFF

@@ -1,0 +1,399 @@
+"""What only a store in Redis has to do: times to live, slots, scripts that are gone, servers that refuse, many at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from breakloop.errors import StateError
+from breakloop.state.ops import (
+    Breaker,
+    BreakerSpec,
+    Bucket,
+    BucketSpec,
+    Committed,
+    Correct,
+    Op,
+    Repeat,
+    Repeated,
+    RepeatSpec,
+    Settle,
+    Spend,
+    SpendSpec,
+    Window,
+    WindowWrite,
+)
+from breakloop.state.redis import RedisStore
+from breakloop.state.redis_script import load_scripts, redis_key
+from breakloop.state.redis_slots import slot_of
+from tests.redis_groups import Cluster
+from tests.redis_servers import Options, Server, free_port, running, until
+from tests.redis_store import Connection, connected
+
+pytestmark = pytest.mark.e2e
+
+LATER = 4_000_000_000.0  # the end of a period, by anybody's clock
+COOLING = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, cooldown_max_s=100.0, concurrent_free=2, retry_free=3)
+IDLE = RepeatSpec(60.0, 99)
+TEN = BucketSpec(0.1, 10.0)
+FOR_GOOD = Breaker(BreakerSpec(1.0, 0.0), "brk:p:hand", 5.0, None, 1)
+
+
+def every_kind(number: int = 0) -> list[Op]:
+    return [
+        Repeat(IDLE, f"ld:p:{number}", None, tracked=True),
+        Repeat(COOLING, f"shadow:cnt:p:{number}", None, 1, tracked=True),
+        Breaker(BreakerSpec(1e9, 60.0), f"brk:p:{number}", 1.0, None),
+        Bucket(TEN, f"tb:p:{number}", 1.0, None),
+        Spend(SpendSpec(100), f"cb:p:{number}:1", 10, LATER, None),
+    ]
+
+
+class Asked:
+    """A store in one server, asked and answered one by one, in Redis' own time."""
+
+    def __init__(self, connection: Connection, clock: Callable[[], float] | None = None) -> None:
+        self.connection = connection
+        self.store = RedisStore(connection.nodes, clock)
+
+    def commit(self, ops: list[Op], *windows: WindowWrite) -> Any:
+        return self.connection.ask(lambda then: self.store.commit(ops, windows, then))[0]
+
+    def settle(self, *ops: Settle, failed: bool = True) -> Any:
+        return self.connection.ask(lambda then: self.store.settle(ops, then, failed=failed))[0]
+
+    def correct(self, *ops: Correct) -> Any:
+        return self.connection.ask(lambda then: self.store.correct(ops, then))[0]
+
+    def read(self, *keys: str) -> Any:
+        return self.connection.ask(lambda then: self.store.read_windows(keys, then))[0]
+
+    def probe(self) -> Any:
+        return self.connection.ask(self.store.probe)[0]
+
+
+@pytest.fixture
+def asked(any_server: Server) -> Iterator[Asked]:
+    with connected(any_server.url) as connection:
+        yield Asked(connection)
+
+
+def raw(server: Server) -> Any:
+    return server.client()
+
+
+# -- times to live, keys -----------------------------------------------------------------------------------------------
+
+
+def test_everything_has_a_time_to_live(asked: Asked, any_server: Server) -> None:
+    """S-2, Y-2: whatever is done to it; but for a breaker that only an operator closes, until it is closed."""
+    windows = [WindowWrite(f"win:p:{number}:", 0, b"x" * 100, 3600.0) for number in range(3)]
+    for number in range(3):
+        done = asked.commit([*every_kind(number), FOR_GOOD], windows[number])
+        told = [Settle(op.spec, op.key, done.at, 1) for op in every_kind(number) if isinstance(op, Repeat)]
+        assert asked.settle(*told) == 1  # the idle one gives nothing back
+        asked.commit(every_kind(number))
+        asked.correct(Correct(TEN, f"tb:p:{number}", 3.0), Correct(SpendSpec(1), f"cb:p:{number}:1", -3))
+        asked.commit(every_kind(number))
+    client = raw(any_server)
+    keys = client.keys("*")
+    assert len(keys) == 3 * 6 + 1
+    left = {key: client.pttl(key) for key in keys}
+    assert left.pop(redis_key("brk:p:hand")) == -1
+    assert all(0 < ms <= (LATER + 3600) * 1000 for ms in left.values()), left
+    assert asked.commit([Breaker(BreakerSpec(1e9, 0.0001), "brk:p:hand", 0.0, None)]).results[0].changed == "closed"
+    assert 0 < client.pttl(redis_key("brk:p:hand")) <= 120_000
+
+
+def test_values_live_as_long_as_they_matter(asked: Asked, any_server: Server) -> None:
+    """S-2: a count for its window, a bucket until it is full, an account for an hour more, a breaker for its reset."""
+    client = raw(any_server)
+
+    def left_s(key: str) -> float:
+        return float(client.pttl(redis_key(key))) / 1000
+
+    now = asked.commit([]).at
+    asked.commit(
+        [
+            Repeat(IDLE, "ld:p:k", None),
+            Bucket(TEN, "tb:p:k", 5.0, None),
+            Spend(SpendSpec(9), "cb:p:k", 1, now + 100, None),
+            Breaker(BreakerSpec(5.0, 60.0), "shadow:brk:p:k", 5.0, None, 1),
+        ],
+        WindowWrite("win:p:k:", 0, b"", 900.0),
+    )
+    assert left_s("ld:p:k") == pytest.approx(60, abs=2)
+    assert left_s("tb:p:k") == pytest.approx(50, abs=2)
+    assert left_s("cb:p:k") == pytest.approx(3700, abs=3)
+    assert left_s("shadow:brk:p:k") == pytest.approx(86_460, abs=2)
+    assert left_s("win:p:k:") == pytest.approx(900, abs=2)
+    asked.commit([Repeat(COOLING, "cnt:p:k", None)])
+    assert left_s("cnt:p:k") == pytest.approx(60, abs=2)
+    asked.commit([Repeat(COOLING, "cnt:p:k", None)])
+    assert left_s("cnt:p:k") == pytest.approx(130, abs=2)
+
+
+@pytest.mark.parametrize("seconds", [100_000.0, 1e9, 1e20])
+def test_long_times_are_written_as_redis_reads_them(asked: Asked, any_server: Server, seconds: float) -> None:
+    """S-2: a day and more in milliseconds, which some servers would write with an exponent."""
+    assert asked.commit([Repeat(RepeatSpec(seconds, 5), "ld:p:k", None)]).results == [Repeated(1)]
+    wanted = min(seconds * 1000, 9e13)
+    assert raw(any_server).pttl(redis_key("ld:p:k")) == pytest.approx(wanted, rel=1e-3)
+
+
+def test_a_full_bucket_is_gone_at_once(asked: Asked, any_server: Server) -> None:
+    """S-2: one that was charged nothing lives for a moment only."""
+    assert asked.commit([Bucket(TEN, "tb:p:k", 0.0, None)]).results == [10.0]
+    client = raw(any_server)
+    until(lambda: not client.exists(redis_key("tb:p:k")), "a bucket that is gone")
+
+
+def test_a_commit_is_in_one_slot(redis_cluster: Cluster) -> None:
+    """E-5: every key of a project, whatever else is in it; a cluster takes such a commit, and settles it."""
+    keys = [op.key for op in every_kind()] + ["win:p:s:1:"]  # type: ignore[union-attr]
+    assert len({slot_of(redis_key(key)) for key in keys}) == 1
+    projects = [f"p{number}" for number in range(50)] + ["", "}", "{", "a}b", "ü"]
+    with connected(redis_cluster.url) as connection:
+        asked = Asked(connection)
+        for project in projects:
+            ops: list[Op] = [Bucket(TEN, f"tb:{project}:r:{n}", 1.0, None) for n in range(3)]
+            ops.append(Repeat(COOLING, f"shadow:ld:{project}:x", None, 1, tracked=True))
+            done = asked.commit(ops, WindowWrite(f"win:{project}:s:", 0, b"w", 60.0))
+            assert isinstance(done, Committed), (project, done)
+            assert done.results == [9.0, 9.0, 9.0, Repeated(1, flight=1)]
+            assert asked.settle(Settle(COOLING, f"shadow:ld:{project}:x", done.at, 1)) == 1
+            assert asked.read(f"win:{project}:s:") == [Window(1, b"w")]
+
+
+def test_projects_are_dropped_together(redis_cluster: Cluster) -> None:
+    """G-1: keys of several projects in one call, wherever in a cluster they are."""
+    with connected(redis_cluster.url) as connection:
+        asked = Asked(connection)
+        keys = [f"win:p{number}:s:" for number in range(30)]
+        for key in keys:
+            asked.commit([], WindowWrite(key, 0, b"w", 60.0))
+        assert connection.ask(lambda then: asked.store.drop(keys[1:], then)) == [None]
+        assert [asked.read(key)[0].version for key in keys] == [1] + [0] * 29
+
+
+def test_what_is_forgotten_begins_alike(asked: Asked) -> None:
+    """G-1: thousands of keys, among others of patterns' letters; with a project, and of all projects."""
+    for number in range(0, 3000, 100):
+        asked.commit([Bucket(TEN, f"tb:p:*[{number + n}]", 1.0, None) for n in range(100)])
+    asked.commit([Bucket(TEN, key, 1.0, None) for key in ("tb:p:x[1]", "tb:p:", "tb:q:*[1]", "cb:p:*[1]")])
+    forget = asked.store.forget
+    assert asked.connection.ask(lambda then: forget("tb:p:*[1]", then)) == [1]
+    assert asked.connection.ask(lambda then: forget("tb:p:*[", then)) == [2999]
+    assert asked.connection.ask(lambda then: forget("tb:", then)) == [3]
+    assert asked.connection.ask(lambda then: forget("", then)) == [1]
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_time_is_redis_own(asked: Asked, any_server: Server) -> None:
+    """S-2: one clock for all who share it, to the microsecond."""
+    before, done, after = raw(any_server).time(), asked.commit([]), raw(any_server).time()
+    assert before[0] + before[1] / 1e6 <= done.at <= after[0] + after[1] / 1e6
+
+
+def test_no_key_sees_time_step_back(any_server: Server) -> None:
+    """S-2: a replica that takes over may be behind: nothing refills, leaves or closes twice, and settling finds it."""
+    clock = [1_800_000_100.0]
+    sliding = RepeatSpec(60.0, 9, sliding=True, concurrent_free=1, retry_free=1)
+    with connected(any_server.url) as connection:
+        asked = Asked(connection, lambda: clock[0])
+        ops: list[Op] = [
+            Repeat(sliding, "ld:p:k", None, tracked=True),
+            Bucket(TEN, "tb:p:k", 5.0, None),
+            Breaker(BreakerSpec(1000.0, 300.0), "brk:p:k", 600.0, None),
+        ]
+        asked.commit(ops)
+        clock[0] -= 50
+        done = asked.commit([Repeat(sliding, "ld:p:k", None), Bucket(TEN, "tb:p:k", 6.0, None)])
+        assert done.at == 1_800_000_100.0
+        assert (done.results, done.denied_at) == ([Repeated(2), -1.0], 1)
+        assert asked.commit([Repeat(IDLE, "ld:p:new", None)]).at == clock[0]
+        assert asked.settle(Settle(sliding, "ld:p:k", done.at)) == 1
+        assert asked.commit([ops[2]]).results[0].changed == "opened"
+        assert asked.commit([ops[2]]).results[0].wait_s == 300.0
+        asked.correct(Correct(TEN, "tb:p:k", 1.0))
+        assert asked.commit([Bucket(TEN, "tb:p:k", 0.0, None)]).results == [4.0]
+
+
+# -- servers that refuse -----------------------------------------------------------------------------------------------
+
+
+def test_a_script_that_is_gone_is_loaded_again(asked: Asked, any_server: Server) -> None:
+    """S-2: a server that was restarted, or flushed; each call is carried out once, and so are many at once."""
+    client = raw(any_server)
+    for used in (1, 2, 3):
+        client.script_flush()
+        assert asked.commit([Spend(SpendSpec(9), "cb:p:k", 1, LATER, None)]).results == [used]
+        client.script_flush()
+        assert asked.settle(Settle(COOLING, "cnt:p:none", 0.0, 1)) == 0
+        client.script_flush()
+        assert asked.correct(Correct(SpendSpec(9), "cb:p:k", 0)) is None
+    client.script_flush()
+    client.config_resetstat()
+    op = Spend(SpendSpec(999), "cb:p:many", 1, LATER, None)
+    done = asked.connection.ask(*[lambda then: asked.store.commit([op], (), then)] * 50)
+    assert [one.results[0] for one in done] == list(range(1, 51))
+    assert client.info("commandstats")["cmdstat_script|load"]["calls"] == 1
+    assert client.script_exists(*[one.sha.decode() for one in load_scripts()]) == [True, False, False]
+
+
+def test_a_server_that_is_full_changes_nothing(own_redis: Server) -> None:
+    """S-3, E-5: an error that says so, and neither half of a commit; reading goes on, and it recovers."""
+    with connected(own_redis.url) as connection:
+        asked, client = Asked(connection), raw(own_redis)
+        asked.commit(every_kind(), WindowWrite("win:p:s:", 0, b"old", 60.0))
+        before = {key: client.get(key) for key in client.keys("*")}
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", "1mb")
+        done = asked.commit(every_kind(), WindowWrite("win:p:s:", 1, b"new", 60.0))
+        assert isinstance(done, StateError)
+        assert "OOM" in str(done)
+        assert isinstance(asked.probe(), StateError)
+        assert isinstance(asked.correct(Correct(TEN, "tb:p:0", 1.0)), StateError)
+        assert {key: client.get(key) for key in client.keys("*")} == before
+        assert asked.read("win:p:s:") == [Window(1, b"old")]
+        client.config_set("maxmemory", "0")
+        assert asked.probe() is None
+        assert asked.commit([Spend(SpendSpec(100), "cb:p:0:1", 10, LATER, None)]).results == [20]
+
+
+def test_a_replica_is_an_error(own_redis: Server) -> None:
+    """S-3: a master that was set aside takes no writes."""
+    with connected(own_redis.url) as connection:
+        asked = Asked(connection)
+        assert asked.probe() is None
+        raw(own_redis).replicaof("127.0.0.1", free_port())
+        done = asked.commit(every_kind())
+        assert isinstance(done, StateError)
+        assert "READONLY" in str(done)
+        assert isinstance(asked.probe(), StateError)
+
+
+def test_a_busy_server_is_an_error() -> None:
+    """S-3: somebody else's script that does not end."""
+    with running({"lua-time-limit": 20}) as server, connected(server.url) as connection:
+        asked, other, client = Asked(connection), raw(server), raw(server)
+
+        def occupy() -> None:
+            with pytest.raises(redis.RedisError):
+                other.eval("while true do end", 0)
+
+        busy = threading.Thread(target=occupy)
+        busy.start()
+        try:
+            until(lambda: _says(client, "BUSY"), "a busy server")
+            done = asked.commit(every_kind())
+            assert isinstance(done, StateError)
+            assert "BUSY" in str(done)
+        finally:
+            client.script_kill()
+            busy.join(10)
+        assert isinstance(asked.commit(every_kind()), Committed)
+
+
+def _says(client: Any, code: str) -> bool:
+    try:
+        client.ping()
+    except redis.RedisError as error:
+        return code.lower() in f"{type(error).__name__} {error}".lower()
+    return False
+
+
+def test_a_server_that_loads_is_an_error() -> None:
+    """S-3: one that was restarted with much on its disk."""
+    options: Options = {"enable-debug-command": "local", "loading-process-events-interval-bytes": 1024}
+    with running(options) as server, connected(server.url) as connection:
+        asked, other, client = Asked(connection), raw(server), raw(server)
+        for number in range(0, 2000, 100):
+            asked.commit([Bucket(TEN, f"tb:p:{number + n}", 1.0, None) for n in range(100)])
+        client.config_set("key-load-delay", 500)  # microseconds a key
+        loads = threading.Thread(target=other.execute_command, args=("DEBUG", "RELOAD"))
+        loads.start()
+        until(lambda: _says(client, "LOADING"), "a server that loads")
+        done = asked.commit(every_kind())
+        loads.join(20)
+        assert isinstance(done, StateError)
+        assert "LOADING" in str(done)
+        assert isinstance(asked.commit(every_kind()), Committed)
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+def test_many_never_overspend(any_server: Server) -> None:
+    """L-2, E-5: 64 callers on 8 connections; exactly the budget is spent, and every count is there."""
+    with_many: list[Connection] = [Connection(any_server.url) for _ in range(8)]
+    try:
+        passed: list[bool] = []
+
+        def spend(connection: Connection) -> None:
+            asked = Asked(connection)
+            for _ in range(10):
+                ops: list[Op] = [
+                    Repeat(IDLE, "ld:p:all", None, limit=10**6),
+                    Spend(SpendSpec(1000), "cb:p:all", 3, LATER, None),
+                    Bucket(BucketSpec(1e-6, 1000.0), "tb:p:all", 3.0, None),
+                ]
+                passed.append(asked.commit(ops).denied_at < 0)
+
+        threads = [threading.Thread(target=spend, args=(with_many[n % 8],)) for n in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert (len(passed), sum(passed)) == (640, 333)
+        asked = Asked(with_many[0])
+        done = asked.commit([Spend(SpendSpec(1000), "cb:p:all", 0, LATER, None), Repeat(IDLE, "ld:p:all", None)])
+        used, counted = done.results
+        assert (used, counted.hits) == (999, 641)
+    finally:
+        for connection in with_many:
+            connection.close()
+
+
+def test_one_of_many_writes_a_window(any_server: Server) -> None:
+    """E-5: all others get the newer one, and nothing of theirs is counted."""
+    with connected(any_server.url) as connection:
+        asked = Asked(connection)
+        asks = [
+            lambda then, n=n: asked.store.commit(
+                [Repeat(IDLE, "ld:p:k", None)], [WindowWrite("win:p:s:", 0, b"%d" % n, 60.0)], then
+            )
+            for n in range(64)
+        ]
+        done = connection.ask(*asks)
+        assert [one.conflict for one in done] == [None] + [{"win:p:s:": Window(1, b"0")}] * 63
+        assert asked.commit([Repeat(IDLE, "ld:p:k", None)]).results == [Repeated(2)]
+
+
+# -- values nobody can read --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"r", b"w", b"w1234", b"\xff" * 9, b"b" * 25, b"x" * 200, b"\x9f" + b"\x01" * 15]
+)
+def test_a_value_of_another_layout_counts_as_none(asked: Asked, any_server: Server, value: bytes) -> None:
+    """S-2, Y-2: an older or newer version's, or damaged: it is written anew, and no request fails for it."""
+    client = raw(any_server)
+    kinds = [op for op in every_kind() if isinstance(op, Repeat | Spend)]
+    if value[:1] != b"b":  # 25 bytes that begin with a b are a bucket
+        kinds += [op for op in every_kind() if isinstance(op, Bucket | Breaker)]  # type: ignore[misc]
+    expected = asked.commit(list(kinds)).results
+    for op in kinds:
+        client.set(redis_key(op.key), value)
+    client.set(redis_key("win:p:s:"), value)
+    assert asked.settle(*[Settle(op.spec, op.key, 1.0, 1) for op in kinds if isinstance(op, Repeat)]) == 0
+    assert asked.read("win:p:s:") == [Window(0, b"")]
+    done = asked.commit(list(kinds), WindowWrite("win:p:s:", 0, b"x", 60.0))
+    assert (done.results, done.conflict) == (expected, None)
+    assert asked.read("win:p:s:") == [Window(1, b"x")]

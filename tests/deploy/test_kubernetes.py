@@ -1,0 +1,162 @@
+"""deploy/kubernetes: what the API server would accept, what belongs together, and what breakloop understands."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakloop.cli.main import run as breakloop
+from breakloop.settings import load_settings
+from tests.deploy.command_lines import wrong_with
+from tests.deploy.manifests import KUBERNETES, container, environment, manifests
+from tests.deploy.tools import wrong_for_kubernetes, yaml_documents
+from tests.e2e.served import eventually, serving
+
+
+@pytest.fixture(scope="module")
+def objects() -> dict[str, Any]:
+    return manifests()
+
+
+@pytest.fixture(scope="module")
+def deployment(objects: dict[str, Any]) -> Any:
+    return objects["Deployment/breakloop"]
+
+
+@pytest.mark.e2e
+def test_the_api_server_would_accept_every_object(objects: dict[str, Any]) -> None:
+    """The JSON schemas of the oldest and the newest version of Kubernetes that we say works; unknown fields fail."""
+    assert len(objects) >= 10
+    assert wrong_for_kubernetes(list(objects.values())) == []
+
+
+@pytest.mark.e2e
+def test_a_mistake_would_be_found(deployment: Any) -> None:
+    """The check can fail: a field in the wrong place, and a value of the wrong kind."""
+    wrong = deepcopy(deployment)
+    wrong["spec"]["readinessProbe"] = container(wrong).pop("readinessProbe")
+    container(wrong)["ports"][0]["containerPort"] = "8787"
+    found = "\n".join(wrong_for_kubernetes([wrong]))
+    assert "readinessProbe" in found or "8787" in found
+
+
+def test_the_kustomization_names_what_is_there() -> None:
+    """Every file is applied, or named as one that can be; the Secret is made by hand."""
+    text = (KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8")
+    (document,) = yaml_documents(text)
+    files = {path.name for path in KUBERNETES.glob("*.yaml")} - {"kustomization.yaml", "secret.example.yaml"}
+    assert set(document["resources"]) < files
+    assert [name for name in files if f"- {name}" not in text] == []
+
+
+def test_what_belongs_together_finds_each_other(objects: dict[str, Any], deployment: Any) -> None:
+    """Service, disruption budget, network policy and spreading select the pods that the Deployment makes."""
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert objects["Service/breakloop"]["spec"]["selector"] == labels
+    assert objects["PodDisruptionBudget/breakloop"]["spec"]["selector"]["matchLabels"] == labels
+    assert objects["NetworkPolicy/breakloop"]["spec"]["podSelector"]["matchLabels"] == labels
+    assert objects["NetworkPolicy/breakloop-redis"]["spec"]["ingress"][0]["from"] == [
+        {"podSelector": {"matchLabels": labels}}
+    ]
+    spread = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"][0]
+    assert spread["labelSelector"]["matchLabels"] == labels
+    target = objects["HorizontalPodAutoscaler/breakloop"]["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", "breakloop")
+    assert (
+        deployment["spec"]["template"]["spec"]["serviceAccountName"]
+        in objects["ServiceAccount/breakloop"]["metadata"]["name"]
+    )
+
+
+def test_ports_agree(objects: dict[str, Any], deployment: Any) -> None:
+    """What breakloop listens on is what the Service, the probes and the network policy mean."""
+    port = int(environment(deployment)["BREAKLOOP_PORT"])
+    assert container(deployment)["ports"] == [{"name": "http", "containerPort": port, "protocol": "TCP"}]
+    assert objects["Service/breakloop"]["spec"]["ports"][0]["targetPort"] == "http"
+    assert objects["NetworkPolicy/breakloop"]["spec"]["ingress"][0]["ports"] == [{"port": port, "protocol": "TCP"}]
+
+
+def test_the_pod_starts_what_exists(deployment: Any) -> None:
+    """X-3, T-1: its command line is ours, its settings are valid, and it is waited for when it stops."""
+    only = container(deployment)
+    assert wrong_with(only["args"]) == ""
+    texts = {name: value for name, value in environment(deployment).items() if isinstance(value, str)}
+    assert load_settings(env={**texts, "BREAKLOOP_STATE": "redis://r:6379/0"}).warnings == ()
+    settings = load_settings(env=texts).settings
+    assert settings.host == "0.0.0.0"
+    waited_s = float(only["lifecycle"]["preStop"]["exec"]["command"][-1].partition("sleep(")[2].rstrip(")"))
+    grace_s = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace_s >= waited_s + settings.shutdown_grace_seconds + 5
+
+
+def test_the_bundle_is_mounted_where_it_is_read(objects: dict[str, Any], deployment: Any) -> None:
+    """B-3: as a directory, for what is mounted by subPath never changes."""
+    pod, only = deployment["spec"]["template"]["spec"], container(deployment)
+    mount = next(one for one in only["volumeMounts"] if one["name"] == "policy")
+    volume = next(one for one in pod["volumes"] if one["name"] == "policy")
+    assert "subPath" not in mount
+    folder, _, file = environment(deployment)["BREAKLOOP_POLICY"].rpartition("/")
+    assert mount["mountPath"] == folder
+    assert file in objects[f"ConfigMap/{volume['configMap']['name']}"]["data"]
+    data = next(one for one in only["volumeMounts"] if one["name"] == "data")
+    assert data["mountPath"] == environment(deployment)["BREAKLOOP_DATA_DIR"]
+
+
+def test_the_bundle_is_valid(objects: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """B-2."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(objects["ConfigMap/breakloop-policy"]["data"]["policy.yaml"])
+    assert breakloop(["validate", str(file)]) == 0, capsys.readouterr().out
+
+
+def test_secrets_come_out_of_the_secret(objects: dict[str, Any], deployment: Any) -> None:
+    """Y-1: the key of fingerprints and the URL with the password; its example has every key that is asked for."""
+    secret = objects["Secret/breakloop"]
+    for name in ("BREAKLOOP_STATE", "BREAKLOOP_SECRET"):
+        found = environment(deployment)[name]["secretKeyRef"]
+        assert found["name"] == secret["metadata"]["name"]
+        assert found["key"] in secret["stringData"]
+    redis = environment(objects["StatefulSet/breakloop-redis"])["REDIS_PASSWORD"]["secretKeyRef"]
+    assert redis["key"] in secret["stringData"]
+    assert set(secret["stringData"].values()) == {""}
+
+
+def test_the_pod_has_no_rights(deployment: Any) -> None:
+    """What the restricted pod security standard asks for, and a root file system that nobody writes to."""
+    pod, only = deployment["spec"]["template"]["spec"], container(deployment)
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert only["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not pod["automountServiceAccountToken"]
+    assert not pod["enableServiceLinks"]  # they would set BREAKLOOP_PORT=tcp://...
+
+
+@pytest.mark.e2e
+def test_an_edit_of_the_config_map_is_in_force_within_a_second(objects: dict[str, Any], tmp_path: Path) -> None:
+    """B-3: the kubelet swaps a link; the file that the pod reads is seen to change. Probes say what they should."""
+    text = objects["ConfigMap/breakloop-policy"]["data"]["policy.yaml"]
+    mount = tmp_path / "policy"
+    for version in (1, 2):
+        (mount / f"..{version}").mkdir(parents=True)
+        (mount / f"..{version}" / "policy.yaml").write_text(
+            text.replace("bundle_version: 1", f"bundle_version: {version}")
+        )
+    (mount / "..data").symlink_to("..1")
+    (mount / "policy.yaml").symlink_to("..data/policy.yaml")
+    only = container(objects["Deployment/breakloop"])
+    with serving(tmp_path, "--policy", str(mount / "policy.yaml")) as served:
+        assert served.ready()["bundle_version"] == 1
+        (mount / "..data_tmp").symlink_to("..2")
+        (mount / "..data_tmp").replace(mount / "..data")
+        took_s = eventually(lambda: served.ready()["bundle_version"] == 2, "version 2")
+        assert took_s < 1.5  # a second, and what a busy machine needs to ask
+        for probe in ("livenessProbe", "readinessProbe"):
+            assert served.ask(only[probe]["httpGet"]["path"])[0] == 200

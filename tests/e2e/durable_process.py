@@ -1,0 +1,47 @@
+"""A process that counts and saves until it is killed: `python -m tests.e2e.durable_process FOLDER`. It says before and
+after each save how far it has come."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from breakloop.clock import SystemClock
+from breakloop.gateway.jobs import aside
+from breakloop.state.durable import Durable
+from breakloop.state.memory import MemoryStore
+from breakloop.state.ops import Op, Repeat, RepeatSpec, Spend, SpendSpec, WindowWrite
+
+KEYS = 500
+BUDGET = SpendSpec(10**9)
+COUNT = RepeatSpec(3600.0, 10**6)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+async def main(folder: str) -> None:
+    clock, store = SystemClock(), MemoryStore()
+    durable = Durable(store, Path(folder), clock, lambda problem: say(f"problem {problem}"))
+    say(f"loaded {durable.load()}")
+    for _ in range(100_000):
+        now = clock.now()
+        for number in range(KEYS):
+            window = store.read_window(f"win:{number}", now)
+            write = WindowWrite(f"win:{number}", window.version, b"%d" % (window.version + 1), 3600.0)
+            ops: list[Op] = [
+                Repeat(COUNT, f"ld:{number}", None),
+                Spend(BUDGET, f"tpd:{number}", 1, now + 86_400.0, None),
+            ]
+            store.commit(ops, now, [write])
+        version = store.read_window("win:0", now).version
+        say(f"saving {version}")
+        await durable.save(aside)
+        say(f"saved {version}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

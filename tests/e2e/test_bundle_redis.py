@@ -1,0 +1,269 @@
+"""Bundles in a real Redis: pushed once, taken by all; of two pushers one wins; what is tampered with is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from breakloop.clock import SystemClock
+from breakloop.errors import StateError
+from breakloop.model.events import Event
+from breakloop.policy.fetched import Document, Fetched
+from breakloop.policy.load import load_fetched
+from breakloop.policy.pace import Pace
+from breakloop.policy.sign import Signer, Verifier
+from breakloop.policy.source import FROM_LAST_GOOD, BundleSource
+from breakloop.policy.source_redis import RedisSource, to_push
+from breakloop.state.redis_shelf import open_shelf
+from breakloop.state.shelf import BUNDLE_KEY, EmptyShelfError, PushRefusedError, Shelved
+from tests.redis_groups import Cluster, Watched
+from tests.redis_servers import Server, running, until
+
+pytestmark = pytest.mark.e2e
+
+SECRET = b"a shared secret of some length"
+
+
+def bundle(version: int, more: str = "", *, force: bool = False, secret: bytes = b"") -> Shelved:
+    bare = Fetched((Document("p.yaml", f"bundle_version: {version}\npolicies: []\n{more}".encode()),))
+    fetched = replace(bare, signature=Signer(secret).sign(bare)) if secret else bare
+    return to_push(fetched, load_fetched(fetched), by="me@here", force=force)
+
+
+class Instance:
+    """A process as far as it concerns bundles: looks again and again, in a thread."""
+
+    def __init__(self, url: str, folder: Path, verifier: Verifier | None = None) -> None:
+        self.shelf = open_shelf(url)
+        self.versions: list[int] = []
+        self.events: list[Event] = []
+        self.stop = threading.Event()
+        self.source = BundleSource(
+            RedisSource(self.shelf, Pace(0.5, 5.0, lambda: 0.5)),
+            load=load_fetched,
+            on_bundle=lambda loaded: self.versions.append(loaded.bundle.bundle_version),
+            clock=SystemClock(),
+            publish=self.events.append,
+            data_dir=folder,
+            verifier=verifier,
+        )
+
+    def run(self) -> None:
+        while not self.stop.wait(self.source.wait_s):
+            self.source.poll()
+
+
+@contextmanager
+def instance(url: str, folder: Path, verifier: Verifier | None = None, *, watch: bool = True) -> Iterator[Instance]:
+    one = Instance(url, folder, verifier)
+    one.source.start()
+    thread = threading.Thread(target=one.run, daemon=True)
+    if watch:
+        thread.start()
+    try:
+        yield one
+    finally:
+        one.stop.set()
+        if watch:
+            thread.join()
+        one.shelf.close()
+
+
+def test_a_push_is_applied_by_all_within_a_second(any_server: Server, tmp_path: Path) -> None:
+    """B-3: pushed once, applied by every instance; what was pushed is what was read."""
+    shelf = open_shelf(any_server.url)
+    with pytest.raises(EmptyShelfError):
+        shelf.fetch(None)
+    assert shelf.push(bundle(1))
+    with instance(any_server.url, tmp_path / "a") as one, instance(any_server.url, tmp_path / "b") as other:
+        assert one.versions == other.versions == [1]
+        for version in (2, 3, 4):
+            assert shelf.push(bundle(version))
+            pushed = time.monotonic()
+            until(lambda v=version: one.versions[-1] == other.versions[-1] == v, f"version {version}", 1.0)  # type: ignore[misc]
+            assert time.monotonic() - pushed < 1.0
+        found = shelf.fetch(None)
+        assert found is not None
+        assert replace(found, pushed_at="") == bundle(4)
+        assert abs(float(found.pushed_at) - time.time()) < 60
+        assert shelf.fetch(found.stamp) is None
+    shelf.close()
+
+
+def test_a_push_is_told_to_whoever_listens(redis_server: Server) -> None:
+    """B-3: a message on the channel, once a change; pushing the same again is no change."""
+    shelf = open_shelf(redis_server.url)
+    with redis_server.client() as client:
+        heard = client.pubsub(ignore_subscribe_messages=True)
+        heard.subscribe(BUNDLE_KEY)
+        heard.get_message(timeout=5)
+        assert shelf.push(bundle(1))
+        message = heard.get_message(timeout=5)
+        assert message["data"].decode() == bundle(1).digest
+        assert not shelf.push(bundle(1))
+        assert heard.get_message(timeout=0.1) is None
+        heard.close()
+        assert client.ttl(BUNDLE_KEY) == -1
+    shelf.close()
+
+
+def test_versions_go_up_unless_forced(redis_server: Server, tmp_path: Path) -> None:
+    """B-3: lower, or other content with the same version, is refused with who was there before."""
+    shelf = open_shelf(redis_server.url)
+    assert shelf.push(bundle(5))
+    with pytest.raises(PushRefusedError, match=r"version 5 is there, pushed by me@here at .* and 4 is lower"):
+        shelf.push(bundle(4))
+    with pytest.raises(PushRefusedError, match="version 5 is there with another content"):
+        shelf.push(bundle(5, "# other"))
+    assert shelf.push(bundle(5, secret=SECRET)), "signing it afterwards is no other content"
+    with instance(redis_server.url, tmp_path) as one:
+        assert shelf.push(bundle(4, force=True))
+        until(lambda: one.versions == [5, 4], "the forced version", 1.0)
+        assert shelf.push(bundle(6))
+        until(lambda: one.versions == [5, 4, 6], "the next one", 1.0)
+    shelf.close()
+
+
+def test_of_two_pushers_one_wins(redis_server: Server) -> None:
+    """B-3: at the same moment, with the same version: one is there, the other knows that it is not."""
+    for version in range(1, 11):
+        start = threading.Barrier(2)
+        outcomes: dict[str, object] = {}
+
+        def push(name: str, version: int = version, start: threading.Barrier = start) -> None:
+            shelf = open_shelf(redis_server.url)
+            start.wait(5)
+            try:
+                outcomes[name] = shelf.push(replace(bundle(version, f"# {name}"), pushed_by=name))  # noqa: B023
+            except PushRefusedError as error:
+                outcomes[name] = error  # noqa: B023
+            shelf.close()
+
+        threads = [threading.Thread(target=push, args=(name,)) for name in ("anna", "bert")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        (winner,) = [name for name, outcome in outcomes.items() if outcome is True]
+        (loser,) = outcomes.keys() - {winner}
+        assert f"pushed by {winner}" in str(outcomes[loser])
+        shelf = open_shelf(redis_server.url)
+        found = shelf.fetch(None)
+        shelf.close()
+        assert found is not None
+        assert (found.version, found.pushed_by) == (version, winner)
+
+
+def test_tampering_is_refused(redis_server: Server, tmp_path: Path) -> None:
+    """B-3, B-4: changed bytes do not have their digest; with a new digest they do not have the signature."""
+    shelf = open_shelf(redis_server.url)
+    shelf.push(bundle(1, secret=SECRET))
+    with (
+        redis_server.client() as client,
+        instance(redis_server.url, tmp_path, Verifier(secret=SECRET), watch=False) as one,
+    ):
+        assert one.versions == [1]
+        data = bundle(2).data
+        client.hset(BUNDLE_KEY, mapping={"data": data, "pushed_at": "1"})
+        one.source.poll()
+        assert "its digest does not fit" in one.source.problems[0].message
+        client.hset(BUNDLE_KEY, mapping={"digest": bundle(2).digest, "pushed_at": "2"})
+        one.source.poll()
+        one.source.poll()
+        assert "has a signature that does not fit" in one.source.problems[0].message
+        client.hset(BUNDLE_KEY, mapping={"signature": "", "version": "x", "forced": "1"})
+        one.source.poll()
+        one.source.poll()
+        assert "is not signed" in one.source.problems[0].message
+        assert one.versions == [1]
+        shelf.push(bundle(2, secret=SECRET))
+        one.source.poll()
+        assert one.versions == [1, 2]
+    shelf.close()
+
+
+def test_redis_gone(own_redis: Server, tmp_path: Path) -> None:
+    """B-3: the last good one stays, over a restart too; what is pushed after its return is taken."""
+    shelf = open_shelf(own_redis.url)
+    shelf.push(bundle(1))
+    with instance(own_redis.url, tmp_path) as one:
+        own_redis.kill()
+        until(lambda: one.source.problems, "the loss to be told")
+        assert one.versions == [1]
+        with instance(own_redis.url, tmp_path, watch=False) as again:
+            assert again.source.origin == FROM_LAST_GOOD
+            assert again.versions == [1]
+        with pytest.raises(StateError):
+            shelf.push(bundle(2))
+        own_redis.restart()
+        until(lambda: shelf.push(bundle(2)) or True, "a push")
+        until(lambda: one.versions[-1] == 2, "what was pushed afterwards")
+        assert one.source.problems == []
+    shelf.close()
+
+
+def test_a_redis_that_hangs(own_redis: Server, tmp_path: Path) -> None:
+    """B-3: a look ends by itself."""
+    shelf = open_shelf(own_redis.url)
+    shelf.push(bundle(1))
+    own_redis.pause()
+    began = time.monotonic()
+    with pytest.raises(StateError, match=r"(?i)time"):
+        shelf.fetch(None)
+    assert time.monotonic() - began < 6
+    own_redis.resume()
+    assert shelf.fetch(None) is not None
+    shelf.close()
+
+
+def test_with_tls_and_password(redis_tls: Server) -> None:
+    """B-3: every way in that the state's URL knows."""
+    for url, version in ((redis_tls.url, 1),):
+        shelf = open_shelf(url)
+        assert shelf.push(bundle(version))
+        shelf.close()
+    with running({"requirepass": "canary"}) as locked:
+        shelf = open_shelf(locked.url)
+        assert shelf.push(bundle(1))
+        shelf.close()
+        wrong = open_shelf(locked.url.replace("canary", "guess"))
+        with pytest.raises(StateError) as caught:
+            wrong.fetch(None)
+        assert "guess" not in str(caught.value) + wrong.name
+        wrong.close()
+
+
+def test_in_a_cluster(redis_cluster: Cluster) -> None:
+    """B-3: one key, on whichever node it belongs to."""
+    shelf = open_shelf(redis_cluster.url)
+    assert shelf.push(bundle(1))
+    found = shelf.fetch(None)
+    assert found is not None
+    assert found.version == 1
+    shelf.close()
+
+
+def test_behind_sentinel(redis_sentinel: Watched) -> None:
+    """B-3: the master takes it, also after it has changed."""
+    shelf = open_shelf(redis_sentinel.url)
+    assert shelf.push(bundle(1))
+    redis_sentinel.failover()
+    until(lambda: _pushed(shelf.push, bundle(2)), "a push to the new master", 20)
+    found = shelf.fetch(None)
+    assert found is not None
+    assert found.version == 2
+    shelf.close()
+
+
+def _pushed(push, what: Shelved) -> bool:  # type: ignore[no-untyped-def]
+    try:
+        push(what)
+    except StateError:
+        return False
+    return True

@@ -1,0 +1,289 @@
+"""Several real processes on one port, on a real Redis: they serve, are replaced, follow the bundle, and end in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from breakloop.testing import StandInLLM, ThreadedLLM, say
+from tests.e2e.fleet import Fleet, Traffic, fleet, is_alive
+from tests.e2e.proxied import chat
+from tests.e2e.raw_client import RawClient
+from tests.e2e.served import DEADLINE_S, Served, eventually
+from tests.e2e.test_serve import bundle
+from tests.redis_servers import Server
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def running(tmp_path: Path, redis_server: Server) -> Iterator[Fleet]:
+    (tmp_path / "bundle.yaml").write_text(bundle(1, burst=6))
+    with fleet(tmp_path, redis_server.url, "--policy", "bundle.yaml") as started:
+        yield started
+        faults = {line["message"] for line in started.log() if line["level"] in {"error", "critical"}}
+        assert not faults - {"bundle.rejected"}, faults
+
+
+def spread(started: Fleet, count: int) -> list[int]:
+    """How many of so many connections each worker got."""
+    return sorted(Counter(answer["worker"] for answer in started.answers(count)).values())
+
+
+def test_two_workers_serve_as_one(running: Fleet, tmp_path: Path) -> None:
+    """S-5: one address, said once; connections are shared evenly; a limit holds for both together; events are told
+    once."""
+    running.wait_ready()
+    assert running.banner[-1] == f"breakloop ready on http://127.0.0.1:{running.port}"
+    assert "  workers   2" in running.banner
+    assert set(running.children()) == {"control 0", "worker 1", "worker 2"}
+    assert spread(running, 16)[0] >= 5
+    answers = running.each()
+    assert {(answer["workers"], answer["bundle_version"], answer["state"]) for answer in answers} == {(2, 1, "redis")}
+    assert len({answer["bundle_digest"] for answer in answers}) == 1
+
+    with Traffic(running.port, 2):  # so that both workers get some of what follows
+        statuses = [running.decide("/v1/x", X_Team="a")[0] for _ in range(40)]
+    assert 6 <= statuses.count(200) <= 8
+    assert running.stop() == 0
+    assert len(running.log("bundle.loaded")) == 1
+    told = running.log("limit.exceeded")
+    assert len(told) <= 2, "one line, and one for those that were left out"
+    assert sum(line.get("left_out", 0) + 1 for line in told) == statuses.count(429)
+
+
+def test_dead_worker_is_replaced(running: Fleet) -> None:
+    """S-5: kill -9 under load: replaced within 2 s; clients of the other worker see nothing of it."""
+    began = time.monotonic()
+    running.wait_ready()
+    start_s = time.monotonic() - began
+    with Traffic(running.port, 8) as traffic:
+        eventually(lambda: all(counts for counts in traffic.seen), "traffic on all connections")
+        survivors = [counts for counts in traffic.seen if "2" in counts]
+        assert survivors
+        died = running.kill("worker 1")
+        took_s = eventually(lambda: bool(running.log("worker.replaced")), "a new worker", 5.0)
+        again = running.children()["worker 1"]
+        assert again != died
+        before = [sum(counts.values()) for counts in survivors]
+        eventually(lambda: all(sum(c.values()) > b for c, b in zip(survivors, before, strict=True)), "more traffic")
+        eventually(lambda: any(a["worker"] == 1 for a in running.answers(8)), "answers of the new one")
+    assert took_s < max(2.0, start_s), "on a machine that is slow, no slower than the start"
+    assert not any("error" in counts or "1" in counts for counts in survivors)
+    assert sum(counts["error"] for counts in traffic.seen) <= 8 - len(survivors)
+    (told,) = running.log("worker.died")
+    assert (told["process"], told["pid"], told["ended"]) == ("worker 1", died, "killed by SIGKILL")
+    assert told["restart_in_seconds"] == 0
+    assert running.stop() == 0
+
+
+def test_hanging_worker_holds_up_nobody_else(running: Fleet) -> None:
+    """S-5: new connections go to the other, at once."""
+    running.wait_ready()
+    hung = running.kill("worker 1", signal.SIGSTOP)
+    began = time.monotonic()
+    assert {running.ready()["worker"] for _ in range(40)} == {2}
+    assert {answer["worker"] for answer in running.answers(20)} == {2}
+    assert time.monotonic() - began < 3.0
+    os.kill(hung, signal.SIGCONT)
+    eventually(lambda: any(answer["worker"] == 1 for answer in running.answers(4)), "answers of both", 5.0)
+    assert running.stop() == 0
+
+
+def test_dead_control_is_replaced(running: Fleet, tmp_path: Path) -> None:
+    """S-5: without it workers go on; the new one watches the bundle and hears events."""
+    running.wait_ready()
+    with Traffic(running.port, 4) as traffic:
+        running.kill("control 0")
+        eventually(lambda: bool(running.log("worker.replaced")), "a new control process", 5.0)
+        (tmp_path / "bundle.yaml").write_text(bundle(2))
+        eventually(lambda: {a["bundle_version"] for a in running.each()} == {2}, "version 2", 5.0)
+    assert not any("error" in counts for counts in traffic.seen)
+    assert running.stop() == 0
+    assert [line["version"] for line in running.log("bundle.loaded")] == [1, 1, 2]
+
+
+def test_bundle_reaches_all(running: Fleet, tmp_path: Path) -> None:
+    """S-5, B-3: a change is in force in every worker within a second, a bad one in none; SIGHUP takes a lower one."""
+    running.wait_ready()
+    file = tmp_path / "bundle.yaml"
+
+    def versions() -> set[int]:
+        return {answer["bundle_version"] for answer in running.each()}
+
+    file.write_text(bundle(5))
+    assert eventually(lambda: versions() == {5}, "version 5", 5.0) < 1.5
+    file.write_text(bundle(6).replace("burst", "brust"))
+    eventually(lambda: {a["bundle_rejected"] for a in running.each()} == {1}, "rejection", 5.0)
+    assert versions() == {5}
+    assert {a["bundle_problems"] > 0 for a in running.each()} == {True}
+    file.write_text(bundle(3))
+    running.process.send_signal(signal.SIGHUP)
+    eventually(lambda: versions() == {3}, "version 3", 5.0)
+    running.kill("worker 2")
+    eventually(lambda: bool(running.log("worker.replaced")), "a new worker", 5.0)
+    assert versions() == {3}
+    assert len(running.log("bundle.rejected")) == 1
+    assert running.stop() == 0
+
+
+def test_no_orphans(running: Fleet) -> None:
+    """S-5: kill -9 of the supervisor leaves no process behind, and the port is free."""
+    running.wait_ready()
+    children = running.children()
+    assert len(children) == 3
+    running.process.kill()
+    running.process.wait()
+    assert eventually(lambda: not any(map(is_alive, children.values())), "all processes gone", 5.0) < 3.0
+
+
+def test_second_instance_fails(running: Fleet, tmp_path: Path, redis_server: Server) -> None:
+    """S-5: "in use", as with one process, whichever of the two has workers; the first is not disturbed."""
+    running.wait_ready()
+    for workers in ("2", "1"):
+        folder = tmp_path / workers
+        (folder / "home").mkdir(parents=True)
+        state = ("--state", redis_server.url, "--workers", workers)
+        other = Served(folder, "--port", str(running.port), *state)
+        try:
+            assert other.process.wait(DEADLINE_S) == 1
+            text = f"breakloop: 127.0.0.1:{running.port} is in use (stop the other program"
+            assert text in (folder / "log.jsonl").read_text()
+        finally:
+            other.end()
+    assert len(running.answers(4)) == 4
+
+
+def test_memory_is_not_shared(tmp_path: Path) -> None:
+    """S-5: with memory:// it does not start, and says what to do."""
+    (tmp_path / "home").mkdir()
+    served = Served(tmp_path, "--port", "0", "--workers", "2")
+    try:
+        assert served.process.wait(DEADLINE_S) == 1
+        text = (tmp_path / "log.jsonl").read_text()
+        assert "2 processes cannot share the state of memory://" in text
+        assert "set state to the URL of a Redis, or workers to 1" in text
+    finally:
+        served.end()
+
+
+def test_strict_start_needs_a_bundle(tmp_path: Path, redis_server: Server) -> None:
+    """E-0: `--strict` exits 1 with the problems; without it every worker answers 503 until there is one."""
+    (tmp_path / "bundle.yaml").write_text("bundle_version: 0\npolicies: []\n")
+    with fleet(tmp_path, redis_server.url, "--policy", "bundle.yaml", "--strict") as started:
+        assert started.process.wait(DEADLINE_S) == 1
+        assert "breakloop: bundle.yaml:1:17: bundle_version" in (tmp_path / "log.jsonl").read_text()
+    (tmp_path / "log.jsonl").unlink()
+    with fleet(tmp_path, redis_server.url, "--policy", "bundle.yaml") as started:
+        started.wait_ready()
+        assert any("NO VALID BUNDLE" in line for line in started.banner)
+        status, headers, _ = started.decide("/v1/x")
+        assert (status, headers["x-breakloop-reason"]) == (503, "no_bundle_loaded")
+        (tmp_path / "bundle.yaml").write_text(bundle(8))
+        eventually(lambda: {a.get("bundle_version") for a in started.each()} == {8}, "a bundle that came later")
+
+
+def test_what_cannot_start_is_said(tmp_path: Path, redis_server: Server) -> None:
+    """S-5: a worker that cannot start ends the whole start with its message."""
+    (tmp_path / "bad.pem").write_text("no certificate")
+    tls = {"BREAKLOOP_TLS_CERT_FILE": "bad.pem", "BREAKLOOP_TLS_KEY_FILE": "bad.pem"}
+    with fleet(tmp_path, redis_server.url, **tls) as started:
+        assert started.process.wait(DEADLINE_S) == 1
+        text = (tmp_path / "log.jsonl").read_text()
+        assert text.count("breakloop: tls: cert_file and key_file are no certificate") == 1
+
+
+@pytest.fixture
+def proxy(tmp_path: Path, redis_server: Server) -> Iterator[tuple[Fleet, ThreadedLLM]]:
+    with StandInLLM.in_thread() as llm:
+        grace = {"BREAKLOOP_SHUTDOWN_GRACE_SECONDS": "8"}
+        with fleet(tmp_path, redis_server.url, "--upstream", f"openai={llm.url}", **grace) as started:
+            started.wait_ready()
+            yield started, llm
+
+
+def streaming(started: Fleet, llm: ThreadedLLM, stack: ExitStack, count: int = 4) -> list[RawClient]:
+    """Clients whose answers have begun and wait for `llm.resume`."""
+    clients = [stack.enter_context(RawClient(started.port)) for _ in range(count)]
+    for client in clients:
+        llm.next(say("one two three four").stall(2))
+        client.send(chat(stream=True))
+        client.until(b"one")
+    return clients
+
+
+def refuses(port: int) -> bool:
+    try:
+        with RawClient(port, timeout_s=1):
+            return False
+    except OSError:
+        return True
+
+
+def test_streams_are_finished(proxy: tuple[Fleet, ThreadedLLM]) -> None:
+    """S-6: after SIGTERM nobody is let in, running streams end whole, and then everything exits 0."""
+    started, llm = proxy
+    with ExitStack() as stack:
+        clients = streaming(started, llm, stack)
+        children = started.children().values()
+        started.process.send_signal(signal.SIGTERM)
+        eventually(lambda: refuses(started.port), "no new connections", 5.0)
+        assert all(map(is_alive, children))
+        llm.resume()
+        for client in clients:
+            assert b"four" in client.until(b"\r\n0\r\n\r\n")
+        assert started.process.wait(DEADLINE_S) == 0
+    assert [line["cut_off"] for line in started.log("stopped")] == [0, 0]
+    assert not started.log("worker.died")
+
+
+def test_signals_to_everybody_are_one(proxy: tuple[Fleet, ThreadedLLM]) -> None:
+    """S-6: a service manager's SIGTERM to all processes, or a terminal's SIGINT, is no second signal."""
+    started, llm = proxy
+    with ExitStack() as stack:
+        clients = streaming(started, llm, stack)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for pid in started.children().values():
+                os.kill(pid, number)
+        started.process.send_signal(signal.SIGINT)
+        eventually(lambda: refuses(started.port), "no new connections", 5.0)
+        llm.resume()
+        for client in clients:
+            assert b"four" in client.until(b"\r\n0\r\n\r\n")
+        assert started.process.wait(DEADLINE_S) == 0
+
+
+def test_a_second_signal_hurries(proxy: tuple[Fleet, ThreadedLLM]) -> None:
+    """S-6: the second signal ends what is under way, with 1."""
+    started, llm = proxy
+    with ExitStack() as stack:
+        streaming(started, llm, stack)
+        children = list(started.children().values())
+        started.process.send_signal(signal.SIGTERM)
+        eventually(lambda: refuses(started.port), "no new connections", 5.0)
+        started.process.send_signal(signal.SIGTERM)
+        assert started.process.wait(5.0) == 1
+        assert not any(map(is_alive, children))
+
+
+def test_a_worker_alone_is_told_to_end(proxy: tuple[Fleet, ThreadedLLM]) -> None:
+    """S-5, S-6: SIGTERM to one worker: its streams end whole, another takes its place."""
+    started, llm = proxy
+    with ExitStack() as stack:
+        clients = streaming(started, llm, stack)
+        ended = started.kill("worker 2", signal.SIGTERM)
+        llm.resume()
+        for client in clients:
+            assert b"four" in client.until(b"\r\n0\r\n\r\n")
+            client.close()
+        eventually(lambda: not is_alive(ended), "its end", 5.0)
+        eventually(lambda: bool(started.log("worker.replaced")), "a new worker", 5.0)
+    assert started.log("worker.died")[0]["ended"] == "exit code 0"
+    assert started.stop() == 0

@@ -1,0 +1,180 @@
+"""Stores as the contract suite wants them: synchronous, empty, with the time that the test tells; also those in Redis.
+
+Every Redis store has a project of its own, which all its keys are moved into: so they share a server, and each is in one
+slot of a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+import pytest
+
+from breakloop.errors import StateError
+from breakloop.state.memory import MemoryStore
+from breakloop.state.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
+from breakloop.state.redis import RedisStore
+from breakloop.state.redis_nodes import Nodes, make_nodes
+from breakloop.state.redis_url import parse_redis_url
+from breakloop.state.store import Store
+
+ANSWER_S = 10.0
+# The fixture whose server a store is in.
+SERVERS = {"redis": "_redis_session", "valkey": "_valkey_session", "cluster": "_cluster_session"}
+NewStore = Callable[[], Store]
+Then = Callable[[Any], None]
+
+_numbers = itertools.count()
+
+
+class Connection:
+    """Nodes on a loop of their own, in a thread: a connection is looked after also while a test does other things."""
+
+    def __init__(self, url: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.nodes: Nodes = make_nodes(parse_redis_url(url), self.loop)
+        self.wait(self.nodes.start())
+
+    def wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(ANSWER_S)
+
+    def ask(self, *asks: Callable[[Then], None]) -> list[Any]:
+        """Ask all in one turn of the loop; return the answers in the order of the questions."""
+        answers: list[Future[Any]] = [Future() for _ in asks]
+
+        def send() -> None:
+            for ask, answer in zip(asks, answers, strict=True):
+                ask(answer.set_result)
+
+        self.loop.call_soon_threadsafe(send)
+        return [answer.result(ANSWER_S) for answer in answers]
+
+    def close(self) -> None:
+        self.wait(self.nodes.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(ANSWER_S)
+        self.loop.close()
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Connection]:
+    """Connect to a server or cluster."""
+    connection = Connection(url)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+class SyncRedisStore:
+    """A `Store` over a `RemoteStore`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.remote = RedisStore(connection.nodes, lambda: self.now)
+        self.project = f"p{next(_numbers)}"
+        self.now = 0.0
+        self._connection = connection
+        self._expiries: dict[str, float] = {}  # of windows
+
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+        moved, writes = [self._moved(op) for op in ops], [one._replace(key=self.key(one.key)) for one in windows]
+        self._expire(now)
+        done: Committed = self._ask(now, lambda then: self.remote.commit(moved, writes, then))
+        if done.conflict is not None:
+            start = len(self.key(""))
+            done.conflict = {key[start:]: window for key, window in done.conflict.items()}
+        else:
+            self._expiries |= {one.key: self.now + one.ttl_s for one in windows if one.data is not None}
+        return done
+
+    def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
+        moved = [self._moved(op) for op in ops]
+        taken_back: int = self._ask(now, lambda then: self.remote.settle(moved, then, failed=failed))
+        return taken_back
+
+    def correct(self, ops: Sequence[Correct], now: float) -> None:
+        moved = [self._moved(op) for op in ops]
+        self._ask(now, lambda then: self.remote.correct(moved, then))
+
+    def read_window(self, key: str, now: float) -> Window:
+        if self._expiries.get(key, 0.0) <= now:
+            return Window(0, b"")
+        windows: list[Window] = self._ask(0.0, lambda then: self.remote.read_windows([self.key(key)], then))
+        return windows[0]
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        start = len(self.key(""))
+        found: list[BreakerKept] = self._ask(now, lambda then: self.remote.breakers(self.key(prefix), most, then))
+        return [one._replace(key=one.key[start:]) for one in found]
+
+    def drop(self, keys: Sequence[str]) -> None:
+        self._ask(0.0, lambda then: self.remote.drop([self.key(key) for key in keys], then))
+
+    def forget(self, prefix: str) -> int:
+        dropped: int = self._ask(0.0, lambda then: self.remote.forget(self.key(prefix), then))
+        return dropped
+
+    def key(self, name: str) -> str:
+        """A name of the suite's as a key of this store's project."""
+        return f"t:{self.project}:{name}"
+
+    def _expire(self, now: float) -> None:
+        """Drop windows whose time has come. Redis does so by its own clock, which the test does not move."""
+        gone = [key for key, expires in self._expiries.items() if expires <= max(now, self.now)]
+        if gone:
+            self.drop(gone)
+        for key in gone:
+            del self._expiries[key]
+
+    def _moved(self, op: Any) -> Any:
+        if not hasattr(op, "key"):
+            return op
+        moved = copy(op)
+        moved.key = self.key(op.key)
+        return moved
+
+    def _ask(self, now: float, ask: Callable[[Then], None]) -> Any:
+        """A clock that steps back stands still for each key; for the whole store it does so here, as the suite asks."""
+        self.now = max(self.now, now)
+        (result,) = self._connection.ask(ask)
+        if isinstance(result, StateError):
+            raise result
+        return result
+
+
+def redis_stores(*names: str) -> list[Any]:
+    """Parameters for `store_in`: these start programs, so that only a full run has them."""
+    return [pytest.param(name, marks=pytest.mark.e2e) for name in names or SERVERS]
+
+
+@contextmanager
+def store_in(name: str, request: pytest.FixtureRequest) -> Iterator[NewStore]:
+    """Something that makes empty stores of a kind."""
+    if name == "memory":
+        yield MemoryStore
+        return
+    with connected(request.getfixturevalue(SERVERS[name]).url) as connection:
+        yield lambda: SyncRedisStore(connection)
+
+
+@pytest.fixture(scope="session", params=["memory", *redis_stores()])
+def new_store(request: pytest.FixtureRequest) -> Iterator[NewStore]:
+    """Makes empty stores, of each kind in turn."""
+    with store_in(request.param, request) as made:
+        yield made
+
+
+@pytest.fixture(scope="session", params=redis_stores())
+def new_redis_store(request: pytest.FixtureRequest) -> Iterator[NewStore]:
+    """The same, only those in Redis."""
+    with store_in(request.param, request) as made:
+        yield made

@@ -1,0 +1,63 @@
+"""What `doctor` says about kept counters."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from breakloop.cli.doctor_state import examine_state
+from breakloop.clock import FakeClock
+from breakloop.settings import Settings
+from tests.durable_state import Life, state_file
+
+
+def says(folder: Path, clock: FakeClock, **values: object) -> list[str]:
+    settings = Settings.model_validate({"data_dir": str(folder), **values})
+    return [f"{one.level} {one.about}: {one.message}" for one in examine_state(settings, clock)]
+
+
+def test_nothing_to_say(tmp_path: Path, clock: FakeClock) -> None:
+    """T-1: before the first start there is no file, and no word."""
+    assert says(tmp_path, clock) == []
+    assert says(tmp_path / "nowhere", clock) == []
+
+
+def test_how_much_and_how_old(tmp_path: Path, clock: FakeClock) -> None:
+    """T-1: a good file is a note."""
+    life = Life(tmp_path, clock)
+    for number in range(1234):
+        life.spend(f"tpd:{number}")
+    life.end()
+    for age_s, ago in ((3.0, "3 s"), (300.0, "5 min"), (7200.0, "2 h"), (172_800.0, "2 d")):
+        os.utime(state_file(tmp_path), (clock.now() - age_s,) * 2)
+        (line,) = says(tmp_path, clock)
+        assert line == (
+            f"note data_dir: {state_file(tmp_path)} keeps the counters: up to 1,234 entries, 0.1 MB, saved {ago} ago"
+        )
+
+
+def test_a_file_that_will_be_set_aside(tmp_path: Path, clock: FakeClock) -> None:
+    """T-1: said beforehand, and what was set aside before is named."""
+    state_file(tmp_path).write_bytes(b"nonsense" * 1000)
+    (line,) = says(tmp_path, clock)
+    assert line.startswith(f"warning data_dir: {state_file(tmp_path)} cannot be used (file is not a database): a start")
+    Life(tmp_path, clock).end()
+    _, line = says(tmp_path, clock)
+    assert line == "note data_dir: holds state.db.damaged-1: state that could not be used; look at it, or remove it"
+
+
+def test_a_file_ahead_of_the_clock(tmp_path: Path, clock: FakeClock) -> None:
+    """T-1: why nothing refills."""
+    life = Life(tmp_path, clock)
+    life.spend("tpd:a")
+    life.end()
+    clock.advance(-1000.0)
+    (line,) = says(tmp_path, clock)
+    assert "is 1000 s ahead of this clock" in line
+
+
+def test_a_directory_in_its_place(tmp_path: Path, clock: FakeClock) -> None:
+    """T-1: no traceback."""
+    state_file(tmp_path).mkdir()
+    (line,) = says(tmp_path, clock)
+    assert line.startswith("warning data_dir: ")

@@ -1,0 +1,68 @@
+"""Addresses that are bound without a server."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+
+from breakloop.gateway.listening import bind, url, why_not
+
+
+def test_a_free_port_is_listened_on() -> None:
+    """S-5: connections wait in its queue, whoever accepts them."""
+    (listener,) = bind("127.0.0.1", 0)
+    with listener, socket.create_connection(listener.getsockname(), timeout=5):
+        assert not listener.getblocking()
+        taken, _ = listener.accept()
+        taken.close()
+
+
+def test_nobody_else_gets_it() -> None:
+    """S-5: a second instance fails, also one that would share the port."""
+    (listener,) = bind("127.0.0.1", 0)
+    with listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(OSError) as raised:
+            bind("127.0.0.1", port)
+        assert raised.value.errno == errno.EADDRINUSE
+        with socket.socket() as sharing:
+            sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            with pytest.raises(OSError):
+                sharing.bind(("127.0.0.1", port))
+
+
+def test_all_addresses_of_a_name_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-5: `localhost` may be two; one that fails leaves none behind."""
+    two = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.1", "127.0.0.2")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: two)
+    bound = bind("two.example", 0)
+    try:
+        assert len({one.getsockname()[1] for one in bound}) == 1
+        assert [one.getsockname()[0] for one in bound] == ["127.0.0.1", "127.0.0.2"]
+        with pytest.raises(OSError):
+            bind("two.example", bound[1].getsockname()[1])
+    finally:
+        for one in bound:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (errno.EADDRINUSE, "127.0.0.1:80 is in use (stop the other program"),
+        (errno.EACCES, "127.0.0.1:80 is not allowed (ports below 1024"),
+        (errno.EADDRNOTAVAIL, "127.0.0.1:80 cannot be used: this machine has no such address"),
+        (errno.EMFILE, "cannot listen on 127.0.0.1:80: too many"),
+    ],
+)
+def test_why_not(code: int, text: str) -> None:
+    """T-2: one line that says what to do."""
+    assert why_not("127.0.0.1", 80, OSError(code, "too many")).startswith(text)
+
+
+def test_url() -> None:
+    """T-2: as clients write it."""
+    assert url("127.0.0.1", 1, tls=False) == "http://127.0.0.1:1"
+    assert url("::1", 2, tls=True) == "https://[::1]:2"

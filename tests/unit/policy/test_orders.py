@@ -1,0 +1,154 @@
+"""What is ordered at run time: checked as in the bundle, and laid over it (SPEC K-1, K-2, K-3)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from breakloop.errors import OrderError
+from breakloop.policy.kill_switch import KillSwitch
+from breakloop.policy.orders import NO_ORDERS, Orders, check_override, checked_switch, checked_text
+from tests.builders import START, at, bundle, call, world
+
+
+def switch(value: str, **more: Any) -> KillSwitch:
+    return KillSwitch(0, "header:x-team", value, id="a1", **more)
+
+
+def test_without_orders_the_bundle_is_the_very_same() -> None:
+    """The hot path is as it was."""
+    here = world(bundle())
+    assert here.engine.bundle is not None
+    assert NO_ORDERS.over(here.engine.bundle) is here.engine.bundle
+    assert Orders().over(here.engine.bundle) is here.engine.bundle
+
+
+def test_a_switch_stops_as_one_of_the_bundle_does() -> None:
+    """K-2, K-3: reason, Retry-After, and the name that it can be lifted by."""
+    here = world(bundle())
+    here.engine.obey(Orders((switch("red", reason="INC-1", expires=START + 60),)))
+    verdict = here.decide(call(headers={"x-team": "red"}))
+    assert (verdict.reason, verdict.status, verdict.retry_after_s) == ("kill_switch", 429, 60)
+    assert verdict.rule == "kill_switch/a1"
+    assert verdict.message.endswith(": INC-1")
+    assert here.decide(call(headers={"x-team": "blue"})).allowed
+    here.clock.advance(60)
+    assert here.decide(call(headers={"x-team": "red"})).allowed
+
+
+def test_those_of_the_bundle_come_first_and_stay() -> None:
+    """K-2: the first match wins."""
+    own = {"scope_key": "header:x-team", "scope_value": "red"}
+    here = world(bundle(kill_switches=[own]))
+    here.engine.obey(Orders((switch("red"), switch("blue"))))
+    assert here.decide(call(headers={"x-team": "red"})).rule == "kill_switches[0]"
+    assert here.decide(call(headers={"x-team": "blue"})).rule == "kill_switch/a1"
+    here.engine.obey(NO_ORDERS)
+    assert here.decide(call(headers={"x-team": "red"})).rule == "kill_switches[0]"
+    assert here.decide(call(headers={"x-team": "blue"})).allowed
+
+
+def test_orders_outlive_a_new_bundle() -> None:
+    here = world(bundle())
+    here.engine.obey(Orders((switch("red"),)))
+    here.use(bundle(bundle_version=2))
+    assert here.decide(call(headers={"x-team": "red"})).reason == "kill_switch"
+
+
+def test_orders_wait_for_the_first_bundle() -> None:
+    """E-0."""
+    here = world(load=False)
+    here.engine.obey(Orders((switch("red"),)))
+    assert here.decide(call(headers={"x-team": "red"})).reason == "no_bundle_loaded"
+    here.use(bundle())
+    assert here.decide(call(headers={"x-team": "red"})).reason == "kill_switch"
+
+
+def test_the_override_skips_switches_of_both_kinds() -> None:
+    """K-1: kill_switch_override active: kill switches are skipped, whoever set them."""
+    own = {"scope_key": "header:x-team", "scope_value": "blue"}
+    here = world(bundle(kill_switches=[own]))
+    here.engine.obey(Orders((switch("red"),), kill_override_until=START + 10))
+    assert here.decide(call(headers={"x-team": "red"})).allowed
+    assert here.decide(call(headers={"x-team": "blue"})).allowed
+    here.clock.advance(10)
+    assert here.decide(call(headers={"x-team": "red"})).reason == "kill_switch"
+    assert here.decide(call(headers={"x-team": "blue"})).reason == "kill_switch"
+
+
+def test_the_longer_of_two_overrides_counts() -> None:
+    """K-1: the bundle's own, and the one set at run time."""
+    shadow = {"enabled": True, "reason": "drill", "expires_at": at(100)}
+    here = world(bundle(global_shadow=shadow))
+    here.engine.obey(Orders(shadow_until=START + 10))
+    here.clock.advance(50)
+    enforces = [here.engine.enforces]
+    here.use(bundle())
+    enforces.append(here.engine.enforces)
+    here.engine.obey(Orders(shadow_until=START + 60))
+    assert [*enforces, here.engine.enforces] == [False, True, False]
+
+
+def test_fields_are_as_the_bundle_would_have_them() -> None:
+    given = {"scope_key": "header:X_Team", "scope_value": "red", "route": "", "reason": ""}
+    assert checked_switch(given, math.inf) == {
+        "scope_key": "header:x-team",
+        "scope_value": "red",
+        "route": "",
+        "reason": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("scope_key", "agent", "scope_key: "),
+        ("scope_key", "", "scope_key: is required"),
+        ("scope_value", "", "scope_value: is required"),
+        ("scope_value", "  ", "scope_value: must not be empty"),
+        ("scope_value", 5.5, "scope_value: must be text"),
+        ("route", "v1", 'route: must begin with "/"'),
+        ("reason", "x" * 257, "reason: must be at most 256 characters, got 257"),
+        ("scope_key", "header:authorization", "scope_key: header:authorization is a secret"),
+        ("scope_key", "header:X_Api_Key", "scope_key: header:x-api-key is a secret"),
+        ("scope_key", "query:key", "scope_key: query:key is a secret"),
+    ],
+)
+def test_what_is_wrong_is_said_by_field(field: str, value: Any, problem: str) -> None:
+    """K-3, Y-1: the same checks as in a bundle, and no secret is kept."""
+    given = {"scope_key": "agent:id", "scope_value": "nightly", "route": "/v1/*", "reason": "why"} | {field: value}
+    with pytest.raises(OrderError) as caught:
+        checked_switch(given, START)
+    assert any(said.startswith(problem) for said in caught.value.problems), caught.value.problems
+    assert str(caught.value) == "; ".join(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "expires_at", "problem"),
+    [
+        ("local_shadow", "why", START, "name: must be one of global_shadow, kill_switch_override"),
+        ("global_shadow", "", START, "reason: is required"),
+        ("global_shadow", " ", START, "reason: is required"),
+        ("global_shadow", "x" * 257, START, "reason: must be at most 256 characters"),
+        ("kill_switch_override", "why", None, "expires_at: is required"),
+        ("kill_switch_override", "why", math.inf, "expires_at: is required"),
+        ("kill_switch_override", "why", 1e300, "expires_at: is no time"),
+        ("kill_switch_override", "why", math.nan, "expires_at: is no time"),
+    ],
+)
+def test_an_override_needs_a_reason_and_an_end(name: str, reason: str, expires_at: float | None, problem: str) -> None:
+    """K-1."""
+    check_override("global_shadow", "drill", START)
+    with pytest.raises(OrderError) as caught:
+        check_override(name, reason, expires_at)
+    assert any(said.startswith(problem) for said in caught.value.problems), caught.value.problems
+
+
+def test_words_for_people_are_bounded() -> None:
+    assert checked_text("by", "ann") == "ann"
+    assert checked_text("by", "", required=False) == ""
+    for wrong in ("", "  ", "x" * 257):
+        with pytest.raises(OrderError, match="by: must"):
+            checked_text("by", wrong)

@@ -1,0 +1,144 @@
+"""`state.db`: parts in their order, tidied and cleared away in the same transaction as a save."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from breakloop.clock import FakeClock
+from breakloop.errors import StateError
+from breakloop.state.durable_file import FILE, Change, StateFile
+from breakloop.state.durable_pack import Packer, Part
+from breakloop.state.sqlite_file import Trouble
+from tests.durable_state import Life, state_file
+
+NOW = 100.0
+
+
+def part(*keys: str, expires: float = 200.0) -> Part:
+    packer = Packer()
+    packer.add("accounts", keys, [(expires, 1)] * len(keys))
+    return packer.close()[0]
+
+
+def opened(folder: Path) -> tuple[StateFile, list[str], list[Trouble]]:
+    troubles: list[Trouble] = []
+    keys: list[str] = []
+    file = StateFile(folder, troubles.append)
+    file.load(lambda pack: keys.extend(pack.keys))
+    return file, keys, troubles
+
+
+def test_parts_come_back_in_order(tmp_path: Path) -> None:
+    """S-1: the newest is last, after tidying too."""
+    file, _, _ = opened(tmp_path)
+    for key in ("a", "b", "c", "d"):
+        assert file.write(Change([part(key)], NOW, NOW))
+    rows = file.rows.all
+    assert [pack.keys for pack in file.read(rows[1:3])] == [["b"], ["c"]]
+    assert file.write(Change([part("e")], NOW, NOW, old=rows[1:3], instead=[part("c")]))
+    file.close()
+    again, keys, troubles = opened(tmp_path)
+    assert (keys, [row.id for row in again.rows.all], troubles) == (["a", "c", "d", "e"], [1, 3, 4, 5], [])
+    again.close()
+
+
+def test_a_whole_save_replaces_everything(tmp_path: Path) -> None:
+    """S-1: in one transaction."""
+    file, _, _ = opened(tmp_path)
+    file.write(Change([part("a")], NOW, NOW))
+    file.write(Change([part("b"), part("c")], NOW, NOW, whole=True))
+    file.close()
+    assert opened(tmp_path)[1] == ["b", "c"]
+
+
+def test_what_has_expired_is_cleared_away_with_a_save(tmp_path: Path) -> None:
+    """S-1: from the oldest on."""
+    file, _, _ = opened(tmp_path)
+    for expires in (10.0, 20.0, 200.0, 30.0):
+        file.write(Change([part(str(expires), expires=expires)], 1.0, 1.0))
+    file.write(Change([], NOW, NOW))
+    assert [row.expires for row in file.rows.all] == [200.0, 30.0]
+    file.close()
+    assert opened(tmp_path)[1] == ["200.0", "30.0"]
+
+
+def test_a_file_that_another_wrote_is_noticed(tmp_path: Path) -> None:
+    """S-1: its rows are not the ones that are remembered, so everything has to be written."""
+    file, _, _ = opened(tmp_path)
+    file.write(Change([part("a")], NOW, NOW))
+    rows = file.rows.all
+    other, _, _ = opened(tmp_path)
+    assert file.read(rows) == []
+    assert not file.write(Change([part("b")], NOW, NOW))
+    assert other.write(Change([part("c")], NOW, NOW))
+    assert file.write(Change([part("b")], NOW, NOW, whole=True))
+    file.close()
+    other.close()
+    assert opened(tmp_path)[1] == ["b"]
+
+
+def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
+    """S-6: a thread that comes too late does not open it again."""
+    file, _, _ = opened(tmp_path)
+    file.close()
+    with pytest.raises(StateError, match="closed"):
+        file.write(Change([part("a")], NOW, NOW))
+    assert not (tmp_path / f"{FILE}-wal").exists()
+
+
+def test_others_cannot_read_it(tmp_path: Path) -> None:
+    """Y-1: what sessions did is nobody's business."""
+    file, _, _ = opened(tmp_path)
+    file.write(Change([part("a")], NOW, NOW))
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.glob(f"{FILE}*")} == {0}
+    file.close()
+
+
+def test_it_says_whose_it_is(tmp_path: Path) -> None:
+    """S-1: for whoever finds the file."""
+    opened(tmp_path)[0].close()
+    database = sqlite3.connect(tmp_path / FILE)
+    assert dict(database.execute("SELECT name, value FROM meta"))["program"] == "breakloop"
+    database.close()
+
+
+def test_it_stays_within_a_few_times_of_what_is_true(tmp_path: Path, clock: FakeClock) -> None:
+    """S-1: however often everything changes, and nothing of it is lost on the way, with or without a save between."""
+    life = Life(tmp_path, clock)
+    life.spend("tpd:cold", 7)
+    for second in range(40):
+        for number in range(100):
+            life.write(f"win:{number}", bytes([second]) * 10_000)
+        life.store.drop([f"win:{second}"])
+        clock.advance(1.0)
+        life.save()
+        file = life.durable._file
+        assert file is not None
+        assert sum(row.size for row in file.rows.all) < 17_000_000
+    assert state_file(tmp_path).stat().st_size < 20_000_000
+    before = life.tables()
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert after.tables() == before
+    assert (len(before["windows"]), after.spend("tpd:cold")) == (99, 8)
+    after.end()
+
+
+def test_many_small_saves_become_few_rows(tmp_path: Path, clock: FakeClock) -> None:
+    """S-1: an hour of little traffic is not an hour's rows."""
+    life = Life(tmp_path, clock)
+    for second in range(1300):
+        life.spend(f"tpd:{second}")
+        clock.advance(1.0)
+        life.save()
+    file = life.durable._file
+    assert file is not None
+    assert len(file.rows.all) < 700
+    before = life.tables()
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert list(after.tables()["accounts"].items()) == list(before["accounts"].items())
+    after.end()
