@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from breakloop.clock import Clock
@@ -31,11 +31,12 @@ from breakloop.policy.orders import (
     NO_ORDERS,
     Orders,
     check_override,
+    checked_agent,
     checked_switch,
     checked_text,
 )
 from breakloop.quarantine import NAME, Hold
-from breakloop.state.operator import HOLD, LIFTED, OVERRIDE, SWITCH, Book, Record
+from breakloop.state.operator import AGENT, HOLD, LIFTED, OVERRIDE, SNOOZE, SWITCH, Book, Record
 
 TICK_S: Final = 0.25
 _SWEEP_EVERY_S: Final = 5.0
@@ -185,6 +186,30 @@ class Operator:
         found = self._book.ledger.live(OVERRIDE, self._clock.now())
         return [made for record in found if (made := override_of(record)) is not None]
 
+    # -- snoozes and agents ------------------------------------------------------------------------------------------
+
+    def snooze(self, fingerprint: str, until: float, by: str) -> None:
+        """Let a loop go on until a time (SPEC LD-6). Raises `OrderError`."""
+        ends = _ends(until, self._clock.now())
+        self._order(SNOOZE, checked_text("fingerprint", fingerprint), {"by": checked_text("by", by)}, ends)
+
+    def snoozes(self) -> dict[str, float]:
+        """Return the fingerprints that may repeat, and until when."""
+        return {record.key: record.expires_at for record in self._book.ledger.live(SNOOZE, self._clock.now())}
+
+    def set_agent(self, agent: str, settings: Mapping[str, Any], by: str) -> dict[str, Any]:
+        """Set what holds for an agent beside the bundle (SPEC G-1); None takes a field back. Raises `OrderError`."""
+        name = checked_text("agent", agent)
+        known = self.agent_settings().get(name, {})
+        value = checked_agent({**known, **settings})
+        self._order(AGENT, name, {"by": checked_text("by", by), "settings": value}, math.inf if value else LIFTED)
+        return value
+
+    def agent_settings(self) -> dict[str, dict[str, Any]]:
+        """Return what was set for agents at run time."""
+        found = self._book.ledger.live(AGENT, self._clock.now())
+        return {record.key: said for record in found if isinstance(said := record.value.get("settings"), dict)}
+
     # -- in force ----------------------------------------------------------------------------------------------------
 
     def _order(self, kind: str, key: str, value: dict[str, Any], expires_at: float) -> None:
@@ -218,13 +243,19 @@ class Operator:
                 self._quarantine.adopt(hold, foreign=foreign)
             elif (key := held_key(record)) is not None:
                 self._quarantine.forget(key, now)
-        if any(record.kind in {SWITCH, OVERRIDE} for record in records):
+        if any(record.kind != HOLD for record in records):
             self._put_in_force()
 
     def _put_in_force(self) -> None:
         switches = [switch.compiled(index) for index, switch in enumerate(self.switches())]
         until = {one.name: one.expires_at for one in self.overrides()}
-        orders = Orders(tuple(switches), until.get(GLOBAL_SHADOW, 0.0), until.get(KILL_SWITCH_OVERRIDE, 0.0))
+        orders = Orders(
+            tuple(switches),
+            until.get(GLOBAL_SHADOW, 0.0),
+            until.get(KILL_SWITCH_OVERRIDE, 0.0),
+            tuple(self.snoozes().items()),
+            tuple(self.agent_settings().items()),
+        )
         if orders != self._orders:
             self._orders = orders
             self._engine.obey(orders)

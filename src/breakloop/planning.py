@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from breakloop.detect.snooze import is_snoozed
 from breakloop.detect.watch import Watch
 from breakloop.judge import absent, killed
 from breakloop.metering import Meter
@@ -64,6 +65,8 @@ class Planner:
             if verdict is not None:
                 return verdict
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
+        if bundle.snoozed:
+            call.snoozed = bundle.snoozed
         plan = Plan(bundle, policies, [], now, project)
         if bundle.agents:
             agent = bundle.agents.find(self._descriptors.agent(call))
@@ -115,6 +118,8 @@ class Planner:
         for detector in detectors:
             count = detector.plan(call, project, group, now)
             if count is not None:
+                if call.snoozed is not None and is_snoozed(count, call.snoozed, now):
+                    continue
                 ops.append(count)
                 plan.counted = True
                 if type(count) is Watch:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from breakloop.detect.sections import pack, unpack
+from breakloop.detect.snooze import is_snoozed
 from breakloop.detect.watch import Watch, window_key
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call
@@ -109,7 +110,7 @@ def look(
         if detector.hears(call, looked):
             book.watches.append(op)
         found = detector.operation(call, looked, project, op.group)
-        if found is not None:
+        if found is not None and (call.snoozed is None or not is_snoozed(found, call.snoozed, now)):
             out.append(found)
     call.watched = [(book.key, book.watches) for book in books.values() if book.watches] or None
     if not copies:

@@ -182,7 +182,7 @@ def packed(store: MemoryStore) -> list[int]:
 
 def test_memory_of_a_session() -> None:
     """Q-3: at most 10 KB in the memory store and 6 KB packed, after one step as after fifty."""
-    for store, taken in (filled(400, 1), filled(20, 50)):
+    for store, taken in (filled(400, 1), filled(100, 50)):  # so many that what the engine itself takes counts little
         assert taken <= 10 * KB
         assert 5 * KB <= max(packed(store)) <= 6 * KB
 

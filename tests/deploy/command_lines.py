@@ -10,7 +10,7 @@ from breakloop.cli.main import cli
 def wrong_with(words: list[str]) -> str:
     """What is wrong with the words after `breakloop`, or an empty text."""
     command: click.Command = cli
-    context = click.Context(cli, info_name="breakloop")
+    context = click.Context(cli, info_name="breakloop", **cli.context_settings)
     rest = list(words)
     try:
         while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):

@@ -35,7 +35,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory, llm: ThreadedLLM, _redis_sess
     folder = tmp_path_factory.mktemp("fleet")
     (folder / "policy.yaml").write_text(POLICY)
     arguments = ("--policy", str(folder / "policy.yaml"), "--upstream", f"openai={llm.url}")
-    with instances(folder, _redis_session.url, *arguments) as running:
+    # What is shared is looked at here, not how quickly: a machine that is busy must not let them go on without Redis.
+    with instances(folder, f"{_redis_session.url}?time_budget_ms=5000", *arguments) as running:
         yield running
 
 

@@ -63,6 +63,7 @@ class Call:
     project = ""
     sender: Any = None  # policy.senders.Sender, when the engine knows this one
     verified = False  # claims_cache came from a token whose signature was checked
+    snoozed: Mapping[str, float] | None = None  # fingerprints that may repeat for now
     watched: Any = None  # the windows that detectors judged it with, for its answer
     guards_stream = 0  # 1: its answer is cut where it repeats itself; 2: that is only told
     caps: tuple[CompletionCap, ...] = ()  # how long its answer may become, if it is streamed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
 
 from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.limits.circuit_breaker import CircuitBreaker
@@ -17,6 +19,7 @@ from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.kill_switch import KillSwitch, KillSwitches
 from breakloop.policy.routes import Routes, Selector
 from breakloop.policy.rules import BreakerRule, Fallback, Getter, Match, Rule
+from breakloop.policy.schema_types import validate
 from breakloop.policy.senders import Senders, steady
 from breakloop.pricing.estimate import estimator
 
@@ -47,8 +50,22 @@ def compile_bundle(
         expires=expiry(bundle.expires_at),
         default_loops=maker.loops.of_defaults(bundle.defaults, guard),
         project_loops=maker.loops.of_projects(bundle, guard),
-        agents=Agents(agent_terms(bundle.agents, maker.loops.watchers, descriptors.agent)),
+        agents=maker.agents(bundle.agents),
+        agents_with=partial(_agents_with, maker, bundle.agents),
     )
+
+
+def _agents_with(maker: _Maker, said: Mapping[str, schema.Agent], given: Mapping[str, Mapping[str, Any]]) -> Agents:
+    """Lay what was set for single agents over what the bundle says of them, or of the longest pattern that fits."""
+    merged = dict(said)
+    patterns = sorted((one for one in said if one.endswith("*")), key=len, reverse=True)
+    for name, fields in given.items():
+        base = name if name in said else next((one for one in patterns if name.startswith(one[:-1])), "")
+        before = said[base].model_dump(exclude_unset=True) if base else {}
+        made, _ = validate(schema.Agent, {**before, **fields})
+        if made is not None:  # else the two do not go together, and the bundle's holds
+            merged[name] = made
+    return maker.agents(merged)
 
 
 class _Maker:
@@ -60,6 +77,9 @@ class _Maker:
         self.loops = LoopMaker(descriptors, fingerprinter)
         self._limiters = LimiterMaker(descriptors)
         self.used: set[str] = set()  # every descriptor that a policy names
+
+    def agents(self, said: Mapping[str, schema.Agent]) -> Agents:
+        return Agents(agent_terms(said, self.loops.watchers, self._descriptors.agent))
 
     def policy(self, index: int, policy: schema.Policy) -> Policy:
         spec = policy.spec

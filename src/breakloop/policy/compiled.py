@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from breakloop.detect.loop import LoopTerms
 from breakloop.detect.watch import Watch
@@ -121,3 +121,5 @@ class CompiledBundle:
     default_loops: tuple[Detector, ...]
     project_loops: dict[str, tuple[Detector, ...]]  # projects with a `loop_guard` of their own
     agents: Agents
+    agents_with: Callable[[Mapping[str, Mapping[str, Any]]], Agents]  # and with what was set for some at run time
+    snoozed: Mapping[str, float] = field(default_factory=dict)  # fingerprints that may repeat, and until when

@@ -5,6 +5,7 @@ of `breakloop.operator`."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -30,6 +31,8 @@ class Orders:
     switches: tuple[KillSwitch, ...] = ()
     shadow_until: float = 0.0
     kill_override_until: float = 0.0
+    snoozed: tuple[tuple[str, float], ...] = ()  # fingerprints, and until when
+    agents: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # what was set for single agents
 
     def over(self, bundle: CompiledBundle) -> CompiledBundle:
         """Return the bundle with these laid over it; the very same where there are none."""
@@ -40,6 +43,8 @@ class Orders:
             kill_switches=bundle.kill_switches.with_more(self.switches) if self.switches else bundle.kill_switches,
             shadow_until=max(bundle.shadow_until, self.shadow_until),
             kill_override_until=max(bundle.kill_override_until, self.kill_override_until),
+            snoozed=dict(self.snoozed),
+            agents=bundle.agents_with(dict(self.agents)) if self.agents else bundle.agents,
         )
 
 
@@ -70,6 +75,13 @@ def check_override(name: str, reason: str, expires_at: float | None) -> None:
     _checked(
         schema.Override, {"enabled": True, "reason": reason, **_ending(math.inf if expires_at is None else expires_at)}
     )
+
+
+def checked_agent(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is set for an agent, each field as the bundle would have it. Raises `OrderError`."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    _checked(schema.Agent, given)
+    return given
 
 
 def checked_text(name: str, text: str, *, required: bool = True) -> str:
