@@ -38,7 +38,7 @@ demo: $(STAMP) ## watch a looping agent being stopped; no keys, no network
 
 check: lint types imports unit ## lint, types, imports, unit tests: before every commit
 
-test: lint types imports audit docs-check suite ## everything, as CI does; installs nginx and redis-server when they are missing
+test: lint types imports audit docs-check suite ## everything, as CI does; installs nginx, redis-server and PostgreSQL when they are missing
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check $(CODE)
@@ -55,7 +55,7 @@ unit: $(STAMP) ## the tests that start no other program
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
 
 suite: $(STAMP) ## every test, with coverage; a missing program fails it
-	@sh scripts/install-system.sh nginx curl redis-server systemd-analyze
+	@sh scripts/install-system.sh nginx curl redis-server systemd-analyze postgres chromium
 	@PYTHON="$(PYTHON)" sh scripts/install-deploy-tools.sh .cache/deploy requirements/deploy.txt
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
 	HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 \

@@ -26,9 +26,9 @@ from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.schema import Bundle
-from breakloop.runtime import GC_THRESHOLD
 from breakloop.state.memory import MemoryStore
 from breakloop.state.ops import Repeat
+from breakloop.tuning import GC_THRESHOLD
 
 BASE = "no body: 3 buckets, exact loop, cached JWT"
 CHAT = "2 KB chat body, tail"

@@ -67,6 +67,8 @@ _PASS = """\
     }
 """
 
+_ALONE = ("--port", "0", "--admin-port", "0")  # several run at the same time
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -173,7 +175,7 @@ def breakloop_proxy(
 ) -> Iterator[Program]:
     """The proxy in front of `url`, with or without a policy."""
     folder.mkdir()
-    given = ["--mode", "all", "--port", "0", "--upstream", f"up={url}", "--data-dir", str(folder / "data"), *flags]
+    given = [*_ALONE, "--mode", "all", "--upstream", f"up={url}", "--data-dir", str(folder / "data"), *flags]
     if policy is not None:
         given += ["--policy", str(_policy_file(folder, policy))]
     with _serving(cores, [sys.executable, "-m", "breakloop", "serve", *given], env) as program:
@@ -208,7 +210,7 @@ def _policy_file(folder: Path, policy: dict[str, Any]) -> Path:
 
 def serve_command(policy: Path, data_dir: Path) -> list[str]:
     """How the decision service is started."""
-    flags = ["--mode", "decision", "--port", "0", "--policy", str(policy), "--data-dir", str(data_dir)]
+    flags = [*_ALONE, "--mode", "decision", "--policy", str(policy), "--data-dir", str(data_dir)]
     return [sys.executable, "-m", "breakloop", "serve", *flags]
 
 

@@ -20,11 +20,11 @@ _EXIT_CODES = """\
 |---|---|
 | 0 | fine |
 | 1 | a problem was found: in a bundle, a test, the settings; or the server could not start |
-| 2 | something could not be reached (kept for later commands; none of this version ends with it) |
+| 2 | something could not be reached: the admin API, Redis |
 | 3 | the command was called wrongly |
 
 `--json` prints one JSON document on standard output, also when a problem was found: `ok` is false then.
-(`replay` prints one line a session, and one of totals.)"""
+(`replay` prints one line a session, and one of totals; `events --follow` one line an event.)"""
 
 
 def reasons() -> str:

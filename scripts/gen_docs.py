@@ -1,5 +1,6 @@
-"""Writes the files under docs/ and examples/ that the code knows better than we do (`make docs`), or says which of them
-are stale (`--check`). A page is one entry in `PAGES`: its path and the function that returns its whole text."""
+"""Writes the files under docs/, deploy/ and examples/ that the code knows better than we do (`make docs`), or says
+which of them are stale (`--check`). A page is one entry in `PAGES`: its path and the function that returns its whole
+text."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts import doc_pages, loop_kinds
+from scripts import admin_page, doc_pages, loop_kinds, metrics_page
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,8 +17,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/bundle.md": doc_pages.bundle,
     "docs/reference/settings.md": doc_pages.settings,
     "docs/reference/cli.md": doc_pages.commands,
+    "docs/reference/admin-api.md": admin_page.admin_api,
+    "docs/reference/metrics.md": metrics_page.metrics,
     "docs/reference/loop-thresholds.md": loop_kinds.thresholds,
     "docs/explanation/loop-kinds.md": loop_kinds.timelines,
+    "deploy/grafana/dashboard.json": metrics_page.dashboard,
     "examples/breakloop.schema.json": doc_pages.bundle_schema,
 }
 

@@ -4,6 +4,9 @@
 set -eu
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+for folder in /usr/lib/postgresql/*/bin; do # Debian keeps them off the PATH, a folder for each version
+    PATH=$PATH:$folder
+done
 
 package_of() {
     case $1 in
@@ -11,8 +14,10 @@ package_of() {
         wrk) echo wrk ;;
         curl) echo curl ;;
         redis-server) echo redis-server ;;
+        postgres) echo postgresql ;;
         valkey-server) echo valkey-server ;;
         systemd-analyze) echo systemd ;;
+        chromium) echo chromium ;;
         *)
             echo "install-system: unknown program $1" >&2
             exit 3

@@ -24,10 +24,12 @@ ALLOWED = frozenset(
         "zlib",
     }
 )
+# Drivers that an extra installs beside us, whole and as they are: a licence that binds whoever changes them is fine.
+BESIDE_US = {"psycopg": "lgpl-3.0-only", "psycopg-binary": "lgpl-3.0-only"}
 # Names people wrote before there were SPDX expressions. Only the first line is read: some put the whole text there.
 _OLD_NAMES = re.compile(
-    r"^(the )?(0?bsd|apache|isc|mit\b|mozilla public license 2\.0|mpl[- ]?2|psf|python software foundation"
-    r"|unlicense|zlib)",
+    r"^(the )?([23]-clause )?(0?bsd|apache|isc|mit\b|mozilla public license 2\.0|mpl[- ]?2|psf"
+    r"|python software foundation|unlicense|zlib)",
     re.IGNORECASE,
 )
 
@@ -46,6 +48,8 @@ def problem(metadata: Message) -> str:
     """Return what is wrong with the licence in `metadata`, or nothing."""
     expression = metadata.get("License-Expression", "")
     if expression:
+        if BESIDE_US.get(metadata.get("Name", "").lower()) == expression.lower():
+            return ""
         return "" if _expression_allowed(expression) else f"licence {expression}"
     classifiers = [
         value.rpartition(" :: ")[2] for value in metadata.get_all("Classifier", []) if value.startswith("License :: ")

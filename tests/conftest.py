@@ -12,6 +12,8 @@ import hypothesis
 import pytest
 
 from breakloop.clock import FakeClock
+from tests.histories import history, past, sqlite_past  # noqa: F401 - fixtures
+from tests.postgres_servers import _postgres_session, own_postgres, postgres_server  # noqa: F401 - fixtures
 from tests.programs import program
 from tests.redis_groups import _cluster_session, redis_cluster, redis_sentinel  # noqa: F401 - fixtures
 from tests.redis_servers import (  # noqa: F401 - fixtures

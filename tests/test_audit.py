@@ -116,6 +116,7 @@ def test_product_has_no_forbidden_calls() -> None:
             "licence GNU General Public License v3 (GPLv3)",
         ),
         ("License", "Apache 2.0\nand the whole text", ""),
+        ("License", "3-Clause BSD License", ""),
         ("License", "Proprietary", "licence Proprietary"),
         ("Name", "x", "no licence in its metadata"),
     ],

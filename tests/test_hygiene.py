@@ -17,7 +17,7 @@ from tests.conftest import OutsideNetworkError
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "breakloop"
-SKIPPED = {"__pycache__", "build", "dist", "node_modules"}
+SKIPPED = {"__pycache__", "build", "dist", "node_modules", "vendor"}
 HIDDEN = {".ci", ".editorconfig", ".gitignore"}  # whatever else begins with a dot is made by a tool
 TEXT = {".cfg", ".css", ".html", ".ini", ".js", ".json", ".jsonl", ".lua", ".md", ".py", ".sh", ".toml", ".txt"}
 TEXT |= {".conf", ".yaml", ".yml"}

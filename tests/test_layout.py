@@ -21,7 +21,13 @@ TESTED_ELSEWHERE: dict[str, str] = {}
 VAGUE_NAMES = {"common", "helpers", "manager", "misc", "util", "utils"}
 
 # Import name -> distribution, where the two differ.
-DISTRIBUTIONS = {"pydantic_core": "pydantic", "jwt": "pyjwt", "ruamel": "ruamel-yaml", "toktok": "toktok-rs"}
+DISTRIBUTIONS = {
+    "opentelemetry": "opentelemetry-sdk",
+    "pydantic_core": "pydantic",
+    "jwt": "pyjwt",
+    "ruamel": "ruamel-yaml",
+    "toktok": "toktok-rs",
+}
 
 
 def modules() -> list[str]:

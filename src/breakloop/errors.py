@@ -6,6 +6,8 @@ BreakloopError
 |-- SettingsError      a wrong setting, with the name of the setting and where it came from
 |-- StateError         the store could not do what it was asked; callers decide on local state or allow
 |-- OrderError         what an operator ordered cannot be carried out as it was given; says why, by field
+|-- HistoryError       the database of what happened cannot be read or written
+|-- AlertError         a target for alerts that is refused, or could not be reached
 |-- FleetError         processes that cannot be kept running; the message says which and why
 |-- RequestError       a request that cannot be judged as sent (bad path, bad framing); carries a status
 `-- UpstreamError      an upstream that cannot be reached or answers no HTTP; the client gets 502 or 504
@@ -64,6 +66,14 @@ class OrderError(BreakloopError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+class HistoryError(BreakloopError):
+    """The database of what happened failed; traffic goes on without it."""
+
+
+class AlertError(BreakloopError):
+    """A target for alerts that cannot be used; the message says why."""
 
 
 class FleetError(BreakloopError):

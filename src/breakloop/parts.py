@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from breakloop.clock import Clock
 from breakloop.engine import Engine
@@ -20,11 +22,40 @@ from breakloop.gateway.pool import Pool, Times
 from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
 from breakloop.gateway.targets import Targets, upstreams
+from breakloop.model.answer import Answer
+from breakloop.model.call import Call
 from breakloop.policy.client_ip import ClientIp
 from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.jwt import JwtKeys
 from breakloop.settings import Settings, provider_keys
+
+if TYPE_CHECKING:
+    from breakloop.observe.tracing import Tracing
+
+
+def tracing(settings: Settings, descriptors: Descriptors, clock: Clock) -> Tracing | None:
+    """Return who traces calls, if somebody wants that. Raises `SettingsError`."""
+    if not settings.otel_endpoint:
+        return None
+    try:
+        from breakloop.observe.tracing import open_tracing  # noqa: PLC0415 - its packages are an extra
+    except ImportError as error:
+        why = f"otel_endpoint: needs a package that is not installed ({error.name}): pip install 'breakloop[otel]'"
+        raise SettingsError(why) from None
+    return open_tracing(settings.otel_endpoint, descriptors, clock)
+
+
+def answering(descriptors: Descriptors, traces: Tracing | None) -> Callable[[Call, Answer], None]:
+    """Return who hears of each answer."""
+    if traces is None:
+        return descriptors.answered
+
+    def answered(call: Call, answer: Answer) -> None:
+        descriptors.answered(call, answer)
+        traces.answered(call, answer)
+
+    return answered
 
 
 def judging(settings: Settings, engine: Engine, descriptors: Descriptors, secret: bytes, clock: Clock) -> Judging:

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import secrets
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from breakloop.clock import Clock
 from breakloop.errors import SettingsError
+from breakloop.model.events import Publish
 from breakloop.policy.fetched import Source
 from breakloop.policy.http_get import HttpGet
+from breakloop.policy.load import LoadedBundle, load_fetched
 from breakloop.policy.pace import Pace
 from breakloop.policy.sign import Verifier, read_public_keys, shared_secret
+from breakloop.policy.source import BundleSource
 from breakloop.policy.source_file import FileSource
 from breakloop.policy.source_http import HttpSource
 from breakloop.policy.source_redis import RedisSource
@@ -24,6 +28,30 @@ from breakloop.state.redis_shelf import open_shelf
 _URL_MOST_S: Final = 60.0  # how rarely a URL that fails is asked
 _REDIS_EVERY_S: Final = 0.5  # a push is in force within a second
 _REDIS_MOST_S: Final = 5.0
+
+
+def bundle_source(
+    settings: Settings,
+    clock: Clock,
+    data_dir: Path | None,
+    *,
+    on_bundle: Callable[[LoadedBundle], None],
+    publish: Publish,
+) -> BundleSource | None:
+    """Return the source that a process watches, or None if none is set. Raises `SettingsError`."""
+    verifier = policy_verifier(settings)
+    source = policy_source(settings, clock, signed=verifier is not None)
+    if source is None:
+        return None
+    return BundleSource(
+        source,
+        load=lambda fetched: load_fetched(fetched, now=clock.now()),
+        on_bundle=on_bundle,
+        clock=clock,
+        publish=publish,
+        data_dir=data_dir,
+        verifier=verifier,
+    )
 
 
 def policy_source(settings: Settings, clock: Clock, *, signed: bool) -> Source | None:

@@ -3,12 +3,14 @@ ships with the package (SPEC L-5)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from breakloop.clock import Clock
 from breakloop.errors import Problem
+from breakloop.observe.log import log
 from breakloop.pricing.genai_table import GenaiTable
 from breakloop.pricing.litellm_prices import read_litellm
 from breakloop.pricing.prices import Listed, Prices
@@ -39,3 +41,23 @@ def price_list(settings: Settings, clock: Clock) -> PriceList:
         Prices(GenaiTable(said.service_tier), lists, unknown=said.unknown_model, assumed=assumed, clock=clock),
         problems,
     )
+
+
+class LazyPrices:
+    """The list of a process. It is read when somebody needs it: most bundles do not."""
+
+    __slots__ = ("_clock", "_prices", "_settings")
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._prices: Prices | None = None
+
+    def __call__(self) -> Prices:
+        """Return the list."""
+        if self._prices is None:
+            found = price_list(self._settings, self._clock)
+            for problem in found.problems:
+                log(logging.WARNING, "prices.problem", {"problem": str(problem)})
+            self._prices = found.prices
+        return self._prices

@@ -161,7 +161,7 @@ def _mark(step: Step, now: float) -> Mark:
     more = len(step.calls) - len(names)
     tools = ", ".join(names) + (f" and {more} more" if more > 0 else "")
     done = "\0".join([f"{made.name}\0{made.arguments}" for made in step.calls]) or step.said
-    came = "\0".join([result.text for result in step.results])
+    came = "\0".join([result.text for result in step.results] or step.users)
     failed = any(result.error for result in step.results)
     return [now, tools, _digest(done), _digest(came), len(came), failed, "pass"]
 

@@ -164,9 +164,7 @@ class Remote:
                 timer.cancel()
         self._timer = self._probing = None
         while self._waiting:
-            deciding = self._waiting.popleft()
-            if not deciding.over:
-                deciding.give_up()
+            self._waiting.popleft().give_up()
 
     # -- how it ended ------------------------------------------------------------------------------------------------
 
@@ -189,6 +187,7 @@ class Remote:
     def drop(self, dropped: Sequence[str]) -> None:
         """Forget what is remembered under these keys, here and there."""
         self.windows.drop(dropped)
+        self.engine.local.store.drop(dropped)
         if self.health.up:
             self.store.drop(dropped, self._done)
 

@@ -6,10 +6,8 @@ out of the log), and shuts down without losing answers (SPEC S-6). Decisions are
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,26 +24,25 @@ from breakloop.gateway.jobs import aside, forever
 from breakloop.gateway.listening import url, why_not
 from breakloop.gateway.results import Results
 from breakloop.gateway.server import ListenError, Server
+from breakloop.model.activity import Activity
 from breakloop.observe.log import Events, LogEvents, Logging, log
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.load import LoadedBundle, load_fetched
-from breakloop.policy.source import BundleSource, Watched
-from breakloop.policy_source import policy_source, policy_verifier
-from breakloop.price_list import price_list
-from breakloop.pricing.prices import Prices
+from breakloop.policy.load import LoadedBundle
+from breakloop.policy.source import Watched
+from breakloop.policy_source import bundle_source
+from breakloop.price_list import LazyPrices
+from breakloop.seating import Seated
+from breakloop.seats import seated
 from breakloop.settings import Settings
 from breakloop.state.data_dir import DataDir
 from breakloop.state_parts import Opened, StateParts, open_state
+from breakloop.tuning import tune
 
 BUILTIN: Final = "builtin"
 _KEYS_EVERY_S: Final = 300.0
 _FIRST_KEYS_S: Final = 3.0  # how long a start waits for token keys; they come later if they are slow
-# Requests leave no cycles behind (20,000 of them: none), so collections only cost; small ones pause for about 1 ms.
-GC_THRESHOLD: Final = (5_000, 10, 1_000)
-# A bundle that is read in a thread shares the interpreter; requests get their turn this often meanwhile.
-_SWITCH_S: Final = 0.0005
 
 
 class Runtime:
@@ -57,24 +54,30 @@ class Runtime:
         self.settings = settings
         opened = opened or Opened(clock or SystemClock())
         self.clock = opened.clock
+        self.operations = self.make_operations()
         self.events = self.make_events()
-        self._prices: Prices | None = None
+        self._prices = LazyPrices(settings, self.clock)
         self.data = self.make_data_dir()
         self.secret = self.data.secret(opened.secret or settings.secret.get_secret_value(), settings.secret_file)
         self.descriptors = Descriptors(parts.context(settings, self.secret), self.clock)
+        self.tracing = parts.tracing(settings, self.descriptors, self.clock)
+        self.server: Server | None = None
         self.state = StateParts(self.data.path, settings.memory_max_entries, self.clock, opened.shared)
         self.engine = Engine(
             self.state.store,
             self.clock,
             self.descriptors,
             publish=self.events,
-            prices=self._prices_now,
+            answered=parts.answering(self.descriptors, self.tracing),
+            prices=self._prices,
         )
         self.source = self.make_source()
         self.judging = parts.judging(settings, self.engine, self.descriptors, self.secret, self.clock)
+        self.judging.traces = self.tracing
         self.operator = self.state.join(self.engine, self.judging, self.events)
         results = Results(self.engine, self.descriptors, self.clock)
         self.door = DecisionDoor(self.judging, ready=self.readiness, results=results, decides=settings.mode != "proxy")
+        self.operations.seat(self, opened.shared)
         self.url = ""
         self._draining = False
         self._stop = asyncio.Event()
@@ -83,19 +86,13 @@ class Runtime:
         self._keys_read = asyncio.Event()
         self._keys_due = 0.0
 
-    def _prices_now(self) -> Prices:
-        """Prices are read when somebody needs them: most bundles do not."""
-        if self._prices is None:
-            found = price_list(self.settings, self.clock)
-            for problem in found.problems:
-                log(logging.WARNING, "prices.problem", {"problem": str(problem)})
-            self._prices = found.prices
-        return self._prices
-
     def load(self) -> None:
         """Bring back what was kept, and put the first bundle in force. SPEC E-0: without a valid one go on, or raise
         `BundleError` when strict."""
+        for warning in self.data.warnings:
+            log(logging.WARNING, warning)
         self.state.load()
+        self.operations.load()
         if self.source is None:
             self.engine.use(self._compiled(None))
         elif not self.source.start() and self.settings.strict:
@@ -103,24 +100,27 @@ class Runtime:
 
     async def run(self, ready: Callable[[str], None]) -> int:
         """Load, listen, call `ready` with the address, serve until a signal comes; returns the exit code."""
-        for warning in self.data.warnings:
-            log(logging.WARNING, warning)
         self.load()
-        server = self._server()
+        self.server = server = self._server()
         self.take_signals()
         tasks = [asyncio.create_task(forever(name, job)) for name, job in self._jobs()]
         try:
             await self.state.listen()
-            await self._first_keys()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._keys_read.wait(), _FIRST_KEYS_S)
             port = await self.listen(server)
             self.url = url(self.settings.host, port, tls=bool(self.settings.tls.cert_file))
+            await self.operations.start()
             ready(self.url)
             return await self._until_told(server)
         finally:
             await server.stop(0.0)  # a second time, or at once: no timer of its may outlive the loop
             for task in tasks:
                 task.cancel()
+            await self.operations.finish()
             await self.state.finish()
+            if self.tracing is not None:
+                await aside(self.tracing.close)
             self.events.flush(self.clock.now(), everything=True)
             for line in self.engine.meter.errors.lines():
                 log(logging.INFO, "estimates", line)
@@ -145,7 +145,11 @@ class Runtime:
 
     def make_events(self) -> Events:
         """Return who is told of events."""
-        return LogEvents()
+        return self.operations.listening(LogEvents())
+
+    def make_operations(self) -> Seated:
+        """Return what people are told and shown with, if they want to be."""
+        return seated(self.settings)
 
     def make_data_dir(self) -> DataDir:
         """Return where things are kept."""
@@ -153,19 +157,7 @@ class Runtime:
 
     def make_source(self) -> Watched | None:
         """Return where bundles come from, if anywhere; `use` puts them in force."""
-        verifier = policy_verifier(self.settings)
-        source = policy_source(self.settings, self.clock, signed=verifier is not None)
-        if source is None:
-            return None
-        return BundleSource(
-            source,
-            load=lambda fetched: load_fetched(fetched, now=self.clock.now()),
-            on_bundle=self.use,
-            clock=self.clock,
-            publish=self.events,
-            data_dir=self.data.path,
-            verifier=verifier,
-        )
+        return bundle_source(self.settings, self.clock, self.data.path, on_bundle=self.use, publish=self.events)
 
     def _server(self) -> Server:
         server = Server(self.door, parts.limits(self.settings), clock=self.clock)
@@ -177,10 +169,21 @@ class Runtime:
         """Put a bundle in force."""
         compiled = self._compiled(loaded)
         if compiled.agents.metered or any(policy.metered for policy in compiled.policies):
-            self._prices_now().load()  # a seventh of a second, which no request should wait for
+            self._prices().load()  # a seventh of a second, which no request should wait for
         self.engine.use(compiled)
         for note in loaded.notes:
             log(logging.WARNING, "bundle.note", {"note": str(note)})
+
+    def activity(self) -> Activity:
+        """Return what agents did since it was last asked."""
+        return self.engine.recording().take()
+
+    def refresh(self) -> None:
+        """Everything that is counted here is up to date."""
+
+    def check(self, loaded: LoadedBundle | None) -> None:
+        """Compile a bundle, to see whether that is possible."""
+        self._compiled(loaded)
 
     def _compiled(self, loaded: LoadedBundle | None) -> CompiledBundle:
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, BUILTIN)
@@ -189,7 +192,7 @@ class Runtime:
     # -- beside the traffic ----------------------------------------------------------------------------------------
 
     def _jobs(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        jobs: list[tuple[str, Callable[[], Awaitable[None]]]] = [("log", self._tell), *self.state.jobs()]
+        jobs = [("log", self._tell), *self.state.jobs(), *self.operations.jobs()]
         if self.source is not None:
             jobs.append(("bundle", self._watch))
         if self.settings.jwt.jwks_file or self.settings.jwt.jwks_url:
@@ -223,10 +226,6 @@ class Runtime:
     async def _tell(self) -> None:
         await asyncio.sleep(1.0)
         self.events.flush(self.clock.now())
-
-    async def _first_keys(self) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._keys_read.wait(), _FIRST_KEYS_S)
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
@@ -287,11 +286,3 @@ async def _serve(settings: Settings, ready: Callable[[Runtime], None]) -> int:
         ready(runtime)
 
     return await runtime.run(settled)
-
-
-def tune() -> None:
-    """Everything made so far lives as long as the process: the collector need not look at it again."""
-    sys.setswitchinterval(_SWITCH_S)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLD)

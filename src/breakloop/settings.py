@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
@@ -20,16 +20,18 @@ from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.policy.places import Places, path_text
 from breakloop.policy.suggest import did_you_mean, nearest
 from breakloop.policy.yaml_positions import read_yaml
+from breakloop.settings_alerts import secrets_of
 from breakloop.settings_checks import POLICY_REDIS
 from breakloop.settings_fields import RELATIVE, UNSAID, Settings
-from breakloop.settings_keys import read_keys
-from breakloop.settings_values import KINDS, Name, fields_of, parse, shown
+from breakloop.settings_keys import read_keys, read_references
+from breakloop.settings_values import KINDS, Name, blocks_of, fields_of, parse, shown
 
 __all__ = [
     "FILE",
     "Effective",
     "Loaded",
     "Settings",
+    "alert_secrets",
     "effective",
     "environment_names",
     "load_settings",
@@ -42,6 +44,7 @@ __all__ = [
 FILE = "breakloop.yaml"
 _PREFIX = "BREAKLOOP_"
 _LOOP_GUARD = "LOOP_GUARD_"  # these three names are older than ours, and work without the prefix
+_OTEL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # every program that sends there knows it
 _ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # no fields: which file to read; where clients connect
 
 
@@ -81,6 +84,11 @@ def load_settings(
 def provider_keys(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, bytes]:
     """Read the provider keys that the settings name, by name of their upstream. Raises SettingsError."""
     return read_keys(settings.upstream_keys, os.environ if env is None else env)
+
+
+def alert_secrets(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Read the secrets that alert targets name, by how they are named there. Raises SettingsError."""
+    return read_references(secrets_of(settings.alert_targets), os.environ if env is None else env)
 
 
 def settings_json_schema() -> dict[str, Any]:
@@ -144,6 +152,8 @@ class _Sources:
         self._places: Places | None = None
         self._from_file: set[Name] = set()
         self._default_data_dir()
+        if env.get(_OTEL):
+            self.give(("otel_endpoint",), env[_OTEL], f"environment {_OTEL}")
 
     def give(self, name: Name, value: object, origin: str) -> None:
         """Set one value."""
@@ -278,8 +288,7 @@ class _Sources:
 
     def _siblings(self, name: Name) -> Iterable[str]:
         """The names that may stand where this one does."""
-        around = self._fields.get(name[:-2])
-        if around is not None and get_origin(around.annotation) is dict:  # a map of blocks
-            block = get_args(around.annotation)[1]
-            return tuple(block.model_fields)
+        for around in (self._fields.get(name[:-2]), self._fields.get(name[:-1])):  # a map of blocks; a list of them
+            if around is not None and blocks_of(around):
+                return {field for block in blocks_of(around) for field in block.model_fields}
         return {field[: len(name)][-1] for field in self._fields if field[: len(name) - 1] == name[:-1]}

@@ -17,6 +17,8 @@ from breakloop.policy.client_ip import ClientIp
 from breakloop.policy.schema_types import Fault, fault, refuse
 from breakloop.state.redis_url import is_redis_url, parse_redis_url
 
+HISTORY_OFF: Final = "off"
+ADMIN_ROLES: Final = ("viewer", "operator")
 POLICY_REDIS: Final = "redis"  # the bundle is where the state is
 _POLICY_HINT: Final = "write a path, https://HOST/PATH, or redis"
 _HASH: Final = 'take the first word of: printf %s "$KEY" | sha256sum'
@@ -104,6 +106,23 @@ def caller(value: str) -> str:
     if match[1].lower() == _NO_KEY:
         raise fault("is the SHA-256 of nothing: the variable was empty", _HASH)
     return value
+
+
+def admin_token(value: str) -> str:
+    """NAME:ROLE:SHA256, never the token itself."""
+    match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}:(\w+):([0-9A-Fa-f]{64})", value)
+    if match is None or match[1] not in ADMIN_ROLES:
+        raise fault(f"is not NAME:ROLE:SHA256 with the role {' or '.join(ADMIN_ROLES)}", _HASH)
+    if match[2].lower() == _NO_KEY:
+        raise fault("is the SHA-256 of nothing: the variable was empty", _HASH)
+    return value
+
+
+def admin_tokens_once(values: list[str]) -> list[str]:
+    """A token has one name, so that the audit log can tell who it was."""
+    digests = [value.rpartition(":")[2].lower() for value in values]
+    refuse([Fault((at,), "has a token that another has", "each has its own") for at, _ in _repeated(digests)])
+    return values
 
 
 def names_once(values: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from breakloop import settings_checks
 from breakloop.model.upstream import BUILTIN
 from breakloop.policy.schema_types import CountInt, Fault, Model, PositiveInt, Text, fault, refuse
+from breakloop.settings_alerts import AlertRule, AlertTargets, check_alerts
 from breakloop.settings_prices import AssumedPrice, ModelPrice
 
 RELATIVE = "path"  # marks fields that are taken relative to the settings file
@@ -123,10 +124,30 @@ class Settings(Model):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=8787, description="Port of the traffic; 0 picks a free one.")
-    admin_port: Port = Field(default=8788, description="Port of the admin plane; 0 is off. Not used in this version.")
+    admin_host: str = Field(default="127.0.0.1", min_length=1, description="Address that the admin plane listens on.")
+    admin_port: Port = Field(default=8788, description="Port of the admin plane; 0 is off.")
     admin_token: SecretStr = Field(
-        default=SecretStr(""), description="Token of the admin plane. Not used in this version."
+        default=SecretStr(""),
+        description="The operator's token of the admin plane; without it one is made on first start and shown once.",
     )
+    admin_tokens: Annotated[
+        list[Annotated[str, AfterValidator(settings_checks.admin_token)]],
+        AfterValidator(settings_checks.admin_tokens_once),
+        UNSAID,
+    ] = Field(
+        default=[],
+        description="Further tokens of the admin plane, as NAME:ROLE:SHA256 in hex; ROLE is `viewer` or `operator`.",
+    )
+    admin_hosts: list[str] = Field(
+        default=[], description="Further names that the admin plane may be called by, as behind a reverse proxy."
+    )
+    history: Annotated[str, UNSAID] = Field(
+        default="",
+        description="Where the past is kept: a file, `postgresql://user:password@host/database`, or `off`; else a file "
+        "in data_dir, where the admin plane is on.",
+    )
+    history_days: PositiveInt = Field(default=30, description="For how many days.")
+    history_events: PositiveInt = Field(default=1_000_000, description="How many events at the most.")
     upstream: Annotated[
         list[Annotated[str, AfterValidator(settings_checks.upstream)]],
         AfterValidator(settings_checks.names_once),
@@ -221,10 +242,30 @@ class Settings(Model):
     log_format: Literal["auto", "json", "text"] = Field(
         default="auto", description="`json` lines, `text`, or `auto`: text on a terminal."
     )
+    otel_endpoint: str = Field(
+        default="",
+        description="Collector that traces and metrics are sent to, by OTLP over HTTP, as `http://127.0.0.1:4318`; "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT` too. Needs the extra `otel`; empty: none.",
+    )
     limits: Limits = Field(default=Limits(), description="What one client may cost.")
     prices: Prices = Field(default=Prices(), description="What models cost.")
+    alerts: list[AlertRule] = Field(
+        default=[], description="Alert rules: who is told of what, and how often. As a variable: JSON."
+    )
+    alert_targets: Annotated[AlertTargets, UNSAID] = Field(
+        default={}, description="Where alert rules tell, by name. As a variable: JSON."
+    )
+    alert_ca_file: FilePath = Field(
+        default="",
+        description="Certificates, PEM, that targets of alerts may be signed by, beside those of the system.",
+    )
     memory_max_entries: PositiveInt = Field(default=1_000_000, description="Most entries of each table of memory://.")
     shutdown_grace_seconds: Seconds = Field(default=10.0, description="How long running requests may take to finish.")
+
+    @model_validator(mode="after")
+    def _alerts_have_targets(self) -> Self:
+        check_alerts(self.alerts, self.alert_targets)
+        return self
 
     @model_validator(mode="after")
     def _keys_have_upstreams(self) -> Self:

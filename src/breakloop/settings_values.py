@@ -42,6 +42,18 @@ def fields_of(model: type[Model], above: Name = ()) -> Iterator[tuple[Name, Fiel
             yield (*above, name), field
 
 
+def blocks_of(field: FieldInfo) -> list[type[Model]]:
+    """Return the blocks that a list or a map is made of, each kind of them."""
+    found, waiting = [], list(get_args(field.annotation)[-1:]) if get_origin(field.annotation) in (list, dict) else []
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, Model):
+            found.append(kind)
+        else:
+            waiting += get_args(kind)
+    return found
+
+
 def shown(value: Any) -> str:
     """Return a value for people; of a map its names."""
     if isinstance(value, SecretStr):
@@ -50,19 +62,32 @@ def shown(value: Any) -> str:
         return "true" if value else "false"
     if value is None:
         return "-"
+    if isinstance(value, list):
+        value = [getattr(one, "name", "?") if isinstance(one, Model) else one for one in value]
     text = ", ".join(value) if isinstance(value, list | dict) else f"{value:g}" if isinstance(value, float) else value
     return _USER_INFO.sub("***", str(text)) or "-"
+
+
+def shown_settings(settings: Model) -> list[tuple[str, str, str]]:
+    """Return every setting with its value for people; where it came from is known where it was read."""
+    found: list[tuple[str, str, str]] = []
+    for name, _ in fields_of(type(settings)):
+        value: Any = settings
+        for step in name:
+            value = getattr(value, step)
+        found.append((".".join(name), shown(value), ""))
+    return found
 
 
 def parse(text: str, field: FieldInfo) -> Any:
     """Read a variable's text as the field's type; what does not fit stays text, and validation says so."""
     kind = field.annotation
-    if get_origin(kind) is list:
+    if get_origin(kind) is list and not blocks_of(field):
         return [part.strip() for part in text.split(",") if part.strip()]
     if kind is bool:
         low = text.lower()
         return True if low in _TRUE else False if low in _FALSE else text
-    if kind in (int, float) or get_origin(kind) is dict:
+    if kind in (int, float) or get_origin(kind) in (dict, list):
         try:
             return kind(text) if kind in (int, float) else json.loads(text)
         except (ValueError, RecursionError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from breakloop import breakers
 from breakloop.breakers import BreakerState
@@ -26,6 +27,8 @@ from breakloop.state.ops import BreakerKept
 from breakloop.state.redis import RedisStore
 from breakloop.state.redis_feed import Feed
 from breakloop.state.redis_nodes import command, make_nodes
+from breakloop.state.redis_scan import FoundKeys
+from breakloop.state.redis_script import plain_key
 from breakloop.state.redis_url import parse_redis_url
 from breakloop.state.sqlite_file import Report
 
@@ -112,6 +115,20 @@ class SharedState:
         if found is not None:
             self.store.drop((key,), _unheard)
             publish(breakers.closed(found, now))
+        return found
+
+    async def counters(self, prefix: str, most: int) -> list[Mapping[str, Any]]:
+        """Return the keys that begin so, and for how long each is kept. Raises `StateError`."""
+        future: asyncio.Future[list[bytes] | StateError] = asyncio.get_running_loop().create_future()
+        FoundKeys(self.nodes, prefix, most, future.set_result).scan()
+        answer = await future
+        if isinstance(answer, StateError):
+            raise answer
+        found: list[Mapping[str, Any]] = []
+        for key in answer:
+            left_ms = await command(self.nodes, b"PTTL", key, key=key)
+            ends = self.clock.now() + left_ms / 1000 if isinstance(left_ms, int) and left_ms >= 0 else None
+            found.append({"key": plain_key(key), "kind": "redis", "expires_at": ends, "value": []})
         return found
 
     async def _kept(self, prefix: str, most: int) -> list[BreakerKept]:

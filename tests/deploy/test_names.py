@@ -61,7 +61,7 @@ def test_every_file_is_named_in_the_overview() -> None:
     """deploy/README.md says what each is for."""
     page = (DEPLOY / "README.md").read_text(encoding="utf-8")
     folders = {path.relative_to(DEPLOY).parts[0] for path in SHIPPED if path.parent != DEPLOY}
-    assert folders == {"docker", "helm", "kubernetes", "nginx", "systemd"}
+    assert folders == {"docker", "grafana", "helm", "kubernetes", "nginx", "systemd"}
     assert [name for name in sorted(folders) if f"]({name}/" not in page] == []
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as op
+from re import _parser as parser
 from typing import Any
 
 import pytest

@@ -298,6 +298,23 @@ def test_dropping() -> None:
     run(test)
 
 
+def test_a_release_without_the_store_clears_what_is_blocked_here() -> None:
+    """G-1, S-3: what was blocked there is remembered here, and forgotten with it."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=tail(max_hits=2))))
+        blocked = [there.decide(chat()) for _ in range(3)][-1]
+        assert blocked.loop is not None
+        there.store.error = StateError("gone")
+        assert not there.decide(chat()).allowed
+        [key] = [key for key in there.store.memory._repeats.cooldowns if key.endswith(blocked.loop.fingerprint)]
+        there.remote.drop([key])
+        assert there.decide(chat()).allowed
+        there.remote.close()
+
+    run(test)
+
+
 def test_a_copy_that_led_to_nothing_has_to_be_the_newest_all_the_same() -> None:
     """E-7: what was read and not changed is checked with the commit, and read again where it has moved on."""
 

@@ -187,6 +187,16 @@ def test_data_directory(tmp_path: Path, env: dict[str, str], path: str, origin: 
     assert (loaded.settings.data_dir, loaded.origins["data_dir"]) == (path, origin)
 
 
+def test_the_collectors_own_variable(tmp_path: Path) -> None:
+    """G-5, T-1: OpenTelemetry's name works, and ours comes before it."""
+    theirs = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
+    loaded = load(tmp_path, "", theirs)
+    assert loaded.settings.otel_endpoint == "http://127.0.0.1:4318"
+    assert loaded.origins["otel_endpoint"] == "environment OTEL_EXPORTER_OTLP_ENDPOINT"
+    assert load(tmp_path).settings.otel_endpoint == ""
+    assert load(tmp_path, "otel_endpoint: http://own\n", theirs).settings.otel_endpoint == "http://own"
+
+
 def test_data_directory_without_a_home(tmp_path: Path) -> None:
     """Somebody without a home keeps it here."""
     assert load(tmp_path).settings.data_dir == str(tmp_path / ".breakloop")

@@ -26,6 +26,10 @@ def refused(**values: object) -> str:
         ({"state": "postgres://x"}, "is no place for state"),
         ({"state": "redis://:pa/ss@x"}, "write @ / ? # of a user or password as %40 %2F %3F %23"),
         ({"workers": 3}, "set state to the URL of a Redis"),
+        ({"admin_tokens": ["grace:viewer"]}, "is not NAME:ROLE:SHA256 with the role viewer or operator"),
+        ({"admin_tokens": [f"grace:admin:{HASH}"]}, "is not NAME:ROLE:SHA256 with the role viewer or operator"),
+        ({"admin_tokens": [f"a:viewer:{sha256().hexdigest()}"]}, "is the SHA-256 of nothing"),
+        ({"admin_tokens": [f"a:viewer:{HASH}", f"b:operator:{HASH}"]}, "has a token that another has"),
         ({"policy": "ftp://x/bundle"}, "is no URL that a bundle can be fetched from"),
         ({"policy": "https:///bundle"}, "is no URL that a bundle can be fetched from"),
         ({"policy": "https://x/a b"}, "is no URL that a bundle can be fetched from"),
@@ -82,3 +86,9 @@ def test_accepted() -> None:
         assert Settings.model_validate({"policy": policy}).policy == policy
     assert settings.project_descriptor == "header:x-project"
     assert settings.mode == "proxy"
+
+
+def test_admin_tokens_have_a_name_and_a_role() -> None:
+    """X-1, Y-3: hashed, so that the settings give nobody in."""
+    entry = f"grace@example.com:viewer:{HASH}"
+    assert Settings.model_validate({"admin_tokens": [entry]}).admin_tokens == [entry]

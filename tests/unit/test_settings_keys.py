@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import SettingsError
-from breakloop.settings_keys import read_keys
+from breakloop.settings_keys import read_keys, read_references
 
 CANARY = "sk-canary-77aa"
 
@@ -54,3 +54,22 @@ def test_a_file_that_holds_no_key(tmp_path: Path) -> None:
         with pytest.raises(SettingsError) as raised:
             read_keys([f"x=file:{path}"], {})
         assert str(raised.value) == f"upstream_keys: x: {path} {said}"
+
+
+def test_other_secrets_are_named_by_their_reference(tmp_path: Path) -> None:
+    """Y-1, G-4: each is read once; what is wrong is said with the name of its setting."""
+    file = tmp_path / "secret"
+    file.write_text(f"{CANARY} x\n")
+    assert read_references([("a.b", f"file:{file}"), ("c", "env:X")], {"X": "y"}) == {
+        f"file:{file}": f"{CANARY} x",
+        "env:X": "y",
+    }
+    for reference, said in (
+        ("env:NONE", "is not set"),
+        (f"file:{tmp_path}/none", "cannot be read"),
+        ("env:TWO", "holds more than a secret"),
+    ):
+        with pytest.raises(SettingsError, match=said) as raised:
+            read_references([("a.b", reference)], {"TWO": f"{CANARY}\n{CANARY}"})
+        assert str(raised.value).startswith("a.b: ")
+        assert CANARY not in str(raised.value)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, SecretStr
 
 from breakloop.policy.schema_types import Model
-from breakloop.settings_values import KINDS, fields_of, parse, shown
+from breakloop.settings_values import KINDS, blocks_of, fields_of, parse, shown
 
 
 class Inner(Model):
     deep: int = 1
+
+
+class Named(Model):
+    name: str = ""
+
+
+class Other(Model):
+    title: str = ""
 
 
 class Outer(Model):
@@ -23,6 +31,8 @@ class Outer(Model):
     level: Literal["low", "high"] = "low"
     table: dict[str, int] = Field(default={})
     text: str = ""
+    rules: list[Named] = Field(default=[])
+    places: dict[str, Annotated[Named | Other, "mark"]] = Field(default={})
     inner: Inner = Inner()
 
 
@@ -31,7 +41,7 @@ FIELDS = dict(fields_of(Outer))
 
 def test_a_block_is_no_setting_but_its_fields_are() -> None:
     """T-1: at any depth."""
-    assert list(FIELDS)[-2:] == [("text",), ("inner", "deep")]
+    assert list(FIELDS)[-4:] == [("text",), ("rules",), ("places",), ("inner", "deep")]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +60,8 @@ def test_a_block_is_no_setting_but_its_fields_are() -> None:
         ("table", "a=1", "a=1"),
         ("table", "[" * 100_000, "[" * 100_000),
         ("text", "x", "x"),
+        ("rules", '[{"name": "a"}]', [{"name": "a"}]),
+        ("rules", "a,b", "a,b"),
     ],
 )
 def test_a_variable_is_read_by_the_type_of_its_field(name: str, text: str, value: object) -> None:
@@ -81,3 +93,11 @@ def test_values_for_people(value: Any, text: str) -> None:
 def test_every_kind_says_what_it_must_be() -> None:
     """T-1."""
     assert all(said.startswith(("must", "is missing")) for said in KINDS.values())
+
+
+def test_lists_and_maps_of_blocks() -> None:
+    """T-1: people see the names of blocks; which kinds there are is known, for hints."""
+    assert shown([Named(name="a"), Named(name="b"), Other()]) == "a, b, ?"
+    assert blocks_of(FIELDS["rules",]) == [Named]
+    assert {block.__name__ for block in blocks_of(FIELDS["places",])} == {"Named", "Other"}
+    assert blocks_of(FIELDS["names",]) == blocks_of(FIELDS["text",]) == []

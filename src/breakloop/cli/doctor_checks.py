@@ -10,7 +10,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from breakloop.cli.doctor_findings import Finding
-from breakloop.cli.doctor_proxy import examine_proxy
+from breakloop.cli.doctor_proxy import examine_proxy, is_loopback
 from breakloop.cli.doctor_redis import examine_redis
 from breakloop.cli.doctor_state import examine_state
 from breakloop.clock import Clock, SystemClock
@@ -42,7 +42,7 @@ class Diagnosis:
 
 def examine(settings: Settings, clock: Clock) -> Diagnosis:
     """Look at everything."""
-    findings = [*examine_proxy(settings), *_trust(settings), *_not_here_yet(settings)]
+    findings = [*examine_proxy(settings), *_trust(settings), *_admin(settings)]
     findings += [*_secrets(settings), *_data_dir(settings), *examine_state(settings, clock)]
     findings += _prices(settings, clock)
     if is_redis_url(settings.state):
@@ -71,11 +71,10 @@ def _trust(settings: Settings) -> Iterator[Finding]:
             yield Finding("warning", "trusted_proxies", message)
 
 
-def _not_here_yet(settings: Settings) -> Iterator[Finding]:
-    if settings.admin_port not in (0, Settings.model_fields["admin_port"].default):
-        yield Finding("note", "admin_port", "the admin plane is not in this version; nothing listens there")
-    if settings.admin_token.get_secret_value():
-        yield Finding("note", "admin_token", "the admin plane is not in this version; the token opens nothing")
+def _admin(settings: Settings) -> Iterator[Finding]:
+    if settings.admin_port and not is_loopback(settings.admin_host):
+        hint = "put a reverse proxy with TLS in front, or keep it on 127.0.0.1"
+        yield Finding("warning", "admin_host", f"the admin plane speaks plain HTTP on {settings.admin_host}: {hint}")
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BELOW = " " * 12
-_LATER = "not used in this version"
 _UPSTREAM = "Where the proxy sends requests; the first is the default. Repeatable.  [openai=https://api.openai.com]"
 _MODE = "Which doors open: the proxy, the decision service, or both.  [all]"
 _LEVEL = "Least level logged.  [info]"
@@ -42,7 +42,10 @@ def settings_options(function: F) -> F:
                 "--port", type=Number(0, 65535), metavar="PORT", help="Port of the traffic; 0 picks one.  [8787]"
             ),
             click.option(
-                "--admin-port", type=Number(0, 65535), metavar="PORT", help=f"Port of the admin plane; {_LATER}."
+                "--admin-port",
+                type=Number(0, 65535),
+                metavar="PORT",
+                help="Port of the admin plane: API, dashboard, metrics; 0 is off.",
             ),
             click.option("--upstream", multiple=True, metavar="NAME=URL", help=_UPSTREAM),
             click.option("--policy", metavar="PATH|URL", help="Policy bundle: a file, a directory, a URL, or redis."),
@@ -113,7 +116,9 @@ def failed(error: Exception) -> int:
 
 def announce(runtime: Runtime) -> None:
     """Tell of a process that has just started."""
-    say(runtime.settings, started(runtime.source, runtime.engine.bundle, runtime.url))
+    seen = started(runtime.source, runtime.engine.bundle, runtime.url)
+    admin = runtime.operations
+    say(runtime.settings, replace(seen, admin_url=admin.admin_url, admin_token=admin.new_token))
 
 
 def say(settings: Settings, seen: Started) -> None:
@@ -134,6 +139,10 @@ def summary(settings: Settings, seen: Started) -> list[str]:
         lines.append(f"  ask       {seen.url}/v1/decision (nginx: /v1/decision/nginx)")
     if seen.workers > 1:
         lines.append(f"  workers   {seen.workers}")
+    if seen.admin_url:
+        lines.append(f"  watch     {seen.admin_url} (dashboard, API, /metrics)")
+    if seen.admin_token:
+        lines.append(f"{_BELOW}token: {seen.admin_token} (shown only this once; BREAKLOOP_ADMIN_TOKEN sets one)")
     lines.append("  check     breakloop doctor: every setting, and what is unsafe")
     return lines
 

@@ -11,9 +11,9 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from breakloop import parts
 from breakloop.clock import SystemClock
@@ -21,17 +21,22 @@ from breakloop.errors import BundleError, SettingsError
 from breakloop.fleet.handover import Handover
 from breakloop.fleet.line import Line, Say
 from breakloop.fleet.members import Members
-from breakloop.fleet.started import started
+from breakloop.fleet.started import Started, started
 from breakloop.gateway.jobs import aside, forever
 from breakloop.model.events import Event
 from breakloop.observe.log import Events, LogEvents, log
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.load import LoadedBundle, load_fetched
+from breakloop.policy.load import LoadedBundle
 from breakloop.policy.source import BundleSource
-from breakloop.policy_source import policy_source, policy_verifier
+from breakloop.policy_source import bundle_source
+from breakloop.seating import wanted
 from breakloop.state.data_dir import DataDir
+from breakloop.state_parts import open_state
+
+if TYPE_CHECKING:
+    from breakloop.fleet.office import Office
 
 _GOODBYE_S: Final = 2.0
 
@@ -51,6 +56,7 @@ class Control:
         self._secret = self.data.secret(settings.secret.get_secret_value(), settings.secret_file)
         self._descriptors = Descriptors(parts.context(settings, self._secret), self.clock)
         self._compiled: CompiledBundle | None = None
+        self._office: Office | None = None
         self.source = self._source()
         self._loop = asyncio.get_running_loop()
         self._reload = asyncio.Event()
@@ -81,12 +87,14 @@ class Control:
 
     async def _work(self) -> int:
         tasks = [asyncio.create_task(forever(name, job)) for name, job in self._jobs()]
-        self._line.say({"is": "ready", "started": asdict(started(self.source, self._compiled))})
+        self._line.say({"is": "ready", "started": asdict(self._started())})
         await self._stop.wait()
         await self.members.all_gone(self._patience_s)
         for task in tasks:
             task.cancel()
         self._flush(everything=True)
+        if self._office is not None:
+            await self._office.close()
         return 0
 
     def publish(self, event: Event) -> None:
@@ -97,40 +105,50 @@ class Control:
     # -- the bundle --------------------------------------------------------------------------------------------------
 
     def _source(self) -> BundleSource | None:
-        verifier = policy_verifier(self.settings)
-        source = policy_source(self.settings, self.clock, signed=verifier is not None)
-        if source is None:
-            return None
-        return BundleSource(
-            source,
-            load=lambda fetched: load_fetched(fetched, now=self.clock.now()),
-            on_bundle=self._check,
-            clock=self.clock,
-            publish=lambda event: self._soon(self.publish, event),
-            data_dir=self.data.path,
-            verifier=verifier,
-        )
+        publish = self._publish_soon
+        return bundle_source(self.settings, self.clock, self.data.path, on_bundle=self._check, publish=publish)
 
-    def _soon(self, function: Callable[[Event], None], event: Event) -> None:
+    def _publish_soon(self, event: Event) -> None:
         """The source runs in a thread."""
-        self._loop.call_soon_threadsafe(function, event)
+        self._loop.call_soon_threadsafe(self.publish, event)
 
     def _check(self, loaded: LoadedBundle | None) -> None:
         """Compile it: what cannot be compiled is refused here, and no worker hears of it."""
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, "builtin")
         guard = parts.loop_guard(self.settings)
         self._compiled = compile_bundle(bundle, digest, self._descriptors, self._secret, guard)
+        if self._office is not None:
+            self._loop.call_soon_threadsafe(self._office.engine.use, self._compiled)
         for note in loaded.notes if loaded else ():
             log(logging.WARNING, "bundle.note", {"note": str(note)})
+
+    async def _open_office(self) -> None:
+        """History, alerts and the admin plane, where somebody wants them."""
+        if not wanted(self.settings):
+            return
+        from breakloop.fleet.office import Office  # noqa: PLC0415 - a database and a web framework take their time
+
+        office = self._office = Office(self, await open_state(self.settings))
+        self.listeners[:] = [office.operations.listening(listener) for listener in self.listeners]
+        await office.open(self._compiled)
+
+    def _started(self) -> Started:
+        seen = started(self.source, self._compiled)
+        if self._office is None:
+            return seen
+        admin = self._office.operations
+        return replace(seen, admin_url=admin.admin_url, admin_token=admin.new_token)
 
     async def _begin(self) -> None:
         if self.source is None:
             self._check(None)
+            await self._open_office()
             return
         in_force = await aside(self.source.start)
         self.members.deliver(self.source)
         if not in_force and self.settings.strict and self.handover.first:
             raise BundleError(self.source.problems)
+        await self._open_office()
 
     async def _watch(self) -> None:
         """Look at the bundle's source, at once when somebody asks for it, and deliver what is new."""
@@ -149,6 +167,8 @@ class Control:
         jobs: list[Job] = [("log", self._tell)]
         if self.source is not None:
             jobs.append(("bundle", self._watch))
+        if self._office is not None:
+            jobs += [*self._office.state.jobs(), *self._office.operations.jobs()]
         return jobs
 
     async def _tell(self) -> None:

@@ -10,8 +10,9 @@ from functools import partial
 
 from breakloop.fleet.channel import Channel, open_channel
 from breakloop.fleet.delivered import bundle_text
-from breakloop.fleet.messages import Applied, Counted, Fleet, Happened, Message, Policy
+from breakloop.fleet.messages import Applied, Counted, Did, Fleet, Happened, Message, Policy
 from breakloop.fleet.totals import Totals
+from breakloop.model.activity import Activity, AgentUse, LoopUse, add_use
 from breakloop.model.events import Publish
 from breakloop.observe.log import INTERVAL_S, log
 from breakloop.policy.source import BundleSource
@@ -45,6 +46,7 @@ class Members:
         self._dropped_told_at = 0.0
         self.policy: Policy | None = None
         self.totals = Totals()
+        self._did = Activity()
 
     def __len__(self) -> int:
         return len(self._members)
@@ -132,12 +134,27 @@ class Members:
                     self._publish(event)
                 self._dropped += message.dropped - member.dropped
                 member.dropped = message.dropped
+            case Did():
+                self._add(message)
             case Counted():
                 self.totals.heard(member.pid, message.tally)
             case Applied():
                 self._note_applied(member, message)
             case _:
                 pass
+
+    def did(self) -> Activity:
+        """Return what agents did since it was last asked, wherever their requests went."""
+        taken, self._did = self._did, Activity()
+        return taken
+
+    def _add(self, told: Did) -> None:
+        for who, use in told.agents:
+            add_use(self._did.agents.setdefault(who, AgentUse()), use)
+        for key, loop in told.loops:
+            add_use(self._did.loops.setdefault(key, LoopUse()), loop)
+        for key, count in told.shadow:
+            self._did.shadow[key] = self._did.shadow.get(key, 0) + count
 
     def _note_applied(self, member: Member, applied: Applied) -> None:
         member.applied = applied.number

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from breakloop.errors import Problem
+from breakloop.model.activity import Activity, AgentUse, LoopKey, LoopUse, Who
 from breakloop.model.events import Event
 from breakloop.model.tally import Tally
 
@@ -42,6 +43,19 @@ class Counted(msgspec.Struct, tag="counted", frozen=True):
     tally: Tally
 
 
+class Did(msgspec.Struct, tag="did", frozen=True):
+    """From a worker: what agents did since it last told."""
+
+    agents: list[tuple[Who, AgentUse]]
+    loops: list[tuple[LoopKey, LoopUse]]
+    shadow: list[tuple[LoopKey, int]]
+
+    @classmethod
+    def of(cls, activity: Activity) -> Did:
+        """Write it down."""
+        return cls(list(activity.agents.items()), list(activity.loops.items()), list(activity.shadow.items()))
+
+
 class Applied(msgspec.Struct, tag="applied", frozen=True):
     """From a worker: a policy is in force there, or cannot be."""
 
@@ -49,7 +63,7 @@ class Applied(msgspec.Struct, tag="applied", frozen=True):
     problem: str = ""
 
 
-Message = Policy | Fleet | Happened | Counted | Applied
+Message = Policy | Fleet | Happened | Counted | Did | Applied
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Message)

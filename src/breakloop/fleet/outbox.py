@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from breakloop.fleet.messages import Counted, Happened, Message
+from breakloop.fleet.messages import Counted, Did, Happened, Message
+from breakloop.model.activity import Activity
 from breakloop.model.events import Event
 from breakloop.model.tally import Tally
 
@@ -27,6 +28,7 @@ class Outbox:
         self._waiting: deque[Event] = deque()
         self._armed = False
         self.tally: Tally | None = None
+        self.activity: Callable[[], Activity] | None = None  # where somebody wants to know
         self.dropped = 0
 
     def __call__(self, event: Event) -> None:
@@ -44,6 +46,10 @@ class Outbox:
         self.send()
         if self.tally is not None:
             self._send(Counted(self.tally))
+        if self.activity is not None:
+            did = self.activity()
+            if did.agents or did.shadow:
+                self._send(Did.of(did))
 
     def send(self) -> None:
         """Send what waits, as far as there is room for it."""

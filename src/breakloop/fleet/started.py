@@ -27,6 +27,8 @@ class Started:
     policies: int = 0
     problem: str = ""
     loops: str = NO_LOOPS
+    admin_url: str = ""
+    admin_token: str = ""  # where it was made just now: to be shown once
 
 
 def started(source: Watched | None, bundle: CompiledBundle | None, url: str = "") -> Started:

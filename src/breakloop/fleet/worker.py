@@ -24,9 +24,11 @@ from breakloop.gateway.server import Server
 from breakloop.gateway.sharing import Shares
 from breakloop.observe.log import Events
 from breakloop.policy.source import Watched
-from breakloop.runtime import Runtime, tune
+from breakloop.runtime import Runtime
+from breakloop.seating import Nobody, Seated, wanted
 from breakloop.state.data_dir import DataDir
 from breakloop.state_parts import Opened, open_state
+from breakloop.tuning import tune
 
 _FLUSH_S: Final = 1.0
 
@@ -59,6 +61,9 @@ class Worker:
                 return 0
             self._runtime = WorkerRuntime(self, await open_state(self.handover.settings))
             self.outbox.tally = self._runtime.engine.tally
+            if wanted(self.handover.settings):
+                self.outbox.activity = self._runtime.activity
+                self._runtime.activity()  # from now on it is summed
             code = await self._runtime.run(self._ready)
         except (SettingsError, BundleError) as error:
             self._line.say({"is": "failed", "why": str(error)})
@@ -150,6 +155,10 @@ class WorkerRuntime(Runtime):
     def make_events(self) -> Events:
         """Events go to the control process."""
         return self._worker.outbox
+
+    def make_operations(self) -> Seated:
+        """The control process has them."""
+        return Nobody()
 
     def make_data_dir(self) -> DataDir:
         """Workers write the orders, a file made for several writers; the rest is for the control process, and so is

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 from breakloop.errors import RequestError
@@ -86,12 +87,14 @@ class DecisionDoor:
         later: Callable[[Reply], Reply] = lambda reply: reply,
     ) -> Reply | Pending:
         """Return the reply, or what becomes one: `later` is done to it then."""
+        began_ns = perf_counter_ns()
         judging = self._judging
         request_id = judging.request_id()
         try:
             call = read(request, request_id)
         except RequestError as error:
             return _bad(error)
+        call.began_ns = began_ns
         results = self._results
         if results is not None:
             results.expect(call)
@@ -115,6 +118,9 @@ class DecisionDoor:
 
     def _decided(self, request: Request, call: Call, verdict: Verdict, fields: bytes) -> Reply:
         judging, results = self._judging, self._results
+        if judging.traces is not None:
+            judging.traces.decided(call, verdict)
+        judging.timings.decision.note(perf_counter_ns() - call.began_ns)
         if verdict.allowed:
             if results is not None and (call.ticket is not None or call.charged):
                 results.keep(call)

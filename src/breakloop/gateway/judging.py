@@ -13,6 +13,8 @@ from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.hub import log_fault
 from breakloop.model.call import Call
+from breakloop.model.histogram import Timings
+from breakloop.model.traces import Traces
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
 from breakloop.remote import Remote
@@ -29,7 +31,10 @@ _PROBLEM = b"Content-Type: application/problem+json\r\n"
 class Judging:
     """Judges the calls of one process."""
 
-    __slots__ = ("_next_id", "_run_id", "answers", "body_bytes", "debug", "descriptors", "engine", "remote")
+    __slots__ = (
+        "_next_id", "_run_id", "answers", "body_bytes", "debug", "descriptors", "engine", "remote", "timings",
+        "traces",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,6 +51,8 @@ class Judging:
         self.answers = answers
         self.debug = debug
         self.remote: Remote | None = None  # with a store that has to be waited for
+        self.timings = Timings()
+        self.traces: Traces | None = None  # None: nobody traces
         self._run_id = run_id
         self._next_id = 0
         self.body_bytes = body_bytes  # of a body once it is unpacked

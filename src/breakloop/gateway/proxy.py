@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from time import perf_counter_ns
 from typing import Any, Final
 
 from breakloop.gateway.answer_head import AnswerHead
@@ -71,6 +72,7 @@ class ProxyDoor:
         target = request.target
         if target.startswith(_RESERVED) and _is_own(target):
             return self._own(request)
+        began_ns = perf_counter_ns()
         path, _, query = target.partition(b"?")
         destination = self._targets.find(path, request.headers)
         judging = self._judging
@@ -89,6 +91,7 @@ class ProxyDoor:
             request.repeated,
         )
         call.tracked = True
+        call.began_ns = began_ns
         if HOP in request.headers and self._forwarding.came_through(request):
             return judging.denied_to_client(call, _proxy_loop())
         if self._callers is not None and self._callers.check(request.headers, query) is None:
@@ -113,11 +116,19 @@ class ProxyDoor:
     def _decided(
         self, request: Request, call: Call, destination: Destination, query: bytes, verdict: Verdict, fields: bytes
     ) -> Reply | Exchange:
-        if not verdict.allowed:
-            reply = self._judging.denied_to_client(call, verdict)
-            reply.head += fields
-            return reply
-        return self._forward(request, call, destination, query, verdict, fields)
+        judging = self._judging
+        if judging.traces is not None:
+            judging.traces.decided(call, verdict)
+        answer: Reply | Exchange
+        if verdict.allowed:
+            answer = self._forward(request, call, destination, query, verdict, fields)
+        else:
+            answer = judging.denied_to_client(call, verdict)
+            answer.head += fields
+        now_ns = perf_counter_ns()
+        judging.timings.proxy.note(now_ns - call.began_ns)
+        call.began_ns = now_ns + verdict.delay_ms * 1_000_000  # from then on it is the upstream's time
+        return answer
 
     def _forward(
         self, request: Request, call: Call, destination: Destination, query: bytes, verdict: Verdict, fields: bytes
@@ -211,6 +222,9 @@ class ProxyDoor:
 
     def settle(self, call: Call, answer: Answer) -> None:
         """Tell the engine how it ended."""
+        took_ns = perf_counter_ns() - call.began_ns
+        if took_ns > 0:  # else its client left while it was slowed down
+            self._judging.timings.upstream(call.upstream).note(took_ns)
         try:
             self._judging.engine.settle(call, answer)
         except Exception as error:  # noqa: BLE001 - the outermost edge: the answer has to reach its client all the same

@@ -3,7 +3,8 @@ path (a dictionary lookup and some additions a request), taken away once a secon
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 Who = tuple[str, str, str]  # project, caller, agent
 LoopKey = tuple[str, str, str, str]  # and fingerprint
@@ -42,3 +43,18 @@ class Activity:
     agents: dict[Who, AgentUse] = field(default_factory=dict)
     loops: dict[LoopKey, LoopUse] = field(default_factory=dict)
     shadow: dict[tuple[str, str, str, str], int] = field(default_factory=dict)  # project, policy, rule, reason
+
+
+Use = TypeVar("Use", AgentUse, LoopUse)
+
+
+def add_use(total: Use, more: Use) -> None:
+    """Add one sum to another: numbers add up, of names and times the later stays."""
+    for field_ in fields(total):
+        ours, theirs = getattr(total, field_.name), getattr(more, field_.name)
+        if isinstance(theirs, str):
+            setattr(total, field_.name, theirs or ours)
+        elif isinstance(theirs, float):
+            setattr(total, field_.name, max(ours, theirs))
+        else:
+            setattr(total, field_.name, ours + theirs)

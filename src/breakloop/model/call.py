@@ -77,6 +77,8 @@ class Call:
     estimator = "simple_word"  # by which they were
     estimated: Any = None  # by whom, whether with money, and what: the next rule asks for the same
     looped: Any = None  # the loop that it belongs to, as sums name it
+    began_ns = 0  # when its door took it, by `perf_counter_ns`
+    span: Any = None  # of its trace, where somebody traces: `model.traces.Traces`
     ticket: Any = None  # what settling needs, left here by the engine; None: nothing to settle
 
     def __init__(

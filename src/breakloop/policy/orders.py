@@ -77,11 +77,16 @@ def check_override(name: str, reason: str, expires_at: float | None) -> None:
     )
 
 
-def checked_agent(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is set for an agent, each field as the bundle would have it. Raises `OrderError`."""
-    given = {name: value for name, value in settings.items() if value is not None}
-    _checked(schema.Agent, given)
-    return given
+def checked_agent(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of an agent as given, if the bundle could have them under `agents`. Raises `OrderError`.
+
+    One that is None is left out.
+    """
+    known = schema.Agent.model_fields
+    made = _checked(
+        schema.Agent, {name: value for name, value in data.items() if value is not None or name not in known}
+    )
+    return made.model_dump(mode="json", exclude_unset=True)
 
 
 def checked_text(name: str, text: str, *, required: bool = True) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import RLock
 from typing import Final, Protocol
 
 from breakloop.clock import Clock
@@ -74,12 +75,14 @@ class BundleSource:
         "_told",
         "_unread",
         "_verifier",
+        "accepted",
         "current",
         "loaded",
         "loaded_at",
         "origin",
         "problems",
         "rejected",
+        "turn",
     )
 
     def __init__(
@@ -108,7 +111,9 @@ class BundleSource:
         self._failures = 0  # how many in a row could not reach it
         self._told = ""  # the problem that was told last
         self._expiry_told = ""
+        self.turn = RLock()  # held by whoever looks; and by whoever changes the source and has it looked at next
         self.current: LoadedBundle | None = None
+        self.accepted: Fetched | None = None  # what it was read from, where that was the source
         self.origin = ""
         self.loaded_at = 0.0
         self.problems: list[Problem] = []  # with what the source holds now; the bundle in force is another then
@@ -127,6 +132,11 @@ class BundleSource:
 
     def start(self) -> bool:
         """Load for the first time, from the last good copy if need be; tells whether a bundle is in force."""
+        with self.turn:
+            self._start()
+        return self.current is not None
+
+    def _start(self) -> None:
         problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
         self._settle()
         if problems:
@@ -137,10 +147,13 @@ class BundleSource:
                 if problems and problems[0].file == str(copy.path):
                     self._tell_rejected(problems)
         self._check_expiry()
-        return self.current is not None
 
     def poll(self) -> None:
         """Look whether the source has changed, and act on it."""
+        with self.turn:
+            self._poll()
+
+    def _poll(self) -> None:
         problems = self._attempt(lambda: self._look(self._settled), FROM_SOURCE, force=False)
         if not problems or self._is_final():
             self._settle()
@@ -150,6 +163,10 @@ class BundleSource:
 
     def reload(self) -> None:
         """Load now, whether or not anything changed; a lower version is accepted, because somebody asked for it."""
+        with self.turn:
+            self._reload()
+
+    def _reload(self) -> None:
         problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
         self._settle()
         if problems:
@@ -215,6 +232,7 @@ class BundleSource:
     def _accepted(self, loaded: LoadedBundle, origin: str) -> None:
         before = self.current
         self.current = loaded
+        self.accepted = self._fetched if origin == FROM_SOURCE else None
         self.origin = origin
         self.loaded_at = self._clock.now()
         self.loaded += 1

@@ -7,7 +7,7 @@ restarts is the durable companion's work, not this file's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from breakloop.state.memory_limits import Charge, Limits
 from breakloop.state.memory_repeats import Lead, Repeats
@@ -28,7 +28,7 @@ from breakloop.state.ops import (
     Window,
     WindowWrite,
 )
-from breakloop.state.table import Table
+from breakloop.state.table import Entry, Table
 
 
 class MemoryStore:
@@ -148,6 +148,17 @@ class MemoryStore:
         """Return the breakers whose key begins with `prefix`, open ones first."""
         return self._limits.breakers(prefix, max(now, self._latest), most)
 
+    def look_up(self, prefix: str, most: int) -> list[Mapping[str, object]]:
+        """Return what is kept under keys that begin so, for operators. Walks everything."""
+        found: list[Mapping[str, object]] = []
+        for kind, table in self.kept().items():
+            for key, entry in table.items():
+                if key.startswith(prefix) and entry[0] > self._latest:
+                    found.append({"key": key, "kind": kind, "expires_at": entry[0], "value": _shown(entry)})
+                    if len(found) >= most:
+                        return found
+        return found
+
     def drop(self, keys: Sequence[str]) -> None:
         """Drop what is kept under these very keys."""
         for table in self._tables():
@@ -167,3 +178,8 @@ class MemoryStore:
                 newer = newer or {}
                 newer[write.key] = current
         return newer
+
+
+def _shown(entry: Entry) -> list[object]:
+    """Return an entry for people: of what is packed or long, its size."""
+    return [part if isinstance(part, int | float | str) else len(part) for part in entry[1:]]

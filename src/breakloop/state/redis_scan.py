@@ -91,6 +91,27 @@ class Forget(_Scan):
         self._then(self._dropped)
 
 
+class FoundKeys(_Scan):
+    """Finds so many keys, as they are in Redis; then it stops."""
+
+    __slots__ = ("_all", "_most")
+
+    def __init__(self, nodes: Sender, prefix: str, most: int, then: Callable[[list[bytes] | StateError], None]) -> None:
+        super().__init__(nodes, prefix, then)
+        self._most = most
+        self._all: dict[bytes, None] = {}
+
+    def _found(self, keys: list[bytes]) -> None:
+        self._all |= dict.fromkeys(keys)
+        if len(self._all) >= self._most:
+            self._over()
+        else:
+            self._go_on()
+
+    def _over(self) -> None:
+        self._then(sorted(self._all)[: self._most])
+
+
 class KeptBreakers(_Scan):
     """Reads breakers; `then` gets open ones by key, then closed ones that have a rate."""
 

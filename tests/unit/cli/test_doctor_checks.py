@@ -159,11 +159,11 @@ def test_data_directory(doctor: Doctor) -> None:
     assert "the last good copy cannot be used" in doctor.says("warning", policies("rules: []"))
 
 
-def test_what_is_not_in_this_version(doctor: Doctor) -> None:
-    """T-2: fixed names that do nothing yet are said."""
-    assert "admin_port: the admin plane is not in this version" in doctor.says("note", admin_port=9000)
-    assert "admin_token: the admin plane is not in this version" in doctor.says("note", admin_token="x")
-    assert "admin" not in doctor.says("note")
+def test_an_admin_plane_for_everybody(doctor: Doctor) -> None:
+    """Y-3: it has a token, and no TLS of its own."""
+    everywhere = {"admin_host": "0.0.0.0", "admin_port": 8788}
+    assert "admin_host: the admin plane speaks plain HTTP on 0.0.0.0" in doctor.says("warning", **everywhere)
+    assert "admin_host" not in doctor.says("warning", **{**everywhere, "admin_port": 0})
     assert doctor.says("note", upstream=["a=http://x"]) == doctor.says("note")
 
 

@@ -39,7 +39,7 @@ def command_line(pid: int) -> str:
 @pytest.mark.e2e
 def test_a_process_hears_and_is_heard(tmp_path: Path) -> None:
     """S-5: it is told its settings in memory, says that it is ready, ends when it is told to; a dead one says no more."""
-    settings = Settings.model_validate({"data_dir": str(tmp_path / "data"), "secret": "sk-canary"})
+    settings = Settings.model_validate({"data_dir": str(tmp_path / "data"), "admin_port": 0, "secret": "sk-canary"})
 
     async def main() -> None:
         heard: asyncio.Queue[Say] = asyncio.Queue()

@@ -66,7 +66,9 @@ class Supervised:
     """A control process with somebody at the other end of its line."""
 
     def __init__(self, tmp_path: Path, *, first: bool = True, **values: object) -> None:
-        settings = Settings.model_validate({"data_dir": str(tmp_path / "data"), "secret": "s", **values})
+        settings = Settings.model_validate(
+            {"data_dir": str(tmp_path / "data"), "admin_port": 0, "secret": "s", **values}
+        )
         ours, theirs = pair()
         self.heard: asyncio.Queue[Say] = asyncio.Queue()
         self.line = Line(ours, lambda message, _sockets: self.heard.put_nowait(message), lambda: None)

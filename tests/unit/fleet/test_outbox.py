@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine
 from threading import Thread
 from typing import Any
 
-from breakloop.fleet.messages import Counted, Happened, Message
+from breakloop.fleet.messages import Counted, Did, Happened, Message
 from breakloop.fleet.outbox import ROOM, Outbox
+from breakloop.model.activity import Activity, AgentUse
 from breakloop.model.events import Event
 from breakloop.model.tally import Tally
 
@@ -94,5 +95,20 @@ def test_once_a_second_it_tells_what_was_counted() -> None:
         outbox(event(1))
         outbox.flush(2.0, everything=True)
         assert wire.sent == [Happened([event(1)], 0), Counted(Tally(cut=2))]
+
+    run(steps)
+
+
+def test_what_agents_did_goes_with_it() -> None:
+    """S-5, G-1: where somebody wants to know, and only if there is anything."""
+
+    async def steps(wire: Wire, outbox: Outbox) -> None:
+        sums = [Activity(), Activity({("p", "c", "a"): AgentUse(requests=2)})]
+        outbox.activity = sums.pop
+        outbox.flush(0.0)
+        outbox.flush(1.0)
+        assert [message for message in wire.sent if isinstance(message, Did)] == [
+            Did([(("p", "c", "a"), AgentUse(requests=2))], [], [])
+        ]
 
     run(steps)

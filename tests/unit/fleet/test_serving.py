@@ -17,7 +17,7 @@ from breakloop.settings import Settings
 
 
 def settings(tmp_path: Path, **values: object) -> Settings:
-    made = Settings.model_validate({"data_dir": str(tmp_path / "data"), "port": 0, **values})
+    made = Settings.model_validate({"data_dir": str(tmp_path / "data"), "admin_port": 0, "port": 0, **values})
     return made.model_copy(update={"workers": 2})  # memory:// is for one process: here only what comes before that
 
 

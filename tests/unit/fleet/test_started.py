@@ -14,7 +14,7 @@ BUNDLE = "bundle_version: 4\npolicies: [{id: a, spec: {selector: {pathPrefix: /}
 
 
 def seen(tmp_path: Path, **values: object) -> Started:
-    runtime = Runtime(Settings.model_validate({"data_dir": str(tmp_path / "data"), **values}))
+    runtime = Runtime(Settings.model_validate({"data_dir": str(tmp_path / "data"), "admin_port": 0, **values}))
     runtime.load()
     return started(runtime.source, runtime.engine.bundle, "http://x")
 

@@ -52,6 +52,7 @@ class Fleeting:
         plain = {
             "data_dir": str(tmp_path / "data"),
             "port": 0,
+            "admin_port": 0,
             "secret": "s",
             "upstream": ["openai=http://127.0.0.1:9"],
         }

@@ -9,7 +9,7 @@ import pytest
 
 from breakloop.errors import OrderError
 from breakloop.policy.kill_switch import KillSwitch
-from breakloop.policy.orders import NO_ORDERS, Orders, check_override, checked_switch, checked_text
+from breakloop.policy.orders import NO_ORDERS, Orders, check_override, checked_agent, checked_switch, checked_text
 from tests.builders import START, at, bundle, call, world
 
 
@@ -152,3 +152,12 @@ def test_words_for_people_are_bounded() -> None:
     for wrong in ("", "  ", "x" * 257):
         with pytest.raises(OrderError, match="by: must"):
             checked_text("by", wrong)
+
+
+def test_an_agents_settings_are_checked_as_in_the_bundle() -> None:
+    """G-1, B-1: the same fields and words; what is not said is not made up, and None is left out."""
+    assert checked_agent({"allowed_hours": [8, 18], "active": None}) == {"allowed_hours": "08:00-18:00"}
+    assert checked_agent({"rate_limit": {"requests_per_minute": 5}}) == {"rate_limit": {"requests_per_minute": 5}}
+    for wrong in ({"budget": 1}, {"budget": None}, {"budget_usd_per_day": -1}, {"max_steps_per_run": "5"}):
+        with pytest.raises(OrderError, match=next(iter(wrong))):
+            checked_agent(wrong)

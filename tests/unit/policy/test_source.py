@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -360,3 +361,34 @@ def test_a_pipe_is_refused_and_not_read(bench: Bench) -> None:
     bench.write(text(2))
     bench.poll(source, 2)
     assert bench.used == [1, 2]
+
+
+def test_what_was_read_is_remembered_for_whoever_shows_it(tmp_path: Path) -> None:
+    """X-1: the text in force, not the one that was refused after it; none where the last good copy is in force."""
+    bench = Bench(tmp_path)
+    source = bench.started(text(1))
+    for content in (BAD, text(1)):
+        bench.write(content)
+        source.poll()
+        source.poll()
+        assert source.accepted is not None
+        assert source.accepted.documents[0].data == text(1).encode()
+    bench.file.unlink()
+    other = bench.source()
+    assert other.start()
+    assert (other.origin, other.accepted) == (FROM_LAST_GOOD, None)
+
+
+def test_one_looks_at_a_time(tmp_path: Path) -> None:
+    """Whoever changes the source holds its turn, so that nobody sees it half changed."""
+    bench = Bench(tmp_path)
+    source = bench.started(text(1))
+    bench.write(text(2))
+    watching = Thread(target=source.poll)
+    with source.turn:
+        watching.start()
+        watching.join(0.05)
+        assert watching.is_alive()
+        assert bench.used[-1] == 1
+    watching.join(5)
+    assert bench.used[-1] == 2

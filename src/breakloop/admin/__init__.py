@@ -1,0 +1,1 @@
+"""The admin plane: API and dashboard, on a port of their own."""

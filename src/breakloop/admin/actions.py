@@ -1,0 +1,182 @@
+"""What an operator can do through the API (SPEC K-3, X-1): carried out, written to the audit log before anybody is told
+that it is done, and, for orders, waited for until every instance has them (`shared`). Whether somebody may act is asked
+before: see `api`. The log names actions as the dashboard does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from breakloop.admin.auth import Identity
+from breakloop.admin.faults import Fault
+from breakloop.admin.services import Services
+from breakloop.breakers import BreakerState
+from breakloop.errors import BreakloopError
+from breakloop.policy.orders import checked_agent
+from breakloop.quarantine import Hold
+
+T = TypeVar("T")
+SNOOZE_MAX_S: Final = 30 * 86_400.0
+_DETAIL_MAX: Final = 300  # characters of a text that somebody typed
+
+
+class Actions:
+    """The actions of one person."""
+
+    __slots__ = ("_services", "_who")
+
+    def __init__(self, services: Services, who: Identity) -> None:
+        self._services = services
+        self._who = who
+
+    # -- agents ------------------------------------------------------------------------------------------------------
+
+    async def kill(self, project: str, agent: str, reason: str, expires_at: float | None = None) -> tuple[Hold, bool]:
+        """Hold an agent by its name; tell whether every instance knows. Raises `OrderError`."""
+        hold = self._services.operator.kill(project, agent, reason, self._who.name, expires_at)
+        detail = {"reason": reason, "expires_at": expires_at}
+        return hold, await self._ordered("agent.kill", f"{project}/{agent}", detail)
+
+    async def release(
+        self, project: str, *, agent: str = "", caller: str = "", run: str = ""
+    ) -> tuple[list[Hold], bool]:
+        """End the holds on an agent, a caller or a run; return them."""
+        by = self._who.name
+        ended = self._services.operator.release(project, agent=agent, caller=caller, run=run, by=by)
+        detail = {"agent": agent, "caller": caller, "run": run, "ended": len(ended)}
+        return ended, await self._ordered("agent.release", f"{project}/{agent or caller or run}", detail)
+
+    async def set_agent(self, project: str, agent: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change what is set for an agent at run time; None takes a setting away. Raises `OrderError`."""
+        services, history = self._services, self._services.history
+        if not agent.strip():
+            raise Fault(400, "must not be empty", field="agent")
+        known = await services.aside(lambda: history.agent(project, agent))
+        wanted = checked_agent({**(known.settings if known else {}), **changes})
+        await services.aside(lambda: history.set_agent(project, agent, wanted))
+        if services.agent_changed is not None:
+            await services.agent_changed(project, agent, wanted)
+        await self.audit("agent.settings", f"{project}/{agent}", changes)
+        return wanted
+
+    # -- orders ------------------------------------------------------------------------------------------------------
+
+    async def set_switch(
+        self, scope_key: str, scope_value: str, *, route: str = "", reason: str = "", expires_at: float | None = None
+    ) -> tuple[str, bool]:
+        """Set a kill switch; return its id. Raises `OrderError`."""
+        made = self._services.operator.set_switch(
+            scope_key, scope_value, self._who.name, route=route, reason=reason, expires_at=expires_at
+        )
+        detail = {"id": made, "route": route, "reason": reason, "expires_at": expires_at}
+        return made, await self._ordered("switch.set", f"{scope_key}={scope_value}", detail)
+
+    async def lift_switch(self, switch: str) -> bool:
+        """End a kill switch that was set at run time. Raises `Fault` where there is none."""
+        if not self._services.operator.lift_switch(switch, self._who.name):
+            raise Fault(404, "there is no such kill switch; those of the bundle end with it")
+        return await self._ordered("switch.lift", switch, {})
+
+    async def set_override(self, name: str, reason: str, expires_at: float | None) -> bool:
+        """Switch an override on for a while. Raises `OrderError`."""
+        self._services.operator.set_override(name, reason, expires_at, self._who.name)
+        return await self._ordered("override.set", name, {"reason": reason, "expires_at": expires_at})
+
+    async def lift_override(self, name: str) -> bool:
+        """End an override that was set at run time. Raises `Fault` where there is none."""
+        if not self._services.operator.lift_override(name, self._who.name):
+            raise Fault(404, "there is no such override; those of the bundle end with it")
+        return await self._ordered("override.lift", name, {})
+
+    async def snooze(self, fingerprint: str, seconds: float) -> float:
+        """Judge a fingerprint no more for a while (SPEC LD-6); return until when."""
+        until = self._services.clock.now() + seconds
+        await self._services.snooze(fingerprint, until, self._who.name)
+        await self.audit("loop.snooze", fingerprint, {"seconds": seconds})
+        return until
+
+    async def reset_breaker(self, policy: str, key: str) -> BreakerState:
+        """Close a breaker at once; return what it was. Raises `Fault` where it is not open."""
+        found = await self._services.reset_breaker(policy, key)
+        if found is None:
+            raise Fault(404, "there is no such breaker, or it is not open")
+        await self.audit("breaker.reset", key, {"policy": policy})
+        return found
+
+    # -- the bundle --------------------------------------------------------------------------------------------------
+
+    async def apply(self, text: bytes, *, force: bool) -> Mapping[str, Any]:
+        """Put a bundle in force. Raises `BundleError`."""
+        made = await self._bundle(lambda: self._services.bundles.apply(text, force=force, by=self._who.name))
+        await self.audit("bundle.apply", str(made.get("version", "")), _of(made) | {"force": force})
+        return made
+
+    async def rollback(self, version: int) -> Mapping[str, Any]:
+        """Put an earlier bundle in force again. Raises `BundleError`."""
+        made = await self._bundle(lambda: self._services.bundles.rollback(version, by=self._who.name))
+        await self.audit("bundle.rollback", str(version), _of(made))
+        return made
+
+    async def promote(self, policy: str) -> Mapping[str, Any]:
+        """Turn a policy from shadow to enforce, in the bundle itself. Raises `BundleError`."""
+        made = await self._bundle(lambda: self._services.bundles.promote(policy, by=self._who.name))
+        await self.audit("policy.promote", policy, _of(made))
+        return made
+
+    async def _bundle(self, work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        made: Mapping[str, Any] = await self._services.aside(work)
+        return made
+
+    # -- webhooks ----------------------------------------------------------------------------------------------------
+
+    async def add_webhook(self, url: str, events: Sequence[str], *, allow_private: bool) -> Mapping[str, Any]:
+        """Send events there from now on; return id and secret. Raises `AlertError`."""
+        hooks = self._services.hooks
+        made: Mapping[str, Any] = await self._services.aside(
+            lambda: hooks.add_webhook(url, events, allow_private=allow_private)
+        )
+        # Secrets may be a part of a URL's path or query, so only its host is kept.
+        detail = {"host": _host(url), "events": list(events), "allow_private": allow_private}
+        await self.audit("webhook.add", str(made["id"]), detail)
+        return made
+
+    async def remove_webhook(self, webhook: str) -> None:
+        """Send nothing there any more. Raises `Fault` where there is none."""
+        if not await self._services.aside(lambda: self._services.hooks.remove_webhook(webhook)):
+            raise Fault(404, "there is no such webhook")
+        await self.audit("webhook.remove", webhook, {})
+
+    async def test_webhook(self, webhook: str) -> Mapping[str, Any]:
+        """Send one event now; return what came of it. Raises `Fault` where there is none."""
+        known = await self._services.aside(self._services.hooks.webhooks)
+        if all(one.get("id") != webhook for one in known):
+            raise Fault(404, "there is no such webhook")
+        made = await self._services.hooks.test(webhook)
+        await self.audit("webhook.test", webhook, {})
+        return made
+
+    # -- the audit log -----------------------------------------------------------------------------------------------
+
+    async def audit(self, action: str, target: str, detail: Mapping[str, Any]) -> None:
+        """Write down what was done. Raises `Fault` where that is not possible: what was done stays done."""
+        who, history, now = self._who, self._services.history, self._services.clock.now()
+        short = {name: value[:_DETAIL_MAX] if isinstance(value, str) else value for name, value in detail.items()}
+        try:
+            await self._services.aside(
+                lambda: history.audited(who.name, who.role, action, target[:_DETAIL_MAX], short, now)
+            )
+        except BreakloopError as error:
+            message = f"it is done, but could not be written to the audit log: {error}"
+            raise Fault(503, message, code="not_audited") from None
+
+    async def _ordered(self, action: str, target: str, detail: Mapping[str, Any]) -> bool:
+        await self.audit(action, target, detail)
+        return await self._services.operator.acknowledged()
+
+
+def _of(made: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: made[name] for name in ("version", "digest") if name in made}
+
+
+def _host(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0].rpartition("@")[2].partition("?")[0]

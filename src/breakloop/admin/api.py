@@ -1,0 +1,111 @@
+"""The table of the API, and its routes: every operation is checked the same way (role, path, parameters, body) and
+answered as JSON, its errors in one shape. What an operation does stands in its `api_*` module."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from breakloop.admin import api_agents, api_bundle, api_hooks, api_orders, api_past, api_status
+from breakloop.admin.auth import identity
+from breakloop.admin.faults import Fault, fault_of
+from breakloop.admin.openapi import PREFIX, document
+from breakloop.admin.operations import Asked, Operation, checked_path, read_body, read_query
+from breakloop.admin.services import Services
+from breakloop.errors import BreakloopError
+
+OPERATIONS: Final = (
+    *api_agents.OPERATIONS,
+    *api_past.OPERATIONS,
+    *api_orders.OPERATIONS,
+    *api_bundle.OPERATIONS,
+    *api_hooks.OPERATIONS,
+    *api_status.OPERATIONS,
+)
+DOCUMENT: Final = f"{PREFIX}/openapi.json"
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _AgentName(Convertor[str]):
+    """An agent's name may have anything in it: slashes, and ends of lines."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        """Take it as it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Give it as it is."""
+        return value
+
+
+def api_routes(services: Services) -> list[Route]:
+    """Return the routes of every operation, and of the document."""
+    by_path: dict[str, list[Operation]] = {}
+    for one in OPERATIONS:
+        by_path.setdefault(one.path, []).append(one)
+    described = encoded(document(OPERATIONS))
+    register_url_convertor("agent", _AgentName())
+
+    async def openapi(_request: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    # The longest first: an agent's name may have anything in it, "/kill" too.
+    paths = sorted(by_path, key=lambda path: path.count("/"), reverse=True)
+    routes = [_route(path, by_path[path], services) for path in paths]
+    return [Route(DOCUMENT, openapi, methods=["GET"]), *routes]
+
+
+def _route(path: str, operations: list[Operation], services: Services) -> Route:
+    by_method = {one.method: one for one in operations}
+
+    async def endpoint(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await answer(by_method[method], services, request)
+
+    pattern = path.replace("{id}", "{id:agent}") if path.startswith("/agents/") else path
+    return Route(PREFIX + pattern, endpoint, methods=list(by_method), name=operations[0].name)
+
+
+async def answer(operation: Operation, services: Services, request: Request) -> Response:
+    """Check a request, carry it out, and answer."""
+    try:
+        who = identity(request)
+        if operation.acts and not who.may_act:
+            raise Fault(403, f"your role is {who.role}, and this needs {operation.role}")
+        query = read_query(operation, request.query_params)
+        path = checked_path(request.path_params)
+        body = await read_body(operation, request)
+        found = await operation.handler(Asked(services, who, request, path, query, body))
+    except BreakloopError as error:
+        fault = fault_of(error)
+        if fault.status == 500:
+            logging.getLogger("breakloop").exception("admin operation %s failed", operation.name)
+        return fault.response()
+    if isinstance(found, Response):
+        return found
+    return Response(encoded(found), operation.status, media_type="application/json")
+
+
+def encoded(found: Any) -> bytes:
+    """Return an answer as JSON; what has no form there becomes text, what has no end null."""
+    try:
+        return msgspec.json.encode(found, enc_hook=_plain)
+    except UnicodeEncodeError:  # half a character, out of somebody's bytes
+        return json.dumps(msgspec.to_builtins(found, enc_hook=_plain)).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, set | frozenset) else str(value)

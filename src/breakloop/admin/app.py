@@ -1,0 +1,73 @@
+"""The admin plane as one ASGI application: shield around guard around routes. What is asked of it goes to `services`;
+serving it is `server`'s business."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from breakloop.admin.api import api_routes
+from breakloop.admin.auth import Auth
+from breakloop.admin.dashboard.routes import dashboard_routes
+from breakloop.admin.door import SessionDoor
+from breakloop.admin.faults import CODES, Fault, fault_of
+from breakloop.admin.guard import METRICS, Guard
+from breakloop.admin.services import Services
+from breakloop.admin.shield import Hosts, Shield
+from breakloop.errors import BreakloopError
+
+PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def admin_app(services: Services, auth: Auth, *, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> ASGIApp:
+    """Return the application. `host` is where it listens, `hosts` are further names it may be called by."""
+    routes: list[BaseRoute] = [
+        Route("/livez", livez, methods=["GET"]),
+        Route(METRICS, _metrics(services), methods=["GET"]),
+        *api_routes(services),
+        *dashboard_routes(services, SessionDoor(auth)),
+    ]
+    handlers = {HTTPException: _http_error, BreakloopError: _own_error}
+    inner = ExceptionMiddleware(_routed(Router(routes, redirect_slashes=False)), handlers)
+    return Shield(Guard(inner, auth), Hosts(host, hosts))
+
+
+def _routed(router: Router) -> ASGIApp:
+    """Without Starlette's outermost layer, which would answer our mistakes in its own words; that is `shield`'s."""
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = router  # what the router looks at to raise, instead of answering by itself
+        await router(scope, receive, send)
+
+    return routed
+
+
+async def livez(_request: Request) -> Response:
+    """Say that the process is up."""
+    return Response("ok\n", media_type="text/plain")
+
+
+def _metrics(services: Services) -> Any:
+    async def metrics(_request: Request) -> Response:
+        return Response(services.metrics(), media_type=PROMETHEUS)
+
+    return metrics
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
+    status = error.status_code if error.status_code in CODES else 400
+    message = "there is nothing here" if status == 404 else error.detail
+    return Fault(status, message, headers=error.headers).response()
+
+
+async def _own_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, BreakloopError)  # noqa: S101 - it is registered for these
+    return fault_of(error).response()

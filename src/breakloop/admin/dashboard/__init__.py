@@ -1,0 +1,1 @@
+"""The dashboard: pages for people, rendered here, on the admin port."""

@@ -1,0 +1,154 @@
+"""How the dashboard writes numbers, money and times, and what it calls states and kinds. Words of one page alone stand
+in that page's template."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from breakloop.detect.steps.kinds import ABOUT
+
+# What shows nothing, and turns the text behind it around.
+_HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+SHOWN_MAX: Final = 160  # characters of a value in a table
+_OTHER_KINDS: Final = {
+    "exact": "identical requests, one after the other",
+    "tail": "requests that keep ending in the same messages",
+    "simhash": "requests that are alike: similar prompts, similar answers, the same calls",
+    "stream": "one answer that repeats itself",
+    "steps": "steps without progress",
+}
+_EVENTS: Final = {
+    "loop.detected": ("Loop detected", "warn"),
+    "loop.cleared": ("Loop is over", "good"),
+    "agent.killed": ("Agent held", "bad"),
+    "agent.released": ("Agent released", "good"),
+    "limit.exceeded": ("Limit exceeded", "warn"),
+    "budget.threshold": ("Budget nearly used", "warn"),
+    "breaker.opened": ("Breaker opened", "bad"),
+    "breaker.closed": ("Breaker closed", "good"),
+    "kill_switch.changed": ("Kill switch changed", "info"),
+    "override.changed": ("Override changed", "info"),
+    "bundle.loaded": ("Bundle loaded", "info"),
+    "bundle.rejected": ("Bundle refused", "bad"),
+    "bundle.expired": ("Bundle expired", "bad"),
+    "store.degraded": ("Store degraded", "bad"),
+    "store.recovered": ("Store recovered", "good"),
+    "shadow.would_reject": ("Would have blocked", "shadow"),
+    "model.unknown": ("Unknown model", "info"),
+    "worker.died": ("Worker died", "bad"),
+    "worker.replaced": ("Worker replaced", "info"),
+}
+EVENT_NAMES: Final = tuple(_EVENTS)
+_UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
+_LARGE: Final = ((1_000_000_000, "B"), (1_000_000, "M"), (10_000, "k"))
+
+
+def money(microusd: int) -> str:
+    """Return dollars: cents as a rule, more digits for less than a cent."""
+    dollars = microusd / 1_000_000
+    if microusd and abs(dollars) < 0.01:
+        return f"${dollars:.4f}"
+    return f"${dollars:,.2f}"
+
+
+def count(number: int) -> str:
+    """Return a whole number with its thousands apart."""
+    return f"{number:,}"
+
+
+def short(number: int) -> str:
+    """Return a large number in three digits: `12.4k`, `9.10M`."""
+    for size, letter in _LARGE:
+        if abs(number) >= size:
+            value = number / (1_000 if letter == "k" else size)
+            digits = 2 if value < 10 else 1 if value < 100 else 0
+            return f"{value:.{digits}f}{letter}"
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str, more: str = "") -> str:
+    """Return `1 request`, `1,200 requests`."""
+    return f"{number:,} {noun if number == 1 else more or noun + 's'}"
+
+
+def amount(number: int, unit: str) -> str:
+    """Return a number of something: dollars with their sign."""
+    return f"${number:,}" if unit in {"usd", "$"} else f"{number:,} {shortened(unit, 12)}"
+
+
+def lasted(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    if not math.isfinite(seconds):
+        return "for ever"
+    whole = max(0, round(seconds))
+    for size, unit, smaller, below in _UNITS:
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit} {rest} {below}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def ago(at: float, now: float) -> str:
+    """Return how long ago something was, in one unit, or how long it is until then."""
+    apart = now - at
+    size, unit = next(((size, unit) for size, unit, _, _ in _UNITS if abs(apart) >= size), (1, "s"))
+    if abs(apart) < 2:
+        return "just now"
+    number = int(abs(apart) // size)
+    return f"{number} {unit} ago" if apart > 0 else f"in {number} {unit}"
+
+
+def moment(at: float) -> str:
+    """Return a date and a time; a dash for a time that never comes."""
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return "\N{EN DASH}"
+
+
+def stamp(at: float) -> str:
+    """Return a time as machines read it."""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def shortened(text: object, most: int = SHOWN_MAX) -> str:
+    """Return a value for people: cut where it is very long, without characters that only do tricks."""
+    if isinstance(text, Mapping | list | tuple):
+        text = json.dumps(text, ensure_ascii=False, default=str)
+    said = _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", str(text))
+    return said if len(said) <= most else said[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def kind_meaning(kind: str) -> str:
+    """Return what a kind of loop is, in a line; nothing for one that is not known."""
+    known = ABOUT.get(kind)
+    return known.meaning if known is not None else _OTHER_KINDS.get(kind, "")
+
+
+def event_words(name: str) -> tuple[str, str]:
+    """Return what an event is called, and its tone: good, info, warn, bad or shadow."""
+    return _EVENTS.get(name, (shortened(name, 60), "info"))
+
+
+def details(data: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """Return what an event or a record says, for a list of names and values, without what is empty."""
+    shown = [(key, value) for key, value in data.items() if key not in skip and value not in (None, "", [])]
+    return [(shortened(key.replace("_", " "), 40), _value(key, value)) for key, value in shown]
+
+
+def _value(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key.endswith("_at") and isinstance(value, int | float):
+        return moment(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return shortened(value)

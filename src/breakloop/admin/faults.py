@@ -1,0 +1,110 @@
+"""What is answered instead of what was asked for; one shape for every error: `{"error": {code, message, field?}}`.
+Errors of the parts below become such answers here; what is wrong with a request's fields is found in `operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import JSONResponse
+
+from breakloop.errors import (
+    AlertError,
+    BreakloopError,
+    BundleError,
+    HistoryError,
+    OrderError,
+    SettingsError,
+    StateError,
+)
+
+CODES: Final = {
+    400: "invalid",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    421: "misdirected",
+    429: "slow_down",
+    500: "internal",
+    503: "unavailable",
+}
+
+
+class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What went wrong."""
+
+    code: str
+    message: str
+    field: str = ""
+    problems: list[dict[str, Any]] = []
+
+
+class ErrorAnswer(msgspec.Struct):
+    """Every error has this shape."""
+
+    error: ErrorBody
+
+
+class Fault(BreakloopError):  # noqa: N818 - an answer, said by raising it
+    """A request that is not carried out; `headers` go with the answer."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str = "",
+        field: str = "",
+        problems: Sequence[Mapping[str, Any]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code or CODES[status]
+        self.field = field
+        self.problems = problems
+        self.headers = dict(headers or {})
+
+    def response(self) -> JSONResponse:
+        """Return it as an answer."""
+        error: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.field:
+            error["field"] = self.field
+        if self.problems:
+            error["problems"] = [dict(one) for one in self.problems]
+        return JSONResponse({"error": error}, self.status, self.headers)
+
+
+def fault_of(error: BreakloopError) -> Fault:
+    """Return how an error of a part below is answered."""
+    match error:
+        case Fault():
+            return error
+        case OrderError():
+            return order_fault(error)
+        case BundleError():
+            problems = [asdict(problem) for problem in error.problems]
+            return Fault(400, str(error.problems[0]), code="bundle_refused", problems=problems)
+        case AlertError():
+            return Fault(400, str(error), code="target_refused", field="url")
+        case SettingsError():
+            return Fault(409, str(error))
+        case HistoryError():
+            return Fault(503, str(error), code="no_history")
+        case StateError():
+            return Fault(503, str(error), code="no_state")
+    return Fault(500, str(error))
+
+
+def order_fault(error: OrderError) -> Fault:
+    """An order says which of its fields is wrong, in front of a colon."""
+    field, colon, _ = error.problems[0].partition(": ")
+    named = field.partition(".")[0].partition("[")[0]
+    return Fault(400, str(error), field=field if colon and named.isidentifier() else "")

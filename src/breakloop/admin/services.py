@@ -1,0 +1,102 @@
+"""What the admin plane works with, as `runtime` hands it over: everything it shows and every order it gives goes
+through here, so that API, dashboard and tests use the same, and one process or many makes no difference to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from breakloop.breakers import BreakerState
+from breakloop.clock import Clock
+from breakloop.history.api import History
+from breakloop.operator import Operator
+
+VIEWER, OPERATOR = "viewer", "operator"
+AgentChanged = Callable[[str, str, Mapping[str, Any]], Awaitable[None]]  # project, agent, settings
+
+
+class Bundles(Protocol):
+    """The bundle in force, and putting another in its place (SPEC X-1)."""
+
+    def current(self) -> Mapping[str, Any]:
+        """Return version, digest, origin, loaded_at, text (as it was read), problems of the last refusal."""
+        ...
+
+    def policies(self) -> list[Mapping[str, Any]]:
+        """Return each policy: id, mode, selector, rules (name, algorithm, keys, numbers in words), loop detection."""
+        ...
+
+    def validate(self, text: bytes) -> Sequence[Mapping[str, Any]]:
+        """Return problems (line, column, path, message, hint); none: it is valid."""
+        ...
+
+    def diff(self, text: bytes) -> str:
+        """Return the difference to what is in force, unified."""
+        ...
+
+    def apply(self, text: bytes, *, force: bool, by: str = "") -> Mapping[str, Any]:
+        """Put it in force and keep it; raises `BundleError`. A watched file is written, so that a restart keeps it."""
+        ...
+
+    def rollback(self, version: int, *, by: str = "") -> Mapping[str, Any]:
+        """Put an earlier one in force again."""
+        ...
+
+    def earlier(self) -> list[Mapping[str, Any]]:
+        """Return what was in force before: version, digest, applied_at, by."""
+        ...
+
+    def promote(self, policy: str, *, by: str = "") -> Mapping[str, Any]:
+        """Turn a policy from shadow to enforce, in the bundle itself; raises `BundleError`."""
+        ...
+
+
+class Hooks(Protocol):
+    """Webhooks and alert rules (SPEC G-4)."""
+
+    def webhooks(self) -> list[Mapping[str, Any]]:
+        """Return them, without their secrets."""
+        ...
+
+    def add_webhook(self, url: str, events: Sequence[str], *, allow_private: bool) -> Mapping[str, Any]:
+        """Return id and secret; raises `AlertError` for a target that is refused."""
+        ...
+
+    def remove_webhook(self, webhook: str) -> bool:
+        """Tell whether there was one."""
+        ...
+
+    async def test(self, webhook: str) -> Mapping[str, Any]:
+        """Send one now; return what came of it."""
+        ...
+
+    def deliveries(self, most: int = 100) -> list[Mapping[str, Any]]:
+        """Return what is under way, was delivered, or was given up."""
+        ...
+
+    def rules(self) -> list[Mapping[str, Any]]:
+        """Return the alert rules of the settings, and when each last told."""
+        ...
+
+
+@dataclass(slots=True)
+class Services:
+    """Everything the admin plane needs."""
+
+    clock: Clock
+    history: History
+    operator: Operator
+    bundles: Bundles
+    hooks: Hooks
+    project: str  # the default one
+    status: Callable[[], Mapping[str, Any]]  # version, url, uptime, state, degraded, workers, tally
+    settings: Callable[[], Sequence[tuple[str, str, str]]]  # name, value with secrets masked, origin
+    metrics: Callable[[], bytes]  # in Prometheus' form
+    breakers: Callable[[], Awaitable[list[BreakerState]]]
+    reset_breaker: Callable[[str, str], Awaitable[BreakerState | None]]
+    snooze: Callable[[str, float, str], Awaitable[None]]  # fingerprint, until, by: LD-6
+    counters: Callable[[str], Awaitable[list[Mapping[str, Any]]]]  # what is kept under keys that begin so
+    live: Callable[[], AsyncIterator[Mapping[str, Any]]]  # events and sums as they happen, for one listener
+    aside: Callable[[Callable[[], Any]], Awaitable[Any]]  # runs something slow in a thread
+    agent_changed: AgentChanged | None = None  # puts an agent's settings in force; `history.set_agent` keeps them

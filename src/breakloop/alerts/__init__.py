@@ -1,0 +1,1 @@
+"""Telling people and programs: rules, targets, and deliveries that survive a restart."""

@@ -1,0 +1,1 @@
+"""The past on disk: events, incidents, agents, and who did what."""

@@ -1,0 +1,55 @@
+"""Agents: found by name and state, and the page of one."""
+
+from __future__ import annotations
+
+from breakloop.quarantine import AGENT, CALLER, RUN, Hold
+from tests.admin_client import browser
+from tests.admin_records import NOW, PROJECT
+from tests.admin_world import empty, full
+
+
+def test_search_and_state() -> None:
+    made, _ = browser(full())
+    assert "planner" not in made.get("/agents?find=crew").text
+    assert "research-crew" in made.get("/agents?find=crew").text
+    held = made.get("/agents?state=held").text
+    assert "code-fixer" in held
+    assert "planner" not in held
+    assert "No agent matches" in made.get("/agents?find=nobody").text
+    assert "X-Agent-Id" in browser(empty())[0].get("/agents").text
+
+
+def test_held_callers_and_runs_are_listed_too() -> None:
+    """Whoever is held can be released here, though it is no agent that was seen."""
+    world = full()
+    for one in (Hold(CALLER, PROJECT, "key:77", "", NOW, NOW + 60, "three agents"), Hold(RUN, PROJECT, "c", "planner", NOW, NOW + 60, "50 steps", "run-9")):  # fmt: skip
+        world.operator._quarantine.adopt(one, foreign=False)
+    text = browser(world)[0].get("/agents").text
+    assert "caller key:77" in text
+    assert "run run-9" in text
+    assert "run=run-9" in text
+    assert "caller=key%3A77" in text
+
+
+def test_one_agent() -> None:
+    """Its money, its loops, what holds it, and its settings."""
+    text = browser(full())[0].get("/agent?project=default&name=code-fixer").text
+    for said in ("$31.42", "cycle loop (edit_file, run_tests, read_file)", "until somebody releases it", "/incidents/inc-7c20", 'action="/act/agent.settings"', "Release", "Kill"):  # fmt: skip
+        assert said in text, said
+
+
+def test_settings_are_filled_in() -> None:
+    text = browser(full())[0].get("/agent?project=default&name=invoice-bot").text
+    assert 'name="budget_usd_per_day" value="20.0"' in text
+    assert 'name="allowed_hours" value="06:00-22:00"' in text
+
+
+def test_a_run_at_its_ceiling_does_not_hold_the_agent() -> None:
+    world = full()
+    world.operator._quarantine.adopt(
+        Hold(RUN, PROJECT, "c", "planner", NOW, NOW + 60, "50 steps", "run-9"), foreign=False
+    )
+    world.operator._quarantine.adopt(Hold(AGENT, PROJECT, "c", "pr-reviewer", NOW, NOW + 60, "loop"), foreign=False)
+    text = browser(world)[0].get("/agent?project=default&name=planner").text
+    assert '<span class="pill good">running</span>' in text
+    assert "run-9" in text

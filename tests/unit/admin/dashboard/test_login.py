@@ -1,0 +1,43 @@
+"""Y-3: the way in and out, and the choice of colours."""
+
+from __future__ import annotations
+
+from tests.admin_client import OWN, browser, client
+from tests.admin_world import full
+
+
+def test_in_and_out() -> None:
+    """A token for a cookie; the page asked for comes next; signing out ends it."""
+    made = client(full(), "")
+    page = made.get("/login?next=/agents%3Fstate%3Dheld")
+    assert 'name="next" value="/agents?state=held"' in page.text
+    assert "code-fixer" not in page.text
+    entered = made.post("/login", data={"token": f" {OWN} ", "next": "/agents?state=held"})
+    assert (entered.status_code, entered.headers["location"]) == (303, "/agents?state=held")
+    shown = made.get("/agents")
+    assert shown.status_code == 200
+    csrf = shown.text.partition('name="csrf" value="')[2].partition('"')[0]
+    assert made.post("/logout", data={"csrf": csrf}).headers["location"] == "/login"
+    assert made.get("/agents").status_code == 401
+
+
+def test_a_wrong_token() -> None:
+    made = client(full(), "")
+    answer = made.post("/login", data={"token": "guess", "next": "https://evil.example"})
+    assert answer.status_code == 401
+    assert "not a token of this server" in answer.text
+    assert 'role="alert"' in answer.text
+    assert "guess" not in answer.text
+    assert 'name="next" value="/"' in answer.text
+    assert made.post("/login", json={}).status_code == 415
+
+
+def test_colours_are_kept() -> None:
+    """Also without a script; what is no choice changes nothing."""
+    made, csrf = browser(full())
+    assert 'data-theme="auto"' in made.get("/").text
+    assert made.post("/theme", data={"csrf": csrf, "theme": "dark", "back": "/agents"}).headers["location"] == "/agents"
+    assert 'data-theme="dark"' in made.get("/").text
+    assert 'data-theme="dark"' in client(full(), "").get("/login", headers={"cookie": "breakloop_theme=dark"}).text
+    made.post("/theme", data={"csrf": csrf, "theme": '"><script>'})
+    assert 'data-theme="dark"' in made.get("/").text

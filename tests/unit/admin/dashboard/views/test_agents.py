@@ -1,0 +1,88 @@
+"""Agents: their states, and the form of their settings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from breakloop.admin.dashboard.views import agents
+from breakloop.errors import OrderError
+from breakloop.quarantine import AGENT, RUN, Hold
+from tests import admin_records
+from tests.admin_records import NOW, PROJECT
+
+ONE = admin_records.agents()[0]
+
+
+def hold(agent: str = ONE.agent, binds: str = AGENT, until: float = math.inf) -> Hold:
+    return Hold(binds, PROJECT, "c", agent, NOW, until, "loops", "r" if binds == RUN else "")
+
+
+def test_states() -> None:
+    """Held before all, then switched off, then by when it was last seen."""
+    assert agents.state_of(ONE, [hold()], NOW) == agents.HELD
+    assert agents.state_of(ONE, [hold(binds=RUN)], NOW) == agents.RUNNING
+    assert agents.state_of(replace(ONE, settings={"active": False}), [], NOW) == agents.OFF
+    assert agents.state_of(ONE, [], NOW + agents.ACTIVE_S + 60) == agents.INACTIVE
+
+
+def test_rows_know_their_holds() -> None:
+    """Only its own, in its own project; a filter by state leaves the rest out."""
+    holds = [hold(), hold("other"), replace(hold(), project="elsewhere")]
+    found = agents.rows(admin_records.agents(), holds, NOW)
+    assert [row.holds for row in found if row.agent.agent == ONE.agent] == [(holds[0],)]
+    assert [row.agent.agent for row in agents.rows(admin_records.agents(), holds, NOW, agents.HELD)] == [ONE.agent]
+
+
+def test_dearest() -> None:
+    """By what was spent today; shares are of the highest; whoever spent nothing is left out."""
+    found = agents.dearest(admin_records.agents(), 3)
+    assert [(one.agent, round(share, 2)) for one, share in found] == [
+        ("research-crew", 1.0),
+        ("code-fixer", 0.53),
+        ("pr-reviewer", 0.24),
+    ]
+    assert agents.dearest([replace(ONE, today_microusd=0)]) == []
+
+
+def test_ends() -> None:
+    assert agents.ends(hold()) is None
+    assert agents.ends(hold(until=5.0)) == 5.0
+
+
+def test_the_form_shows_what_is_set() -> None:
+    shown = {
+        one.name: one.value
+        for one in agents.fields({"max_usd_per_run": 2.5, "rate_limit": {"requests_per_minute": 30}})
+    }
+    assert shown["active"] == "on"
+    assert shown["max_usd_per_run"] == "2.5"
+    assert shown["requests_per_minute"] == "30"
+    assert shown["kill_switch_enabled"] == ""
+    assert {one.name: one.value for one in agents.fields({"active": False})}["active"] == ""
+
+
+def test_the_form_gives_changes() -> None:
+    """An empty field takes a setting away; what the form does not show stays; a default is not written down."""
+    kept = {"rate_limit": {"requests_per_minute": 10, "burst": 4}, "kill_switch_window_size": 30}
+    made = agents.changes({"active": "on", "requests_per_minute": "20", "budget_usd_per_day": " 5.5 "}, kept)
+    assert made == {
+        "active": None,
+        "budget_usd_per_day": 5.5,
+        "allowed_hours": None,
+        "timezone": None,
+        "max_steps_per_run": None,
+        "max_usd_per_run": None,
+        "kill_switch_enabled": None,
+        "rate_limit": {"requests_per_minute": 20, "burst": 4},
+    }
+    off = agents.changes({"kill_switch_enabled": "on"}, kept)
+    assert (off["active"], off["kill_switch_enabled"], off["rate_limit"]) == (False, True, None)
+
+
+@pytest.mark.parametrize(("field", "text"), [("budget_usd_per_day", "a lot"), ("requests_per_minute", "1.5")])
+def test_a_number_has_to_be_one(field: str, text: str) -> None:
+    with pytest.raises(OrderError, match=f"{field}: must be a"):
+        agents.changes({field: text}, {})

@@ -1,0 +1,106 @@
+"""Tests of `admin.actions`: done, written down, and shared; in this order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from breakloop.admin.actions import Actions
+from breakloop.admin.auth import Identity
+from breakloop.admin.faults import Fault
+from breakloop.errors import OrderError
+from tests.admin_world import World, full
+
+ADA = Identity("ada", "operator")
+
+
+@pytest.fixture
+def world() -> World:
+    return full()
+
+
+def _actions(world: World) -> Actions:
+    return Actions(world.services, ADA)
+
+
+def test_an_order_waits_until_it_is_shared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-3: and the audit log has it before."""
+    told: list[str] = []
+
+    async def acknowledged(_timeout_s: float = 1.0) -> bool:
+        told.append(world.history.audit_rows[0].action)
+        return False
+
+    monkeypatch.setattr(world.operator, "acknowledged", acknowledged)
+    hold, shared = asyncio.run(_actions(world).kill("default", "planner", "spins"))
+    assert (hold.agent, hold.by, shared) == ("planner", "ada", False)
+    assert told == ["agent.kill"]
+    entry = world.history.audit_rows[0]
+    assert (entry.target, dict(entry.detail)) == ("default/planner", {"reason": "spins", "expires_at": None})
+
+
+def test_what_is_refused_is_not_written_down(world: World) -> None:
+    before = len(world.history.audit_rows)
+    with pytest.raises(OrderError):
+        asyncio.run(_actions(world).kill("default", "", "spins"))
+    with pytest.raises(Fault):
+        asyncio.run(_actions(world).lift_switch("nope"))
+    assert len(world.history.audit_rows) == before
+
+
+def test_settings_are_merged_kept_and_put_in_force(world: World) -> None:
+    """G-1: at run time, over the bundle's."""
+    told: list[tuple[str, str, Mapping[str, Any]]] = []
+
+    async def changed(project: str, agent: str, settings: Mapping[str, Any]) -> None:
+        told.append((project, agent, settings))
+
+    world.services.agent_changed = changed
+    wanted = asyncio.run(_actions(world).set_agent("default", "invoice-bot", {"active": False, "allowed_hours": None}))
+    assert wanted == {"budget_usd_per_day": 20.0, "active": False}
+    assert told == [("default", "invoice-bot", wanted)]
+    found = world.history.agent("default", "invoice-bot")
+    assert found is not None
+    assert found.settings == wanted
+
+
+@pytest.mark.parametrize("changes", [{"budget": 5}, {"unknown": None}, {"budget_usd_per_day": 0}, {"timezone": "Mars/Base"}])  # fmt: skip
+def test_settings_are_checked_as_the_bundles(world: World, changes: dict[str, Any]) -> None:
+    with pytest.raises(OrderError):
+        asyncio.run(_actions(world).set_agent("default", "planner", changes))
+    found = world.history.agent("default", "planner")
+    assert found is not None
+    assert found.settings == {}
+
+
+def test_an_agent_without_a_name_has_no_settings(world: World) -> None:
+    with pytest.raises(Fault, match="must not be empty"):
+        asyncio.run(_actions(world).set_agent("default", " ", {}))
+
+
+def test_a_webhooks_address_is_not_written_down(world: World) -> None:
+    """Y-1: of the URL only its host; the rest may be a secret."""
+    url = "https://user:pass@hooks.example.com/T0KEN?k=T0KEN"
+    made = asyncio.run(_actions(world).add_webhook(url, ["loop.detected"], allow_private=False))
+    entry = world.history.audit_rows[0]
+    assert entry.target == made["id"]
+    assert entry.detail["host"] == "hooks.example.com"
+    assert "T0KEN" not in str(entry)
+    assert "pass" not in str(entry)
+    assert made["secret"] not in str(entry)
+
+
+def test_long_texts_are_cut_in_the_log(world: World) -> None:
+    asyncio.run(_actions(world).audit("x.y", "t" * 900, {"text": "x" * 900, "number": 7}))
+    entry = world.history.audit_rows[0]
+    assert (len(entry.target), len(entry.detail["text"]), entry.detail["number"]) == (300, 300, 7)
+
+
+def test_a_snooze_ends(world: World) -> None:
+    """LD-6."""
+    until = asyncio.run(_actions(world).snooze("9b0c44d1e2a7f350", 600))
+    assert until == world.clock.now() + 600
+    assert world.snoozed == [("9b0c44d1e2a7f350", until, "ada")]

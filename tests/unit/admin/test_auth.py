@@ -1,0 +1,122 @@
+"""Tests of `admin.auth`: who asks, over the whole application."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.requests import Request
+
+from breakloop.admin.auth import form_field, is_local, peer
+from breakloop.admin.faults import Fault
+from breakloop.admin.slowdown import FREE
+from tests.admin_client import LOOKS, OWN, auth_of, browser, client
+from tests.admin_world import World, full
+
+KILL = "/api/v1/agents/planner/kill"
+WHY = {"reason": "spins"}
+
+
+@pytest.fixture
+def world() -> World:
+    return full()
+
+
+def _request(headers: dict[str, str] | None = None, peer_: str | None = "127.0.0.1", method: str = "GET") -> Request:
+    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    given = None if peer_ is None else (peer_, 1)
+    return Request({"type": "http", "method": method, "path": "/", "headers": raw, "client": given, "scheme": "http", "server": ("127.0.0.1", 8788), "query_string": b""})  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [{}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer"}, {"authorization": f"Basic {OWN}"}, {"authorization": ""}, {"authorization": OWN}, {"cookie": "breakloop_session=x"}])  # fmt: skip
+def test_without_a_token_nobody_is_known(world: World, given: dict[str, str]) -> None:
+    """X-1: 401, and the way to do it better."""
+    answer = client(world, "").get("/api/v1/status", headers=given)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == 'Bearer realm="breakloop"'
+    assert answer.json()["error"]["code"] == "unauthenticated"
+
+
+def test_a_token_has_a_name_and_a_role(world: World) -> None:
+    assert client(world).get("/api/v1/status").json()["you"] == {"name": "ada", "role": "operator"}
+    assert client(world, LOOKS).get("/api/v1/status").json()["you"] == {"name": "grace", "role": "viewer"}
+    assert client(world, "").get("/api/v1/status", headers={"authorization": f"bearer  {OWN} "}).status_code == 200
+
+
+def test_a_wrong_token_is_not_made_good_by_a_cookie(world: World) -> None:
+    made, _ = browser(world)
+    assert made.get("/api/v1/status").status_code == 200
+    assert made.get("/api/v1/status", headers={"authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_a_session_reads_without_and_acts_only_with_its_csrf_text(world: World) -> None:
+    """Y-3: CSRF-safe."""
+    made, csrf = browser(world)
+    assert made.get("/api/v1/agents").status_code == 200
+    for text in (b"", b"x", csrf.encode() + b"0", b"\xe9"):
+        headers = {b"x-csrf-token": text} if text else {}
+        refused = made.post(KILL, json=WHY, headers=headers)
+        assert refused.status_code == 403
+        assert refused.json()["error"]["code"] == "csrf"
+    assert all(hold.agent != "planner" for hold in world.operator.holds())
+    assert made.post(KILL, json=WHY, headers={"x-csrf-token": csrf}).status_code == 200
+    other, _ = browser(world)
+    assert other.post(KILL, json=WHY, headers={"x-csrf-token": csrf}).status_code == 403
+
+
+@pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}])  # fmt: skip
+def test_another_site_cannot_act_even_with_the_text(world: World, headers: dict[str, str]) -> None:
+    made, csrf = browser(world)
+    refused = made.post(KILL, json=WHY, headers={"x-csrf-token": csrf, **headers})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "cross_site")
+    own = {"origin": "http://127.0.0.1:8788", "sec-fetch-site": "same-origin"}
+    assert made.post(KILL, json=WHY, headers={"x-csrf-token": csrf, **own}).status_code == 200
+
+
+def test_a_bearer_token_needs_no_csrf_text(world: World) -> None:
+    assert client(world).post(KILL, json=WHY, headers={"origin": "http://elsewhere.example"}).status_code == 200
+
+
+def test_a_forms_field_is_as_good_as_the_header(world: World) -> None:
+    made, csrf = browser(world)
+    assert made.post("/theme", data={"theme": "dark"}).status_code == 403
+    assert made.post("/theme", data={"theme": "dark", "csrf": csrf}).status_code == 303
+    assert form_field(b"a=1&csrf=%C3%A9&csrf=2", "csrf") == "é"
+    assert form_field(b"&".join(b"a=%d" % n for n in range(500)), "a") == ""
+
+
+def test_wrong_tokens_are_slowed_down(world: World) -> None:
+    """Y-3: brute force; everybody still gets 401, only later."""
+    made, began = client(world, "wrong"), world.clock.now()
+    assert {made.get("/api/v1/status").status_code for _ in range(FREE + 5)} == {401}
+    assert world.clock.now() - began == pytest.approx(0.8)
+    right = client(world, app=made.app)
+    assert right.get("/api/v1/status").status_code == 200
+    assert client(world, app=made.app, peer="10.0.0.9").get("/api/v1/status").status_code == 200
+
+
+def test_too_many_at_once_are_refused(world: World) -> None:
+    auth = auth_of(world)
+    auth._sleep = lambda _seconds: asyncio.sleep(0)
+    for _ in range(FREE):
+        auth.known("wrong", "p")
+
+    async def flood() -> Fault:
+        for _ in range(100):
+            try:
+                await auth.wait("p")
+            except Fault as fault:
+                return fault
+        raise AssertionError
+
+    refused = asyncio.run(flood())
+    assert (refused.status, refused.headers) == (429, {"Retry-After": "5"})
+
+
+def test_this_machine_is_whoever_connects_from_it_for_itself() -> None:
+    assert is_local(_request())
+    assert is_local(_request(peer_="::1"))
+    assert not is_local(_request(peer_="10.0.0.1"))
+    assert not is_local(_request(peer_=None))
+    assert not is_local(_request({"x-forwarded-for": "10.0.0.1"}))
+    assert peer(_request(peer_=None)) == ""

@@ -1,0 +1,73 @@
+"""Which events a rule is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from breakloop import settings_alerts
+from breakloop.alerts.rules import ANY, TYPES, Rule
+from breakloop.model import events
+from breakloop.model.events import Event
+from tests.alert_world import NOW, killed, limited, loop, released
+
+SHADOW = Event(events.SHADOW_WOULD_REJECT, NOW, {"policy": "p", "rule": "r", "reason": "x"})
+
+
+def rule(*types: str, **others: Any) -> Rule:
+    return Rule("r", types, ("mail",), **others)
+
+
+def test_the_settings_know_the_same_types() -> None:
+    assert set(settings_alerts.TYPES) == {*TYPES, ANY}
+
+
+@pytest.mark.parametrize(
+    ("types", "event", "wanted"),
+    [
+        (("kill_switch",), killed(), True),
+        (("kill_switch",), loop(), False),
+        (("loop",), loop(), True),
+        (("loop", "kill_switch"), killed(), True),
+        (("limit",), limited(), True),
+        (("shadow",), SHADOW, True),
+        (("any",), loop(), True),
+        (("any",), limited(), True),
+        (("any",), released(), False),
+        (("any",), SHADOW, False),
+        (("agent.released",), released(), True),
+        (("bundle",), Event(events.BUNDLE_EXPIRED, NOW, {}), True),
+    ],
+)
+def test_types_and_names(types: tuple[str, ...], event: Event, wanted: bool) -> None:
+    """G-4: `kill_switch` is `agent.killed`; names of events do too."""
+    assert rule(*types).wants(event) is wanted
+
+
+def test_agents_and_projects() -> None:
+    """G-4: by patterns."""
+    assert rule("loop", agent="sum*").wants(loop())
+    assert not rule("loop", agent="code-*").wants(loop())
+    assert not rule("loop", agent="?*").wants(loop(""))
+    assert not rule("loop", project="other").wants(loop())
+
+
+@pytest.mark.parametrize(("least", "done", "wanted"), [("reject", "warn", False), ("reject", "reject", True), ("reject", "cut", True), ("reject", "kill", True), ("kill", "reject", False), ("warn", "odd", False), ("", "odd", True)])  # fmt: skip
+def test_how_grave(least: str, done: str, wanted: bool) -> None:
+    """G-4: of loops, what was at least done about them."""
+    assert rule("loop", min_action=least).wants(loop(action=done)) is wanted
+    assert rule("kill_switch", min_action=least).wants(killed())
+
+
+def test_shadow_is_asked_for() -> None:
+    """G-4: by default only what was enforced."""
+    assert not rule("loop").wants(loop(shadow=True))
+    assert rule("loop", shadow=True).wants(loop(shadow=True))
+    assert rule("any", shadow=True).wants(SHADOW)
+
+
+def test_a_breaker_that_is_to_wake_nobody() -> None:
+    """CB-2: `alert: false` of its policy."""
+    for alert in (True, False):
+        assert rule("breaker").wants(Event(events.BREAKER_OPENED, NOW, {"alert": alert})) is alert

@@ -1,0 +1,76 @@
+"""What belongs together."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.alerts.subjects import ENDS, FAMILIES, ends, order_key, same_agent, subject
+from breakloop.model import events
+from breakloop.model.events import Event
+from tests.alert_world import NOW, killed, limited, loop, released
+
+
+def test_one_loop_is_one_subject() -> None:
+    """G-4: however often it is seen, by whichever detector."""
+    assert subject(loop()) == subject(loop(kind="exact", hit_count=9, fingerprint="other", at=NOW + 60))
+    others = [
+        loop("other"),
+        loop(caller="key:9"),
+        loop(shadow=True),
+        Event(events.LOOP_DETECTED, NOW, loop().data, "p2"),
+    ]
+    assert len({subject(one) for one in [loop(), *others]}) == 5
+    assert len(subject(loop("x" * 10_000))) == len(subject(loop()))
+
+
+def test_the_store_is_one_for_all_projects() -> None:
+    one, other = (Event(events.STORE_DEGRADED, NOW, {"error": str(at)}, at) for at in ("", "default"))
+    assert subject(one) == subject(other)
+
+
+def test_what_keeps_its_order() -> None:
+    """G-4: a loop, its agent's kill and its release arrive in this order."""
+    cleared = Event("loop.cleared", NOW, {"agent": "summariser", "caller": "key:5f1c"}, "default")
+    assert len({order_key(one) for one in (loop(), killed(), released(), cleared, loop(kind="exact"))}) == 1
+    assert order_key(loop("other")) != order_key(loop())
+    data = {"policy": "p", "key": "k", "shadow": False}
+    assert order_key(Event(events.BREAKER_OPENED, NOW, data, "d")) == order_key(
+        Event(events.BREAKER_CLOSED, NOW, data, "d")
+    )
+    assert order_key(Event(events.BUNDLE_REJECTED, NOW, {})) == order_key(
+        Event(events.BUNDLE_LOADED, NOW, {"version": 2})
+    )
+    assert order_key(limited("a")) != order_key(limited("b"))
+
+
+@pytest.mark.parametrize(
+    ("event", "family", "over"),
+    [
+        (released(), "kill", True),
+        (released(), "loop", True),
+        (released("other"), "loop", False),
+        (released(caller="key:9"), "loop", False),
+        (released(agent="", binds="caller"), "loop", True),
+        (released(caller="", binds="name"), "loop", True),
+        (released(agent="", caller=""), "loop", False),
+        (Event(events.AGENT_RELEASED, NOW, released().data, "other"), "loop", False),
+        (released(), "breaker", False),
+        (loop(), "loop", False),
+    ],
+)
+def test_what_ends_a_loop(event: Event, family: str, over: bool) -> None:
+    """G-4: of the same agent, or of all agents of a caller."""
+    assert ends(event, family, "default", loop().data) is over
+
+
+def test_what_ends_a_breaker() -> None:
+    data = {"policy": "p", "key": "k", "shadow": False, "rate": 7}
+    assert ends(Event(events.BREAKER_CLOSED, NOW, data | {"by": "operator"}), "breaker", "d", data)
+    assert not ends(Event(events.BREAKER_CLOSED, NOW, data | {"key": "other"}), "breaker", "d", data)
+
+
+def test_everything_that_lasts_can_end() -> None:
+    """G-4: no alert stays open for ever."""
+    fading = {"limit", "shadow"}
+    assert set(FAMILIES.values()) - fading == {family for families in ENDS.values() for family in families}
+    assert same_agent(killed(), "default", loop().data)

@@ -1,0 +1,83 @@
+"""The operations of a fleet: what workers did and counted is shown, and what is ordered reaches them through the book."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from breakloop.clock import SystemClock
+from breakloop.fleet.members import Member, Members
+from breakloop.fleet.messages import Counted, Did, decode, encode
+from breakloop.fleet.office import Office
+from breakloop.model.activity import Activity, AgentUse, LoopUse
+from breakloop.model.events import Event
+from breakloop.model.tally import Tally
+from breakloop.policy.source import Watched
+from breakloop.settings import Settings
+from breakloop.state.data_dir import DataDir
+from breakloop.state_parts import Opened
+from tests.redis_servers import free_port
+
+
+class Chief:
+    """A control process without processes."""
+
+    def __init__(self, folder: Path) -> None:
+        given = {"data_dir": str(folder), "admin_port": free_port(), "admin_token": "bl_token"}
+        self.settings = Settings.model_validate(given)
+        self.data = DataDir(folder)
+        self.told: list[Event] = []
+        self.members = Members(self.publish)
+        self.source: Watched | None = None
+
+    def publish(self, event: Event) -> None:
+        self.told.append(event)
+
+
+def did(requests: int, at: float, model: str = "") -> Did:
+    activity = Activity()
+    activity.agents["p", "c", "a"] = AgentUse(requests=requests, denied=1, last_at=at, model=model)
+    activity.loops["p", "c", "a", "f"] = LoopUse(stopped=2, stopped_microusd=50)
+    activity.shadow["p", "x", "r", "loop_detected"] = 3
+    return Did.of(activity)
+
+
+def hear(members: Members, message: Any, pid: int = 7) -> None:
+    members._received(Member(1, pid), decode(encode(message)))
+
+
+def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
+    """S-5, G-1: over all of them, and taken away."""
+    members = Chief(tmp_path).members
+    hear(members, did(3, 10.0, "m-1"))
+    hear(members, did(4, 9.0), pid=8)
+    taken = members.did()
+    assert taken.agents == {("p", "c", "a"): AgentUse(requests=7, denied=2, last_at=10.0, model="m-1")}
+    assert taken.loops == {("p", "c", "a", "f"): LoopUse(stopped=4, stopped_microusd=100)}
+    assert taken.shadow == {("p", "x", "r", "loop_detected"): 6}
+    assert members.did() == Activity()
+
+
+def test_the_office_shows_all_workers(tmp_path: Path) -> None:
+    """S-5, X-1: counts of all, orders through its own engine, events told like those of a worker."""
+
+    async def test() -> None:
+        chief = Chief(tmp_path)
+        office = Office(chief, Opened(SystemClock()))
+        await office.open(None)
+        try:
+            for pid in (7, 8):
+                hear(chief.members, Counted(Tally(allowed={"ok": 5}, denied={"loop_detected": 1})), pid)
+            operations: Any = office.operations
+            status = operations.status()
+            assert (status["requests"], status["workers"]) == (12, 0)
+            office.operator.kill("default", "bot", "too loud", "ann")
+            assert [event.name for event in chief.told] == ["agent.killed"]
+            hear(chief.members, did(3, 10.0))
+            assert office.activity().agents["p", "c", "a"].requests == 3
+            assert operations.admin_url.endswith(str(chief.settings.admin_port))
+        finally:
+            await office.close()
+
+    asyncio.run(test())

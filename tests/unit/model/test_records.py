@@ -1,0 +1,29 @@
+"""What is kept of the past, as data."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from breakloop.model.records import CLEARED, OPEN, STOPPED, Agent, Incident, Totals
+
+
+def test_records_do_not_change() -> None:
+    """Whoever shows one may hand it on."""
+    totals = Totals(requests=1)
+    with pytest.raises(FrozenInstanceError):
+        totals.requests = 2  # type: ignore[misc]
+    assert Totals() == Totals(*[0] * len(fields(Totals)))
+
+
+def test_states_of_an_incident() -> None:
+    """G-3: warned only; denied or killed; over."""
+    assert (OPEN, STOPPED, CLEARED) == ("open", "stopped", "cleared")
+
+
+def test_money_is_in_micro_dollars() -> None:
+    """Whole numbers, named so."""
+    names = {field.name for kind in (Agent, Incident, Totals) for field in fields(kind)}
+    assert {name for name in names if "usd" in name} == {name for name in names if name.endswith("_microusd")}
+    assert {field.type for kind in (Agent, Incident) for field in fields(kind) if field.name.endswith("usd")} == {"int"}

@@ -1,0 +1,111 @@
+"""Metrics as Prometheus reads them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from breakloop.model.figures import Figures
+from breakloop.observe.figures import Sources, gather
+from breakloop.observe.metric_table import METRICS
+from breakloop.observe.metrics import Metrics
+from tests.builders import bundle, chat, exact, policy, user, world
+
+
+def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_prometheus_reads_what_the_engine_counted() -> None:
+    """G-5."""
+    made = world(bundle(policy("p", loop=exact())))
+    made.decide(chat(user("again")), times=5)
+    found = samples(Metrics(lambda: [gather(Sources(made.engine, 1.0))]).text())
+    assert found["breakloop_decisions_total", (("reason", "loop_detected"), ("verdict", "denied"))] == 3
+    assert found["breakloop_bundle_version", ()] == 1
+    assert {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in found} <= set(
+        METRICS
+    )
+
+
+def test_processes_are_one() -> None:
+    """G-5: workers are scraped together."""
+    one, other = Figures(), Figures()
+    one.count("breakloop_answers_total", 2)
+    other.count("breakloop_answers_total", 3)
+    one.mark("breakloop_store_degraded", 0)
+    other.mark("breakloop_store_degraded", 1)
+    found = samples(Metrics(lambda: [one, other]).text())
+    assert found == {("breakloop_answers_total", ()): 5, ("breakloop_store_degraded", ()): 1}
+
+
+def test_a_histogram_adds_up() -> None:
+    """G-5: buckets are cumulative, and the last has all."""
+    made = world()
+    sources = Sources(made.engine, 1.0)
+    for took_ns in (1_500, 1_500, 3_000, 5_000_000_000):
+        sources.timings.proxy.note(took_ns)
+    found = samples(Metrics(lambda: [gather(sources)]).text())
+    door = ("door", "proxy")
+    name = "breakloop_overhead_seconds"
+    assert found[f"{name}_bucket", (door, ("le", "1.024e-06"))] == 0
+    assert found[f"{name}_bucket", (door, ("le", "2.048e-06"))] == 2
+    assert found[f"{name}_bucket", (door, ("le", "1.073741824"))] == 3
+    assert found[f"{name}_bucket", (door, ("le", "+Inf"))] == 4
+    assert found[f"{name}_count", (door,)] == 4
+    assert found[f"{name}_sum", (door,)] == 5.000006
+
+
+def test_the_first_names_stay_and_the_rest_are_one() -> None:
+    """G-5: bounded labels; a series never changes its name."""
+    figures = Figures()
+    metrics = Metrics(lambda: [figures])
+    for number in range(50):
+        figures.count("breakloop_model_spend_microusd_total", 1, f"m{number}")
+    first = samples(metrics.text())
+    for number in range(100):
+        figures.count("breakloop_model_spend_microusd_total", 1, f"n{number}")
+    figures.count("breakloop_model_spend_microusd_total", 5, "m7")
+    found = samples(metrics.text())
+    assert len(found) == 51
+    assert set(first) < set(found)
+    assert found["breakloop_model_spend_microusd_total", (("model", "m7"),)] == 6
+    assert found["breakloop_model_spend_microusd_total", (("model", "other"),)] == 100
+
+
+def test_upstreams_beyond_the_bound_share_a_histogram() -> None:
+    figures = Figures()
+    counts = [0] * 21 + [1]
+    for number in range(103):
+        figures.spread("breakloop_upstream_seconds", counts, 1.0, f"u{number}")
+    found = samples(Metrics(lambda: [figures]).text())
+    assert found["breakloop_upstream_seconds_count", (("upstream", "other"),)] == 3
+    assert found["breakloop_upstream_seconds_sum", (("upstream", "other"),)] == 3.0
+
+
+def test_odd_names_are_written_so_that_they_are_read() -> None:
+    """Y-1: what somebody calls his model can neither break the page nor fill it."""
+    figures = Figures()
+    odd = 'a"\n\\{}' + "x" * 500
+    figures.count("breakloop_model_spend_microusd_total", 1, odd)
+    found = samples(Metrics(lambda: [figures]).text())
+    assert found == {("breakloop_model_spend_microusd_total", (("model", odd[:120]),)): 1}
+
+
+def test_what_is_not_in_the_table_is_not_written() -> None:
+    figures = Figures()
+    figures.count("breakloop_secret_total", 1)
+    assert Metrics(lambda: [figures]).text() == b""
+
+
+def test_the_path_of_a_request_does_not_import_it() -> None:
+    """G-5: who serves without an admin plane pays nothing for it."""
+    code = "import sys, breakloop.runtime; print([n for n in sys.modules if n.startswith(('prometheus', 'opentel'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

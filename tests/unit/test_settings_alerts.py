@@ -1,0 +1,138 @@
+"""Alert rules and targets as settings say them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakloop.errors import SettingsError
+from breakloop.settings import alert_secrets, effective, load_settings, settings_from_text, settings_text
+from breakloop.settings_alerts import EmailAlerts, secrets_of
+
+CANARY = "canary-5e1f77"
+GOOD = """\
+alerts:
+  - name: loops
+    type: loop
+    targets: [mail]
+    recovery: true
+  - name: everything
+    type: [any, agent.released]
+    targets: [hook]
+    cooldown_seconds: 60
+alert_targets:
+  mail:
+    type: email
+    host: mail.example.com
+    sender: breakloop <alerts@example.com>
+    to: [ada@example.com]
+  hook:
+    type: webhook
+    url: https://h.example/x
+    secret: env:HOOK_SECRET
+"""
+
+
+def load(tmp_path: Path, text: str = GOOD, **env: str) -> Any:
+    (tmp_path / "breakloop.yaml").write_text(text)
+    return load_settings(env={"HOME": str(tmp_path), **env}, directory=tmp_path)
+
+
+def said(tmp_path: Path, text: str) -> str:
+    with pytest.raises(SettingsError) as raised:
+        load(tmp_path, text)
+    assert CANARY not in str(raised.value)
+    return str(raised.value)
+
+
+def test_from_the_file(tmp_path: Path) -> None:
+    """G-4, T-1: a type may stand alone; the rest has defaults."""
+    found = load(tmp_path)
+    loops, every = found.settings.alerts
+    assert (loops.type, loops.cooldown_seconds, loops.recovery, loops.shadow, loops.agent) == (
+        ["loop"],
+        300,
+        True,
+        False,
+        "*",
+    )
+    assert every.type == ["any", "agent.released"]
+    mail = found.settings.alert_targets["mail"]
+    assert isinstance(mail, EmailAlerts)
+    assert (mail.security, mail.real_port) == ("starttls", 587)
+    shown = {one.name: one.value for one in effective(found)}
+    assert (shown["alerts"], shown["alert_targets"]) == ("loops, everything", "mail, hook")
+
+
+def test_as_a_variable(tmp_path: Path) -> None:
+    """T-1: JSON."""
+    text = '[{"name": "x", "type": "loop", "targets": ["mail"]}]'
+    assert load(tmp_path, BREAKLOOP_ALERTS=text).settings.alerts[0].name == "x"
+    with pytest.raises(SettingsError, match="must be a list"):
+        load(tmp_path, BREAKLOOP_ALERTS="loops,others")
+
+
+def test_through_a_fleet(tmp_path: Path) -> None:
+    """S-5: what the supervisor read, its processes have."""
+    settings = load(tmp_path).settings
+    again = settings_from_text(settings_text(settings))
+    assert again.alerts == settings.alerts
+    assert again.alert_targets == settings.alert_targets
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("type: loop\n", "type: lopo\n", 'breakloop.yaml:3:5: alerts.type: is no type of alert; did you mean "loop"?'),
+        ("type: loop\n", "type: []\n", "alerts.type"),
+        ("targets: [mail]", "targets: [nobody]", "alerts.targets: names no target of alert_targets (known are hook, mail)"),
+        ("targets: [mail]", "targets: []", "alerts.targets"),
+        ("name: everything", "name: loops", 'alerts.name: "loops" is named twice'),
+        ("recovery: true", "recovry: true", 'alerts.recovry: is no setting; did you mean "recovery"?'),
+        ("cooldown_seconds: 60", "cooldown_seconds: -1", "alerts.cooldown_seconds"),
+        ("type: email", "type: fax", "alert_targets.mail: must be a map with a known type (type is one of email, slack"),
+        ("type: email\n", "kind: email\n", "alert_targets.mail: must be a map with a known type"),
+        ("host: mail.example.com", "hots: mail.example.com", 'alert_targets.mail.hots: is no setting; did you mean "host"?'),
+        ("to: [ada@example.com]", "to: []", "alert_targets.mail.to"),
+        ("to: [ada@example.com]", 'to: ["ada@example.com\\nBcc: x@y"]', "alert_targets.mail.to: is no mail address"),
+        ("to: [ada@example.com]", "to: [nobody]", "alert_targets.mail.to: is no mail address"),
+        ("host: mail.example.com", "host: mail.example.com\n    security: none", "none is for a server on this machine only"),
+        ("host: mail.example.com", "host: mail.example.com\n    user: bot", "a login needs user and password"),
+        ("secret: env:HOOK_SECRET", f"secret: {CANARY}", "alert_targets.hook.secret: is not env:VARIABLE or file:/PATH"),
+        ("secret: env:HOOK_SECRET", 'secret: ""', "alert_targets.hook.secret"),
+        ("url: https://h.example/x", f"url: https://u:{CANARY}@h.example/", "alert_targets.hook.url: has a credential in it"),
+        ("url: https://h.example/x", "url: ftp://h.example/", "alert_targets.hook.url: is no URL"),
+        ("url: https://h.example/x", "url: 'https://h:99999/'", "alert_targets.hook.url: is no URL"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_said_where_they_are(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """T-1, Y-1: with file and line, and never with what may be a secret."""
+    assert old in GOOD
+    assert message in said(tmp_path, GOOD.replace(old, new, 1))
+
+
+def test_plain_mail_to_this_machine(tmp_path: Path) -> None:
+    text = GOOD.replace("host: mail.example.com", "host: localhost\n    security: none")
+    assert load(tmp_path, text).settings.alert_targets["mail"].real_port == 25
+
+
+def test_secrets_come_from_elsewhere(tmp_path: Path) -> None:
+    """Y-1: from the environment and files; what is missing is said by name."""
+    text = (
+        GOOD + f"  chat:\n    type: slack\n    url: file:{tmp_path}/url\n  x:\n    type: apprise\n    urls: [env:A]\n"
+    )
+    settings = load(tmp_path, text).settings
+    (tmp_path / "url").write_text(f"https://h/{CANARY}\n")
+    names = [name for name, _ in secrets_of(settings.alert_targets)]
+    assert names == ["alert_targets.hook.secret", "alert_targets.chat.url", "alert_targets.x.urls[0]"]
+    found = alert_secrets(settings, {"HOOK_SECRET": " s ", "A": "json://a b"})
+    assert found == {"env:HOOK_SECRET": "s", f"file:{tmp_path}/url": f"https://h/{CANARY}", "env:A": "json://a b"}
+    with pytest.raises(
+        SettingsError, match=r"alert_targets\.hook\.secret: environment variable HOOK_SECRET is not set"
+    ):
+        alert_secrets(settings, {"A": CANARY})
+    with pytest.raises(SettingsError, match="holds more than a secret") as raised:
+        alert_secrets(settings, {"HOOK_SECRET": f"{CANARY}\nX: y", "A": "b"})
+    assert CANARY not in str(raised.value)
