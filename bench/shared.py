@@ -20,6 +20,7 @@ from bench.report import Options, Report, Target, spread
 from bench.sessions import STEPS, SessionBytes, measure_sessions
 
 CONNECTIONS = 32
+MANY = 256  # the kernel deals connections out by chance: with a few of them one worker gets clearly more
 MEMORY, REDIS, NOT_KEPT = "memory", "redis", "memory, not kept"
 ONE, TWO = "redis, 1 worker", "redis, 2 workers"
 ONE_RULE, COMPLEX, PROXIED = "decision, 1 rule", "decision, 5 rules + loops", "proxied 2 KB"
@@ -54,6 +55,7 @@ class Bench:
         self._upstream = stack.enter_context(programs.upstream(folder / "upstream", LOAD_CORE))
         self._wrk = Wrk(LOAD_CORE, CONNECTIONS)
         self._agents = Callers(LOAD_CORE, CONNECTIONS, 2 * FIRST_NUMBER)
+        self._many = Callers(LOAD_CORE, MANY, 3 * FIRST_NUMBER)
         self._count = 0
 
     def decision(self, state: str, policy: dict[str, Any]) -> programs.Program:
@@ -69,7 +71,8 @@ class Bench:
 
     def burst(self, name: str, program: programs.Program, request: Pieces, seconds: int) -> Taken:
         """One burst of load; agents keep their connections, each with a session of its own."""
-        load = self._agents if SESSION in request.before else self._wrk
+        agents = self._many if name.startswith(WORKERS) else self._agents
+        load = agents if SESSION in request.before else self._wrk
         redis_s, each_s = self.redis.cpu_s(), program.cpu_each_s()
 
         def send() -> Burst:

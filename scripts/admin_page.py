@@ -28,6 +28,8 @@ $ curl -H "Authorization: Bearer $BREAKLOOP_ADMIN_TOKEN" http://127.0.0.1:8788/a
   directory (remove `admin-token.sha256` and restart to have another made). `BREAKLOOP_ADMIN_TOKEN` sets one instead.
   `admin_tokens` adds more, each with a name for the audit log and a role: `viewer` sees everything, `operator` acts,
   too. Every call without a token, or with a wrong one, is 401. `/livez` needs none, `/metrics` none on loopback.
+  `/livez` says `X-Breakloop-Plane: admin`; the CLI asks there first and shows its token to nobody else. The proxy
+  answers 401 to a token that was made here, and forwards nothing.
 - **Errors** have one shape: `{{"error": {{"code": ..., "message": ..., "field": ...}}}}`; `field` names what is wrong
   with a request, `problems` tells everything that is wrong with a bundle.
 - **Every action** is in the audit log before it is answered. `shared` in an answer: whether every instance has it and

@@ -1,16 +1,31 @@
-"""Writes the files under docs/, deploy/ and examples/ that the code knows better than we do (`make docs`), or says
-which of them are stale (`--check`). A page is one entry in `PAGES`: its path and the function that returns its whole
-text."""
+"""Writes the files under docs/, deploy/ and examples/ that the code knows better than we do, and copies the gateways'
+files that `breakloop init` writes (`make docs`), or says which of them are stale (`--check`). A page is one entry in
+`PAGES`: its path and the function that returns its whole text."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from scripts import admin_page, doc_pages, loop_kinds, metrics_page
 
 ROOT = Path(__file__).resolve().parent.parent
+
+GATEWAYS = ("caddy", "envoy", "haproxy", "nginx", "traefik")
+
+
+def _copies() -> dict[str, Callable[[], str]]:
+    """What `breakloop init --for` writes is what is tested in examples/."""
+    copies: dict[str, Callable[[], str]] = {}
+    for gateway in GATEWAYS:
+        for file in sorted((ROOT / "examples" / gateway).iterdir()):
+            if file.name not in {"README.md", "policy.yaml"}:
+                target = f"src/breakloop/cli/templates/for/{gateway}/{file.name}"
+                copies[target] = partial(file.read_text, encoding="utf-8")
+    return copies
+
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/reasons.md": doc_pages.reasons,
@@ -23,6 +38,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/explanation/loop-kinds.md": loop_kinds.timelines,
     "deploy/grafana/dashboard.json": metrics_page.dashboard,
     "examples/breakloop.schema.json": doc_pages.bundle_schema,
+    **_copies(),
 }
 
 

@@ -11,6 +11,8 @@ done
 package_of() {
     case $1 in
         nginx) echo nginx-light ;;
+        caddy) echo caddy ;;
+        haproxy) echo haproxy ;;
         wrk) echo wrk ;;
         curl) echo curl ;;
         redis-server) echo redis-server ;;

@@ -6,13 +6,36 @@ set -eu
 python=${PYTHON:-python3}
 [ -x .venv-lock/bin/uv ] || { "$python" -m venv .venv-lock && .venv-lock/bin/python -m pip install --quiet uv; }
 
-compile() {
+write() {
     out=$1
     shift
-    .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+    .venv-lock/bin/uv pip compile --quiet --upgrade --python-version 3.11 --generate-hashes \
         --no-emit-index-url --custom-compile-command "make lock" --output-file "requirements/$out.txt" "$@"
 }
 
-compile runtime --all-extras pyproject.toml
-compile dev --all-extras --group dev pyproject.toml
+compile() {
+    write "$@" --universal
+}
+
+# Extras that have an environment of their own: they do not fit beside the rest, or beside each other, or are very large.
+apart='claude-agent crewai litellm'
+extras() {
+    "$python" - "$@" <<'END'
+import sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    names = tomllib.load(file)["project"]["optional-dependencies"]
+print(*(f"--extra {name}" for name in names if name not in sys.argv[1:]))
+END
+}
+
+# What an image of the server has; the other extras are for programs that import the library.
+compile runtime --extra alerts --extra envoy --extra geo --extra otel --extra postgres --extra redis --extra tokenizer pyproject.toml
+# shellcheck disable=SC2046,SC2086  # one word each
+compile dev $(extras $apart) --group dev pyproject.toml
 compile deploy --group pyproject.toml:deploy
+compile gateways --group pyproject.toml:gateways
+# With what breakloop itself needs, because it is imported there. Not universal: there is no CrewAI for Python 3.14 and up.
+write claude --extra claude-agent pyproject.toml
+write crewai --extra crewai pyproject.toml
+# LiteLLM may ask for a certifi of the day after: the newest that there is will do.
+printf 'certifi\n' | write litellm --extra litellm --overrides - pyproject.toml

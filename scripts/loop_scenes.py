@@ -117,10 +117,12 @@ def reword(scene: Scene) -> None:
 
 
 def monologue(scene: Scene) -> None:
-    """The same answer again, and nothing called, whatever comes back. Other words, or one call between, begin the
-    count anew."""
+    """The same answer again, and nothing called. Other words, one call between, or something new from a person begin
+    the count anew; and what is only shown again, such as the examples before each item of a batch, is not said
+    again."""
+    backs = ("Are you sure?", "Please go on.", "That cannot be all.", "Hm.")
     for turn in range(8):
-        scene.says("I have finished the task.", f"And what of {news(turn)}?")
+        scene.says("I have finished the task.", backs[turn % 4])
 
 
 def continue_(scene: Scene) -> None:

@@ -77,6 +77,8 @@ EXAMPLES: Mapping[str, tuple[Mapping[str, str], Any]] = {
     "addWebhook": ({}, {"url": "https://hooks.example.com/x", "events": ["loop.detected"], "allow_private": False}),
     "removeWebhook": ({"id": "wh_1"}, None),
     "testWebhook": ({"id": "wh_1"}, None),
+    "rotateWebhook": ({"id": "wh_1"}, None),
+    "sendAgain": ({"id": "msg_29"}, None),
 }
 
 

@@ -43,6 +43,9 @@ class FakeHistory:
     def write(self, events: Sequence[Event], activity: Activity, now: float) -> None:
         self.written += events
 
+    def end_quiet(self, now: float) -> list[Event]:
+        return []
+
     def events(self, wanted: EventFilter) -> list[EventRecord]:
         found = [one for one in self.event_rows if _wanted(one, wanted)]
         return (found[::-1] if wanted.after else found)[: wanted.most]
@@ -217,6 +220,14 @@ class FakeHooks:
         found, self.hooks = len(kept) < len(self.hooks), kept
         return found
 
+    def rotate_webhook(self, webhook: str) -> Row:
+        return {"id": webhook, "secret": "whsec_bmV3"}
+
+    def send_again(self, delivery: str) -> bool:
+        found = [one for one in self.sent if one["id"] == delivery and one["state"] == "failed"]
+        self.sent = [{**one, "state": "pending"} if one in found else one for one in self.sent]
+        return bool(found)
+
     async def test(self, webhook: str) -> Row:
         self.tested.append(webhook)
         return {"delivered": True, "status": 200}
@@ -323,7 +334,7 @@ def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, break
 
     services = Services(
         clock=clock, history=history, operator=operator, bundles=bundles, hooks=hooks, project=PROJECT,
-        status=lambda: {"version": "0.1.0", "url": "http://127.0.0.1:8787", "uptime_s": 98_200.0, "state": "memory", "degraded": False, "workers": 1, "tally": {"allowed": 10}},
+        status=lambda: {"version": "0.1.0", "url": "http://127.0.0.1:8787", "uptime_seconds": 98_200.0, "state": "memory", "degraded": False, "workers": 1, "tally": {"allowed": 10}},
         settings=lambda: SETTINGS if history.agent_rows else SETTINGS[:2], metrics=lambda: b"breakloop_up 1\n", breakers=listed, reset_breaker=closed, snooze=snooze,
         counters=counted, live=live, aside=_aside,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from tests.redis_servers import (  # noqa: F401 - fixtures
     redis_server,
     redis_tls,
 )
-from tests.redis_store import new_redis_store, new_store  # noqa: F401 - fixtures
+from tests.redis_store import new_redis_store, new_sharded_store, new_store  # noqa: F401 - fixtures
 
 # `ci` gives the same examples on every run, so that a red build is red for everybody; `dev` looks for new ones.
 hypothesis.settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None, print_blob=True)

@@ -22,6 +22,8 @@ class Admin:
     answers: dict[str, Answer] = field(default_factory=dict)  # "GET /status" -> answer
     asked: list[tuple[str, Any]] = field(default_factory=list)  # "GET /status?x=y", body
     headers: list[dict[str, str]] = field(default_factory=list)
+    plane: str = "admin"  # what it says that it is; "": nothing
+    met: list[dict[str, str]] = field(default_factory=list)  # header fields of the questions who it is
 
     @property
     def args(self) -> list[str]:
@@ -35,6 +37,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         size = int(self.headers.get("content-length", 0))
         body = json.loads(self.rfile.read(size)) if size else None
+        if self.path.endswith("/livez"):  # is asked before a token is shown
+            self.admin.met.append({name.lower(): value for name, value in self.headers.items()})
+            self._send(200, b"ok\n", plane=self.admin.plane)
+            return
         path = self.path.removeprefix("/api/v1")
         self.admin.asked.append((f"{self.command} {path}", body))
         self.admin.headers.append({name.lower(): value for name, value in self.headers.items()})
@@ -49,8 +55,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - names of the standard library
 
-    def _send(self, status: int, body: bytes) -> None:
+    def _send(self, status: int, body: bytes, *, plane: str = "") -> None:
         self.send_response(status)
+        if plane:
+            self.send_header("x-breakloop-plane", plane)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

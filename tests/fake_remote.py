@@ -11,6 +11,7 @@ from breakloop.errors import StateError
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
+from breakloop.policy.descriptors import ContextSettings
 from breakloop.remote import Remote
 from breakloop.shared_chains import SharedChains
 from breakloop.state.health import Health
@@ -31,6 +32,7 @@ class FakeRemote:
         self.error: StateError | None = None  # what every command gets from now on
         self.holds = False  # answers wait
         self.before_commit: Callable[[], None] = lambda: None  # what somebody else does just before
+        self.committed: list[tuple[list[Op], list[str]]] = []  # operations, and the windows that came with them
 
     def _answer(self, name: str, do: Callable[[], Any], then: Callable[[Any], None]) -> None:
         self.asked[name] += 1
@@ -50,6 +52,7 @@ class FakeRemote:
     ) -> None:
         """As `RemoteStore`."""
         self.before_commit()
+        self.committed.append((list(ops), [one.key for one in windows]))
         self._answer("commit", lambda: self.memory.commit(ops, self.clock(), windows), then)
 
     def read_windows(self, keys: Sequence[str], then: Callable[[list[Window] | StateError], None]) -> None:
@@ -94,8 +97,14 @@ class FakeRemote:
 class RemoteWorld:
     """An engine whose state is in a `FakeRemote`. To be made on a running loop."""
 
-    def __init__(self, bundle: Json, memory: MemoryStore | None = None, budget_s: float = 0.05) -> None:
-        self.here: World = world(bundle)
+    def __init__(
+        self,
+        bundle: Json,
+        memory: MemoryStore | None = None,
+        budget_s: float = 0.05,
+        settings: ContextSettings | None = None,
+    ) -> None:
+        self.here: World = world(bundle, settings=settings)
         self.store = FakeRemote(self.here.clock.now, memory)
         self.changes: list[tuple[bool, str]] = []
         self.health = Health(lambda up, why: self.changes.append((up, why)))

@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ class FakeNodes:
         """Carry out now, answer in the next turn of the loop."""
         answer = self.server.do(args) if self.up else StateError("there is no connection")
         asyncio.get_running_loop().call_soon(then, answer)
+
+    def each(self) -> list[Callable[[tuple[bytes, ...], Callable[[Any], None]], None]]:
+        return [partial(self.send, b"")]
 
     def subscribe(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
         assert channel == CHANNEL

@@ -1,7 +1,7 @@
 """Stores as the contract suite wants them: synchronous, empty, with the time that the test tells; also those in Redis.
 
 Every Redis store has a project of its own, which all its keys are moved into: so they share a server, and each is in one
-slot of a cluster.
+slot of a cluster; or in two, where some are an agent's and some the project's (`shard_by: agent`).
 """
 
 from __future__ import annotations
@@ -13,21 +13,39 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from typing import Any
 
 import pytest
 
 from breakloop.errors import StateError
 from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
+from breakloop.state.ops import (
+    BreakerKept,
+    Committed,
+    Correct,
+    Op,
+    RepeatSpec,
+    Settle,
+    SpendSpec,
+    Window,
+    WindowWrite,
+)
 from breakloop.state.redis import RedisStore
 from breakloop.state.redis_nodes import Nodes, make_nodes
+from breakloop.state.redis_shards import ShardedStore
 from breakloop.state.redis_url import parse_redis_url
 from breakloop.state.store import Store
 
 ANSWER_S = 10.0
 # The fixture whose server a store is in.
-SERVERS = {"redis": "_redis_session", "valkey": "_valkey_session", "cluster": "_cluster_session"}
+SERVERS = {
+    "redis": "_redis_session",
+    "valkey": "_valkey_session",
+    "cluster": "_cluster_session",
+    "redis by agent": "_redis_session",
+    "cluster by agent": "_cluster_session",
+}
 NewStore = Callable[[], Store]
 Then = Callable[[Any], None]
 
@@ -79,19 +97,21 @@ class SyncRedisStore:
     """A `Store` over a `RemoteStore`."""
 
     def __init__(self, connection: Connection) -> None:
-        self.remote = RedisStore(connection.nodes, lambda: self.now)
+        self.remote = self.made(connection)
         self.project = f"p{next(_numbers)}"
         self.now = 0.0
         self._connection = connection
         self._expiries: dict[str, float] = {}  # of windows
+
+    def made(self, connection: Connection) -> RedisStore:
+        return RedisStore(connection.nodes, lambda: self.now)
 
     def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
         moved, writes = [self._moved(op) for op in ops], [one._replace(key=self.key(one.key)) for one in windows]
         self._expire(now)
         done: Committed = self._ask(now, lambda then: self.remote.commit(moved, writes, then))
         if done.conflict is not None:
-            start = len(self.key(""))
-            done.conflict = {key[start:]: window for key, window in done.conflict.items()}
+            done.conflict = {key.split(":", 2)[2]: window for key, window in done.conflict.items()}
         else:
             self._expiries |= {one.key: self.now + one.ttl_s for one in windows if one.data is not None}
         return done
@@ -112,9 +132,8 @@ class SyncRedisStore:
         return windows[0]
 
     def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
-        start = len(self.key(""))
         found: list[BreakerKept] = self._ask(now, lambda then: self.remote.breakers(self.key(prefix), most, then))
-        return [one._replace(key=one.key[start:]) for one in found]
+        return [one._replace(key=one.key.split(":", 2)[2]) for one in found]
 
     def drop(self, keys: Sequence[str]) -> None:
         self._ask(0.0, lambda then: self.remote.drop([self.key(key) for key in keys], then))
@@ -151,6 +170,38 @@ class SyncRedisStore:
         return result
 
 
+class SyncShardedStore(SyncRedisStore):
+    """The same with keys in two places: windows are an agent's, of all else about half."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        # Nobody waits for what is given back: here the servers know these scripts, so that it comes before what is next.
+        self.correct([Correct(SpendSpec(1), name, 0) for name in "ab"], 0.0)
+        self.settle([Settle(RepeatSpec(1.0, 1), name, 0.0, 1) for name in "ab"], 0.0, failed=False)
+
+    def made(self, connection: Connection) -> RedisStore:
+        return ShardedStore(connection.nodes, lambda: self.now)
+
+    def key(self, name: str) -> str:
+        """By what the key is, and never by where it is asked for."""
+        of_agent = "win" in name or sum(name.encode()) % 2
+        return f"t:{self.project}|a:{name}" if of_agent else f"t:{self.project}:{name}"
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        found = [one for at in self._places(prefix) for one in self._breakers(at, now, most)]
+        return sorted(found, key=lambda one: (one.since is None, one.key))[:most]
+
+    def _breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        found: list[BreakerKept] = self._ask(now, lambda then: self.remote.breakers(prefix, most, then))
+        return [one._replace(key=one.key.split(":", 2)[2]) for one in found]
+
+    def forget(self, prefix: str) -> int:
+        return sum(self._ask(0.0, partial(self.remote.forget, at)) for at in self._places(prefix))
+
+    def _places(self, prefix: str) -> list[str]:
+        return [f"t:{self.project}{agent}:{prefix}" for agent in ("", "|a")]
+
+
 def redis_stores(*names: str) -> list[Any]:
     """Parameters for `store_in`: these start programs, so that only a full run has them."""
     return [pytest.param(name, marks=pytest.mark.e2e) for name in names or SERVERS]
@@ -163,7 +214,8 @@ def store_in(name: str, request: pytest.FixtureRequest) -> Iterator[NewStore]:
         yield MemoryStore
         return
     with connected(request.getfixturevalue(SERVERS[name]).url) as connection:
-        yield lambda: SyncRedisStore(connection)
+        kind = SyncShardedStore if name.endswith("by agent") else SyncRedisStore
+        yield lambda: kind(connection)
 
 
 @pytest.fixture(scope="session", params=["memory", *redis_stores()])
@@ -173,8 +225,15 @@ def new_store(request: pytest.FixtureRequest) -> Iterator[NewStore]:
         yield made
 
 
-@pytest.fixture(scope="session", params=redis_stores())
+@pytest.fixture(scope="session", params=redis_stores("redis", "valkey", "cluster"))
 def new_redis_store(request: pytest.FixtureRequest) -> Iterator[NewStore]:
-    """The same, only those in Redis."""
+    """The same, only those in Redis, in one slot each."""
+    with store_in(request.param, request) as made:
+        yield made
+
+
+@pytest.fixture(scope="session", params=redis_stores("redis by agent", "cluster by agent"))
+def new_sharded_store(request: pytest.FixtureRequest) -> Iterator[NewStore]:
+    """The same, with keys in two slots."""
     with store_in(request.param, request) as made:
         yield made

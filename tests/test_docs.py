@@ -171,6 +171,12 @@ def _yaml(page: Path) -> list[str]:
     return re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
+def test_no_page_names_what_readers_do_not_have() -> None:
+    """The requirements that the code's comments name are no page."""
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "examples/breakloop.schema.json"]
+    assert [page.name for page in pages if "SPEC " in page.read_text(encoding="utf-8")] == []
+
+
 def test_every_page_is_in_the_list_of_contents() -> None:
     """Each page under docs/ can be found from docs/index.md."""
     listed = _page("index.md")

@@ -22,6 +22,8 @@ VAGUE_NAMES = {"common", "helpers", "manager", "misc", "util", "utils"}
 
 # Import name -> distribution, where the two differ.
 DISTRIBUTIONS = {
+    "agents": "openai-agents",
+    "grpc": "grpcio",
     "opentelemetry": "opentelemetry-sdk",
     "pydantic_core": "pydantic",
     "jwt": "pyjwt",
@@ -117,3 +119,9 @@ def test_dependencies_are_what_is_imported() -> None:
     imported = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in third_party_imports()}
     assert imported - required - optional == set(), "imported but not declared"
     assert required - imported == set(), "declared but not imported"
+
+
+def test_everything_in_e2e_is_marked() -> None:
+    """`make check` starts no other programs."""
+    files = (ROOT / "tests" / "e2e").glob("test_*.py")
+    assert [file.name for file in files if "pytest.mark.e2e" not in file.read_text(encoding="utf-8")] == []

@@ -1,6 +1,6 @@
 -- Asks breakloop before a request is forwarded: `http-request lua.breakloop http://127.0.0.1:8787/v1/decision`.
 -- An allowed request goes on. A denied one is answered here, with status, header fields and body of the denial.
--- Without an answer it goes on too, and `txn.breakloop_absent` is true, so that the configuration can decide otherwise.
+-- Without an answer it goes on too, but `txn.breakloop_answered` is not set, so that the configuration can refuse it.
 
 -- How long an answer may take. A throttled request is held back for up to 30 s; where no policy throttles, 1000 is plenty.
 local TIMEOUT_MS = 35000
@@ -77,12 +77,11 @@ core.register_action("breakloop", { "http-req" }, function(txn, url)
     answered, answer = pcall(client.post, client, question)
   end
   if answered and answer and answer.status == 200 then
+    txn:set_var("txn.breakloop_answered", true)
     return
   end
   if answered and answer and answer.status >= 400 and answer.status ~= 500 and answer.headers
     and (answer.status < 500 or answer.headers["x-breakloop-reason"]) then
     deny(txn, answer)
-    return
   end
-  txn:set_var("txn.breakloop_absent", true)
 end, 1)

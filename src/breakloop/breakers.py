@@ -122,7 +122,7 @@ def _state(rule: BreakerRule, kept: BreakerKept, parts: list[str], now: float, *
         rate=round(kept.rate),
         threshold=round(spec.threshold),
         unit=rule.limiter.unit.name,
-        project=plain(parts[1]),
+        project=plain(parts[1].partition("|")[0]),  # an agent's own names it, too
         opened_at=since,
         resets_at=resets,
         shadow=shadow,

@@ -44,6 +44,7 @@ from breakloop.recorder import Mark, Recorder
 from breakloop.state.ops import JOINED, Committed, Op, Repeat, Repeated, Settle
 from breakloop.state.store import Store
 from breakloop.stream_loop import repeated_event
+from breakloop.windows import keys
 from breakloop.wire import mcp
 
 _RESULTS_KEPT: Final = 10_000
@@ -177,6 +178,8 @@ class Engine:
         verdict = self._judge.verdict(call, ops, done, plan.now)
         if done.denied_at >= 0:
             self._holder.denied(call, ops, done, verdict, plan.now)
+            if type(ops[done.denied_at]) is Repeat:
+                self._holder.blocked(call, ops, done, keys(call, plan.ops, plan.project))
         if verdict.shadow:
             self.tally.shadowed += 1
         if verdict.allowed and plan.metered:

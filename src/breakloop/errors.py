@@ -34,8 +34,8 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        """`file:line:column: path: message (hint)`, the form editors and terminals link."""
-        where = f"{self.file}:{self.line}:{self.column}: "
+        """`file:line:column: path: message (hint)`, the form editors and terminals link; line 0: it is no file."""
+        where = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
         what = f"{self.path}: {self.message}" if self.path else self.message
         return where + what + (f" ({self.hint})" if self.hint else "")
 

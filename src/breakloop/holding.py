@@ -15,7 +15,7 @@ from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.run_rule import RunRule
 from breakloop.quarantine import AGENT, RUN, Hold, Quarantine
 from breakloop.state.keys import part
-from breakloop.state.ops import Committed, Op, Refuse, Repeat, Spend
+from breakloop.state.ops import ENFORCED, Committed, Op, Refuse, Repeat, Repeated, Spend
 
 _RELEASE: Final = " A person has to release it."
 
@@ -43,9 +43,19 @@ class Holder:
         elif type(op) is Repeat and verdict.loop is not None and verdict.loop.action == "kill":
             self._hold_agent(call, op, verdict, now)
 
+    def blocked(self, call: Call, ops: Sequence[Op], done: Committed, windows: Sequence[str]) -> None:
+        """Remember what a call that was denied for a loop was counted in, so that a release can forget it all: the
+        next request must not be caught by another detector that has counted along. `windows` are those it was judged
+        with."""
+        keys = dict.fromkeys(windows, 0.0)
+        for op, result in zip(ops, done.results, strict=True):
+            if type(op) is Repeat and op.group == ENFORCED:
+                keys[op.key] = done.at + result.wait_s if isinstance(result, Repeated) and result.tripped else 0.0
+        self._quarantine.blocked((call.project, self._who.caller(call), self._who.agent(call)), keys)
+
     def _hold_run(self, call: Call, owner: str, why: str, accounts: tuple[str, ...], now: float) -> None:
         """Its window goes with the hold: whoever is released begins a new run, whichever ceiling it was."""
-        clears = (window_key(f"{part(call.project)}:{owner}"), *accounts)
+        clears = (window_key(f"{call.shard or part(call.project)}:{owner}"), *accounts)
         caller, agent, run = self._who.caller(call), self._who.agent(call), self._who.window(call)
         self._quarantine.kill(Hold(RUN, call.project, caller, agent, now, math.inf, why, run, clears))
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,7 @@ from breakloop.admin.tokens import open_tokens
 from breakloop.alerts.configured import configured
 from breakloop.alerts.means import Means, trust
 from breakloop.alerts.service import Alerts
-from breakloop.breakers import BreakerState
+from breakloop.breakers import CLOSED, BreakerState
 from breakloop.clock import Clock
 from breakloop.errors import AlertError, SettingsError, StateError
 from breakloop.gateway.jobs import aside
@@ -46,6 +47,7 @@ from breakloop.state.sqlite_file import Trouble
 _HISTORY_FILE: Final = "history.db"
 _WRITE_EVERY_S: Final = 1.0
 _PURGE_EVERY_S: Final = 60.0
+_CLEAR_EVERY_S: Final = 10.0
 
 Job = tuple[str, Callable[[], Awaitable[None]]]
 
@@ -137,7 +139,13 @@ class Operations:
 
     def jobs(self) -> list[Job]:
         """Return what is to be run again and again."""
-        return [*self.fan.jobs(), ("alerts", self.alerts.run), ("purge", self._purge)]
+        return [
+            *self.fan.jobs(),
+            ("alerts", self.alerts.run),
+            ("purge", self._purge),
+            ("clear", self._clear),
+            ("breakers", self._breakers),
+        ]
 
     async def finish(self) -> None:
         """Write and send what is left, and let go."""
@@ -157,8 +165,22 @@ class Operations:
         activity, now = self._seat.activity(), self._seat.clock.now()
         self.counted.spent(activity)
         if events or activity.agents:
-            self.live.tell({"sums": _sums(activity)})
             await aside(lambda: self.history.write(events, activity, now))
+            # Whoever looked when it happened saw it before it was kept, so pages are told once more.
+            self.live.tell({"sums": _sums(activity), "kept": len(events)})
+
+    async def _clear(self) -> None:
+        """Tell that loops are over: nobody else does when an agent stops by itself."""
+        await asyncio.sleep(_CLEAR_EVERY_S)
+        for event in await aside(lambda: self.history.end_quiet(self._seat.clock.now())):
+            self.bus(event)
+            log(logging.INFO, event.name, event.data)
+
+    async def _breakers(self) -> None:
+        """Count the open ones, which may be in Redis, for the metrics."""
+        await asyncio.sleep(_CLEAR_EVERY_S)
+        with suppress(StateError):  # then it is as it was
+            self.counted.breakers(sum(one.state != CLOSED for one in await self._seat.breakers()))
 
     async def _purge(self) -> None:
         await asyncio.sleep(_PURGE_EVERY_S)

@@ -3,7 +3,7 @@ closed. Several workers have theirs in the control process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,13 @@ from breakloop import __version__, parts
 from breakloop.admin.bundles import BundlePlace, BundlesHere
 from breakloop.breakers import BreakerState
 from breakloop.model.events import Event
-from breakloop.observe.figures import Sources, gather
+from breakloop.model.figures import Figures
+from breakloop.observe.figures import ALLOWED, DECISIONS, gather
 from breakloop.observe.log import Events
 from breakloop.operations import Operations, Seat
 from breakloop.policy.source import BundleSource
 from breakloop.policy_source import policy_verifier
-from breakloop.seating import Job, Process
+from breakloop.seating import Job, Process, sources_of
 from breakloop.settings_checks import POLICY_REDIS
 from breakloop.state.redis_shelf import open_shelf
 
@@ -88,7 +89,7 @@ class OperationsHere:
                 operator=process.operator,
                 bundles=bundles_of(process),
                 activity=process.activity,
-                figures=lambda: [gather(self._sources(process))],
+                figures=self.figures,
                 status=self.status,
                 breakers=self.breakers,
                 reset_breaker=self.reset_breaker,
@@ -118,26 +119,16 @@ class OperationsHere:
         assert self._process is not None  # noqa: S101 - it is seated before anybody asks
         return self._process
 
-    def _sources(self, process: Process) -> Sources:
-        process.refresh()
-        shared = self._shared
-        return Sources(
-            engine=process.engine,
-            started_at=self._started_at,
-            store=process.state.store,
-            timings=process.judging.timings,
-            hub=process.server,
-            bundles=process.source,
-            remote=lambda: None if shared is None else shared.remote,
-            dropped=self._operations.fan.dropped,
-        )
+    def figures(self) -> list[Figures]:
+        """Return what this process has to show, and what others have that it speaks for."""
+        process, dropped = self._here(), self._operations.fan.dropped
+        return [gather(sources_of(process, self._shared, self._started_at, dropped)), process.others()]
 
     def status(self) -> Mapping[str, Any]:
         """Return how the process is, in numbers."""
         process = self._here()
-        process.refresh()
         status, ready = process.readiness()
-        tally = process.engine.tally
+        allowed, denied = _decided(self.figures())
         return {
             "workers": 1,
             **ready,
@@ -145,9 +136,9 @@ class OperationsHere:
             "version": __version__,
             "url": process.url,
             "uptime_seconds": round(process.clock.now() - self._started_at, 1),
-            "requests": sum(tally.allowed.values()) + sum(tally.denied.values()),
-            "allowed": dict(tally.allowed),
-            "denied": dict(tally.denied),
+            "requests": sum(allowed.values()) + sum(denied.values()),
+            "allowed": allowed,
+            "denied": denied,
             "held": len(process.engine.quarantine),
             "events_dropped": self._operations.fan.dropped(),
         }
@@ -171,6 +162,17 @@ class OperationsHere:
         if self._shared is not None:
             return await self._shared.counters(prefix, _COUNTERS_MOST)
         return self._here().state.store.look_up(prefix, _COUNTERS_MOST)
+
+
+def _decided(figures: Iterable[Figures]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many were allowed and denied, by reason."""
+    allowed: dict[str, int] = {}
+    denied: dict[str, int] = {}
+    for one in figures:
+        for (verdict, reason), count in one.counters.get(DECISIONS, {}).items():
+            counts = allowed if verdict == ALLOWED else denied
+            counts[reason] = counts.get(reason, 0) + int(count)
+    return allowed, denied
 
 
 def bundles_of(process: Process) -> BundlesHere:

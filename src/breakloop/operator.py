@@ -25,6 +25,7 @@ from breakloop.operator_records import (
     override_of,
     switch_of,
 )
+from breakloop.policy.kill_switch import KillSwitch
 from breakloop.policy.orders import (
     GLOBAL_SHADOW,
     KILL_SWITCH_OVERRIDE,
@@ -118,6 +119,14 @@ class Operator:
         by = checked_text("by", by)
         return self._quarantine.release(project, agent=agent, caller=caller, run=run, now=self._clock.now(), by=by)
 
+    def unblock(self, project: str, *, agent: str = "", caller: str = "", by: str, seen: int = 0) -> int:
+        """Forget what loops of an agent or a caller were counted in, here and on all instances; return how many loops
+        were blocked. `seen` is how many the history knows of, where others than this process denied them."""
+        if not (agent or caller):
+            return 0
+        now, by = self._clock.now(), checked_text("by", by)
+        return self._quarantine.unblock(project, agent=agent, caller=caller, now=now, by=by, seen=seen)
+
     def holds(self) -> list[Hold]:
         """Return everything that is held."""
         return self._quarantine.holds(self._clock.now())
@@ -166,6 +175,11 @@ class Operator:
             for one in live
         }
         return [made for _, made in self._switches.values() if made is not None]
+
+    def stops(self, agent: str) -> KillSwitch | None:
+        """Return the kill switch that stops all requests of an agent, the bundle's or one of run time."""
+        bundle = self._engine.bundle
+        return None if bundle is None else bundle.stops(agent, self._clock.now())
 
     # -- overrides ---------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import ssl
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakloop.clock import Clock
@@ -18,10 +20,12 @@ from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.forwarding import Forwarding
 from breakloop.gateway.judging import Judging
+from breakloop.gateway.listening import check_free, why_not
 from breakloop.gateway.pool import Pool, Times
 from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
 from breakloop.gateway.targets import Targets, upstreams
+from breakloop.gateway.upstream_faults import UpstreamFaults
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call
 from breakloop.policy.client_ip import ClientIp
@@ -29,6 +33,7 @@ from breakloop.policy.compile_loops import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.jwt import JwtKeys
 from breakloop.settings import Settings, provider_keys
+from breakloop.state.redis_url import is_redis_url
 
 if TYPE_CHECKING:
     from breakloop.observe.tracing import Tracing
@@ -72,8 +77,16 @@ def judging(settings: Settings, engine: Engine, descriptors: Descriptors, secret
     )
 
 
-def open_proxy(server: Server, settings: Settings, judging: Judging, own: DecisionDoor, mark: str = "") -> ProxyDoor:
-    """Put the reverse proxy in front of what the server does already. `mark` is what processes on one port share."""
+def open_proxy(
+    server: Server,
+    settings: Settings,
+    judging: Judging,
+    own: DecisionDoor,
+    mark: str = "",
+    faults: UpstreamFaults | None = None,
+) -> ProxyDoor:
+    """Put the reverse proxy in front of what the server does already. `mark` is what processes on one port share;
+    `faults` is told of upstreams that fail."""
     named = upstreams(settings.upstream)
     tls = upstream_tls(settings) if any(upstream.tls for upstream in named) else None
     heads, times = AnswerHeads(), _times(settings)
@@ -87,12 +100,40 @@ def open_proxy(server: Server, settings: Settings, judging: Judging, own: Decisi
         trusts=ClientIp(tuple(settings.trusted_proxies)).trusted,
     )
     callers = Callers(settings.callers, settings.header_prefix) if settings.callers else None
-    door = ProxyDoor(judging, own, targets=Targets(named), pools=pools, forwarding=forwarding, callers=callers)
+    door = ProxyDoor(
+        judging, own, targets=Targets(named), pools=pools, forwarding=forwarding, callers=callers, faults=faults
+    )
     server.handler = door
     server.streams = door.streams
     server.sweeps += [pool.sweep for pool in pools.values()]
+    server.sweeps += [faults.sweep] if faults is not None else []
     server.endings += [pool.close for pool in pools.values()]
     return door
+
+
+def envoy_grpc(settings: Settings, door: DecisionDoor, mark: str = "") -> AbstractAsyncContextManager[None]:
+    """Return what serves Envoy's gRPC questions while it is entered: nothing, where no port is set. Processes with a
+    mark share the port."""
+    if not settings.envoy_grpc_port:
+        return nullcontext()
+    from breakloop.gateway.envoy_grpc import envoy_door  # noqa: PLC0415 - an extra
+
+    host, files = settings.host, settings.tls
+    address = f"[{host}]:{settings.envoy_grpc_port}" if ":" in host else f"{host}:{settings.envoy_grpc_port}"
+    tls = (Path(files.key_file).read_bytes(), Path(files.cert_file).read_bytes()) if files.cert_file else None
+    return envoy_door(door.envoy, address, limits(settings), shared=bool(mark), tls=tls)
+
+
+def check_ports(settings: Settings) -> None:
+    """Raise `SettingsError` where a port is taken: before state and history are opened, which may be those of the
+    instance that has it."""
+    ports = [(settings.host, settings.port, "--port"), (settings.admin_host, settings.admin_port, "--admin-port")]
+    for host, port, flag in [*ports, (settings.host, settings.envoy_grpc_port, "envoy_grpc_port")]:
+        try:
+            if port:
+                check_free(host, port)
+        except OSError as error:
+            raise SettingsError(why_not(host, port, error).replace("--port", flag)) from None
 
 
 def _times(settings: Settings) -> Times:
@@ -157,6 +198,7 @@ def context(settings: Settings, secret: bytes) -> ContextSettings:
         trusted_proxies=tuple(settings.trusted_proxies),
         project=settings.project,
         project_descriptor=settings.project_descriptor,
+        shard_by_agent=settings.shard_by == "agent" and is_redis_url(settings.state),
         jwt=keys,
         geo_file=settings.geo_file,
     )

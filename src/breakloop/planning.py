@@ -16,6 +16,7 @@ from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import AgentTerms, CompiledBundle, Detector, Policy
 from breakloop.policy.descriptors import Descriptors
+from breakloop.policy.recent import Remembered
 from breakloop.policy.rules import Rule
 from breakloop.policy.senders import CHARGES_MAX, Charges, Sender
 from breakloop.quarantine import NAME, Quarantine, held
@@ -33,7 +34,7 @@ class Plan:
     policies: list[Policy]
     ops: list[Any]  # `Op`, and `Watch` in the place of what only a window tells
     now: float
-    project: str = ""  # as it stands in keys
+    project: str = ""  # as it stands in keys; what belongs to the agent alone is in `Call.shard`
     counted: bool = False  # some of the operations are a detector's
     watched: bool = False  # some of the operations depend on windows
     metered: bool = False  # some of the charges are estimates
@@ -42,13 +43,15 @@ class Plan:
 class Planner:
     """Plans. Knows who sends (`descriptors`) and who is held (`quarantine`)."""
 
-    __slots__ = ("_descriptors", "_meter", "_missing", "_quarantine")
+    __slots__ = ("_descriptors", "_meter", "_missing", "_parts", "_quarantine", "_shard_by_agent")
 
     def __init__(self, descriptors: Descriptors, quarantine: Quarantine, meter: Meter, missing: Missing) -> None:
         self._descriptors = descriptors
+        self._shard_by_agent = descriptors.shard_by_agent
         self._meter = meter
         self._quarantine = quarantine
         self._missing = missing
+        self._parts = Remembered(part)
 
     def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
         """Return what to commit, or the verdict when none of it depends on state."""
@@ -59,7 +62,8 @@ class Planner:
                 return killed(switch, now)
         all_shadow = bundle.shadow_until > now
         project_id = call.project = self._descriptors.project(call)
-        project = part(project_id)
+        project = self._parts[project_id]
+        call.shard = f"{project}|{self._parts[self._descriptors.agent(call)]}" if self._shard_by_agent else project
         if self._quarantine:
             verdict = self._held(call, project_id, now, all_shadow=all_shadow)
             if verdict is not None:
@@ -114,11 +118,12 @@ class Planner:
         return held(hold, now)
 
     def _look(self, detectors: Sequence[Detector], call: Call, plan: Plan, group: int) -> None:
-        project, now, ops = plan.project, plan.now, plan.ops
+        # Sessions and fingerprints are an agent's own; a window that several agents share names its place itself.
+        shard, now, ops, snoozed = call.shard, plan.now, plan.ops, call.snoozed
         for detector in detectors:
-            count = detector.plan(call, project, group, now)
+            count = detector.plan(call, shard, group, now)
             if count is not None:
-                if call.snoozed is not None and is_snoozed(count, call.snoozed, now):
+                if snoozed is not None and is_snoozed(count, snoozed, now):
                     continue
                 ops.append(count)
                 plan.counted = True

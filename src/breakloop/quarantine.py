@@ -6,7 +6,7 @@ What makes a detector kill is `judge`'s matter; keeping holds over a restart and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,6 +19,8 @@ AGENT, CALLER, NAME, RUN = "agent", "caller", "name", "run"  # what a hold binds
 CALLER_AFTER: Final = 3  # so many agents of one caller, within
 CALLER_WITHIN_S: Final = 600.0
 HOLDS_MAX: Final = 100_000
+BLOCKED_MAX: Final = 10_000  # senders whose loops are remembered as blocked,
+BLOCKED_KEYS_MAX: Final = 256  # with so many keys each
 Key = tuple[str, str, str, str]
 
 
@@ -58,7 +60,7 @@ class Register(Protocol):
 class Quarantine:
     """The holds that bind in this process. `drop` clears what a store remembers."""
 
-    __slots__ = ("_foreign", "_holds", "_publish", "_recent", "drop", "register")
+    __slots__ = ("_blocked", "_foreign", "_holds", "_publish", "_recent", "drop", "register")
 
     def __init__(self, drop: Callable[[Sequence[str]], None], publish: Publish) -> None:
         self.drop = drop
@@ -67,6 +69,8 @@ class Quarantine:
         self._holds: dict[Key, Hold] = {}
         self._foreign: set[Key] = set()  # another instance made them, and tells when their time is over
         self._recent: dict[tuple[str, str], list[tuple[float, str]]] = {}  # agents killed, by project and caller
+        # By project, caller and agent: what is counted in loops that were denied here, and until when each blocks.
+        self._blocked: dict[tuple[str, str, str], dict[str, float]] = {}
 
     def __bool__(self) -> bool:
         """Whether anything is held, so that nobody looks in vain."""
@@ -108,8 +112,46 @@ class Quarantine:
         if hold.binds == AGENT:
             self._count(hold)
 
+    def blocked(self, who: tuple[str, str, str], keys: Mapping[str, float]) -> None:
+        """Remember what blocks a sender (project, caller, agent) without holding it: keys, and until when each does."""
+        known = self._blocked.pop(who, None) or {}
+        for key, until in keys.items():
+            known.pop(key, None)
+            known[key] = until
+        while len(known) > BLOCKED_KEYS_MAX:
+            del known[next(iter(known))]
+        self._blocked[who] = known
+        if len(self._blocked) > BLOCKED_MAX:
+            del self._blocked[next(iter(self._blocked))]
+
+    def unblock(
+        self, project: str, *, agent: str = "", caller: str = "", now: float, by: str = "", seen: int = 0
+    ) -> int:
+        """Forget the loops of an agent (of one caller or of all) or of a caller, here and, where a person says so, on
+        all instances; return how many were blocked: `seen` is how many others know of."""
+        loops = max(seen, self._unblock(project, agent, caller, now))
+        if by:
+            why = "released: its loops are forgotten"
+            binds = (AGENT if caller else NAME) if agent else CALLER
+            order = Hold(binds, project, caller, agent, now, math.inf, why, by=by)
+            if self.register is not None:
+                self.register.ended([order], by)
+            if loops:
+                self._tell(AGENT_RELEASED, order, now, why, by)
+        return loops
+
+    def _unblock(self, project: str, agent: str, caller: str, now: float) -> int:
+        found = [who for who in self._blocked if who[0] == project and agent in {"", who[2]} and caller in {"", who[1]}]
+        keys = {key: until for who in found for key, until in self._blocked.pop(who).items()}
+        if keys:
+            self._drop(tuple(keys), project, now)
+        return sum(until > now for until in keys.values())
+
     def forget(self, key: Key, now: float) -> None:
         """End what another instance has ended, and told of."""
+        binds, project, caller, last = key
+        if binds != RUN:
+            self._unblock(project, last, caller, now)
         hold = self._holds.pop(key, None)
         if hold is not None:
             self._foreign.discard(key)
@@ -178,10 +220,13 @@ class Quarantine:
             self._tell(AGENT_RELEASED, hold, now, how, by)
 
     def _clear(self, hold: Hold, now: float) -> None:
+        self._drop(hold.clears, hold.project, now)
+
+    def _drop(self, keys: Sequence[str], project: str, now: float) -> None:
         try:
-            self.drop(hold.clears)
+            self.drop(keys)
         except StateError as error:  # what was remembered against it runs out by itself
-            self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, hold.project))
+            self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, project))
 
     def _make_room(self, now: float) -> None:
         """Against a flood of invented names: what is over goes, else the oldest that no person made."""

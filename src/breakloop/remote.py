@@ -1,6 +1,6 @@
-"""Decisions with a store beyond a connection (SPEC S-2, S-3): read windows unless there is a copy, judge, one commit;
-again where a window has moved on. Whatever the store does, a decision is made within its time budget: the state of this
-process stands in, and the verdict says `degraded`. Nothing here waits or blocks; `then` is called when it is decided.
+"""Decisions with a store beyond a connection (SPEC S-2, S-3). Whatever the store does, a decision is made within its
+time budget: the state of this process stands in, and the verdict says `degraded`. Nothing here waits or blocks; `then`
+is called when it is decided. What a single decision asks of the store is `deciding`'s.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from breakloop.deciding import Deciding
 from breakloop.engine import Engine, unavailable
 from breakloop.errors import StateError
 from breakloop.hearing import Hearer
@@ -20,10 +21,9 @@ from breakloop.model.verdict import Verdict
 from breakloop.planning import Plan
 from breakloop.shared_chains import Recalling, SharedChains
 from breakloop.state.health import PROBE_S, Health
-from breakloop.state.ops import Committed, Correct, Op, Repeat, Repeated, Settle, Window, WindowWrite
+from breakloop.state.ops import Correct, Repeat, Repeated, Settle, Window
 from breakloop.state.store import RemoteStore
 from breakloop.window_cache import WindowCache
-from breakloop.windows import TRIES, keys, look
 
 BUDGET_S: Final = 0.05
 _LATE_S: Final = 0.005  # so late, and this process was held up
@@ -59,7 +59,7 @@ class Remote:
         self._hearer = Hearer(store, self.windows, self.failed, fault)
         self.conflicts = 0
         self.degraded = 0  # decisions made without the store
-        self._waiting: deque[_Deciding | Recalling] = deque()  # nearly in the order of their deadlines
+        self._waiting: deque[Deciding | Recalling] = deque()  # nearly in the order of their deadlines
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None
         self._closed = False
@@ -95,11 +95,11 @@ class Remote:
         elif not self.health.up:
             then(self.without(call, plan))
         else:
-            deciding = _Deciding(self, call, plan, then, deadline)
+            deciding = Deciding(self, call, plan, then, deadline)
             self._wait(deciding)
             deciding.start()
 
-    def _wait(self, one: _Deciding | Recalling) -> None:
+    def _wait(self, one: Deciding | Recalling) -> None:
         self._waiting.append(one)
         if self._timer is None:
             self._timer = self._loop.call_at(one.deadline, self._sweep)
@@ -199,101 +199,3 @@ class Remote:
         """Let detectors remember the answer."""
         if self.health.up:
             self._hearer.heard(call, answer)
-
-
-class _Deciding:
-    """One decision on its way."""
-
-    __slots__ = ("_call", "_ops", "_plan", "_remote", "_then", "_tries", "_writes", "deadline", "heard", "over")
-
-    def __init__(self, remote: Remote, call: Call, plan: Plan, then: Then, deadline: float) -> None:
-        self._remote = remote
-        self._call = call
-        self._plan = plan
-        self._then = then
-        self.deadline = deadline
-        self.over = False
-        self.heard = False  # the store has answered, and was asked something else
-        self._tries = 0
-        self._ops: list[Op] = plan.ops
-        self._writes: list[WindowWrite] = []
-
-    def start(self) -> None:
-        """Read what there is no copy of, then judge."""
-        plan, remote = self._plan, self._remote
-        try:
-            if not plan.watched:
-                remote.store.commit(self._ops, (), self._committed)
-                return
-            missing = remote.windows.missing(keys(self._call, plan.ops, plan.project))
-            if missing:
-                remote.store.read_windows(missing, partial(self._read, missing))
-            else:
-                self._look()
-        except Exception as error:  # noqa: BLE001 - an outermost edge: this may run where a store's answer came in
-            self._end(remote.fault(error))
-
-    def _read(self, missing: list[str], windows: list[Window] | StateError) -> None:
-        if isinstance(windows, StateError):
-            self._lost(windows)
-            return
-        self.heard = True
-        for key, window in zip(missing, windows, strict=True):
-            self._remote.windows.put(key, window)
-        if not self.over:
-            self._guarded(self._look)
-
-    def _look(self) -> None:
-        plan, remote = self._plan, self._remote
-        self._ops, self._writes = look(self._call, plan.ops, plan.project, plan.now, remote.windows.get, copies=True)
-        if self._tries > TRIES:
-            remote.conflicts += 1
-            self._writes = []
-        remote.windows.sent(self._writes)
-        remote.store.commit(self._ops, self._writes, self._committed)
-
-    def _committed(self, done: Committed | StateError) -> None:
-        remote = self._remote
-        if isinstance(done, StateError):
-            remote.windows.lost(self._writes)
-            self._lost(done)
-        elif done.conflict is not None:
-            remote.windows.refused(self._writes, done.conflict)
-            self.heard = True
-            self._tries += 1
-            if not self.over:
-                self._guarded(self._look)
-        elif not self.over:
-            self._guarded(partial(self._judge, done))
-
-    def _judge(self, done: Committed) -> None:
-        remote, engine, plan = self._remote, self._remote.engine, self._plan
-        self._call.keeper = remote
-        if remote.heard_time is not None:
-            remote.heard_time(done.at)
-        verdict = engine.judged(self._call, plan, self._ops, done)
-        if done.denied_at >= 0:
-            op, result = self._ops[done.denied_at], done.results[done.denied_at]
-            if type(op) is Repeat and type(result) is Repeated:  # what is blocked stays so when the store goes
-                remote.remember(op, result, plan.now)
-        self._end(engine.counted(self._call, verdict, plan))
-
-    def _lost(self, error: StateError) -> None:
-        self._remote.failed(str(error))
-        self.give_up()
-
-    def give_up(self) -> None:
-        """Decide without the store."""
-        if not self.over:
-            self._guarded(lambda: self._end(self._remote.without(self._call, self._plan)))
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Exception as error:  # noqa: BLE001 - an outermost edge: the store's answer is read for others, too
-            self._end(self._remote.fault(error))
-
-    def _end(self, verdict: Verdict) -> None:
-        if not self.over:
-            self.over = True
-            self._then(verdict)

@@ -24,7 +24,9 @@ from breakloop.gateway.jobs import aside, forever
 from breakloop.gateway.listening import url, why_not
 from breakloop.gateway.results import Results
 from breakloop.gateway.server import ListenError, Server
+from breakloop.gateway.upstream_faults import UpstreamFaults
 from breakloop.model.activity import Activity
+from breakloop.model.figures import Figures
 from breakloop.observe.log import Events, LogEvents, Logging, log
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
@@ -111,8 +113,9 @@ class Runtime:
             port = await self.listen(server)
             self.url = url(self.settings.host, port, tls=bool(self.settings.tls.cert_file))
             await self.operations.start()
-            ready(self.url)
-            return await self._until_told(server)
+            async with parts.envoy_grpc(self.settings, self.door, self.mark):
+                ready(self.url)
+                return await self._until_told(server)
         finally:
             await server.stop(0.0)  # a second time, or at once: no timer of its may outlive the loop
             for task in tasks:
@@ -162,7 +165,8 @@ class Runtime:
     def _server(self) -> Server:
         server = Server(self.door, parts.limits(self.settings), clock=self.clock)
         if self.settings.mode != "decision":
-            parts.open_proxy(server, self.settings, self.judging, self.door, self.mark)
+            faults = UpstreamFaults(self.events, self.clock)
+            parts.open_proxy(server, self.settings, self.judging, self.door, self.mark, faults)
         return server
 
     def use(self, loaded: LoadedBundle) -> None:
@@ -178,8 +182,9 @@ class Runtime:
         """Return what agents did since it was last asked."""
         return self.engine.recording().take()
 
-    def refresh(self) -> None:
-        """Everything that is counted here is up to date."""
+    def others(self) -> Figures:
+        """Return what other processes have to show: there are none."""
+        return Figures()
 
     def check(self, loaded: LoadedBundle | None) -> None:
         """Compile a bundle, to see whether that is possible."""
@@ -279,6 +284,7 @@ def serve(settings: Settings, ready: Callable[[Runtime], None], logging_: Loggin
 
 
 async def _serve(settings: Settings, ready: Callable[[Runtime], None]) -> int:
+    parts.check_ports(settings)
     runtime = Runtime(settings, opened=await open_state(settings))
 
     def settled(_url: str) -> None:

@@ -3,18 +3,21 @@ know of anything, nothing of it is imported: a database and a web framework take
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from breakloop.clock import Clock
 from breakloop.engine import Engine
 from breakloop.gateway.judging import Judging
+from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
 from breakloop.model.activity import Activity
+from breakloop.model.figures import Figures
+from breakloop.observe.figures import Sources, UpstreamCounts
 from breakloop.observe.log import Events
 from breakloop.operator import Operator
 from breakloop.policy.load import LoadedBundle
-from breakloop.policy.source import Watched
+from breakloop.policy.source import BundleSource, Watched
 from breakloop.settings import Settings
 from breakloop.settings_checks import HISTORY_OFF
 from breakloop.state.data_dir import DataDir
@@ -53,8 +56,8 @@ class Process(Protocol):
         """Return what agents did since it was last asked."""
         ...
 
-    def refresh(self) -> None:
-        """Bring what was counted up to date."""
+    def others(self) -> Figures:
+        """Return what other processes have to show, where this one speaks for them."""
         ...
 
 
@@ -121,6 +124,32 @@ class Nobody:
 
     async def finish(self) -> None:
         """Hold nothing."""
+
+
+def sources_of(
+    process: Process, shared: SharedState | None, started_at: float, dropped: Callable[[], Mapping[str, int]]
+) -> Sources:
+    """Return the parts of a process that count."""
+    return Sources(
+        engine=process.engine,
+        started_at=started_at,
+        store=process.state.store,
+        timings=process.judging.timings,
+        hub=process.server,
+        upstreams=lambda: _upstreams(process),
+        bundles=process.source,
+        bundle_loaded_at=lambda: process.source.loaded_at if isinstance(process.source, BundleSource) else 0.0,
+        saved=process.state.saved,
+        remote=lambda: None if shared is None else shared.remote,
+        dropped=dropped,
+    )
+
+
+def _upstreams(process: Process) -> list[UpstreamCounts]:
+    door = None if process.server is None else process.server.handler
+    if not isinstance(door, ProxyDoor):
+        return []
+    return [UpstreamCounts(name, pool.opened, len(pool.live)) for name, pool in door.pools.items()]
 
 
 def wanted(settings: Settings) -> bool:

@@ -43,6 +43,7 @@ __all__ = [
 
 FILE = "breakloop.yaml"
 _PREFIX = "BREAKLOOP_"
+_ORIGINS = "_origins"
 _LOOP_GUARD = "LOOP_GUARD_"  # these three names are older than ours, and work without the prefix
 _OTEL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # every program that sends there knows it
 _ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # no fields: which file to read; where clients connect
@@ -101,7 +102,7 @@ def settings_text(settings: Settings, secret: str = "") -> str:
 
     Secrets are in it; `secret` is the fleet's, where it was not set.
     """
-    values = settings.model_dump(exclude_unset=True) | {"workers": 1}
+    values = settings.model_dump(exclude_unset=True) | {"workers": 1, _ORIGINS: settings.origins}
     if secret:
         values["secret"] = secret
     return json.dumps(values, default=_plain)
@@ -109,7 +110,11 @@ def settings_text(settings: Settings, secret: str = "") -> str:
 
 def settings_from_text(text: str) -> Settings:
     """Read back what `settings_text` wrote."""
-    return Settings.model_validate(json.loads(text))
+    values = json.loads(text)
+    origins = values.pop(_ORIGINS)
+    settings = Settings.model_validate(values)
+    settings.origins.update(origins)
+    return settings
 
 
 def _plain(value: object) -> str:
@@ -253,6 +258,7 @@ class _Sources:
             problems = sorted({self._explain(dict(found)) for found in error.errors(include_url=False)})
             raise SettingsError("\n".join(line for _, line in problems)) from None
         origins = {".".join(name): self._origins.get(name, "default") for name in self._fields}
+        settings.origins.update(origins)
         return Loaded(settings, origins, tuple(self._warnings), self._file)
 
     def _explain(self, found: dict[str, Any]) -> tuple[int, str]:

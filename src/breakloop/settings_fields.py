@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
 
-from breakloop import settings_checks
-from breakloop.model.upstream import BUILTIN
+from breakloop import settings_checks, settings_together
 from breakloop.policy.schema_types import CountInt, Fault, Model, PositiveInt, Text, fault, refuse
 from breakloop.settings_alerts import AlertRule, AlertTargets, check_alerts
 from breakloop.settings_prices import AssumedPrice, ModelPrice
@@ -122,6 +121,13 @@ class Prices(Model):
 class Settings(Model):
     """Everything that can be set for a process."""
 
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each setting came from, by its dotted name; kept up by whoever reads settings."""
+        return self._origins
+
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=8787, description="Port of the traffic; 0 picks a free one.")
     admin_host: str = Field(default="127.0.0.1", min_length=1, description="Address that the admin plane listens on.")
@@ -148,6 +154,10 @@ class Settings(Model):
     )
     history_days: PositiveInt = Field(default=30, description="For how many days.")
     history_events: PositiveInt = Field(default=1_000_000, description="How many events at the most.")
+    envoy_grpc_port: Port = Field(
+        default=0,
+        description="Port on which Envoy may ask over gRPC (`ext_authz`); 0 is off. Needs the extra `envoy`.",
+    )
     upstream: Annotated[
         list[Annotated[str, AfterValidator(settings_checks.upstream)]],
         AfterValidator(settings_checks.names_once),
@@ -233,6 +243,11 @@ class Settings(Model):
     project_descriptor: Annotated[str, AfterValidator(settings_checks.descriptor)] = Field(
         default="", description="Descriptor that names a request's project, such as `header:x-project`."
     )
+    shard_by: Literal["project", "agent"] = Field(
+        default="project",
+        description="What lies together in one slot of a Redis Cluster: all of a `project`; or all of an `agent`, and "
+        "apart from it what agents of the project share. The same for all instances.",
+    )
     jwt: Jwt = Field(default=Jwt(), description="How bearer tokens are verified.")
     geo_file: FilePath = Field(default="", description="MaxMind-format file for ip:country, ip:asn and so on.")
     loop_guard: LoopGuard = Field(
@@ -268,25 +283,6 @@ class Settings(Model):
         return self
 
     @model_validator(mode="after")
-    def _keys_have_upstreams(self) -> Self:
-        known = {*BUILTIN, *(value.partition("=")[0] for value in self.upstream)}
-        names = [value.partition("=")[0] for value in self.upstream_keys]
-        hint = f"known are {', '.join(sorted(known))}"
-        refuse(
-            [Fault(("upstream_keys", at), "names no upstream", hint) for at, n in enumerate(names) if n not in known]
-        )
-        return self
-
-    @model_validator(mode="after")
-    def _workers_share_their_state(self) -> Self:
-        if self.workers > 1 and self.state.startswith("memory:"):
-            message = f"{self.workers} processes cannot share the state of memory://, so each would count for itself"
-            refuse([Fault(("workers",), message, "set state to the URL of a Redis, or workers to 1")])
-        return self
-
-    @model_validator(mode="after")
-    def _policy_has_its_redis(self) -> Self:
-        if self.policy == settings_checks.POLICY_REDIS and self.state.startswith("memory:"):
-            hint = "set state to the URL of that Redis; a file of this name is ./redis"
-            refuse([Fault(("policy",), "is to come from Redis, and state names none", hint)])
+    def _goes_together(self) -> Self:
+        refuse(settings_together.faults(self))
         return self

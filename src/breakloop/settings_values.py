@@ -69,13 +69,15 @@ def shown(value: Any) -> str:
 
 
 def shown_settings(settings: Model) -> list[tuple[str, str, str]]:
-    """Return every setting with its value for people; where it came from is known where it was read."""
+    """Return every setting with its value for people, and where it came from."""
+    origins: dict[str, str] = getattr(settings, "origins", {})
     found: list[tuple[str, str, str]] = []
     for name, _ in fields_of(type(settings)):
         value: Any = settings
         for step in name:
             value = getattr(value, step)
-        found.append((".".join(name), shown(value), ""))
+        dotted = ".".join(name)
+        found.append((dotted, shown(value), origins.get(dotted, "default")))
     return found
 
 

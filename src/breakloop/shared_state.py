@@ -29,6 +29,7 @@ from breakloop.state.redis_feed import Feed
 from breakloop.state.redis_nodes import command, make_nodes
 from breakloop.state.redis_scan import FoundKeys
 from breakloop.state.redis_script import plain_key
+from breakloop.state.redis_shards import ShardedStore
 from breakloop.state.redis_url import parse_redis_url
 from breakloop.state.sqlite_file import Report
 
@@ -39,13 +40,13 @@ _LAST_S: Final = 1.0
 class SharedState:
     """One process's way to the Redis of its settings."""
 
-    def __init__(self, url: str, clock: SharedClock) -> None:
+    def __init__(self, url: str, clock: SharedClock, *, shard_by_agent: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self.url = parse_redis_url(url)
         self.clock = clock
         self.nodes = make_nodes(self.url, loop)
         self.feed = Feed(self.url, loop)
-        self.store = RedisStore(self.nodes)
+        self.store = ShardedStore(self.nodes) if shard_by_agent else RedisStore(self.nodes)
         self.remote: Remote | None = None
 
     async def open(self) -> str:

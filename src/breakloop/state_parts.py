@@ -51,7 +51,7 @@ async def open_state(settings: Settings) -> Opened:
         why = f"state: needs a package that is not installed ({error.name}): pip install 'breakloop[redis]'"
         raise SettingsError(why) from None
     clock = SharedClock(SystemClock())
-    shared = SharedState(settings.state, clock)
+    shared = SharedState(settings.state, clock, shard_by_agent=settings.shard_by == "agent")
     why = await shared.open()
     if why:
         log(logging.WARNING, "state.unreachable", {"error": why, "meanwhile": "each instance counts for itself"})
@@ -109,6 +109,11 @@ class StateParts:
         assert self._durable is not None  # noqa: S101 - only a job when there is one
         await asyncio.sleep(_SAVE_EVERY_S)
         await self._durable.save(aside)
+
+    @property
+    def saved(self) -> Durable | None:
+        """What keeps the counters on disk, where nobody else does."""
+        return self._durable
 
     def readiness(self) -> dict[str, object]:
         """Return what `/readyz` says about it."""

@@ -88,9 +88,10 @@ def test_slow_polling(here: World, result: str) -> None:
     assert agent.flagged == []
 
 
-def test_edit_then_the_same_command_again(here: World) -> None:
-    """C6: edit, run the tests, edit, run the tests; they fail the same way each time."""
-    agent = Agent(here)
+@pytest.mark.parametrize("every_s", [8.0, 1.0])
+def test_edit_then_the_same_command_again(here: World, every_s: float) -> None:
+    """C6: edit, run the tests, edit, run the tests; they fail the same way each time, however fast the model is."""
+    agent = Agent(here, every_s=every_s)
     for number in range(15):
         agent.call(
             "edit_file", f'{{"path": "app.py", "old": "{number}", "new": "{number + 1}"}}', "The file was edited."

@@ -257,7 +257,7 @@ def test_an_open_breaker_charges_no_limit(store: Store) -> None:
     loop = Repeat(RepeatSpec(60.0, 9), "ld:k", None)
     for hits in (1, 2):
         results = store.commit([before, Breaker(THOUSAND, "brk:k", 1, None), after, loop], NOW).results
-        assert results == [9.0, Broken(True, 1000.0, 300.0), None, (hits, False, False, 0.0, 0.0, 0)]
+        assert results == [9.0, Broken(True, 1000.0, 300.0), None, (hits, False, False, 0.0, 0)]
     assert (take(store, key="tb:a"), take(store, key="tb:b")) == (9.0, 9.0)
 
 

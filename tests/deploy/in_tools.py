@@ -1,4 +1,4 @@
-"""Runs in the environment of scripts/install-deploy-tools.sh: one question on standard input, one answer on standard
+"""Runs in the environment of scripts/install-apart.sh: one question on standard input, one answer on standard
 output, both JSON. The questions are asked by `tools.ask`."""
 
 from __future__ import annotations

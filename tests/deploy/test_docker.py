@@ -12,10 +12,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from breakloop.admin.shield import Hosts
 from breakloop.cli.doctor_redis import judge
+from breakloop.cli.init_choices import texts
 from breakloop.cli.main import run as breakloop
 from breakloop.settings import load_settings
 from breakloop.state.redis_url import parse_redis_url
@@ -38,6 +41,11 @@ def instructions() -> list[tuple[str, str]]:
 
 def of(word: str) -> list[str]:
     return [rest for found, rest in instructions() if found == word]
+
+
+def variables() -> dict[str, str]:
+    """What the image sets."""
+    return dict(word.split("=", 1) for rest in of("ENV") for word in shlex.split(rest))
 
 
 def health_check() -> list[str]:
@@ -70,12 +78,12 @@ def test_it_starts_what_exists() -> None:
     words = [*json.loads(of("ENTRYPOINT")[0]), *json.loads(of("CMD")[0])]
     assert words[0] == "breakloop"
     assert wrong_with(words[1:]) == ""
-    given = dict(word.split("=", 1) for rest in of("ENV") for word in shlex.split(rest))
     settings = load_settings(
-        env={name: value for name, value in given.items() if name.startswith("BREAKLOOP_")}
+        env={name: value for name, value in variables().items() if name.startswith("BREAKLOOP_")}
     ).settings
     assert (settings.host, settings.data_dir, settings.log_format) == ("0.0.0.0", of("VOLUME")[0], "json")
-    assert of("EXPOSE") == [str(settings.port)]
+    assert (settings.admin_host, settings.admin_port) == ("0.0.0.0", 8788)  # X-1
+    assert of("EXPOSE") == [f"{settings.port} {settings.admin_port}"]
 
 
 @pytest.mark.e2e
@@ -135,8 +143,7 @@ def test_the_instances_have_valid_settings(compose: dict[str, Any]) -> None:
     for name in GATEWAYS:
         service = compose["services"][name]
         assert "command" not in service  # the image's own
-        env = {key: re.sub(r"\$\{[^}]*\}", "s3cr3t-" * 3, value) for key, value in service["environment"].items()}
-        settings = load_settings(env=env).settings
+        settings = load_settings(env=given(service)).settings
         assert any(volume.split(":")[1] == settings.policy for volume in service["volumes"])
         assert settings.state.startswith("redis://:s3cr3t")
         assert settings.secret.get_secret_value()
@@ -167,10 +174,40 @@ def test_nginx_is_believed_and_redis_is_out_of_reach(compose: dict[str, Any]) ->
     trusted = services["gateway-1"]["environment"]["BREAKLOOP_TRUSTED_PROXIES"]
     assert networks["front"]["ipam"]["config"] == [{"subnet": trusted}]
     assert networks["back"] == {"internal": True}
-    assert {name for name, service in services.items() if "back" in service["networks"]} == {*GATEWAYS, "redis"}
+    behind = {name for name, service in services.items() if "back" in service["networks"]}
+    assert behind == {*GATEWAYS, "redis", "postgres"}
     assert {name: service["ports"] for name, service in services.items() if "ports" in service} == {
-        "nginx": ["127.0.0.1:8080:8080"]
+        "nginx": ["127.0.0.1:8080:8080"],
+        "gateway-1": ["127.0.0.1:8788:8788"],  # X-1: the admin plane, to this machine alone
     }
+
+
+def test_the_admin_plane_shows_both_instances(compose: dict[str, Any]) -> None:
+    """X-1, G-2: one token and one history, in the PostgreSQL that is there; called by name, it answers."""
+    for name in GATEWAYS:
+        settings = load_settings(env=given(compose["services"][name])).settings
+        assert settings.admin_token.get_secret_value()
+        assert Hosts(variables()["BREAKLOOP_ADMIN_HOST"], settings.admin_hosts).known(f"{name}:8788")
+        database = urlsplit(settings.history)
+        postgres = compose["services"]["postgres"]["environment"]
+        assert (database.scheme, database.hostname, database.port) == ("postgresql", "postgres", 5432)
+        assert database.path == "/" + postgres["POSTGRES_DB"]
+        assert (database.username, database.password) == (postgres["POSTGRES_USER"], "s3cr3t-" * 3)
+        assert "postgres" not in compose["services"][name]["depends_on"]
+
+
+def given(service: Any) -> dict[str, str]:
+    """The variables of a service, each secret filled in."""
+    return {key: re.sub(r"\$\{[^}]*\}", "s3cr3t-" * 3, value) for key, value in service["environment"].items()}
+
+
+def test_the_top_names_every_secret_that_is_wanted() -> None:
+    """Whoever sets these can start it."""
+    text = COMPOSE.read_text(encoding="utf-8")
+    head = text.partition("\nname:")[0]
+    assert {name for name in re.findall(r"\$\{(\w+):\?", text) if name not in head} == set()
+    page = (ROOT / "docs" / "how-to" / "docker.md").read_text(encoding="utf-8")
+    assert {name for name in re.findall(r"\$\{(\w+):\?", text) if f"{name}=%s" not in page} == set()
 
 
 def test_the_first_policy_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,9 +216,11 @@ def test_the_first_policy_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.e2e
-def test_compose_accepts_its_file() -> None:
+def test_compose_accepts_its_file(tmp_path: Path) -> None:
     """The Compose specification's own schema."""
-    done = run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE))
+    written = tmp_path / "compose.yaml"
+    written.write_text(texts("docker")["compose.yaml"], encoding="utf-8")  # by `breakloop init`
+    done = run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE), str(written))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from breakloop.cli.init_choices import texts
 from breakloop.cli.main import run as breakloop
 from breakloop.settings import environment_names, load_settings
 from tests.deploy.command_lines import wrong_with
@@ -17,11 +18,18 @@ from tests.deploy.manifests import by_name, container, environment, manifests
 from tests.deploy.tools import DEPLOY, ask, wrong_for_kubernetes, yaml_documents
 
 CHART = DEPLOY / "helm" / "breakloop"
-STATE = {"state": {"url": "redis://:s3cr3t@redis:6379/0"}}
+TOKEN = {"admin": {"token": "t0ken-for-the-operator"}}
+STATE = {"state": {"url": "redis://:s3cr3t@redis:6379/0"}, **TOKEN}
 SECRET = {"secret": "0123456789abcdef"}
 EVERYTHING = {
     "replicaCount": 3,
     "state": {"existingSecret": "mine"},
+    "admin": {
+        "tokens": ["prometheus:viewer:" + "a" * 64, "ann:operator:" + "b" * 64],
+        "hosts": ["breakloop.example.com"],
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "tokenSecret": "viewer"},
+    },
+    "history": {"existingSecret": "past", "existingSecretKey": "uri"},
     "policySource": "redis",
     "settings": {"BREAKLOOP_UPSTREAM": "openai=https://api.openai.com", "BREAKLOOP_LIMITS_BODY_BYTES": "20000000"},
     "extraEnv": [{"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}}}],
@@ -29,7 +37,7 @@ EVERYTHING = {
     "service": {"type": "LoadBalancer", "port": 80, "annotations": {"a": "b"}},
     "autoscaling": {"enabled": True},
     "podDisruptionBudget": {"maxUnavailable": "50%"},
-    "networkPolicy": {"from": [{"namespaceSelector": {}}], "egressPorts": [443, 6380]},
+    "networkPolicy": {"from": [{"namespaceSelector": {}}], "adminFrom": [], "egressPorts": [443, 6380]},
     "podAnnotations": {"c": "d"},
     "podLabels": {"e": "f"},
     "nodeSelector": {"kubernetes.io/arch": "amd64"},
@@ -40,8 +48,11 @@ EVERYTHING = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": STATE,
     "everything": EVERYTHING,
-    "one for trying": {"replicaCount": 1, "state": {"url": "memory://"}},
+    "one for trying": {"replicaCount": 1, "state": {"url": "memory://"}, "admin": {"enabled": False}},
+    "one history": {**STATE, "history": {"url": "postgresql://b:pa55@db/breakloop"}},
+    "the operator's token for Prometheus": {**STATE, "admin": {**TOKEN["admin"], "serviceMonitor": {"enabled": True}}},
     "a config map of mine": {**STATE, "existingPolicyConfigMap": "rules"},
+    "what `breakloop init` writes": yaml_documents(texts("kubernetes")["values.yaml"])[0],
     "bare": {**STATE, "podDisruptionBudget": {"enabled": False}, "networkPolicy": {"enabled": False}},
 }
 
@@ -95,7 +106,8 @@ def test_kubernetes_accepts_what_is_rendered(variant: str) -> None:
     """Every object, whatever is switched on or off."""
     found = objects(VARIANTS[variant], "prod")
     assert "Deployment/prod-breakloop" in found
-    assert wrong_for_kubernetes(list(found.values())) == []
+    own = [one for one in found.values() if one["apiVersion"] != "monitoring.coreos.com/v1"]  # of an operator's
+    assert wrong_for_kubernetes(own) == []
     deployment = found["Deployment/prod-breakloop"]
     assert wrong_with(container(deployment)["args"]) == ""
     texts = {name: value for name, value in environment(deployment).items() if isinstance(value, str)}
@@ -108,6 +120,7 @@ def test_the_pod_is_that_of_the_plain_manifests() -> None:
     plain, chart = manifests(), objects({**STATE, **SECRET})
     for name in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ServiceAccount"):
         assert stripped(chart[f"{name}/breakloop"]) == stripped(plain[f"{name}/breakloop"]), name
+    assert stripped(chart["Service/breakloop-admin"]) == stripped(plain["Service/breakloop-admin"])
     assert stripped(
         objects({**STATE, "autoscaling": {"enabled": True}})["HorizontalPodAutoscaler/breakloop"]
     ) == stripped(plain["HorizontalPodAutoscaler/breakloop"])
@@ -147,8 +160,8 @@ def test_a_new_policy_restarts_nothing_and_a_new_secret_does() -> None:
 @pytest.mark.e2e
 def test_secrets_are_in_the_secret_only() -> None:
     """Y-1: neither the password in the URL nor the key is anywhere else."""
-    files = rendered({**STATE, **SECRET})["files"]
-    for text in ("s3cr3t", SECRET["secret"]):
+    files = rendered({**STATE, **SECRET, "history": {"url": "postgresql://b:pa55@db/breakloop"}})["files"]
+    for text in ("s3cr3t", "pa55", SECRET["secret"], TOKEN["admin"]["token"]):
         assert [name for name, content in files.items() if text in content] == ["breakloop/templates/secret.yaml"]
     assert "Secret/breakloop" not in objects(EVERYTHING)
 
@@ -158,15 +171,69 @@ def test_notes_say_how_to_use_it() -> None:
     notes = rendered(STATE, "prod")["files"]["breakloop/templates/NOTES.txt"]
     assert "OPENAI_BASE_URL=http://prod-breakloop.agents:8787/v1" in notes
     assert "2 instance(s), policy from ConfigMap prod-breakloop-policy" in notes
+    assert "port-forward svc/prod-breakloop-admin 8788" in notes
+    assert "Each instance has a history of its own" in notes
+    shared = rendered(VARIANTS["one history"])["files"]["breakloop/templates/NOTES.txt"]
+    assert "history" not in shared
+
+
+@pytest.mark.e2e
+def test_the_admin_plane_is_as_the_values_say() -> None:
+    """X-1: its names, its tokens, where history is; nothing of it where it is off."""
+    found = objects(EVERYTHING, "prod")
+    variables = environment(found["Deployment/prod-breakloop"])
+    hosts = load_settings(env={"BREAKLOOP_ADMIN_HOSTS": variables["BREAKLOOP_ADMIN_HOSTS"]}).settings.admin_hosts
+    assert hosts[:2] == ["prod-breakloop-admin", "prod-breakloop-admin.$(POD_NAMESPACE)"]
+    assert hosts[-1] == "breakloop.example.com"
+    tokens = load_settings(env={"BREAKLOOP_ADMIN_TOKENS": variables["BREAKLOOP_ADMIN_TOKENS"]}).settings.admin_tokens
+    assert tokens == EVERYTHING["admin"]["tokens"]  # type: ignore[index]  # it is a table
+    assert variables["BREAKLOOP_ADMIN_TOKEN"] == {"secretKeyRef": {"name": "mine", "key": "admin-token"}}
+    assert variables["BREAKLOOP_HISTORY"] == {"secretKeyRef": {"name": "past", "key": "uri"}}
+    ingress = found["NetworkPolicy/prod-breakloop"]["spec"]["ingress"]
+    assert [rule["ports"][0]["port"] for rule in ingress] == [8787]
+    off = objects(VARIANTS["one for trying"])
+    assert "Service/breakloop-admin" not in off
+    assert [port["name"] for port in container(off["Deployment/breakloop"])["ports"]] == ["http"]
+    assert environment(off["Deployment/breakloop"])["BREAKLOOP_ADMIN_PORT"] == "0"
+    assert "BREAKLOOP_ADMIN_TOKEN" not in environment(off["Deployment/breakloop"])
+
+
+@pytest.mark.e2e
+def test_prometheus_finds_the_admin_port_of_every_pod() -> None:
+    """G-5: the monitor selects the admin Service and no other, and shows a token."""
+    own = objects(VARIANTS["the operator's token for Prometheus"])
+    monitor, service = own["ServiceMonitor/breakloop"], own["Service/breakloop-admin"]
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    assert wanted <= service["metadata"]["labels"].items()
+    assert not wanted <= own["Service/breakloop"]["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["port"], endpoint["path"]) == (service["spec"]["ports"][0]["name"], "/metrics")
+    assert endpoint["authorization"]["credentials"] == {"name": "breakloop", "key": "admin-token"}
+    given = objects(EVERYTHING)["ServiceMonitor/breakloop"]
+    assert given["spec"]["endpoints"][0]["authorization"]["credentials"] == {"name": "viewer", "key": "token"}
+    assert given["metadata"]["labels"]["release"] == "prometheus"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no state": ({}, "set state.url (redis://...) or state.existingSecret"),
+    "no token": ({"state": {"url": "redis://r"}}, "set admin.token"),
+    "a token beside one's own": ({"state": {"existingSecret": "s"}, **TOKEN}, "under the key admin-token"),
+    "a short token": ({**STATE, "admin": {"token": "short"}}, "does not match pattern"),
+    "a token that is no hash": ({**STATE, "admin": {"tokens": ["ann:operator:plain"]}}, "does not match pattern"),
+    "a history beside one's own": (
+        {"state": {"existingSecret": "s"}, "history": {"url": "postgresql://b@db/b"}},
+        "put the URL into a Secret of yours",
+    ),
+    "a history in a file": ({**STATE, "history": {"url": "/var/lib/h.db"}}, "does not match pattern"),
+    "the admin port twice": (
+        {**STATE, "settings": {"BREAKLOOP_ADMIN_PORT": "0"}},
+        "invalid propertyName 'BREAKLOOP_ADMIN_PORT'",
+    ),
     "two states": ({"state": {"url": "redis://r", "existingSecret": "s"}}, "not both"),
-    "memory for two": ({"state": {"url": "memory://"}}, "several replicas share a Redis"),
+    "memory for two": ({"state": {"url": "memory://"}, **TOKEN}, "several replicas share a Redis"),
     "a secret beside one's own": ({"state": {"existingSecret": "s"}, **SECRET}, "put it into the Secret"),
     "a policy out of memory": (
-        {"state": {"url": "memory://"}, "replicaCount": 1, "policySource": "redis"},
+        {"state": {"url": "memory://"}, "replicaCount": 1, "policySource": "redis", **TOKEN},
         "policySource: redis needs a Redis",
     ),
     "a misspelt value": ({**STATE, "replicas": 3}, "additional properties 'replicas' not allowed"),

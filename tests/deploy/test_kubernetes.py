@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from breakloop.admin.shield import Hosts
 from breakloop.cli.main import run as breakloop
 from breakloop.settings import load_settings
 from tests.deploy.command_lines import wrong_with
@@ -75,9 +76,43 @@ def test_what_belongs_together_finds_each_other(objects: dict[str, Any], deploym
 def test_ports_agree(objects: dict[str, Any], deployment: Any) -> None:
     """What breakloop listens on is what the Service, the probes and the network policy mean."""
     port = int(environment(deployment)["BREAKLOOP_PORT"])
-    assert container(deployment)["ports"] == [{"name": "http", "containerPort": port, "protocol": "TCP"}]
-    assert objects["Service/breakloop"]["spec"]["ports"][0]["targetPort"] == "http"
-    assert objects["NetworkPolicy/breakloop"]["spec"]["ingress"][0]["ports"] == [{"port": port, "protocol": "TCP"}]
+    admin = int(environment(deployment)["BREAKLOOP_ADMIN_PORT"])
+    assert container(deployment)["ports"] == [
+        {"name": "http", "containerPort": port, "protocol": "TCP"},
+        {"name": "admin", "containerPort": admin, "protocol": "TCP"},
+    ]
+    assert [one["targetPort"] for one in objects["Service/breakloop"]["spec"]["ports"]] == ["http"]
+    rules = objects["NetworkPolicy/breakloop"]["spec"]["ingress"]
+    assert [rule["ports"] for rule in rules] == [[{"port": one, "protocol": "TCP"}] for one in (port, admin)]
+
+
+def test_the_admin_plane_is_apart_from_the_traffic(objects: dict[str, Any], deployment: Any) -> None:
+    """X-1, Y-3: a Service of its own, within the cluster only; it answers to each of its names, agents cannot reach it."""
+    service = objects["Service/breakloop-admin"]
+    assert (service["spec"]["type"], service["spec"]["sessionAffinity"]) == ("ClusterIP", "ClientIP")
+    assert service["spec"]["selector"] == objects["Service/breakloop"]["spec"]["selector"]
+    assert [one["targetPort"] for one in service["spec"]["ports"]] == ["admin"]
+    variables = environment(deployment)
+    assert variables["POD_NAMESPACE"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    names = list(variables)
+    assert names.index("POD_NAMESPACE") < names.index("BREAKLOOP_ADMIN_HOSTS"), "it is filled in only then"
+    given = variables["BREAKLOOP_ADMIN_HOSTS"].replace("$(POD_NAMESPACE)", "agents")
+    settings = load_settings(env={"BREAKLOOP_ADMIN_HOSTS": given}).settings
+    hosts = Hosts(variables["BREAKLOOP_ADMIN_HOST"], settings.admin_hosts)
+    for name in ("", ".agents", ".agents.svc", ".agents.svc.cluster.local"):
+        assert hosts.known(f"{service['metadata']['name']}{name}:8788"), name
+    assert hosts.known("localhost:8788"), "through kubectl port-forward"
+    assert hosts.known("10.1.2.3:8788"), "a pod by its address, as Prometheus asks"
+    assert not hosts.known("breakloop.agents:8788")
+    (rule,) = [one for one in objects["NetworkPolicy/breakloop"]["spec"]["ingress"] if one["ports"][0]["port"] == 8788]
+    assert [list(one) for one in rule["from"]] == [["namespaceSelector"]]
+
+
+def test_history_is_where_the_secret_says(deployment: Any) -> None:
+    """G-2: without that key a file; the pod has room for it, and is not evicted for what it keeps."""
+    assert environment(deployment)["BREAKLOOP_HISTORY"]["secretKeyRef"]["optional"] is True
+    (data,) = [one for one in deployment["spec"]["template"]["spec"]["volumes"] if one["name"] == "data"]
+    assert data["emptyDir"]["sizeLimit"] == "2Gi"
 
 
 def test_the_pod_starts_what_exists(deployment: Any) -> None:
@@ -116,7 +151,7 @@ def test_the_bundle_is_valid(objects: dict[str, Any], tmp_path: Path, capsys: py
 def test_secrets_come_out_of_the_secret(objects: dict[str, Any], deployment: Any) -> None:
     """Y-1: the key of fingerprints and the URL with the password; its example has every key that is asked for."""
     secret = objects["Secret/breakloop"]
-    for name in ("BREAKLOOP_STATE", "BREAKLOOP_SECRET"):
+    for name in ("BREAKLOOP_STATE", "BREAKLOOP_SECRET", "BREAKLOOP_ADMIN_TOKEN", "BREAKLOOP_HISTORY"):
         found = environment(deployment)[name]["secretKeyRef"]
         assert found["name"] == secret["metadata"]["name"]
         assert found["key"] in secret["stringData"]

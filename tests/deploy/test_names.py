@@ -20,7 +20,7 @@ PAGES = [
 ]
 SHIPPED = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 VARIABLE = re.compile(r"\b(?:BREAKLOOP|LOOP_GUARD)_[A-Z0-9_]+\b")
-NOT_SETTINGS = {"BREAKLOOP_CONFIG", "BREAKLOOP_URL"}
+NOT_SETTINGS = {"BREAKLOOP_CONFIG", "BREAKLOOP_TOKEN", "BREAKLOOP_URL"}
 COMMAND = re.compile(r"^(?:[$#] )(?:[A-Z_]+=\S+ )*(?:docker run .* breakloop |\S*/)?breakloop (.+)$", re.MULTILINE)
 
 

@@ -1,5 +1,5 @@
 """What checks deploy/: Helm, the schemas of Kubernetes and Compose, a linter for Dockerfiles. They live in an environment
-of their own (scripts/install-deploy-tools.sh), which tests reach by starting its programs."""
+of their own (scripts/install-apart.sh), which tests reach by starting its programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tool(name: str) -> str:
     path = _FOLDER / "bin" / name
     if (_FOLDER / ".lock").is_file():
         return str(path)
-    message = "`sh scripts/install-deploy-tools.sh .cache/deploy requirements/deploy.txt` installs what is missing"
+    message = "`sh scripts/install-apart.sh .cache/deploy requirements/deploy.txt` installs what is missing"
     if os.environ.get("CI") or os.environ.get("TESTS_COMPLETE"):
         pytest.fail(message)
     pytest.skip(message)

@@ -143,7 +143,7 @@ def test_release_in_a_dialog(browser: Browser) -> None:
         assert len(stage.world.operator.holds()) == 2
         seen.page.get_by_role("button", name="Release").press("Enter")
         dialog.get_by_role("button", name="Release").press("Enter")
-        expect(seen.page.locator("#notice")).to_contain_text("code-fixer is released.")
+        expect(seen.page.locator("#notice")).to_contain_text("code-fixer is released: 1 hold ended.")
         assert seen.page.url == f"{stage.url}/incidents/inc-7c20"
         assert [one.agent for one in stage.world.operator.holds()] == ["scraper-7"]
         seen.open("/audit")

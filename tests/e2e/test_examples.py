@@ -10,7 +10,9 @@ import pytest
 
 from breakloop.gateway.head import Request
 from breakloop.gateway.original import original_call
-from tests.e2e.nginx import ROOT, configure
+from tests.e2e import gateways
+from tests.e2e.behind import ROOT
+from tests.e2e.nginx import configure
 
 pytestmark = pytest.mark.e2e
 
@@ -43,6 +45,23 @@ def test_nginx_accepts_its_configuration(nginx_path: str, tmp_path: Path) -> Non
     main = f"pid {tmp_path / 'nginx.pid'};"
     command = [nginx_path, "-t", "-p", str(file.parent), "-c", str(file), "-e", str(tmp_path / "error.log"), "-g", main]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("gateway", "arguments"),
+    [
+        (gateways.CADDY, ["validate", "--config", "Caddyfile", "--adapter", "caddyfile"]),
+        (gateways.HAPROXY, ["-c", "-f", "haproxy.cfg"]),
+        (gateways.ENVOY_HTTP, ["--mode", "validate", "-c", "envoy.yaml"]),
+        (gateways.ENVOY_GRPC, ["--mode", "validate", "-c", "envoy-grpc.yaml"]),
+    ],
+    ids=lambda one: one.name if isinstance(one, gateways.Gateway) else "",
+)
+def test_gateways_accept_their_configuration(gateway: gateways.Gateway, arguments: list[str]) -> None:
+    """P-4: the shipped files, as they are."""
+    command = [gateways.path_of(gateway), *arguments]
+    done = subprocess.run(command, cwd=EXAMPLES / gateway.folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

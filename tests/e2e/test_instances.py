@@ -16,6 +16,8 @@ from tests.e2e.served import serving
 from tests.redis_servers import Server
 from tests.unit.test_windows import stuck
 
+pytestmark = pytest.mark.e2e
+
 POLICY = """
 bundle_version: 1
 policies:

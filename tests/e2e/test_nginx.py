@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.nginx import EXAMPLE, Stack, running_stack
+from tests.e2e.behind import Stack
+from tests.e2e.nginx import EXAMPLE, running_stack
 
 pytestmark = pytest.mark.e2e
 
@@ -67,7 +68,7 @@ def test_a_looping_client_is_stopped(start: Start) -> None:
     detail = denied.json()["detail"]
     assert detail["error"] == "recursive_loop_detected"
     assert detail["hit_count"] == 5
-    assert detail["message"].startswith("Blocked: identical request sent 5 times in 60 seconds.")
+    assert detail["message"].startswith("Blocked: identical request sent 5 times, never more than 60 seconds apart.")
 
 
 def test_allowed_answers_tell_what_is_left(start: Start) -> None:

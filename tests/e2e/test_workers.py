@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,10 +17,12 @@ from breakloop.testing import StandInLLM, ThreadedLLM, say
 from tests.e2e.fleet import Fleet, Traffic, fleet, is_alive
 from tests.e2e.proxied import chat
 from tests.e2e.raw_client import RawClient
-from tests.e2e.served import DEADLINE_S, Served, eventually
+from tests.e2e.served import DEADLINE_S, Served, eventually, serving
 from tests.e2e.test_serve import bundle
-from tests.redis_servers import Server
+from tests.redis_servers import Server, free_port
+from tests.unit.observe.test_metrics import samples
 
+REPLACED_S = 2 * DEADLINE_S  # on a busy machine; how long it took is asserted where it matters
 pytestmark = pytest.mark.e2e
 
 
@@ -69,7 +72,7 @@ def test_dead_worker_is_replaced(running: Fleet) -> None:
         survivors = [counts for counts in traffic.seen if "2" in counts]
         assert survivors
         died = running.kill("worker 1")
-        took_s = eventually(lambda: bool(running.log("worker.replaced")), "a new worker", 5.0)
+        took_s = eventually(lambda: bool(running.log("worker.replaced")), "a new worker", REPLACED_S)
         again = running.children()["worker 1"]
         assert again != died
         before = [sum(counts.values()) for counts in survivors]
@@ -102,7 +105,7 @@ def test_dead_control_is_replaced(running: Fleet, tmp_path: Path) -> None:
     running.wait_ready()
     with Traffic(running.port, 4) as traffic:
         running.kill("control 0")
-        eventually(lambda: bool(running.log("worker.replaced")), "a new control process", 5.0)
+        eventually(lambda: bool(running.log("worker.replaced")), "a new control process", REPLACED_S)
         (tmp_path / "bundle.yaml").write_text(bundle(2))
         eventually(lambda: {a["bundle_version"] for a in running.each()} == {2}, "version 2", 5.0)
     assert not any("error" in counts for counts in traffic.seen)
@@ -128,10 +131,58 @@ def test_bundle_reaches_all(running: Fleet, tmp_path: Path) -> None:
     running.process.send_signal(signal.SIGHUP)
     eventually(lambda: versions() == {3}, "version 3", 5.0)
     running.kill("worker 2")
-    eventually(lambda: bool(running.log("worker.replaced")), "a new worker", 5.0)
+    eventually(lambda: bool(running.log("worker.replaced")), "a new worker", REPLACED_S)
     assert versions() == {3}
     assert len(running.log("bundle.rejected")) == 1
     assert running.stop() == 0
+
+
+def shown(port: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """What `/metrics` of an admin port says."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        return samples(answer.read())
+
+
+def asked(started: Served, count: int) -> int:
+    """Ask over connections that are open at the same time, so that every worker gets some; returns how many."""
+    with Traffic(started.port, 4):
+        statuses = [started.decide("/v1/other", X_Team="m")[0] for _ in range(count)]
+    return len(statuses)
+
+
+def test_metrics_are_those_of_all(tmp_path: Path, redis_server: Server) -> None:
+    """G-5, S-5: the names that one process has; counts and times of all workers, of a killed one too, each once."""
+    (tmp_path / "bundle.yaml").write_text(bundle(1))
+    arguments, port = ("--policy", str(tmp_path / "bundle.yaml")), free_port()
+    with fleet(tmp_path, redis_server.url, *arguments, "--admin-port", str(port)) as started:
+        started.wait_ready()
+
+        def found(name: str, *labels: tuple[str, str]) -> float:
+            return shown(port).get((name, labels), 0)
+
+        def timed() -> float:
+            return found("breakloop_overhead_seconds_count", ("door", "decision"))
+
+        sent = asked(started, 30)
+        eventually(lambda: timed() == sent, "the times of all requests", 5.0)
+        assert found("breakloop_overhead_seconds_bucket", ("door", "decision"), ("le", "+Inf")) == sent
+        assert found("breakloop_overhead_seconds_sum", ("door", "decision")) > 0
+        assert found("breakloop_processes") == 2
+        started.kill("worker 1")
+        eventually(lambda: bool(started.log("worker.replaced")), "a new worker", REPLACED_S)
+        assert timed() == sent, "what it counted stays"
+        sent += asked(started, 30)
+        eventually(lambda: timed() == sent, "the times of the new one, too", 5.0)
+        eventually(lambda: found("breakloop_processes") == 2, "both workers are counted", 5.0)
+        decided = [value for (name, _), value in shown(port).items() if name == "breakloop_decisions_total"]
+        assert sum(decided) == sent
+        of_fleet = {name for name, _ in shown(port)}
+        assert started.stop() == 0
+    alone, port = tmp_path / "alone", free_port()
+    alone.mkdir()
+    with serving(alone, "--state", redis_server.url, *arguments, "--admin-port", str(port)) as one:
+        asked(one, 3)
+        eventually(lambda: of_fleet == {name for name, _ in shown(port)}, "the same names")
 
 
 def test_no_orphans(running: Fleet) -> None:
@@ -284,6 +335,6 @@ def test_a_worker_alone_is_told_to_end(proxy: tuple[Fleet, ThreadedLLM]) -> None
             assert b"four" in client.until(b"\r\n0\r\n\r\n")
             client.close()
         eventually(lambda: not is_alive(ended), "its end", 5.0)
-        eventually(lambda: bool(started.log("worker.replaced")), "a new worker", 5.0)
+        eventually(lambda: bool(started.log("worker.replaced")), "a new worker", REPLACED_S)
     assert started.log("worker.died")[0]["ended"] == "exit code 0"
     assert started.stop() == 0

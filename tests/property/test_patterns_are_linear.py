@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 import breakloop
+from tests.apart import APART
 
 Run = Callable[[Any], object]
 
@@ -156,7 +157,7 @@ def slow(run: Run, pattern: re.Pattern[Any]) -> str:
 def modules() -> dict[str, Any]:
     found = {}
     for one in pkgutil.walk_packages(breakloop.__path__, "breakloop."):
-        if not one.name.endswith("__main__"):
+        if not one.name.endswith("__main__") and one.name not in APART:
             found[one.name] = importlib.import_module(one.name)
     return found
 
@@ -198,6 +199,13 @@ def test_the_patterns_are_found() -> None:
         "detect.steps.tools._OPENING.search",
         "wire.step_parts._DATA_URL.sub",
     } <= set(PATTERNS)
+
+
+@pytest.mark.parametrize("module", sorted(APART))
+def test_what_cannot_be_imported_here_has_no_patterns(module: str) -> None:
+    """Y-2: nobody would attack them."""
+    path = Path(breakloop.__path__[0]).parent.joinpath(*module.split(".")).with_suffix(".py")
+    assert "import re\n" not in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
-from tests.builders import FailingStore, Json, World, at, bucket, bundle, call, policy, world
+from breakloop.policy.descriptors import ContextSettings
+from tests.builders import SECRET, FailingStore, Json, World, at, bucket, bundle, call, policy, world
 
 
 def breaking(minutes: int = 5, keys: tuple[str, ...] = ("header:x-team",), **more: Any) -> Json:
@@ -110,3 +111,13 @@ def test_a_store_that_is_gone_is_said() -> None:
     here = world(bundle(breaking()), store=FailingStore())
     with pytest.raises(StateError):
         here.engine.breakers()
+
+
+def test_an_agents_own_breaker_names_its_project() -> None:
+    """CB-2, E-5: `shard_by: agent` puts the agent beside the project in its key."""
+    here = world(bundle(breaking(keys=("agent:id",))), settings=ContextSettings(secret=SECRET, shard_by_agent=True))
+    here.decide(call(headers={"x-agent-id": "bot", "x-cost": "1000"}))
+    [opened] = here.engine.breakers()
+    assert (opened.project, opened.label, opened.state) == ("default", "agent:id=bot", "open")
+    assert opened.key.startswith("brk:default|bot:p:")
+    assert here.engine.reset_breaker("p", opened.key) == opened

@@ -213,6 +213,7 @@ def test_requests_during_a_cooldown_raise_the_count_and_nothing_else() -> None:
         here.clock.advance(1)
         loop = looped(here.decide(chat()))
         assert (loop.hit_count, loop.cooldown_s, loop.fresh) == (6 + second, 30 - second, False)
+        assert loop.evidence == f"same last messages sent {6 + second} times, also while it was blocked"
     here.clock.advance(1)
     assert here.decide(chat()).allowed
     assert len(here.named(LOOP_DETECTED)) == 1

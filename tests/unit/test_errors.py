@@ -29,6 +29,7 @@ def test_the_drawing_is_the_tree() -> None:
     [
         (Problem("a.yaml", 3, 5, "policies[0].id", "is empty"), "a.yaml:3:5: policies[0].id: is empty"),
         (Problem("a.yaml", 3, 5, "", "is empty", "say it"), "a.yaml:3:5: is empty (say it)"),
+        (Problem("policy", 0, 0, "policies", "is required"), "policy: policies: is required"),
     ],
 )
 def test_problems_are_located(problem: Problem, text: str) -> None:

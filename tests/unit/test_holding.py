@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from breakloop.holding import Holder
 from breakloop.model.verdict import Verdict
+from breakloop.policy.descriptors import ContextSettings
 from breakloop.state.ops import Bucket, BucketSpec, Committed, Op, Refuse, Spend, SpendSpec
-from tests.builders import bucket, bundle, chat, policy, tail, world
+from tests.builders import SECRET, bucket, bundle, chat, policy, tail, world
 
 
 def test_a_limit_holds_nobody() -> None:
@@ -41,3 +42,16 @@ def test_a_ceiling_holds_the_run_and_clears_its_window() -> None:
     [hold] = here.engine.quarantine.holds(here.clock.now())
     assert (hold.binds, hold.why) == ("run", "1 steps (max_steps_per_run)")
     assert hold.clears[0].startswith("win:default:s:")
+
+
+def test_what_is_cleared_is_in_the_agents_place() -> None:
+    """G-1, E-5: `shard_by: agent`: the window of its session, and the count of its loop."""
+    settings = ContextSettings(secret=SECRET, shard_by_agent=True)
+    run = world(bundle(agents={"*": {"max_steps_per_run": 1}}), settings=settings)
+    run.decide(chat(headers={"x-agent-id": "bot"}), 2)
+    [hold] = run.engine.quarantine.holds(run.clock.now())
+    assert hold.clears[0].startswith("win:default|bot:s:")
+    loop = world(bundle(policy("p", loop=tail(action="kill", max_hits=1))), settings=settings)
+    loop.decide(chat(headers={"x-agent-id": "bot"}), 2)
+    [hold] = loop.engine.quarantine.holds(loop.clock.now())
+    assert hold.clears[0].startswith("cnt:default|bot:p:")

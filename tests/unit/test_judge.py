@@ -42,8 +42,8 @@ def judge(*pairs: tuple[Op, Result], denied_at: int = -1) -> tuple[Verdict, list
     return Judge(events.append).verdict(call(request_id="r1"), ops, done, 5.0), events
 
 
-TRIPPED = Repeated(3, True, True, 60.0, 60.0)
-AGAIN = Repeated(9, True, False, 60.0, 60.0)
+TRIPPED = Repeated(3, True, True, 60.0)
+AGAIN = Repeated(9, True, False, 60.0)
 
 
 def test_nothing_happened() -> None:
@@ -144,7 +144,7 @@ def test_loop_events_carry_counts_and_hashes() -> None:
         "hit_count": 3,
         "cooldown_seconds": 60,
         "kind": "exact",
-        "evidence": "identical request sent 3 times in 60 seconds",
+        "evidence": "identical request sent 3 times, never more than 60 seconds apart",
         "action": "warn",
         "policy": "p",
         "shadow": False,

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from breakloop.breakers import BreakerState
+from breakloop.clock import FakeClock
 from breakloop.errors import SettingsError
 from breakloop.history.api import EventFilter, IncidentFilter
 from breakloop.model.answer import Answer, Usage
@@ -97,6 +99,66 @@ def test_the_admin_plane_shows_it(tmp_path: Path) -> None:
         assert [one["kind"] for one in counters["counters"]] == ["cooldowns"]
         with pytest.raises(urllib.error.HTTPError, match="401"):
             await asyncio.to_thread(get, base + "status", "wrong")
+
+    asyncio.run(lived(runtime, look))
+
+
+def test_pages_are_told_when_it_is_kept(tmp_path: Path) -> None:
+    """X-2: whoever looks again then finds it; before, he would look in vain and not be told once more."""
+    runtime = made(tmp_path)
+
+    async def look(seated: OperationsHere) -> None:
+        operations = seated._operations
+        told = operations.live.subscribe()
+        looped(runtime)
+        await operations.fan.finish()
+        async for item in told:
+            if item.get("kept"):
+                assert len(operations.history.incidents(IncidentFilter())) == item["kept"] == 1
+                return
+
+    asyncio.run(lived(runtime, look))
+
+
+def test_it_tells_when_a_loop_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> None:
+    """G-2: `loop.cleared`, after ten quiet minutes, also where nothing else happens."""
+    monkeypatch.setattr("breakloop.operations._CLEAR_EVERY_S", 0.0)
+    given = {"data_dir": str(tmp_path), "admin_port": free_port(), "admin_token": TOKEN}
+    runtime = Runtime(Settings.model_validate(given), clock=clock)
+
+    async def look(seated: OperationsHere) -> None:
+        operations = seated._operations
+        looped(runtime)
+        await operations.fan.finish()
+        [incident] = operations.history.incidents(IncidentFilter())
+        await operations._clear()
+        assert operations.history.incidents(IncidentFilter())[0].ended_at is None
+        clock.advance(606)
+        await operations._clear()
+        await operations.fan.finish()
+        [cleared] = operations.history.events(EventFilter(names=["loop.cleared"]))
+        assert (cleared.incident, cleared.agent) == (incident.id, "bot")
+        assert operations.history.incidents(IncidentFilter())[0].state == "cleared"
+
+    asyncio.run(lived(runtime, look))
+
+
+def test_open_breakers_are_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-5: asked for now and then, wherever they are."""
+    monkeypatch.setattr("breakloop.operations._CLEAR_EVERY_S", 0.0)
+    runtime = made(tmp_path)
+
+    async def look(seated: OperationsHere) -> None:
+        operations = seated._operations
+
+        async def two() -> list[BreakerState]:
+            return [
+                BreakerState("p", f"k{at}", "", state, 7, 5, "usd", "d") for at, state in enumerate(("open", "closed"))
+            ]
+
+        monkeypatch.setattr(operations._seat, "breakers", two)
+        await operations._breakers()
+        assert b"breakloop_breakers_open 1.0" in operations._metrics.text()
 
     asyncio.run(lived(runtime, look))
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+
+from breakloop.errors import SettingsError
 from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
-from breakloop.parts import context, open_proxy
+from breakloop.gateway.upstream_faults import UpstreamFaults
+from breakloop.parts import check_ports, context, envoy_grpc, open_proxy
 from breakloop.runtime import Runtime
 from breakloop.settings import Settings
 
@@ -39,3 +46,57 @@ def test_processes_on_one_port_know_their_requests(tmp_path: Path) -> None:
     assert asyncio.run(hops("m1", "m1")) == [b"m1", b"m1"]
     first, second = asyncio.run(hops("", ""))
     assert first != second
+
+
+def test_faults_of_upstreams_are_counted_out(tmp_path: Path) -> None:
+    """G-2: what was left out is told when its time is over, also when nothing more fails."""
+
+    async def swept() -> bool:
+        runtime = Runtime(settings(tmp_path))
+        server, faults = Server(runtime.door), UpstreamFaults(runtime.events, runtime.clock)
+        open_proxy(server, runtime.settings, runtime.judging, runtime.door, faults=faults)
+        return faults.sweep in server.sweeps
+
+    assert asyncio.run(swept())
+
+
+def test_envoy_may_ask_over_grpc(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    """D-3: on its port while the process runs; without one nothing is opened, and nothing is imported for it."""
+
+    def connect(port: int) -> None:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+    async def test(port: int) -> None:
+        runtime = Runtime(settings(tmp_path, envoy_grpc_port=port))
+        async with envoy_grpc(runtime.settings, runtime.door), envoy_grpc_of_another(runtime, tmp_path):
+            await asyncio.to_thread(connect, port)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.to_thread(connect, port)
+
+    asyncio.run(test(free_port()))
+
+
+def envoy_grpc_of_another(runtime: Runtime, tmp_path: Path) -> nullcontext[None]:
+    nothing = envoy_grpc(settings(tmp_path), runtime.door)
+    assert isinstance(nothing, nullcontext)
+    return nothing
+
+
+@pytest.mark.parametrize(
+    ("setting", "flag"), [("port", "--port"), ("admin_port", "--admin-port"), ("envoy_grpc_port", "envoy_grpc_port")]
+)
+def test_a_port_that_is_taken_is_seen_first(setting: str, flag: str, tmp_path: Path) -> None:
+    """S-5: each of the three, with the words that change it."""
+    check_ports(settings(tmp_path, admin_port=0))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=rf"^127\.0\.0\.1:{port} is in use \(.* with {flag}\)$"):
+            check_ports(settings(tmp_path, **{"admin_port": 0, setting: port}))
+
+
+def test_only_a_shared_store_has_places_of_agents(tmp_path: Path) -> None:
+    """E-5: `shard_by` says nothing about memory."""
+    redis = {"state": "redis://127.0.0.1:1/0"}
+    assert context(settings(tmp_path, shard_by="agent", **redis), b"k").shard_by_agent
+    assert not context(settings(tmp_path, shard_by="agent"), b"k").shard_by_agent
+    assert not context(settings(tmp_path, **redis), b"k").shard_by_agent

@@ -7,9 +7,10 @@ import math
 from breakloop.detect.watch import Watch
 from breakloop.model.verdict import Verdict
 from breakloop.planning import Plan
+from breakloop.policy.descriptors import ContextSettings
 from breakloop.quarantine import AGENT, Hold
 from breakloop.state.ops import Bucket, Repeat
-from tests.builders import World, bucket, bundle, chat, policy, tail, user, world
+from tests.builders import SECRET, World, bucket, bundle, chat, policy, tail, user, world
 
 
 def test_operations_stand_in_the_order_of_evaluation() -> None:
@@ -85,3 +86,29 @@ def test_a_missing_descriptor_is_told_each_time() -> None:
     for _ in range(3):
         assert ops_of(here) == [("t:red", 1001.0)]
     assert here.engine.tally.missing == {"header:x-tool": 3}
+
+
+def test_what_belongs_to_an_agent_is_kept_in_its_own_place() -> None:
+    """E-5: `shard_by: agent`: loops, its limits and those that count by agent; what several agents share is not."""
+    breaker = {"enabled": True, "spend_rate_threshold_per_minute": 1000, "auto_reset_after_minutes": 5}
+    own = policy("own", bucket(keys=["agent:id", "header:x-team"]), loop=tail(), circuit_breaker=breaker)
+    shared = policy("all", bucket(keys=["agent:session"]), TOKENS, circuit_breaker=breaker)
+    rules = bundle(own, shared, agents={"*": {"rate_limit": {"requests_per_minute": 60}}})
+    headers = {"x-agent-id": "a:b", "x-team": "t", "x-agent-session": "s"}
+
+    def places(settings: ContextSettings | None = None) -> list[str]:
+        plan = world(rules, settings=settings).engine.plan(chat(headers=headers))
+        assert isinstance(plan, Plan)
+        return [":".join(op.key.split(":")[:3]) for op in plan.ops]
+
+    agents, project = "default|a%3Ab", "default"
+    assert places(ContextSettings(secret=SECRET, shard_by_agent=True)) == [
+        f"tb:{agents}:agents",
+        f"cnt:{agents}:own",
+        f"brk:{agents}:own",
+        f"tb:{agents}:own",
+        f"brk:{project}:all",
+        f"tb:{project}:all",
+        f"tpm:{project}:all",
+    ]
+    assert {key.split(":")[1] for key in places()} == {project}

@@ -134,3 +134,17 @@ def test_without_a_recorder_nothing_is_kept() -> None:
     here.engine.decide(turn(0))
     assert here.engine.recorder is None
     assert here.engine.recording() is here.engine.recording()
+
+
+def test_what_passed_before_a_loop_was_recognised_is_counted() -> None:
+    """G-3: those that were counted passed, and cost what such a request costs; each detection adds its own."""
+    here, recorder = recording(bundle(policy("p", loop=exact(3))))
+    asked = [turn(0) for _ in range(6)]
+    for one in asked:
+        if here.engine.decide(one).allowed:
+            here.engine.settle(one, Answer(200, usage=Usage(1000, 50), complete=True))
+    [loop] = recorder.take().loops.values()
+    passed = 6 - loop.stopped
+    assert (loop.passed, passed > 0) == (passed, True)
+    assert loop.passed_tokens == passed * (len(asked[0].body) // 4 + 50)
+    assert loop.passed_microusd * loop.stopped == loop.stopped_microusd * passed

@@ -239,6 +239,23 @@ def test_run_serves_until_a_signal(tmp_path: Path, log: io.StringIO) -> None:
     assert '"stopped"' in collect(log)
 
 
+def test_an_upstream_that_fails_is_in_the_log(tmp_path: Path, log: io.StringIO, free_port: Callable[[], int]) -> None:
+    """G-2, D-1: a line with its name and the cause, and no address."""
+    port, seen = free_port(), []
+
+    async def act(url: str) -> None:
+        seen.append((await get(url, "/v1/models"))[0])
+
+    gone = settings(tmp_path, upstream=[f"gone=http://127.0.0.1:{port}"])
+    assert asyncio.run(Runtime(gone).run(on_ready(act))) == 0
+    assert seen == [502]
+    told = [json.loads(line) for line in collect(log).splitlines() if "upstream.failed" in line]
+    assert [(one["level"], one["upstream"], one["cause"], one["status"]) for one in told] == [
+        ("warning", "gone", "refused the connection", 502)
+    ]
+    assert str(port) not in str(told)
+
+
 def test_reload_by_signal(tmp_path: Path, log: io.StringIO) -> None:
     """B-3: SIGHUP loads now."""
     file = tmp_path / "bundle.yaml"
@@ -275,6 +292,18 @@ def test_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
             asyncio.run(Runtime(settings(tmp_path, port=port)).run(lambda _url: None))
     with pytest.raises(SettingsError, match=r"192\.0\.2\.1:\d+ cannot be used: this machine has no such address"):
         asyncio.run(Runtime(settings(tmp_path, host="192.0.2.1")).run(lambda _url: None))
+
+
+def test_a_second_start_leaves_the_first_alone(tmp_path: Path) -> None:
+    """S-5: with its ports taken it ends before state, history and bundle are opened, and says nothing else."""
+    stream = io.StringIO()
+    (tmp_path / "b.yaml").write_text("nonsense")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        values = {"admin_port": taken.getsockname()[1], "policy": str(tmp_path / "b.yaml")}
+        with pytest.raises(SettingsError, match="is in use"):
+            serve(settings(tmp_path, **values), lambda _runtime: None, Logging(stream))
+    assert stream.getvalue() == ""
+    assert not (tmp_path / "data").exists()
 
 
 def test_shutting_down_is_not_ready(tmp_path: Path) -> None:

@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from breakloop.clock import FakeClock
+from breakloop.observe.figures import gather
 from breakloop.observe.log import LogEvents
-from breakloop.seating import Nobody
+from breakloop.runtime import Runtime
+from breakloop.seating import Nobody, sources_of
+from breakloop.settings import Settings
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -38,3 +42,26 @@ def test_without_it_no_framework_is_imported() -> None:
         [sys.executable, "-c", program], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_what_a_process_counts_is_found(tmp_path: Path) -> None:
+    """G-5: connections to upstreams, when the bundle was put in force, when the state was saved."""
+    (tmp_path / "b.yaml").write_text("bundle_version: 3\npolicies: []\n")
+    given = {"data_dir": str(tmp_path), "secret": "s", "admin_port": 0, "policy": str(tmp_path / "b.yaml")}
+
+    async def life() -> None:
+        runtime = Runtime(Settings.model_validate(given), clock=FakeClock(500.0))
+        runtime.load()
+        before = gather(sources_of(runtime, None, 0.0, dict))
+        assert "breakloop_upstream_connections_open" not in before.sums
+        assert before.sums["breakloop_processes"] == {(): 0}
+        runtime.server = runtime._server()
+        found = gather(sources_of(runtime, None, 0.0, dict))
+        upstreams = found.sums["breakloop_upstream_connections_open"]
+        assert ("openai",) in upstreams
+        assert found.highest["breakloop_bundle_loaded_timestamp_seconds"] == {(): 500.0}
+        assert found.counters["breakloop_state_problems_total"] == {(): 0}
+        await runtime.server.stop(0.0)
+        await runtime.state.finish()
+
+    asyncio.run(life())

@@ -305,4 +305,5 @@ def test_settings_travel_to_other_processes(tmp_path: Path) -> None:
     assert found == loaded.settings.model_copy(update={"workers": 1})
     assert found.jwt.secret.get_secret_value() == CANARY
     assert found.model_fields_set == loaded.settings.model_fields_set
+    assert found.origins["via"] == "breakloop.yaml:3"
     assert settings_from_text(settings_text(loaded.settings, "theirs")).secret.get_secret_value() == "theirs"

@@ -22,6 +22,7 @@ def refused(**values: object) -> str:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
+        ({"envoy_grpc_port": 9, "mode": "proxy"}, "is the decision service's, and mode is proxy"),
         ({"workers": 2}, "2 processes cannot share the state of memory://"),
         ({"state": "postgres://x"}, "is no place for state"),
         ({"state": "redis://:pa/ss@x"}, "write @ / ? # of a user or password as %40 %2F %3F %23"),

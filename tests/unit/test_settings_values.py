@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, SecretStr
 
 from breakloop.policy.schema_types import Model
-from breakloop.settings_values import KINDS, blocks_of, fields_of, parse, shown
+from breakloop.settings import effective, load_settings
+from breakloop.settings_values import KINDS, blocks_of, fields_of, parse, shown, shown_settings
 
 
 class Inner(Model):
@@ -101,3 +103,16 @@ def test_lists_and_maps_of_blocks() -> None:
     assert blocks_of(FIELDS["rules",]) == [Named]
     assert {block.__name__ for block in blocks_of(FIELDS["places",])} == {"Named", "Other"}
     assert blocks_of(FIELDS["names",]) == blocks_of(FIELDS["text",]) == []
+
+
+def test_every_setting_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
+    """X-1, T-2: the same as `doctor` says."""
+    loaded = load_settings({"port": 9999}, env={"BREAKLOOP_LOG_LEVEL": "debug"}, directory=tmp_path)
+    shown = shown_settings(loaded.settings)
+    assert shown == [(one.name, one.value, one.origin) for one in effective(loaded)]
+    origins = {name: origin for name, _, origin in shown}
+    assert (origins["port"], origins["log_level"], origins["host"]) == (
+        "flag --port",
+        "environment BREAKLOOP_LOG_LEVEL",
+        "default",
+    )

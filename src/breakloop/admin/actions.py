@@ -12,11 +12,15 @@ from breakloop.admin.faults import Fault
 from breakloop.admin.services import Services
 from breakloop.breakers import BreakerState
 from breakloop.errors import BreakloopError
+from breakloop.history.api import IncidentFilter
+from breakloop.model.records import STOPPED, is_blocked
 from breakloop.policy.orders import checked_agent
+from breakloop.policy.suggest import nearest
 from breakloop.quarantine import Hold
 
 T = TypeVar("T")
 SNOOZE_MAX_S: Final = 30 * 86_400.0
+_NAMES_MAX: Final = 500  # known agents among which one is looked for that may be meant
 _DETAIL_MAX: Final = 300  # characters of a text that somebody typed
 
 
@@ -37,14 +41,33 @@ class Actions:
         detail = {"reason": reason, "expires_at": expires_at}
         return hold, await self._ordered("agent.kill", f"{project}/{agent}", detail)
 
+    async def seen(self, project: str, agent: str) -> tuple[bool, str]:
+        """Tell whether an agent was ever seen, and if not, which known one may be meant, or ""."""
+        history = self._services.history
+        if await self._services.aside(lambda: history.agent(project, agent)) is not None:
+            return True, ""
+        known = await self._services.aside(lambda: history.agents(project, "", _NAMES_MAX))
+        return False, nearest(agent, [one.agent for one in known]) or ""
+
     async def release(
         self, project: str, *, agent: str = "", caller: str = "", run: str = ""
-    ) -> tuple[list[Hold], bool]:
-        """End the holds on an agent, a caller or a run; return them."""
-        by = self._who.name
-        ended = self._services.operator.release(project, agent=agent, caller=caller, run=run, by=by)
-        detail = {"agent": agent, "caller": caller, "run": run, "ended": len(ended)}
-        return ended, await self._ordered("agent.release", f"{project}/{agent or caller or run}", detail)
+    ) -> tuple[list[Hold], int, bool]:
+        """End the holds on an agent, a caller or a run, and forget the loops of an agent or a caller; return the holds,
+        and how many loops were blocked."""
+        by, operator = self._who.name, self._services.operator
+        seen = await self._blocked(project, agent, caller) if not run else 0
+        ended = operator.release(project, agent=agent, caller=caller, run=run, by=by)
+        seen = 0 if ended else seen  # of a loop that was held, its hold tells
+        loops = operator.unblock(project, agent=agent, caller=caller, by=by, seen=seen) if not run else 0
+        detail = {"agent": agent, "caller": caller, "run": run, "ended": len(ended), "loops": loops}
+        return ended, loops, await self._ordered("agent.release", f"{project}/{agent or caller or run}", detail)
+
+    async def _blocked(self, project: str, agent: str, caller: str) -> int:
+        """Return how many loops are being denied, whichever instance does it."""
+        history, now = self._services.history, self._services.clock.now()
+        wanted = IncidentFilter(state=STOPPED, project=project, agent=agent, shadow=False)
+        found = await self._services.aside(lambda: history.incidents(wanted))
+        return sum(caller in {"", one.caller} and is_blocked(one, now) for one in found)
 
     async def set_agent(self, project: str, agent: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change what is set for an agent at run time; None takes a setting away. Raises `OrderError`."""
@@ -146,14 +169,30 @@ class Actions:
             raise Fault(404, "there is no such webhook")
         await self.audit("webhook.remove", webhook, {})
 
+    async def rotate_webhook(self, webhook: str) -> Mapping[str, Any]:
+        """Give it a new secret; return id and secret. Raises `Fault` where there is none."""
+        await self._known(webhook)
+        made: Mapping[str, Any] = await self._services.aside(lambda: self._services.hooks.rotate_webhook(webhook))
+        await self.audit("webhook.rotate", webhook, {})
+        return made
+
+    async def send_again(self, delivery: str) -> None:
+        """Try a delivery again that was given up. Raises `Fault` where there is no such one."""
+        if not await self._services.aside(lambda: self._services.hooks.send_again(delivery)):
+            raise Fault(404, "there is no such delivery, or it was not given up")
+        await self.audit("delivery.again", delivery, {})
+
     async def test_webhook(self, webhook: str) -> Mapping[str, Any]:
         """Send one event now; return what came of it. Raises `Fault` where there is none."""
-        known = await self._services.aside(self._services.hooks.webhooks)
-        if all(one.get("id") != webhook for one in known):
-            raise Fault(404, "there is no such webhook")
+        await self._known(webhook)
         made = await self._services.hooks.test(webhook)
         await self.audit("webhook.test", webhook, {})
         return made
+
+    async def _known(self, webhook: str) -> None:
+        known = await self._services.aside(self._services.hooks.webhooks)
+        if all(one.get("id") != webhook for one in known):
+            raise Fault(404, "there is no such webhook")
 
     # -- the audit log -----------------------------------------------------------------------------------------------
 

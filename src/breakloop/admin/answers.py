@@ -12,6 +12,7 @@ import msgspec
 from breakloop.breakers import BreakerState
 from breakloop.model.records import Agent, AuditRecord, EventRecord, Incident, Point, Totals
 from breakloop.operator_records import Override, Switch
+from breakloop.policy.kill_switch import KillSwitch
 from breakloop.quarantine import Hold
 
 
@@ -30,7 +31,7 @@ class HoldView(msgspec.Struct, kw_only=True):
 
 
 class AgentView(msgspec.Struct, kw_only=True):
-    """An agent, and what holds it now."""
+    """An agent, and what holds it now; `stopped_by` is the kill switch that denies all its requests."""
 
     project: str
     agent: str
@@ -48,6 +49,7 @@ class AgentView(msgspec.Struct, kw_only=True):
     model: str = ""
     settings: dict[str, Any] = {}
     holds: list[HoldView] = []
+    stopped_by: str = ""
 
 
 class Agents(msgspec.Struct):
@@ -71,16 +73,19 @@ class Shared(msgspec.Struct):
 
 
 class Killed(msgspec.Struct):
-    """An agent that is held."""
+    """An agent that is held. Where it was never seen, `did_you_mean` is a known one of a similar name."""
 
     hold: HoldView
     shared: bool
+    seen: bool
+    did_you_mean: str
 
 
 class Released(msgspec.Struct):
-    """What is held no longer."""
+    """What is held no longer, and how many loops are blocked no longer."""
 
     released: list[HoldView]
+    loops: int
     shared: bool
 
 
@@ -219,10 +224,11 @@ def override_view(override: Override) -> OverrideView:
     return OverrideView(**{**override._asdict(), "expires_at": _end(override.expires_at)})
 
 
-def agent_view(agent: Agent, holds: list[HoldView]) -> AgentView:
+def agent_view(agent: Agent, holds: list[HoldView], stops: KillSwitch | None) -> AgentView:
     """Return an agent as it is shown."""
     seen = {name: getattr(agent, name) for name in Agent.__dataclass_fields__}
-    return AgentView(**{**seen, "settings": dict(agent.settings), "holds": holds})
+    stopped_by = "" if stops is None else stops.name
+    return AgentView(**{**seen, "settings": dict(agent.settings), "holds": holds, "stopped_by": stopped_by})
 
 
 def plain(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:

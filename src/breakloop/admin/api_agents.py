@@ -58,11 +58,12 @@ class Release(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 async def agents(asked: Asked) -> Agents:
-    """Those that match, of one project or of all."""
-    query, history = asked.query, asked.services.history
+    """Those that match, of one project or of all; then those that are held and were never seen."""
+    query, history, stops = asked.query, asked.services.history, asked.services.operator.stops
     found = await asked.services.aside(lambda: history.agents(query.project, query.find, query.most))
     holds = _holds(asked)
-    return Agents([agent_view(one, _of(holds, one.project, one.agent)) for one in found])
+    seen = [agent_view(one, _of(holds, one.project, one.agent), stops(one.agent)) for one in found]
+    return Agents((seen + await _unseen(asked, holds))[: query.most])
 
 
 async def agent(asked: Asked) -> AgentView:
@@ -71,7 +72,7 @@ async def agent(asked: Asked) -> AgentView:
     found = await asked.services.aside(lambda: history.agent(project, name))
     holds = _of(_holds(asked), project, name)
     if found is not None:
-        return agent_view(found, holds)
+        return agent_view(found, holds, asked.services.operator.stops(name))
     if not holds:
         raise Fault(404, "there is no such agent in this project", code="unknown_agent")
     return AgentView(project=project, agent=name, holds=holds)
@@ -87,14 +88,16 @@ async def change(asked: Asked) -> AgentSettings:
 async def kill(asked: Asked) -> Killed:
     """Hold it by its name."""
     until = ends(asked.body.expires_at)
-    hold, shared = await asked.actions.kill(asked.project, asked.path["id"], asked.body.reason, until)
-    return Killed(hold_view(hold), shared)
+    name, actions = asked.path["id"], asked.actions
+    hold, shared = await actions.kill(asked.project, name, asked.body.reason, until)
+    seen, meant = await actions.seen(asked.project, name)
+    return Killed(hold_view(hold), shared, seen, meant)
 
 
 async def release(asked: Asked) -> Released:
-    """End every hold on it."""
-    ended, shared = await asked.actions.release(asked.project, agent=_named(asked.path["id"]))
-    return Released([hold_view(one) for one in ended], shared)
+    """End every hold on it, and forget its loops."""
+    ended, loops, shared = await asked.actions.release(asked.project, agent=_named(asked.path["id"]))
+    return Released([hold_view(one) for one in ended], loops, shared)
 
 
 async def quarantine(asked: Asked) -> Holds:
@@ -104,10 +107,20 @@ async def quarantine(asked: Asked) -> Holds:
 
 
 async def release_any(asked: Asked) -> Released:
-    """End the holds on an agent, a caller or a run."""
-    body = asked.body
-    ended, shared = await asked.actions.release(asked.project, agent=body.agent, caller=body.caller, run=body.run)
-    return Released([hold_view(one) for one in ended], shared)
+    """End the holds on an agent, a caller or a run, and forget its loops."""
+    body, release = asked.body, asked.actions.release
+    ended, loops, shared = await release(asked.project, agent=body.agent, caller=body.caller, run=body.run)
+    return Released([hold_view(one) for one in ended], loops, shared)
+
+
+async def _unseen(asked: Asked, holds: list[HoldView]) -> list[AgentView]:
+    """Those that are held by their name, match, and were never seen: a name that was mistyped shows here."""
+    query, history = asked.query, asked.services.history
+    find = query.find.lower()
+    held = {(one.project, one.agent) for one in holds if one.agent and one.binds != CALLER}
+    wanted = sorted(who for who in held if query.project in {"", who[0]} and find in who[1].lower())
+    found = await asked.services.aside(lambda: [who for who in wanted if history.agent(*who) is None])
+    return [AgentView(project=who[0], agent=who[1], holds=_of(holds, *who)) for who in found]
 
 
 def _named(agent: str) -> str:

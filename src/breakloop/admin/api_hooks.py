@@ -47,6 +47,12 @@ class Removed(msgspec.Struct):
     id: str
 
 
+class SentAgain(msgspec.Struct):
+    """What is under way again."""
+
+    id: str
+
+
 class Deliveries(msgspec.Struct):
     """What is under way, was delivered, or was given up."""
 
@@ -80,6 +86,18 @@ async def remove(asked: Asked) -> Removed:
 async def test(asked: Asked) -> Mapping[str, Any]:
     """Send to one now."""
     return await asked.actions.test_webhook(asked.path["id"])
+
+
+async def rotate(asked: Asked) -> WebhookAdded:
+    """Give one a new secret."""
+    made = await asked.actions.rotate_webhook(asked.path["id"])
+    return WebhookAdded(str(made["id"]), str(made["secret"]))
+
+
+async def again(asked: Asked) -> SentAgain:
+    """Try a delivery again."""
+    await asked.actions.send_again(asked.path["id"])
+    return SentAgain(asked.path["id"])
 
 
 async def deliveries(asked: Asked) -> Deliveries:
@@ -122,6 +140,24 @@ OPERATIONS = (
         "Send one event to a webhook now",
         test,
         dict[str, Any],
+        acts=True,
+    ),
+    Operation(
+        "POST",
+        "/webhooks/{id}/rotate",
+        "rotateWebhook",
+        "Give a webhook a new secret, shown this once; the old one signs beside it for a day",
+        rotate,
+        WebhookAdded,
+        acts=True,
+    ),
+    Operation(
+        "POST",
+        "/deliveries/{id}/again",
+        "sendAgain",
+        "Try a delivery again that was given up",
+        again,
+        SentAgain,
         acts=True,
     ),
     Operation(

@@ -125,8 +125,9 @@ def check_own_site(request: Request) -> None:
     """Raise `Fault` for what another site's page sends: browsers say where a request comes from."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
-    own = f"{request.url.scheme}://{request.headers.get('host', '')}"
-    if (site is not None and site not in _OWN_SITES) or (origin is not None and origin != own):
+    host = request.headers.get("host", "")
+    own = {None, f"http://{host}", f"https://{host}"}  # TLS may end at a proxy in front
+    if (site is not None and site not in _OWN_SITES) or origin not in own:
         raise Fault(403, "this comes from another site", code="cross_site")
 
 

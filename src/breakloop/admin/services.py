@@ -63,6 +63,10 @@ class Hooks(Protocol):
         """Return id and secret; raises `AlertError` for a target that is refused."""
         ...
 
+    def rotate_webhook(self, webhook: str) -> Mapping[str, Any]:
+        """Give it a new secret, and return id and secret; raises `AlertError` where there is none."""
+        ...
+
     def remove_webhook(self, webhook: str) -> bool:
         """Tell whether there was one."""
         ...
@@ -73,6 +77,10 @@ class Hooks(Protocol):
 
     def deliveries(self, most: int = 100) -> list[Mapping[str, Any]]:
         """Return what is under way, was delivered, or was given up."""
+        ...
+
+    def send_again(self, delivery: str) -> bool:
+        """Try one again that was given up; tell whether there is such a one."""
         ...
 
     def rules(self) -> list[Mapping[str, Any]]:
@@ -90,7 +98,7 @@ class Services:
     bundles: Bundles
     hooks: Hooks
     project: str  # the default one
-    status: Callable[[], Mapping[str, Any]]  # version, url, uptime, state, degraded, workers, tally
+    status: Callable[[], Mapping[str, Any]]  # version, url, uptime_seconds, state, degraded, workers, tally
     settings: Callable[[], Sequence[tuple[str, str, str]]]  # name, value with secrets masked, origin
     metrics: Callable[[], bytes]  # in Prometheus' form
     breakers: Callable[[], Awaitable[list[BreakerState]]]

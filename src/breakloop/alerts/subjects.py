@@ -11,8 +11,6 @@ from typing import Any, Final
 from breakloop.model import events
 from breakloop.model.events import Event
 
-LOOP_CLEARED: Final = "loop.cleared"
-
 # What goes on until something says that it is over ...
 FAMILIES: Final[Mapping[str, str]] = {
     events.LOOP_DETECTED: "loop",
@@ -27,7 +25,7 @@ FAMILIES: Final[Mapping[str, str]] = {
 }
 # ... and what says so. Everything else happens once.
 ENDS: Final[Mapping[str, tuple[str, ...]]] = {
-    LOOP_CLEARED: ("loop",),
+    events.LOOP_CLEARED: ("loop",),
     events.AGENT_RELEASED: ("kill", "loop"),
     events.BREAKER_CLOSED: ("breaker",),
     events.STORE_RECOVERED: ("store",),
@@ -64,9 +62,10 @@ _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     events.OVERRIDE_CHANGED: ("name",),
     events.MODEL_UNKNOWN: ("model",),
     events.DESCRIPTOR_MISSING: ("policy", "rule", "descriptor"),
+    events.UPSTREAM_FAILED: ("upstream", "cause"),
 }
 _EVERYWHERE: Final = frozenset(("store", "bundle", "worker"))  # of no project, whatever the event says
-_AGENTS: Final = frozenset((events.LOOP_DETECTED, LOOP_CLEARED, events.AGENT_KILLED, events.AGENT_RELEASED))
+_AGENTS: Final = frozenset((events.LOOP_DETECTED, events.LOOP_CLEARED, events.AGENT_KILLED, events.AGENT_RELEASED))
 
 
 def subject(event: Event) -> str:
@@ -91,7 +90,8 @@ def ends(event: Event, family: str, project: str, data: Mapping[str, Any]) -> bo
     if family not in ENDS.get(event.name, ()):
         return False
     if family in {"loop", "kill"}:
-        return same_agent(event, project, data)
+        same = event.name != events.LOOP_CLEARED or _same_loop(event, data)
+        return same and same_agent(event, project, data)
     return all(event.data.get(name) == data.get(name) for name in _PARTS[family])
 
 
@@ -99,6 +99,12 @@ def same_agent(event: Event, project: str, data: Mapping[str, Any]) -> bool:
     """Tell whether an event is about the agent, or the caller, of these data."""
     said = [(name, event.data.get(name)) for name in ("agent", "caller") if event.data.get(name)]
     return bool(said) and project == event.project and all(value == data.get(name) for name, value in said)
+
+
+def _same_loop(event: Event, data: Mapping[str, Any]) -> bool:
+    """Tell whether it is this loop that is over, and not another one of the same agent."""
+    said = [(name, event.data[name]) for name in ("kind", "policy", "shadow") if event.data.get(name)]
+    return bool(event.data.get("shadow")) == bool(data.get("shadow")) and all(data.get(n) == value for n, value in said)
 
 
 def _project(kind: str, event: Event) -> str:

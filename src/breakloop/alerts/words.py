@@ -26,8 +26,8 @@ _FACTS: Final = (
     ("agent", "Agent"), ("kind", "Kind of loop"), ("evidence", "Seen"), ("hit_count", "Times"), ("action", "Action"),
     ("cooldown_seconds", "Blocked for"), ("reason", "Reason"), ("model", "Model"), ("policy", "Policy"),
     ("rule", "Rule"), ("process", "Process"), ("ended", "Ended"), ("problem", "Problem"), ("error", "Error"),
-    ("scope_key", "Scope"), ("scope_value", "Value"), ("change", "Change"), ("by", "By"), ("caller", "Caller"),
-    ("fingerprint", "Fingerprint"),
+    ("cause", "Cause"), ("scope_key", "Scope"), ("scope_value", "Value"), ("change", "Change"), ("by", "By"),
+    ("caller", "Caller"), ("fingerprint", "Fingerprint"),
 )  # fmt: skip
 
 
@@ -42,6 +42,7 @@ _TITLES: Final = {
     events.SHADOW_WOULD_REJECT: "{policy} would deny requests (shadow)",
     "shadow.over": "{policy} would deny nothing any more (shadow)",
     events.STORE_DEGRADED: "The shared store fails: each instance decides alone",
+    events.UPSTREAM_FAILED: "The upstream {upstream} fails",
     events.STORE_RECOVERED: "The shared store is used again",
     events.BUNDLE_REJECTED: "A policy bundle was refused; the one in force stays",
     events.BUNDLE_EXPIRED: "The policy bundle has expired and stays in force",
@@ -84,7 +85,7 @@ def message(body: str, link: str = "") -> Message:
     text = _over(notice) if recovered else _text(payload["event"], data)
     incident = str(data.get("incident") or "")
     return Message(
-        title=clean(_title(payload["event"], data | payload["data"], recovered=recovered), 150),
+        title=clean(_title(payload["event"], data | payload["data"]), 150),
         text=clean(text, 600),
         facts=_facts(notice, about),
         severity=INFO if recovered else severity(payload["event"], data),
@@ -121,7 +122,7 @@ def severity(event: str, data: Mapping[str, Any]) -> str:
     if event == events.BUDGET_THRESHOLD:
         percent = data.get("threshold_percent")
         return CRITICAL if isinstance(percent, int | float) and percent >= 100 else WARNING
-    if event in {events.STORE_DEGRADED, events.BUNDLE_REJECTED, events.WORKER_DIED}:
+    if event in {events.STORE_DEGRADED, events.BUNDLE_REJECTED, events.WORKER_DIED, events.UPSTREAM_FAILED}:
         return ERROR
     return WARNING if event in {events.BUNDLE_EXPIRED, events.KILL_SWITCH_CHANGED} else INFO
 
@@ -133,7 +134,7 @@ class _Words(dict[str, str]):
         return "?"
 
 
-def _title(event: str, data: Mapping[str, Any], *, recovered: bool) -> str:
+def _title(event: str, data: Mapping[str, Any]) -> str:
     agent = clean(data.get("agent") or "", 60)
     who = f"Agent {agent}" if agent else "An agent"
     shadow = " (shadow)" if data.get("shadow") else ""
@@ -141,7 +142,7 @@ def _title(event: str, data: Mapping[str, Any], *, recovered: bool) -> str:
         spent = money(data.get("spent_microusd"))
         done = _DONE.get(str(data.get("action")), str(data.get("action")))
         return f"{who} loops ({data.get('kind') or 'loop'}), {done}{f', {spent} spent' if spent else ''}{shadow}"
-    if recovered and event == "loop.cleared":
+    if event == events.LOOP_CLEARED:
         saved = money(data.get("saved_microusd"))
         return f"{who} loops no more{f', {saved} saved' if saved else ''}{shadow}"
     known = _Words(

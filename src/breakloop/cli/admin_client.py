@@ -18,6 +18,7 @@ PREFIX: Final = "/api/v1"
 TIMEOUT_S: Final = 15.0  # a stream that has nothing to say says so every 15 s
 _STREAM_TIMEOUT_S: Final = 45.0
 _ANSWER_MAX: Final = 64 * 1024 * 1024
+_PLANE: Final = "X-Breakloop-Plane"
 _REMEDIES: Final = {
     401: "give the token with --token, in BREAKLOOP_ADMIN_TOKEN, or in the file admin-token of the data directory",
     403: "use the token of an operator",
@@ -58,8 +59,10 @@ class AdminClient:
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname, port or (443 if self._tls else 8788)
-        self._base = parts.path.rstrip("/") + PREFIX
+        self._path = parts.path.rstrip("/")
+        self._base = self._path + PREFIX
         self._token = token
+        self._known = not token  # it is an admin plane, as far as that matters
 
     def get(self, path: str, query: Query | None = None) -> Any:
         """Ask for something."""
@@ -118,6 +121,8 @@ class AdminClient:
         self, connection: HTTPConnection, method: str, target: str, body: bytes | None, more: Mapping[str, str]
     ) -> HTTPResponse:
         headers = {"User-Agent": f"breakloop/{__version__}", "Accept": "application/json", **more}
+        if not self._known:
+            self._meet(connection)
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         if body is not None:
@@ -125,13 +130,25 @@ class AdminClient:
         connection.request(method, target, body, headers)
         return connection.getresponse()
 
+    def _meet(self, connection: HTTPConnection) -> None:
+        """Ask who is there before the token is shown: the traffic port would hand it to a provider."""
+        connection.request("GET", f"{self._path}/livez", headers={"User-Agent": f"breakloop/{__version__}"})
+        response = connection.getresponse()
+        data = response.read(_ANSWER_MAX)
+        if response.status != 200:
+            raise self._refused(response.status, data)
+        if response.getheader(_PLANE) != "admin":
+            raise self._stranger()
+        self._known = True
+
     def _refused(self, status: int, data: bytes) -> AdminError:
         try:
             error = json.loads(data)["error"]
             message, field = str(error["message"]), str(error.get("field", ""))
         except (ValueError, KeyError, TypeError):
             return self._stranger()
-        said = f"{field}: {message}" if field else message
+        named = not field or message.startswith(f"{field}: ")  # an order that is refused says it by itself
+        said = message if named else f"{field}: {message}"
         remedy = _REMEDIES.get(status)
         return AdminError(f"{self.url}: {said}" + (f" ({remedy})" if remedy else ""))
 

@@ -3,6 +3,7 @@ a terminal's cursor is written out."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,6 +14,8 @@ from rich.table import Table
 from breakloop.cli.output import print_table
 
 _TEXT_MAX: Final = 60
+_DIGEST: Final = re.compile(r"(?:\w+:)?[0-9a-f]{16,}(?:\.\.\.)?")
+_DIGEST_SHOWN: Final = 12
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _UNSAID: Final = frozenset({"agent", "caller", "steps", "score"})  # of an event: shown elsewhere, or too long
 # What is worth the most comes first.
@@ -63,8 +66,20 @@ def count(number: int, noun: str) -> str:
 def words(data: Mapping[str, Any]) -> str:
     """Return what an event carries, the weightiest first."""
     names = [name for name in _FIRST if name in data] + [name for name in data if name not in _FIRST]
-    said = [f"{name}={clean(data[name])}" for name in names if name not in _UNSAID and data[name] not in ("", None)]
+    said = [
+        f"{name}={_value(name, data[name])}" for name in names if name not in _UNSAID and data[name] not in ("", None)
+    ]
     return " ".join(said)
+
+
+def _value(name: str, value: object) -> str:
+    """Times as times, no more digits than anybody reads, and of a digest its beginning, as people tell them apart."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if name.endswith("_at"):
+            return moment(value).replace(" ", "T")
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    text = clean(value)
+    return f"{text[:_DIGEST_SHOWN]}..." if _DIGEST.fullmatch(text) else text
 
 
 def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:

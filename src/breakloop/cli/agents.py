@@ -51,7 +51,7 @@ def _row(agent: dict[str, Any], now: float) -> list[str]:
         dollars(agent["today_microusd"]),
         dollars(agent["cost_microusd"]),
         dollars(agent["saved_microusd"]),
-        "held" if agent["holds"] else "",
+        "held" if agent["holds"] else "kill switch" if agent["stopped_by"] else "",
     ]
 
 
@@ -72,6 +72,8 @@ def _show(agent: dict[str, Any]) -> None:
         click.echo(f"  {name:<10} {value}")
     for name, value in sorted(agent["settings"].items()):
         click.echo(f"  set        {clean(name)}: {clean(value)}")
+    if agent["stopped_by"]:
+        click.echo(f"  stopped    by {clean(agent['stopped_by'])}: all its requests are denied")
     for hold in agent["holds"]:
         by = f" by {clean(hold['by'])}" if hold["by"] else ""
         click.echo(f"  held       {until(hold['until'])}{by}: {clean(hold['reason'], 200)}")

@@ -1,4 +1,4 @@
-"""What `doctor` says about the counters that are kept over a restart: how much, how old, and what is wrong with them.
+"""What `doctor` says about counters: where they are spread, and what is kept over a restart and what is wrong with it.
 The rest of the data directory is `doctor_checks`'."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from breakloop.clock import Clock
 from breakloop.settings import Settings
 from breakloop.state.durable_file import FILE
 from breakloop.state.durable_look import Look, look
+from breakloop.state.redis_url import is_redis_url
 
 _ABOUT = "data_dir"
 _AHEAD_S = 60.0
@@ -18,6 +19,11 @@ _AHEAD_S = 60.0
 
 def examine_state(settings: Settings, clock: Clock) -> Iterator[Finding]:
     """Look at `state.db`, which only a process with its counters in memory keeps."""
+    if settings.shard_by == "agent" and "+cluster" not in settings.state.partition("://")[0]:
+        why = "spreads nothing, for state names no cluster; limits that agents share cost a script more"
+        yield Finding(
+            "note", "shard_by", f"agent {why if is_redis_url(settings.state) else 'means nothing to memory://'}"
+        )
     folder = Path(settings.data_dir)
     if not settings.state.startswith("memory:"):
         return

@@ -29,5 +29,8 @@ def command(client: AdminClient, *, agent: str, reason: str, for_s: float | None
         return
     hold = done["hold"]
     click.echo(f"{clean(hold['agent'])} in project {clean(hold['project'])} is held {until(hold['until'])}")
+    if not done["seen"]:
+        meant = done["did_you_mean"]
+        click.echo("note: no agent of this name was ever seen" + (f"; did you mean {clean(meant)}?" if meant else ""))
     if not done["shared"]:
         click.echo(NOT_SHARED)

@@ -37,6 +37,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "kill": ("breakloop.cli.kill:command", "Hold an agent, now and everywhere."),
     "release": ("breakloop.cli.release:command", "End the holds on an agent."),
     "switch": ("breakloop.cli.switch:command", "Set, list and lift kill switches at run time."),
+    "hook": ("breakloop.cli.hook:command", "Answer the hooks of an agent: Claude Code."),
+    "mcp": ("breakloop.cli.mcp:command", "Run an MCP server (stdio) with loop protection in front of it."),
     "prices": ("breakloop.cli.prices:command", "Show what a model costs here, and which list says so."),
     "schema": ("breakloop.cli.schema:command", "Print the JSON Schema of bundles or settings."),
     "doctor": ("breakloop.cli.doctor:command", "Show every setting and where it came from; warn of unsafe ones."),

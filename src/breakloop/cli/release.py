@@ -10,6 +10,8 @@ from breakloop.cli.admin_text import clean, count
 from breakloop.cli.kill import NOT_SHARED
 from breakloop.cli.output import print_json
 
+_NOTHING = "was neither held nor known to be blocked; what its loops had counted is forgotten"
+
 
 @click.command(name="release", epilog=EPILOG)
 @click.argument("agent", required=False, default="")
@@ -20,7 +22,8 @@ from breakloop.cli.output import print_json
 @project_option
 @admin_options
 def command(client: AdminClient, *, agent: str, caller: str, run: str, project: str, as_json: bool) -> None:
-    """Release an AGENT: what holds it ends, and what was remembered against it is cleared."""
+    """Release an AGENT: what holds it ends, its loops are blocked no longer, and what was remembered against it is
+    cleared."""
     if not (agent or caller or run):
         raise click.UsageError("release whom? name an AGENT, --caller or --run")
     query = {"project": project}
@@ -31,7 +34,14 @@ def command(client: AdminClient, *, agent: str, caller: str, run: str, project: 
     if as_json:
         print_json({"ok": True, **done})
         return
-    who, ended = clean(agent or caller or run), len(done["released"])
-    click.echo(f"{who} is released: {count(ended, 'hold')} ended" if ended else f"{who} was not held")
-    if ended and not done["shared"]:
+    ended, loops = len(done["released"]), done["loops"]
+    nothing = "was not held" if run else _NOTHING
+    click.echo(f"{clean(agent or caller or run)} " + (_said(ended, loops) if ended or loops else nothing))
+    if not done["shared"]:
         click.echo(NOT_SHARED)
+
+
+def _said(ended: int, loops: int) -> str:
+    done = [f"{count(ended, 'hold')} ended"] if ended else []
+    done += [f"{count(loops, 'blocked loop')} forgotten"] if loops else []
+    return f"is released: {', '.join(done)}"

@@ -49,9 +49,9 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
 
     FILEs hold JSON Lines, gzipped or not (- is standard input): sessions in breakloop's own format, OpenAI or Anthropic
     request logs, LiteLLM logs, OpenTelemetry GenAI spans. The clock is simulated and follows the recorded times; no
-    network is used. Where sessions are labelled, precision and recall are told. What was saved is an estimate: four
-    bytes a token of the requests and answers that would not have been, and money by the list of prices that `breakloop
-    prices` shows (by the recorded tokens, where there are any).
+    network is used. Where sessions are labelled, precision and recall are told. What was saved are the tokens of the
+    requests and answers that would not have been: those that were recorded; where none were, four bytes count as one
+    and the figure says "about". Money is what these cost by the list of prices that `breakloop prices` shows.
 
     With --json, one line a session (id, loop, turns, first_notice, first_block, kind), then one line of totals.
     """

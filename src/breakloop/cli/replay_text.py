@@ -9,9 +9,10 @@ from rich.table import Table
 
 from breakloop.cli.output import print_table
 from breakloop.cli.validate import counted
+from breakloop.replay.cost import Spent
 from breakloop.replay.report import Score, differences, grouped, saved_usd, score, spent
 from breakloop.replay.run import Outcome
-from breakloop.replay.words import money
+from breakloop.replay.words import money, tokens
 
 BUILTIN = "the built-in protection"
 _LISTED = 20  # sessions in a table
@@ -48,8 +49,10 @@ def tell(outcomes: Sequence[Outcome], policy: str) -> None:
     saved = sum(one.saved_tokens for one in outcomes)
     if saved:
         usd = saved_usd(outcomes)
-        worth = f", about {money(usd)}" if usd is not None else ""
-        click.echo(f"saved: about {saved:,} tokens (an estimate: four bytes a token){worth}")
+        cost = Spent(saved, estimated=any(one.saved_estimated for one in outcomes))
+        how = "; where none were recorded, four bytes count as one" if cost.estimated else ""
+        worth = f" ({money(usd)})" if usd is not None else ""
+        click.echo(f"saved: {tokens(cost)} tokens{worth}{how}")
     for reason, count in sorted(_denied(outcomes).items()):
         click.echo(f"denied for {reason}: {counted(count, 'turn')}")
     shadowed = sum(one.shadowed for one in outcomes)

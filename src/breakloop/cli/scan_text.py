@@ -57,8 +57,8 @@ def summed(found: Summary) -> str:
     said = f"{counted(found.sessions, 'session')}, "
     if not found.looping:
         noticed = f"; {found.noticed} had a notice (--html draws them)" if found.noticed else ""
-        return f"{said}none loops ({counted(found.turns, 'turn')}, {tokens(found.spent)} tokens){noticed}"
-    said += f"{found.looping} {'loops' if found.looping == 1 else 'loop'}: "
+        return f"{said}no loops ({counted(found.turns, 'turn')}, {tokens(found.spent)} tokens){noticed}"
+    said += f"{found.looping:,} with loops: "
     said += f"{found.loop_turns:,} of {counted(found.turns, 'turn')}, {tokens(found.after)} tokens"
     cost = f" ({money(found.after.money)})" if found.after.money is not None else ""
     return f"{said}{cost} after the point where breakloop would have stopped them"

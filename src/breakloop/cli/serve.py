@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BELOW = " " * 12
+TOKEN_FILE = "admin-token.sha256"  # as `admin.tokens` names it: importing that takes longer than `--help`
 _UPSTREAM = "Where the proxy sends requests; the first is the default. Repeatable.  [openai=https://api.openai.com]"
 _MODE = "Which doors open: the proxy, the decision service, or both.  [all]"
 _LEVEL = "Least level logged.  [info]"
@@ -137,12 +139,17 @@ def summary(settings: Settings, seen: Started) -> list[str]:
         lines += _proxy(settings, seen)
     if mode != "proxy":
         lines.append(f"  ask       {seen.url}/v1/decision (nginx: /v1/decision/nginx)")
+    if settings.envoy_grpc_port:
+        lines.append(f"{_BELOW}{settings.host}:{settings.envoy_grpc_port} (Envoy, gRPC)")
     if seen.workers > 1:
         lines.append(f"  workers   {seen.workers}")
     if seen.admin_url:
-        lines.append(f"  watch     {seen.admin_url} (dashboard, API, /metrics)")
+        lines.append(f"  watch     {_reached(seen.admin_url)} (dashboard, API, /metrics)")
     if seen.admin_token:
         lines.append(f"{_BELOW}token: {seen.admin_token} (shown only this once; BREAKLOOP_ADMIN_TOKEN sets one)")
+    elif seen.admin_url and not settings.admin_token.get_secret_value():
+        lines.append(f"{_BELOW}token: shown at the first start. Lost it? Start again without the file")
+        lines.append(_BELOW + str(Path(settings.data_dir, TOKEN_FILE)))
     lines.append("  check     breakloop doctor: every setting, and what is unsafe")
     return lines
 
@@ -151,13 +158,18 @@ def _proxy(settings: Settings, seen: Started) -> list[str]:
     """Where requests go, and the two lines that send an agent's through here."""
     known = upstreams(settings.upstream)
     shown = [f"{one.name} {one.url}{' (default)' if one is known[0] else ''}" for one in known]
-    url = seen.url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")  # nobody connects to "all"
+    url = _reached(seen.url)
     return [
         f"  upstream  {shown[0]}",
         *(_BELOW + line for line in shown[1:]),
         f"  use       export OPENAI_BASE_URL={url}/v1",
         f"{_BELOW}export ANTHROPIC_BASE_URL={url}",
     ]
+
+
+def _reached(url: str) -> str:
+    """Return where this machine reaches it: nobody connects to "all"."""
+    return url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
 
 
 def _policy(seen: Started) -> str:
@@ -172,12 +184,17 @@ def _policy(seen: Started) -> str:
 def _loops(settings: Settings, seen: Started) -> str:
     if seen.loops == NO_LOOPS:
         return "-"
+    said = _default_loops(settings, seen)
+    if not seen.own_loops or seen.loops == LOOPS_OFF:
+        return said
+    whose = "1 policy goes by its" if seen.own_loops == 1 else f"{seen.own_loops} policies go by their"
+    return f"{said}\n{_BELOW}{whose} own loop_detection instead"
+
+
+def _default_loops(settings: Settings, seen: Started) -> str:
     if seen.loops == LOOPS_OFF:
         return "built-in protection is OFF; policies with loop_detection still look"
     if seen.loops == LOOPS_BUNDLE:
         return "as `defaults.loop_detection` of the bundle says"
     guard = settings.loop_guard
-    return (
-        f"LLM calls alike: {guard.max_hits} pass in {guard.window_seconds} s, "
-        f"then {guard.cooldown_seconds} s blocked and longer"
-    )
+    return f"LLM calls: repeated steps; the same end {guard.max_hits + 1} times in {guard.window_seconds} s"

@@ -37,7 +37,7 @@ def _show(status: dict[str, Any], bundle: dict[str, Any], totals: dict[str, Any]
     state = clean(status.get("state", "")) + (", degraded" if status.get("degraded") else "")
     denied = f", {totals['denied']:,} of them denied" if totals["denied"] else ""
     rows = {
-        "up": span(status.get("uptime_s", 0.0)),
+        "up": span(status.get("uptime_seconds", 0.0)),
         "processes": str(status.get("workers", 1)),
         "bundle": _bundle(bundle),
         "state": state,

@@ -34,7 +34,7 @@ class LaneLoop(Block):
 
     def owner(self, call: Call) -> str:
         """Return caller and agent, where that can matter: ids of calls tell conversations apart by themselves."""
-        step = self._reads.step(call)
+        step = call.step_cache or self._reads.step(call)
         return "" if step is None or step.call_ids else self._reads.owner(call)
 
     def look(self, call: Call, window: bytes, now: float) -> LaneJudged | None:

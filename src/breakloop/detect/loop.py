@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from breakloop.detect.allow import AllowList, Identity
 from breakloop.model.call import Call
@@ -16,6 +17,8 @@ EXPECT_REPEATS_HEADER = "x-breakloop-expect-repeats"
 EXPECT_REPEATS_MAX = 10_000
 DELAY_STEP_MS = 100
 DELAY_MAX_MS = 30_000
+
+_COMPARED: Final = "Identical are its last messages; what stands before them may differ. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,14 @@ def announced(call: Call, terms: LoopTerms, who: Identity) -> int:
     if value is None or not value.isdigit() or who.caller(call) not in terms.expects:
         return -1
     return min(int(value[:8]), EXPECT_REPEATS_MAX)
+
+
+def often(spec: RepeatSpec, result: Repeated, unit: str = "seconds") -> str:
+    """Say how often it came and in which time, as far as the count tells: when the first one came it does not."""
+    times, window = f"{result.hits} times", f"{math.ceil(spec.window_s)} {unit}"
+    if spec.cooldown_s and not result.fresh:  # it is counted on, past the window
+        return f"{times}, also while it was blocked"
+    return f"{times} in {window}" if spec.sliding else f"{times}, never more than {window} apart"
 
 
 class LoopDetector:
@@ -81,28 +92,28 @@ class LoopDetector:
 
     def found(self, op: Repeat, result: Repeated) -> Loop:
         """Return what a tripped count means."""
-        action = self.terms.action
-        fingerprint = op.key[-32:]
-        span_s = math.ceil(result.span_s)
-        sent = f"identical request sent {result.hits} times in {span_s} seconds"
-        evidence = sent if self.terms.kind == "exact" else f"same last messages sent {result.hits} times in {span_s} s"
+        terms = self.terms
+        exact = terms.kind == "exact"
+        what = "identical request" if exact else "same last messages"
         return Loop(
-            kind=self.terms.kind,
-            fingerprint=fingerprint,
+            kind=terms.kind,
+            fingerprint=op.key[-32:],
             hit_count=result.hits,
             window_s=math.ceil(self.spec.window_s),
             cooldown_s=math.ceil(result.wait_s),
-            action=action,
+            action=terms.action,
             fresh=result.fresh,
-            message=self._message(sent, result),
-            evidence=evidence,
+            message=self._message(result),
+            evidence=f"{what} sent {often(self.spec, result, 'seconds' if exact else 's')}",
         )
 
-    def _message(self, sent: str, result: Repeated) -> str:
+    def _message(self, result: Repeated) -> str:
+        # The first sentence is what people look for; what "identical" means is said where it is not the whole request.
+        compared = "" if self.terms.kind == "exact" else _COMPARED
         return (
-            f"Blocked: {sent}. This usually indicates an agent retry loop, infinite recursion, or misconfigured "
-            f"automation. Do not send it again: change the request, work with the answers you have, or stop. "
-            f"It stays blocked for {math.ceil(result.wait_s)} seconds."
+            f"Blocked: identical request sent {often(self.spec, result)}. This usually indicates an agent retry loop, "
+            f"infinite recursion, or misconfigured automation. {compared}Do not send it again: change the request, "
+            f"work with the answers you have, or stop. It stays blocked for {math.ceil(result.wait_s)} seconds."
         )
 
     remembered: tuple[str, ...] = ()  # beyond the count itself

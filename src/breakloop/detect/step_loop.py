@@ -51,7 +51,7 @@ class StepLoop(Block):
 
     def look(self, call: Call, window: bytes, now: float) -> Judged | None:
         """Judge the call's newest step."""
-        step = self._reads.step(call)
+        step = call.step_cache or self._reads.step(call)
         if step is None or (self.terms.allow is not None and self._is_allowed(call, now)):
             return None
         unnamed = self._unnamed(call)

@@ -4,7 +4,7 @@ call with it, and says what follows. Reading and writing windows is `windows`' w
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from breakloop.detect.loop import LoopTerms
 from breakloop.detect.sections import TAG_BYTES
@@ -12,6 +12,8 @@ from breakloop.model.answer import Answer
 from breakloop.model.call import Call
 from breakloop.state.keys import part
 from breakloop.state.ops import Op
+
+SEVERAL: Final = "c:"  # how an owner begins that may have several agents: a caller
 
 
 class Watcher(Protocol):
@@ -58,6 +60,11 @@ class Watch:
     def __init__(self, detector: Watcher, group: int) -> None:
         self.detector = detector
         self.group = group
+
+
+def place_of(owner: str, shard: str, project: str) -> str:
+    """Return where the window of an owner is kept, as keys hold it: what several agents share is in the project's."""
+    return shard if shard is project or not owner.startswith(SEVERAL) else project
 
 
 def window_key(owner: str) -> str:

@@ -11,9 +11,9 @@ from functools import partial
 from breakloop.fleet.channel import Channel, open_channel
 from breakloop.fleet.delivered import bundle_text
 from breakloop.fleet.messages import Applied, Counted, Did, Fleet, Happened, Message, Policy
-from breakloop.fleet.totals import Totals
 from breakloop.model.activity import Activity, AgentUse, LoopUse, add_use
 from breakloop.model.events import Publish
+from breakloop.model.figures import FigureTotals
 from breakloop.observe.log import INTERVAL_S, log
 from breakloop.policy.source import BundleSource
 
@@ -45,7 +45,7 @@ class Members:
         self._dropped = 0  # events that workers had no room for, and nobody was told of yet
         self._dropped_told_at = 0.0
         self.policy: Policy | None = None
-        self.totals = Totals()
+        self.totals = FigureTotals()
         self._did = Activity()
 
     def __len__(self) -> int:
@@ -137,7 +137,7 @@ class Members:
             case Did():
                 self._add(message)
             case Counted():
-                self.totals.heard(member.pid, message.tally)
+                self.totals.heard(member.pid, message.figures)
             case Applied():
                 self._note_applied(member, message)
             case _:

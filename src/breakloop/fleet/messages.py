@@ -9,7 +9,7 @@ import msgspec
 from breakloop.errors import Problem
 from breakloop.model.activity import Activity, AgentUse, LoopKey, LoopUse, Who
 from breakloop.model.events import Event
-from breakloop.model.tally import Tally
+from breakloop.model.figures import Figures
 
 
 class Policy(msgspec.Struct, tag="policy", frozen=True):
@@ -38,9 +38,9 @@ class Happened(msgspec.Struct, tag="happened", frozen=True):
 
 
 class Counted(msgspec.Struct, tag="counted", frozen=True):
-    """From a worker: what it has counted since it began."""
+    """From a worker: what it has to show as metrics, all of it, since it began."""
 
-    tally: Tally
+    figures: Figures
 
 
 class Did(msgspec.Struct, tag="did", frozen=True):

@@ -3,13 +3,12 @@ through, the events and sums of all workers, and the admin plane (SPEC S-5)."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Protocol
 
 from breakloop.fleet.members import Members
 from breakloop.model.activity import Activity
 from breakloop.model.events import Event
-from breakloop.model.tally import Tally
+from breakloop.model.figures import Figures
 from breakloop.observe.log import Events
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.source import Watched
@@ -74,11 +73,9 @@ class Office(Runtime):
         """What agents did, wherever their requests went."""
         return self._chief.members.did()
 
-    def refresh(self) -> None:
-        """Show what all have counted."""
-        total = self._chief.members.totals.sum()
-        for field in fields(Tally):
-            setattr(self.engine.tally, field.name, getattr(total, field.name))
+    def others(self) -> Figures:
+        """What all workers have to show together, those that are gone included."""
+        return self._chief.members.totals.sum()
 
     def readiness(self) -> tuple[int, dict[str, object]]:
         """How many workers there are."""

@@ -12,7 +12,7 @@ from typing import Final
 from breakloop.fleet.messages import Counted, Did, Happened, Message
 from breakloop.model.activity import Activity
 from breakloop.model.events import Event
-from breakloop.model.tally import Tally
+from breakloop.model.figures import Figures
 
 ROOM: Final = 4096
 _AT_ONCE: Final = 256  # events in one message
@@ -27,8 +27,8 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Event] = deque()
         self._armed = False
-        self.tally: Tally | None = None
-        self.activity: Callable[[], Activity] | None = None  # where somebody wants to know
+        self.figures: Callable[[], Figures] | None = None  # these two: where somebody wants to know
+        self.activity: Callable[[], Activity] | None = None
         self.dropped = 0
 
     def __call__(self, event: Event) -> None:
@@ -44,8 +44,8 @@ class Outbox:
     def flush(self, now: float, *, everything: bool = False) -> None:  # noqa: ARG002 - as `Events` says
         """Send what waits, and what was counted."""
         self.send()
-        if self.tally is not None:
-            self._send(Counted(self.tally))
+        if self.figures is not None:
+            self._send(Counted(self.figures()))
         if self.activity is not None:
             did = self.activity()
             if did.agents or did.shadow:

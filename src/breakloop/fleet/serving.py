@@ -25,6 +25,7 @@ from breakloop.fleet.supervisor import Slot, Supervisor
 from breakloop.gateway.listening import bind, url, why_not
 from breakloop.gateway.sharing import Shares
 from breakloop.observe.log import LogEvents, Logging, log
+from breakloop.parts import check_ports
 from breakloop.settings import Settings
 from breakloop.state.data_dir import DataDir
 from breakloop.state_parts import open_state
@@ -40,6 +41,7 @@ def serve(settings: Settings, ready: Callable[[Started], None], logging_: Loggin
 
 
 async def _serve(settings: Settings, ready: Callable[[Started], None]) -> int:
+    check_ports(settings)
     with ExitStack() as stack:
         try:
             listeners = [stack.enter_context(one) for one in bind(settings.host, settings.port)]

@@ -27,6 +27,7 @@ class Started:
     policies: int = 0
     problem: str = ""
     loops: str = NO_LOOPS
+    own_loops: int = 0  # policies whose own `loop_detection` holds instead
     admin_url: str = ""
     admin_token: str = ""  # where it was made just now: to be shown once
 
@@ -46,6 +47,7 @@ def started(source: Watched | None, bundle: CompiledBundle | None, url: str = ""
         policies=len(current.bundle.policies),
         problem=problem,
         loops=_loops(bundle),
+        own_loops=sum(one.decides_loops and not one.shadow for one in bundle.policies) if bundle else 0,
     )
 
 

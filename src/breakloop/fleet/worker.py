@@ -20,6 +20,7 @@ from breakloop.fleet.handover import Handover
 from breakloop.fleet.line import Line, Say
 from breakloop.fleet.messages import Applied, Fleet, Message, Policy
 from breakloop.fleet.outbox import Outbox
+from breakloop.fleet.reporting import Reporting
 from breakloop.gateway.server import Server
 from breakloop.gateway.sharing import Shares
 from breakloop.observe.log import Events
@@ -60,10 +61,6 @@ class Worker:
             if self._stopped:
                 return 0
             self._runtime = WorkerRuntime(self, await open_state(self.handover.settings))
-            self.outbox.tally = self._runtime.engine.tally
-            if wanted(self.handover.settings):
-                self.outbox.activity = self._runtime.activity
-                self._runtime.activity()  # from now on it is summed
             code = await self._runtime.run(self._ready)
         except (SettingsError, BundleError) as error:
             self._line.say({"is": "failed", "why": str(error)})
@@ -119,6 +116,7 @@ class Worker:
         channel = Channel(self._received, lambda: None, self.outbox.send)
         await open_channel(end, channel)
         self._channel = channel
+        self.outbox.flush(0.0)  # a new control process is to show at once what was counted under the old one
 
     def _send(self, message: Message) -> bool:
         return self._channel is not None and self._channel.send(message)
@@ -157,8 +155,8 @@ class WorkerRuntime(Runtime):
         return self._worker.outbox
 
     def make_operations(self) -> Seated:
-        """The control process has them."""
-        return Nobody()
+        """The control process has them, and is told what it needs for them."""
+        return Reporting(self._worker.outbox) if wanted(self.settings) else Nobody()
 
     def make_data_dir(self) -> DataDir:
         """Workers write the orders, a file made for several writers; the rest is for the control process, and so is

@@ -69,8 +69,11 @@ class AnswerHeads:
         headers = {field.name: field.value for field in known}
         length = _length(status, headers, known, method, is_1_1=is_1_1)
         keeps, announced = is_1_1, b""
-        if "connection" in headers:
-            options = b",".join([field.value for field in known if field.name == "connection"]).lower()
+        options = headers.get("connection")
+        if options is not None:
+            if len(headers) != len(known):  # it may have come more than once
+                options = b",".join([field.value for field in known if field.name == "connection"])
+            options = options.lower()
             if options not in _PLAIN_CONNECTIONS:
                 kept = _without_named(fields, options)
             keeps = (keeps or b"keep-alive" in options) and b"close" not in options

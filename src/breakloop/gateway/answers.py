@@ -63,7 +63,11 @@ class Answers:
 
     def carried(self, status: int, body: bytes) -> bytes:
         """Return the header lines that carry a status and a one-line body past a gateway which drops both."""
-        return f"{self._status}{status}\r\n{self._body}{body.decode('ascii')}\r\n".encode("ascii")
+        return self.real_status(status) + f"{self._body}{body.decode('ascii')}\r\n".encode("ascii")
+
+    def real_status(self, status: int) -> bytes:
+        """Return the header line that carries a status past a gateway which takes it for something else."""
+        return f"{self._status}{status}\r\n".encode("ascii")
 
     def retry_after_s(self, verdict: Verdict, identity: str) -> int | None:
         """Return the `Retry-After` value: with up to half more for limits, spread by identity, always the same."""

@@ -19,6 +19,8 @@ from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 
 _DECISION_METHODS = frozenset({"POST", "GET", "HEAD"})
+NO_BUNDLE = b"no_bundle_loaded"  # the one refusal that is a failure: gateways do then what they do without an answer
+_WAITS_ITSELF = b"/v1/decision?wait=client"  # the asker's own URL; other parts may be a client's
 _NOT_FOUND = b'{"detail":{"error":"not_found","message":"Not a path of the decision service; see /v1/decision."}}'
 
 
@@ -58,7 +60,7 @@ class DecisionDoor:
             route = self._routes.get(path)
             if route is None:
                 if self._decides and path.startswith(ENVOY + b"/"):
-                    return self._decide(request, envoy_call)
+                    return self._envoy(request)
                 if self._decides and self._results is not None and is_result(path):
                     return self._results.take(request)
                 return Reply(404, JSON, _NOT_FOUND, 0.0)
@@ -78,6 +80,21 @@ class DecisionDoor:
         if reply.status != 200:
             reply.head += self._judging.answers.carried(reply.status, reply.body)
             reply.status, reply.body = 403, b""
+        return reply
+
+    def envoy(self, request: Request) -> Reply | Pending:
+        """Answer a question of Envoy's as it is meant."""
+        return self._decide(request, envoy_call)
+
+    def _envoy(self, request: Request) -> Reply | Pending:
+        reply = self._decide(request, envoy_call, self._for_envoy)
+        return reply if isinstance(reply, Pending) else self._for_envoy(reply)
+
+    def _for_envoy(self, reply: Reply) -> Reply:
+        """Envoy takes a 5xx for a failure, and lets the request pass where it is to fail open: a denial is no 5xx."""
+        if reply.status >= 500 and NO_BUNDLE not in reply.head:
+            reply.head += self._judging.answers.real_status(reply.status)
+            reply.status = 429
         return reply
 
     def _decide(
@@ -127,7 +144,10 @@ class DecisionDoor:
             head = judging.answers.allowed(verdict, call.request_id)
             if fields:
                 head += fields
-            return Reply(200, head, b"", verdict.delay_ms / 1000)
+            delay_s = verdict.delay_ms / 1000
+            if delay_s and request.target.startswith(_WAITS_ITSELF):
+                delay_s = 0.0
+            return Reply(200, head, b"", delay_s)
         reply = judging.denied(request, call, verdict)
         reply.head += fields
         return reply

@@ -44,8 +44,7 @@ class Exchange:
         self._call = call
         self._head = head  # of the request, as the upstream gets it
         self._lines = lines  # ours, in the head of the answer
-        self.method = request.method
-        self.delay_s = 0.0
+        self.method, self.delay_s = request.method, 0.0
         self.asked: Asked | None = None  # where we ask for more than the client did
         self._claimed = len(request.body) if len(request.body) > KEPT_BYTES else 0  # of the room for bodies
         self._client = cast("Client", None)  # comes with `start`
@@ -160,7 +159,7 @@ class Exchange:
             head = asked.begins(head)
         self._status = head.status
         self._leave_room()
-        close = self._hub.draining or self._uploading
+        close = self._hub.draining or (self._upload is not None and self._uploading)
         self._client_head, self._framing_out = head_out(request, head, self._lines, close=close)
         forget_body(request, self._call)
         if head.status >= 400:
@@ -194,13 +193,14 @@ class Exchange:
 
     def _complete(self) -> None:
         self._over = True
+        uploading = self._upload is not None and self._uploading
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
-            upstream.reusable = upstream.reusable and not self._uploading
+            upstream.reusable = upstream.reusable and not uploading
             upstream.finish()
         if not self._settled:
             self._settle(self._read(complete=True))
-        self._client.relayed(close=self._request.connection is CLOSE or self._uploading)
+        self._client.relayed(close=self._request.connection is CLOSE or uploading)
 
     def pause(self) -> None:
         """The client does not read its answer: stop reading the upstream's."""
@@ -255,9 +255,10 @@ class Exchange:
         if status == 408:  # the client's fault, and no reason to try again for free
             answer = answer._replace(status=CLIENT_LEFT)
         self._settle(answer._replace(error=answer.error or "cut_short"))
+        apology = self._apology(status, why)  # also where it cannot be sent any more: the door tells of it
         if self._status == NO_ANSWER or self._client_head:
             self._request.connection = CLOSE if self._uploading else self._request.connection
-            self._client.answer(self._request, self._apology(status, why))
+            self._client.answer(self._request, apology)
         elif self._framing_out == UNTIL_CLOSE:
             self._client.reset()
         else:

@@ -103,35 +103,36 @@ class Forwarding:
         """Return the whole head. `length` is the body's, or CHUNKED; `plain`: it was unpacked and rewritten;
         `wants_plain`: the answer must not be packed, because it will be rewritten.
         """
-        headers = request.headers
         upstream = destination.upstream
-        lines = request.raw.split(b"\r\n")[1:-2]
-        if plain:
-            lines = [line for line in lines if _name(line) not in _OF_THE_BYTES]
-        if "connection" in headers and (headers["connection"] not in _USUAL_CONNECTIONS or request.repeated):
-            lines = _without_named(lines, request)
         to_send = self._line
-        more = self._hop_line if HOP not in headers else self._hops(request)
+        more = self._hop_line if HOP not in request.headers else self._hops(request)
         if wants_plain:
-            lines = [line for line in lines if _name(line) != "accept-encoding"]
             more += b"accept-encoding: identity\r\n"
         if self._via:
             more += self._via_lines(request)
-        if upstream.name in self._keys:
+        if self._keys and upstream.name in self._keys:
             to_send = self._keyless
             more += self._key_line(destination)
             query = _without_key(query)
-        target = destination.target
+        like = None if plain or wants_plain else request.like
+        passed = None if like is None else like.passed.get(to_send)
+        if passed is None:
+            passed = b"".join(map(to_send, _lines(request, plain=plain, wants_plain=wants_plain)))
+            if like is not None:
+                like.passed[to_send] = passed
+        method, target = request.method, destination.target
         if query:
             target = b"%b?%b" % (target, query)
-        start = b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (request.method.encode(), target, upstream.authority)
         if length > 0:
-            more = b"content-length: %d\r\n%b" % (length, more)
+            framing = b"content-length: %d\r\n" % length
         elif length == CHUNKED:
-            more = b"transfer-encoding: chunked\r\n" + more
-        elif request.method not in _NO_BODY_EXPECTED:
-            more = b"content-length: 0\r\n" + more
-        return b"%b%b%b\r\n" % (start, b"".join(map(to_send, lines)), more)
+            framing = b"transfer-encoding: chunked\r\n"
+        else:
+            framing = b"" if method in _NO_BODY_EXPECTED else b"content-length: 0\r\n"
+        authority = upstream.authority
+        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b%b%b\r\n" % (
+            method.encode(), target, authority, passed, framing, more,
+        )  # fmt: skip
 
     def _hops(self, request: Request) -> bytes:
         """Our token behind those of other breakloops."""
@@ -154,6 +155,18 @@ class Forwarding:
     def _key_line(self, destination: Destination) -> bytes:
         field = key_field(destination.upstream, destination.path)
         return b"%b%b\r\n" % (field, self._keys[destination.upstream.name])
+
+
+def _lines(request: Request, *, plain: bool, wants_plain: bool) -> list[bytes]:
+    """Return the client's lines, without what cannot be passed on whoever gets them."""
+    headers, lines = request.headers, request.raw.split(b"\r\n")[1:-2]
+    if plain:
+        lines = [line for line in lines if _name(line) not in _OF_THE_BYTES]
+    if "connection" in headers and (headers["connection"] not in _USUAL_CONNECTIONS or request.repeated):
+        lines = _without_named(lines, request)
+    if wants_plain:
+        lines = [line for line in lines if _name(line) != "accept-encoding"]
+    return lines
 
 
 def key_field(upstream: Upstream, path: str) -> bytes:

@@ -2,8 +2,9 @@
 
 Each line is checked by the grammar of RFC 9112, which is what llhttp does (tests hold the two equal); what llhttp lets
 through and another server could read differently is refused too (Y-3). Lines are checked one by one because clients
-repeat most of them in every request, and a line that was fine once need not be checked again. A head comes in whole
-and with its size checked (Y-2): cutting the stream is `incoming`'s work, framing a body `body`'s.
+repeat most of them in every request, and a line that was fine once need not be checked again; neither need a head in
+which nothing but the length of the body is new. A head comes in whole and with its size checked (Y-2): cutting the
+stream is `incoming`'s work, framing a body `body`'s.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from breakloop.errors import RequestError
 from breakloop.gateway.bounds import Limits
@@ -43,6 +45,9 @@ _STRICT: Final = _ONCE_ONLY | {"upgrade", "expect"}
 _MALFORMED: Final = "malformed request head"
 _TOO_LARGE: Final = "request head too large"
 _TOO_LONG: Final = "request target too long"
+_LENGTH: Final = b"ength: "  # the end of a name whose first letters are written large or small
+_LENGTH_LINE: Final = b"\r\ncontent-length: "
+_LENGTH_DIGITS: Final = 18
 
 
 class Request(msgspec.Struct, gc=False):
@@ -60,6 +65,14 @@ class Request(msgspec.Struct, gc=False):
     expects_continue: bool = False
     is_1_1: bool = True
     streamed: bool = False  # `body` is only its beginning; the rest comes in pieces and is seen by nobody
+    like: Like | None = None  # what is known of heads that differ from its own in nothing but Content-Length
+
+
+class Like(msgspec.Struct, gc=False):
+    """What heads have in common that differ in nothing but the number in Content-Length."""
+
+    request: Request  # one of them
+    passed: dict[Any, bytes] = msgspec.field(default_factory=dict)  # the lines that go to an upstream, by who made them
 
 
 class Reply:
@@ -80,23 +93,41 @@ Handler = Callable[[Request], Any]
 
 
 class HeadParser:
-    """Reads complete heads; one per server. Nothing but remembered lines is kept from one head to the next."""
+    """Reads complete heads; one per server. Nothing but heads and lines that come again is kept for the next."""
 
-    __slots__ = ("_field", "_limits", "_request_lines")
+    __slots__ = ("_field", "_likes", "_limits", "_request_lines")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._request_lines = Remembered(self._request_line)
         self._field = Remembered(_field).__getitem__
+        self._likes = Likes()
 
     def parse(self, head: bytes, peer: str) -> Request:
         """Read one head, ending in its empty line. Raises `RequestError` for whatever is not plain and strict."""
+        start = head.rfind(_LENGTH) + len(_LENGTH)
+        stop = head.find(b"\r", start)
+        size = head[start:stop]
+        if not size.isdigit() or len(size) > _LENGTH_DIGITS:
+            return self._parse(head, peer)
+        key = head[:start] + head[stop:]
+        like = self._likes.get(key)
+        if like is None:
+            request = self._parse(head, peer)
+            if request.raw is head and head[:start].lower().endswith(_LENGTH_LINE):
+                self._likes.met(key, request)
+            return request
+        headers = like.request.headers.copy()
+        headers["content-length"] = size
+        return replace(like.request, headers=headers, raw=head, peer=peer, length=int(size), like=like)
+
+    def _parse(self, head: bytes, peer: str) -> Request:
         lines = head.split(b"\r\n")
         count = len(lines) - 3
         if count > self._limits.fields:
             raise RequestError(431, _TOO_LARGE)
         if not lines[0] and count:
-            return self.parse(head[2:], peer)  # one empty line before a request is allowed: old clients send it
+            return self._parse(head[2:], peer)  # one empty line before a request is allowed: old clients send it
         method, target, is_1_1 = self._request_lines[lines[0]]
         headers = dict(map(self._field, lines[1:-2]))
         repeated = () if len(headers) == count else self._repeated(headers, lines)
@@ -142,6 +173,31 @@ class HeadParser:
         return tuple(repeated)
 
 
+class Likes(dict[bytes, Like]):
+    """Heads that came twice, by all of their bytes but the number in Content-Length. Those with something new in each
+    (the id of a trace) never come twice; of them no more is kept than a number."""
+
+    max_entries = 2048
+    max_key = 4096
+    max_met = 16384
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._met: set[int] = set()
+
+    def met(self, key: bytes, request: Request) -> None:
+        """Take note of a head that was read, and keep it the second time."""
+        mark, met = hash(key), self._met
+        if mark not in met:
+            if len(met) >= self.max_met:
+                met.clear()
+            met.add(mark)
+        elif len(key) <= self.max_key:
+            if len(self) >= self.max_entries:
+                self.clear()
+            self[key] = Like(replace(request, raw=b"", peer="", headers=request.headers.copy()))
+
+
 def early_refusal(buffer: Buffer, start: int, stop: int, scanned: int, limits: Limits) -> RequestError | None:
     """What is already wrong with a head that is incomplete or was refused: the first fault in stream order.
 
@@ -185,7 +241,7 @@ def _check_field(name: str, raw: bytes, value: bytes) -> None:
         raise RequestError(400, "Content-Length or Transfer-Encoding spelled with an underscore")
     if name == "host" and value.translate(None, _HOST_CHARS):
         raise RequestError(400, "Host is not a host")
-    if name == "content-length" and (not value.isdigit() or len(value) > 18):
+    if name == "content-length" and (not value.isdigit() or len(value) > _LENGTH_DIGITS):
         raise RequestError(400, "Content-Length is not a number")
     if name == "transfer-encoding" and value.lower() != b"chunked":
         raise RequestError(400, "Transfer-Encoding must be chunked")

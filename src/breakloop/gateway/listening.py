@@ -31,14 +31,34 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return bound
 
 
+def check_free(host: str, port: int) -> None:
+    """Raise `OSError` where another program listens there, or we may not; whatever else is wrong shows when it is
+    bound. Nothing stays bound: this is for a start that must not touch anything before it knows."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            with socket.socket(family, kind, protocol) as tried:
+                _bind(tried, address)
+        except OSError as error:
+            if error.errno in {errno.EADDRINUSE, errno.EACCES}:
+                raise
+
+
 def _listen(sock: socket.socket, address: tuple[object, ...]) -> None:
+    _bind(sock, address)
+    sock.listen(BACKLOG)
+    sock.setblocking(False)
+
+
+def _bind(sock: socket.socket, address: tuple[object, ...]) -> None:
     # Without SO_REUSEPORT: a second instance must fail here and not silently take half of the traffic.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if sock.family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     sock.bind(address)
-    sock.listen(BACKLOG)
-    sock.setblocking(False)
 
 
 def why_not(host: str, port: int, error: OSError) -> str:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import errno
+import re
+import socket
 import ssl
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +16,20 @@ from breakloop.gateway.upstream import UpstreamConnection
 from breakloop.model.upstream import Upstream
 
 _IDLE_MAX: Final = 256  # connections kept without work, for each upstream
+_RESET: Final = "closed the connection while it was made"
+_NO_WAY: Final = "cannot be reached: there is no way to its address from here"
+_CAUSES: Final = {
+    errno.ECONNREFUSED: "refused the connection",
+    errno.ECONNRESET: _RESET,
+    errno.ECONNABORTED: _RESET,
+    errno.EPIPE: _RESET,
+    errno.EHOSTUNREACH: _NO_WAY,
+    errno.ENETUNREACH: _NO_WAY,
+    errno.EADDRNOTAVAIL: "cannot be reached: this machine has no free port or no fitting address left",
+    errno.EMFILE: "cannot be reached: this process has too many files open",
+    errno.ETIMEDOUT: "did not take the connection in time",
+}
+_KINDS: Final = ((ConnectionRefusedError, errno.ECONNREFUSED), (ConnectionError, errno.ECONNRESET))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +114,22 @@ class Pool:
 
 
 def unreachable(error: BaseException) -> str:
-    """Say why there is no connection, without what the system says about addresses."""
+    """Say what kind of failure it was that there is no connection, without what the system says about addresses."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"has a certificate that is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return "does not speak TLS as we do"
-    if isinstance(error, ConnectionRefusedError):
-        return "refused the connection"
-    return "could not be reached"
+    if isinstance(error, socket.gaierror):
+        return "has a host name that cannot be resolved (DNS)"
+    if isinstance(error, TimeoutError):
+        return "did not take the connection in time"
+    return _CAUSES.get(_errno(error), "could not be reached")
+
+
+def _errno(error: BaseException) -> int:
+    """Return the system's number for it. A host with several addresses fails with all of their numbers in one text."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    found = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+    number = found.pop() if len(found) == 1 else 0
+    return number or next((code for kind, code in _KINDS if isinstance(error, kind)), 0)

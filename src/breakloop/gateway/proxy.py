@@ -22,6 +22,7 @@ from breakloop.gateway.pending import Pending
 from breakloop.gateway.pool import Pool
 from breakloop.gateway.reading import Reading, reading_for
 from breakloop.gateway.targets import Destination, Targets
+from breakloop.gateway.upstream_faults import UpstreamFaults
 from breakloop.judge import denial
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
@@ -41,12 +42,16 @@ _ERRORS: Final = {
     504: "upstream_timeout",
 }
 _OF_THE_REQUEST: Final = (401, 413)
+_OF_THE_UPSTREAM: Final = (502, 504)
+_ADMIN_TOKEN: Final = b"bl_"  # as `admin.tokens` makes them: this and 43 characters, here behind "Bearer "
+_ADMIN_TOKEN_LENGTH: Final = 53
+_ADMIN_TOKEN_SENT: Final = "This is a token of the admin plane, which has a port of its own; nothing was forwarded."
 
 
 class ProxyDoor:
     """A `Handler` for the server: one request in, a reply or an exchange out."""
 
-    __slots__ = ("_asking", "_callers", "_forwarding", "_judging", "_own", "_pools", "_targets")
+    __slots__ = ("_asking", "_callers", "_faults", "_forwarding", "_judging", "_own", "_targets", "pools")
 
     def __init__(
         self,
@@ -57,13 +62,15 @@ class ProxyDoor:
         pools: Mapping[str, Pool],
         forwarding: Forwarding,
         callers: Callers | None = None,
+        faults: UpstreamFaults | None = None,
     ) -> None:
         self._judging = judging
         self._own = own  # answers our own paths
         self._targets = targets
-        self._pools = pools
+        self.pools = pools  # by name of the upstream
         self._forwarding = forwarding
         self._callers = callers
+        self._faults = faults
         self._asking = Asking(judging.engine.tally)
 
     def __call__(self, request: Request) -> Any:
@@ -96,6 +103,9 @@ class ProxyDoor:
             return judging.denied_to_client(call, _proxy_loop())
         if self._callers is not None and self._callers.check(request.headers, query) is None:
             return self.failed(call, 401, "The key of this request is not known here.")
+        authorization = request.headers.get("authorization", b"")
+        if authorization[7:10] == _ADMIN_TOKEN and len(authorization) == _ADMIN_TOKEN_LENGTH:
+            return self.failed(call, 401, _ADMIN_TOKEN_SENT)
         if request.streamed and self._is_large(request):
             judging.engine.tally.unjudged += 1
             if judging.engine.enforces and rejects_large(judging.engine.bundle, call):
@@ -146,7 +156,7 @@ class ProxyDoor:
                 request.body = body
                 head = self._forwarding.head(request, destination, query, len(body), plain=True, wants_plain=True)
         lines = self._judging.answers.allowed(verdict, call.request_id)
-        pool = self._pools[destination.upstream.name]
+        pool = self.pools[destination.upstream.name]
         exchange = Exchange(self, pool, request, call, head, lines + fields if fields else lines)
         exchange.asked = asked
         if verdict.delay_ms:
@@ -233,6 +243,8 @@ class ProxyDoor:
 
     def failed(self, call: Call, status: int, why: str) -> Reply:
         """Return an error of ours in the words of the client's dialect."""
+        if self._faults is not None and status in _OF_THE_UPSTREAM:
+            self._faults.note(call, status, why)
         message = why if status in _OF_THE_REQUEST else f"The upstream {call.upstream} {why}."
         verdict = Verdict(allowed=False, reason=_ERRORS[status], status=status, message=message)
         head = self._judging.answers.allowed(Verdict(), call.request_id) + JSON

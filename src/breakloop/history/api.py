@@ -49,6 +49,10 @@ class History(Protocol):
         """Keep what happened, fold it into incidents, agents and curves, in one transaction."""
         ...
 
+    def end_quiet(self, now: float) -> list[Event]:
+        """End incidents that nothing more was heard of; return that they are over, to be published."""
+        ...
+
     def events(self, wanted: EventFilter) -> list[EventRecord]:
         """Return events."""
         ...

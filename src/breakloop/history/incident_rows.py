@@ -11,12 +11,12 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
 from breakloop.history.api import IncidentFilter
-from breakloop.history.incidents import STRAGGLERS_S, Case, Folding, concerned, new_incident_id
+from breakloop.history.incidents import LATE_S, STRAGGLERS_S, Case, Folding, concerned, new_incident_id
 from breakloop.history.schema import INCIDENTS, PICTURES
 from breakloop.history.statements import replacing
 from breakloop.history.values import MOMENT_MAX, data_json, from_json, moment, text, to_json
 from breakloop.model.activity import Activity
-from breakloop.model.events import Event
+from breakloop.model.events import LOOP_CLEARED, Event
 from breakloop.model.records import CLEARED, Incident, StepMark
 
 PAGE_MAX: Final = 500
@@ -34,8 +34,15 @@ def fold_incidents(connection: Connection, events: Sequence[Event], activity: Ac
         seen = activity.agents.get(key[:3])
         folding.used(key, use, seen.last_at if seen is not None and seen.last_at else now)
     _save(connection, folding.changed)
-    _end_quiet(connection, now)
     return ids
+
+
+def end_quiet(connection: Connection, now: float) -> list[Event]:
+    """End what nothing more was heard of, and return that it is over. Of several processes, one is told."""
+    columns = INCIDENTS.c
+    over = and_(columns.ended_at.is_(None), columns.over_at <= now - LATE_S)
+    ended = update(INCIDENTS).where(over).values(state=CLEARED, ended_at=columns.over_at, held_until=0.0)
+    return [_cleared(Case(**row), now) for row in connection.execute(ended.returning(INCIDENTS)).mappings()]
 
 
 def find_incidents(connection: Connection, wanted: IncidentFilter) -> list[Incident]:
@@ -108,11 +115,12 @@ def _picture(connection: Connection, case: Case) -> dict[str, Any]:
     return {"incident": case.id, "steps": steps, "score": score}
 
 
-def _end_quiet(connection: Connection, now: float) -> None:
-    """End what nothing more was heard of."""
-    columns = INCIDENTS.c
-    over = and_(columns.ended_at.is_(None), columns.over_at <= now)
-    connection.execute(update(INCIDENTS).where(over).values(state=CLEARED, ended_at=columns.over_at, held_until=0.0))
+def _cleared(case: Case, now: float) -> Event:
+    names = ("agent", "caller", "model", "kind", "policy", "fingerprint", "shadow", "hit_count")
+    sums = ("spent_requests", "spent_microusd", "saved_requests", "saved_microusd")
+    known = {name: getattr(case, name) for name in (*names, *sums)}
+    lasted_s = round(max(0.0, case.last_at - case.first_at), 1)
+    return Event(LOOP_CLEARED, now, {"incident": case.id, **known, "lasted_seconds": lasted_s}, case.project)
 
 
 def _conditions(wanted: IncidentFilter) -> Iterator[ColumnElement[bool]]:

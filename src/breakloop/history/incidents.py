@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from breakloop.history.values import text, whole
 from breakloop.model.activity import Activity, LoopKey, LoopUse
-from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, LOOP_DETECTED, Event
+from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, LOOP_CLEARED, LOOP_DETECTED, Event
 from breakloop.model.records import CLEARED, OPEN, STOPPED
 
 QUIET_S: Final = 600.0
+LATE_S: Final = 5.0  # events may be on their way so long; an incident is not ended before
 STRAGGLERS_S: Final = 60.0  # what is counted so late still goes to an incident that is over
 STEPS_MAX: Final = 60
 EVIDENCE_MAX: Final = 2000
-LOOP_CLEARED: Final = "loop.cleared"
 _STOPS: Final = frozenset(("reject", "kill", "cut"))  # actions that stop a request, the others let it pass
 _OF_LOOPS: Final = frozenset((LOOP_DETECTED, LOOP_CLEARED, AGENT_KILLED, AGENT_RELEASED))
 _DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # in the order of ASCII; none looks like another
@@ -98,6 +98,9 @@ class Folding:
             return ""
         if event.name == LOOP_DETECTED:
             return self._detected(event)
+        told_of = event.data.get("incident")
+        if told_of:  # by the history itself, which has ended it
+            return text(told_of)
         found = sorted(self._meant(event), key=lambda case: case.last_at)
         for case in found:
             self._changed[case.id] = case
@@ -120,6 +123,8 @@ class Folding:
         case.saved_tokens += use.stopped_tokens
         case.saved_microusd += use.stopped_microusd
         if case.ended_at is None:
+            if use.stopped and not case.shadow:  # whatever the last detection has said of it
+                case.state = STOPPED
             case.seen(at)
 
     def _detected(self, event: Event) -> str:

@@ -59,6 +59,11 @@ class SqlHistory:
             curves.add_to_curves(connection, batch, now)
             shadows.add_shadows(connection, activity.shadow, now)
 
+    def end_quiet(self, now: float) -> list[Event]:
+        """End incidents that nothing more was heard of; return that they are over, to be published."""
+        with self._database.writing() as connection:
+            return incident_rows.end_quiet(connection, now)
+
     def events(self, wanted: EventFilter) -> list[EventRecord]:
         """Return events."""
         with self._database.reading() as connection:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from breakloop.model.completion_cap import CompletionCap
 
@@ -48,7 +48,7 @@ class Call:
     """
 
     # Kept by their readers. None: not looked at yet.
-    chat_cache: Chat | bool | None = None  # False: looked, and it is not an LLM request
+    chat_cache: Chat | Literal[False] | None = None  # False: looked, and it is not an LLM request
     taken_cache: Any = None  # wire.dialects.Taken: its body taken apart, which comes with the chat
     prompt_cache: Any = None  # wire.prompt.Prompt: how much it says to the model
     claims_cache: Mapping[str, object] | None = None
@@ -61,6 +61,7 @@ class Call:
     ip_cache: str | None = None
     query_cache: dict[str, list[str]] | None = None
     project = ""
+    shard = ""  # where what belongs to its agent is kept, as keys hold it: the project, or a part of it
     sender: Any = None  # policy.senders.Sender, when the engine knows this one
     verified = False  # claims_cache came from a token whose signature was checked
     snoozed: Mapping[str, float] | None = None  # fingerprints that may repeat for now

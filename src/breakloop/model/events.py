@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 LOOP_DETECTED = "loop.detected"
+LOOP_CLEARED = "loop.cleared"
 AGENT_KILLED = "agent.killed"
 AGENT_RELEASED = "agent.released"
 KILL_SWITCH_CHANGED = "kill_switch.changed"
@@ -24,6 +25,7 @@ STORE_DEGRADED = "store.degraded"
 STORE_RECOVERED = "store.recovered"
 DESCRIPTOR_MISSING = "descriptor.missing"
 BODY_NOT_UNPACKED = "body.not_unpacked"
+UPSTREAM_FAILED = "upstream.failed"
 WORKER_DIED = "worker.died"
 WORKER_REPLACED = "worker.replaced"
 

@@ -39,7 +39,7 @@ class StepMark:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """All that belongs to one loop (SPEC G-3)."""
+    """All that belongs to one loop."""
 
     id: str
     state: str
@@ -69,6 +69,12 @@ class Incident:
     score: Mapping[str, Any] = field(default_factory=dict)  # of `simhash`: what added up
 
 
+def is_blocked(incident: Incident, now: float) -> bool:
+    """Tell whether the requests of a loop are being denied, as far as its last detection tells."""
+    stopped = incident.state == STOPPED and not incident.shadow
+    return stopped and now < incident.last_at + incident.cooldown_seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
     """An agent as it was seen (SPEC G-1): it appears by itself."""
@@ -92,7 +98,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """Somebody did something (SPEC K-3, X-2)."""
+    """Somebody did something."""
 
     id: int
     at: float

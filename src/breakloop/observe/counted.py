@@ -49,6 +49,10 @@ class Counted:
                 self._add("breakloop_saved_requests_total", loop.stopped, project)
                 self._add("breakloop_saved_microusd_total", loop.stopped_microusd, project)
 
+    def breakers(self, is_open: int) -> None:
+        """Take down how many circuit breakers are open now."""
+        self._figures.highest["breakloop_breakers_open"] = {(): is_open}
+
     def figures(self) -> Figures:
         """Return what was counted."""
         return self._figures

@@ -5,17 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from breakloop import __version__
 from breakloop.engine import Engine
 from breakloop.model.figures import Figures
 from breakloop.model.histogram import Histogram, Timings
 from breakloop.model.tally import Tally
+from breakloop.observe.log import lines_dropped
 from breakloop.observe.metric_table import OWN_POWERS, UPSTREAM_POWERS
 from breakloop.pricing.estimate import EstimateErrors
 from breakloop.remote import Remote
 from breakloop.state.memory import MemoryStore
+
+DECISIONS: Final = "breakloop_decisions_total"
+ALLOWED: Final = "allowed"
+DENIED: Final = "denied"
 
 
 class HubCounts(Protocol):
@@ -76,8 +81,7 @@ class Sources:
     saved: Saved | None = None
     remote: Callable[[], Remote | None] = lambda: None
     dropped: Callable[[], Mapping[str, int]] = dict  # `bus.Fan.dropped`
-    log_dropped: Callable[[], int] = int
-    breakers_open: Callable[[], int | None] = lambda: None  # None: it cannot be said now
+    log_dropped: Callable[[], int] = lines_dropped
 
 
 def gather(sources: Sources) -> Figures:
@@ -92,15 +96,15 @@ def gather(sources: Sources) -> Figures:
     for place, count in sources.dropped().items():
         figures.count("breakloop_events_dropped_total", count, place)
     figures.count("breakloop_log_lines_dropped_total", sources.log_dropped())
-    figures.level("breakloop_processes", 1)
+    figures.level("breakloop_processes", 0 if sources.hub is None else 1)
     figures.mark("breakloop_start_timestamp_seconds", sources.started_at)
     figures.mark("breakloop_info", 1, __version__)
     return figures
 
 
 def _tally(figures: Figures, tally: Tally) -> None:
-    for verdict, reasons in (("allowed", tally.allowed), ("denied", tally.denied)):
-        _each(figures, "breakloop_decisions_total", reasons, verdict)
+    for verdict, reasons in ((ALLOWED, tally.allowed), (DENIED, tally.denied)):
+        _each(figures, DECISIONS, reasons, verdict)
     _each(figures, "breakloop_descriptors_missing_total", tally.missing)
     _each(figures, "breakloop_bodies_not_unpacked_total", tally.not_unpacked)
     _each(figures, "breakloop_answers_not_read_total", tally.not_read)
@@ -173,9 +177,6 @@ def _bundle(figures: Figures, sources: Sources) -> None:
 def _state(figures: Figures, sources: Sources) -> None:
     engine, remote = sources.engine, sources.remote()
     figures.mark("breakloop_holds", len(engine.quarantine))  # every process knows of all of them
-    is_open = sources.breakers_open()
-    if is_open is not None:
-        figures.mark("breakloop_breakers_open", is_open)
     conflicts = engine.local.windows.conflicts
     if remote is not None:
         conflicts += remote.conflicts

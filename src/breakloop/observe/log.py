@@ -46,6 +46,7 @@ _LEVELS: Final = {
     events.STORE_DEGRADED: logging.WARNING,
     events.DESCRIPTOR_MISSING: logging.WARNING,
     events.BODY_NOT_UNPACKED: logging.WARNING,
+    events.UPSTREAM_FAILED: logging.WARNING,
     events.WORKER_DIED: logging.WARNING,
 }
 
@@ -108,6 +109,11 @@ class _Queued(QueueHandler):
     def prepare(self, record: logging.LogRecord) -> Any:
         """Leave the record as it is: it stays in this process."""
         return record
+
+
+def lines_dropped() -> int:
+    """Return how many lines of this process found no room."""
+    return sum(one.dropped for one in logging.getLogger("breakloop").handlers if isinstance(one, _Queued))
 
 
 class Logging:

@@ -49,7 +49,7 @@ LABELS: Final[dict[str, Label]] = {
     "action": Label("what was done: `warn`, `steer`, `throttle`, `reject`, `kill`, `cut`", 20),
     "shadow": Label("`true`: only counted, the client saw nothing"),
     "event": Label("name of the [event](events.md)", 60),
-    "place": Label("where it was lost: `bus`, or the listener that was too slow", 20),
+    "place": Label("where it was lost: in a `worker`, on the `bus`, or at the listener that was too slow", 20),
     "why": Label("the cause, in a word", 20),
     "descriptor": Label("the descriptor that requests lack", 100),
     "table": Label("what is remembered: `counts`, `cooldowns`, `buckets`, `accounts`, `rates`, `open`, `windows`", 20),

@@ -1,6 +1,5 @@
 """Metrics in Prometheus' text form (SPEC G-5): writes `Figures` by the table of `metric_table`, when it is asked.
-Nothing is counted here. Labels whose values come from outside are bounded: the first ones keep their names, the rest
-are `other`."""
+Nothing is counted here, and how many values a label may have is `bounded`'s business."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from breakloop.model.figures import Figures, Labels, Series, Spread
-from breakloop.observe.metric_table import COUNTER, HISTOGRAM, LABELS, METRICS, OTHER, Metric
+from breakloop.observe.bounded import Bounded
+from breakloop.observe.metric_table import COUNTER, HISTOGRAM, METRICS, Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_TEXT_MAX: Final = 120  # of a label's value
 
 
 class Metrics(Collector):
@@ -25,7 +24,7 @@ class Metrics(Collector):
 
     def __init__(self, gathered: Callable[[], Iterable[Figures]]) -> None:
         self._gathered = gathered
-        self._names: dict[str, set[str]] = {}  # label -> the values that keep their names
+        self._bounded = Bounded()
 
     def text(self) -> bytes:
         """Return all of them, now."""
@@ -36,49 +35,30 @@ class Metrics(Collector):
         total = Figures()
         for figures in self._gathered():
             total.add(figures)
+        total = self._bounded.figures(total)
         for metric in METRICS.values():
             if metric.kind == HISTOGRAM:
                 if spreads := total.spreads.get(metric.name):
-                    yield self._histogram(metric, spreads)
+                    yield _histogram(metric, spreads)
             else:
                 values = total.counters if metric.kind == COUNTER else total.sums | total.highest
                 if series := values.get(metric.name):
-                    yield self._plain(metric, series)
+                    yield _plain(metric, series)
 
-    def _plain(self, metric: Metric, series: Series) -> Family:
-        bounded: Series = {}
-        for labels, value in series.items():
-            key = self._bounded(metric, labels)
-            bounded[key] = bounded.get(key, 0) + value
-        make = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
-        family = make(metric.name, metric.help, labels=metric.labels)
-        for labels, value in bounded.items():
-            family.add_metric(labels, value)
-        return family
 
-    def _histogram(self, metric: Metric, spreads: dict[Labels, Spread]) -> Family:
-        bounded = Figures()
-        for labels, spread in spreads.items():
-            bounded.spread(metric.name, spread.counts, spread.total, *self._bounded(metric, labels))
-        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for labels, spread in bounded.spreads[metric.name].items():
-            family.add_metric(labels, _cumulative(metric.bounds, spread.counts), spread.total)
-        return family
+def _plain(metric: Metric, series: Series) -> Family:
+    make = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
+    family = make(metric.name, metric.help, labels=metric.labels)
+    for labels, value in series.items():
+        family.add_metric(labels, value)
+    return family
 
-    def _bounded(self, metric: Metric, labels: Labels) -> Labels:
-        return tuple(self._value(name, value) for name, value in zip(metric.labels, labels, strict=True))
 
-    def _value(self, label: str, value: str) -> str:
-        most = LABELS[label].most
-        if not most or value == OTHER:
-            return value
-        value = value[:_TEXT_MAX]
-        known = self._names.setdefault(label, set())
-        if value not in known:
-            if len(known) >= most:
-                return OTHER
-            known.add(value)
-        return value
+def _histogram(metric: Metric, spreads: dict[Labels, Spread]) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, spread in spreads.items():
+        family.add_metric(labels, _cumulative(metric.bounds, spread.counts), spread.total)
+    return family
 
 
 def _cumulative(bounds: tuple[float, ...], counts: list[int]) -> list[tuple[str, float]]:

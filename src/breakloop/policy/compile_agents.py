@@ -17,7 +17,7 @@ from breakloop.policy import schema
 from breakloop.policy.compile_watchers import WatcherMaker
 from breakloop.policy.compiled import AgentTerms, Detector
 from breakloop.policy.presence import Presence
-from breakloop.policy.rules import Getter, Rule
+from breakloop.policy.rules import AGENT, Getter, Rule
 from breakloop.pricing.estimate import estimator
 
 AGENTS: Final = "agents"  # what stands for a policy in verdicts and events
@@ -59,7 +59,7 @@ def _rules(agent: schema.Agent, pattern: str, agent_of: Getter) -> Iterator[Rule
 
 
 def _rule(name: str, limiter: Limiter, agent_of: Getter) -> Rule:
-    keys = (("agent:id", agent_of),)
+    keys = ((AGENT, agent_of),)
     return Rule(name, AGENTS, match=(), keys=keys, limiter=limiter, rejects_missing=False, status=_STATUS)
 
 

@@ -167,7 +167,7 @@ class LoopMaker:
         return lambda call: None if chat(call) is None else fingerprint(call)
 
     def _tail(self, messages: int) -> Callable[[Call], str | None]:
-        self._descriptors.tail_messages = max(self._descriptors.tail_messages, messages)
+        self._descriptors.tail_messages = max(self._descriptors.tail_messages, messages + 1)  # and a call before them
         return TailFingerprint(
             self._fingerprinter,
             caller=self._descriptors.caller,

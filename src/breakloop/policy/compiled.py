@@ -12,7 +12,7 @@ from breakloop.detect.loop import LoopTerms
 from breakloop.detect.watch import Watch
 from breakloop.limits.run_budget import RunBudget
 from breakloop.model.call import Call
-from breakloop.policy.kill_switch import KillSwitches
+from breakloop.policy.kill_switch import KillSwitch, KillSwitches
 from breakloop.policy.presence import Presence
 from breakloop.policy.routes import Routes, Selector
 from breakloop.policy.rules import BreakerRule, Getter, Metering, Rule
@@ -123,3 +123,7 @@ class CompiledBundle:
     agents: Agents
     agents_with: Callable[[Mapping[str, Mapping[str, Any]]], Agents]  # and with what was set for some at run time
     snoozed: Mapping[str, float] = field(default_factory=dict)  # fingerprints that may repeat, and until when
+
+    def stops(self, agent: str, now: float) -> KillSwitch | None:
+        """Return the kill switch that stops all requests of an agent, as far as its name tells."""
+        return None if self.kill_override_until > now else self.kill_switches.named("agent:id", agent, now)

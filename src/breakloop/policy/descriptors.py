@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from breakloop.clock import Clock
 from breakloop.model.answer import Answer
@@ -39,6 +39,7 @@ class ContextSettings:
     trusted_proxies: tuple[str, ...] = ()
     project: str = "default"
     project_descriptor: str = ""
+    shard_by_agent: bool = False  # what belongs to an agent is a part of its own of the project
     jwt: JwtKeys | None = None
     geo_file: str = ""
 
@@ -61,6 +62,7 @@ class Descriptors:
         "_user_agents",
         "project_is_steady",
         "sessions",
+        "shard_by_agent",
         "tail_messages",
         "tokens",
     )
@@ -77,11 +79,11 @@ class Descriptors:
         self._project = settings.project
         self._project_getter = self._project_source(settings.project_descriptor)
         self.project_is_steady = not settings.project_descriptor  # the same for everybody
+        self.shard_by_agent = settings.shard_by_agent
 
     def getter(self, name: str) -> Getter:
         """Return the function that reads descriptor `name` from a call; ValueError for a name that is none."""
-        wrong = fault(name)
-        if wrong is not None:
+        if (wrong := fault(name)) is not None:
             raise ValueError(wrong[0])
         kind, _, rest = name.partition(":")
         if name in self._fixed:
@@ -127,7 +129,8 @@ class Descriptors:
 
     def derived(self, call: Call) -> bool:
         """Tell whether the session is named after how it opens, because the client gives it no name."""
-        self.session(call)
+        if call.session_cache is None:
+            self.session(call)
         return call.derived
 
     def lane(self, call: Call) -> str:
@@ -177,9 +180,9 @@ class Descriptors:
         if known is None:
             taken = call.taken_cache = self._take(call)
             known = call.chat_cache = (taken.chat(self.tail_messages) if taken else None) or False
-        elif isinstance(known, Chat) and known.tail is UNREAD:
+        elif known and known.tail is UNREAD:
             known = call.chat_cache = call.taken_cache.chat(self.tail_messages) or False
-        return known if isinstance(known, Chat) else None
+        return known or None
 
     def head(self, call: Call) -> Chat | None:
         """Return the same for those who need none of its messages: they may be unread."""
@@ -187,7 +190,7 @@ class Descriptors:
         if known is None:
             taken = call.taken_cache = self._take(call)
             known = call.chat_cache = taken.head() if taken else False
-        return known if isinstance(known, Chat) else None
+        return known or None
 
     def taken(self, call: Call) -> dialects.Taken | None:
         """Return the body of an LLM request taken apart, for all else that is read of it; None for anything else."""
@@ -195,16 +198,16 @@ class Descriptors:
 
     def step(self, call: Call) -> Step | None:
         """Return the newest step of an LLM request, or None for anything else."""
-        known = call.step_cache
+        known: Step | Literal[False] | None = call.step_cache
         if known is None:
             taken = self.taken(call)
             known = call.step_cache = (steps.of(taken) if taken else None) or False
-        return known if isinstance(known, Step) else None
+        return known or None
 
     def window(self, call: Call) -> str:
         """Return whose session this is, as windows are kept by: the caller's own, or "" for a call that has none."""
-        session = self.session(call)
-        return f"{self.caller(call)}|{session}" if session else ""
+        session = call.session_cache or self.session(call)
+        return f"{call.caller_cache or self.caller(call)}|{session}" if session else ""
 
     def tools(self, call: Call) -> tuple[str, ...]:
         """Return the names of the tools that the last messages call, in order."""
@@ -217,10 +220,7 @@ class Descriptors:
         return self._digests.of_key(key) if key else None
 
     def _find_agent(self, call: Call) -> str:
-        named = call.path_agent
-        if not named:
-            header = call.headers.get("x-agent-id")
-            named = header.decode("latin-1").strip() if header else ""
+        named = call.path_agent or (call.header("x-agent-id") or "").strip()
         return self._digests.bounded(named) if named else self.caller(call)
 
     def _find_caller(self, call: Call) -> str:

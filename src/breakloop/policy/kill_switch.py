@@ -54,6 +54,12 @@ class KillSwitches:
         more = [replace(switch, index=after + number) for number, switch in enumerate(switches)]
         return KillSwitches((*self._switches, *more), self._getter)
 
+    def named(self, scope_key: str, scope_value: str, now: float) -> KillSwitch | None:
+        """Return the first live switch of this very scope that holds for every route, or None. For people."""
+        scope = (scope_key, scope_value, "")
+        found = (one for one in self._switches if (one.scope_key, one.scope_value, one.route) == scope)
+        return next((one for one in found if one.expires > now), None)
+
     def find(self, call: Call, now: float) -> KillSwitch | None:
         """Return the first live switch that matches, or None."""
         first: KillSwitch | None = None

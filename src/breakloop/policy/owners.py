@@ -3,6 +3,7 @@ reading who sends is `descriptors`' work."""
 
 from __future__ import annotations
 
+from breakloop.detect.watch import SEVERAL
 from breakloop.model.call import Call
 from breakloop.policy.descriptors import Descriptors
 from breakloop.state.keys import joined, part
@@ -32,4 +33,4 @@ class Owners:
     def parent(self, call: Call) -> str:
         """Return the caller of a conversation that another one began, else ""."""
         who = self._who
-        return f"c:{part(who.caller(call))}" if who.parent(call) or who.trace(call) else ""
+        return f"{SEVERAL}{part(who.caller(call))}" if who.parent(call) or who.trace(call) else ""

@@ -18,6 +18,7 @@ from breakloop.state.ops import ENFORCED, Op, Owner, Refuse
 Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]
 OnMissing = Callable[[str, str, str], None]  # policy, rule, descriptor
+AGENT: Final = "agent:id"
 
 
 def fits(match: Match, call: Call) -> bool:
@@ -50,7 +51,8 @@ class Rule:
     """One rule of a policy: whom it counts (`limit_keys`), when (`match`), and its limiter."""
 
     __slots__ = (
-        "_key", "_keys", "_match", "caps", "estimator", "limiter", "name", "policy", "rejects_missing", "status",
+        "_key", "_keys", "_match", "caps", "estimator", "limiter", "name", "of_agent", "policy", "rejects_missing",
+        "status",
     )  # fmt: skip
 
     place = ""  # in keys, in front of the name
@@ -74,6 +76,7 @@ class Rule:
         self.status = status
         self._match = match
         self._keys = keys
+        self.of_agent = any(name == AGENT for name, _ in keys)  # it counts each agent by itself
         self.estimator: Estimator | None = None  # set where the limiter needs to know what a call may use
         self.caps: tuple[CompletionCap, CompletionCap] | None = None  # of streams: enforced, and in shadow
         self._key = f":{part(policy)}:{self.place}{part(name)}:"
@@ -100,7 +103,7 @@ class Rule:
                 missing(self.policy, self.name, name)
                 return None
             values.append(value)
-        rest = f":{project}{self._key}{joined(values) if values else ''}"
+        rest = f":{self._place(call, project)}{self._key}{joined(values) if values else ''}"
         shadow = "shadow:" if group else ""
         return [f"{shadow}{family}{rest}" for family in self.limiter.families]
 
@@ -124,7 +127,11 @@ class Rule:
         known = [value for value in values if value is not None]
         if len(known) < len(values):
             return None
-        return f"{'shadow:' if group else ''}{family}:{project}{self._key}{joined(known) if known else ''}"
+        place, values_told = self._place(call, project), joined(known) if known else ""
+        return f"{'shadow:' if group else ''}{family}:{place}{self._key}{values_told}"
+
+    def _place(self, call: Call, project: str) -> str:
+        return (call.shard or project) if self.of_agent else project
 
     @property
     def refusal_at(self) -> tuple[str, str]:

@@ -39,7 +39,7 @@ class RepeatBase(LoopBase):
 
 
 class ExactLoop(RepeatBase):
-    """`similarity: exact`: the same request, byte for byte (SPEC LD-1)."""
+    """`similarity: exact`: the same request, byte for byte."""
 
     similarity: Literal["exact"] = Field(default="exact", description="`exact`: the same request again.")
     enabled: bool = Field(description="Whether the detector is on.")
@@ -62,7 +62,7 @@ class ExactLoop(RepeatBase):
 
 
 class TailLoop(Cooldowns, RepeatBase):
-    """`similarity: tail`: the same last messages of a conversation (SPEC LD-2)."""
+    """`similarity: tail`: the same last messages of a conversation."""
 
     similarity: Literal["tail"] = Field(description="`tail`: the same last messages again.")
     tail_messages: Annotated[int, Field(ge=1, le=20)] = Field(
@@ -86,7 +86,7 @@ def reachable_score(window_requests: int, weights: Weights) -> float:
 
 
 class SimhashLoop(LoopBase):
-    """`similarity: simhash`: similar prompts, responses and tool calls add up to a score (SPEC LD-3)."""
+    """`similarity: simhash`: similar prompts, responses and tool calls add up to a score."""
 
     similarity: Literal["simhash"] = Field(description="`simhash`: similar requests, scored.")
     window_requests: Annotated[int, Field(ge=2, le=1000)] = Field(

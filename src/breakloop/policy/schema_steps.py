@@ -108,7 +108,7 @@ class StepsTool(Model):
 
 
 class StepsLoop(Cooldowns, LoopBase):
-    """`similarity: steps`: what the agent did and what came back, sparing progress (SPEC LD-4)."""
+    """`similarity: steps`: what the agent did and what came back, sparing progress."""
 
     similarity: Literal["steps"] = Field(description="`steps`: the same steps without progress.")
     sensitivity: Literal["relaxed", "normal", "strict"] = Field(

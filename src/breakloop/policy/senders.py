@@ -76,6 +76,7 @@ class Senders:
         sender = self._known.get(key)
         if sender is None or sender.keys is not self._tokens.key_set or not sender.begins <= now < sender.ends:
             return self._meet(call, key)
+        call.caller_cache, call.agent_cache = sender.caller, sender.agent  # which each detector asks for
         return sender
 
     def _meet(self, call: Call, key: tuple[object, ...]) -> Sender | None:

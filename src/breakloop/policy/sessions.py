@@ -41,7 +41,7 @@ class Sessions:
         named = identity.conversation_header(call) if in_headers else ""
         if named:
             return self._digests.bounded(named)
-        taken = self._taken(call)
+        taken = call.taken_cache if call.chat_cache else self._taken(call)
         ids = session_ids.NONE if taken is None else session_ids.of(taken)
         trace = self.trace(call, ids.trace)
         named = ids.session or (identity.session_header(call) if in_headers else "")
@@ -57,7 +57,7 @@ class Sessions:
         if not opening:
             return ""
         call.derived = True
-        parts = (self._caller(call), self._agent(call), opening)
+        parts = (call.caller_cache or self._caller(call), call.agent_cache or self._agent(call), opening)
         return DERIVED + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
 
     def unknown(self, call: Call) -> tuple[str, str] | None:

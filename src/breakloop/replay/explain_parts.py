@@ -132,9 +132,8 @@ class PartExplainer:
         data: dict[str, object] = {"kind": terms.kind, "fingerprint": print_, "hits": result.hits, "passes": op.limit}
         data |= {"window_s": op.spec.window_s, "action": terms.action, "tripped": result.tripped}
         data |= {"shadow": op.group != ENFORCED, "blocked_for_s": math.ceil(result.wait_s)}
-        # The result knows in how many seconds: a count goes on during a cooldown, past the window.
-        within = f"{math.ceil(result.span_s) if result.tripped else op.spec.window_s:g} s"
-        text = f"{terms.kind} {print_[:8]}, request {result.hits} in {within}, number {op.limit + 1} trips"
+        within = f"{'in' if op.spec.sliding else 'gaps below'} {op.spec.window_s:g} s"
+        text = f"{terms.kind} {print_[:8]}, request {result.hits}, number {op.limit + 1} trips ({within})"
         if not result.tripped:
             return Step(stage, name, "pass", text, data)
         if op.spec.denies:

@@ -15,13 +15,13 @@ from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.pricing.prices import Prices
 from breakloop.replay.conversations import PATH, Conversations
-from breakloop.replay.cost import Pricing, free, spent
+from breakloop.replay.cost import Pricing, Spent, free, spent
 from breakloop.replay.sessions import Body, Piece, Session, Turn
 from breakloop.state.memory import MemoryStore
 
 SPACING_S = 3.0  # between turns whose times were not recorded
 LOOP = "loop_detected"
-_BYTES_A_TOKEN = 4
+_NOTHING = Spent()
 _ENTRIES = 100_000  # of a lane's store
 _PEER = "127.0.0.1"
 _JSON = b"application/json"
@@ -56,22 +56,24 @@ class Outcome:
     evidence: str = ""
     notices: int = 0
     blocks: int = 0
-    saved_tokens: int = 0  # estimated: the blocked requests and the answers that they would not have had
-    saved_usd: float | None = None  # by the recorded tokens where there are any; None: no price is known
+    saved_tokens: int = 0  # of the denied requests and the answers that they would not have had
+    saved_estimated: bool = False  # at least one of them has no recorded tokens
+    saved_usd: float | None = None  # what these tokens would have cost; None: no price is known
     denied: dict[str, int] = field(default_factory=dict)  # other reasons -> how many turns
     shadowed: int = 0  # turns about which a policy in shadow mode would have had something to say
 
-    def take(self, verdict: Verdict, tokens: int, usd: float | None = None) -> None:
-        """Count one turn, with what it would have saved."""
+    def take(self, verdict: Verdict, cost: Spent = _NOTHING) -> None:
+        """Count one turn, with what it cost where it is denied."""
         self.turns += 1
         self.shadowed += bool(verdict.shadow)
         if verdict.allowed:
             if verdict.warning:
                 self._noticed(verdict)
             return
-        self.saved_tokens += tokens
-        if usd is not None:
-            self.saved_usd = (self.saved_usd or 0.0) + usd
+        self.saved_tokens += cost.tokens
+        self.saved_estimated |= cost.estimated
+        if cost.money is not None:
+            self.saved_usd = (self.saved_usd or 0.0) + cost.money
         if verdict.reason == LOOP:
             self._blocked(verdict)
         else:
@@ -142,13 +144,12 @@ class Run:
         call = self._call(turn)
         self.size = len(call.body)
         verdict = self._lane.engine.decide(call)
-        usd: float | None = None
         if verdict.allowed:
             self._lane.engine.settle(call, turn.answer)
+            self.outcome.take(verdict)
         else:
-            usd = spent(turn.answer, self.outcome.session.model, len(call.body), self._lane.pricing).money
-        said = len(turn.answer.text) + sum(len(made.arguments) for made in turn.answer.calls)
-        self.outcome.take(verdict, (len(call.body) + said) // _BYTES_A_TOKEN, usd)
+            model = self.outcome.session.model
+            self.outcome.take(verdict, spent(turn.answer, model, len(call.body), self._lane.pricing))
         if not isinstance(turn.request, Body):
             self._conversations.answered(turn.request.thread, turn.answer)
         return verdict

@@ -66,7 +66,6 @@ class Repeated(NamedTuple):
     tripped: bool = False
     fresh: bool = False  # tripped just now, and not while cooling down
     wait_s: float = 0.0
-    span_s: float = 0.0  # the count was reached within this many seconds
     flight: int = 0  # > 0: it leads a flight, the how-manieth of its time; JOINED: it joined one, and `hits` is its
 
 

@@ -24,6 +24,7 @@ from breakloop.state.redis_script import (
     window_of,
     window_value,
 )
+from breakloop.state.redis_slots import by_slot
 
 _T = TypeVar("_T")
 _ANYWHERE: Final = b"bl:"  # where a call goes that has no keys
@@ -95,11 +96,9 @@ class RedisStore:
 
     def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
         """Drop what is kept under these very keys, which may be of several projects."""
-        slots: dict[bytes, list[bytes]] = {}
-        for key in map(redis_key, keys):
-            slots.setdefault(_slot(key), []).append(key)
+        slots = by_slot(map(redis_key, keys))
         together = _Together(len(slots), then)
-        for there in slots.values():
+        for there in slots:
             self._nodes.send(there[0], (b"UNLINK", *there), together.answered)
 
     def probe(self, then: Callable[[StateError | None], None]) -> None:
@@ -107,7 +106,7 @@ class RedisStore:
         self._nodes.send(_PROBE, (b"SET", _PROBE, b"", b"PX", b"1000"), lambda answer: then(_read(answer, _nothing)))
 
     def forget(self, prefix: str, then: Callable[[int | StateError], None]) -> None:
-        """Drop every key that begins with `prefix`. On a cluster it has to name a project: one node is looked at."""
+        """Drop every key that begins with `prefix`."""
         Forget(self._nodes, prefix, _worded(then)).scan()
 
     def note(self, key: str, value: str, ttl_s: float) -> None:

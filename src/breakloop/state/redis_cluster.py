@@ -12,7 +12,7 @@ from typing import Final
 
 from breakloop.errors import StateError
 from breakloop.state.redis_keeper import Backoff, Changed, Keeper, OneOf
-from breakloop.state.redis_link import Answer, Link, RedisError, Then
+from breakloop.state.redis_link import Answer, Link, RedisError, Send, Then
 from breakloop.state.redis_open import Door, open_link
 from breakloop.state.redis_slots import SLOTS, Share, read_shares, redirection, slot_of
 from breakloop.state.redis_url import Address
@@ -60,6 +60,16 @@ class ClusterNodes:
             self._door.loop.call_soon(then, StateError(why))
         else:
             node.link.send(args, partial(self._answered, node, args, then, 0))
+
+    def each(self) -> list[Send]:
+        """Return a way to send to each master."""
+        return [partial(self._send_to, node) for node in self._owners]
+
+    def _send_to(self, node: _Node, args: tuple[bytes, ...], then: Then) -> None:
+        if node.link is None:
+            self._door.loop.call_soon(then, StateError(f"{node.address}: {node.why}"))
+        else:
+            node.link.send(args, then)
 
     def _answered(self, node: _Node, args: tuple[bytes, ...], then: Then, times: int, answer: Answer) -> None:
         if type(answer) is RedisError:

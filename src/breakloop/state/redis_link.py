@@ -32,6 +32,7 @@ class RedisError(StateError):
 
 Answer = bytes | int | str | list[Any] | None | StateError
 Then = Callable[[Answer], None]
+Send = Callable[[tuple[bytes, ...], Then], None]
 
 
 class Link(asyncio.Protocol):

@@ -7,12 +7,13 @@ store's business.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final, Protocol
 
 from breakloop.errors import StateError
 from breakloop.state.redis_cluster import ClusterNodes
 from breakloop.state.redis_keeper import Backoff, Changed, Finder, Keeper, OneOf
-from breakloop.state.redis_link import Answer, RedisError, Then
+from breakloop.state.redis_link import Answer, RedisError, Send, Then
 from breakloop.state.redis_open import Door, door_for
 from breakloop.state.redis_sentinel import Sentinels
 from breakloop.state.redis_url import RedisUrl
@@ -33,6 +34,10 @@ class Nodes(Protocol):
 
         `then` gets the answer or a `StateError`, once, and not before this returns.
         """
+        ...
+
+    def each(self) -> list[Send]:
+        """Return a way to send to each server, for what is to be asked of all; none where no server is known."""
         ...
 
     async def start(self) -> None:
@@ -60,6 +65,10 @@ class OneNode:
             self._loop.call_soon(then, StateError(self._keeper.why))
         else:
             link.send(args, then)
+
+    def each(self) -> list[Send]:
+        """Return the way to the only one."""
+        return [partial(self.send, b"")]
 
     async def start(self) -> None:
         """Connect; see `Nodes`."""

@@ -73,7 +73,7 @@ def load_scripts() -> Scripts:
 
 
 def redis_key(key: str) -> bytes:
-    """Return a key as Redis holds it. Its project is the hash tag, so that all of a project is in one slot."""
+    """Return a key as Redis holds it. Its place is the hash tag, so that all of one place is in one slot."""
     project = _project(key)[0]
     if not project or "}" in project:
         project = _tag(project)
@@ -83,9 +83,19 @@ def redis_key(key: str) -> bytes:
         return f"bl:{{{project}}}:{key}".encode("utf-8", "surrogatepass")
 
 
+def place(key: str) -> str:
+    """Return what decides on the slot of a key: its project, or the part of it that belongs to one agent."""
+    return _project(key)[0]
+
+
 def plain_key(key: bytes) -> str:
     """Return the key that `redis_key` made this of."""
     return key.partition(b"}:")[2].decode("utf-8", "surrogatepass")
+
+
+def names_place(prefix: str) -> bool:
+    """Tell whether all keys that begin with `prefix` are in one slot."""
+    return bool(_project(prefix)[1])
 
 
 def redis_pattern(prefix: str) -> bytes:
@@ -190,9 +200,9 @@ def _repeated(value: Any) -> Repeated:
     if type(value) is int:
         return _SMALL_COUNTS[value] if 0 <= value < len(_SMALL_COUNTS) else Repeated(value)
     if len(value) == 2:
-        return Repeated(value[0], False, False, 0.0, 0.0, value[1])
-    hits, tripped, fresh, wait_s, span_s = value
-    return Repeated(hits, tripped, fresh, float(wait_s), float(span_s))
+        return Repeated(value[0], False, False, 0.0, value[1])
+    hits, tripped, fresh, wait_s = value
+    return Repeated(hits, tripped, fresh, float(wait_s))
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from binascii import crc_hqx
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from breakloop.errors import StateError
@@ -28,6 +29,14 @@ def slot_of(key: bytes) -> int:
         if end > start + 1:
             key = key[start + 1 : end]
     return crc_hqx(key, 0) & 16383
+
+
+def by_slot(keys: Iterable[bytes]) -> list[list[bytes]]:
+    """Return keys of ours that may go into one command together: those of one hash tag."""
+    tags: dict[bytes, list[bytes]] = {}
+    for key in keys:
+        tags.setdefault(key.partition(b"}")[0], []).append(key)
+    return list(tags.values())
 
 
 def read_shares(answer: list[Any], asked: Address) -> list[Share]:

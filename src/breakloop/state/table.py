@@ -20,6 +20,7 @@ class Table(OrderedDict[str, Entry]):
     def __init__(self, max_entries: int) -> None:
         super().__init__()
         self.max_entries = max_entries
+        self._quiet_until = 0.0  # before that nothing has expired, as far as the oldest entry told
         self.evicted = 0  # dropped alive, for lack of room
         self.dirty: dict[str, None] | None = None  # changed or dropped since they were saved; None: nobody saves them
 
@@ -29,7 +30,8 @@ class Table(OrderedDict[str, Entry]):
             self[key] = entry
             self.move_to_end(key)
         else:
-            self._make_room(now)
+            if now >= self._quiet_until or len(self) >= self.max_entries:
+                self._make_room(now)
             self[key] = entry
         dirty = self.dirty
         if dirty is not None:
@@ -61,10 +63,12 @@ class Table(OrderedDict[str, Entry]):
     def _make_room(self, now: float) -> None:
         """Clear away up to two expired entries for each new one, so that they go faster than anything comes."""
         for _ in (1, 2):
-            if not self:
+            key = next(iter(self), None)
+            if key is None:
                 return
-            key = next(iter(self))
-            if self[key][0] > now:
+            expires = self[key][0]
+            if expires > now:
+                self._quiet_until = expires
                 break
             del self[key]
         if len(self) >= self.max_entries:

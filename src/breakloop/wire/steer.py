@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
+from breakloop.model.note import END, MARK
 from breakloop.wire import anthropic_messages, gemini, openai_chat, openai_completions, openai_responses
 from breakloop.wire.content import clean, decode
 
-MARK: Final = "[breakloop]"
-END: Final = "[/breakloop]"
+__all__ = ["END", "MARK", "append", "strip"]
+
 _NOTE_MAX: Final = 1000
 _BLANK_LINE: Final = "\n\n"
 _WHITE: Final = b" \t\n\r"

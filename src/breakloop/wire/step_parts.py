@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from breakloop.model.call import ToolCall
+from breakloop.model.note import END, MARK
 from breakloop.model.step import Result, Step
 from breakloop.wire import text_actions
 from breakloop.wire.content import (
@@ -25,7 +26,6 @@ from breakloop.wire.content import (
 )
 from breakloop.wire.conversation import Parts, Taken
 from breakloop.wire.result_forms import result_error
-from breakloop.wire.steer import END, MARK
 from breakloop.wire.step_budget import ALL_MAX, NAME_MAX, TEXT_MAX, Budget, bounded, digest, edges, newest, short
 
 _SPELLED_MAX: Final = 4 * TEXT_MAX  # characters of arguments that are brought into one spelling
@@ -126,7 +126,7 @@ def finished(found: Gathered, tools: tuple[str, ...], messages: int, size: int) 
     said = own(found.joint.join(reversed(found.said))) if found.said else ""
     calls = tuple(found.calls[_CALLS_MAX - 1 :: -1])  # the newest come first there
     ids = tuple(found.ids[_CALLS_MAX - 1 :: -1]) if any(found.ids) else ()
-    results = newest(found.results[:ITEMS_MAX])[::-1]
+    results = found.results if len(found.results) <= 1 else newest(found.results[:ITEMS_MAX])[::-1]
     users = found.users[::-1]
     if users and not found.answered:
         users = [(role, value) for role, value in users if role not in _OPENING_ROLES]
@@ -161,7 +161,7 @@ def _with_media(value: object) -> str:
 
 def result(value: object, call_id: object = "", *, failed: bool = False) -> Result:
     """Return the result of a call from its content; it failed if the dialect's flag or its own form says so."""
-    said, media = seen(value)
+    said, media = (value, ()) if type(value) is str and ";" not in value else seen(value)
     if len(said) > TEXT_MAX or "[" in said or "<" in said:  # else there is nothing to take out
         said = own(said)
     if type(call_id) is not str:

@@ -6,6 +6,7 @@ import math
 
 from breakloop.admin.answers import agent_view, hold_view, override_view, plain, switch_view
 from breakloop.operator_records import Override, Switch
+from breakloop.policy.kill_switch import KillSwitch
 from breakloop.quarantine import NAME, Hold
 from tests.admin_records import agents
 
@@ -28,7 +29,8 @@ def test_switches_and_overrides_without_an_end() -> None:
 def test_an_agent_with_what_holds_it() -> None:
     one = agents()[0]
     hold = hold_view(Hold(NAME, one.project, "", one.agent, 5.0, 9.0, "x"))
-    shown = agent_view(one, [hold])
+    shown = agent_view(one, [hold], KillSwitch(0, "agent:id", one.agent))
+    assert shown.stopped_by == "kill_switches[0]"
     assert (shown.agent, shown.cost_microusd, shown.holds) == (one.agent, one.cost_microusd, [hold])
 
 

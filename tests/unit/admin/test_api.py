@@ -59,6 +59,8 @@ def world() -> World:
         ("POST", "/webhooks"),
         ("DELETE", "/webhooks/{id}"),
         ("POST", "/webhooks/{id}/test"),
+        ("POST", "/webhooks/{id}/rotate"),
+        ("POST", "/deliveries/{id}/again"),
         ("GET", "/deliveries"),
         ("GET", "/alerts/rules"),
         ("GET", "/audit"),

@@ -104,3 +104,26 @@ def test_a_caller_or_a_run_can_be_released(world: World) -> None:
     assert [one["binds"] for one in released] == ["caller"]
     nobody = made.post("/api/v1/quarantine/release", json={})
     assert (nobody.status_code, nobody.json()["error"]["field"]) == (400, "agent")
+
+
+def test_a_kill_of_nobody_is_carried_out_and_said(world: World) -> None:
+    """G-1: with the name that may be meant; who is held and was never seen is listed, too."""
+    made = client(world)
+    done = made.post("/api/v1/agents/plannr/kill", json={"reason": "spins"}).json()
+    assert (done["hold"]["agent"], done["seen"], done["did_you_mean"]) == ("plannr", False, "planner")
+    known = made.post("/api/v1/agents/planner/kill", json={"reason": "spins"}).json()
+    assert (known["seen"], known["did_you_mean"]) == (True, "")
+    found = made.get("/api/v1/agents?find=plann").json()["agents"]
+    assert [(one["agent"], one["last_at"] is None, len(one["holds"])) for one in found] == [
+        ("planner", False, 1),
+        ("plannr", True, 1),
+    ]
+    assert [one["agent"] for one in made.get("/api/v1/agents?project=blue").json()["agents"]] == []
+
+
+def test_whom_a_kill_switch_stops(world: World) -> None:
+    """K-2."""
+    switch = world.operator.set_switch("agent:id", "planner", "ada")
+    assert client(world).get("/api/v1/agents/planner").json()["stopped_by"] == f"kill_switch/{switch}"
+    found = {one["agent"]: one["stopped_by"] for one in client(world).get("/api/v1/agents").json()["agents"]}
+    assert (found["planner"], found["docs-writer"]) == (f"kill_switch/{switch}", "")

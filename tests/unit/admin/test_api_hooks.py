@@ -36,6 +36,26 @@ def test_a_webhook_is_made_listed_tested_and_removed(world: World) -> None:
     assert world.hooks.tested == [own]
 
 
+def test_a_webhook_gets_a_new_secret(world: World) -> None:
+    """G-4: shown this once, and not written down."""
+    made = client(world)
+    assert made.post(f"{HOOKS}/wh_1/rotate").json() == {"id": "wh_1", "secret": "whsec_bmV3"}
+    assert made.post(f"{HOOKS}/wh_9/rotate").status_code == 404
+    row = world.history.audit_rows[0]
+    assert (row.action, row.target) == ("webhook.rotate", "wh_1")
+    assert "bmV3" not in str(row)
+
+
+def test_what_was_given_up_is_sent_again(world: World) -> None:
+    """G-4: only that; what is under way or delivered is left alone."""
+    made = client(world)
+    assert made.post("/api/v1/deliveries/msg_29/again").json() == {"id": "msg_29"}
+    assert [one["state"] for one in world.hooks.sent] == ["pending", "delivered", "pending"]
+    for other in ("msg_29", "msg_30", "msg_99"):
+        assert made.post(f"/api/v1/deliveries/{other}/again").status_code == 404
+    assert [row.action for row in world.history.audit_rows].count("delivery.again") == 1
+
+
 @pytest.mark.parametrize("wrong", [{}, {"url": "ftp://x"}, {"url": "x"}, {"url": "https://x", "events": [""]}, {"url": "https://x", "secret": "own"}])  # fmt: skip
 def test_a_wrong_webhook_is_refused(world: World, wrong: dict[str, Any]) -> None:
     assert client(world).post(HOOKS, json=wrong).status_code == 400

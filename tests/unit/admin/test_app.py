@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.errors import HistoryError
-from tests.admin_client import client
+from tests.admin_client import browser, client
 from tests.admin_world import World, full
 
 
@@ -18,6 +18,7 @@ def test_alive_and_metrics(world: World) -> None:
     """D-5, G-5."""
     made = client(world)
     assert made.get("/livez").headers["content-type"].startswith("text/plain")
+    assert made.get("/livez").headers["x-breakloop-plane"] == "admin"  # by which the CLI knows whom it shows a token
     metrics = made.get("/metrics")
     assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert metrics.content == b"breakloop_up 1\n"
@@ -49,3 +50,14 @@ def test_a_history_that_fails_is_said_so(world: World, monkeypatch: pytest.Monke
 def test_slashes_are_not_redirected(world: World) -> None:
     """A redirect would lose a body, or go where a Host header says."""
     assert client(world).get("/api/v1/status/").status_code == 404
+
+
+def test_an_unknown_page_leads_back(world: World) -> None:
+    """X-2: a person gets a page, a program JSON."""
+    page = browser(world)[0].get("/agentz", headers={"accept": "text/html,*/*"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "There is nothing here" in page.text
+    assert 'href="/"' in page.text
+    for path, accept in (("/agentz", "*/*"), ("/api/v1/agentz", "text/html"), ("/static/none.js", "text/html")):
+        answer = browser(world)[0].get(path, headers={"accept": accept})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")

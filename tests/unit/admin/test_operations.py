@@ -84,7 +84,7 @@ def test_only_json_is_read(world: World, content: bytes, kind: str, status: int,
 
 
 def test_no_body_is_an_empty_one(world: World) -> None:
-    assert client(world).post("/api/v1/agents/a/release").json() == {"released": [], "shared": True}
+    assert client(world).post("/api/v1/agents/a/release").json() == {"released": [], "loops": 0, "shared": True}
     assert _error(client(world).post("/api/v1/agents/a/kill")) == (400, "reason", "is required")
 
 

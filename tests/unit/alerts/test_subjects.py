@@ -28,6 +28,15 @@ def test_the_store_is_one_for_all_projects() -> None:
     assert subject(one) == subject(other)
 
 
+def test_each_upstream_fails_by_itself() -> None:
+    """G-4: and each cause is another."""
+    failed = [
+        Event(events.UPSTREAM_FAILED, NOW, {"upstream": name, "cause": cause, "status": status})
+        for name, cause, status in (("a", "x", 502), ("a", "x", 504), ("b", "x", 502), ("a", "y", 502))
+    ]
+    assert len({subject(event) for event in failed}) == 3
+
+
 def test_what_keeps_its_order() -> None:
     """G-4: a loop, its agent's kill and its release arrive in this order."""
     cleared = Event("loop.cleared", NOW, {"agent": "summariser", "caller": "key:5f1c"}, "default")
@@ -74,3 +83,20 @@ def test_everything_that_lasts_can_end() -> None:
     fading = {"limit", "shadow"}
     assert set(FAMILIES.values()) - fading == {family for families in ENDS.values() for family in families}
     assert same_agent(killed(), "default", loop().data)
+
+
+@pytest.mark.parametrize(
+    ("said", "over"),
+    [
+        ({}, True),
+        ({"kind": "tail"}, True),
+        ({"kind": "steps"}, False),
+        ({"policy": "other"}, False),
+        ({"shadow": True}, False),
+    ],
+)
+def test_one_loop_of_an_agent_may_be_over_and_another_not(said: dict[str, object], over: bool) -> None:
+    """G-4: nobody is told that all is well because a shadow policy has calmed down."""
+    known = loop(kind="tail", policy="mine").data
+    cleared = Event(events.LOOP_CLEARED, NOW, {"agent": known["agent"], "caller": known["caller"], **said}, "default")
+    assert ends(cleared, "loop", "default", known) is over

@@ -61,6 +61,7 @@ def test_its_end() -> None:
         (Event(events.BUDGET_THRESHOLD, NOW, {"policy": "p", "rule": "day", "threshold_percent": 100}), "Budget day of p is at 100 %", "critical"),
         (Event(events.BREAKER_OPENED, NOW, {"policy": "p", "rate": 7_000_000, "threshold": 5_000_000, "unit": "microusd"}), "Circuit breaker of p is open: $7.00 a minute", "critical"),
         (Event(events.STORE_DEGRADED, NOW, {"error": "gone"}), "The shared store fails: each instance decides alone", "error"),
+        (Event(events.UPSTREAM_FAILED, NOW, {"upstream": "openai", "cause": "x"}), "The upstream openai fails", "error"),
         (Event("some.thing_new", NOW, {"a": "{b}"}), "some.thing_new", "info"),
         (Event("{0}.{x}", NOW, {}), "0.x", "info"),
     ],

@@ -43,6 +43,29 @@ def test_without_a_token_none_is_sent() -> None:
         assert "authorization" not in admin.headers[0]
 
 
+def test_who_is_there_is_asked_once_before_the_token_is_shown() -> None:
+    """Y-3: a token is for an admin plane, and nobody else sees it."""
+    with fake_admin() as admin:
+        admin.answers["GET /status"] = {}
+        client = AdminClient(admin.url, TOKEN)
+        client.get("/status")
+        client.get("/status")
+        assert ["authorization" in one for one in admin.met] == [False]
+
+
+def test_the_traffic_port_never_sees_the_token() -> None:
+    """Y-3: it would forward it to a provider."""
+    with fake_admin() as traffic:
+        traffic.plane = ""
+        error = failure(traffic.url)
+        with pytest.raises(AdminError):
+            list(AdminClient(traffic.url, TOKEN).follow("/events", {}))
+        assert "is it the traffic port?" in str(error)
+        assert error.code == 1
+        assert traffic.asked == []
+        assert [TOKEN in str(one) for one in traffic.met] == [False, False]
+
+
 def test_nobody_is_there() -> None:
     """X-3: exit code 2, and what to do."""
     with socket.socket() as unused:
@@ -63,6 +86,7 @@ def test_nobody_is_there() -> None:
         (403, {"message": "your role is viewer"}, "your role is viewer (use the token of an operator)"),
         (404, {"message": "there is no such agent"}, "there is no such agent"),
         (400, {"message": "is required", "field": "reason"}, "reason: is required"),
+        (400, {"message": "agent: must not be empty", "field": "agent"}, "agent: must not be empty"),
         (503, {"message": "the database is locked"}, "the database is locked"),
     ],
 )  # fmt: skip

@@ -57,6 +57,16 @@ def test_what_an_event_carries() -> None:
         "shadow": False,
     }
     assert words(data) == "kind=exact model=gpt-x shadow=False"
+    more = {
+        "expires_at": 1_800_000_000.0,
+        "key": "9b0c44d1e2a7f3509b0c44d1e2a7f350",
+        "digest": "sha256:" + "ab" * 32,
+        "rate": 12.3456789,
+        "hit_count": 1200,
+    }
+    assert words(more) == (
+        "hit_count=1,200 expires_at=2027-01-15T08:00:00Z key=9b0c44d1e2a7... digest=sha256:ababa... rate=12.35"
+    )
 
 
 def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:

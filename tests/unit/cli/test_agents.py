@@ -15,7 +15,7 @@ AGENT: dict[str, Any] = {
     "project": "default", "agent": "code-fixer", "callers": 2, "first_at": 1_790_000_000.0, "last_at": 1_800_000_000.0,
     "requests": 18_240, "denied": 412, "loops": 9, "input_tokens": 39_033_600, "output_tokens": 5_654_400,
     "cost_microusd": 412_870_000, "today_microusd": 31_420_000, "saved_microusd": 16_892_000, "model": "claude-sonnet-4-5",
-    "settings": {}, "holds": [],
+    "settings": {}, "holds": [], "stopped_by": "",
 }  # fmt: skip
 NEW = {**AGENT, "agent": "new\x1b[0m", "last_at": None, "requests": 0, "denied": 0, "loops": 0, "cost_microusd": 0, "today_microusd": 0, "saved_microusd": 0, "holds": [HOLD]}  # fmt: skip
 
@@ -85,3 +85,15 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         assert json.loads(capsys.readouterr().out) == {"ok": True, "agents": [AGENT]}
         assert run(["agents", "code-fixer", "--json", *admin.args]) == 0
         assert json.loads(capsys.readouterr().out) == {"ok": True, **AGENT}
+
+
+def test_whom_a_kill_switch_stops(capsys: pytest.CaptureFixture[str]) -> None:
+    """K-2."""
+    stopped = {**AGENT, "stopped_by": "kill_switch/ab12"}
+    with fake_admin() as admin:
+        admin.answers["GET /agents"] = {"agents": [stopped]}
+        admin.answers["GET /agents/code-fixer"] = stopped
+        assert run(["agents", *admin.args]) == run(["agents", "code-fixer", *admin.args]) == 0
+    said = capsys.readouterr().out
+    assert "   kill switch\n" in said
+    assert "  stopped    by kill_switch/ab12: all its requests are denied\n" in said

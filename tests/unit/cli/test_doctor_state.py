@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from breakloop.cli.doctor_state import examine_state
 from breakloop.clock import FakeClock
 from breakloop.settings import Settings
@@ -61,3 +63,20 @@ def test_a_directory_in_its_place(tmp_path: Path, clock: FakeClock) -> None:
     state_file(tmp_path).mkdir()
     (line,) = says(tmp_path, clock)
     assert line.startswith("warning data_dir: ")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("memory://", ["agent means nothing to memory://"]),
+        (
+            "redis://h:1/0",
+            ["agent spreads nothing, for state names no cluster; limits that agents share cost a script more"],
+        ),
+        ("redis+cluster://h:1/", []),
+    ],
+)
+def test_agents_are_spread_over_a_cluster(tmp_path: Path, clock: FakeClock, state: str, said: list[str]) -> None:
+    """T-1, E-5: `shard_by: agent` is for nothing else."""
+    settings = Settings(data_dir=str(tmp_path), state=state, shard_by="agent")
+    assert [one.message for one in examine_state(settings, clock) if one.about == "shard_by"] == said

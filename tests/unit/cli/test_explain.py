@@ -76,7 +76,7 @@ def test_repeats_show_the_way_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("Sent 5 times; the last is explained\n")
     assert "        1-3         0-4 s  allow    200 all_rules_passed\n" in out
     assert "        4-5         6-8 s  deny     429 loop_detected\n" in out
-    assert ", request 5 in 45 s, number 4 trips, still blocked for 45 s\n" in out
+    assert ", request 5, number 4 trips (gaps below 45 s), still blocked for 45 s\n" in out
     assert "  DENY  loop_detected, by tools/loop_detection[0]\n" in out
     assert "  HTTP/1.1 429 Too Many Requests\n" in out
     assert "  Retry-After: 45\n" in out

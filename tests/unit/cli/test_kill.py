@@ -14,7 +14,12 @@ PATH = "POST /agents/code-fixer/kill"
 
 
 def held(until: float | None, *, shared: bool = True) -> dict[str, Any]:
-    return {"hold": {"project": "default", "agent": "code-fixer", "until": until}, "shared": shared}
+    return {
+        "hold": {"project": "default", "agent": "code-fixer", "until": until},
+        "shared": shared,
+        "seen": True,
+        "did_you_mean": "",
+    }
 
 
 def test_until_it_is_released(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,3 +66,15 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         admin.answers[PATH] = held(None)
         assert run(["kill", "code-fixer", "--json", *admin.args]) == 0
     assert json.loads(capsys.readouterr().out) == {"ok": True, **held(None)}
+
+
+def test_one_that_was_never_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    """G-1: a name that was mistyped does not look like success."""
+    with fake_admin() as admin:
+        admin.answers[PATH] = {**held(None), "seen": False, "did_you_mean": "code-fixers"}
+        assert run(["kill", "code-fixer", *admin.args]) == 0
+        admin.answers[PATH] = {**held(None), "seen": False}
+        assert run(["kill", "code-fixer", *admin.args]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "note: no agent of this name was ever seen; did you mean code-fixers?"
+    assert said[3] == "note: no agent of this name was ever seen"

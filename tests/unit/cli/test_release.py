@@ -15,17 +15,17 @@ PATH = "POST /agents/code-fixer/release"
 def test_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
     """G-1, T-2."""
     with fake_admin() as admin:
-        admin.answers[PATH] = {"released": [{}, {}], "shared": True}
+        admin.answers[PATH] = {"released": [{}, {}], "loops": 1, "shared": True}
         assert run(["release", "code-fixer", "--project", "blue", *admin.args]) == 0
         assert admin.asked == [(f"{PATH}?project=blue", {})]
-    assert capsys.readouterr().out == "code-fixer is released: 2 holds ended\n"
+    assert capsys.readouterr().out == "code-fixer is released: 2 holds ended, 1 blocked loop forgotten\n"
 
 
 def test_a_caller_and_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     """G-1: what binds a caller or a run."""
     path = "POST /quarantine/release"
     with fake_admin() as admin:
-        admin.answers[path] = {"released": [{}], "shared": False}
+        admin.answers[path] = {"released": [{}], "loops": 0, "shared": False}
         assert run(["release", "--caller", "key:1", *admin.args]) == 0
         assert run(["release", "a", "--run", "r1", *admin.args]) == 0
         assert [body for _, body in admin.asked] == [
@@ -39,9 +39,14 @@ def test_a_caller_and_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_one_that_was_not_held(capsys: pytest.CaptureFixture[str]) -> None:
     with fake_admin() as admin:
-        admin.answers[PATH] = {"released": [], "shared": False}
+        admin.answers[PATH] = {"released": [], "loops": 0, "shared": True}
         assert run(["release", "code-fixer", *admin.args]) == 0
-    assert capsys.readouterr().out == "code-fixer was not held\n"
+        admin.answers[PATH] = {"released": [], "loops": 2, "shared": True}
+        assert run(["release", "code-fixer", *admin.args]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "code-fixer was neither held nor known to be blocked; what its loops had counted is forgotten",
+        "code-fixer is released: 2 blocked loops forgotten",
+    ]
 
 
 def test_whom(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +57,6 @@ def test_whom(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     with fake_admin() as admin:
-        admin.answers[PATH] = {"released": [], "shared": True}
+        admin.answers[PATH] = {"released": [], "loops": 0, "shared": True}
         assert run(["release", "code-fixer", "--json", *admin.args]) == 0
-    assert json.loads(capsys.readouterr().out) == {"ok": True, "released": [], "shared": True}
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "released": [], "loops": 0, "shared": True}

@@ -192,7 +192,7 @@ def test_money(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys)[0]["saved_usd_estimate"] > 100 * line["saved_usd_estimate"]
     assert run(["replay", "m.jsonl", "--policy", "tail.yaml", "--html", "r.html"]) == 0
     said = capsys.readouterr()
-    assert ", about $0.00" in said.out
+    assert "tokens ($0.0001); where none" in said.out
     assert "no price" not in said.err
     assert "$0.00" in (here / "r.html").read_text()
     assert run(["replay", "a.jsonl", "--policy", "tail.yaml"]) == 0

@@ -30,7 +30,20 @@ def test_what_was_flagged_and_what_it_saved(capsys: pytest.CaptureFixture[str]) 
     assert lines[1].split() == ["b1", "20", "4", "9", "dry", "nothing", "new", "for", "8", "turns"]
     assert lines[2].split()[:4] == ["a1", "20", "3", "-"]
     assert lines[4] == "3 sessions, 60 turns, judged by policy.yaml: 1 blocked, 1 noticed only"
-    assert lines[5:] == ["kinds: dry 1", "saved: about 12,345 tokens (an estimate: four bytes a token)"]
+    assert lines[5:] == ["kinds: dry 1", "saved: 12,345 tokens"]
+
+
+def test_an_estimate_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """X-5, L-5: tokens and money are of one source; one session without recorded tokens makes it an estimate."""
+    one, other = made("a1", 9), made("b1", 9)
+    one.saved_usd = other.saved_usd = 0.25
+    tell([one, other], "p")
+    assert capsys.readouterr().out.endswith("saved: 24,690 tokens ($0.50)\n")
+    other.saved_estimated = True
+    tell([one, other], "p")
+    assert capsys.readouterr().out.endswith(
+        "saved: about 25,000 tokens ($0.50); where none were recorded, four bytes count as one\n"
+    )
 
 
 def test_rates_by_source_where_there_are_labels(capsys: pytest.CaptureFixture[str]) -> None:

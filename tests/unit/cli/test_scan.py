@@ -50,7 +50,7 @@ def test_the_report_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -
     """X-6, Y-1: it sums up, lists, draws and says what to do; no words of a prompt, no colours in a pipe."""
     assert run(["scan", "t"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("2 sessions, 1 loops: ")
+    assert said.startswith("2 sessions, 1 with loops: ")
     assert re.search(r"tokens \(\$0\.\d\d\) after the point where breakloop would have stopped", said.splitlines()[0])
     for part in ("stuck-1", "claude-opus-4-5", "turns 6-", "stopped at turn", "\N{FULL BLOCK}", "breakloop serve"):
         assert part in said
@@ -65,7 +65,7 @@ def test_the_usual_places(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     write(here / "home/.codex/sessions/2026/01/02/rollout-1.jsonl", transcripts.rollout(FINE, "too"))
     assert run(["scan"]) == 0
     said = capsys.readouterr().out
-    assert "2 sessions, none loops" in said
+    assert "2 sessions, no loops" in said
     assert f"{here}/home/.claude/projects (Claude Code)" in said
     assert f"{here}/home/.codex/sessions (Codex)" in said
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from breakloop.admin.tokens import FILE
 from breakloop.cli import serve
 from breakloop.cli.main import run
 from breakloop.fleet.started import Started, started
@@ -104,10 +106,17 @@ def test_summary_without_policy() -> None:
     """T-2: what is protected when nothing is set, and where to ask."""
     text = "\n".join(summary())
     assert "built-in loop protection only (`breakloop init` writes one)" in text
-    assert "LLM calls alike: 5 pass in 60 s, then 30 s blocked and longer" in text
+    assert "  loops     LLM calls: repeated steps; the same end 6 times in 60 s\n" in text
+    assert "own loop_detection" not in text
     assert max(map(len, text.splitlines())) <= 80
     assert "http://127.0.0.1:8787/v1/decision " in text
     assert "protection is OFF" in "\n".join(summary(loop_guard={"max_hits": 0}))
+
+
+def test_summary_says_where_envoy_may_ask() -> None:
+    """D-3: over gRPC, where that is on."""
+    assert not [line for line in summary() if "gRPC" in line]
+    assert "            127.0.0.1:8789 (Envoy, gRPC)" in summary(envoy_grpc_port=8789)
 
 
 def test_summary_says_how_to_go_through_it() -> None:
@@ -140,8 +149,30 @@ def test_summary_with_policy() -> None:
     assert "b.yaml, version 4, 1 policy" in "\n".join(summary(policy="b.yaml"))
     file.write_text(BUNDLE + "defaults: {loop_detection: {similarity: tail}}\n")
     assert "as `defaults.loop_detection` of the bundle says" in "\n".join(summary(policy="b.yaml"))
+    own = "{id: ID, spec: {selector: {pathPrefix: /}, mode: MODE, loop_detection: {similarity: tail}}}"
+    listed = [own.replace("ID", name).replace("MODE", mode) for name, mode in (("a", "enforce"), ("b", "shadow"))]
+    file.write_text(f"bundle_version: 4\npolicies: [{', '.join(listed)}]\n")
+    lines = summary(policy="b.yaml")
+    assert lines[2] == (
+        "  loops     LLM calls: repeated steps; the same end 6 times in 60 s\n"
+        "            1 policy goes by its own loop_detection instead"
+    )
+    file.write_text(f"bundle_version: 4\npolicies: [{', '.join(listed).replace('shadow', 'enforce')}]\n")
+    assert lines[2].replace("1 policy goes by its", "2 policies go by their") == summary(policy="b.yaml")[2]
     file.unlink()
     text = "\n".join(summary(policy="b.yaml"))
-    assert "version 4, 1 policy, from the last good copy:\n            b.yaml:1:1: cannot be read" in text
+    assert "version 4, 2 policies, from the last good copy:\n            b.yaml:1:1: cannot be read" in text
     text = "\n".join(summary(policy="b.yaml", data_dir="other"))
     assert "NO VALID BUNDLE, every request is answered 503:\n            b.yaml:1:1: cannot be read" in text
+
+
+def test_later_starts_say_how_to_get_another_token() -> None:
+    """X-1, Y-3: it was shown once; not where it is set, and not where it is shown right now."""
+    seen = Started(url="http://127.0.0.1:8787", admin_url="http://127.0.0.1:8788")
+    lines = serve.summary(running().settings, seen)
+    at = lines.index("            token: shown at the first start. Lost it? Start again without the file")
+    assert lines[at + 1].strip() == str(Path("data", serve.TOKEN_FILE))
+    assert serve.TOKEN_FILE == FILE
+    set_one = serve.summary(running(admin_token="mine-mine-mine-mine-mine").settings, seen)
+    shown = serve.summary(running().settings, replace(seen, admin_token="bl_x"))
+    assert not [line for line in (*set_one, *shown) if "Lost it?" in line]

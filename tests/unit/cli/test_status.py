@@ -11,7 +11,7 @@ from breakloop.cli.main import run
 from tests.fake_admin import Admin, fake_admin
 
 STATUS: dict[str, Any] = {
-    "version": "0.1.0", "url": "http://127.0.0.1:8787", "uptime_s": 98_200.0, "state": "memory", "degraded": False,
+    "version": "0.1.0", "url": "http://127.0.0.1:8787", "uptime_seconds": 98_200.0, "state": "memory", "degraded": False,
     "workers": 1, "tally": {}, "you": {"name": "ada", "role": "operator"},
 }  # fmt: skip
 BUNDLE: dict[str, Any] = {"version": 14, "digest": "d", "origin": "policy.yaml", "loaded_at": 1_800_000_000.0, "text": "t", "problems": []}  # fmt: skip

@@ -61,3 +61,9 @@ def test_a_list_cannot_pass_for_a_longer_one() -> None:
     sly = ["a\x00b", "c"]
     assert packed(sly) != packed(["", "3", "a", "b1", "c"])
     assert packed(["3", "a", "b1", "c"]) != packed(sly)
+
+
+def test_nothing_is_not_an_empty_text() -> None:
+    """SPEC 7: a conversation without messages is not one with an empty one."""
+    assert packed([]) == b"\xff"
+    assert packed([""]) == b""

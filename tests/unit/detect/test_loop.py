@@ -14,6 +14,7 @@ from tests.builders import call
 
 PRINT = "0123456789abcdef" * 2
 WHO = Identity(lambda _: "me", lambda _: "bot", lambda _: ())
+TAIL = RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0)
 
 
 def detector(
@@ -22,9 +23,10 @@ def detector(
     expects: frozenset[str] = frozenset(),
     allow: AllowList | None = None,
     fingerprint: str | None = PRINT,
+    spec: RepeatSpec = TAIL,
 ) -> LoopDetector:
     terms = LoopTerms(kind, policy, 1, "reject", 429, expects, allow)
-    return LoopDetector(terms, RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0), lambda _: fingerprint, WHO)
+    return LoopDetector(terms, spec, lambda _: fingerprint, WHO)
 
 
 def planned(made: LoopDetector, asked: Call | None = None, group: int = 0) -> Repeat:
@@ -81,17 +83,46 @@ def test_announced_repeats(value: str, limit: int) -> None:
 
 
 def test_what_the_client_is_told() -> None:
-    """A-3: counts, seconds rounded up, what was repeated how often and what to do."""
+    """A-3: counts, seconds rounded up, what was repeated how often and what to do; `tail` says what it compares."""
     made = detector()
-    loop = made.found(planned(made), Repeated(7, True, False, 29.2, 60.8))
-    assert (loop.fingerprint, loop.hit_count, loop.window_s, loop.cooldown_s) == (PRINT, 7, 60, 30)
-    assert (loop.kind, loop.action, loop.fresh) == ("tail", "reject", False)
-    assert loop.message.startswith("Blocked: identical request sent 7 times in 61 seconds. ")
-    assert "Do not send it again" in loop.message
-    assert loop.message.endswith("It stays blocked for 30 seconds.")
-    assert loop.evidence == "same last messages sent 7 times in 61 s"
-    exact = detector("exact").found(planned(made), Repeated(3, True, True, 45.0, 45.0))
+    loop = made.found(planned(made), Repeated(6, True, True, 29.2))
+    assert (loop.fingerprint, loop.hit_count, loop.window_s, loop.cooldown_s) == (PRINT, 6, 60, 30)
+    assert (loop.kind, loop.action, loop.fresh) == ("tail", "reject", True)
+    assert loop.message == (
+        "Blocked: identical request sent 6 times in 60 seconds. This usually indicates an agent retry loop, infinite "
+        "recursion, or misconfigured automation. Identical are its last messages; what stands before them may differ. "
+        "Do not send it again: change the request, work with the answers you have, or stop. "
+        "It stays blocked for 30 seconds."
+    )
+    assert loop.evidence == "same last messages sent 6 times in 60 s"
+    exact = detector("exact", spec=RepeatSpec(45.0, 2, sliding=True)).found(
+        planned(made), Repeated(3, True, True, 45.0)
+    )
     assert exact.evidence == "identical request sent 3 times in 45 seconds"
+    assert "last messages" not in exact.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "result", "said"),
+    [
+        (RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0), Repeated(6, True, True, 30.0), "6 times in 60 seconds"),
+        (
+            RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0),
+            Repeated(9, True, False, 23.0),
+            "9 times, also while it was blocked",
+        ),
+        (RepeatSpec(60.0, 5, sliding=True), Repeated(9, True, False, 60.0), "9 times in 60 seconds"),
+        (RepeatSpec(45.0, 2), Repeated(3, True, True, 45.0), "3 times, never more than 45 seconds apart"),
+        (RepeatSpec(45.0, 2), Repeated(9, True, False, 45.0), "9 times, never more than 45 seconds apart"),
+    ],
+)
+def test_how_often_it_came_is_said_in_no_more_seconds_than_are_known(
+    spec: RepeatSpec, result: Repeated, said: str
+) -> None:
+    """A-3: a window bounds what a sliding count holds; not a count that goes on in a cooldown, nor one from gap to gap."""
+    loop = detector("exact", spec=spec).found(planned(detector()), result)
+    assert loop.evidence == f"identical request sent {said}"
+    assert loop.message.startswith(f"Blocked: identical request sent {said}. This usually ")
 
 
 @pytest.mark.parametrize(("count", "delay"), [(4, 400), (299, 29_900), (300, 30_000), (301, 30_000), (10**6, 30_000)])

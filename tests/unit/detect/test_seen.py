@@ -62,7 +62,7 @@ def test_what_the_client_is_told() -> None:
     op = ladder().operation(Found(), 2, "project", 0)
     assert op is not None
     seen: Seen = op.owner
-    loop = seen.found(op, Repeated(3, True, True, 29.2, 60.0))
+    loop = seen.found(op, Repeated(3, True, True, 29.2))
     assert (loop.kind, loop.fingerprint, loop.cooldown_s, loop.fresh) == ("repeat", "ab" * 8, 30, True)
     assert loop.message.startswith("Blocked: `read` returned the same 9 bytes 5 times. Do something else, or finish")
     assert "stays blocked for 30 seconds; a different step passes at once" in loop.message

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.detect.fingerprint import Fingerprinter
+from breakloop.detect.fingerprint import Fingerprinter, packed
 from breakloop.detect.tail import TailFingerprint, folded
-from breakloop.model.call import Chat, Message, ToolCall
+from breakloop.model.call import Call, Chat, Message, ToolCall
 from tests.builders import call
 
 
@@ -100,3 +100,38 @@ def test_few_runs_of_white_space_and_many() -> None:
     for runs in (1, 31, 32, 33, 100):
         text = "  " + "Aa \tb  \n   C" * runs + "   "
         assert folded(text) == " ".join(text.split()).casefold()
+
+
+def test_a_result_is_told_by_its_call() -> None:
+    """LD-2: "ok" is the result of many calls, so the call that the oldest message is the result of counts too."""
+    ok, again, failed = (
+        Message("tool", "ok"),
+        Message("assistant", "", (ToolCall("run_tests", "{}"),)),
+        Message("tool", "1 failed"),
+    )
+    edits = [Message("assistant", "", (ToolCall("edit", f'{{"line": {number}}}'),)) for number in (1, 2)]
+    one, other = (mark(Message("user", "Mend it."), edit, ok, again, failed) for edit in edits)
+    assert one != other
+    assert one == mark(Message("user", "Go on."), edits[0], ok, again, failed)
+    assert mark(Message("user", "a"), ok, again, failed) == mark(Message("user", "b"), ok, again, failed)
+
+
+@given(st.text(st.sampled_from(list("aB \t\n\x1c\x0b.")), max_size=600))
+def test_short_and_long_texts_are_folded_alike(text: str) -> None:
+    """LD-2: by whichever way costs less."""
+    assert folded(text) == " ".join(text.split()).lower()
+
+
+def test_who_sends_is_hashed_once_and_the_fingerprint_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LD-2, Y-2: and what is kept for it is bounded."""
+    monkeypatch.setattr("breakloop.detect.tail._SENDERS_MAX", 2)
+    model, maker = [""], Fingerprinter(b"s")
+
+    def chat(_: Call) -> Chat:
+        return Chat("openai", model[0], (Message("user", "a"),), 1)
+
+    made = TailFingerprint(maker, caller=lambda _: "c", agent=lambda _: "a", chat=chat, messages=3)
+    for name, kept in (("m", 1), ("m", 1), ("n", 2), ("o", 1), ("x" * 300, 1), ("m", 2)):
+        model[0] = name
+        assert made(call()) == maker.digest(["c", "a", name], packed(["user", "a", "0"]))
+        assert len(made._begun) == kept

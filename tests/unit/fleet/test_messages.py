@@ -7,8 +7,14 @@ import pytest
 from breakloop.errors import Problem
 from breakloop.fleet.messages import Applied, Counted, Fleet, Happened, Message, Policy, decode, encode
 from breakloop.model.events import Event
-from breakloop.model.tally import Tally
+from breakloop.model.figures import Figures, Spread
 
+FIGURES = Figures(
+    counters={"c": {("allowed", "ok"): 2.0}},
+    sums={"s": {(): 1.0}},
+    highest={"h": {(): 7.5}},
+    spreads={"t": {("proxy",): Spread([0, 3], 0.25)}},
+)
 EVENT = Event("loop.detected", 1.5, {"hit_count": 6, "shadow": False, "x": None, "text": "é"}, "default", "r-1")
 
 
@@ -19,7 +25,7 @@ EVENT = Event("loop.detected", 1.5, {"hit_count": 6, "shadow": False, "x": None,
         Policy(1, "b.yaml", "", 1, []),
         Fleet(4),
         Happened([EVENT], 3),
-        Counted(Tally(allowed={"allowed": 2}, cut=1)),
+        Counted(FIGURES),
         Applied(3, "does not fit"),
     ],
 )

@@ -12,12 +12,13 @@ from breakloop.fleet.messages import Counted, Did, decode, encode
 from breakloop.fleet.office import Office
 from breakloop.model.activity import Activity, AgentUse, LoopUse
 from breakloop.model.events import Event
-from breakloop.model.tally import Tally
+from breakloop.model.figures import Figures
 from breakloop.policy.source import Watched
 from breakloop.settings import Settings
 from breakloop.state.data_dir import DataDir
 from breakloop.state_parts import Opened
 from tests.redis_servers import free_port
+from tests.unit.observe.test_metrics import samples
 
 
 class Chief:
@@ -41,6 +42,16 @@ def did(requests: int, at: float, model: str = "") -> Did:
     activity.loops["p", "c", "a", "f"] = LoopUse(stopped=2, stopped_microusd=50)
     activity.shadow["p", "x", "r", "loop_detected"] = 3
     return Did.of(activity)
+
+
+def counted() -> Counted:
+    """What a worker tells once a second."""
+    made = Figures()
+    made.count("breakloop_decisions_total", 5, "allowed", "ok")
+    made.count("breakloop_decisions_total", 1, "denied", "loop_detected")
+    made.spread("breakloop_overhead_seconds", [0] * 21 + [6], 0.5, "decision")
+    made.level("breakloop_processes", 1)
+    return Counted(made)
 
 
 def hear(members: Members, message: Any, pid: int = 7) -> None:
@@ -68,15 +79,40 @@ def test_the_office_shows_all_workers(tmp_path: Path) -> None:
         await office.open(None)
         try:
             for pid in (7, 8):
-                hear(chief.members, Counted(Tally(allowed={"ok": 5}, denied={"loop_detected": 1})), pid)
+                hear(chief.members, counted(), pid)
             operations: Any = office.operations
             status = operations.status()
             assert (status["requests"], status["workers"]) == (12, 0)
+            assert (status["allowed"], status["denied"]) == ({"ok": 10}, {"loop_detected": 2})
             office.operator.kill("default", "bot", "too loud", "ann")
             assert [event.name for event in chief.told] == ["agent.killed"]
             hear(chief.members, did(3, 10.0))
             assert office.activity().agents["p", "c", "a"].requests == 3
             assert operations.admin_url.endswith(str(chief.settings.admin_port))
+        finally:
+            await office.close()
+
+    asyncio.run(test())
+
+
+def test_metrics_are_those_of_the_workers(tmp_path: Path) -> None:
+    """G-5, S-5: live and gone ones together, nothing twice; the control process does not serve."""
+
+    async def test() -> None:
+        chief = Chief(tmp_path)
+        office = Office(chief, Opened(SystemClock()))
+        await office.open(None)
+        try:
+            for pid in (7, 8):
+                for _ in range(2):  # all of it, every second
+                    hear(chief.members, counted(), pid)
+            chief.members.totals.ended(8)
+            operations: Any = office.operations
+            found = samples(operations._operations.services().metrics())
+            assert found["breakloop_overhead_seconds_count", (("door", "decision"),)] == 12
+            assert found["breakloop_overhead_seconds_sum", (("door", "decision"),)] == 1.0
+            assert found["breakloop_decisions_total", (("reason", "ok"), ("verdict", "allowed"))] == 10
+            assert found["breakloop_processes", ()] == 1
         finally:
             await office.close()
 

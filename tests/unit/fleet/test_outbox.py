@@ -11,7 +11,7 @@ from breakloop.fleet.messages import Counted, Did, Happened, Message
 from breakloop.fleet.outbox import ROOM, Outbox
 from breakloop.model.activity import Activity, AgentUse
 from breakloop.model.events import Event
-from breakloop.model.tally import Tally
+from breakloop.model.figures import Figures
 
 
 class Wire:
@@ -91,10 +91,11 @@ def test_once_a_second_it_tells_what_was_counted() -> None:
     async def steps(wire: Wire, outbox: Outbox) -> None:
         outbox.flush(1.0)
         assert wire.sent == []
-        outbox.tally = Tally(cut=2)
+        figures = Figures(counters={"c": {(): 2}})
+        outbox.figures = lambda: figures
         outbox(event(1))
         outbox.flush(2.0, everything=True)
-        assert wire.sent == [Happened([event(1)], 0), Counted(Tally(cut=2))]
+        assert wire.sent == [Happened([event(1)], 0), Counted(figures)]
 
     run(steps)
 

@@ -31,6 +31,15 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
             serve(settings(tmp_path, port=port), lambda _seen: None, Logging(io.StringIO()))
 
 
+def test_the_admin_port_is_looked_at_too(tmp_path: Path) -> None:
+    """S-5: the control process would meet it after it has opened the history of the instance that has it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        busy = settings(tmp_path, admin_port=taken.getsockname()[1])
+        with pytest.raises(SettingsError, match=r"is in use .* --admin-port"):
+            serve(busy, lambda _seen: None, Logging(io.StringIO()))
+    assert not (tmp_path / "data").exists()
+
+
 def test_all_have_one_secret(tmp_path: Path) -> None:
     """S-5: the one that is kept, made if need be; none of its own where the settings name one."""
     made = asyncio.run(fleet_secret(settings(tmp_path)))

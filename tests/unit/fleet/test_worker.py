@@ -25,6 +25,7 @@ from breakloop.fleet.messages import Applied, Counted, Fleet, Happened, Message,
 from breakloop.fleet.worker import Worker
 from breakloop.gateway.jobs import aside
 from breakloop.gateway.listening import bind
+from breakloop.model.figures import Figures
 from breakloop.policy.load import load_text
 from breakloop.settings import Settings
 
@@ -166,8 +167,40 @@ def test_its_events_and_counts_arrive(tmp_path: Path) -> None:
         assert await fleet.exit_code() == 0
         events = [event for message in fleet.got if isinstance(message, Happened) for event in message.events]
         assert [event.name for event in events] == ["loop.detected"]
-        tally = [message.tally for message in fleet.got if isinstance(message, Counted)][-1]
-        assert sum(tally.denied.values()) == 1
+        assert shown(fleet) == []
+
+    run(steps)
+
+
+def shown(fleet: Fleeting) -> list[Figures]:
+    return [message.figures for message in fleet.got if isinstance(message, Counted)]
+
+
+def test_its_metrics_arrive_where_somebody_shows_them(tmp_path: Path) -> None:
+    """G-5, S-5: all that one process alone would show, but for what the control process knows itself; the last ones
+    when it ends; and at once to a new control process."""
+
+    async def steps() -> None:
+        fleet = Fleeting(tmp_path, admin_port=1)
+        await fleet.connect()
+        await fleet.next()
+        for number in range(3):
+            await fleet.ask("/v1/decision", CHAT.replace("again", str(number)), **{"X-Original-URI": "/v1/chat"})
+        fleet.channel = Channel(fleet._received, fleet.changed.set)
+        before = len(shown(fleet))
+        await fleet.connect()
+        await fleet.until(lambda: len(shown(fleet)) > before)
+        assert sum(shown(fleet)[-1].spreads["breakloop_overhead_seconds"]["decision",].counts) == 3
+        await fleet.ask("/v1/decision", CHAT, **{"X-Original-URI": "/v1/chat"})
+        fleet.line.say({"do": "stop"})
+        assert await fleet.exit_code() == 0
+        last = shown(fleet)[-1]
+        assert sum(last.spreads["breakloop_overhead_seconds"]["decision",].counts) == 4
+        assert sum(last.counters["breakloop_decisions_total"].values()) == 4
+        assert last.counters["breakloop_http_requests_total"] == {(): 4}
+        assert last.counters["breakloop_events_dropped_total"] == {("worker",): 0}
+        assert last.sums["breakloop_processes"] == {(): 1}
+        assert not any(name.startswith("breakloop_bundles_") for name in last.counters)
 
     run(steps)
 

@@ -151,3 +151,8 @@ def test_the_reset_of_a_denial_without_a_limit_is_not_jittered() -> None:
         told = denied(verdict, f"ip:{number}")
         assert 'RateLimit: "p";r=0;t=100' in told
         assert "RateLimit-Reset: 100" in told
+
+
+def test_a_status_past_a_gateway() -> None:
+    """D-3: what the client's status would be, were the gateway not to read it otherwise."""
+    assert Answers("X-B-", b"s").real_status(503) == b"X-B-Status: 503\r\n"

@@ -345,6 +345,16 @@ def test_envoy_appends_the_original_path(method: str) -> None:
     assert here.door(request("/v1/decision/envoy/v1/x", {"host": "other"}, method)).status == 200
 
 
+def test_envoy_takes_no_denial_for_a_failure() -> None:
+    """D-3: a 5xx would let the request pass where Envoy fails open; without a bundle that is what is meant."""
+    here = world(bundle(policy("p", bucket(rate=1, burst=1), deny_status=503)))
+    asked = request("/v1/decision/envoy/x", {})
+    denied = here.ask(asked, 2)
+    assert (denied.status, header(denied, "X-Breakloop-Status")) == (429, "503")
+    assert here.door(about("/y")).status == 503
+    assert world(load=False).door(asked).status == 503
+
+
 def test_envoy_judges_the_root() -> None:
     """D-3: the path behind the prefix may be just a slash."""
     here = world(only("/"))

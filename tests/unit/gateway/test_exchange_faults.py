@@ -6,7 +6,10 @@ import json
 
 import pytest
 
+from breakloop.clock import FakeClock
 from breakloop.gateway.pool import Times
+from breakloop.gateway.upstream_faults import UpstreamFaults
+from breakloop.model.events import Event
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.gateway.fake_client import get, post, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, ok
@@ -35,6 +38,30 @@ def test_an_upstream_that_cannot_be_reached(error: Exception, said: str) -> None
         assert fields[b"x-breakloop-request-id"] == b"t-0"
         assert not proxy.closed()
         assert read_replies(proxy.exchange())[0][0] == 200
+
+
+def test_a_failure_is_told() -> None:
+    """G-2: which upstream, why, and what the client got; not once for each request."""
+    events: list[Event] = []
+    with Proxy(faults=UpstreamFaults(events.append, FakeClock())) as proxy:
+        for _ in range(3):
+            proxy.pools["up"].refuses.append(ConnectionRefusedError())
+            assert read_replies(proxy.send(post(chat_body(user("x")))))[-1][0] == 502
+    assert [(one.name, dict(one.data)) for one in events] == [
+        ("upstream.failed", {"upstream": "up", "cause": "refused the connection", "status": 502})
+    ]
+    assert events[0].request_id == "t-0"
+
+
+def test_an_answer_that_is_cut_is_told_too() -> None:
+    """G-2: the client sees an aborted connection; people see why."""
+    events: list[Event] = []
+    with Proxy(faults=UpstreamFaults(events.append, FakeClock())) as proxy:
+        proxy.send(get("/a"))
+        proxy.upstream().says(answer("Content-Length: 9") + b"123")
+        proxy.upstream().goes(ConnectionResetError())
+        assert proxy.transport.aborted
+    assert [dict(one.data) for one in events] == [{"upstream": "up", "cause": "reset the connection", "status": 502}]
 
 
 def test_errors_speak_the_clients_dialect() -> None:

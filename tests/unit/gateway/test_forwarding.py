@@ -368,3 +368,25 @@ def test_the_cookie_of_our_debug_sessions_stays_here() -> None:
     """A-6: it is a secret between the client and us; the client's other cookies pass."""
     assert fields(request("Cookie: a=1; breakloop_debug=9.x; b=2", "X: y")) == [b"Cookie: a=1; b=2", b"X: y"]
     assert fields(request("cookie: breakloop_debug=9.x", "X: y")) == [b"X: y"]
+
+
+@pytest.mark.parametrize("keys", [{}, {"x": b"provider"}])
+@pytest.mark.parametrize("how", [{}, {"plain": True}, {"wants_plain": True}])
+def test_lines_of_a_head_that_is_known_are_passed_on_as_before(keys: dict[str, bytes], how: dict[str, bool]) -> None:
+    """D-1: whatever was made of them for another upstream, or for another body."""
+    own = (
+        "Authorization: Bearer mine",
+        "Accept-Encoding: gzip, odd",
+        "Content-MD5: x",
+        "Connection: keep-alive, a",
+        "A: 1",
+    )
+    head = b"\r\n".join((b"POST /x/y HTTP/1.1", b"Host: c", *map(str.encode, own), b"Content-Length: 5", b"", b""))
+    parser, forwarding = HeadParser(Limits()), Forwarding("X-Breakloop-", TOKEN, keys=keys)
+    came = [parser.parse(head, "192.0.2.7") for _ in range(3)]
+    assert came[0].like is None
+    assert came[2].like is not None
+    other = Forwarding("X-Breakloop-", "another", keys={} if keys else {"x": b"provider"})
+    sent(came[2], other, length=5)  # remembers its own
+    sent(came[2], forwarding, length=5)
+    assert sent(came[2], forwarding, length=6, **how) == sent(came[0], forwarding, length=6, **how)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
 from breakloop.gateway.bounds import Limits
-from breakloop.gateway.head import CHUNKED, CLOSE, KEEP, HeadParser, Request, early_refusal
+from breakloop.gateway.head import CHUNKED, CLOSE, KEEP, HeadParser, Likes, Request, early_refusal
 
 
 def parse(head: bytes, limits: Limits | None = None) -> Request:
-    """Read a head twice, the second time from remembered lines."""
+    """Read a head three times, the second time from remembered lines, the third as one that is known."""
     parser = HeadParser(limits or Limits())
     first = parser.parse(head, "192.0.2.7")
     assert parser.parse(head, "192.0.2.7") == first
+    third = parser.parse(head, "192.0.2.7")
+    third.like = None
+    assert third == first
     return first
 
 
@@ -239,3 +245,77 @@ def test_faults_of_an_unfinished_head(data: bytes, status: int | None) -> None:
     """Y-2: counted before parsing, and refused without waiting for the end that may never come."""
     refusal = early_refusal(data, 0, len(data), 0, Limits(head_bytes=80, request_line_bytes=30))
     assert (refusal.status if refusal else None) == status
+
+
+def sized(size: str, name: str = "Content-Length", more: str = "") -> bytes:
+    return f"POST /v1/x HTTP/1.1\r\nHost: a\r\nX-Key: k\r\n{name}: {size}\r\n{more}\r\n".encode("latin-1")
+
+
+def test_a_head_with_another_length_is_read_as_any_other() -> None:
+    """Y-3: agents send the same head again and again, with a longer body each time."""
+    parser = HeadParser(Limits())
+    for size in ("7", "8"):
+        assert parser.parse(sized(size), "").like is None  # met once, and kept the second time
+    known = parser.parse(sized("0009", more="X-Later: 1\r\n"), "")
+    assert known.like is None
+    known = parser.parse(sized("0009"), "192.0.2.9")
+    assert known.like is not None
+    fresh = HeadParser(Limits()).parse(sized("0009"), "192.0.2.9")
+    assert (known.length, known.headers["content-length"], known.raw) == (9, b"0009", sized("0009"))
+    known.headers["x-key"] = b"mine"
+    known.connection = CLOSE
+    again = parser.parse(sized("0009"), "192.0.2.9")
+    assert msgspec.structs.replace(again, like=None) == fresh  # nothing that was done to the other one
+
+
+@pytest.mark.parametrize("size", ["-1", "+1", "1 2", "", "1" * 19, "0x1", "1,1", "\xb2"])
+def test_a_known_head_does_not_make_a_length_of_what_is_none(size: str) -> None:
+    """Y-3: the number is checked each time."""
+    parser = HeadParser(Limits())
+    for _ in range(3):
+        parser.parse(sized("7"), "")
+    with pytest.raises(RequestError) as error:
+        parser.parse(sized(size), "")
+    assert error.value.status == 400
+
+
+@pytest.mark.parametrize("head", [sized("7", "X-Length"), b"\r\n" + sized("7"), sized("7", more="X-Length: 8\r\n")])
+def test_only_heads_whose_length_stands_last_of_its_kind_are_known(head: bytes) -> None:
+    parser = HeadParser(Limits())
+    assert [parser.parse(head, "").like for _ in range(3)] == [None] * 3
+
+
+def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Y-2: whoever sends something new each time fills nothing."""
+    monkeypatch.setattr(Likes, "max_entries", 2)
+    monkeypatch.setattr(Likes, "max_met", 4)
+    likes, request = Likes(), HeadParser(Limits()).parse(sized("7"), "")
+    for number in range(9):
+        likes.met(b"%d" % number, request)
+    assert len(likes) == 0
+    for number in range(3):
+        for _ in range(2):
+            likes.met(b"again %d" % number, request)
+    assert len(likes) <= 2
+    for _ in range(3):
+        likes.met(b"x" * (Likes.max_key + 1), request)
+    assert len(likes) <= 2
+
+
+@given(
+    st.lists(
+        st.sampled_from(["Connection: close", "connection: keep-alive, x", "Expect: 100-continue", "A: 1", "a: 2"])
+    ),
+    st.integers(0, 10**18 - 1),
+    st.sampled_from(["content-length", "Content-Length", "CONTENT-LENGTH"]),
+)
+def test_what_is_known_changes_nothing_but_the_cost(fields: list[str], size: int, name: str) -> None:
+    """Y-3: whatever else stands in the head."""
+    head = sized(str(size), name, "".join(f"{field}\r\n" for field in fields))
+    parser = HeadParser(Limits())
+    for length in ("1", "2"):
+        parser.parse(sized(length, name, "".join(f"{field}\r\n" for field in fields)), "")
+    known, fresh = parser.parse(head, "p"), HeadParser(Limits()).parse(head, "p")
+    assert msgspec.structs.replace(known, like=None) == fresh
+    assert list(known.headers) == list(fresh.headers)
+    assert (known.like is not None) is (name != "CONTENT-LENGTH")

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from breakloop.gateway.listening import bind, url, why_not
+from breakloop.gateway.listening import bind, check_free, url, why_not
 
 
 def test_a_free_port_is_listened_on() -> None:
@@ -46,6 +46,23 @@ def test_all_addresses_of_a_name_get_the_same_port(monkeypatch: pytest.MonkeyPat
     finally:
         for one in bound:
             one.close()
+
+
+def test_a_port_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-5: nothing stays bound; what is no matter of the port is left to the start."""
+    (listener,) = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    with listener, pytest.raises(OSError) as raised:
+        check_free("127.0.0.1", port)
+    assert raised.value.errno == errno.EADDRINUSE
+    check_free("127.0.0.1", port)
+    check_free("127.0.0.1", port)
+
+    def unknown(*_: object, **_options: object) -> None:
+        raise socket.gaierror(-2, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    check_free("nowhere.example", port)
 
 
 @pytest.mark.parametrize(

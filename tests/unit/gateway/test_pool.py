@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import ssl
 
 import pytest
@@ -83,8 +85,15 @@ def test_nothing_is_kept_while_the_server_stops() -> None:
         (ConnectionRefusedError(), "refused the connection"),
         (OSError("somewhere:443 failed"), "could not be reached"),
         (ssl.SSLError("bad record"), "does not speak TLS as we do"),
+        (socket.gaierror(-2, "somewhere"), "has a host name that cannot be resolved (DNS)"),
+        (TimeoutError(), "did not take the connection in time"),
+        (OSError(errno.ETIMEDOUT, "somewhere"), "did not take the connection in time"),
+        (ConnectionResetError(), "closed the connection while it was made"),
+        (OSError(errno.EHOSTUNREACH, "somewhere"), "cannot be reached: there is no way to its address from here"),
+        (OSError("Multiple exceptions: [Errno 111] ('::1', 9), [Errno 111] ('127.0.0.1', 9)"), "refused the connection"),
+        (OSError("Multiple exceptions: [Errno 111] ('::1', 9), [Errno 113] ('127.0.0.1', 9)"), "could not be reached"),
     ],
-)
+)  # fmt: skip
 def test_why_there_is_no_connection(error: OSError, said: str) -> None:
     """Y-1: what the system says about addresses is not for clients."""
     assert unreachable(error) == said

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from breakloop.admin.tokens import open_tokens
 from breakloop.gateway.callers import Callers
 from breakloop.gateway.hub import Phase
 from tests.builders import CHAT, bundle, chat_body, exact, policy, tail, user
@@ -168,6 +170,20 @@ def test_only_known_callers_are_let_through() -> None:
         assert proxy.pools["up"].made == []
         proxy.exchange(send(CHAT, chat_body(user("x")), "Authorization: Bearer alice-key"))
         assert last_status(proxy) == 200
+
+
+def test_a_token_of_the_admin_plane_goes_nowhere(tmp_path: Path) -> None:
+    """Y-3: who takes the one port for the other does not show an operator's token to a provider."""
+    _, token = open_tokens(tmp_path, "")
+    with Proxy() as proxy:
+        proxy.send(get("/api/v1/status", f"Authorization: Bearer {token}"))
+        status, content, _ = last(proxy)
+        assert (status, content["detail"]["error"]) == (401, "unknown_caller")
+        assert "admin plane" in content["detail"]["message"]
+        assert proxy.pools["up"].made == []
+        for key in ("sk-bl_x", "bl_somebody-elses", token.replace("bl_", "bl-")):
+            proxy.exchange(get("/v1/models", f"Authorization: Bearer {key}"))
+            assert last_status(proxy) == 200
 
 
 STEER = bundle(policy("p", loop=tail(max_hits=1, action="steer")))

@@ -11,7 +11,7 @@ from breakloop.history.api import History
 from breakloop.history.curves import POINTS_MAX, Span
 from breakloop.model.activity import Activity, AgentUse
 from breakloop.model.records import Point, Totals
-from tests.histories import NOTHING, detected, looped, used
+from tests.histories import detected, looped, used
 
 HOUR = 3600
 START = 1_800_000_000.0  # a whole hour and minute
@@ -91,7 +91,7 @@ def test_totals(history: History, clock: FakeClock) -> None:
     assert history.totals(START + 60) == Totals(1, 2, 0, 1, 1, 0, 0, 7)
     assert history.totals(START, "q") == Totals(10, 2, 0, 0, 1, 300, 40, 5000)
     clock.advance(60 * HOUR)
-    history.write([], NOTHING(), clock.now())
+    history.end_quiet(clock.now())
     assert history.totals(START).cost_microusd == 10_007
     assert history.totals(0.0).requests == 21
     assert history.totals(clock.now()) == Totals()

@@ -69,11 +69,17 @@ def test_ten_quiet_minutes_end_it(history: History, clock: FakeClock) -> None:
     """Also when nothing else happens than that time passes."""
     now = clock.now()
     history.write([detected(now)], NOTHING(), now)
-    history.write([], NOTHING(), now + 599)
+    assert history.end_quiet(now + 604) == []  # what happened may still be on its way
     assert history.incidents(IncidentFilter())[0].ended_at is None
-    history.write([], NOTHING(), now + 601)
+    (over,) = history.end_quiet(now + 606)
     (found,) = history.incidents(IncidentFilter())
     assert (found.state, found.ended_at) == (CLEARED, now + 600)
+    assert (over.name, over.at, over.project) == ("loop.cleared", now + 606, "default")
+    known = {"agent": "bot", "caller": "key:1", "kind": "tail", "policy": "builtin", "shadow": False, "model": "gpt"}
+    assert known.items() <= over.data.items()
+    assert history.end_quiet(now + 606) == []
+    history.write([over], NOTHING(), now + 607)
+    assert [one.name for one in history.events(EventFilter(incident=found.id))] == [over.name, "loop.detected"]
     history.write([detected(now + 602)], NOTHING(), now + 602)
     assert len(history.incidents(IncidentFilter())) == 2
 
@@ -82,7 +88,7 @@ def test_one_that_is_held_goes_on_until_it_is_released(history: History, clock: 
     now = clock.now()
     kill = told(AGENT_KILLED, now + 1, agent="bot", caller="", expires_at=None)
     history.write([detected(now, action="warn"), kill], NOTHING(), now)
-    history.write([], NOTHING(), now + 86_400)
+    assert history.end_quiet(now + 86_400) == []
     assert history.incidents(IncidentFilter())[0].state == STOPPED
     history.write([told(AGENT_RELEASED, now + 86_401, agent="bot", caller="")], NOTHING(), now + 86_402)
     (found,) = history.incidents(IncidentFilter())

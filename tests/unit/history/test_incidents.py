@@ -250,3 +250,12 @@ def test_ids_sort_by_time_and_do_not_repeat() -> None:
     assert len(same) == 200
     assert len({name[:7] for name in same}) == 1
     assert all(name.isalnum() and name.islower() for name in same if not name.isdigit())
+
+
+def test_whose_requests_were_denied_is_not_said_to_pass(folded: Folded) -> None:
+    """G-3: also where the detection itself only warned, and another one denied."""
+    folded.event(detected(T, action="warn"))
+    folded.used(T + 1, passed=1)
+    assert folded.cases["i1"].state == OPEN
+    folded.used(T + 2, stopped=1)
+    assert folded.cases["i1"].state == STOPPED

@@ -28,6 +28,7 @@ def test_by_age(past: Past) -> None:
     history.write([], Activity(shadow={("p", "a", "r", "x"): 1}), now)
     history.write([told("young", now + 2 * DAY), detected(now + 2 * DAY)], used(last_at=now + 2 * DAY), now + 2 * DAY)
     past.clock.advance(2 * DAY + 1)
+    history.end_quiet(past.clock.now())
     assert history.purge(past.clock.now()) > 0
     assert names(history) == ["loop.detected", "young"]
     assert [one.agent for one in history.incidents(IncidentFilter())] == ["bot"]
@@ -35,7 +36,7 @@ def test_by_age(past: Past) -> None:
     assert len(history.shadow(0.0)) == 1
     assert history.purge(past.clock.now()) == 0
     past.clock.advance(10 * DAY)
-    history.write([], NOTHING(), past.clock.now())
+    history.end_quiet(past.clock.now())
     history.purge(past.clock.now())
     assert names(history) == []
     assert history.shadow(0.0) == []
@@ -62,7 +63,7 @@ def test_incidents_and_agents_are_bounded_too(past: Past) -> None:
     for index in range(1, 161):
         name = f"a{index}"
         history.write([detected(now + index, name)], used(name, caller=name, last_at=now + index), now + index)
-    history.write([], NOTHING(), now + 2000)
+    history.end_quiet(now + 2000)
     history.purge(now + 2000)
     found = history.incidents(IncidentFilter(most=500))
     assert [one.agent for one in found] == [f"a{index}" for index in range(160, 60, -1)] + ["a0"]
@@ -107,7 +108,7 @@ def test_pictures_go_with_their_incidents(past: Past) -> None:
     mark = [now, "t", "a", "b", 1, False, "pass"]
     history.write([detected(now, steps=[mark])], NOTHING(), now)
     (incident,) = history.incidents(IncidentFilter())
-    history.write([], NOTHING(), now + 700)
+    history.end_quiet(now + 700)
     assert history.purge(now + 700) == 0
     kept = history.incident(incident.id)
     assert kept is not None

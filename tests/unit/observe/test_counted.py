@@ -60,3 +60,11 @@ def test_names_from_outside_are_bounded() -> None:
         counted.spent(Activity(agents={("p", "", ""): AgentUse(cost_microusd=1, model=model)}))
     found = counted.figures().counters["breakloop_model_spend_microusd_total"]
     assert found == {("a",): 2, ("b",): 1, ("other",): 2}
+
+
+def test_open_breakers_are_those_of_now() -> None:
+    """G-5: a level, not a count."""
+    counted = Counted()
+    for is_open in (2, 1):
+        counted.breakers(is_open)
+    assert counted.figures().highest == {"breakloop_breakers_open": {(): 1}}

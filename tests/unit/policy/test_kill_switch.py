@@ -103,3 +103,13 @@ def test_those_that_are_added_come_after() -> None:
     assert name("x-b", "x-c") == "kill_switches[1]"
     assert name("x-d", "x-c") == "kill_switch/c"
     assert name("x-d") == "kill_switch/d"
+
+
+def test_a_switch_by_its_scope() -> None:
+    """K-2: for people who ask whether a name is stopped as a whole: the first that lives and has no route."""
+    over, routed = KillSwitch(0, "agent:id", "a", expires=5.0), KillSwitch(1, "agent:id", "a", route="/v1/x")
+    whole = KillSwitch(2, "agent:id", "a")
+    switches = KillSwitches([over, routed, whole], getter)
+    assert switches.named("agent:id", "a", 9.0) is whole
+    assert switches.named("agent:id", "a", 4.0) is over
+    assert switches.named("agent:id", "b", 9.0) is None

@@ -105,3 +105,13 @@ def test_whose_breaker_it_is() -> None:
     made = BreakerRule(rule("header:x-team", "jwt:sub"), CircuitBreaker(10, 5))
     assert made.label("blue%7Cgreen|u") == "header:x-team=blue|green, jwt:sub=u"
     assert BreakerRule(rule(), CircuitBreaker(10, 5)).label("") == ""
+
+
+def test_a_rule_that_counts_by_agent_is_in_the_agents_place() -> None:
+    """E-5: where the agent has one; every other rule is in the project's, whoever asks."""
+    asked = call(headers={"agent:id": "x", "b": "y"})
+    asked.shard = "default|x"
+    assert key_of(rule("b", "agent:id"), asked) == "tb:default|x:p:r:y|x"
+    assert key_of(rule("b"), asked) == "tb:default:p:r:y"
+    assert rule("b", "agent:id").key(asked, "default", 1, "brk") == "shadow:brk:default|x:p:r:y|x"
+    assert rule("b").key(asked, "default", 0, "brk") == "brk:default:p:r:y"

@@ -58,11 +58,11 @@ def test_a_detector_that_counts() -> None:
     (subject, outcome, text) = told(explained({"loop_detection": EXACT}), "loop")[0]
     assert (subject, outcome) == ("p/loop_detection[0]", "pass")
     assert text.startswith("exact ")
-    assert text.endswith(", request 1 in 45 s, number 2 trips")
+    assert text.endswith(", request 1, number 2 trips (gaps below 45 s)")
     steps = explained({"loop_detection": EXACT}, repeat=2)
     loop = next(step for step in steps if step.stage == "loop")
     assert loop.outcome == "deny"
-    assert loop.text.endswith(", request 2 in 45 s, number 2 trips, blocked for 45 s")
+    assert loop.text.endswith(", request 2, number 2 trips (gaps below 45 s), blocked for 45 s")
     assert (loop.data["tripped"], loop.data["blocked_for_s"], loop.data["shadow"]) == (True, 45, False)
     assert len(str(loop.data["fingerprint"])) == 32
 
@@ -185,9 +185,9 @@ def test_default_loop_detection() -> None:
     (subject, outcome, text), steps = told(explained({}, call=chat, repeat=6), "builtin")
     assert steps[0] == "builtin/loop_detection[1]"
     assert (subject, outcome) == ("builtin/loop_detection[0]", "deny")
-    assert text.endswith(", request 6 in 60 s, number 6 trips, blocked for 30 s")
+    assert text.endswith(", request 6, number 6 trips (in 60 s), blocked for 30 s")
     cooling = told(explained({}, call=chat, repeat=8), "builtin")[0][2]
-    assert cooling.endswith(", request 8 in 60 s, number 6 trips, still blocked for 30 s")
+    assert cooling.endswith(", request 8, number 6 trips (in 60 s), still blocked for 30 s")
     own = explained({"loop_detection": EXACT}, call=chat)
     assert told(own, "builtin") == [("defaults", "skipped", "policy p has loop detection of its own")]
     shadow = explained({"loop_detection": EXACT, "mode": "shadow"}, call=chat)

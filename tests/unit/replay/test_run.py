@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from breakloop.model.answer import Answer
+from breakloop.model.answer import Answer, Usage
 from breakloop.model.call import ToolCall
 from breakloop.model.verdict import Loop, Verdict
+from breakloop.replay.cost import Price
 from breakloop.replay.run import Lane, Outcome, Run, replay
 from breakloop.replay.sessions import Body, Delta, Piece, Session, Turn
 from tests.unit.replay.recorded import TAIL, WARN, asks, busy, rig, session, stuck
@@ -70,7 +73,16 @@ def test_what_is_saved_is_a_quarter_of_the_bytes() -> None:
     turn = asks("Is it done?", answer="No" * 50)
     found = outcome([turn] * 6)
     body = len(b'{"model":"m","messages":[{"role":"user","content":"Is it done?"}]}')
-    assert found.saved_tokens == (body + 100) // 4
+    assert (found.saved_tokens, found.saved_estimated) == (body // 4 + 25, True)
+
+
+def test_what_is_saved_is_what_was_recorded() -> None:
+    """X-5, L-5: tokens and money are of the same calls, counted the same way."""
+    turn = asks("Is it done?")
+    turn = replace(turn, answer=turn.answer._replace(usage=Usage(1000, 200)))
+    ((found,),) = replay([Piece(session(), [turn] * 7, whole=True)], replace(rig(TAIL), pricing=Price(1.0, 10.0)))
+    assert (found.blocks, found.saved_tokens, found.saved_estimated) == (2, 2400, False)
+    assert found.saved_usd == pytest.approx(2 * (1000 + 10 * 200) / 1e6)
 
 
 def test_failed_answers_are_settled_as_such() -> None:
@@ -169,7 +181,7 @@ def test_the_kind_is_that_of_the_first_block(order: tuple[bool, bool], kind: str
         verdict = Verdict(allowed=allowed, reason="loop_detected")
         verdict.warning = "loop_detected" if allowed else ""
         verdict.loop = Loop(name, "f", 1, 1, 1, "reject", fresh=True, message="", evidence="e")
-        found.take(verdict, 10)
+        found.take(verdict)
     if order == (False, True):
         assert (found.kind, found.first_notice, found.first_block) == ("dry", 2, 1)
     else:

@@ -78,7 +78,7 @@ def test_what_another_store_found_is_blocked_here_too() -> None:
         op = Repeat(spec, "ld:k", None)
         store.remember(op, Repeated(2), NOW)
         assert len(store) == 0
-        store.remember(op, Repeated(3, True, True, wait_s, 60.0), NOW)
+        store.remember(op, Repeated(3, True, True, wait_s), NOW)
         [found] = store.commit([op], NOW + 1).results
         assert isinstance(found, Repeated)
         assert (found.hits, found.tripped, found.fresh) == (4, True, False)

@@ -39,7 +39,7 @@ def test_operations_are_enforced_unless_they_say_otherwise() -> None:
 
 def test_nothing_found_is_the_default() -> None:
     """E-4: a result that says nothing denies nothing."""
-    assert Repeated(1) == (1, False, False, 0.0, 0.0, 0)
+    assert Repeated(1) == (1, False, False, 0.0, 0)
     assert Broken(False, 7.0) == (False, 7.0, 0.0, "")
     assert Committed([]).denied_at == -1
     assert Committed([]).conflict is None

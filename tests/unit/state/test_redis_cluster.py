@@ -260,3 +260,23 @@ def test_a_node_without_slots_is_left_but_not_at_once(monkeypatch: pytest.Monkey
             assert fakes.commands(1) == [(b"GET", HIGH)] * 2
 
     asyncio.run(main())
+
+
+def test_each_master_can_be_asked() -> None:
+    """S-2: what is to be asked of all; one that is not connected answers with its error."""
+
+    async def main() -> None:
+        async with running() as (fakes, nodes, changes):
+            heard = Heard()
+            for send in nodes.each():
+                send((b"DBSIZE",), heard)
+            assert [await heard.next() for _ in nodes.each()] == 2 * [b"OK"]
+            assert [[command[0] for command in fakes.commands(index)] for index in range(2)] == 2 * [[b"DBSIZE"]]
+            fakes.nodes[1].drop()
+            assert (await changes.next())[0] is False
+            for send in nodes.each():
+                send((b"DBSIZE",), heard)
+            answers = [await heard.next() for _ in range(2)]
+            assert [type(one) for one in answers if one != b"OK"] == [StateError]
+
+    asyncio.run(main())

@@ -8,6 +8,7 @@ import pytest
 from breakloop.errors import StateError
 from breakloop.state import redis_nodes
 from breakloop.state.redis_cluster import ClusterNodes
+from breakloop.state.redis_link import Send
 from breakloop.state.redis_nodes import Answer, OneNode, command, make_nodes
 from breakloop.state.redis_url import parse_redis_url
 from tests.fake_redis import Command, Heard, array, bulk, fake_redis, polite
@@ -29,7 +30,11 @@ def test_a_single_server(runner: Callable[..., None]) -> None:
             await nodes.start()
             assert (before, nodes.up) == (False, True)
             assert await command(nodes, "SET", b"a", 1) == b"OK"
-            assert fake.seen == [(b"SET", b"a", b"1")]
+            heard = Heard()
+            [send] = nodes.each()
+            send((b"DBSIZE",), heard)
+            assert await heard.next() == b"OK"
+            assert fake.seen == [(b"SET", b"a", b"1"), (b"DBSIZE",)]
             assert (b"SELECT", b"2") in fake.greetings
             fake.drop()
             assert [await changes.next() for _ in range(2)] == [(True, "connected"), (False, "the connection was lost")]
@@ -41,7 +46,7 @@ def test_a_single_server(runner: Callable[..., None]) -> None:
             assert [str(answer) for answer in got] == ["the connection was lost"]
             await nodes.close()
             assert not nodes.up
-            assert fake.seen == [(b"SET", b"a", b"1")]
+            assert fake.seen == [(b"SET", b"a", b"1"), (b"DBSIZE",)]
 
     runner(main())
 
@@ -107,6 +112,9 @@ class Recorder:
         self.sent.append((key, args))
         if self.answer is not None:
             then(self.answer)
+
+    def each(self) -> list[Send]:
+        return []
 
     async def start(self) -> None: ...
 

@@ -5,7 +5,7 @@ from redis.crc import key_slot
 
 from breakloop.errors import StateError
 from breakloop.state.redis_link import RedisError
-from breakloop.state.redis_slots import Share, read_shares, redirection, slot_of
+from breakloop.state.redis_slots import Share, by_slot, read_shares, redirection, slot_of
 from breakloop.state.redis_url import Address
 
 ASKED = Address("10.0.0.9", 7000)
@@ -65,3 +65,10 @@ def test_redirections(text: str, expected: tuple[int, Address]) -> None:
 def test_redirections_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ValueError):
         redirection(RedisError(text), ASKED)
+
+
+def test_keys_that_may_go_together() -> None:
+    """E-5: those of one hash tag, in the order in which they came."""
+    one, other, third = b"bl:{p|a}:ld:p|a:1", b"bl:{p}:ld:p:1", b"bl:{p|a}:tb:p|a:1"
+    assert by_slot([one, other, third]) == [[one, third], [other]]
+    assert by_slot([]) == []

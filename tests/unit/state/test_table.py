@@ -78,3 +78,18 @@ def test_whoever_saves_it_finds_what_changed() -> None:
     table.dirty = {}
     table.put("e", (20.0,), 15.0)
     assert (list(table), list(table.dirty)) == (["e"], ["e"])
+
+
+def test_nobody_looks_for_expired_entries_before_the_oldest_is_one() -> None:
+    """S-1: and from then on they go as fast as ever."""
+    table = Table(100)
+    for number in range(10):
+        table.put(str(number), (5.0 + number, "x"), 0.0)
+    table.put("a", (50.0,), 4.9)
+    assert len(table) == 11
+    table.put("b", (50.0,), 6.5)
+    assert list(table)[:2] == ["2", "3"]
+    table.put("c", (50.0,), 6.9)
+    assert list(table)[:2] == ["2", "3"]
+    table.put("d", (50.0,), 100.0)
+    assert list(table)[:2] == ["4", "5"]

@@ -22,6 +22,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.state.existingSecret | default (include "breakloop.name" .) }}
 {{- end }}
 
+{{/* The Service of the admin plane. */}}
+{{- define "breakloop.adminName" -}}
+{{- printf "%s-admin" (include "breakloop.name" .) }}
+{{- end }}
+
+{{/* The names that the admin plane is called by: its Service's, from near and far, and those that were given. */}}
+{{- define "breakloop.adminHosts" -}}
+{{- $name := include "breakloop.adminName" . }}
+{{- $near := printf "%s.$(POD_NAMESPACE)" $name }}
+{{- concat (list $name $near (printf "%s.svc" $near) (printf "%s.svc.cluster.local" $near)) .Values.admin.hosts | join "," }}
+{{- end }}
+
 {{/* The ConfigMap with the bundle; empty where bundles come from elsewhere. */}}
 {{- define "breakloop.policyConfigMap" -}}
 {{- if not .Values.policySource }}
@@ -39,6 +51,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- if and .Values.secret .Values.state.existingSecret }}
 {{- fail "secret: put it into the Secret that state.existingSecret names, under the key secret" }}
+{{- end }}
+{{- if .Values.admin.enabled }}
+{{- if not (or .Values.admin.token .Values.state.existingSecret) }}
+{{- fail "admin: set admin.token (openssl rand -hex 32), or admin.enabled=false" }}
+{{- end }}
+{{- if and .Values.admin.token .Values.state.existingSecret }}
+{{- fail "admin: put the token into the Secret that state.existingSecret names, under the key admin-token" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.history.url (or .Values.history.existingSecret .Values.state.existingSecret) }}
+{{- fail "history: put the URL into a Secret of yours: history.existingSecret, or the key history in state.existingSecret" }}
 {{- end }}
 {{- if and (hasPrefix "memory:" .Values.state.url) (or (gt (int .Values.replicaCount) 1) .Values.autoscaling.enabled) }}
 {{- fail "state: several replicas share a Redis; memory:// is for replicaCount 1 without autoscaling" }}

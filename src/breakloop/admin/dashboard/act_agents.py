@@ -11,6 +11,7 @@ from breakloop.admin.dashboard.views import agents, words
 from breakloop.errors import OrderError
 
 FOR: Final = (("", "until somebody releases it"), ("900", "15 minutes"), ("3600", "1 hour"), ("86400", "1 day"))
+_NOTHING: Final = "was neither held nor known to be blocked; what its loops had counted is forgotten"
 SNOOZE_S: Final = 3_600.0
 
 
@@ -34,6 +35,11 @@ class Kill(Act):
         """Hold it."""
         project, agent = form.get("project", ""), form.get("agent", "")
         _, shared = await actions.kill(project, agent, form.get("reason", "").strip(), self.ends_at(form))
+        seen, meant = await actions.seen(project, agent)
+        if not seen:
+            hint = f" Did you mean {words.shortened(meant, 60)}?" if meant else ""
+            said = f"{agent} is held, but no agent of this name was ever seen.{hint}"
+            return Outcome(said, agent_path(project, agent), "warn", shared)
         return Outcome(f"{agent} is held.", agent_path(project, agent), shared=shared)
 
 
@@ -52,11 +58,13 @@ class Release(Act):
         """Let it go."""
         project, agent, who = form.get("project", ""), form.get("agent", ""), _who(form)
         caller, run = form.get("caller", ""), form.get("run", "")
-        ended, shared = await actions.release(project, agent=agent, caller=caller, run=run)
+        ended, loops, shared = await actions.release(project, agent=agent, caller=caller, run=run)
         back = agent_path(project, agent) if agent else "/agents"
-        if not ended:
-            return Outcome(f"{who} was not held.", back, "warn", shared)
-        return Outcome(f"{who} is released.", back, shared=shared)
+        if not ended and not loops:
+            return Outcome(f"{who} {'was not held' if run else _NOTHING}.", back, "warn", shared)
+        done = [words.counted(len(ended), "hold") + " ended"] if ended else []
+        done += [words.counted(loops, "blocked loop") + " forgotten"] if loops else []
+        return Outcome(f"{who} is released: {', '.join(done)}.", back, shared=shared)
 
 
 class Snooze(Act):

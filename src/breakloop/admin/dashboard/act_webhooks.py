@@ -1,4 +1,4 @@
-"""What an operator does with webhooks: add, remove, send a test."""
+"""What an operator does with webhooks: add, give a new secret, remove, send a test, send again."""
 
 from __future__ import annotations
 
@@ -51,6 +51,41 @@ class Remove(Act):
         given = form.get("id", "")
         await actions.remove_webhook(given)
         return Outcome(f"Webhook {given} is removed.", _WHERE)
+
+
+class Rotate(Act):
+    """Give it a new secret."""
+
+    name: ClassVar[str] = "webhook.rotate"
+    carries: ClassVar[tuple[str, ...]] = ("id",)
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        says = "The new secret is shown once, on the next page. For a day the old one signs beside it."
+        return Question(f"New secret for {words.shortened(asked.get('id', ''), 40)}?", says, "Make a new secret")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Make one."""
+        made = await actions.rotate_webhook(form.get("id", ""))
+        return Outcome(f"Webhook {made['id']} has a new secret.", _WHERE, secret=str(made["secret"]))
+
+
+class Again(Act):
+    """Send again what was given up."""
+
+    name: ClassVar[str] = "delivery.again"
+    carries: ClassVar[tuple[str, ...]] = ("id",)
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        says = "It is sent under the same id, so that a receiver that has it already can tell."
+        return Question(f"Send {words.shortened(asked.get('id', ''), 40)} again?", says, "Send again")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Send it."""
+        given = form.get("id", "")
+        await actions.send_again(given)
+        return Outcome(f"Delivery {given} is under way again.", _WHERE)
 
 
 class Try(Act):

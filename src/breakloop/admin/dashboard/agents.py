@@ -13,6 +13,7 @@ from breakloop.admin.dashboard.page import Pages
 from breakloop.admin.dashboard.views import agents, curves
 from breakloop.admin.faults import Fault
 from breakloop.history.api import EventFilter, History, IncidentFilter
+from breakloop.model.records import is_blocked
 
 LISTED_MAX: Final = 200
 FIND_MAX: Final = 200
@@ -45,7 +46,7 @@ class Agents:
             "find": find,
             "state": state,
             "states": agents.STATES,
-            "rows": agents.rows(seen, holds, services.clock.now(), state),
+            "rows": agents.rows(seen, holds, services.operator.stops, services.clock.now(), state),
             "others": [] if find or state else others,
             "full": len(seen) >= LISTED_MAX,
         }
@@ -64,15 +65,19 @@ class Agents:
             }
 
         found = await self._pages.past(ask)
-        agent, holds = found["agent"], services.operator.holds()
-        if agent is None:
+        agent = found["agent"] or agents.unseen(project, name)
+        held = agents.holds_of(agent, services.operator.holds())
+        if found["agent"] is None and not held:
             text = f"No agent of the name {name[:100]} has been seen in project {project[:100]}."
             raise Fault(404, text)
-        held = agents.holds_of(agent, holds)
+        stops, now = services.operator.stops(name), services.clock.now()
         span = curves.span(request.query_params.get("span", ""))
         values = found | {
+            "agent": agent,
             "holds": held,
-            "state": agents.state_of(agent, held, services.clock.now()),
+            "stops": stops,
+            "blocked": any(is_blocked(one, now) for one in found["incidents"]),
+            "state": agents.state_of(agent, held, stops, now),
             "fields": agents.fields(agent.settings),
         }
         curve = await points(self._pages, span, project, name)

@@ -14,6 +14,7 @@ from breakloop.admin.dashboard.views import incidents, timeline, words
 from breakloop.admin.faults import Fault
 from breakloop.detect.steps.kinds import ABOUT
 from breakloop.history.api import EventFilter, History, IncidentFilter
+from breakloop.model.records import is_blocked
 
 LISTED: Final = 50
 KINDS: Final = ("exact", "tail", "simhash", "stream", *ABOUT)
@@ -73,6 +74,7 @@ class Incidents:
             "small": timeline.picture(incident.steps, columns=10),
             "score": incidents.score(incident.score),
             "hold": incidents.held(incident, self._pages.services.operator.holds()),
+            "blocked": is_blocked(incident, self._pages.services.clock.now()),
             "means": incidents.state_means(incident),
             "lasted": words.lasted(incident.last_at - incident.first_at),
         }

@@ -74,9 +74,9 @@ async def _next(items: AsyncIterator[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def message(item: Mapping[str, Any]) -> bytes:
-    """Return one message: `event` with its name, or `sums`."""
+    """Return one message: something happened (an event, or events that are kept by now), or only sums."""
     event = item.get("event", item)
     name = event.get("name") if isinstance(event, Mapping) else None
-    kind = "happened" if isinstance(name, str) else "sums"
+    kind = "happened" if isinstance(name, str) or item.get("kept") else "sums"
     data = json.dumps({"name": name[:80]} if isinstance(name, str) else {})
     return f"event: {kind}\ndata: {data}\n\n".encode()

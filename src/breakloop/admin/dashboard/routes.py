@@ -34,7 +34,9 @@ _ACTS = (
     act_limits.SetOverride,
     act_limits.SetSwitch,
     act_webhooks.Add,
+    act_webhooks.Again,
     act_webhooks.Remove,
+    act_webhooks.Rotate,
     act_webhooks.Try,
 )
 

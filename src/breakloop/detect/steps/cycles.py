@@ -17,7 +17,7 @@ def seen(window: Window, round_: bytes, weight: float) -> Sequence[Finding]:
     """Count the step in, and return the cycle it belongs to, if any."""
     ring, at = window.ring, window.steps
     slot = at % RING * 8
-    if round_ not in ring:  # most steps are new ones
+    if ring.find(round_) < 0:  # most steps are new ones; `in` takes twice the time
         window.counts = _NO_COUNTS
         ring[slot : slot + 8] = round_
         return ()
@@ -44,6 +44,18 @@ def skipped(window: Window) -> None:
     slot = window.steps % RING * 8
     window.ring[slot : slot + 8] = NONE
     forget(window)
+
+
+def newest(window: Window) -> bytes:
+    """Return the last step."""
+    slot = (window.steps - 1) % RING * 8
+    return bytes(window.ring[slot : slot + 8])
+
+
+def stood(window: Window) -> None:
+    """Count a step in that is the last one, seen once more."""
+    slot = window.steps % RING * 8
+    window.ring[slot : slot + 8] = newest(window)
 
 
 def rotation(window: Window, period: int) -> bytes:

@@ -59,23 +59,37 @@ class AgedFilter:
                     new.append(place)
         self.count += len(new) - before + aged
 
-    def add(self, digest: int) -> None:
-        """Remember one digest."""
-        bits = _BITS[digest & 4095]
+    def add(self, *digests: int) -> None:
+        """Remember digests, one after the other."""
+        words, start = self._words, self._at
+        for digest in digests:
+            bits = _BITS[digest & 4095]
+            at = start + (digest >> 26)
+            word = words[at]
+            if word & bits != bits:
+                words[at] = word | bits
+                self.count += 1
+                if self.count >= CAPACITY:
+                    self._age()
+
+    def learns(self, digest: int) -> bool:
+        """Remember one digest, if it is not known; tell whether it was new."""
+        bits, words = _BITS[digest & 4095], self._words
         at = self._at + (digest >> 26)
-        word = self._words[at]
-        if word & bits == bits:
-            return
-        self._words[at] = word | bits
+        word = words[at]
+        if word & bits == bits or words[at + HALF] & bits == bits:
+            return False
+        words[at] = word | bits
         self.count += 1
         if self.count >= CAPACITY:
             self._age()
+        return True
 
     def knows(self, digest: int) -> bool:
         """Tell whether a digest was remembered, and leave it at that."""
-        bits = _BITS[digest & 4095]
+        bits, words = _BITS[digest & 4095], self._words
         at = self._at + (digest >> 26)
-        return self._words[at] & bits == bits or self._words[at + HALF] & bits == bits
+        return words[at] & bits == bits or words[at + HALF] & bits == bits
 
     def _age(self) -> None:
         words, young = self._words, self._at

@@ -4,7 +4,7 @@ fresh user text void what was counted, and returns the window as it is after the
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -38,6 +38,9 @@ _HISTORY_MIN: Final = 2  # messages; with fewer nothing can be told from their n
 _ID_MIN: Final = 8  # shorter ids ("call_1", "0") are counted, not drawn: they come again in each conversation
 
 
+_new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
+
+
 class Judged(NamedTuple):
     """What a step means, and the window to keep."""
 
@@ -49,6 +52,9 @@ class Judged(NamedTuple):
     fresh: bool = False  # not told before at this level, nor at half the count
     hits: float = 0.0
     mixed: bool = False  # another conversation goes by the same name, so that counts may be of both
+
+
+_QUIET: Final = Judged(b"", NOTHING)[1:]
 
 
 def _nobody() -> str:
@@ -90,7 +96,7 @@ class StepsDetector:
         prints = self._printer.step(step)
         tail = self._tail(step, prints)
         users = self._users(prints) if prints.users else NONE
-        counted = tail in seen.tails and place(seen.tails, tail, 8) >= 0
+        counted = seen.tails.find(tail) >= 0 and place(seen.tails, tail, 8) >= 0  # `in` takes twice the time
         gap_s = now - seen.last_at
         weight = 1.0 if gap_s < SLOW_S or not seen.steps else weight_of(gap_s)
         if view.unnamed and seen.steps:
@@ -133,9 +139,9 @@ class StepsDetector:
         self, seen: Window, step: Step, prints: Prints, now: float, weight: float, *, tracked: bool
     ) -> list[Finding]:
         pairs = prints.pairs
-        exempt = False
+        exempt = shown = bool(pairs) and _shown_again(seen, step, prints)
         if self._options and pairs:
-            exempt = all(pair.tool.options.exempt for pair in pairs)
+            exempt = shown or all(pair.tool.options.exempt for pair in pairs)
             if all(pair.tool.options.poll for pair in pairs):
                 weight = min(weight, _POLLED)
         changed = False
@@ -144,7 +150,7 @@ class StepsDetector:
                 changed = True
         look = dry.look(seen, step, prints, self._printer.seed, weight, self._dry_most)
         if look.news and step.users and not step.calls and not step.results:
-            _person(seen)
+            _person(seen, step)
             seen.dry = min(seen.dry, self._asked["dry"])
             streaks.bounded(seen, self._asked["stagnation"])
         found: list[Finding] = []
@@ -164,18 +170,25 @@ class StepsDetector:
             found += streaks.unseen(seen, prints, now)
         else:
             seen.storm = 0.0
-        kept = texts.growing(seen, prints)
-        found += texts.monologue(seen, prints, kept, weight)
-        if prints.users:
-            found += texts.nested(seen, step, self._printer, weight)
-            found += texts.continued(seen, prints, kept, look.worded, weight)
-            if pairs or not look.worded or len(prints.words) < texts.CHAPTER:
-                found += texts.rejected(seen, step, prints, kept, weight)
+            if shown:
+                cycles.stood(seen)
+        found += self._of_texts(seen, step, prints, weight, worded=look.worded)
         found += similar.reword(seen, step, prints)
         found += streaks.thrash(seen, step)
         if changed:
             streaks.eased(seen)
             seen.epoch = seen.epoch + 1 & 0xFFFF
+        return found
+
+    def _of_texts(self, seen: Window, step: Step, prints: Prints, weight: float, *, worded: bool) -> Sequence[Finding]:
+        kept = texts.growing(seen, prints)
+        found = texts.monologue(seen, step, prints, kept, weight)
+        if not prints.users:
+            return found
+        found = [*found, *texts.nested(seen, step, self._printer, weight)]
+        found += texts.continued(seen, prints, kept, worded, weight)
+        if prints.pairs or not worded or len(prints.words) < texts.CHAPTER:
+            found += texts.rejected(seen, step, prints, kept, weight)
         return found
 
     def _tail(self, step: Step, prints: Prints) -> bytes:
@@ -193,8 +206,10 @@ class StepsDetector:
 
     def _again(self, seen: Window, step: Step, tail: tuple[bytes, bytes], now: float, view: View) -> Judged:
         """Judge a tail that was counted: no step, but the newest one again is what a standing block denies. With
-        another system prompt, or other tools, it is somebody else who looks at it: a judge, a summary."""
-        if tail != (seen.tail, seen.tail_users) or (seen.level and _speaker(step, view) != seen.tail_tools):
+        another system prompt, or other tools, it is somebody else who looks at it: a judge, a summary. With another
+        length there is something else before it: the last question of a list, asked of each item."""
+        other = tail != (seen.tail, seen.tail_users) or step.size != seen.size
+        if other or (seen.level and _speaker(step, view) != seen.tail_tools):
             return Judged(self._unpacked.keep(seen), NOTHING)
         choice = choose(self._thresholds, streaks.storm(seen, now, view.tracked))
         if choice.level > seen.level:
@@ -212,7 +227,7 @@ class StepsDetector:
         seen.level = choice.level
         if finding is None:
             seen.kind, seen.evidence = 0, b""
-            return Judged(self._unpacked.keep(seen), NOTHING)
+            return _new(Judged, (self._unpacked.keep(seen), *_QUIET))
         identity = self._printer.of(b"loop", finding.key)
         known = identity == seen.identity
         fresh = not known or choice.level > seen.told_level or finding.hits >= 2 * seen.told
@@ -255,12 +270,21 @@ def _strange(seen: Window, step: Step, body: bytes) -> bool:
     return not seen.last_id or body.rfind(seen.last_id) < 0
 
 
+def _shown_again(seen: Window, step: Step, prints: Prints) -> bool:
+    """Tell whether calls stand where they stood, and only what a person says behind them is new: examples before each
+    item of a batch. Their ids would tell, but not every API has ids."""
+    return bool(step.users) and step.messages <= seen.messages and prints.round == cycles.newest(seen)
+
+
 def _mixed(seen: Window, now: float) -> bool:
     return bool(seen.mixed_at) and now - seen.mixed_at < RUN_IDLE_S
 
 
-def _person(seen: Window) -> None:
+def _person(seen: Window, step: Step) -> None:
     """Void what was counted: a person has said something new."""
+    if not step.said:
+        seen.texts.clear()  # another task from its beginning: it may come to the same questions
+    seen.said_count = 0.0
     seen.epoch = seen.epoch + 1 & 0xFFFF
     cycles.forget(seen)
     seen.bad = 0

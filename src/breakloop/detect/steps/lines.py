@@ -17,6 +17,7 @@ _LONG: Final = 300  # longer lines are taken in pieces
 _MOST: Final = 256  # of one text: more would push everything else out of the filter
 _WEIGHT_MAX: Final = 40
 _PLAIN_MAX: Final = 34  # about the same without white space
+_WEIGHTS: Final = bytes([min(size, _PLAIN_MAX) for size in range(256)])
 _UNCLEAR: Final = (0.25, 0.6)  # between these lines are weighed with their white space, which takes longer
 _WHITE: Final = b" \t\r\x0b\x0c"
 _LOWER: Final = bytes(range(128)).lower() + bytes(range(128, 256))
@@ -30,20 +31,18 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int) -> float | None:
     if not lines:
         return None
     once = [*dict.fromkeys(lines)]  # what stands in a text twice is not known for that
-    sizes = list(map(len, once))
-    if max(sizes) > _LONG // 2:
+    if max(map(len, once)) > _LONG // 2:
         texts = [pieces(text) if max(map(len, plain(text)), default=0) > _LONG // 2 else text for text in texts]
         lines = _all(texts)
         once = [*dict.fromkeys(lines)]
-        sizes = list(map(len, once))
     looked_at = lines if known.count + len(lines) >= CAPACITY else once  # one may be forgotten between the two
     new = [looked_at[at] for at in known.sift(list(map(xxh32_intdigest, looked_at, repeat(seed))))]
     if not new:
         return 0.0
-    fresh = sum([min(len(line), _PLAIN_MAX) for line in new])
-    about = fresh / sum([size if size < _PLAIN_MAX else _PLAIN_MAX for size in sizes])  # noqa: FURB136 - half the time
+    fresh = _weight(new)
+    about = fresh / _weight(once)
     if about >= _UNCLEAR[1] and len(once) < len(lines):
-        beside_all = fresh / sum([min(len(line), _PLAIN_MAX) for line in lines])
+        beside_all = fresh / _weight(lines)
         return beside_all if beside_all >= _UNCLEAR[1] else about
     return _weighed(texts, lines, new) if _UNCLEAR[0] < about < _UNCLEAR[1] else about
 
@@ -52,6 +51,14 @@ def _all(texts: Sequence[bytes]) -> list[bytes]:
     if len(texts) == 1:
         return bounded(plain(texts[0]))
     return [line for text in texts for line in bounded(plain(text))]
+
+
+def _weight(lines: Sequence[bytes]) -> int:
+    """Return what lines weigh: each as much as it is long, but none more than `_PLAIN_MAX`."""
+    try:
+        return sum(bytes(map(len, lines)).translate(_WEIGHTS))  # a quarter of the time that a loop takes
+    except ValueError:  # one is longer than a byte tells
+        return sum([min(len(line), _PLAIN_MAX) for line in lines])
 
 
 def _weighed(texts: Sequence[bytes], lines: list[bytes], new: Sequence[bytes]) -> float:

@@ -9,12 +9,13 @@ import zlib
 from itertools import repeat
 from typing import Final
 
-from breakloop.wire.steer import END, MARK
+from breakloop.model.note import END, MARK
 
 _MARK: Final = MARK.encode()
 _END: Final = END.encode()
 _NOTE_MAX: Final = 1100
 _DIGITS: Final = b"0123456789"
+_ZERO, _HYPHEN = b"0-"  # as numbers they are looked for in a quarter of the time
 _WHITE: Final = b" \t\n\r\x0b\x0c"
 _UUID_TEST: Final = re.compile(rb"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-").search
 _UUID: Final = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b").sub
@@ -69,13 +70,13 @@ def _before_note(piece: bytes) -> bytes:
 def steady(raw: bytes) -> bytes:
     """Return a text without what changes by itself: times, durations, addresses, process numbers, UUIDs."""
     units = raw.translate(_EITHER, _BETWEEN)
-    if b"0" not in units:
+    if _ZERO not in units:
         return raw
     length = address = _EITHER_TEST(units) is not None
     if length:
         units = raw.translate(_UNITS, _BETWEEN)
         length, address = b"0s" in units, b"0x" in units
-    if b"-" in raw and _UUID_TEST(raw):
+    if _HYPHEN in raw and _UUID_TEST(raw):
         raw = _UUID(b"~", raw)
     if address:
         raw = _ADDRESS(b"~", raw)
@@ -108,7 +109,7 @@ def loose(raw: bytes) -> bytes:
     """Return a call's arguments with ids and digit-led tokens collapsed: for second-class comparisons only."""
     if len(raw.translate(None, _DIGITS)) == len(raw):
         return raw
-    if b"-" in raw and _UUID_TEST(raw):
+    if _HYPHEN in raw and _UUID_TEST(raw):
         raw = _UUID(b"#", raw)
     head = raw[:_LOOSE_MAX]
     return _NUMBER(b"#", _TYPED_ID(b"#", head) if _ID_TEST(head) else head) + raw[_LOOSE_MAX:]

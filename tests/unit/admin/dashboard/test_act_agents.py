@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from breakloop.admin.dashboard.act_agents import agent_path
 from breakloop.quarantine import CALLER, Hold
+from tests.admin_client import browser
 from tests.admin_records import NOW, PROJECT
 from tests.admin_world import full
 from tests.unit.admin.dashboard.test_acts import act
@@ -23,10 +25,17 @@ def test_release_agents_callers_and_runs() -> None:
     """Whatever is held can go; what is not held is said."""
     world = full()
     world.operator._quarantine.adopt(Hold(CALLER, PROJECT, "key:77", "", NOW, NOW + 60, "three agents"), foreign=False)
-    assert "code-fixer is released." in act(world, "agent.release", project=PROJECT, agent="code-fixer")[2]
-    assert "caller key:77 is released." in act(world, "agent.release", project=PROJECT, caller="key:77")[2]
+    assert (
+        "code-fixer is released: 1 hold ended." in act(world, "agent.release", project=PROJECT, agent="code-fixer")[2]
+    )
+    assert (
+        "caller key:77 is released: 1 hold ended." in act(world, "agent.release", project=PROJECT, caller="key:77")[2]
+    )
     assert [one.agent for one in world.operator.holds()] == ["scraper-7"]
-    assert "was not held" in act(world, "agent.release", project=PROJECT, agent="planner")[2]
+    assert (
+        "planner was neither held nor known to be blocked"
+        in act(world, "agent.release", project=PROJECT, agent="planner")[2]
+    )
     assert act(world, "agent.release", project=PROJECT)[0] == 400
 
 
@@ -63,3 +72,28 @@ def test_snooze() -> None:
 
 def test_names_with_anything_in_them_have_a_page() -> None:
     assert agent_path("p", "a/b c&d=é") == "/agent?project=p&name=a%2Fb+c%26d%3D%C3%A9"
+
+
+def test_a_kill_of_nobody_says_so() -> None:
+    """G-1: it is done, and a name that was mistyped does not look like success."""
+    world = full()
+    said = act(world, "agent.kill", project=PROJECT, agent="plannr", reason="spins")[2]
+    assert "plannr is held, but no agent of this name was ever seen. Did you mean planner?" in said
+    assert "plannr" in {one.agent for one in world.operator.holds()}
+    assert "ever seen" not in act(world, "agent.kill", project=PROJECT, agent="planner", reason="spins")[2]
+
+
+def test_a_loop_that_is_blocked_is_released_from_its_incident() -> None:
+    """G-1, LD-5: not only holds; the audit log says what was done."""
+    world = full()
+    one = next(one for one in world.history.incident_rows if one.id == "inc-7c1e")
+    blocked = replace(one, agent="sql-helper", last_at=NOW - 5, cooldown_seconds=60)
+    world.history.incident_rows[world.history.incident_rows.index(one)] = blocked
+    assert "/ask/agent.release?" in browser(world)[0].get("/incidents/inc-7c1e").text
+    said = act(world, "agent.release", project=PROJECT, agent="sql-helper")[2]
+    assert "sql-helper is released: 1 blocked loop forgotten." in said
+    assert world.history.audit_rows[0].detail["loops"] == 1
+    told = [event for event in world.published if event.name == "agent.released"]
+    assert [(event.project, event.data["agent"]) for event in told] == [(PROJECT, "sql-helper")]
+    world.clock.advance(600)
+    assert "/ask/agent.release?" not in browser(world)[0].get("/incidents/inc-7c1e").text

@@ -25,6 +25,20 @@ def test_remove() -> None:
     assert act(world, "webhook.remove", id="wh_1")[0] == 404
 
 
+def test_a_new_secret_is_shown_once() -> None:
+    world = full()
+    assert "whsec_bmV3" in act(world, "webhook.rotate", id="wh_1")[2]
+    assert "bmV3" not in str(world.history.audit_rows[0])
+    assert act(world, "webhook.rotate", id="wh_9")[0] == 404
+
+
+def test_what_was_given_up_is_sent_again() -> None:
+    world = full()
+    assert "Delivery msg_29 is under way again." in act(world, "delivery.again", id="msg_29")[2]
+    assert world.hooks.sent[-1]["state"] == "pending"
+    assert act(world, "delivery.again", id="msg_30")[0] == 404
+
+
 def test_a_test_says_what_came_of_it() -> None:
     world = full()
     assert "Test to wh_1: it answered 200." in act(world, "webhook.test", id="wh_1")[2]

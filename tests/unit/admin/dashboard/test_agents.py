@@ -53,3 +53,28 @@ def test_a_run_at_its_ceiling_does_not_hold_the_agent() -> None:
     text = browser(world)[0].get("/agent?project=default&name=planner").text
     assert '<span class="pill good">running</span>' in text
     assert "run-9" in text
+
+
+def test_a_kill_switch_is_seen() -> None:
+    """K-2: whom a kill switch stops is not running, in the list and on its page."""
+    world = full()
+    world.operator.set_switch("agent:id", "planner", "ada", reason="INC-9")
+    world.operator.set_switch("agent:id", "docs-writer", "ada", route="/v1/x")  # not all of it
+    made, _ = browser(world)
+    listed = made.get("/agents?state=kill+switch").text
+    assert "planner" in listed
+    assert "docs-writer" not in listed
+    page = made.get("/agent?project=default&name=planner").text
+    assert '<span class="pill bad">kill switch</span>' in page
+    assert "INC-9" in page
+    assert "Stopped by a kill switch" in page
+
+
+def test_one_that_is_held_and_was_never_seen_has_a_page() -> None:
+    """G-1: so that a name that was mistyped can be released."""
+    world = full()
+    world.operator.kill(PROJECT, "plannr", "INC-9", "ada")
+    page = browser(world)[0].get("/agent?project=default&name=plannr")
+    assert page.status_code == 200
+    assert "INC-9" in page.text
+    assert "/ask/agent.release?" in page.text

@@ -22,6 +22,8 @@ def test_events_and_sums() -> None:
         == b'event: happened\ndata: {"name": "loop.detected"}\n\n'
     )
     assert message({"sums": {"requests": 3}}) == b"event: sums\ndata: {}\n\n"
+    assert message({"sums": {}, "kept": 0}) == b"event: sums\ndata: {}\n\n"
+    assert message({"sums": {}, "kept": 2}) == b"event: happened\ndata: {}\n\n"
     assert message({"lost": 4}) == b"event: sums\ndata: {}\n\n"
     assert b"\nx" not in message({"event": {"name": "a\n\nx"}})
 

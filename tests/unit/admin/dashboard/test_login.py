@@ -12,6 +12,7 @@ def test_in_and_out() -> None:
     page = made.get("/login?next=/agents%3Fstate%3Dheld")
     assert 'name="next" value="/agents?state=held"' in page.text
     assert "code-fixer" not in page.text
+    assert "admin-token.sha256" in page.text  # how to get another token
     entered = made.post("/login", data={"token": f" {OWN} ", "next": "/agents?state=held"})
     assert (entered.status_code, entered.headers["location"]) == (303, "/agents?state=held")
     shown = made.get("/agents")

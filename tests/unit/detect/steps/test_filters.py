@@ -66,3 +66,28 @@ def test_the_older_half_is_known_too() -> None:
     one.sift(digests(0, 600))
     assert one.sift(digests(300, 100)) == []
     assert one.count > 100
+
+
+def test_several_at_once_and_one_that_is_learnt() -> None:
+    """LD-4: as one after the other, also where the younger half becomes the older one between two of them."""
+    one, other = made(), made()
+    for start in range(0, 3 * CAPACITY, 3):
+        some = digests(start, 3)
+        one.add(*some)
+        for digest in some:
+            other.add(digest)
+        assert one.count == other.count
+    assert [one.knows(digest) for digest in digests(0, 3 * CAPACITY)] == [
+        other.knows(digest) for digest in digests(0, 3 * CAPACITY)
+    ]
+
+
+def test_learning_tells_what_was_new() -> None:
+    """LD-4: the same as asking first, and remembering what is not known."""
+    one, other = made(), made()
+    for digest in digests(0, 2 * CAPACITY) + digests(0, 50):
+        known = other.knows(digest)
+        if not known:
+            other.add(digest)
+        assert one.learns(digest) is not known
+        assert one.count == other.count

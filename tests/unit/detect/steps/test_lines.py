@@ -76,3 +76,10 @@ def test_a_line_that_comes_twice_counts_once() -> None:
     assert share("=====\nnew\n=====\n" * 9) == 1.0
     assert share("a known line", "a known line\n" + "a line of a grid\n" * 50) == pytest.approx(16 / (16 + 12))
     assert share("a b c d e f g", "a b c d e f g\nhijklmnop\nhijklmnop\na b c d e f g") == pytest.approx(9 / 22)
+
+
+@pytest.mark.parametrize("longest", [10, 34, 255, 256, 5000])
+def test_no_line_weighs_more_than_others_for_its_length(longest: int) -> None:
+    """LD-4: however long it is."""
+    texts = [b"x" * size for size in (1, 33, 34, 35, longest)]
+    assert lines._weight(texts) == 1 + 33 + 34 + 34 + min(longest, 34)

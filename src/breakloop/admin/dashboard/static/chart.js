@@ -18,7 +18,15 @@
   const points = () => JSON.parse(document.getElementById("curve-data").dataset.points);
   const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
   const short = (value) => compact.format(value).replace("K", "k");
-  const dollars = (value) => `$${value >= 100 ? short(value) : value.toFixed(value >= 10 || value === 0 ? 0 : 2)}`;
+  const cents = (value) => (value > 0 && value < 0.01 ? 4 : 2); // less than a cent is not nothing
+  const dollars = (value) => `$${value >= 100 ? short(value) : value.toFixed(value >= 10 || value === 0 ? 0 : cents(value))}`;
+  // As many digits as the step of the axis has, so that no two marks read alike.
+  const prices = (u, splits, index, space, step) => {
+    let digits = 0;
+    while (digits < 8 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits += 1;
+    const plain = (value) => (value >= 100 ? short(value) : value.toFixed(0));
+    return splits.map((value) => `$${digits && value ? value.toFixed(Math.max(2, digits)) : plain(value)}`);
+  };
   // Times as everywhere here: 24 hours, UTC; a date where the day begins.
   const months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
   const times = (u, splits, index, space, step) =>
@@ -76,7 +84,7 @@
         axes: [
           { ...axis, grid: { show: false }, values: times },
           { ...axis, size: 46, values: (u, all) => all.map((one) => short(one)) },
-          { ...axis, scale: "usd", side: 1, size: 52, grid: { show: false }, values: (u, all) => all.map(dollars) },
+          { ...axis, scale: "usd", side: 1, size: 60, grid: { show: false }, values: prices },
         ],
         series: [
           {},

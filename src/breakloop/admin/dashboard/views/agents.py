@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from breakloop.errors import OrderError
 from breakloop.model.records import Agent
+from breakloop.policy.kill_switch import KillSwitch
 from breakloop.quarantine import RUN, Hold
 
-RUNNING, HELD, INACTIVE, OFF = "running", "held", "inactive", "off"
-STATES: Final = (RUNNING, HELD, INACTIVE, OFF)
+RUNNING, HELD, STOPPED, INACTIVE, OFF = "running", "held", "kill switch", "inactive", "off"
+STATES: Final = (RUNNING, HELD, STOPPED, INACTIVE, OFF)
 ACTIVE_S: Final = 900.0  # whoever was seen within this is running
 
 
@@ -54,21 +55,34 @@ def holds_of(agent: Agent, holds: Iterable[Hold]) -> tuple[Hold, ...]:
     return tuple(one for one in holds if (one.project, one.agent) == (agent.project, agent.agent))
 
 
-def state_of(agent: Agent, holds: Sequence[Hold], now: float) -> str:
-    """Return what it does: held, switched off, running, or not seen for a while."""
+def unseen(project: str, name: str) -> Agent:
+    """Return an agent that was never seen, for one that is held all the same."""
+    return Agent(project, name, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, "")
+
+
+def state_of(agent: Agent, holds: Sequence[Hold], stops: KillSwitch | None, now: float) -> str:
+    """Return what it does: held, stopped by a kill switch, switched off, running, or not seen for a while."""
     if any(one.binds != RUN for one in holds):
         return HELD
+    if stops is not None:
+        return STOPPED
     if agent.settings.get("active") is False:
         return OFF
     return RUNNING if now - agent.last_at < ACTIVE_S else INACTIVE
 
 
-def rows(agents: Iterable[Agent], holds: Sequence[Hold], now: float, state: str = "") -> list[Row]:
+def rows(
+    agents: Iterable[Agent],
+    holds: Sequence[Hold],
+    stops: Callable[[str], KillSwitch | None],
+    now: float,
+    state: str = "",
+) -> list[Row]:
     """Return agents with their states, only those in `state` where it is given."""
     found = []
     for agent in agents:
         held = holds_of(agent, holds)
-        found.append(Row(agent, state_of(agent, held, now), held))
+        found.append(Row(agent, state_of(agent, held, stops(agent.agent), now), held))
     return [row for row in found if state in {"", row.state}]
 
 

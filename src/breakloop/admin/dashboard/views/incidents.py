@@ -60,7 +60,14 @@ def state_means(incident: Incident) -> str:
     """Return what a state means for this incident, in a sentence."""
     if incident.shadow:
         return "A policy in shadow mode saw it: nothing was done."
+    if incident.state == OPEN and incident.saved_requests:
+        denied = words.counted(incident.saved_requests, "request")
+        return f"The agent repeats itself and was warned; {denied} of it {_was(incident.saved_requests)} denied."
     return _MEANS.get(incident.state, "")
+
+
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def held(incident: Incident, holds: Iterable[Hold]) -> Hold | None:

@@ -14,6 +14,7 @@ from breakloop.detect.steps.kinds import ABOUT
 
 # What shows nothing, and turns the text behind it around.
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_DRAWN: Final = frozenset({"steps", "score"})  # of an event: its incident has a picture of them
 SHOWN_MAX: Final = 160  # characters of a value in a table
 _OTHER_KINDS: Final = {
     "exact": "identical requests, one after the other",
@@ -140,7 +141,7 @@ def event_words(name: str) -> tuple[str, str]:
 
 def details(data: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     """Return what an event or a record says, for a list of names and values, without what is empty."""
-    shown = [(key, value) for key, value in data.items() if key not in skip and value not in (None, "", [])]
+    shown = [(key, value) for key, value in data.items() if key not in {*skip, *_DRAWN} and value not in (None, "", [])]
     return [(shortened(key.replace("_", " "), 40), _value(key, value)) for key, value in shown]
 
 

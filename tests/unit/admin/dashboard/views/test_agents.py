@@ -9,11 +9,17 @@ import pytest
 
 from breakloop.admin.dashboard.views import agents
 from breakloop.errors import OrderError
+from breakloop.policy.kill_switch import KillSwitch
 from breakloop.quarantine import AGENT, RUN, Hold
 from tests import admin_records
 from tests.admin_records import NOW, PROJECT
 
 ONE = admin_records.agents()[0]
+SWITCH = KillSwitch(0, "agent:id", ONE.agent)
+
+
+def free(_agent: str) -> KillSwitch | None:
+    return None
 
 
 def hold(agent: str = ONE.agent, binds: str = AGENT, until: float = math.inf) -> Hold:
@@ -22,18 +28,21 @@ def hold(agent: str = ONE.agent, binds: str = AGENT, until: float = math.inf) ->
 
 def test_states() -> None:
     """Held before all, then switched off, then by when it was last seen."""
-    assert agents.state_of(ONE, [hold()], NOW) == agents.HELD
-    assert agents.state_of(ONE, [hold(binds=RUN)], NOW) == agents.RUNNING
-    assert agents.state_of(replace(ONE, settings={"active": False}), [], NOW) == agents.OFF
-    assert agents.state_of(ONE, [], NOW + agents.ACTIVE_S + 60) == agents.INACTIVE
+    assert agents.state_of(ONE, [hold()], SWITCH, NOW) == agents.HELD
+    assert agents.state_of(ONE, [hold(binds=RUN)], None, NOW) == agents.RUNNING
+    assert agents.state_of(replace(ONE, settings={"active": False}), [], None, NOW) == agents.OFF
+    assert agents.state_of(ONE, [], None, NOW + agents.ACTIVE_S + 60) == agents.INACTIVE
+    assert agents.state_of(ONE, [], SWITCH, NOW) == agents.STOPPED
 
 
 def test_rows_know_their_holds() -> None:
     """Only its own, in its own project; a filter by state leaves the rest out."""
     holds = [hold(), hold("other"), replace(hold(), project="elsewhere")]
-    found = agents.rows(admin_records.agents(), holds, NOW)
+    found = agents.rows(admin_records.agents(), holds, free, NOW)
     assert [row.holds for row in found if row.agent.agent == ONE.agent] == [(holds[0],)]
-    assert [row.agent.agent for row in agents.rows(admin_records.agents(), holds, NOW, agents.HELD)] == [ONE.agent]
+    assert [row.agent.agent for row in agents.rows(admin_records.agents(), holds, free, NOW, agents.HELD)] == [
+        ONE.agent
+    ]
 
 
 def test_dearest() -> None:

@@ -21,6 +21,8 @@ def test_states_in_words() -> None:
     assert [incidents.state_said(state) for state in incidents.STATES] == ["going on", "stopped", "over"]
     assert "still pass" in incidents.state_means(first)
     assert "denied" in incidents.state_means(second)
+    contradictory = incidents.state_means(replace(first, saved_requests=3))
+    assert contradictory == "The agent repeats itself and was warned; 3 requests of it were denied."
     assert "shadow" in incidents.state_means(shadow)
     assert incidents.state_said("odd") == "odd"
     assert incidents.state_means(replace(first, state="odd")) == ""

@@ -89,6 +89,8 @@ def test_details_leave_out_what_is_empty() -> None:
         "expires_at": None,
         "shadow": False,
         "until_at": 1_800_000_000.0,
+        "steps": [[1_800_000_000.0, "edit_file", "ab", "cd", 5, False, "pass"]],  # drawn elsewhere
+        "score": {"score": 12.5},
     }
     assert words.details(data, ("agent",)) == [
         ("hit count", "1,200"),

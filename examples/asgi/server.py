@@ -1,0 +1,26 @@
+"""A tool server as a plain ASGI application, guarded by the middleware: `uvicorn server:app`."""
+
+from __future__ import annotations
+
+import json
+
+from breakloop import Guard
+from breakloop.sdk.asgi import BreakloopMiddleware, Receive, Scope, Send
+
+
+async def tools(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer `tools/call` of MCP: every tool says what it was called with."""
+    if scope["type"] != "http":
+        return
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    asked = json.loads(body)
+    result = {"content": [{"type": "text", "text": f"called with {asked['params'].get('arguments')}"}]}
+    answer = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+    await send({"type": "http.response.body", "body": answer})
+
+
+app = BreakloopMiddleware(tools, guard=Guard())

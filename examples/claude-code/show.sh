@@ -1,0 +1,19 @@
+#!/bin/sh
+# What Claude Code hears from the hook while an agent runs the same command again and again. No Claude Code, no keys.
+set -eu
+
+BREAKLOOP_DATA_DIR=$(mktemp -d)
+export BREAKLOOP_DATA_DIR
+trap 'rm -rf "$BREAKLOOP_DATA_DIR"' EXIT
+
+tell() {
+    printf '{"session_id":"demo","hook_event_name":"%s","tool_name":"Bash","tool_input":{"command":"make test"},
+        "tool_use_id":"toolu_demo_%s","tool_response":{"stdout":"1 test failed","stderr":""}}' "$1" "$2" |
+        breakloop hook claude-code
+}
+
+for number in 1 2 3 4 5 6 7; do
+    said=$(tell PreToolUse "$number")                        # may it run?
+    [ -n "$said" ] || said=$(tell PostToolUse "$number")     # it has run; this is what it returned
+    printf 'call %s: %s\n' "$number" "${said:-(nothing)}"
+done

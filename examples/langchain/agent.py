@@ -1,0 +1,33 @@
+"""A LangChain agent that is stuck, and what the middleware does about it: no keys, no network. `python agent.py`."""
+
+from __future__ import annotations
+
+from langchain.agents import create_agent
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+
+from breakloop.sdk.langchain import BreakloopMiddleware
+from breakloop.testing import StandInLLM, call_tool
+
+STUCK = call_tool("search", {"query": "refund policy"})  # what the stand-in answers, whatever it is asked
+
+
+@tool
+def search(query: str) -> str:
+    """Look something up. This one never finds anything."""
+    return f"no results for {query!r}"
+
+
+def main() -> None:
+    """Ask once; the agent's own loop does the rest."""
+    with StandInLLM.in_thread(respond=lambda _request: STUCK) as llm:
+        model = ChatOpenAI(model="gpt-5", base_url=f"{llm.url}/v1", api_key="none", use_responses_api=False)
+        agent = create_agent(model, [search], middleware=[BreakloopMiddleware()], name="support-bot")
+        state = agent.invoke({"messages": [{"role": "user", "content": "What is our refund policy?"}]})
+    for message in state["messages"]:
+        print(f"{message.type}: {message.text or message.tool_calls[0]['name']}")
+    print(f"stopped: {state['messages'][-1].response_metadata['breakloop']['kind']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""An MCP server over stdin and stdout, as any other: it knows nothing of breakloop."""
+
+from __future__ import annotations
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("support", log_level="ERROR")
+
+
+@server.tool()
+def search(query: str) -> str:
+    """Look something up. This one never finds anything, and so a naive agent never stops."""
+    return f"no results for {query!r}"
+
+
+if __name__ == "__main__":
+    server.run("stdio")

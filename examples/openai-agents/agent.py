@@ -1,0 +1,41 @@
+"""An agent of the OpenAI Agents SDK that is stuck, warned and stopped: no keys, no network. `python agent.py`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agents import Agent, OpenAIResponsesModel, Runner, ToolCallOutputItem, function_tool, set_tracing_disabled
+from openai import AsyncOpenAI
+
+from breakloop.sdk.openai_agents import BreakloopHooks, LoopDetectedError
+from breakloop.testing import StandInLLM, call_tool
+
+STUCK = call_tool("search", {"query": "refund policy"})  # what the stand-in answers, whatever it is asked
+
+
+@function_tool
+def search(query: str) -> str:
+    """Look something up. This one never finds anything."""
+    return f"no results for {query!r}"
+
+
+async def main() -> None:
+    """Run the agent once; the SDK's own loop does the rest."""
+    set_tracing_disabled(True)  # it would be sent to OpenAI
+    async with (
+        StandInLLM(respond=lambda _request: STUCK) as llm,
+        AsyncOpenAI(base_url=f"{llm.url}/v1", api_key="none") as client,
+    ):
+        hooks = BreakloopHooks()
+        agent = Agent(name="support-bot", model=OpenAIResponsesModel("gpt-5", client), tools=hooks.tools(search))
+        try:
+            await Runner.run(agent, "What is our refund policy?", hooks=hooks, max_turns=100)
+        except LoopDetectedError as stop:
+            for item in stop.run_data.new_items if stop.run_data else ():
+                if isinstance(item, ToolCallOutputItem):
+                    print(f"tool: {item.output}")
+            print(f"stopped, kind {stop.kind}: {stop.message}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,129 @@
+"""`breakloop hook claude-code`: the command that Claude Code starts for each event of its hooks. Reads the event on
+standard input, answers on standard output, and lets everything pass when it fails itself. Exit code 2, which would
+block, is never used."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+
+from breakloop.clock import Clock, SystemClock
+from breakloop.model.decision import Decision
+from breakloop.sdk import claude_code, hook_session
+from breakloop.sdk.claude_code import Event, Json
+from breakloop.sdk.environment import data_dir, gateway_token, named_url, shared_secret
+from breakloop.sdk.hook_session import Session
+from breakloop.state.data_dir import DataDir
+
+FOLDER: Final = "hooks"
+_DELAY_MAX_S: Final = 5.0
+_SENSITIVITIES: Final = ("relaxed", "normal", "strict")
+
+
+class Options(NamedTuple):
+    """How one call judges."""
+
+    url: str = ""
+    agent: str = "claude-code"
+    sensitivity: str = "normal"
+    stop_after: int = claude_code.STOP_AFTER
+    shadow: bool = False
+
+
+@click.group(name="hook")
+def command() -> None:
+    """Answer the hooks of an agent: put `breakloop hook claude-code` into its settings (`breakloop init --for
+    claude-code` does it)."""
+
+
+@command.command(name="claude-code")
+@click.option("--url", default="", help="The gateway that decides.  [BREAKLOOP_URL; without it, decided here]")
+@click.option("--agent", default=Options().agent, show_default=True, help="The agent's name, for the gateway.")
+@click.option(
+    "--sensitivity",
+    type=click.Choice(_SENSITIVITIES),
+    default=Options().sensitivity,
+    show_default=True,
+    help="How early it speaks up, without a gateway.",
+)
+@click.option(
+    "--stop-after",
+    type=click.IntRange(0),
+    default=claude_code.STOP_AFTER,
+    show_default=True,
+    help="So many blocks in a row end the run; 0: never.",
+)
+@click.option("--shadow", is_flag=True, help="Change nothing; tell the person what would have been done.")
+def claude(url: str, *, agent: str, sensitivity: str, stop_after: int, shadow: bool) -> None:
+    """Answer one event of Claude Code's hooks. It is read from standard input, as JSON."""
+    options = Options(url or named_url(), agent, sensitivity, stop_after, shadow)
+    try:
+        sent = json.loads(sys.stdin.buffer.read())
+        answer = answered(sent, options, data_dir(), SystemClock())
+    except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop an agent
+        click.echo(f"breakloop: the hook failed, and everything is allowed: {_why(error, options.url)}", err=True)
+        return
+    if answer:
+        click.echo(json.dumps(answer))
+
+
+def _why(error: Exception, url: str) -> str:
+    """Say what failed and, where a gateway was asked, which; nothing of the event is in it."""
+    if not url:
+        return type(error).__name__
+    parts = urlsplit(url)
+    why = import_module("breakloop.sdk.fault_log").cause(error)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: {why}" if parts.netloc else why
+
+
+def answered(sent: Mapping[str, Any], options: Options, root: Path, clock: Clock) -> Json:
+    """Return the answer to an event; {} is none."""
+    event = claude_code.read(sent)
+    folder = root / FOLDER
+    if event.kind == claude_code.END:
+        hook_session.forget(folder, event.session, clock.now())
+    if event.kind not in claude_code.EVENTS or not event.session:
+        return {}
+    secret = shared_secret() or DataDir(root).kept_secret()
+    judge = None if event.kind == claude_code.BEFORE else _judge(options, secret)
+    with hook_session.opened(folder, event.owner, clock.now()) as session:
+        answer, decision = _answer(event, session, judge, options, (secret, clock.now()))
+    if options.shadow:
+        return claude_code.in_shadow(answer)
+    if decision.delay_seconds:
+        time.sleep(min(decision.delay_seconds, _DELAY_MAX_S))  # noqa: TID251 - a throttle; the agent waits for us
+    return answer
+
+
+def _answer(
+    event: Event, session: Session, judge: Any, options: Options, known: tuple[bytes, float]
+) -> tuple[Json, Decision]:
+    secret, now = known
+    if event.kind == claude_code.PROMPT:
+        session.asked()
+        decision = judge.prompt(session, event, now)
+        return claude_code.prompted(decision), decision
+    arguments = claude_code.spelled(event.arguments)
+    call = hook_session.digest((event.tool, arguments), secret)
+    if event.kind == claude_code.BEFORE:
+        decision = session.before(call, now)
+        return claude_code.before(decision, session.strikes, options.stop_after), decision
+    decision = judge.step(session, event, arguments, now)
+    session.after(call, decision, now)
+    return claude_code.after(event.kind, decision, session.strikes, options.stop_after), decision
+
+
+def _judge(options: Options, secret: bytes) -> Any:
+    """Load who decides, and only then: a call that is about to be made needs neither."""
+    if options.url:
+        module = import_module("breakloop.sdk.hook_gateway")
+        return module.GatewayJudge(options.url, gateway_token(), options.agent)
+    return import_module("breakloop.sdk.hook_judge").LocalJudge(secret, options.sensitivity)

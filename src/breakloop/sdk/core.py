@@ -1,0 +1,224 @@
+"""The library's core, without any input or output: requests become `Call`s, verdicts and a decision service's answers
+become `Decision`s. Who asks whom, and when, is `local`'s, `remote`'s and `guard`'s business."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from breakloop.errors import RequestError
+from breakloop.model.answer import Answer, Usage
+from breakloop.model.call import Call, Chat, ToolCall
+from breakloop.model.decision import Decision
+from breakloop.model.verdict import Verdict
+from breakloop.policy.paths import normalise, normalise_host, strip_agent
+from breakloop.sdk.naming import Names, current
+from breakloop.wire import dialects
+
+CHAT_PATH: Final = "/v1/chat/completions"
+TOOLS_PATH: Final = "/mcp"
+BODY_MAX_BYTES: Final = 10 * 1024 * 1024  # larger ones pass unread
+_JSON: Final = b"application/json"
+_PREFIX: Final = "x-breakloop-"
+
+# Judged by steps alone: for programs that serve many people, of whom several may well send the same words in a minute.
+STEPS_ONLY: Final[Mapping[str, Any]] = {
+    "bundle_version": 1,
+    "policies": [],
+    "defaults": {"loop_detection": {"similarity": "steps"}},
+}
+
+Headers = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]
+
+
+class AnswerError(Exception):
+    """What a decision service said is no decision; the message says what it was, and repeats none of it."""
+
+
+def request_call(
+    method: str, target: str | bytes, headers: Headers = (), body: bytes = b"", *, host: str = "", peer: str = ""
+) -> Call:
+    """Return a request as the engine takes it. `target` is the path with its query; agent and session come from the
+    header fields, else from the `with` block around."""
+    raw = target if isinstance(target, bytes) else target.encode("utf-8", "replace")
+    path, _, query = raw.partition(b"?")
+    fields, repeated = _fields(headers)
+    try:
+        agent, plain = strip_agent(normalise(path or b"/"))
+    except RequestError:  # one that is read in two ways is the receiver's to refuse
+        agent, plain = "", path.decode("latin-1")
+    call = Call(
+        method.upper(),
+        plain,
+        normalise_host(host or fields.get("host", b"")),
+        query.decode("latin-1"),
+        fields,
+        peer or "127.0.0.1",
+        body,
+        path_agent=agent,
+        repeated=repeated,
+    )
+    call.tracked = True
+    return call
+
+
+def chat_call(body: bytes, names: Names, path: str = CHAT_PATH) -> Call:
+    """Return an LLM request that was never sent over HTTP, of an agent in a session."""
+    return request_call("POST", path, {"content-type": _JSON.decode(), **names.headers()}, body, host="localhost")
+
+
+def tool_call(name: str, arguments: Any, names: Names) -> Call:
+    """Return a tool call that is about to be made, as an MCP client would send it. Its session is not the one of the
+    conversation, which shows the same call again, with its result."""
+    params = {"name": name, "arguments": arguments}
+    body = arguments_text({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    apart = names._replace(session=f"{names.session}/tools" if names.session else "")
+    return chat_call(body.encode("utf-8", "replace"), apart, TOOLS_PATH)
+
+
+def chat_of(call: Call) -> Chat | None:
+    """Return what an LLM request says, wherever it was judged; None for anything else."""
+    if call.chat_cache is None:
+        taken = dialects.take(call.method, call.path, call.body)
+        call.chat_cache = (taken.head() if taken else None) or False
+    return call.chat_cache if isinstance(call.chat_cache, Chat) else None
+
+
+def is_readable(content_type: str | bytes, length: int | None) -> bool:
+    """Tell whether a body is worth reading before it is passed on: JSON, of a size that is known and can be judged."""
+    kind = content_type if isinstance(content_type, bytes) else content_type.encode("latin-1", "replace")
+    kind = kind.partition(b";")[0].strip().lower()
+    return (kind == _JSON or kind.endswith(b"+json")) and length is not None and 0 < length <= BODY_MAX_BYTES
+
+
+def from_verdict(verdict: Verdict, call: Call) -> Decision:
+    """Return what the engine said as the library says it."""
+    loop = verdict.loop
+    return Decision(
+        allowed=verdict.allowed,
+        reason=verdict.reason,
+        status=verdict.status,
+        message=verdict.message,
+        retry_after=None if verdict.allowed else verdict.retry_after_s,
+        delay_seconds=verdict.delay_ms / 1000,
+        warning=verdict.warning,
+        note=verdict.note,
+        kind=loop.kind if loop else "",
+        hit_count=loop.hit_count if loop else 0,
+        cooldown_seconds=loop.cooldown_s if loop else 0,
+        fingerprint=loop.fingerprint if loop else "",
+        evidence=loop.evidence if loop else "",
+        policy=verdict.policy,
+        request_id=call.request_id,
+        degraded=verdict.degraded,
+        call=call,
+        verdict=verdict,
+    )
+
+
+def from_answer(status: int, headers: Mapping[str, str], body: bytes, call: Call | None = None) -> Decision:
+    """Return the decision in an answer of ours: of the decision service, or of the gateway where it denies. Header
+    names are in lower case. Raises `AnswerError` for anything else."""
+    get = headers.get
+    request_id, reason = get(_PREFIX + "request-id", ""), get(_PREFIX + "reason", "")
+    if not reason:
+        if status != 200 or not request_id:
+            raise AnswerError(f"no decision, but status {status}")
+        return Decision(
+            delay_seconds=(_number(get(_PREFIX + "loop-delay")) or 0) / 1000,
+            warning=get(_PREFIX + "warning", ""),
+            note=get(_PREFIX + "note", ""),
+            hit_count=_number(get(_PREFIX + "loop-count")) or 0,
+            request_id=request_id,
+            call=call,
+        )
+    told = detail(body)
+    return Decision(
+        allowed=False,
+        reason=reason,
+        status=status,
+        message=_text(told, "message") or "Denied.",
+        retry_after=_number(get("retry-after")),
+        kind=_text(told, "kind"),
+        hit_count=_count(told, "hit_count"),
+        cooldown_seconds=_count(told, "cooldown_seconds"),
+        fingerprint=_text(told, "fingerprint"),
+        evidence=_text(told, "evidence"),
+        request_id=request_id,
+        call=call,
+        body=body,
+    )
+
+
+def facts(decision: Decision) -> dict[str, Any]:
+    """Return what a program may want to know of a denial, in plain values: nothing that was said is among them."""
+    names = ("reason", "kind", "hit_count", "cooldown_seconds", "retry_after", "fingerprint", "evidence", "request_id")
+    return {"error": decision.error, **{name: getattr(decision, name) for name in names}}
+
+
+def detail(body: bytes) -> Mapping[str, Any]:
+    """Return the `detail` of a denial's body (SPEC A-3); empty where there is none."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    told = content.get("detail") if isinstance(content, dict) else None
+    return told if isinstance(told, dict) else {}
+
+
+def answer_of(
+    status: int = 200, text: str = "", calls: Iterable[tuple[str, Any]] = (), usage: Mapping[str, int] | None = None
+) -> Answer:
+    """Return an answer of a model, told in plain values."""
+    known = {name: value for name, value in (usage or {}).items() if name in Usage._fields}
+    made = tuple(ToolCall(name, arguments_text(arguments)) for name, arguments in calls)
+    return Answer(status, text=text, calls=made, usage=Usage(**known) if known else None, complete=status != 0)
+
+
+def arguments_text(arguments: Any) -> str:
+    """Return a call's arguments as the wire has them: a text as it is, or JSON in one spelling. Never raises, whatever
+    somebody's objects do when they are looked at."""
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return json.dumps(arguments, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=repr)
+    except Exception:  # noqa: BLE001 - an outermost edge: keys of two kinds, rings, a `__repr__` that fails
+        return _repr(arguments)
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - as in `arguments_text`
+        return f"<{type(value).__name__}>"
+
+
+def _fields(headers: Headers) -> tuple[dict[str, bytes], tuple[tuple[str, bytes], ...]]:
+    pairs: Iterable[tuple[str | bytes, str | bytes]] = headers.items() if isinstance(headers, Mapping) else headers
+    first: dict[str, bytes] = {}
+    repeated: list[tuple[str, bytes]] = []
+    for name, value in pairs:
+        key = (name.decode("latin-1") if isinstance(name, bytes) else name).strip().lower().replace("_", "-")
+        content = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
+        if key in first:
+            repeated.append((key, content))
+        else:
+            first[key] = content
+    for name, named in current().headers().items():
+        first.setdefault(name.lower(), named.encode("ascii"))
+    return first, tuple(repeated)
+
+
+def _text(told: Mapping[str, Any], name: str) -> str:
+    value = told.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _count(told: Mapping[str, Any], name: str) -> int:
+    value = told.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isascii() and value.isdigit() else None

@@ -1,0 +1,72 @@
+"""The real Claude Agent SDK, with the Claude Code in it, and our hooks, against the stand-in LLM. The programs run in the
+SDK's own environment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakloop.testing import StandInLLM
+from tests.e2e import claude
+from tests.e2e.served import SRC, serving
+
+pytestmark = pytest.mark.e2e
+
+PROGRAM = Path(__file__).parent / "claude_agent_program.py"
+EXAMPLE = SRC.parent / "examples" / "claude-agent-sdk" / "agent.py"
+
+
+def run(folder: Path, model: Callable[[int], Any], **more: str) -> tuple[dict[str, Any], list[str]]:
+    """Let an agent work; returns how it ended, and what the model was shown."""
+    folder.mkdir(exist_ok=True)
+    with StandInLLM.in_thread(respond=claude.agent(model)) as llm:
+        env = {**claude.environment(folder, llm.url), **more}
+        command = [str(claude.installed()), str(PROGRAM), llm.url]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), claude.told(list(llm.requests))
+
+
+def test_a_stuck_agent_is_told_then_refused_then_stopped(tmp_path: Path) -> None:
+    """P-3, LD-5: a note behind the result, a refusal with its reason, the end of the run; hooks of one's own go on."""
+    ended, told = run(tmp_path / "home", claude.stuck)
+    assert ended["ended"] == "hook_stopped"
+    assert (ended["denied"], ended["mine"], ended["faults"]) == (2, 7, 0)
+    assert len(told) == 6
+    assert ["[breakloop] You repeat yourself: `Bash`" in one for one in told[:4]] == [False, False, True, True]
+    assert "[breakloop] Blocked: `Bash`" in told[4]
+    assert "hook error: Blocked: `Bash`" in told[5]
+
+
+def test_a_healthy_agent_is_untouched(tmp_path: Path) -> None:
+    """P-3: the model sees nothing of us."""
+    ended, told = run(tmp_path / "home", claude.healthy)
+    assert (ended["said"], ended["denied"], ended["faults"]) == ("All done.", 0, 0)
+    assert len(told) == 6
+    assert "breakloop" not in "".join(told).replace(str(tmp_path), "")
+
+
+def test_the_gateway_decides(tmp_path: Path) -> None:
+    """D-4: the same with a Guard that asks a service."""
+    with serving(tmp_path, "--mode", "decision") as served:
+        ended, told = run(tmp_path / "stuck", claude.stuck, BREAKLOOP_URL=served.url)
+        assert (ended["ended"], len(told)) == ("hook_stopped", 6)
+        ended, told = run(tmp_path / "healthy", claude.healthy, BREAKLOOP_URL=served.url)
+        assert (ended["said"], len(told)) == ("All done.", 6)
+
+
+def test_the_example(tmp_path: Path) -> None:
+    """examples/claude-agent-sdk: what its page shows."""
+    env = claude.environment(tmp_path, "http://127.0.0.1:9")
+    command = [str(claude.installed()), str(EXAMPLE)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "call 1: cat: missing.txt: No such file or directory"
+    assert lines[5].startswith("call 6: PreToolUse:Bash hook error: Blocked: `Bash` returned the same 43 bytes")
+    assert lines[-2:] == ["ended after 7 calls: hook_stopped", "the model was asked 7 times, and read 3 notes"]

@@ -1,0 +1,214 @@
+"""The OpenAI Agents SDK, the real package, against the stand-in LLM: an agent that loops is told, then stopped with an
+error of the SDK's; one that works is left alone, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from agents import (
+    Agent,
+    AgentsException,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    RunConfig,
+    Runner,
+    SQLiteSession,
+    ToolCallOutputItem,
+    ToolOutputGuardrailTripwireTriggered,
+    function_tool,
+)
+from openai import AsyncOpenAI
+
+from breakloop import Guard
+from breakloop.sdk.openai_agents import BreakloopHooks, LoopDetectedError
+from breakloop.testing import StandInLLM, ThreadedLLM, call_tool, say
+from tests.e2e.served import SRC, refusing, serving
+from tests.e2e.test_langchain import SHADOW
+from tests.e2e.test_sdk_examples import script
+
+pytestmark = pytest.mark.e2e
+
+STUCK = call_tool("search", {"query": "refunds"})
+NOTE = "[breakloop] You repeat yourself: `search` returned the same"
+QUIET = RunConfig(tracing_disabled=True)
+TOLD = [False, False, True, True, False]
+
+
+@function_tool
+def search(query: str) -> str:
+    """Look something up."""
+    return "no results"
+
+
+@function_tool
+def read(page: int) -> str:
+    """Read a page."""
+    return f"page {page}: it was night number {page * 7919}."
+
+
+@pytest.fixture
+def llm() -> Iterator[ThreadedLLM]:
+    with StandInLLM.in_thread(respond=lambda _: STUCK) as running:
+        yield running
+
+
+async def run(
+    llm: ThreadedLLM, hooks: BreakloopHooks | None, *, tools: Any = None, kind: Any = OpenAIResponsesModel, **more: Any
+) -> Any:
+    """Run an agent; returns its final output."""
+    given = more.pop("asked", "Find our refund policy.")
+    streamed = more.pop("streamed", False)
+    async with AsyncOpenAI(base_url=f"{llm.url}/v1", api_key="k", max_retries=0) as client:
+        own: Any = tools or (hooks.tools(search, read) if hooks else [search, read])
+        agent = Agent[Any](name="support", instructions="You help.", model=kind("gpt-5", client), tools=own)
+        options = {"hooks": hooks, "run_config": QUIET, "max_turns": 40, **more}
+        if not streamed:
+            return (await Runner.run(agent, given, **options)).final_output
+        result = Runner.run_streamed(agent, given, **options)
+        async for _ in result.stream_events():
+            pass
+        return result.final_output
+
+
+def outputs(error: AgentsException) -> list[str]:
+    assert error.run_data is not None
+    return [str(item.output) for item in error.run_data.new_items if isinstance(item, ToolCallOutputItem)]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
+def test_a_loop_is_told_then_stopped(llm: ThreadedLLM, kind: Any, *, streamed: bool) -> None:
+    """P-3, LD-4, LD-5: in the tool's result, twice; then an error that is the SDK's and ours, with what was done."""
+    hooks = BreakloopHooks()
+    with pytest.raises(LoopDetectedError) as caught:
+        asyncio.run(run(llm, hooks, kind=kind, streamed=streamed))
+    assert isinstance(caught.value, AgentsException)
+    assert (caught.value.kind, caught.value.hit_count > 0, hooks.guard.faults) == ("repeat", True, 0)
+    assert caught.value.message.startswith("Blocked: `search` returned the same 10 bytes 5 times in a row.")
+    assert [NOTE in output for output in outputs(caught.value)] == TOLD
+    assert [NOTE in sent.body.decode() for sent in llm.requests] == [False, False, False, True, True]
+    assert len(llm.requests) == 5
+
+
+def test_without_guardrails_it_is_stopped_all_the_same(llm: ThreadedLLM) -> None:
+    """P-3: hooks alone, for tools that have none."""
+    with pytest.raises(LoopDetectedError) as caught:
+        asyncio.run(run(llm, BreakloopHooks(), tools=[search]))
+    assert [NOTE in output for output in outputs(caught.value)] == [False] * 5
+
+
+def test_guardrails_alone(llm: ThreadedLLM) -> None:
+    """P-3: without hooks, the guardrail's own wire is tripped."""
+    tools = BreakloopHooks().tools(search)
+    with pytest.raises(ToolOutputGuardrailTripwireTriggered) as caught:
+        asyncio.run(run(llm, None, tools=tools))
+    assert caught.value.output.output_info["error"] == "recursive_loop_detected"
+    assert len(llm.requests) == 5
+
+
+def test_a_model_that_takes_the_hint(llm: ThreadedLLM) -> None:
+    """LD-5: it ends by itself, and nothing is blocked."""
+    llm.llm.respond = lambda seen: say("There is none.") if NOTE in seen.body.decode() else STUCK
+    assert asyncio.run(run(llm, BreakloopHooks())) == "There is none."
+    assert len(llm.requests) == 4
+
+
+HEALTHY = [
+    call_tool("read", {"page": 1}, text="I begin."),
+    call_tool("read", {"page": 2}).with_tool("search", {"query": "night"}),
+    *(call_tool("read", {"page": page}) for page in range(3, 12)),
+    say("All read."),
+]
+
+
+def bodies(hooks: BreakloopHooks | None) -> list[bytes]:
+    with StandInLLM.in_thread() as llm:
+        llm.next(*HEALTHY)
+        assert asyncio.run(run(llm, hooks)) == "All read."
+        return [sent.body for sent in llm.requests]
+
+
+def test_a_healthy_agent_is_untouched() -> None:
+    """P-3: the same requests byte for byte, and no more of them."""
+    plain = bodies(None)
+    assert bodies(BreakloopHooks(judge_tools=True)) == plain
+    assert len(plain) == len(HEALTHY)
+
+
+def test_calls_at_once_are_one_step(llm: ThreadedLLM) -> None:
+    """C16: a round of two that comes again five times; the note stands in it once."""
+    llm.llm.respond = lambda _: STUCK.with_tool("search", {"query": "returns"})
+    with pytest.raises(LoopDetectedError) as caught:
+        asyncio.run(run(llm, BreakloopHooks()))
+    told = [one.find("[breakloop]") >= 0 for one in outputs(caught.value)]
+    assert [told[at : at + 2].count(True) for at in range(0, 10, 2)] == [0, 0, 1, 1, 0]
+
+
+def test_shadow(llm: ThreadedLLM) -> None:
+    """E-1: would-be verdicts change nothing."""
+    llm.next(*([STUCK] * 8), say("Done."))
+    assert asyncio.run(run(llm, BreakloopHooks(Guard(SHADOW)))) == "Done."
+    assert b"[breakloop]" not in b"".join(sent.body for sent in llm.requests)
+
+
+def test_a_named_session_goes_on_in_the_next_run(llm: ThreadedLLM) -> None:
+    """C-7: with a session of the SDK's the history is sent again; a run that begins where the last was stopped, too."""
+    memory = SQLiteSession("chat-1")
+    with pytest.raises(LoopDetectedError):
+        asyncio.run(run(llm, BreakloopHooks(session="chat-1"), session=memory))
+    llm.next(say("Another matter."))
+    hooks = BreakloopHooks(session="chat-1")
+    assert asyncio.run(run(llm, hooks, session=memory, asked="And the weather in Oslo?")) == "Another matter."
+    memory.close()
+
+
+def test_an_agent_that_is_a_tool(llm: ThreadedLLM) -> None:
+    """P-3: its tools are guarded, its run has no hooks: the inner loop is stopped."""
+    hooks = BreakloopHooks()
+
+    async def work() -> Any:
+        async with AsyncOpenAI(base_url=f"{llm.url}/v1", api_key="k") as client:
+            model = OpenAIResponsesModel("gpt-5", client)
+            inner = Agent[Any](name="inner", model=model, tools=hooks.tools(search))
+            helper = inner.as_tool("helper", "Helps.", run_config=QUIET, failure_error_function=None)
+            outer = Agent[Any](name="outer", model=model, tools=[helper])
+            llm.next(call_tool("helper", {"input": "find it"}))
+            return await Runner.run(outer, "Go.", hooks=hooks, run_config=QUIET)
+
+    with pytest.raises(AgentsException):
+        asyncio.run(work())
+    assert len(llm.requests) == 6
+
+
+def test_against_a_decision_service(llm: ThreadedLLM, tmp_path: Any) -> None:
+    """D-3, D-4: told and stopped by `breakloop serve`; where it is not there, nobody is stopped."""
+    with serving(tmp_path, "--mode", "decision") as served, Guard(url=served.url, token="sk-canary-oa") as guard:
+        with pytest.raises(LoopDetectedError) as caught:
+            asyncio.run(run(llm, BreakloopHooks(guard)))
+        assert (caught.value.kind, guard.faults) == ("repeat", 0)
+        assert ["[breakloop]" in output for output in outputs(caught.value)] == TOLD
+    with refusing() as url, Guard(url=url) as guard:
+        llm.next(*([STUCK] * 8), say("Done."))
+        assert asyncio.run(run(llm, BreakloopHooks(guard))) == "Done."
+        assert guard.faults > 0
+
+
+def test_a_tool_is_switched_off(llm: ThreadedLLM) -> None:
+    """K-2: it does not run, and the model reads why."""
+    switch = {"scope_key": "tool:name", "scope_value": "search", "route": "/mcp", "reason": "being mended"}
+    guard = Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]})
+    llm.next(STUCK, say("I cannot search."))
+    assert asyncio.run(run(llm, BreakloopHooks(guard, judge_tools=True))) == "I cannot search."
+    assert "being mended" in llm.requests[1].body.decode()
+
+
+def test_the_example_runs() -> None:
+    """It is stopped, and prints what its page says."""
+    done = script("openai-agents/agent.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("stopped, kind repeat: Blocked: `search` returned the same 30 bytes 5 times in a row.")
+    assert last[:80] in (SRC.parent / "examples/openai-agents/README.md").read_text(encoding="utf-8")

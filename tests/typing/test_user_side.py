@@ -1,0 +1,48 @@
+"""The public API as type checkers see it from outside: `user_side.py` under mypy and pyright, both strict."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.served import SRC
+from tests.programs import found
+
+pytestmark = pytest.mark.e2e
+
+ROOT = SRC.parent
+FILE = Path(__file__).with_name("user_side.py")
+
+
+def run(*command: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(SRC), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_mypy() -> None:
+    """P-1: strict, and nothing is waved through."""
+    assert "type: ignore" not in FILE.read_text()
+    assert "Success" in run(sys.executable, "-m", "mypy", "--strict", str(FILE))
+
+
+def test_pyright(tmp_path: Path) -> None:
+    """P-1: the same file in the other checker, as strict as it gets; and it can fail."""
+    pyright = found("pyright")
+    if pyright is None:
+        message = "pyright is not installed: it comes with the group `lint`, and brings its own node"
+        if os.environ.get("CI") or os.environ.get("TESTS_COMPLETE"):
+            pytest.fail(message)
+        pytest.skip(message)
+    (tmp_path / "user_side.py").write_text("# pyright: strict\n" + FILE.read_text())
+    check = (pyright, "--pythonpath", sys.executable)
+    assert "0 errors" in run(*check, str(tmp_path / "user_side.py"))
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("from breakloop import Guard\nGuard().run(agent=3)\n")
+    with pytest.raises(AssertionError, match="reportArgumentType"):
+        run(*check, str(wrong))

@@ -1,0 +1,208 @@
+"""`breakloop hook claude-code`: an event on standard input, an answer on standard output, and never a fault of ours."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakloop.cli.hook import FOLDER, Options, answered
+from breakloop.cli.main import OK, USAGE, run
+from breakloop.clock import FakeClock
+from breakloop.model.decision import Decision
+from breakloop.sdk.hook_gateway import GatewayJudge
+from breakloop.testing import StandInLLM, ThreadedLLM, body
+
+ALLOWED = body(b"").with_headers(("X-Breakloop-Request-Id", "r-1"))
+
+
+@pytest.fixture(autouse=True)
+def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BREAKLOOP_DATA_DIR", str(tmp_path))
+    for name in ("BREAKLOOP_URL", "BREAKLOOP_SECRET", "BREAKLOOP_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Claude:
+    """Asks the hook about each event, as Claude Code does."""
+
+    def __init__(self, root: Path, clock: FakeClock, options: Options) -> None:
+        self.root = root
+        self.clock = clock
+        self.options = options
+        self.ran = 0
+
+    def tell(self, kind: str, **fields: Any) -> dict[str, Any]:
+        sent = {"hook_event_name": kind, "session_id": "s", "tool_name": "Bash", "tool_input": {"command": "make"}}
+        self.clock.advance(0.1)
+        return answered({**sent, **fields}, self.options, self.root, self.clock)
+
+    def call(self, response: str = "error 1") -> dict[str, Any]:
+        self.ran += 1
+        number = f"toolu_{self.ran:08}"
+        before = self.tell("PreToolUse", tool_use_id=number)
+        return before or self.tell("PostToolUse", tool_use_id=number, tool_response=response)
+
+
+@pytest.fixture
+def claude(tmp_path: Path, clock: FakeClock) -> Claude:
+    return Claude(tmp_path, clock, Options())
+
+
+def test_a_loop_is_warned_then_denied_then_stopped(claude: Claude) -> None:
+    """P-3, LD-5: over calls that know of each other only by what was kept."""
+    said = [claude.call() for _ in range(7)]
+    inner = [one.get("hookSpecificOutput", {}) for one in said]
+    assert said[:2] == [{}, {}]
+    assert ["You repeat yourself" in one.get("additionalContext", "") for one in inner[2:]] == [True, True] + [
+        False
+    ] * 3
+    assert "Blocked: `Bash` returned the same 7 bytes 5 times" in inner[4]["additionalContext"]
+    assert [one.get("permissionDecision") for one in inner[5:]] == ["deny", "deny"]
+    assert [one.get("continue") for one in said] == [None] * 6 + [False]
+
+
+def test_a_person_gives_it_another_chance(claude: Claude) -> None:
+    """LD-4: what was blocked may be tried again."""
+    for _ in range(6):
+        claude.call()
+    assert claude.tell("UserPromptSubmit", prompt="I have mended it, try again.") == {}
+    assert claude.tell("PreToolUse") == {}
+
+
+def test_a_healthy_agent_is_untouched(claude: Claude) -> None:
+    """P-3: no answer to anything."""
+    assert [claude.call(f"compiled {n} of 30 files, {n * 31} lines") for n in range(30)] == [{}] * 30
+    assert claude.tell("Stop", stop_hook_active=False) == {}
+    assert claude.tell("SomethingNew") == {}
+    assert claude.tell("PreToolUse", session_id="") == {}
+
+
+def test_the_end_of_a_session(claude: Claude) -> None:
+    """What was kept of it goes."""
+    claude.call()
+    assert len(list((claude.root / FOLDER).iterdir())) == 1
+    assert claude.tell("SessionEnd", reason="other") == {}
+    assert list((claude.root / FOLDER).iterdir()) == []
+
+
+def test_in_shadow_only_the_person_is_told(tmp_path: Path, clock: FakeClock) -> None:
+    """E-6."""
+    claude = Claude(tmp_path, clock, Options(shadow=True))
+    said = [claude.tell("PostToolUse", tool_response="1", tool_use_id=f"toolu_{clock.now()}") for _ in range(5)]
+    assert [list(one) for one in said] == [[], [], *[["systemMessage"]] * 3]
+    assert list(claude.tell("PreToolUse")) == ["systemMessage"]
+
+
+@pytest.fixture
+def service() -> Iterator[ThreadedLLM]:
+    with StandInLLM.in_thread() as running:
+        yield running
+
+
+def denial(**more: Any) -> Any:
+    detail = {"error": "recursive_loop_detected", "message": "Blocked: by the gateway.", "cooldown_seconds": 30, **more}
+    return body(json.dumps({"detail": detail}).encode(), status=429).with_headers(
+        ("X-Breakloop-Request-Id", "r-2"), ("X-Breakloop-Reason", "loop_detected")
+    )
+
+
+def test_the_gateway_decides(service: ThreadedLLM, tmp_path: Path, clock: FakeClock) -> None:
+    """D-3: asked behind a call; a call that it has blocked is denied here, without asking again."""
+    claude = Claude(tmp_path, clock, Options(url=service.url, agent="nightly"))
+    service.next(ALLOWED, denial())
+    assert claude.call() == {}
+    assert "Blocked: by the gateway." in claude.call()["hookSpecificOutput"]["additionalContext"]
+    assert claude.call()["hookSpecificOutput"]["permissionDecision"] == "deny"
+    assert len(service.requests) == 2
+    assert service.requests[0].header("x-agent-id") == "nightly"
+    clock.advance(31)
+    service.next(ALLOWED)
+    assert claude.call() == {}
+
+
+def test_a_throttle_is_waited_for(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LD-5: but not for longer than a hook may take."""
+    waits: list[float] = []
+    monkeypatch.setattr("breakloop.cli.hook.time.sleep", waits.append)
+    monkeypatch.setattr(GatewayJudge, "step", lambda *_: Decision(delay_seconds=30.0))
+    Claude(tmp_path, clock, Options(url="http://127.0.0.1:9")).call()
+    assert waits == [5.0]
+
+
+def typed(sent: bytes, monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(sent)))
+    return run(["hook", "claude-code", *flags])
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """P-3: JSON in, JSON out; nothing at all where there is nothing to say."""
+    said = []
+    for number in range(3):
+        event = {
+            "hook_event_name": "PostToolUse",
+            "session_id": "s",
+            "tool_name": "Grep",
+            "tool_input": {"pattern": "x"},
+            "tool_use_id": f"toolu_{number:08}",
+            "tool_response": "No matches found",
+        }
+        assert typed(json.dumps(event).encode(), monkeypatch, "--sensitivity", "strict") == OK
+        said.append(capsys.readouterr().out)
+    assert said[0] == ""
+    assert "You repeat yourself" in json.loads(said[1])["hookSpecificOutput"]["additionalContext"]
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("sent", "flags"),
+    [
+        (b"", ()),
+        (b"nonsense", ()),
+        (b"[]", ()),
+        (b'{"hook_event_name":"PostToolUse","session_id":"s"}', ("--url", "http://127.0.0.1:9")),
+        (b'{"hook_event_name":"PostToolUse","session_id":"s"}', ("--url", "ftp://nowhere")),
+    ],
+)
+def test_a_fault_allows(
+    sent: bytes, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S-3: exit code 0 and no answer, so Claude Code goes on; a word about it, and nothing that was said."""
+    assert typed(sent, monkeypatch, *flags) == OK
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("breakloop: the hook failed, and everything is allowed: ")
+    assert "nonsense" not in err
+
+
+def test_a_gateway_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S-3: one line, with the URL and why; nobody's password is in it."""
+    event = b'{"hook_event_name":"UserPromptSubmit","session_id":"s","prompt":"canary"}'
+    assert typed(event, monkeypatch, "--url", "http://ada:secret@127.0.0.1:9") == OK
+    failed = "breakloop: the hook failed, and everything is allowed: "
+    assert capsys.readouterr().err == f"{failed}http://127.0.0.1:9: ConnectionRefusedError: Connection refused\n"
+    assert typed(event, monkeypatch, "--url", "foo") == OK
+    assert capsys.readouterr().err.startswith(f"{failed}url: is no URL of a decision service")
+
+
+def test_a_directory_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """S-3: the same."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BREAKLOOP_DATA_DIR", str(tmp_path / "file"))
+    assert typed(b'{"hook_event_name":"PreToolUse","session_id":"s"}', monkeypatch) == OK
+    assert capsys.readouterr().out == ""
+
+
+def test_a_wrong_flag_does_not_block(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """P-3: exit code 2 would; it is never used."""
+    assert typed(b"{}", monkeypatch, "--sensitivity", "none") == USAGE == 3
+    assert run(["hook"]) == USAGE

@@ -1,0 +1,60 @@
+"""Our hooks among those of others."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from breakloop.cli.init_choices import texts
+from breakloop.cli.init_merge import MergeError, merged
+from breakloop.sdk.claude_code import END, EVENTS
+from scripts.gen_docs import ROOT
+
+OURS = texts("claude-code")[".claude/settings.json"]
+MINE = {"matcher": "Bash", "hooks": [{"type": "command", "command": "mine.sh"}]}
+
+
+def test_ours_are_those_that_are_answered() -> None:
+    """P-3: every event that the command answers, and no other."""
+    assert set(json.loads(OURS)["hooks"]) == {*EVENTS, END}
+
+
+@pytest.mark.parametrize("there", ["", "{}"])
+def test_into_an_empty_file(there: str) -> None:
+    """P-3: all of ours."""
+    assert json.loads(merged(there, OURS)) == json.loads(OURS)
+
+
+def test_what_is_there_stays() -> None:
+    """P-3: settings and hooks of others, in front of ours."""
+    there = {"permissions": {"allow": ["Bash(ls)"]}, "hooks": {"PreToolUse": [MINE], "Stop": [MINE]}, "ä": 1}
+    made = json.loads(merged(json.dumps(there), OURS))
+    assert (made["permissions"], made["ä"]) == ({"allow": ["Bash(ls)"]}, 1)
+    assert made["hooks"]["PreToolUse"][0] == MINE
+    assert len(made["hooks"]["PreToolUse"]) == 2
+    assert made["hooks"]["Stop"] == [MINE]
+
+
+def test_twice_is_once() -> None:
+    """P-3: byte for byte the same, also where somebody has tuned the command."""
+    once = merged(json.dumps({"hooks": {"PreToolUse": [MINE]}}), OURS)
+    assert merged(once, OURS) == once
+    tuned = once.replace("breakloop hook claude-code", "/opt/bin/breakloop hook claude-code --shadow")
+    assert merged(tuned, OURS) == tuned
+
+
+@pytest.mark.parametrize("there", ["{", "[]", '{"hooks": []}', '{"hooks": {"PreToolUse": {}}}'])
+def test_what_is_no_settings_file(there: str) -> None:
+    """P-3: it is not touched."""
+    with pytest.raises(MergeError):
+        merged(there, OURS)
+
+
+def test_the_same_stands_in_the_example_and_on_the_page() -> None:
+    """P-3: whoever copies it gets what `init` writes."""
+    assert (ROOT / "examples/claude-code/settings.json").read_text(encoding="utf-8") == OURS
+    page = (ROOT / "docs/how-to/claude-code-hooks.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert json.loads(block) == json.loads(OURS)

@@ -1,0 +1,15 @@
+"""Marks of notes."""
+
+from __future__ import annotations
+
+from breakloop.model.note import END, MARK, marked
+from breakloop.wire import steer
+
+
+def test_a_marked_note_is_known_again() -> None:
+    """LD-5: between its marks, which `steer` takes out again; nothing is not marked."""
+    assert marked("Change course.") == "[breakloop] Change course. [/breakloop]"
+    assert marked("Change course.").startswith(MARK)
+    assert marked("Change course.").endswith(END)
+    assert steer.strip(f"A result.\n\n{marked('Change course.')}") == "A result."
+    assert marked("") == ""

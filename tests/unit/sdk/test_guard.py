@@ -1,0 +1,218 @@
+"""`Guard`: requests, runs, throttles, and what a fault of ours does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import breakloop
+from breakloop import DeniedError, Guard, LoopDetectedError, SettingsError
+from breakloop.clock import FakeClock
+from breakloop.model.answer import Answer
+from breakloop.model.call import Call
+from breakloop.model.decision import Decision
+from tests.builders import bundle, exact, policy
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "again"}]}
+
+
+class Broken:
+    """A door that fails."""
+
+    blocking = False
+
+    def decide(self, call: Call) -> Decision:
+        raise RuntimeError("canary")
+
+    def settle(self, decision: Decision, answer: Answer) -> None:
+        raise RuntimeError("canary")
+
+    def close(self) -> None:
+        pass
+
+
+def throttling(clock: FakeClock) -> Guard:
+    block = exact(2, window=60, action="throttle")
+    return Guard(bundle(policy("p", loop=block)), clock=clock)
+
+
+def test_a_request_that_comes_again_is_a_loop(clock: FakeClock) -> None:
+    """D-4, P-1: five pass, the sixth raises with everything that is known; others are not touched."""
+    guard = Guard(clock=clock)
+    for _ in range(5):
+        decision = guard.check(BODY, agent="a")
+        assert guard.enforce(decision) == ""
+        guard.report(decision, text="hm", usage={"input_tokens": 1})
+    with pytest.raises(LoopDetectedError) as caught:
+        guard.enforce(guard.check(BODY, agent="a"))
+    assert (caught.value.hit_count, caught.value.cooldown_seconds, caught.value.kind) == (6, 30, "tail")
+    assert guard.check(BODY, agent="b").allowed
+    assert guard.check({**BODY, "model": "other"}, agent="a").allowed
+
+
+def test_async_is_the_same(clock: FakeClock) -> None:
+    """D-4: one core, two colours."""
+    guard = Guard(clock=clock)
+
+    async def ask() -> None:
+        for _ in range(5):
+            decision = await guard.acheck(BODY)
+            await guard.aenforce(decision)
+            await guard.asettle(decision)
+        with pytest.raises(LoopDetectedError):
+            await guard.aenforce(await guard.acheck(BODY))
+
+    asyncio.run(ask())
+
+
+def test_other_denials(clock: FakeClock) -> None:
+    """P-1: a kill switch is no loop."""
+    guard = Guard(
+        bundle(kill_switches=[{"scope_key": "agent:id", "scope_value": "bad", "reason": "because"}]), clock=clock
+    )
+    with pytest.raises(DeniedError, match="because") as caught:
+        guard.enforce(guard.check(BODY, agent="bad"))
+    assert not isinstance(caught.value, LoopDetectedError)
+    assert (caught.value.reason, caught.value.retry_after) == ("kill_switch", 3600)
+    with breakloop.agent("bad"):
+        assert not guard.check(BODY).allowed
+    assert guard.check(BODY, agent="good").allowed
+
+
+def test_a_throttle_is_a_delay(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D-4, LD-5: returned, not slept; helpers sleep."""
+    guard = throttling(clock)
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+
+    async def asleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", asleep)
+    guard.settle(guard.check(BODY))
+    decision = guard.check(BODY)
+    assert (decision.allowed, decision.delay_seconds) == (True, 0.2)
+    assert slept == []
+    assert guard.enforce(decision).startswith("You repeat yourself")
+    asyncio.run(guard.aenforce(decision))
+    guard.wait(Decision())
+    asyncio.run(guard.await_(Decision()))
+    assert slept == [0.2, 0.2]
+
+
+def test_a_note_to_steer(clock: FakeClock) -> None:
+    """LD-5: what the model should be told."""
+    guard = Guard(bundle(policy("p", loop=exact(2, action="steer"))), clock=clock)
+    guard.settle(guard.check(BODY))
+    assert guard.check(BODY).note.startswith("You have sent the same request 2 times")
+
+
+def test_a_fault_of_ours_allows(caplog: pytest.LogCaptureFixture) -> None:
+    """LD-7, Y-1: counted each time, logged once, without what it was about."""
+    caplog.set_level(logging.INFO, "breakloop")
+    guard = Guard(door=Broken())
+    for _ in range(3):
+        decision = guard.check(BODY)
+        assert (decision.allowed, decision.degraded) == (True, True)
+    guard.settle(Decision(request_id="r"))
+    assert asyncio.run(guard.acheck(BODY)).allowed
+    assert guard.step([("f", {})], ["x"]).allowed
+    assert guard.faults == 6
+    assert caplog.messages == ["guard.fault"]
+    assert "canary" not in str(caplog.records[0].__dict__)
+
+
+def test_a_service_that_is_not_there_is_named(caplog: pytest.LogCaptureFixture, free_port: Callable[[], int]) -> None:
+    """LD-7: where it asked and why that failed, without a password in the URL; what is no URL is said at once."""
+    caplog.set_level(logging.INFO, "breakloop")
+    port = free_port()
+    with Guard(url=f"http://ada:secret@127.0.0.1:{port}") as guard:
+        assert guard.check(BODY).allowed
+    told = vars(caplog.records[0])["fields"]
+    assert told["url"] == f"http://127.0.0.1:{port}"
+    assert told["error"].startswith("ConnectionRefusedError: Connection refused; allowed")
+    with pytest.raises(SettingsError, match="http://127"):
+        Guard(url="foo")
+
+
+@pytest.mark.parametrize("calls", ["x", b"x", {"f": {}}, ["f"], [("f",)], [("f", {}, 1)], [(None, {})]])
+def test_calls_that_are_none_are_said_so(calls: Any, clock: FakeClock) -> None:
+    """T-1: the author's mistake, in the author's words."""
+    with pytest.raises(TypeError, match=r"^calls: must be a list of \(name, arguments\)"):
+        Guard(clock=clock).step(calls=calls)
+
+
+def test_denials_are_not_settled() -> None:
+    """D-6: nothing was sent, so nothing was answered."""
+    guard = Guard(door=Broken())
+    guard.settle(Decision(allowed=False, request_id="r"))
+    assert guard.faults == 0
+
+
+def test_either_a_policy_or_a_service() -> None:
+    """T-1: a setting that would do nothing is an error."""
+    with pytest.raises(SettingsError, match="either"):
+        Guard({"bundle_version": 1, "policies": []}, url="http://127.0.0.1:1")
+    with pytest.raises(SettingsError, match="either"):
+        Guard(url="http://127.0.0.1:1", state="redis://x")
+
+
+def test_steps_belong_to_the_run_around_or_to_a_session(clock: FakeClock) -> None:
+    """D-4: `guard.step` inside of `with guard.run()`, by a session's name, or by the guard itself."""
+    guard = Guard(clock=clock)
+    assert guard.run_of() is guard.run_of()
+    assert guard.run_of(session="s") is guard.run_of(session="s") is not guard.run_of(session="t")
+    with guard.run(agent="a") as run:
+        assert guard.run_of() is guard.run_of("a") is run
+        assert guard.run_of(session="s") is not run
+        with guard.run() as inner:
+            assert guard.run_of() is inner
+        assert guard.run_of() is run
+    assert guard.run_of() is not run
+    with breakloop.agent("z", session="zz"):
+        assert guard.run_of().names == ("z", "zz")
+        assert guard.run().session == "zz"
+    assert guard.run().session != guard.run().session
+
+
+def test_steps_of_two_sessions_do_not_mix(clock: FakeClock) -> None:
+    """LD-6: each has its own count."""
+    guard = Guard(clock=clock)
+
+    def tell(session: str) -> bool:
+        return guard.step([("f", {"a": 1})], ["same"], session=session, agent=session).allowed
+
+    assert [tell(name) for name in ("a", "b") * 4] == [True] * 8
+    assert [
+        asyncio.run(guard.astep([("f", {"a": 1})], ["same"], session=name, agent=name)).allowed for name in "ab"
+    ] == [
+        False,
+        False,
+    ]
+
+
+def test_runs_that_are_kept_are_bounded(clock: FakeClock) -> None:
+    """Y-2: the oldest go."""
+    guard = Guard(clock=clock)
+    first = guard.run_of(session="0")
+    for number in range(1, 1001):
+        guard.run_of(session=str(number))
+    assert guard.run_of(session="0") is not first
+
+
+def test_objects_of_an_sdk_among_messages(clock: FakeClock) -> None:
+    """D-4: what people keep in their list of messages."""
+
+    class Message:
+        def model_dump(self, **_: Any) -> dict[str, str]:
+            return {"role": "assistant", "content": "hm"}
+
+    guard = Guard(clock=clock)
+    for _ in range(5):
+        guard.settle(guard.check({"model": "m", "messages": [*BODY["messages"], Message(), object]}))
+    assert guard.faults == 0

@@ -1,0 +1,45 @@
+"""Who is speaking, by the `with` block around."""
+
+from __future__ import annotations
+
+import asyncio
+
+from breakloop.sdk.naming import Names, agent, current
+
+
+def test_blocks_nest_and_end() -> None:
+    """C-7: the inner one goes before, and what it leaves open is the outer one's."""
+    assert current() == Names()
+    with agent("a", session="s"):
+        with agent("b"):
+            assert current() == Names("b", "s")
+        with agent(session="t"):
+            assert current() == Names("a", "t")
+        assert current() == Names("a", "s")
+    assert current() == Names()
+
+
+def test_tasks_have_their_own() -> None:
+    """C-7: two agents in one event loop are not mixed up."""
+
+    async def one(name: str, gate: asyncio.Barrier) -> str:
+        with agent(name):
+            await gate.wait()
+            return current().agent
+
+    async def both() -> tuple[str, str]:
+        gate = asyncio.Barrier(2)
+        return await asyncio.gather(one("a", gate), one("b", gate))
+
+    assert tuple(asyncio.run(both())) == ("a", "b")
+
+
+def test_names_travel_as_header_fields() -> None:
+    """Y-3: nothing that could end a line, and nothing that is not ASCII."""
+    assert Names("a", "s").headers() == {"X-Agent-Id": "a", "X-Agent-Session": "s"}
+    assert Names().headers() == {}
+    assert Names(" ").headers() == {}
+    written = Names("Zoë\r\nX-Evil: 1").headers()["X-Agent-Id"]
+    assert written.isascii()
+    assert written.isprintable()
+    assert Names("Zoë").headers() != Names("Zoe").headers()

@@ -1,0 +1,162 @@
+"""Runs: steps of an agent, judged one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from breakloop.clock import FakeClock
+from breakloop.model.answer import Answer
+from breakloop.model.call import Call
+from breakloop.model.decision import Decision
+from breakloop.sdk.guard import Guard
+from breakloop.sdk.run import Run
+
+SAME = ([("search", {"q": "x"})], ["nothing found"])
+
+
+class Recorder:
+    """A door that allows, and remembers."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.settled: list[tuple[str, Answer]] = []
+
+    def decide(self, call: Call) -> Decision:
+        self.calls.append(call)
+        return Decision(request_id=str(len(self.calls)), call=call)
+
+    def settle(self, decision: Decision, answer: Answer) -> None:
+        self.settled.append((decision.request_id, answer))
+
+    def close(self) -> None:
+        pass
+
+
+def warned_then_stopped(steps: list[Decision]) -> bool:
+    return [one.allowed for one in steps] == [True] * 4 + [False] and [bool(one.warning) for one in steps] == [
+        False, False, True, True, False,
+    ]  # fmt: skip
+
+
+def test_the_same_step_is_warned_then_stopped(clock: FakeClock) -> None:
+    """D-4, LD-4: repeat 3 / 5; another step passes at once."""
+    with Guard(clock=clock).run(agent="a") as run:
+        assert warned_then_stopped([run.step(*SAME) for _ in range(5)])
+        assert run.step([("search", {"q": "y"})], ["found it"]).allowed
+
+
+def test_async_steps_are_the_same(clock: FakeClock) -> None:
+    """D-4: sync and async over one core."""
+
+    async def steps() -> list[Decision]:
+        async with Guard(clock=clock).run(agent="a") as run:
+            return [await run.astep(*SAME) for _ in range(5)]
+
+    assert warned_then_stopped(asyncio.run(steps()))
+
+
+def test_a_healthy_run_is_left_alone(clock: FakeClock) -> None:
+    """LD-4: reading, editing and testing, whatever the number of steps."""
+    with Guard(clock=clock).run() as run:
+        for number in range(60):
+            kind = ("read", "edit", "test")[number % 3]
+            results = {"read": f"line {number} of file {number}", "edit": "ok", "test": f"{number} passed, 2 failed"}
+            decision = run.step(
+                [(kind, {"n": number if kind != "test" else 0})], [results[kind]], text=f"Now {number}."
+            )
+            clock.advance(5)
+            assert decision.allowed, number
+            assert not decision.warning, (number, decision)
+
+
+def test_text_without_calls_counts_too(clock: FakeClock) -> None:
+    """LD-4: a monologue."""
+    with Guard(clock=clock).run() as run:
+        assert warned_then_stopped([run.step(text="I shall try it again now, as before.") for _ in range(5)])
+
+
+def test_the_next_step_settles_the_last(clock: FakeClock) -> None:
+    """D-6: what the model did was the answer to what went before; the end settles what is left."""
+    door = Recorder()
+    with Guard(door=door).run(agent="a", session="s", model="m") as run:
+        run.step([("f", {})], ["x"], text="one", usage={"output_tokens": 9})
+        assert door.settled == []
+        run.step([("g", {})], ["y"], text="two", usage={"output_tokens": 4})
+    (first, answer), (second, last) = door.settled
+    assert (first, answer.text, answer.calls[0].name) == ("1", "two", "g")
+    assert answer.usage is not None
+    assert answer.usage.output_tokens == 9
+    assert (second, last.status, last.failed) == ("2", 200, False)
+    assert last.usage is not None
+    assert last.usage.output_tokens == 4
+    assert (door.calls[0].headers["x-agent-id"], door.calls[0].headers["x-agent-session"]) == (b"a", b"s")
+
+
+def test_async_runs_settle_their_end() -> None:
+    """D-6."""
+    door = Recorder()
+
+    async def one() -> None:
+        async with Guard(door=door).run() as run:
+            await run.astep(*SAME)
+
+    asyncio.run(one())
+    assert [number for number, _ in door.settled] == ["1"]
+
+
+def test_blocked_calls_are_remembered_and_bounded() -> None:
+    """Y-2: the same name and arguments, in any order of keys."""
+    run: Run = Guard(door=Recorder()).run()
+    run.hold(("f", {"a": 1, "b": 2}), "x")
+    assert run.held(("f", {"b": 2, "a": 1})) == "x"
+    assert run.held(("f", {"a": 1})) is None
+    run.release(("f", {"a": 1, "b": 2}))
+    assert run.held(("f", {"a": 1, "b": 2})) is None
+    for number in range(100):
+        run.hold(("f", number), "x")
+    assert (run.held(("f", 0)), run.held(("f", 99))) == (None, "x")
+
+
+def test_steps_alone_by_a_policy(clock: FakeClock) -> None:
+    """LD-4: an edit, and the same two checks, ten times in a minute: `tail` stops it, steps see the edits."""
+
+    def rounds(guard: Guard) -> int:
+        with guard.run() as run:
+            for number in range(10):
+                done = [("edit", {"path": "a.py", "new": f"x = {number}"}, "ok")]
+                for name, arguments, result in [*done, ("lint", {}, "clean"), ("pytest", {}, "1 failed")]:
+                    if not run.step([(name, arguments)], [result]).allowed:
+                        return number
+                    clock.advance(1.9)
+        return 10
+
+    steps = {"bundle_version": 1, "policies": [], "defaults": {"loop_detection": {"similarity": "steps"}}}
+    assert rounds(Guard(clock=clock)) == 5
+    assert rounds(Guard(steps, clock=clock)) == 10
+
+
+def test_a_run_is_judged_before_the_model_has_done_anything() -> None:
+    """D-4: by what it opens with; what the model says then is the answer to it."""
+    door = Recorder()
+    run = Guard(door=door).run(agent="a", model="m", task="Do it.")
+    run.begin()
+    assert json.loads(door.calls[0].body) == {"model": "m", "messages": [{"role": "user", "content": "Do it."}]}
+    run.step(*SAME)
+    assert [(name, [made.name for made in answer.calls]) for name, answer in door.settled] == [("1", ["search"])]
+
+
+def test_an_answer_may_be_told_by_itself() -> None:
+    """D-6: the last one has no step after it. Its tokens are added to those of the step before; told twice, it counts once."""
+    door = Recorder()
+    run = Guard(door=door).run(agent="a")
+    run.answered("too early")
+    run.step(*SAME, usage={"input_tokens": 5})
+    run.answered("Done.", usage={"input_tokens": 7, "output_tokens": 2})
+    run.answered("Done.")
+    assert [(name, answer.text) for name, answer in door.settled] == [("1", "Done.")]
+    usage = door.settled[0][1].usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens) == (12, 2)

@@ -1,0 +1,12 @@
+"""`breakloop.openai` is the public place of the drop-in clients."""
+
+from __future__ import annotations
+
+import breakloop.openai
+from breakloop.sdk import openai as made
+
+
+def test_public_names() -> None:
+    """P-2: they are those of `sdk.openai`."""
+    assert breakloop.openai.__all__ == sorted(breakloop.openai.__all__)
+    assert all(getattr(breakloop.openai, name) is getattr(made, name) for name in breakloop.openai.__all__)
