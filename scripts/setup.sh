@@ -22,7 +22,7 @@ if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/nu
     "$python" -m venv "$venv"
 fi
 
-printf 'setup: installing %s into %s (once, about half a minute)\n' "$lock" "$venv" >&2
+printf 'setup: installing %s into %s (once, a minute or two)\n' "$lock" "$venv" >&2
 "$venv/bin/python" -m pip install --quiet --no-input --no-deps --require-hashes -r "$lock" ||
     fail "the packages in $lock could not be installed; is a package index reachable (pip config list)?"
 # An environment may hold what an older lock file wanted: whatever is not in this one goes.
