@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +20,8 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Te
 
 from breakloop import Guard
 from breakloop.sdk.mcp import BreakloopMiddleware
-from tests.e2e.served import SRC, serving
+from tests.e2e.served import serving
+from tests.e2e.test_sdk_examples import script
 
 pytestmark = pytest.mark.e2e
 
@@ -188,15 +187,7 @@ def test_the_gateway_decides(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_the_example() -> None:
     """examples/mcp-middleware: what its page shows."""
-    example = SRC.parent / "examples" / "mcp-middleware" / "server.py"
-    done = subprocess.run(
-        [sys.executable, str(example)],
-        env={"PYTHONPATH": str(SRC)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = script("mcp-middleware/server.py")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "call 1: no results for 'refund policy'"

@@ -19,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from tests.e2e.served import SRC, eventually, serving
+from tests.e2e.test_sdk_examples import script
 
 pytestmark = pytest.mark.e2e
 
@@ -207,15 +208,7 @@ def test_the_gateway_decides(stage: Stage) -> None:
 
 def test_the_example() -> None:
     """examples/mcp-stdio: what its page shows."""
-    example = SRC.parent / "examples" / "mcp-stdio" / "client.py"
-    done = subprocess.run(
-        [sys.executable, str(example)],
-        env={"PYTHONPATH": str(SRC)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = script("mcp-stdio/client.py")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "call 1: no results for 'refund policy'"

@@ -83,15 +83,6 @@ def open_tokens(data_dir: Path | None, given: str, more: Sequence[str] = ()) -> 
     return Tokens([_own(kept), *others]), made if kept == digest else ""
 
 
-def forget_token(data_dir: Path) -> bool:
-    """Forget the operator's own token, so that the next start makes another; tell whether there was one."""
-    try:
-        (data_dir / FILE).unlink()
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def _own(digest: bytes) -> Token:
     return Token(OWN_NAME, OPERATOR, digest)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 
 from breakloop.history.migrations import NewerError
-from breakloop.state.sqlite_file import Report, Trouble, UnfitError
+from breakloop.state.sqlite_file import Report, Trouble, UnfitError, in_words, is_damage, set_aside
 
 APPLICATION_ID: Final = 0x626C6869  # "blhi"
 _BUSY_S: Final = 2.0
@@ -23,18 +23,6 @@ _WAL_MAX_BYTES: Final = 32 * 1024 * 1024
 _VACUUM_PAGES: Final = 2_000  # at a time
 _CONNECTIONS: Final = 4
 _WRITES: Final = "breakloop_writes"  # option of a connection: its transaction is going to write
-_ASIDE_MAX: Final = 9
-_COMPANIONS: Final = ("", "-wal", "-shm", "-journal")
-_DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
-_WORDS: Final = {
-    sqlite3.SQLITE_BUSY: "it is locked by another program",
-    sqlite3.SQLITE_LOCKED: "it is locked",
-    sqlite3.SQLITE_FULL: "the disk is full",
-    sqlite3.SQLITE_READONLY: "it is read-only",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
-    sqlite3.SQLITE_PERM: "there is no permission",
-    sqlite3.SQLITE_IOERR: "the disk fails",
-}
 
 
 class SqlitePlace:
@@ -84,7 +72,7 @@ class SqlitePlace:
         cause = _cause(error)
         if isinstance(cause, OSError):
             return cause.strerror or str(cause)
-        return _WORDS.get(_code(cause), str(cause).partition("\n")[0])
+        return in_words(cause)
 
     def unfit(self, error: Exception) -> str:
         """Return "damaged", "foreign", "newer" or "unusable" for a file that stays so."""
@@ -92,14 +80,14 @@ class SqlitePlace:
             return error.kind
         if isinstance(error, NewerError):
             return "newer"
-        return "damaged" if _code(_cause(error)) in _DAMAGED else ""
+        return "damaged" if is_damage(_cause(error)) else ""
 
     def set_aside(self, kind: str, wrong: str) -> bool:
         """Give the file another name."""
         if self.is_moved():  # another process was quicker
             return True
         try:
-            aside = self._rename(kind)
+            aside = set_aside(self.path, kind)
         except OSError as failure:
             self._say(wrong, f"it cannot be set aside ({failure.strerror}), so nothing is kept")
             return False
@@ -155,16 +143,6 @@ class SqlitePlace:
         made.execute("PRAGMA temp_store = MEMORY")
         return made
 
-    def _rename(self, kind: str) -> Path:
-        names = [self.path.with_name(f"{self.path.name}.{kind}-{number}") for number in range(1, _ASIDE_MAX + 1)]
-        free = [name for name in names if not name.exists()]
-        if not free:
-            raise OSError(0, f"{_ASIDE_MAX} like it are there already")
-        for suffix in _COMPANIONS:
-            with suppress(FileNotFoundError):
-                Path(f"{self.path}{suffix}").rename(f"{free[0]}{suffix}")
-        return free[0]
-
     def _say(self, wrong: str, done: str) -> None:
         """Report what has changed: a failure that goes on is not news."""
         changed, self._trouble = wrong != self._trouble, wrong
@@ -181,9 +159,3 @@ def _begin(connection: Connection) -> None:
 def _cause(error: Exception) -> BaseException:
     """Return what the driver said."""
     return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-
-
-def _code(error: BaseException) -> int:
-    """Return the kind of failure, without SQLite's finer distinctions; -1 where it names none."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return -1 if code is None else code & 0xFF

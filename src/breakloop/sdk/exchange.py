@@ -1,20 +1,74 @@
-"""What httpx and httpx2 transports have in common, in the words that both of them share: judge a request, answer it in
-the server's stead, or pass it on and read the answer along. Which of the two classes are made is `transport`'s and
-`transport2`'s business."""
+"""What httpx and httpx2 transports do, in the words that both of them share: judge a request, answer it in the server's
+stead, or pass it on and read the answer along. Whose classes are made is `transport`'s and `transport2`'s business."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from breakloop.model.answer import NO_ANSWER, Answer
 from breakloop.model.call import Call
 from breakloop.model.decision import Decision
 from breakloop.sdk.core import chat_of, is_readable, request_call
 from breakloop.sdk.reading import Reading
+from breakloop.sdk.rendering import denied
 from breakloop.wire import steer
 
 if TYPE_CHECKING:
     from breakloop.sdk.guard import Guard
+
+
+class Kinds(NamedTuple):
+    """Classes of one of the two libraries: an answer, a stream as it comes, and one with a reader beside it."""
+
+    response: Any
+    stream: Any
+    tapped: Any
+
+
+def through(guard: Guard, request: Any, send: Callable[[Any], Any], kinds: Kinds) -> Any:
+    """Judge a request; answer it in the server's stead, or send it on."""
+    body = request.read() if wants_body(request) else b""
+    decision = guard.judge(call_of(request, body))
+    if not decision.allowed:
+        return _denied(kinds.response, request, decision)
+    guard.wait(decision)
+    try:
+        response = send(noted(request, decision))
+    except BaseException:
+        guard.settle(decision, Answer(NO_ANSWER))
+        raise
+    along = reading(guard, decision, response)
+    if response.is_closed:
+        along.end(complete=True)
+    elif isinstance(response.stream, kinds.stream):
+        response.stream = kinds.tapped(response.stream, along)
+    return response
+
+
+async def athrough(guard: Guard, request: Any, send: Callable[[Any], Awaitable[Any]], kinds: Kinds) -> Any:
+    """The same, without blocking the event loop."""
+    body = await request.aread() if wants_body(request) else b""
+    decision = await guard.ajudge(call_of(request, body))
+    if not decision.allowed:
+        return _denied(kinds.response, request, decision)
+    await guard.await_(decision)
+    try:
+        response = await send(noted(request, decision))
+    except BaseException:
+        await guard.asettle(decision, Answer(NO_ANSWER))
+        raise
+    along = reading(guard, decision, response)
+    if response.is_closed:
+        await along.aend(complete=True)
+    elif isinstance(response.stream, kinds.stream):
+        response.stream = kinds.tapped(response.stream, along)
+    return response
+
+
+def _denied(response: Any, request: Any, decision: Decision) -> Any:
+    status, headers, body = denied(decision)
+    return response(status, headers=headers, content=body, request=request)
 
 
 def wants_body(request: Any) -> bool:
@@ -37,6 +91,12 @@ def steered(decision: Decision) -> bytes | None:
         return None
     chat = chat_of(decision.call)
     return steer.append(chat.dialect, decision.call.body, decision.note) if chat is not None else None
+
+
+def noted(request: Any, decision: Decision) -> Any:
+    """Return the request with the note for the model in it, or as it is where there is none."""
+    body = steered(decision)
+    return request if body is None else changed(request, body)
 
 
 def changed(request: Any, body: bytes) -> Any:

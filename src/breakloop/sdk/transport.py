@@ -3,13 +3,12 @@ answer that a gateway would give. `transport2` is the same for httpx2, which the
 
 from __future__ import annotations
 
+from typing import Final
+
 import httpx
 
-from breakloop.model.answer import NO_ANSWER, Answer
-from breakloop.model.decision import Decision
 from breakloop.sdk import exchange
 from breakloop.sdk.guard import Guard
-from breakloop.sdk.rendering import denied
 
 
 class _Stream(exchange.Tapped, httpx.SyncByteStream):
@@ -18,6 +17,10 @@ class _Stream(exchange.Tapped, httpx.SyncByteStream):
 
 class _AsyncStream(exchange.AsyncTapped, httpx.AsyncByteStream):
     pass
+
+
+_KINDS: Final = exchange.Kinds(httpx.Response, httpx.SyncByteStream, _Stream)
+_ASYNC_KINDS: Final = exchange.Kinds(httpx.Response, httpx.AsyncByteStream, _AsyncStream)
 
 
 class BreakloopTransport(httpx.BaseTransport):
@@ -29,23 +32,8 @@ class BreakloopTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Judge a request; answer it in the server's stead, or send it on."""
-        body = request.read() if exchange.wants_body(request) else b""
-        decision = self.guard.judge(exchange.call_of(request, body))
-        if not decision.allowed:
-            return _denied(request, decision)
-        self.guard.wait(decision)
-        noted = exchange.steered(decision)
-        try:
-            response = self._transport.handle_request(request if noted is None else exchange.changed(request, noted))
-        except BaseException:
-            self.guard.settle(decision, Answer(NO_ANSWER))
-            raise
-        along = exchange.reading(self.guard, decision, response)
-        if response.is_closed:
-            along.end(complete=True)
-        elif isinstance(response.stream, httpx.SyncByteStream):
-            response.stream = _Stream(response.stream, along)
-        return response
+        answer: httpx.Response = exchange.through(self.guard, request, self._transport.handle_request, _KINDS)
+        return answer
 
     def close(self) -> None:
         """Close the transport behind it."""
@@ -61,30 +49,10 @@ class AsyncBreakloopTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Judge a request; answer it in the server's stead, or send it on."""
-        body = await request.aread() if exchange.wants_body(request) else b""
-        decision = await self.guard.ajudge(exchange.call_of(request, body))
-        if not decision.allowed:
-            return _denied(request, decision)
-        await self.guard.await_(decision)
-        noted = exchange.steered(decision)
-        sent = request if noted is None else exchange.changed(request, noted)
-        try:
-            response = await self._transport.handle_async_request(sent)
-        except BaseException:
-            await self.guard.asettle(decision, Answer(NO_ANSWER))
-            raise
-        along = exchange.reading(self.guard, decision, response)
-        if response.is_closed:
-            await along.aend(complete=True)
-        elif isinstance(response.stream, httpx.AsyncByteStream):
-            response.stream = _AsyncStream(response.stream, along)
-        return response
+        send = self._transport.handle_async_request
+        answer: httpx.Response = await exchange.athrough(self.guard, request, send, _ASYNC_KINDS)
+        return answer
 
     async def aclose(self) -> None:
         """Close the transport behind it."""
         await self._transport.aclose()
-
-
-def _denied(request: httpx.Request, decision: Decision) -> httpx.Response:
-    status, headers, body = denied(decision)
-    return httpx.Response(status, headers=headers, content=body, request=request)

@@ -3,13 +3,12 @@ and Anthropic take one by `http_client=httpx2.Client(transport=BreakloopTranspor
 
 from __future__ import annotations
 
+from typing import Final
+
 import httpx2
 
-from breakloop.model.answer import NO_ANSWER, Answer
-from breakloop.model.decision import Decision
 from breakloop.sdk import exchange
 from breakloop.sdk.guard import Guard
-from breakloop.sdk.rendering import denied
 
 
 class _Stream(exchange.Tapped, httpx2.SyncByteStream):
@@ -18,6 +17,10 @@ class _Stream(exchange.Tapped, httpx2.SyncByteStream):
 
 class _AsyncStream(exchange.AsyncTapped, httpx2.AsyncByteStream):
     pass
+
+
+_KINDS: Final = exchange.Kinds(httpx2.Response, httpx2.SyncByteStream, _Stream)
+_ASYNC_KINDS: Final = exchange.Kinds(httpx2.Response, httpx2.AsyncByteStream, _AsyncStream)
 
 
 class BreakloopTransport(httpx2.BaseTransport):
@@ -29,23 +32,8 @@ class BreakloopTransport(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Judge a request; answer it in the server's stead, or send it on."""
-        body = request.read() if exchange.wants_body(request) else b""
-        decision = self.guard.judge(exchange.call_of(request, body))
-        if not decision.allowed:
-            return _denied(request, decision)
-        self.guard.wait(decision)
-        noted = exchange.steered(decision)
-        try:
-            response = self._transport.handle_request(request if noted is None else exchange.changed(request, noted))
-        except BaseException:
-            self.guard.settle(decision, Answer(NO_ANSWER))
-            raise
-        along = exchange.reading(self.guard, decision, response)
-        if response.is_closed:
-            along.end(complete=True)
-        elif isinstance(response.stream, httpx2.SyncByteStream):
-            response.stream = _Stream(response.stream, along)
-        return response
+        answer: httpx2.Response = exchange.through(self.guard, request, self._transport.handle_request, _KINDS)
+        return answer
 
     def close(self) -> None:
         """Close the transport behind it."""
@@ -61,30 +49,10 @@ class AsyncBreakloopTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Judge a request; answer it in the server's stead, or send it on."""
-        body = await request.aread() if exchange.wants_body(request) else b""
-        decision = await self.guard.ajudge(exchange.call_of(request, body))
-        if not decision.allowed:
-            return _denied(request, decision)
-        await self.guard.await_(decision)
-        noted = exchange.steered(decision)
-        sent = request if noted is None else exchange.changed(request, noted)
-        try:
-            response = await self._transport.handle_async_request(sent)
-        except BaseException:
-            await self.guard.asettle(decision, Answer(NO_ANSWER))
-            raise
-        along = exchange.reading(self.guard, decision, response)
-        if response.is_closed:
-            await along.aend(complete=True)
-        elif isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _AsyncStream(response.stream, along)
-        return response
+        send = self._transport.handle_async_request
+        answer: httpx2.Response = await exchange.athrough(self.guard, request, send, _ASYNC_KINDS)
+        return answer
 
     async def aclose(self) -> None:
         """Close the transport behind it."""
         await self._transport.aclose()
-
-
-def _denied(request: httpx2.Request, decision: Decision) -> httpx2.Response:
-    status, headers, body = denied(decision)
-    return httpx2.Response(status, headers=headers, content=body, request=request)

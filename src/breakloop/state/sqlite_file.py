@@ -106,7 +106,7 @@ class SqliteFile:
             self._unfit(error)
             connection = self._open()
         except sqlite3.Error as error:
-            if _code(error) not in _DAMAGED:
+            if not is_damage(error):
                 raise
             self._unfit(UnfitError("damaged", str(error)))
             connection = self._open()
@@ -189,10 +189,10 @@ class SqliteFile:
         """Take note of a failure; return what is wrong."""
         if isinstance(error, OSError):
             wrong = error.strerror or str(error)
-        elif _code(error) in _DAMAGED:
+        elif is_damage(error):
             return self._unfit(UnfitError("damaged", str(error)))
         else:
-            wrong = _WORDS.get(_code(error), str(error))
+            wrong = in_words(error)
         if _code(error) not in _PASSING:
             self.close()
         self._say(wrong, "nothing is kept until it can be written again")
@@ -204,31 +204,39 @@ class SqliteFile:
         wrong = f"{error.kind}: {error}"
         try:
             if self._in_place():  # else another process has set it aside already
-                aside = self._set_aside(error.kind)
+                aside = set_aside(self.path, error.kind)
                 self._report(Trouble(str(self.path), wrong, f"set aside as {aside}, and a new one begun"))
         except OSError as failure:
             self._say(wrong, f"it cannot be set aside ({failure.strerror}), so nothing is kept")
         return wrong
-
-    def _set_aside(self, kind: str) -> Path:
-        aside = self._aside(kind)
-        for suffix in _COMPANIONS:
-            with suppress(FileNotFoundError):
-                Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
-        return aside
-
-    def _aside(self, kind: str) -> Path:
-        names = [self.path.with_name(f"{self.path.name}.{kind}-{number}") for number in range(1, _ASIDE_MAX + 1)]
-        free = [name for name in names if not name.exists()]
-        if not free:
-            raise OSError(0, f"{_ASIDE_MAX} like it are there already")
-        return free[0]
 
     def _say(self, wrong: str, done: str) -> None:
         """Report what has changed: a failure that goes on is not news."""
         changed, self.trouble = wrong != self.trouble, wrong
         if changed:
             self._report(Trouble(str(self.path), wrong, done))
+
+
+def set_aside(path: Path, kind: str) -> Path:
+    """Give a file and its companions another name, and return it. Raises `OSError`."""
+    names = [path.with_name(f"{path.name}.{kind}-{number}") for number in range(1, _ASIDE_MAX + 1)]
+    free = [name for name in names if not name.exists()]
+    if not free:
+        raise OSError(0, f"{_ASIDE_MAX} like it are there already")
+    for suffix in _COMPANIONS:
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{free[0]}{suffix}")
+    return free[0]
+
+
+def is_damage(error: BaseException) -> bool:
+    """Tell whether SQLite found the file to be damaged, or none of its own."""
+    return _code(error) in _DAMAGED
+
+
+def in_words(error: BaseException) -> str:
+    """Return what failed, for people."""
+    return _WORDS.get(_code(error), str(error).partition("\n")[0])
 
 
 def _code(error: BaseException) -> int:

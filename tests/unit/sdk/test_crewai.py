@@ -15,11 +15,10 @@ import pytest
 
 from breakloop import DeniedError, Guard, LoopDetectedError
 from breakloop.clock import FakeClock
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
 from breakloop.model.decision import Decision
 from breakloop.sdk.core import STEPS_ONLY
 from breakloop.sdk.naming import agent as named
+from tests.unit.sdk.doors import TellingDoor
 
 KINDS = ("before_llm_call", "after_llm_call", "before_tool_call", "after_tool_call")
 AGENT = SimpleNamespace(id="a1", role=" Support ", llm=None)
@@ -51,27 +50,6 @@ def crewai(monkeypatch: pytest.MonkeyPatch, registry: dict[str, list[Any]]) -> I
     monkeypatch.setitem(sys.modules, "crewai.hooks", hooks)
     yield importlib.import_module("breakloop.sdk.crewai")
     del sys.modules["breakloop.sdk.crewai"]
-
-
-class Door:
-    """Decides as it is told, and remembers."""
-
-    blocking = False
-
-    def __init__(self, *decisions: Decision) -> None:
-        self.decisions = list(decisions)
-        self.calls: list[Call] = []
-        self.settled: list[Answer] = []
-
-    def decide(self, call: Call) -> Decision:
-        self.calls.append(call)
-        return self.decisions.pop(0) if self.decisions else Decision(request_id="r", call=call)
-
-    def settle(self, decision: Decision, answer: Answer) -> None:
-        self.settled.append(answer)
-
-    def close(self) -> None:
-        pass
 
 
 class Crew:
@@ -129,7 +107,7 @@ def test_a_loop_is_told_then_stopped(crewai: Any, registry: dict[str, list[Any]]
 
 def test_each_model_call_is_judged_once(crewai: Any, registry: dict[str, list[Any]]) -> None:
     """P-3: the first by its opening, one after a tool with its result, one after words with these."""
-    door = Door()
+    door = TellingDoor()
     crew = Crew(registry)
     llm = SimpleNamespace(model="gpt-5", get_token_usage_summary=None)
     with crewai.BreakloopHooks(Guard(door=door)):
@@ -147,7 +125,7 @@ def test_each_model_call_is_judged_once(crewai: Any, registry: dict[str, list[An
     assert b"Sure?" in door.calls[2].body
     assert {call.headers["x-agent-id"] for call in door.calls} == {b"Support"}
     assert len({call.headers["x-agent-session"] for call in door.calls}) == 1
-    assert [(one.text, [made.name for made in one.calls]) for one in door.settled] == [
+    assert [(one.text, [made.name for made in one.calls]) for one in door.answers] == [
         ("", ["search"]),
         ("It is 30 days.", []),
     ]
@@ -200,7 +178,7 @@ def test_limits_are_denials(crewai: Any, registry: dict[str, list[Any]]) -> None
     """P-3: before the model is asked, or after a tool."""
     denied = Decision(allowed=False, reason="budget_exceeded", status=429, message="Spent.")
     for first in (Crew(registry).model, Crew(registry).tool):
-        with crewai.BreakloopHooks(Guard(door=Door(denied))), pytest.raises(HookAborted) as caught:
+        with crewai.BreakloopHooks(Guard(door=TellingDoor(denied))), pytest.raises(HookAborted) as caught:
             first()
         error: Any = caught.value
         assert (error.reason, error.source) == ("budget_exceeded", "breakloop")
@@ -210,7 +188,7 @@ def test_limits_are_denials(crewai: Any, registry: dict[str, list[Any]]) -> None
 
 def test_a_new_conversation_is_a_new_run(crewai: Any, registry: dict[str, list[Any]]) -> None:
     """LD-4: a crew that is started again begins anew; tasks and agents are told apart; a name from outside holds."""
-    door = Door()
+    door = TellingDoor()
     other = SimpleNamespace(id="a2", role="Sales", llm=None)
     with crewai.BreakloopHooks(Guard(door=door)):
         for crew in (Crew(registry), Crew(registry), Crew(registry, agent=other), Crew(registry, task=None)):
@@ -242,7 +220,7 @@ def test_tokens_are_told_once(crewai: Any, registry: dict[str, list[Any]]) -> No
     """D-6: what a model object has used since it was asked last, though several agents share it."""
     used = SimpleNamespace(prompt_tokens=100, completion_tokens=10)
     llm = SimpleNamespace(model="gpt-5", get_token_usage_summary=lambda: used)
-    door = Door()
+    door = TellingDoor()
     crew = Crew(registry, agent=SimpleNamespace(id="a1", role="R", llm=llm))
     with crewai.BreakloopHooks(Guard(door=door)):
         crew.model(llm=llm)
@@ -250,7 +228,7 @@ def test_tokens_are_told_once(crewai: Any, registry: dict[str, list[Any]]) -> No
         crew.tool()
         used.prompt_tokens, used.completion_tokens = 135, 13
         crew.model("Done.", llm=llm)
-    told = [(one.usage.input_tokens, one.usage.output_tokens) if one.usage else None for one in door.settled]
+    told = [(one.usage.input_tokens, one.usage.output_tokens) if one.usage else None for one in door.answers]
     assert told[-1] == (35, 3)
     assert b'"model":"gpt-5"' in door.calls[0].body
 
@@ -265,7 +243,7 @@ def test_faults_stop_nobody(crewai: Any, registry: dict[str, list[Any]]) -> None
 
 def test_installed_once_and_gone_again(crewai: Any, registry: dict[str, list[Any]]) -> None:
     """Hooks are global in CrewAI: nothing stays behind, and what agents have kept of them is idle."""
-    hooks = crewai.BreakloopHooks(Guard(door=Door()))
+    hooks = crewai.BreakloopHooks(Guard(door=TellingDoor()))
     with hooks:
         kept = registry["after_tool_call"][0]
         with hooks:
@@ -281,7 +259,7 @@ def test_installed_once_and_gone_again(crewai: Any, registry: dict[str, list[Any
 
 def test_what_is_remembered_is_bounded(crewai: Any) -> None:
     """Y-2."""
-    hooks = crewai.BreakloopHooks(Guard(door=Door()))
+    hooks = crewai.BreakloopHooks(Guard(door=TellingDoor()))
     used = SimpleNamespace(prompt_tokens=1, completion_tokens=1)
     models = [SimpleNamespace(get_token_usage_summary=lambda: used) for _ in range(1005)]
     for number, llm in enumerate(models):

@@ -15,10 +15,9 @@ import pytest
 
 from breakloop import Guard
 from breakloop.clock import FakeClock
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
 from breakloop.model.decision import Decision
 from tests.builders import bundle, policy
+from tests.unit.sdk.doors import TellingDoor
 
 CALLER = SimpleNamespace(api_key="hash-of-a-key")
 STEER = {
@@ -71,27 +70,6 @@ def litellm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     del sys.modules["breakloop.sdk.litellm"]
 
 
-class Door:
-    """Decides as it is told, and remembers."""
-
-    blocking = False
-
-    def __init__(self, *decisions: Decision) -> None:
-        self.decisions = list(decisions)
-        self.calls: list[Call] = []
-        self.settled: list[Answer] = []
-
-    def decide(self, call: Call) -> Decision:
-        self.calls.append(call)
-        return self.decisions.pop(0) if self.decisions else Decision(request_id="r", call=call)
-
-    def settle(self, decision: Decision, answer: Answer) -> None:
-        self.settled.append(answer)
-
-    def close(self) -> None:
-        pass
-
-
 def request(number: int = 1, path: str = "/v1/chat/completions", **body: Any) -> dict[str, Any]:
     sent = {"url": f"http://proxy:4000{path}?a=1", "method": "POST", "headers": {"x-agent-id": "me", "cookie": "c=1"}}
     body = body or {"model": "m", "messages": [{"role": "user", "content": "again"}]}
@@ -117,7 +95,7 @@ def failed(guardrail: Any, number: int, error: Exception) -> None:
 
 def test_what_is_judged_is_the_clients_request(litellm: Any) -> None:
     """P-3, Y-1: its path, its conversation and its agent, under LiteLLM's name for the key; no secret beside it."""
-    door = Door()
+    door = TellingDoor()
     guardrail = litellm.Breakloop(guard=Guard(door=door), guardrail_name="loops", event_hook="pre_call")
     data = request()
     before = json.dumps(data)
@@ -148,14 +126,14 @@ def test_what_is_judged_is_the_clients_request(litellm: Any) -> None:
 )
 def test_sessions_are_the_clients(litellm: Any, told: dict[str, Any], session: str | None) -> None:
     """LD-4: one that LiteLLM made up for this request alone is none."""
-    door = Door()
+    door = TellingDoor()
     judged(litellm.Breakloop(guard=Guard(door=door)), {**request(), **told})
     assert json.loads(door.calls[0].body).get("litellm_session_id") == session
 
 
 def test_other_routes_are_judged_by_their_head(litellm: Any) -> None:
     """Limits and kill switches hold for images and the like, whose bodies nobody reads."""
-    door = Door()
+    door = TellingDoor()
     judged(litellm.Breakloop(guard=Guard(door=door)), request(path="/v1/images/generations", prompt="a cat"))
     assert (door.calls[0].path, door.calls[0].body, door.calls[0].body_unseen) == ("/v1/images/generations", b"", True)
 
@@ -185,7 +163,7 @@ def test_a_loop_is_litellms_own_error(litellm: Any, clock: FakeClock) -> None:
 def test_a_loop_may_be_an_answer(litellm: Any) -> None:
     """P-3: `on_block: answer`; and only that or `error`."""
     denied = Decision(allowed=False, reason="loop_detected", status=429, message="Blocked.")
-    guardrail = litellm.Breakloop(guard=Guard(door=Door(denied)), on_block="answer")
+    guardrail = litellm.Breakloop(guard=Guard(door=TellingDoor(denied)), on_block="answer")
     with pytest.raises(InsteadError) as caught:
         judged(guardrail, request())
     assert caught.value.args[0] == "Blocked. (recursive_loop_detected)"
@@ -198,7 +176,7 @@ def test_other_denials_have_their_own_status(litellm: Any) -> None:
     """A-1: a kill switch is no rate limit."""
     denied = Decision(allowed=False, reason="kill_switch", status=403, message="Stopped.", request_id="r1")
     with pytest.raises(ProxyException) as caught:
-        judged(litellm.Breakloop(guard=Guard(door=Door(denied))), request())
+        judged(litellm.Breakloop(guard=Guard(door=TellingDoor(denied))), request())
     assert (caught.value.fields["code"], caught.value.fields["type"]) == (403, "permission_error")
     assert caught.value.fields["headers"]["X-Breakloop-Request-Id"] == "r1"
 
@@ -239,7 +217,7 @@ def test_a_note_stands_in_the_conversation(litellm: Any, clock: FakeClock, path:
 def test_a_note_without_a_place_is_told_to_the_client(litellm: Any) -> None:
     """LD-5: a warning changes nothing; a note that cannot be placed stands in the header, in ASCII."""
     noted = Decision(warning="loop_detected", note="Änder was.", hit_count=0, request_id="")
-    guardrail = litellm.Breakloop(guard=Guard(door=Door(noted)))
+    guardrail = litellm.Breakloop(guard=Guard(door=TellingDoor(noted)))
     data = request()
     assert judged(guardrail, data) is None
     assert headers(guardrail, data) == {"X-Breakloop-Warning": "loop_detected", "X-Breakloop-Note": "?nder was."}
@@ -247,20 +225,20 @@ def test_a_note_without_a_place_is_told_to_the_client(litellm: Any) -> None:
 
 def test_a_request_is_known_again_by_when_it_came(litellm: Any) -> None:
     """D-6: LiteLLM gives it another id where it translates it; without a time, its id has to do."""
-    door = Door()
+    door = TellingDoor()
     guardrail = litellm.Breakloop(guard=Guard(door=door))
     data = request(1)
     data["proxy_server_request"]["arrival_time"] = 12.5
     judged(guardrail, data)
     inside = {"litellm_call_id": "another", "litellm_params": {"proxy_server_request": {"arrival_time": 12.5}}}
     asyncio.run(guardrail.async_log_success_event(inside, "hi", 0, 1))
-    assert [answer.text for answer in door.settled] == ["hi"]
+    assert [answer.text for answer in door.answers] == ["hi"]
     assert not guardrail._open
 
 
 def test_what_was_said_and_what_failed_is_settled(litellm: Any) -> None:
     """D-6: once each; what nobody asked about is left alone."""
-    door = Door()
+    door = TellingDoor()
     guardrail = litellm.Breakloop(guard=Guard(door=door))
     for number in range(4):
         judged(guardrail, request(number))
@@ -273,14 +251,14 @@ def test_what_was_said_and_what_failed_is_settled(litellm: Any) -> None:
     failed(guardrail, 1, error)
     failed(guardrail, 2, RuntimeError("gone"))
     failed(guardrail, 99, error)
-    assert [(answer.status, answer.text) for answer in door.settled] == [(200, "hi"), (503, ""), (0, "")]
-    assert door.settled[0].usage is not None
-    assert (door.settled[0].usage.input_tokens, door.settled[0].usage.output_tokens) == (3, 2)
+    assert [(answer.status, answer.text) for answer in door.answers] == [(200, "hi"), (503, ""), (0, "")]
+    assert door.answers[0].usage is not None
+    assert (door.answers[0].usage.input_tokens, door.answers[0].usage.output_tokens) == (3, 2)
 
 
 def test_a_mistake_of_ours_stops_nobody(litellm: Any) -> None:
     """D-4: a request that cannot be read passes, an answer that cannot be read has been one; both are counted."""
-    door = Door()
+    door = TellingDoor()
     guardrail = litellm.Breakloop(guard=Guard(door=door))
     assert judged(guardrail, {"proxy_server_request": 7}) is None
     assert guardrail.guard.faults == 1
@@ -291,7 +269,7 @@ def test_a_mistake_of_ours_stops_nobody(litellm: Any) -> None:
     judged(guardrail, request(1))
     succeeded(guardrail, 1, SimpleNamespace(model_dump=broken))
     assert guardrail.guard.faults == 2
-    assert [answer.status for answer in door.settled] == [200]
+    assert [answer.status for answer in door.answers] == [200]
 
 
 def test_a_throttle_waits(litellm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +280,7 @@ def test_a_throttle_waits(litellm: Any, monkeypatch: pytest.MonkeyPatch) -> None
         waited.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    assert judged(litellm.Breakloop(guard=Guard(door=Door(Decision(delay_seconds=2)))), request()) is None
+    assert judged(litellm.Breakloop(guard=Guard(door=TellingDoor(Decision(delay_seconds=2)))), request()) is None
     assert waited == [2]
 
 
@@ -316,7 +294,7 @@ def test_where_it_is_decided(litellm: Any, tmp_path: Any) -> None:
 
 def test_requests_that_never_end_are_forgotten(litellm: Any) -> None:
     """Y-2: memory is bounded."""
-    guardrail = litellm.Breakloop(guard=Guard(door=Door()))
+    guardrail = litellm.Breakloop(guard=Guard(door=TellingDoor()))
     for number in range(4100):
         litellm._keep(guardrail._open, f"c{number}", Decision())
     assert len(guardrail._open) == 4096
