@@ -4,13 +4,13 @@ of their own (scripts/install-apart.sh), which tests reach by starting its progr
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ruamel.yaml import YAML
+
+from tests.programs import missing
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -23,10 +23,7 @@ def tool(name: str) -> str:
     path = _FOLDER / "bin" / name
     if (_FOLDER / ".lock").is_file():
         return str(path)
-    message = "`sh scripts/install-apart.sh .cache/deploy requirements/deploy.txt` installs what is missing"
-    if os.environ.get("CI") or os.environ.get("TESTS_COMPLETE"):
-        pytest.fail(message)
-    pytest.skip(message)
+    return missing("`make apart-deploy` installs what is missing")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -189,6 +189,23 @@ class Stack:
         self.breakloop.send_signal(signal.SIGSTOP)
 
 
+def stopped(stack: Stack) -> list[Answer]:
+    """Send the same six times: the first four reach the application, then the client gets 429, reason and body."""
+    answers = [stack.ask() for _ in range(6)]
+    assert [answer.status for answer in answers] == [200, 200, 200, 200, 429, 429]
+    assert [answer.body for answer in answers[:4]] == ["app"] * 4
+    assert len(stack.application.seen) == 4
+    denied = answers[4]
+    assert denied.headers["x-breakloop-reason"] == "loop_detected"
+    assert denied.headers["retry-after"] == "60"
+    assert denied.headers["x-should-retry"] == "false"
+    assert denied.headers["content-type"] == "application/json"
+    assert denied.headers["x-breakloop-request-id"]
+    assert denied.json()["detail"]["error"] == "recursive_loop_detected"
+    assert denied.json()["detail"]["hit_count"] == 5
+    return answers
+
+
 @contextmanager
 def breakloop_and_application(folder: Path, policy: Path, env: dict[str, str] | None = None) -> Iterator[Stack]:
     """Start both; the gateway's port is free and not taken yet."""

@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from breakloop.testing import Answer, SeenRequest, call_tool, say
 from tests.e2e.served import SRC
+from tests.programs import missing
 
 PYTHON = SRC.parent / ".cache" / "claude" / "bin" / "python"
 MODEL = "claude-sonnet-4-5"
@@ -21,10 +20,7 @@ MOST = 20  # requests, after which even a stuck agent gives up
 def installed() -> Path:
     """Return the Python of that environment; absent, the test is skipped, or fails where it must be there (CI)."""
     if not PYTHON.exists():
-        message = "Claude's environment is not installed; `make suite` installs it"
-        if os.environ.get("CI") or os.environ.get("TESTS_COMPLETE"):
-            pytest.fail(message)
-        pytest.skip(message)
+        missing("`make apart-claude` installs what is missing")
     return PYTHON
 
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.served import SRC
+from tests.programs import missing
 
 CACHE = SRC.parent / ".cache"
 
@@ -18,12 +17,7 @@ def program_of(environment: str, name: str = "python") -> str:
     folder = CACHE / environment
     if (folder / ".lock").is_file():
         return str(folder / "bin" / name)
-    message = (
-        f"`sh scripts/install-apart.sh .cache/{environment} requirements/{environment}.txt` installs what is missing"
-    )
-    if os.environ.get("CI") or os.environ.get("TESTS_COMPLETE"):
-        pytest.fail(message)
-    pytest.skip(message)
+    return missing(f"`make apart-{environment}` installs what is missing")
 
 
 def variables(home: Path, **more: str) -> dict[str, str]:

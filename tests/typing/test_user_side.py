@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.served import SRC
-from tests.programs import found
+from tests.programs import found, missing
 
 pytestmark = pytest.mark.e2e
 
@@ -35,10 +35,7 @@ def test_pyright(tmp_path: Path) -> None:
     """P-1: the same file in the other checker, as strict as it gets; and it can fail."""
     pyright = found("pyright")
     if pyright is None:
-        message = "pyright is not installed: it comes with the group `lint`, and brings its own node"
-        if os.environ.get("CI") or os.environ.get("TESTS_COMPLETE"):
-            pytest.fail(message)
-        pytest.skip(message)
+        missing("pyright is not installed: it comes with the group `lint`, and brings its own node")
     (tmp_path / "user_side.py").write_text("# pyright: strict\n" + FILE.read_text())
     check = (pyright, "--pythonpath", sys.executable)
     assert "0 errors" in run(*check, str(tmp_path / "user_side.py"))
