@@ -55,6 +55,7 @@ class Planner:
 
     def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
         """Return what to commit, or the verdict when none of it depends on state."""
+        call.tail_messages = bundle.tail_messages
         call.sender = bundle.senders.find(call, now)
         if bundle.kill_override_until <= now:
             switch = bundle.kill_switches.find(call, now)

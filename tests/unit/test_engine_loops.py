@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from breakloop.engine import Engine
 from breakloop.model.call import Call
 from breakloop.model.events import LOOP_DETECTED
 from breakloop.model.verdict import Loop, Verdict
-from tests.builders import World, bucket, bundle, call, chat, exact, policy, tail, user, world
+from breakloop.state.memory import MemoryStore
+from tests.builders import World, bucket, bundle, call, chat, compiled, exact, policy, tail, user, world
 
 
 def looped(verdict: Verdict) -> Loop:
@@ -357,6 +359,42 @@ def test_tail_messages_is_settable() -> None:
     assert not all(here.decide(chat(user(f"a{n}"), user("c"))).allowed for n in range(6))
     here = tailed(tail_messages=5)
     assert all(here.decide(chat(user(f"a{n}"), *[user("b")] * 4)).allowed for n in range(6))
+
+
+def messages_read(engine: Engine) -> int:
+    """Return how many messages of a long request the engine has decoded to decide it."""
+    asked = chat(*[user(f"m{number}") for number in range(30)])
+    engine.decide(asked)
+    assert asked.chat_cache
+    return len(asked.chat_cache.tail)
+
+
+def test_compiling_a_bundle_changes_nothing_for_the_one_in_force() -> None:
+    """Q-1, LD-2: how many messages are decoded is up to the bundle in force, and goes down again with the next one."""
+    here = world()
+    wide = bundle(policy("p", loop=tail(tail_messages=20)))
+    assert messages_read(here.engine) == 4
+    compiled(wide, here.descriptors)
+    assert messages_read(here.engine) == 4
+    here.use(wide)
+    assert messages_read(here.engine) == 21
+    here.use(None)
+    assert messages_read(here.engine) == 4
+
+
+def test_engines_that_share_descriptors_each_read_what_their_own_bundle_needs() -> None:
+    """LD-2, X-5: bundles are compared side by side."""
+    wide, narrow = world(), world()
+    other = Engine(MemoryStore(), wide.clock, wide.descriptors)
+    wide.use(bundle(policy("p", loop=tail(tail_messages=5, max_hits=2))))
+    other.use(compiled(bundle(policy("p", loop=tail(tail_messages=1, max_hits=2))), wide.descriptors))
+    allowed = []
+    for number in range(6):
+        asked = [user(f"a{number}"), *[user("b")] * 4]
+        allowed.append((wide.engine.decide(chat(*asked)).allowed, other.decide(chat(*asked)).allowed))
+    assert allowed == [(True, True), (True, True), *[(True, False)] * 4]
+    assert (messages_read(wide.engine), messages_read(other)) == (6, 3)
+    assert messages_read(narrow.engine) == 4
 
 
 def test_what_is_no_visible_llm_request_is_not_judged_by_tail() -> None:

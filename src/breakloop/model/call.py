@@ -24,6 +24,7 @@ class Message(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
 
 
+TAIL_MESSAGES: Final = 3  # that are read where no detector looks at more
 UNREAD: Final[tuple[Message, ...]] = (Message("", "unread"),)  # the tail of a chat whose messages nobody wanted yet
 
 
@@ -47,6 +48,7 @@ class Call:
     costs 3 us, and setting each of them in `__init__` a third more than this.
     """
 
+    tail_messages = TAIL_MESSAGES  # last messages of the body that the bundle in force needs, set by the planner
     # Kept by their readers. None: not looked at yet.
     chat_cache: Chat | Literal[False] | None = None  # False: looked, and it is not an LLM request
     taken_cache: Any = None  # wire.dialects.Taken: its body taken apart, which comes with the chat

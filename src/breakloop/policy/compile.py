@@ -30,7 +30,10 @@ SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in _SECRET_HEADERS),
 def compile_bundle(
     bundle: schema.Bundle | None, digest: str, descriptors: Descriptors, secret: bytes, guard: LoopGuard
 ) -> CompiledBundle:
-    """Return the bundle ready for the engine. None stands for "no policy configured": the built-in protection only."""
+    """Return the bundle ready for the engine. None stands for "no policy configured": the built-in protection only.
+
+    Changes nothing outside the bundle that it returns: a bundle may be compiled only to validate it.
+    """
     if bundle is None:
         bundle = schema.Bundle(bundle_version=1, policies=[])
         version = 0
@@ -38,6 +41,8 @@ def compile_bundle(
         version = bundle.bundle_version
     maker = _Maker(descriptors, Fingerprinter(secret))
     policies = tuple(maker.policy(index, policy) for index, policy in enumerate(bundle.policies))
+    default_loops = maker.loops.of_defaults(bundle.defaults, guard)
+    project_loops = maker.loops.of_projects(bundle, guard)
     return CompiledBundle(
         version=version,
         digest=digest,
@@ -48,8 +53,9 @@ def compile_bundle(
         shadow_until=_override_until(bundle.global_shadow),
         kill_override_until=_override_until(bundle.kill_switch_override),
         expires=expiry(bundle.expires_at),
-        default_loops=maker.loops.of_defaults(bundle.defaults, guard),
-        project_loops=maker.loops.of_projects(bundle, guard),
+        default_loops=default_loops,
+        project_loops=project_loops,
+        tail_messages=maker.loops.tail_messages,
         agents=maker.agents(bundle.agents),
         agents_with=partial(_agents_with, maker, bundle.agents),
     )

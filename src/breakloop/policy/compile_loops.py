@@ -15,7 +15,7 @@ from breakloop.detect.seen import DENYING
 from breakloop.detect.steps.kinds import ABOUT
 from breakloop.detect.steps.ladder import NEVER, NORMAL
 from breakloop.detect.tail import TailFingerprint
-from breakloop.model.call import Call
+from breakloop.model.call import TAIL_MESSAGES, Call
 from breakloop.policy import schema
 from breakloop.policy.compile_watchers import WatcherMaker, identity
 from breakloop.policy.compiled import Detector
@@ -79,6 +79,7 @@ class LoopMaker:
         self._fingerprinter = fingerprinter
         self.watchers = WatcherMaker(descriptors, fingerprinter)
         self._identities = 0
+        self.tail_messages = TAIL_MESSAGES  # last messages of a request that the detectors made so far read
 
     def of_policy(self, policy: schema.Policy, names: tuple[str, ...]) -> tuple[Detector, ...]:
         """Detectors of a policy whose rules read descriptors `names`."""
@@ -167,7 +168,7 @@ class LoopMaker:
         return lambda call: None if chat(call) is None else fingerprint(call)
 
     def _tail(self, messages: int) -> Callable[[Call], str | None]:
-        self._descriptors.tail_messages = max(self._descriptors.tail_messages, messages + 1)  # and a call before them
+        self.tail_messages = max(self.tail_messages, messages + 1)  # and a call before them
         return TailFingerprint(
             self._fingerprinter,
             caller=self._descriptors.caller,

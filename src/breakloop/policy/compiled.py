@@ -120,6 +120,7 @@ class CompiledBundle:
     expires: float
     default_loops: tuple[Detector, ...]
     project_loops: dict[str, tuple[Detector, ...]]  # projects with a `loop_guard` of their own
+    tail_messages: int  # last messages of a request that its detectors read
     agents: Agents
     agents_with: Callable[[Mapping[str, Mapping[str, Any]]], Agents]  # and with what was set for some at run time
     snoozed: Mapping[str, float] = field(default_factory=dict)  # fingerprints that may repeat, and until when

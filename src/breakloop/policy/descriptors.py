@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from breakloop.clock import Clock
 from breakloop.model.answer import Answer
-from breakloop.model.call import UNREAD, Call, Chat
+from breakloop.model.call import TAIL_MESSAGES, UNREAD, Call, Chat
 from breakloop.model.step import Step
 from breakloop.policy import identity, query
 from breakloop.policy.client_ip import ClientIp
@@ -27,7 +27,6 @@ Getter = Callable[[Call], str | None]
 
 __all__ = ["ContextSettings", "Descriptors", "Getter", "canonical_header", "query_for_fingerprint"]
 
-_TAIL_DEFAULT: Final = 3
 _IDENTITY_ENCODING: Final = b"identity"
 
 
@@ -63,7 +62,6 @@ class Descriptors:
         "project_is_steady",
         "sessions",
         "shard_by_agent",
-        "tail_messages",
         "tokens",
     )
 
@@ -73,7 +71,6 @@ class Descriptors:
         self._digests = identity.Digests(settings.secret)
         self._geo = Geo(self._addresses, settings.geo_file)
         self._user_agents = UserAgents()
-        self.tail_messages = _TAIL_DEFAULT  # `chat` decodes so many; a bundle raises it to what its detectors read
         self.sessions = Sessions(self._digests, self.caller, self.agent, self.taken)
         self._fixed = self._fixed_getters()
         self._project = settings.project
@@ -179,9 +176,9 @@ class Descriptors:
         known = call.chat_cache
         if known is None:
             taken = call.taken_cache = self._take(call)
-            known = call.chat_cache = (taken.chat(self.tail_messages) if taken else None) or False
+            known = call.chat_cache = (taken.chat(call.tail_messages) if taken else None) or False
         elif known and known.tail is UNREAD:
-            known = call.chat_cache = call.taken_cache.chat(self.tail_messages) or False
+            known = call.chat_cache = call.taken_cache.chat(call.tail_messages) or False
         return known or None
 
     def head(self, call: Call) -> Chat | None:
@@ -212,7 +209,7 @@ class Descriptors:
     def tools(self, call: Call) -> tuple[str, ...]:
         """Return the names of the tools that the last messages call, in order."""
         chat = self.chat(call)
-        return tuple([made.name for message in chat.tail[-_TAIL_DEFAULT:] for made in message.calls]) if chat else ()
+        return tuple([made.name for message in chat.tail[-TAIL_MESSAGES:] for made in message.calls]) if chat else ()
 
     def key_digest(self, call: Call) -> str | None:
         """Return the digest that stands for the API key, or None without one."""

@@ -173,10 +173,11 @@ def test_times_of_the_bundle() -> None:
 
 
 def test_a_bundle_that_needs_more_messages_gets_them() -> None:
-    """LD-2: the reader is told how many last messages the detectors look at."""
-    made = descriptors()
-    compiled(bundle(policy("p", loop=tail(tail_messages=12))), made)
+    """LD-2: a bundle states how many last messages its detectors look at."""
+    made = compiled(bundle(policy("p", loop=tail(tail_messages=12))), descriptors())
     assert made.tail_messages == 13  # and the call that the first of them may be the result of
+    assert compiled(None, descriptors()).tail_messages == 4
+    assert compiled(None, descriptors(), LoopGuard(max_hits=0)).tail_messages == 3
 
 
 def test_blocks_of_later_versions_are_left_out() -> None:

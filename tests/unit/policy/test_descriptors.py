@@ -215,8 +215,9 @@ def test_the_body_is_read_once() -> None:
     assert chat is not None
     assert len(chat.tail) == 3
     assert context.chat(call) is chat
-    context.tail_messages = 4
-    wider = context.chat(chat_call())
+    more = chat_call()
+    more.tail_messages = 4
+    wider = context.chat(more)
     assert wider is not None
     assert len(wider.tail) == 4
 
