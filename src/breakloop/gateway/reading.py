@@ -71,8 +71,8 @@ def reading_for(chat: Chat, head: AnswerHead, give_up: GiveUp, guard: Guard | No
 
     Where it comes as a stream, `guard` makes it.
     """
-    reader = answers.reader(chat.dialect, head.headers.get("content-type", b""), streamed=chat.stream)
-    if reader is None:
+    form = answers.form_of(chat.dialect, head.headers.get("content-type", b""), streamed=chat.stream)
+    if form is None:
         return None
     encoding = head.headers.get("content-encoding")
     unpacker: Unpacker | None = None
@@ -82,6 +82,6 @@ def reading_for(chat: Chat, head: AnswerHead, give_up: GiveUp, guard: Guard | No
         except EncodingError as error:
             give_up(error.reason)
             return None
-    if guard is not None and isinstance(reader, answers.StreamReader):
+    if guard is not None and form == answers.STREAM:
         return guard(unpacker, give_up)
-    return Reading(reader, unpacker, give_up)
+    return Reading(answers.reader_of(chat.dialect, form), unpacker, give_up)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from breakloop.model.answer import Answer
 from breakloop.wire import (
@@ -28,6 +28,10 @@ from breakloop.wire.openai_chat_answer import ChatAnswer
 from breakloop.wire.openai_completions_answer import CompletionsAnswer, EmbeddingsAnswer
 from breakloop.wire.openai_responses_answer import ResponsesAnswer
 from breakloop.wire.sse import EVENT_MAX_BYTES, Events
+
+Form = Literal["stream", "body"]
+STREAM: Final = "stream"
+BODY: Final = "body"
 
 BODY_MAX_BYTES: Final = 10 * 1024 * 1024
 # No network piece is so large: it was unpacked from one that was made to be (a quarter of a megabyte of gzip can hold
@@ -71,15 +75,26 @@ def reader(
     dialect: str, content_type: bytes, *, streamed: bool = False, max_bytes: int = BODY_MAX_BYTES
 ) -> AnswerReader | None:
     """Return a reader; None where there is nothing to read. `streamed` (as asked) counts where no type is given."""
-    make = _DIALECTS.get(dialect)
-    if make is None:
+    form = form_of(dialect, content_type, streamed=streamed)
+    return reader_of(dialect, form, max_bytes) if form else None
+
+
+def form_of(dialect: str, content_type: bytes, *, streamed: bool = False) -> Form | None:
+    """Return how an answer comes, `STREAM` or `BODY`, without making its reader; None where nothing is to be read."""
+    if dialect not in _DIALECTS:
         return None
     kind = content_type.partition(b";")[0].strip().lower()
     if kind == _EVENTS or (not kind and streamed):
-        return StreamReader(make(), min(max_bytes, EVENT_MAX_BYTES))
-    if kind in _JSON or kind.endswith(b"+json") or not kind:
-        return BodyReader(make(), max_bytes)
-    return None
+        return STREAM
+    return BODY if kind in _JSON or kind.endswith(b"+json") or not kind else None
+
+
+def reader_of(dialect: str, form: Form, max_bytes: int = BODY_MAX_BYTES) -> AnswerReader:
+    """Return the reader of an answer that comes in this form."""
+    gathered = _DIALECTS[dialect]()
+    return (
+        StreamReader(gathered, min(max_bytes, EVENT_MAX_BYTES)) if form == STREAM else BodyReader(gathered, max_bytes)
+    )
 
 
 class StreamReader:

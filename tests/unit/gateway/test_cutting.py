@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from breakloop.gateway.reading import Reading
 from breakloop.gateway.repeats import ANSWERS_MAX, Repeats
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call, Chat
+from breakloop.wire.answer import StreamReader
 from breakloop.wire.overheard import Overheard
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy, answer, chunks
@@ -38,6 +40,23 @@ from tests.unit.gateway.repeating import (
     payloads,
     said,
 )
+
+
+def test_a_guarded_stream_has_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q-1: none is made only to be thrown away."""
+    made: list[StreamReader] = []
+    init = StreamReader.__init__
+
+    def counted(self: StreamReader, *args: Any, **more: Any) -> None:
+        made.append(self)
+        init(self, *args, **more)
+
+    monkeypatch.setattr(StreamReader, "__init__", counted)
+    head = AnswerHead(200, b"HTTP/1.1 200 OK\r\n", b"", {"content-type": b"text/event-stream"}, -1, b"", True)
+    watch = Watch(lambda *_: None, lambda *_: None, guards=1)
+    reading = guarded_reading(Chat("openai_chat", "m", (), 1, stream=True), head, lambda _why: None, watch)
+    assert isinstance(reading, Guarded)
+    assert len(made) == 1
 
 
 @pytest.fixture
