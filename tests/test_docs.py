@@ -13,11 +13,13 @@ import pytest
 
 from breakloop.cli.main import cli, run
 from breakloop.gateway import reply
+from breakloop.gateway.pool import Times
 from breakloop.model import events
 from breakloop.model.reason import REASONS
 from breakloop.observe.log import _LEVELS
 from breakloop.policy.descriptor_names import FIXED, OPEN
 from breakloop.replay import case_schema
+from breakloop.settings_fields import Proxy
 from breakloop.testing import StandInLLM
 from scripts.gen_docs import PAGES, ROOT, stale
 from tests.e2e.served import Served
@@ -49,6 +51,15 @@ def test_every_reason_has_a_meaning_and_a_remedy() -> None:
         assert f"| `{name}` | {info.status} |" in page
         assert info.meaning.endswith(".")
         assert info.remedy.endswith(".")
+
+
+def test_how_long_connections_to_upstreams_are_kept_is_documented_as_it_is() -> None:
+    """D-1: the times that hold when `proxy.idle_seconds` is automatic."""
+    http, https = (Times().idle_for(tls=tls) for tls in (False, True))
+    description = Proxy.model_fields["idle_seconds"].description
+    assert description is not None
+    assert description.endswith(f"0 is automatic: {http:g} for http, {https:g} for https.")
+    assert f"| `proxy.idle_seconds`, {http:g} for http and {https:g} for https |" in _page("explanation/proxy.md")
 
 
 def test_every_descriptor_is_documented() -> None:

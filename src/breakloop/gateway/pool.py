@@ -14,6 +14,7 @@ from breakloop.gateway.answer_head import AnswerHeads
 from breakloop.gateway.hub import Hub
 from breakloop.gateway.upstream import UpstreamConnection
 from breakloop.model.upstream import Upstream
+from breakloop.settings_fields import HTTP_IDLE_S, HTTPS_IDLE_S, Proxy
 
 _IDLE_MAX: Final = 256  # connections kept without work, for each upstream
 _RESET: Final = "closed the connection while it was made"
@@ -32,17 +33,20 @@ _CAUSES: Final = {
 _KINDS: Final = ((ConnectionRefusedError, errno.ECONNREFUSED), (ConnectionError, errno.ECONNRESET))
 
 
+_DEFAULTS: Final = Proxy()
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """How long an upstream may take, in seconds."""
 
-    connect_s: float = 10.0
-    answer_s: float = 600.0  # until its answer begins, and between two pieces of it
-    idle_s: float = 0.0  # how long a connection is kept without work; 0: `idle_for` decides
+    connect_s: float = _DEFAULTS.connect_seconds
+    answer_s: float = _DEFAULTS.answer_seconds  # until its answer begins, and between two pieces of it
+    idle_s: float = _DEFAULTS.idle_seconds  # how long a connection is kept without work; 0: `idle_for` decides
 
     def idle_for(self, *, tls: bool) -> float:
-        """Less than servers wait: uvicorn and Node close after 5 s; public APIs, whose TLS is dear, wait longer."""
-        return self.idle_s or (45.0 if tls else 4.0)
+        """Return how long a connection is kept."""
+        return self.idle_s or (HTTPS_IDLE_S if tls else HTTP_IDLE_S)
 
 
 class Pool:
