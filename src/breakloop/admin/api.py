@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, compile_path
+from starlette.types import Scope
 
 from breakloop.admin import api_agents, api_bundle, api_hooks, api_orders, api_past, api_status
 from breakloop.admin.auth import identity
 from breakloop.admin.faults import Fault, fault_of
 from breakloop.admin.openapi import PREFIX, document
-from breakloop.admin.operations import Asked, Operation, checked_path, read_body, read_query
+from breakloop.admin.operations import BODY_MAX, Asked, Operation, checked_path, read_body, read_query
 from breakloop.admin.services import Services
 from breakloop.errors import BreakloopError
 
@@ -60,10 +61,37 @@ def api_routes(services: Services) -> list[Route]:
     async def openapi(_request: Request) -> Response:
         return Response(described, media_type="application/json")
 
-    # The longest first: an agent's name may have anything in it, "/kill" too.
-    paths = sorted(by_path, key=lambda path: path.count("/"), reverse=True)
-    routes = [_route(path, by_path[path], services) for path in paths]
+    routes = [_route(path, by_path[path], services) for path in _in_order(by_path)]
     return [Route(DOCUMENT, openapi, methods=["GET"]), *routes]
+
+
+def body_bounds(operations: Sequence[Operation] = OPERATIONS) -> Callable[[Scope], int]:
+    """Return what tells how large the body of a request may be: as its operation declares, else `BODY_MAX`.
+
+    It is needed before the request is routed, because a form is read to find out who sends it.
+    """
+    register_url_convertor("agent", _AgentName())
+    by_path = {one.path: compile_path(_pattern(one.path))[0] for one in operations}
+    bounds = {(one.method, one.path): one.body_max for one in operations}
+    in_order = [(by_path[path], path) for path in _in_order(by_path)]
+
+    def bound(scope: Scope) -> int:
+        method = scope["method"]
+        for regex, path in in_order:
+            if (most := bounds.get((method, path))) is not None and regex.match(scope["path"]):
+                return most
+        return BODY_MAX
+
+    return bound
+
+
+def _in_order(paths: Iterable[str]) -> list[str]:
+    """The longest first: an agent's name may have anything in it, "/kill" too."""
+    return sorted(paths, key=lambda path: path.count("/"), reverse=True)
+
+
+def _pattern(path: str) -> str:
+    return PREFIX + (path.replace("{id}", "{id:agent}") if path.startswith("/agents/") else path)
 
 
 def _route(path: str, operations: list[Operation], services: Services) -> Route:
@@ -73,8 +101,7 @@ def _route(path: str, operations: list[Operation], services: Services) -> Route:
         method = "GET" if request.method == "HEAD" else request.method
         return await answer(by_method[method], services, request)
 
-    pattern = path.replace("{id}", "{id:agent}") if path.startswith("/agents/") else path
-    return Route(PREFIX + pattern, endpoint, methods=list(by_method), name=operations[0].name)
+    return Route(_pattern(path), endpoint, methods=list(by_method), name=operations[0].name)
 
 
 async def answer(operation: Operation, services: Services, request: Request) -> Response:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from breakloop.admin.api import api_routes
+from breakloop.admin.api import api_routes, body_bounds
 from breakloop.admin.auth import Auth
 from breakloop.admin.dashboard.page import Pages
 from breakloop.admin.dashboard.routes import dashboard_routes
@@ -38,7 +38,7 @@ def admin_app(services: Services, auth: Auth, *, host: str = "127.0.0.1", hosts:
     ]
     handlers = {HTTPException: _http_error(Pages(services)), BreakloopError: _own_error}
     inner = ExceptionMiddleware(_routed(Router(routes, redirect_slashes=False)), handlers)
-    return Shield(Guard(inner, auth), Hosts(host, hosts))
+    return Shield(Guard(inner, auth), Hosts(host, hosts), body_bounds())
 
 
 def _routed(router: Router) -> ASGIApp:

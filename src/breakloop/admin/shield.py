@@ -5,7 +5,7 @@ may ask is `guard`'s business."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from typing import Final
 
@@ -17,7 +17,6 @@ from breakloop.admin.operations import BODY_MAX, BUNDLE_MAX
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
-_LARGE: Final = "/api/v1/bundle/"
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -60,12 +59,18 @@ def _without_port(host: str) -> str:
     return host.partition(":")[0]
 
 
+def _small(_scope: Scope) -> int:
+    return BODY_MAX
+
+
 class Shield:
     """The outermost layer."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
+    def __init__(self, app: ASGIApp, hosts: Hosts, body_max: Callable[[Scope], int] = _small) -> None:
+        """`body_max` returns how large the body of a request may be."""
         self._app = app
         self._hosts = hosts
+        self._body_max = body_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, and nothing out without our header fields."""
@@ -82,8 +87,7 @@ class Shield:
 
         try:
             self._check(scope)
-            limit = BUNDLE_MAX if scope["path"].startswith(_LARGE) else BODY_MAX
-            await self._app(scope, _bounded(receive, limit), guarded)
+            await self._app(scope, _bounded(receive, self._body_max(scope)), guarded)
         except Fault as fault:
             if not begun:
                 await fault.response()(scope, receive, guarded)

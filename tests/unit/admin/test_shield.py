@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from breakloop.admin.operations import BODY_MAX
+from breakloop.admin.api import OPERATIONS, body_bounds
+from breakloop.admin.operations import BODY_MAX, BUNDLE_MAX, Text
 from breakloop.admin.shield import HEADERS, Hosts, Shield
 from tests.admin_client import OWN, app_of, client
 from tests.admin_world import World, full
@@ -76,6 +79,28 @@ def test_bodies_have_a_size(world: World) -> None:
         answer = made.post("/api/v1/agents/a/kill", headers={"content-type": "application/json"}, **given)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
     assert made.post("/api/v1/bundle/validate", content=b"version" + b" " * BODY_MAX).json()["ok"] is True
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded"])
+def test_the_bound_that_an_operation_declares_holds(world: World, kind: str) -> None:
+    """X-1, Y-2: for each of them, whatever its path begins with, and also where a form is read to see who sends it."""
+    made = client(world)
+    larger = b" " * (BODY_MAX + 1)
+    writing = [one for one in OPERATIONS if one.method != "GET"]
+    assert {one.body_max for one in writing} == {BODY_MAX, BUNDLE_MAX}
+    for one in writing:
+        path = "/api/v1" + re.sub(r"\{\w+\}", "1", one.path)
+        answer = made.request(one.method, path, content=larger, headers={"content-type": kind})
+        reads = one.body is not None or kind != "application/json"
+        assert (answer.status_code == 413) is (reads and one.body_max == BODY_MAX), one.name
+
+
+def test_an_operation_may_declare_a_larger_body_at_any_path() -> None:
+    large = [replace(one, body=Text) if one.name == "killAgent" else one for one in OPERATIONS]
+    bound = body_bounds(large)
+    assert bound({"method": "POST", "path": "/api/v1/agents/some/agent/kill"}) == BUNDLE_MAX
+    assert bound({"method": "POST", "path": "/api/v1/bundle/rollback"}) == BODY_MAX
+    assert bound({"method": "POST", "path": "/login"}) == BODY_MAX
 
 
 def test_a_body_that_says_it_is_huge_is_not_waited_for(world: World) -> None:
