@@ -5,13 +5,14 @@ them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.errors import MessageError
 from email.headerregistry import Address
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, GetCoreSchemaHandler, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from breakloop.policy.schema_types import Fault, Model, Shorthand, Text, fault, refuse
@@ -67,7 +68,8 @@ def _one_as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Secret = Annotated[str, AfterValidator(_reference)]
+SECRET: Final = "secret"  # marks fields that name a secret; `secrets_of` finds them by it
+Secret = Annotated[str, SECRET, AfterValidator(_reference)]
 MailAddress = Annotated[str, AfterValidator(_address)]
 Url = Annotated[str, AfterValidator(_url)]
 Span = Annotated[float, Field(ge=0, le=31 * 86_400)]
@@ -211,12 +213,21 @@ def check_alerts(rules: Sequence[AlertRule], targets: AlertTargets) -> None:
     refuse(faults)
 
 
-def secrets_of(targets: AlertTargets) -> Iterator[tuple[str, str]]:
+def secrets_of(targets: Mapping[str, Model]) -> Iterator[tuple[str, str]]:
     """Return every secret that targets name, each with the name of its setting."""
     for name, target in targets.items():
-        for field in ("password", "url", "routing_key", "secret"):
-            value = getattr(target, field, "")
-            if isinstance(value, str) and _REFERENCE.fullmatch(value):
-                yield f"alert_targets.{name}.{field}", value
-        for number, value in enumerate(getattr(target, "urls", ())):
-            yield f"alert_targets.{name}.urls[{number}]", value
+        for field, info in type(target).model_fields.items():
+            value = getattr(target, field)
+            if SECRET in info.metadata:
+                if value:
+                    yield f"alert_targets.{name}.{field}", value
+            elif names_secret(info):  # a list of them
+                for number, one in enumerate(value):
+                    yield f"alert_targets.{name}.{field}[{number}]", one
+
+
+def names_secret(field: FieldInfo) -> bool:
+    """Tell whether a field names a secret, or a list of secrets."""
+    return SECRET in field.metadata or any(
+        SECRET in getattr(item, "__metadata__", ()) for item in get_args(field.annotation)
+    )

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field, SecretStr
 
 from breakloop.errors import SettingsError
+from breakloop.policy.schema_types import Model
 from breakloop.settings import alert_secrets, effective, load_settings, settings_from_text, settings_text
-from breakloop.settings_alerts import EmailAlerts, secrets_of
+from breakloop.settings_alerts import (
+    AppriseAlerts,
+    EmailAlerts,
+    PagerDutyAlerts,
+    Secret,
+    SlackAlerts,
+    Url,
+    WebhookAlerts,
+    names_secret,
+    secrets_of,
+)
+from breakloop.settings_fields import UNSAID, Jwt, Settings
+from breakloop.settings_values import blocks_of
 
 CANARY = "canary-5e1f77"
 GOOD = """\
@@ -116,6 +132,56 @@ def test_mistakes_are_said_where_they_are(tmp_path: Path, old: str, new: str, me
 def test_plain_mail_to_this_machine(tmp_path: Path) -> None:
     text = GOOD.replace("host: mail.example.com", "host: localhost\n    security: none")
     assert load(tmp_path, text).settings.alert_targets["mail"].real_port == 25
+
+
+class NewTarget(Model):
+    """A target as somebody may add one."""
+
+    api_token: Secret = ""
+    more: list[Secret] = Field(default=[])
+    url: Url = "https://h"
+
+
+def test_a_secret_of_a_new_target_is_found_by_its_type() -> None:
+    """Y-1: no list of names has to be kept."""
+    targets = {"n": NewTarget(api_token="env:TOKEN", more=["env:A", "file:/b"]), "none": NewTarget()}
+    assert dict(secrets_of(targets)) == {
+        "alert_targets.n.api_token": "env:TOKEN",
+        "alert_targets.n.more[0]": "env:A",
+        "alert_targets.n.more[1]": "file:/b",
+    }
+
+
+# Fields whose names look like a secret's, and why they are none.
+NO_SECRETS = {
+    "Jwt.jwks_url": "public keys",
+    "PagerDutyAlerts.url": "the address of a public API; a credential in it is refused",
+    "WebhookAlerts.url": "an address; a credential in it is refused",
+}
+
+
+def blocks(model: type[Model]) -> Iterator[type[Model]]:
+    """Return a model and every block below it."""
+    yield model
+    for field in model.model_fields.values():
+        below = [field.annotation] if isinstance(field.annotation, type) else []
+        for kind in [*below, *blocks_of(field)]:
+            if issubclass(kind, Model):
+                yield from blocks(kind)
+
+
+def test_what_is_called_a_secret_is_marked_as_one() -> None:
+    """Y-1: its value is masked, named by reference, or not repeated in messages; or it is said why it is no secret."""
+    models = set(blocks(Settings))
+    assert {EmailAlerts, SlackAlerts, PagerDutyAlerts, WebhookAlerts, AppriseAlerts, Jwt} <= models
+    unmarked = {
+        f"{model.__name__}.{name}"
+        for model in models
+        for name, field in model.model_fields.items()
+        if re.search(r"(^|_)(token|secret|password|key|url|credential)s?$", name)
+        and not (field.annotation is SecretStr or names_secret(field) or UNSAID in field.metadata)
+    }
+    assert unmarked == set(NO_SECRETS)
 
 
 def test_secrets_come_from_elsewhere(tmp_path: Path) -> None:
