@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from pydantic import ValidationError
 
+from breakloop import settings_fields as said
 from breakloop.gateway.bounds import Limits
 from breakloop.parts import limits
 from breakloop.settings_fields import Settings
@@ -13,6 +16,20 @@ from breakloop.settings_fields import Settings
 def test_limits_are_those_of_the_data_plane() -> None:
     """Y-2: the defaults here and there are the same."""
     assert limits(Settings()) == Limits()
+
+
+@pytest.mark.parametrize("name", said.Limits.model_fields)
+def test_each_limit_that_is_set_reaches_the_data_plane(name: str) -> None:
+    """Y-2: and no other one changes with it."""
+    own = {field: getattr(Settings().limits, field) for field in said.Limits.model_fields}
+    made = limits(Settings.model_validate({"limits": {name: own[name] + 7}}))
+    plain = Limits()
+    changed = {
+        one.name: getattr(made, one.name)
+        for one in fields(Limits)
+        if getattr(made, one.name) != getattr(plain, one.name)
+    }
+    assert changed == {name.replace("_seconds", "_s"): own[name] + 7}
 
 
 def test_the_proxy_is_open_to_nobody_else_and_adds_nothing() -> None:
