@@ -63,7 +63,14 @@ def answering(descriptors: Descriptors, traces: Tracing | None) -> Callable[[Cal
     return answered
 
 
-def judging(settings: Settings, engine: Engine, descriptors: Descriptors, secret: bytes, clock: Clock) -> Judging:
+def judging(
+    settings: Settings,
+    engine: Engine,
+    descriptors: Descriptors,
+    secret: bytes,
+    clock: Clock,
+    traces: Tracing | None = None,
+) -> Judging:
     """Return what all doors ask."""
     prefix = settings.header_prefix
     debug_secret = settings.debug_secret.get_secret_value()
@@ -74,6 +81,7 @@ def judging(settings: Settings, engine: Engine, descriptors: Descriptors, secret
         run_id=secrets.token_hex(4) + "-",
         debug=DebugSessions(debug_secret, prefix, clock) if debug_secret else None,
         body_bytes=settings.limits.body_bytes,
+        traces=traces,
     )
 
 

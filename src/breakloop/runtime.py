@@ -74,8 +74,9 @@ class Runtime:
             prices=self._prices,
         )
         self.source = self.make_source()
-        self.judging = parts.judging(settings, self.engine, self.descriptors, self.secret, self.clock)
-        self.judging.traces = self.tracing
+        self.judging = parts.judging(
+            settings, self.engine, self.descriptors, self.secret, self.clock, traces=self.tracing
+        )
         self.operator = self.state.join(self.engine, self.judging, self.events)
         results = Results(self.engine, self.descriptors, self.clock)
         self.door = DecisionDoor(self.judging, ready=self.readiness, results=results, decides=settings.mode != "proxy")

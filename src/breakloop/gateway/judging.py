@@ -45,6 +45,7 @@ class Judging:
         run_id: str,
         debug: DebugSessions | None = None,
         body_bytes: int = Limits().body_bytes,
+        traces: Traces | None = None,
     ) -> None:
         self.engine = engine
         self.descriptors = descriptors
@@ -52,7 +53,7 @@ class Judging:
         self.debug = debug
         self.remote: Remote | None = None  # with a store that has to be waited for
         self.timings = Timings()
-        self.traces: Traces | None = None  # None: nobody traces
+        self.traces = traces  # None: no tracing
         self._run_id = run_id
         self._next_id = 0
         self.body_bytes = body_bytes  # of a body once it is unpacked
