@@ -105,10 +105,24 @@ def test_version_stands_in_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert re.fullmatch(r"\d+\.\d+\.\d+", breakloop.__version__)
     assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["hatch"]["version"]["path"] == "src/breakloop/__init__.py"
+    assert project["tool"]["hatch"]["version"]["path"] == "src/breakloop/_version.py"
     quoted = re.compile(rf"""["']{re.escape(breakloop.__version__)}["']""")
     product = [path for path in text_files() if relative(path).startswith("src/") or path.name == "pyproject.toml"]
-    assert [line.partition(":")[0] for line in mentions(quoted, product)] == ["src/breakloop/__init__.py"]
+    assert [line.partition(":")[0] for line in mentions(quoted, product)] == ["src/breakloop/_version.py"]
+
+
+def test_the_facade_is_for_users_alone() -> None:
+    """A module that imports a public name from the facade depends on everything that stands above it."""
+    package = ROOT / "src" / "breakloop"
+    own = {path.stem for path in package.iterdir()} - {"__init__"}
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "breakloop":
+                found += [f"{relative(path)}:{node.lineno}" for name in node.names if name.name not in own]
+            elif isinstance(node, ast.Import):
+                found += [f"{relative(path)}:{node.lineno}" for name in node.names if name.name == "breakloop"]
+    assert found == []
 
 
 def test_public_names_are_sorted_and_exist() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from breakloop._version import __version__
 from breakloop.errors import BreakloopError, BundleError, Problem, RequestError, SettingsError, StateError
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from breakloop.model.decision import Decision
     from breakloop.sdk.guard import Guard
     from breakloop.sdk.naming import agent
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BreakloopError",

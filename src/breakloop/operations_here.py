@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from breakloop import __version__, parts
+from breakloop import parts
+from breakloop._version import __version__
 from breakloop.admin.bundles import BundlePlace, BundlesHere
 from breakloop.breakers import BreakerState
 from breakloop.model.events import Event

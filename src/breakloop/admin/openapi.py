@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop import __version__
+from breakloop._version import __version__
 from breakloop.admin.faults import CODES, ErrorAnswer
 from breakloop.admin.operations import AgentChanges, NoQuery, Operation, Text
 from breakloop.policy.schema_agents import Agent

@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from breakloop import __version__
+from breakloop._version import __version__
 from breakloop.cli.main import PROBLEM, UNREACHABLE, USAGE
 from breakloop.errors import BreakloopError
 

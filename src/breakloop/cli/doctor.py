@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from breakloop import __version__
+from breakloop._version import __version__
 from breakloop.cli.doctor_checks import Diagnosis, examine
 from breakloop.cli.doctor_findings import Finding
 from breakloop.cli.serve import settings_options

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 import click
 
-from breakloop import __version__
+from breakloop._version import __version__
 
 OK: Final = 0
 PROBLEM: Final = 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from breakloop import __version__
+from breakloop._version import __version__
 from breakloop.errors import BundleError, FleetError, SettingsError
 from breakloop.fleet.started import LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, Started, started
 from breakloop.model.upstream import upstreams

@@ -7,7 +7,7 @@ import platform
 
 import click
 
-from breakloop import __version__
+from breakloop._version import __version__
 
 
 @click.command(name="version", help="Print the version.")

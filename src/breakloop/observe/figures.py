@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from breakloop import __version__
+from breakloop._version import __version__
 from breakloop.engine import Engine
 from breakloop.model.figures import Figures
 from breakloop.model.histogram import Histogram, Timings

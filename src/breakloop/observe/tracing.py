@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from breakloop import __version__
+from breakloop._version import __version__
 from breakloop.clock import Clock
 from breakloop.model.answer import Answer
 from breakloop.model.call import Call

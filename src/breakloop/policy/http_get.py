@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from breakloop import __version__
+from breakloop._version import __version__
 from breakloop.clock import Clock
 
 _STALL_S: Final = 10.0  # to connect, and between two pieces of an answer
