@@ -6,10 +6,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b, sha256
-from typing import Final
 from urllib.parse import unquote_to_bytes
 
-_HEADERS: Final = ("x-api-key", "api-key", "x-goog-api-key")
+from breakloop.model.call import API_KEY_HEADERS
 
 
 class Callers:
@@ -36,7 +35,7 @@ class Callers:
         if authorization:
             scheme, _, value = authorization.partition(b" ")
             keys.append(value.strip() if scheme.lower() == b"bearer" else authorization)
-        keys += [headers[name] for name in _HEADERS if name in headers]
+        keys += [headers[name] for name in API_KEY_HEADERS if name in headers]
         if b"key" in query or b"%" in query:
             keys += _query_keys(query)
         for key in keys:

@@ -14,11 +14,12 @@ from urllib.parse import unquote_to_bytes
 from breakloop.gateway.debug import COOKIE
 from breakloop.gateway.head import CHUNKED, Request
 from breakloop.gateway.targets import Destination, is_azure
+from breakloop.model.call import CREDENTIAL_HEADERS
 from breakloop.model.upstream import Upstream
 from breakloop.policy.recent import Remembered
 
 HOP: Final = "x-breakloop-hop"  # whatever the prefix of our other fields is: instances have to understand each other
-CREDENTIALS: Final = frozenset(("authorization", "x-api-key", "api-key", "x-goog-api-key"))
+CREDENTIALS: Final = frozenset(CREDENTIAL_HEADERS)
 
 _OWN: Final = "x-breakloop-"
 _BETWEEN_NEIGHBOURS: Final = frozenset(

@@ -8,6 +8,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 from breakloop.model.completion_cap import CompletionCap
 
+API_KEY_HEADERS: Final = ("x-api-key", "api-key", "x-goog-api-key")  # the first found is the caller's
+CREDENTIAL_HEADERS: Final = ("authorization", *API_KEY_HEADERS)  # what an LLM API may be given a key in
+SECRET_HEADERS: Final = frozenset((*CREDENTIAL_HEADERS, "proxy-authorization", "cookie"))  # never shown, never kept
+
 
 class ToolCall(NamedTuple):
     """A call the model made: its name and its arguments, as JSON in one spelling where they are JSON."""

@@ -9,7 +9,7 @@ from typing import Any
 from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.limits.circuit_breaker import CircuitBreaker
 from breakloop.limits.units import MICROUSD
-from breakloop.model.call import Call
+from breakloop.model.call import SECRET_HEADERS, Call
 from breakloop.policy import schema
 from breakloop.policy.compile_agents import agent_terms
 from breakloop.policy.compile_limits import LimiterMaker, stream_caps
@@ -23,8 +23,7 @@ from breakloop.policy.schema_types import validate
 from breakloop.policy.senders import Senders, steady
 from breakloop.pricing.estimate import estimator
 
-_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key")
-SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in _SECRET_HEADERS), "query:key", "query:api_key"])
+SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), "query:key", "query:api_key"])
 
 
 def compile_bundle(

@@ -11,11 +11,10 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import unquote
 
-from breakloop.model.call import Call
+from breakloop.model.call import API_KEY_HEADERS, Call
 from breakloop.policy.recent import Recent
 from breakloop.wire.session_ids import trace_of
 
-_KEY_HEADERS: Final = ("x-api-key", "api-key", "x-goog-api-key")
 # One conversation each; the first found wins, and where a client sends several, the narrowest stands first: Codex gives
 # all its sub-agents one `session-id`, and a `thread-id` each.
 CONVERSATION_HEADERS: Final = (
@@ -103,7 +102,7 @@ def api_key(call: Call, query_key: Callable[[Call], str | None]) -> bytes:
             value = value[7:].strip()
         if value:
             return value
-    for name in _KEY_HEADERS:
+    for name in API_KEY_HEADERS:
         value = headers.get(name)
         if value:
             return value

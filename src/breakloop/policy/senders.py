@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from breakloop.model.call import Call
+from breakloop.model.call import CREDENTIAL_HEADERS, Call
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.geo import HEADERS as GEO_HEADERS
 from breakloop.policy.rules import Rule
 from breakloop.state.ops import Op
 
 # What names the caller, his agent and his address (SPEC C-4, C-7).
-_KEY_FIELDS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
-_FIELDS: Final = (*_KEY_FIELDS, "x-agent-id", "x-forwarded-for", "forwarded")
+_FIELDS: Final = (*CREDENTIAL_HEADERS, "x-agent-id", "x-forwarded-for", "forwarded")
 _STEADY: Final = ("jwt:", "header:", "ip:", "ua:", "caller:", "agent:id")
 _REMEMBERED: Final = 8192
 CHARGES_MAX: Final = 64  # policies whose charges one sender keeps

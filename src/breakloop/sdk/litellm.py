@@ -15,7 +15,7 @@ from litellm.proxy._types import ProxyException
 from litellm.types.guardrails import GuardrailEventHooks
 
 from breakloop.model.answer import Answer
-from breakloop.model.call import Call
+from breakloop.model.call import SECRET_HEADERS, Call
 from breakloop.model.decision import Decision
 from breakloop.sdk.core import facts, request_call
 from breakloop.sdk.exchange import steered
@@ -37,10 +37,7 @@ _REQUEST: Final = "proxy_server_request"
 _MADE_UP: Final = "litellm_session_id_generated"
 # Header fields that are not judged: those of the connection to LiteLLM, and whatever keys it left in.
 _LEFT_OUT: Final = frozenset(
-    (
-        *("content-length", "content-encoding", "transfer-encoding", "connection", "host", "content-type"),
-        *("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"),
-    )
+    ("content-length", "content-encoding", "transfer-encoding", "connection", "host", "content-type", *SECRET_HEADERS)
 )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from breakloop.errors import SettingsError
 from breakloop.model.answer import Answer
-from breakloop.model.call import Call
+from breakloop.model.call import CREDENTIAL_HEADERS, Call
 from breakloop.model.decision import Decision
 from breakloop.sdk import core
 
@@ -22,7 +22,6 @@ _DECISION: Final = "/v1/decision?wait=client"
 _OWN: Final = frozenset(
     ("host", "content-length", "transfer-encoding", "connection", "expect", "accept", "upgrade", "te")
 )
-_KEYS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
 
 class RemoteDoor:
@@ -57,7 +56,7 @@ class RemoteDoor:
             headers["X-Agent-Id"] = call.path_agent
         if self._token:
             headers["X-Breakloop-Key"] = self._token
-            if not any(name in headers for name in _KEYS):
+            if not any(name in headers for name in CREDENTIAL_HEADERS):
                 headers["Authorization"] = f"Bearer {self._token}"
         status, fields, body = self._ask(_DECISION, headers, call.body)
         decision = core.from_answer(status, fields, body, call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.model.call import Call, Chat, Message, ToolCall
+from breakloop.model.call import CREDENTIAL_HEADERS, SECRET_HEADERS, Call, Chat, Message, ToolCall
 
 
 def test_a_call_starts_unread() -> None:
@@ -23,6 +23,12 @@ def test_headers_by_their_canonical_name() -> None:
     call = Call("GET", "/x", headers={"x-a": b"gr\xfc\xdfe"})
     assert call.header("x-a") == "grüße"
     assert call.header("x-b") is None
+
+
+def test_names_of_credential_fields() -> None:
+    """C-7, Y-1: what is a credential is secret, and so are two fields that no LLM API reads a key from."""
+    assert CREDENTIAL_HEADERS == ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+    assert SECRET_HEADERS - {*CREDENTIAL_HEADERS} == {"proxy-authorization", "cookie"}
 
 
 def test_calls_share_nothing() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from breakloop.model.answer import Answer
+from breakloop.model.call import SECRET_HEADERS
 from breakloop.policy.descriptors import canonical_header
 from breakloop.policy.identity import CONVERSATION_HEADERS
 from breakloop.replay.conversations import json_bytes
@@ -24,9 +25,7 @@ _REQUESTS: Final = ("request", "request_body", "req", "body", "kwargs")
 _RESPONSES: Final = ("response", "response_body", "res", "completion", "output", "answer")
 _STATUSES: Final = ("status_code", "status", "response_status", "http_status")
 # Keys and cookies are of no use here, and lengths and codings speak of bytes that are no more.
-_DROPPED: Final = frozenset(
-    ("authorization", "x-api-key", "api-key", "cookie", "content-length", "content-encoding", "content-type", "host")
-)
+_DROPPED: Final = SECRET_HEADERS | {"content-length", "content-encoding", "content-type", "host"}
 
 
 class RequestLogReader:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.model.call import ToolCall
+from breakloop.model.call import SECRET_HEADERS, ToolCall
 from breakloop.replay.readers.request_log import RequestLogReader, answer_of
 from breakloop.replay.sessions import Body, Session, Turn
 
@@ -106,6 +106,13 @@ def test_agents_times_and_headers() -> None:
     session, turn = read({**record, "response": SAID})
     assert (session.agent, turn.agent, turn.at_s) == ("a", "a", 1_700_000_000.0)
     assert turn.headers == {"x-team": b"t"}
+
+
+@pytest.mark.parametrize("name", sorted(SECRET_HEADERS))
+def test_no_credential_is_carried_along(name: str) -> None:
+    """Y-1: whichever field a provider reads it from."""
+    record = {"request": {"headers": {name.title(): "secret", "x-team": "t"}, "body": CHAT}, "response": SAID}
+    assert read(record)[1].headers == {"x-team": b"t"}
 
 
 @pytest.mark.parametrize(
