@@ -111,6 +111,13 @@ def test_version_stands_in_one_place() -> None:
     assert [line.partition(":")[0] for line in mentions(quoted, product)] == ["src/breakloop/_version.py"]
 
 
+def test_how_many_characters_make_a_token_stands_in_one_place() -> None:
+    """L-3: guesses that differ from each other would make sums that do not add up."""
+    declared = re.compile(r"^_?(CHARS|BYTES)_(A|PER)_TOKEN\b.*= *\d", re.MULTILINE)
+    product = [path for path in text_files() if relative(path).startswith("src/")]
+    assert len(mentions(declared, product)) == 1
+
+
 def test_the_facade_is_for_users_alone() -> None:
     """A module that imports a public name from the facade depends on everything that stands above it."""
     package = ROOT / "src" / "breakloop"

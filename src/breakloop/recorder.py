@@ -14,6 +14,7 @@ from breakloop.model.activity import Activity, AgentUse, LoopKey, LoopUse, Who
 from breakloop.model.answer import Answer, Usage
 from breakloop.model.call import Call
 from breakloop.model.events import LOOP_DETECTED, Event, Publish
+from breakloop.model.prompt import CHARS_A_TOKEN
 from breakloop.model.step import Step
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
@@ -26,7 +27,6 @@ _TRAILS_KEPT: Final = 5_000
 STEPS_KEPT: Final = 40
 _TOOLS_SHOWN: Final = 3
 _NAME_SHOWN: Final = 60
-_BYTES_A_TOKEN: Final = 4
 _COUNTED: Final = frozenset(("exact", "tail"))  # kinds whose count is that of requests, which passed before it tripped
 _ELSE: Final = "*"
 
@@ -146,7 +146,7 @@ class Recorder:
         if before <= 0 and verdict.allowed:
             loop.passed += 1
             return
-        tokens = len(call.body) // _BYTES_A_TOKEN
+        tokens = len(call.body) // CHARS_A_TOKEN
         answer = self._output.get("\0".join(who)) or 0
         cost = self._meter.cost_microusd(call, Usage(tokens, answer))
         if before > 0:  # they passed before anybody could know, and cost what such a request costs

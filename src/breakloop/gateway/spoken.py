@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from breakloop.gateway.repeats import OPEN_MAX, Repeats
 from breakloop.model.completion_cap import CompletionCap
-from breakloop.model.prompt import chars_of
-from breakloop.pricing.estimate import CHARS_A_TOKEN
+from breakloop.model.prompt import CHARS_A_TOKEN, chars_of
 
 TellCap = Callable[[CompletionCap, str], None]  # whose cap, and what became of it
 

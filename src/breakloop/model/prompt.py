@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
+CHARS_A_TOKEN: Final = 4  # wherever tokens are guessed from the length of a text or of a body
 # Every byte that does not begin a character of Chinese, Japanese or Korean (U+3000 and above), or an emoji, in UTF-8.
 _NARROW: Final = bytes(byte for byte in range(256) if byte < 0xE3)
 _WIDE: Final = 3

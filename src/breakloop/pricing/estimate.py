@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from breakloop.model.call import ToolCall
-from breakloop.model.prompt import Prompt, chars_of
+from breakloop.model.prompt import CHARS_A_TOKEN, Prompt, chars_of
 
 HINT: Final = "x-token-estimate"  # the header field of `header_hint`, in its canonical form
-CHARS_A_TOKEN: Final = 4
 # An image is 85 to 1,600 tokens to most models, by its size, which nobody knows before decoding it; a document is more.
 MEDIA_TOKENS: Final = 1000
 _HINT_MAX: Final = 10**9

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from breakloop.model.answer import Answer, Usage
+from breakloop.model.prompt import CHARS_A_TOKEN
 from breakloop.pricing.prices import Prices
 
-BYTES_A_TOKEN = 4
 _MILLION = 1e6
 _NAMES_MAX = 1000
 _CACHED_SHARE = 0.1  # of the price of input, where nobody says another: what providers ask for a read of their cache
@@ -79,7 +79,7 @@ def spent(answer: Answer, model: str, request_bytes: int, pricing: Pricing = fre
     usage, estimated = answer.usage, False
     if usage is None:
         said = len(answer.text) + sum(len(call.arguments) for call in answer.calls)
-        usage, estimated = Usage(request_bytes // BYTES_A_TOKEN, said // BYTES_A_TOKEN), True
+        usage, estimated = Usage(request_bytes // CHARS_A_TOKEN, said // CHARS_A_TOKEN), True
     money = pricing(answer.model or model, usage)
     return Spent(usage.input_tokens, usage.output_tokens, usage.cached_tokens, estimated, money)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from breakloop.model.answer import Usage
+from breakloop.model.prompt import CHARS_A_TOKEN
 from breakloop.testing.answer import Answer, Failure, ToolUse
 from breakloop.testing.http import SeenRequest
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
-_BYTES_A_TOKEN: Final = 4
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ def event(content: object, name: str = "") -> bytes:
 
 def tokens(size: int) -> int:
     """Return how many tokens a text of that size is taken for."""
-    return -(-size // _BYTES_A_TOKEN)
+    return -(-size // CHARS_A_TOKEN)
 
 
 def broken_off(events: Iterable[T], failure: Failure | None, last: T) -> Iterator[T]:

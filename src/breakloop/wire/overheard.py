@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from breakloop.model.answer import Usage
+from breakloop.model.prompt import CHARS_A_TOKEN
 from breakloop.wire import anthropic_messages, gemini, openai_chat, openai_completions, openai_responses
 from breakloop.wire.answer import StreamReader
 from breakloop.wire.anthropic_answer import AnthropicAnswer
@@ -18,8 +19,6 @@ from breakloop.wire.openai_completions_answer import CompletionsAnswer
 from breakloop.wire.openai_responses_answer import ResponsesAnswer
 from breakloop.wire.stream_end import Passed, final_event
 from breakloop.wire.thoughts import reader_of_thoughts
-
-_CHARS_A_TOKEN: Final = 4
 
 
 class Listener(Protocol):
@@ -202,5 +201,5 @@ class Overheard(StreamReader):
         usage = None if told.usage is None else told.tokens(told.usage)
         if self._dialect == anthropic_messages.DIALECT:  # which has counted no more than the prompt so far
             known = usage or Usage()
-            usage = known._replace(output_tokens=max(known.output_tokens, chars // _CHARS_A_TOKEN))
+            usage = known._replace(output_tokens=max(known.output_tokens, chars // CHARS_A_TOKEN))
         return final_event(self._dialect, self._passed, told.current(), usage=usage, choices=choices)

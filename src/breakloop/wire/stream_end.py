@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from breakloop.model.answer import Usage
+from breakloop.model.prompt import CHARS_A_TOKEN
 from breakloop.wire import anthropic_messages, gemini, openai_chat, openai_completions, openai_responses
 from breakloop.wire.content import load
 from breakloop.wire.gathered import DONE, number, word
@@ -111,7 +112,7 @@ def _anthropic(_passed: Passed, last: Json, text: str, usage: Usage | None, _cho
     if kind in _BLOCK_OPEN:
         written = _named({"type": "content_block_stop", "index": number(last.get("index"))})
     if kind != "message_delta":
-        count = len(text) // 4 if usage is None else usage.output_tokens  # SDKs insist on one
+        count = len(text) // CHARS_A_TOKEN if usage is None else usage.output_tokens  # SDKs insist on one
         delta = {"stop_reason": "max_tokens", "stop_sequence": None}
         written += _named({"type": "message_delta", "delta": delta, "usage": {"output_tokens": count}})
     return written + _named({"type": "message_stop"})
