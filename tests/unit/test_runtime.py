@@ -23,8 +23,10 @@ from breakloop.errors import BundleError, SettingsError
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.server import Server
 from breakloop.observe.log import Logging
+from breakloop.policy.load import load_text
 from breakloop.runtime import Runtime, serve
 from breakloop.settings import Settings
+from tests.builders import chat, user
 
 BUNDLE = """\
 bundle_version: 4
@@ -105,6 +107,20 @@ def test_loop_guard_settings_reach_the_engine(tmp_path: Path) -> None:
     runtime = Runtime(settings(tmp_path, loop_guard={"max_hits": 0}))
     runtime.load()
     assert {ask(runtime, request).status for _ in range(20)} == {200}
+
+
+def test_checking_a_bundle_leaves_the_one_in_force_alone(tmp_path: Path) -> None:
+    """X-1, Q-1: validating is for a bundle that may never be in force; requests are read as before."""
+    wide = "bundle_version: 1\npolicies: []\ndefaults: {loop_detection: {similarity: tail, tail_messages: 20}}\n"
+    runtime = Runtime(settings(tmp_path))
+    runtime.load()
+    bundle = runtime.engine.bundle
+    runtime.check(load_text(wide.encode(), "b.yaml"))
+    asked = chat(*[user(f"m{number}") for number in range(30)])
+    assert runtime.engine.decide(asked).allowed
+    assert asked.chat_cache
+    assert len(asked.chat_cache.tail) == 4
+    assert runtime.engine.bundle is bundle
 
 
 def test_configured_source_without_bundle_answers_503(tmp_path: Path) -> None:
