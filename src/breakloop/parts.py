@@ -69,6 +69,7 @@ def judging(
     descriptors: Descriptors,
     secret: bytes,
     clock: Clock,
+    *,
     traces: Tracing | None = None,
 ) -> Judging:
     """Return what all doors ask."""
