@@ -74,6 +74,7 @@ def test_a_transport_whose_guard_asks(served: Served) -> None:
     with Guard(url=served.url) as guard, httpx.Client(transport=BreakloopTransport(unsent, guard=guard)) as client:
         answer = client.post("http://api.example.com/v1/chat/completions", json={"model": "m"}, headers=KILLED)
     assert (answer.status_code, answer.json()["detail"]["error"]) == (429, "kill_switch")
+    assert (answer.headers["x-should-retry"], answer.headers["x-own-reason"]) == ("false", "kill_switch")
 
 
 def test_openai_behind_the_gateway(served: Served, caller: Caller) -> None:

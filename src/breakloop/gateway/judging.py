@@ -7,7 +7,6 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 from breakloop.engine import Engine
-from breakloop.gateway.answers import Answers
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.head import Reply, Request
@@ -18,11 +17,10 @@ from breakloop.model.traces import Traces
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
 from breakloop.remote import Remote
-from breakloop.wire import denial, mcp
-from breakloop.wire.dialects import of_path
+from breakloop.wire import denial
+from breakloop.wire.denial import VerdictHeaders
 from breakloop.wire.encoding import EncodingError, decoded
 
-MCP = mcp.DIALECT
 JSON = b"Content-Type: application/json\r\n"
 _JSON_STARTS = (b"{", b"[")
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
@@ -40,7 +38,7 @@ class Judging:
         self,
         engine: Engine,
         descriptors: Descriptors,
-        answers: Answers,
+        answers: VerdictHeaders,
         *,
         run_id: str,
         debug: DebugSessions | None = None,
@@ -136,16 +134,12 @@ class Judging:
 
     def denied_to_client(self, call: Call, verdict: Verdict) -> Reply:
         """Return a denial for the client itself; the model behind an MCP client reads a tool's error, no status."""
-        head = self._denial_head(call, verdict) + JSON
-        if self.dialect(call) != MCP:
-            return Reply(verdict.status, head, self.body(call, verdict), 0.0)
-        return Reply(200, head, denial.mcp_tool_error(verdict, denial.rpc_id(call.body)), 0.0)
+        status, body = denial.for_client(verdict, call, self.dialect(call))
+        return Reply(status, self._denial_head(call, verdict) + JSON, body, 0.0)
 
     def body(self, call: Call, verdict: Verdict) -> bytes:
         """Return an error in the words of the client's dialect."""
-        dialect = self.dialect(call) or (MCP if mcp.is_likely(call.body) else of_path(call.path))
-        rpc_id = denial.rpc_id(call.body) if dialect == MCP else None
-        return denial.body(verdict, dialect, request_id=call.request_id, rpc_id=rpc_id)
+        return denial.for_call(verdict, call, self.dialect(call))
 
     def dialect(self, call: Call) -> str:
         """Return which dialect a call speaks, or "" for plain HTTP."""

@@ -22,6 +22,7 @@ TOOLS_PATH: Final = "/mcp"
 BODY_MAX_BYTES: Final = 10 * 1024 * 1024  # larger ones pass unread
 _JSON: Final = b"application/json"
 _PREFIX: Final = "x-breakloop-"
+_OF_DENIALS: Final = ("retry-after", "x-should-retry")
 _ID_FORM: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]+")  # request ids of a server: `parts.judging`
 
 # Judged by steps alone: for programs that serve many people, of whom several may well send the same words in a minute.
@@ -94,8 +95,8 @@ def is_readable(content_type: str | bytes, length: int | None) -> bool:
     return (kind == _JSON or kind.endswith(b"+json")) and length is not None and 0 < length <= BODY_MAX_BYTES
 
 
-def from_verdict(verdict: Verdict, call: Call) -> Decision:
-    """Return what the engine said as the library says it."""
+def from_verdict(verdict: Verdict, call: Call, fields: Iterable[tuple[str, str]] = ()) -> Decision:
+    """Return what the engine said as the library says it. `fields` are the header fields of a denial."""
     loop = verdict.loop
     return Decision(
         allowed=verdict.allowed,
@@ -116,6 +117,7 @@ def from_verdict(verdict: Verdict, call: Call) -> Decision:
         degraded=verdict.degraded,
         call=call,
         verdict=verdict,
+        fields=tuple(fields),
     )
 
 
@@ -151,7 +153,13 @@ def from_answer(status: int, headers: Mapping[str, str], body: bytes, call: Call
         request_id=get(prefix + "request-id", ""),
         call=call,
         body=body,
+        fields=tuple((name, value) for name, value in headers.items() if _is_shown(name, prefix)),
     )
+
+
+def _is_shown(name: str, prefix: str) -> bool:
+    """Tell whether a field of a service's denial is for the client of whoever asked."""
+    return name in {prefix + "reason", prefix + "request-id", *_OF_DENIALS} or name.startswith("ratelimit")
 
 
 def _denial_prefix(headers: Mapping[str, str], told: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ from breakloop.pricing.genai_table import GenaiTable
 from breakloop.pricing.prices import Prices
 from breakloop.sdk import core
 from breakloop.state.memory import MemoryStore
+from breakloop.wire.denial import PREFIX, VerdictHeaders, field_pairs
 from breakloop.wire.encoding import EncodingError, decoded
 
 Policy = str | PathLike[str] | Mapping[str, Any] | None
@@ -48,7 +49,8 @@ class LocalDoor:
         self._clock = clock or SystemClock()
         key = secret or secrets.token_bytes(32)
         loaded = _loaded(policy, self._clock.now())
-        descriptors = Descriptors(ContextSettings(secret=key), self._clock)
+        self._descriptors = descriptors = Descriptors(ContextSettings(secret=key), self._clock)
+        self._headers = VerdictHeaders(PREFIX, key)
         self._events = LogEvents()
         self._flushed_at = self._clock.now()
         prices = cache(lambda: Prices(GenaiTable(), clock=self._clock))  # read when a budget asks for them first
@@ -74,7 +76,10 @@ class LocalDoor:
             if now - self._flushed_at >= INTERVAL_S:
                 self._flushed_at = now
                 self._events.flush(now)
-        return core.from_verdict(verdict, call)
+            if verdict.allowed:
+                return core.from_verdict(verdict, call)
+            head = self._headers.denied(verdict, call.request_id, self._descriptors.caller(call))
+        return core.from_verdict(verdict, call, field_pairs(head))
 
     def settle(self, decision: Decision, answer: Answer) -> None:
         """Take note of how an allowed call was answered."""
