@@ -19,10 +19,9 @@ from breakloop.policy.descriptors import Descriptors
 from breakloop.remote import Remote
 from breakloop.wire import denial
 from breakloop.wire.denial import VerdictHeaders
-from breakloop.wire.encoding import EncodingError, decoded
+from breakloop.wire.encoding import unpack
 
 JSON = b"Content-Type: application/json\r\n"
-_JSON_STARTS = (b"{", b"[")
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
 
@@ -111,19 +110,9 @@ class Judging:
 
     def unpack(self, call: Call) -> None:
         """Judge a compressed body by what is in it; one that stays packed is judged as the bytes that it is."""
-        if not call.body or call.body_unseen:
-            return
-        fields = [call.headers["content-encoding"]]
-        fields += [value for name, value in call.repeated if name == "content-encoding"]
-        try:
-            call.body = decoded(call.body, b",".join(fields), self.body_bytes)
-        except EncodingError as error:
-            self.engine.not_unpacked(call, error.reason)
-            if call.body.lstrip()[:1] not in _JSON_STARTS:
-                return
-            # It is what it says it is not, and whoever reads it will not mind: a false field hides nothing.
-        # The field spoke of the packed bytes; readers that see it would not touch the plain ones.
-        call.headers = {name: value for name, value in call.headers.items() if name != "content-encoding"}
+        why = unpack(call, self.body_bytes)
+        if why:
+            self.engine.not_unpacked(call, why)
 
     def denied(self, request: Request, call: Call, verdict: Verdict) -> Reply:
         """Return a denial for a gateway that asked: as problem+json if it wants that."""
