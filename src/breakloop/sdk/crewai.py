@@ -26,20 +26,18 @@ _KEPT_MAX: Final = 1000
 _SOURCE: Final = "breakloop"
 
 
-class DeniedError(exceptions.DeniedError, crewai_hooks.HookAborted):
-    """A denial other than a loop's: a limit, a budget, a kill switch."""
+# CrewAI logs what a hook raises and goes on, unless it is a `HookAborted`. Programs catch `breakloop.DeniedError` and
+# `breakloop.LoopDetectedError`, which these are.
+class _DeniedError(exceptions.DeniedError, crewai_hooks.HookAborted):
+    def __init__(self, decision: Decision) -> None:
+        crewai_hooks.HookAborted.__init__(self, decision.message, _SOURCE)
+        exceptions.DeniedError.__init__(self, decision)
 
-    def __init__(self, verdict: Decision) -> None:
-        crewai_hooks.HookAborted.__init__(self, verdict.message, _SOURCE)
-        exceptions.DeniedError.__init__(self, verdict)
 
-
-class LoopDetectedError(exceptions.LoopDetectedError, crewai_hooks.HookAborted):
-    """The agent repeats itself."""
-
-    def __init__(self, verdict: Decision) -> None:
-        crewai_hooks.HookAborted.__init__(self, verdict.message, _SOURCE)
-        exceptions.LoopDetectedError.__init__(self, verdict)
+class _LoopDetectedError(exceptions.LoopDetectedError, crewai_hooks.HookAborted):
+    def __init__(self, decision: Decision) -> None:
+        crewai_hooks.HookAborted.__init__(self, decision.message, _SOURCE)
+        exceptions.LoopDetectedError.__init__(self, decision)
 
 
 class BreakloopHooks:
@@ -170,7 +168,7 @@ class BreakloopHooks:
 
     def _enforce(self, decision: Decision) -> None:
         if not decision.allowed:
-            raise LoopDetectedError(decision) if decision.is_loop else DeniedError(decision)
+            raise _LoopDetectedError(decision) if decision.is_loop else _DeniedError(decision)
         self.guard.wait(decision)
 
     # -- whose call it is
