@@ -114,13 +114,9 @@ class BreakloopHooks:
     def _safely(self, hook: Callable[[Any], Any], context: Any) -> Any:
         if not self._installed:
             return None
-        try:
+        with self.guard.fail_open():
             return hook(context)
-        except crewai_hooks.HookAborted:
-            raise
-        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop a crew
-            self.guard.fault(error)
-            return None
+        return None
 
     def _before_llm(self, context: Any) -> None:
         if context.executor is None:  # asked outside of an agent's loop

@@ -146,13 +146,11 @@ class BreakloopHooks(RunHooks[Any]):
         """Tell how it was answered, and wait for the tools that the model wants."""
         known = self._known(context, agent)
         decision, known.decision = known.decision, None
-        try:
+        answer = answer_of()
+        with self.guard.fail_open():
             made: list[Any] = response.to_input_items()
             known.called(made)
             answer = _answer(made, response)
-        except Exception as error:  # noqa: BLE001 - as in `on_llm_start`
-            self.guard.fault(error)
-            answer = answer_of()
         if decision is not None:
             await self.guard.asettle(decision, answer)
 
