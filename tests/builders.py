@@ -11,7 +11,6 @@ from typing import Any
 from breakloop.clock import FakeClock
 from breakloop.engine import Engine
 from breakloop.errors import StateError
-from breakloop.gateway.answers import Answers
 from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.head import Reply, Request
@@ -28,6 +27,7 @@ from breakloop.policy.load import load_text
 from breakloop.state.memory import MemoryStore
 from breakloop.state.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
 from breakloop.state.store import Store
+from breakloop.wire.denial import VerdictHeaders
 
 Json = dict[str, Any]
 Fields = Mapping[str, str | bytes]
@@ -168,7 +168,7 @@ class World:
     def make_door(self, prefix: str = "X-Breakloop-", debug_secret: str = "") -> DecisionDoor:
         """A decision service over this engine."""
         debug = DebugSessions(debug_secret, prefix, self.clock) if debug_secret else None
-        judging = Judging(self.engine, self.descriptors, Answers(prefix, SECRET), run_id="t-", debug=debug)
+        judging = Judging(self.engine, self.descriptors, VerdictHeaders(prefix, SECRET), run_id="t-", debug=debug)
         results = Results(self.engine, self.descriptors, self.clock)
         return DecisionDoor(judging, ready=lambda: (200, {"status": "ready"}), results=results)
 

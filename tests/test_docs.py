@@ -70,9 +70,9 @@ def test_every_descriptor_is_documented() -> None:
 
 
 def test_every_header_field_is_documented() -> None:
-    """A-1, A-5: what `gateway.answers` and `gateway.decision` can send stands on the decision API's page."""
+    """A-1, A-5: what verdicts are rendered to stands on the decision API's page."""
     page = _page("reference/decision-api.md")
-    source = "".join((ROOT / "src/breakloop/gateway" / name).read_text() for name in ("answers.py", "decision.py"))
+    source = "".join((ROOT / "src/breakloop" / name).read_text() for name in ("wire/denial.py", "gateway/decision.py"))
     sent = {f"X-Breakloop-{name}" for name in re.findall(r"\{(?:header_)?prefix\}([A-Za-z-]+): ", source)}
     sent |= set(re.findall(r"(RateLimit(?:-[A-Z][a-z]+)?|Retry-After|x-should-retry): ", source))
     assert len(sent) > 10

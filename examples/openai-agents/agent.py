@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from agents import Agent, OpenAIResponsesModel, Runner, ToolCallOutputItem, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    AgentsException,
+    OpenAIResponsesModel,
+    Runner,
+    ToolCallOutputItem,
+    function_tool,
+    set_tracing_disabled,
+)
 from openai import AsyncOpenAI
 
-from breakloop.sdk.openai_agents import BreakloopHooks, LoopDetectedError
+from breakloop import LoopDetectedError
+from breakloop.sdk.openai_agents import BreakloopHooks
 from breakloop.testing import StandInLLM, call_tool
 
 STUCK = call_tool("search", {"query": "refund policy"})  # what the stand-in answers, whatever it is asked
@@ -31,7 +40,8 @@ async def main() -> None:
         try:
             await Runner.run(agent, "What is our refund policy?", hooks=hooks, max_turns=100)
         except LoopDetectedError as stop:
-            for item in stop.run_data.new_items if stop.run_data else ():
+            done = stop.run_data if isinstance(stop, AgentsException) else None
+            for item in done.new_items if done else ():
                 if isinstance(item, ToolCallOutputItem):
                     print(f"tool: {item.output}")
             print(f"stopped, kind {stop.kind}: {stop.message}")

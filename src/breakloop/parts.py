@@ -13,7 +13,6 @@ from breakloop.clock import Clock
 from breakloop.engine import Engine
 from breakloop.errors import SettingsError
 from breakloop.gateway.answer_head import AnswerHeads
-from breakloop.gateway.answers import Answers
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.callers import Callers
 from breakloop.gateway.debug import DebugSessions
@@ -34,6 +33,7 @@ from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.jwt import JwtKeys
 from breakloop.settings import Settings, provider_keys
 from breakloop.state.redis_url import is_redis_url
+from breakloop.wire.denial import VerdictHeaders
 
 if TYPE_CHECKING:
     from breakloop.observe.tracing import Tracing
@@ -78,7 +78,7 @@ def judging(
     return Judging(
         engine,
         descriptors,
-        Answers(prefix, secret),
+        VerdictHeaders(prefix, secret),
         run_id=secrets.token_hex(4) + "-",
         debug=DebugSessions(debug_secret, prefix, clock) if debug_secret else None,
         body_bytes=settings.limits.body_bytes,

@@ -11,6 +11,7 @@ from breakloop import settings_checks, settings_together
 from breakloop.policy.schema_types import CountInt, Fault, Model, PositiveInt, Text, fault, refuse
 from breakloop.settings_alerts import AlertRule, AlertTargets, check_alerts
 from breakloop.settings_prices import AssumedPrice, ModelPrice
+from breakloop.state.ops import COOLDOWN_S
 
 RELATIVE = "path"  # marks fields that are taken relative to the settings file
 UNSAID = "unsaid"  # marks fields whose wrong values are not repeated: somebody may have put a key there
@@ -39,7 +40,7 @@ class LoopGuard(Model):
 
     window_seconds: PositiveInt = Field(default=60, description="Length of the sliding window.")
     max_hits: CountInt = Field(default=5, description="How many alike pass in it; 0 switches the protection off.")
-    cooldown_seconds: CountInt = Field(default=30, description="How long a loop is blocked, the first time.")
+    cooldown_seconds: CountInt = Field(default=COOLDOWN_S, description="How long a loop is blocked, the first time.")
 
 
 class Limits(Model):

@@ -16,7 +16,7 @@ from tests.e2e.served import SRC, refusing, serving
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 EXAMPLE = SRC.parent / "examples" / "crewai"
-STOPPED = {"raised": "LoopDetectedError", "kinds": ["HookAborted", "LoopDetectedError", "DeniedError"]}
+STOPPED = {"raised": "_LoopDetectedError", "kinds": ["HookAborted", "LoopDetectedError", "DeniedError"]}
 
 
 def ran(home: Path, script: Path, *arguments: str) -> list[str]:
@@ -109,7 +109,7 @@ def test_in_shadow_nothing_changes(crews: Any) -> None:
 def test_limits_hold(crews: Any) -> None:
     """P-3: each model call is judged once; the third is one too many."""
     outcome = crews["limited"]
-    assert picked(outcome, "raised", "kinds") == {"raised": "DeniedError", "kinds": ["HookAborted", "DeniedError"]}
+    assert picked(outcome, "raised", "kinds") == {"raised": "_DeniedError", "kinds": ["HookAborted", "DeniedError"]}
     assert picked(outcome, "reason", "asked") == {"reason": "token_bucket_exceeded", "asked": 2}
 
 

@@ -108,7 +108,7 @@ def test_openai_raises_an_error_of_both_kinds(caller: Caller, *, stream: bool) -
         assert error.message.startswith("Blocked: identical request sent 6 times")
         assert "recursive_loop_detected" in str(error)
         assert (error.status_code, error.code) == (429, "recursive_loop_detected")
-        assert error.verdict.request_id == error.response.headers["x-breakloop-request-id"]
+        assert error.decision.request_id == error.response.headers["x-breakloop-request-id"]
         with pytest.raises(openai.RateLimitError):  # handlers of old
             ask()
         assert client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "else"}]).choices

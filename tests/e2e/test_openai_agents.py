@@ -22,8 +22,8 @@ from agents import (
 )
 from openai import AsyncOpenAI
 
-from breakloop import Guard
-from breakloop.sdk.openai_agents import BreakloopHooks, LoopDetectedError
+from breakloop import Guard, LoopDetectedError
+from breakloop.sdk.openai_agents import BreakloopHooks
 from breakloop.testing import StandInLLM, ThreadedLLM, call_tool, say
 from tests.e2e.served import SRC, refusing, serving
 from tests.e2e.test_langchain import SHADOW
@@ -73,7 +73,8 @@ async def run(
         return result.final_output
 
 
-def outputs(error: AgentsException) -> list[str]:
+def outputs(error: LoopDetectedError) -> list[str]:
+    assert isinstance(error, AgentsException)
     assert error.run_data is not None
     return [str(item.output) for item in error.run_data.new_items if isinstance(item, ToolCallOutputItem)]
 

@@ -11,7 +11,6 @@ import pytest
 import uvloop
 
 from breakloop.gateway.answer_head import AnswerHeads
-from breakloop.gateway.answers import Answers
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.forwarding import Forwarding
@@ -20,6 +19,7 @@ from breakloop.gateway.pool import Pool, Times
 from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
 from breakloop.gateway.targets import Targets, parse_upstream
+from breakloop.wire.denial import VerdictHeaders
 from tests.builders import SECRET, world
 from tests.unit.testing.talking import tls_contexts
 
@@ -48,7 +48,7 @@ async def gate(play: Play, limits: Limits | None = None, tls: ssl.SSLContext | N
     upstream = await asyncio.start_server(play, "127.0.0.1", 0, limit=4096)
     port = upstream.sockets[0].getsockname()[1]
     own_world = world({"bundle_version": 1, "policies": []})
-    judging = Judging(own_world.engine, own_world.descriptors, Answers("X-Breakloop-", SECRET), run_id="t-")
+    judging = Judging(own_world.engine, own_world.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="t-")
     own = DecisionDoor(judging, ready=lambda: (200, {}))
     server = Server(own, limits)
     named = parse_upstream("up", f"http://127.0.0.1:{port}")

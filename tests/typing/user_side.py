@@ -17,7 +17,6 @@ from breakloop.openai import AsyncOpenAI, OpenAI
 from breakloop.sdk.asgi import BreakloopMiddleware
 from breakloop.sdk.langchain import BreakloopMiddleware as LangChainMiddleware
 from breakloop.sdk.openai_agents import BreakloopHooks
-from breakloop.sdk.openai_agents import LoopDetectedError as AgentsLoopDetectedError
 from breakloop.sdk.transport import AsyncBreakloopTransport, BreakloopTransport
 from breakloop.sdk.transport2 import BreakloopTransport as BreakloopTransport2
 
@@ -73,7 +72,7 @@ def clients() -> None:
             assert_type(error.kind, str)
             assert_type(error.evidence, str)
             assert_type(error.message, str)
-            assert_type(error.verdict, Decision)
+            assert_type(error.decision, Decision)
         except DeniedError as error:
             assert_type(error.reason, str)
             assert_type(error.retry_after, int | None)
@@ -114,7 +113,7 @@ async def run_agent() -> str:
     agent = Agent(name="support", tools=hooks.tools(look_up))
     try:
         result = await Runner.run(agent, "hello", hooks=hooks)
-    except AgentsLoopDetectedError as stop:
+    except LoopDetectedError as stop:
         assert_type(stop.hit_count, int)
         return stop.message
     return str(result.final_output)

@@ -33,7 +33,7 @@ def test_a_loop_carries_what_is_known() -> None:
     assert isinstance(error, BreakloopError)
     assert (error.hit_count, error.cooldown_seconds, error.fingerprint) == (6, 30, "ab" * 16)
     assert (error.kind, error.evidence, error.message) == ("tail", "same last messages", "Blocked: the same 6 times.")
-    assert error.verdict is LOOP
+    assert error.decision is LOOP
     assert str(error) == "Blocked: the same 6 times. (recursive_loop_detected)"
 
 
@@ -52,8 +52,8 @@ def test_errors_travel_between_processes(decision: Decision) -> None:
     arrived = copy.copy(error)  # by the same door as when it is sent
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
-    assert arrived.verdict == decision
-    assert arrived.verdict.call is None
+    assert arrived.decision == decision
+    assert arrived.decision.call is None
 
 
 def test_the_plain_error_is_not_an_sdks() -> None:

@@ -11,7 +11,6 @@ import click
 
 from breakloop.clock import FakeClock
 from breakloop.errors import BundleError, Problem, SettingsError
-from breakloop.gateway.answers import Answers
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.head import Reply, Request
 from breakloop.gateway.judging import Judging
@@ -30,6 +29,7 @@ from breakloop.settings import Settings
 from breakloop.settings_checks import POLICY_REDIS
 from breakloop.state.data_dir import DataDir
 from breakloop.state.memory import MemoryStore
+from breakloop.wire.denial import VerdictHeaders, field_pairs
 
 # Fixed, so that fingerprints and jitter are the same on every machine that runs the same test file.
 OFFLINE_SECRET = b"breakloop offline"
@@ -45,8 +45,7 @@ class Exchange:
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
         """The header fields of the reply, in order."""
-        lines = self.reply.head.decode("latin-1").split("\r\n")
-        return tuple((name, value) for name, _, value in (line.partition(": ") for line in lines if line))
+        return tuple(field_pairs(self.reply.head))
 
     def answer(self) -> Answer:
         """Return it as the test runner wants it."""
@@ -72,7 +71,7 @@ class Offline:
         compiled = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))
         self.engine.use(compiled)
         self.explainer = Explainer(source, compiled, self.descriptors)
-        answers = Answers(settings.header_prefix, secret)
+        answers = VerdictHeaders(settings.header_prefix, secret)
         body_bytes = settings.limits.body_bytes
         judging = Judging(self.engine, self.descriptors, answers, run_id="offline-", body_bytes=body_bytes)
         self.door = DecisionDoor(judging, ready=lambda: (200, {"status": "ok"}))

@@ -6,9 +6,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b, sha256
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from breakloop.model.call import API_KEY_HEADERS
+
+_OWN: Final = "x-breakloop-key"
 
 
 class Callers:
@@ -18,11 +21,12 @@ class Callers:
     process: how long that takes says nothing about the ones that are stored, and does not grow with their number.
     """
 
-    __slots__ = ("_keyed", "_names", "_own_header")
+    __slots__ = ("_keyed", "_names", "_own_headers")
 
     def __init__(self, entries: Sequence[str], prefix: str = "X-Breakloop-") -> None:
         self._keyed = blake2b(digest_size=32, key=secrets.token_bytes(32))
-        self._own_header = f"{prefix}Key".lower()
+        # The library cannot know the prefix before it has an answer, so its own field is always accepted.
+        self._own_headers = tuple(dict.fromkeys((f"{prefix}Key".lower(), _OWN)))
         self._names: dict[bytes, str] = {}
         for entry in entries:
             name, _, digest = entry.rpartition("=")
@@ -30,7 +34,7 @@ class Callers:
 
     def check(self, headers: Mapping[str, bytes], query: bytes = b"") -> str | None:
         """Return the caller's name, or None. `X-Breakloop-Key` leaves the other fields to the provider's own key."""
-        keys = [headers[self._own_header]] if self._own_header in headers else []
+        keys = [headers[name] for name in self._own_headers if name in headers]
         authorization = headers.get("authorization")
         if authorization:
             scheme, _, value = authorization.partition(b" ")

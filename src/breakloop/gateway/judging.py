@@ -7,7 +7,6 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 from breakloop.engine import Engine
-from breakloop.gateway.answers import Answers
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.head import Reply, Request
@@ -18,13 +17,11 @@ from breakloop.model.traces import Traces
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
 from breakloop.remote import Remote
-from breakloop.wire import denial, mcp
-from breakloop.wire.dialects import of_path
-from breakloop.wire.encoding import EncodingError, decoded
+from breakloop.wire import denial
+from breakloop.wire.denial import VerdictHeaders
+from breakloop.wire.encoding import unpack
 
-MCP = mcp.DIALECT
 JSON = b"Content-Type: application/json\r\n"
-_JSON_STARTS = (b"{", b"[")
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
 
@@ -40,7 +37,7 @@ class Judging:
         self,
         engine: Engine,
         descriptors: Descriptors,
-        answers: Answers,
+        answers: VerdictHeaders,
         *,
         run_id: str,
         debug: DebugSessions | None = None,
@@ -114,19 +111,9 @@ class Judging:
 
     def unpack(self, call: Call) -> None:
         """Judge a compressed body by what is in it; one that stays packed is judged as the bytes that it is."""
-        if not call.body or call.body_unseen:
-            return
-        fields = [call.headers["content-encoding"]]
-        fields += [value for name, value in call.repeated if name == "content-encoding"]
-        try:
-            call.body = decoded(call.body, b",".join(fields), self.body_bytes)
-        except EncodingError as error:
-            self.engine.not_unpacked(call, error.reason)
-            if call.body.lstrip()[:1] not in _JSON_STARTS:
-                return
-            # It is what it says it is not, and whoever reads it will not mind: a false field hides nothing.
-        # The field spoke of the packed bytes; readers that see it would not touch the plain ones.
-        call.headers = {name: value for name, value in call.headers.items() if name != "content-encoding"}
+        why = unpack(call, self.body_bytes)
+        if why:
+            self.engine.not_unpacked(call, why)
 
     def denied(self, request: Request, call: Call, verdict: Verdict) -> Reply:
         """Return a denial for a gateway that asked: as problem+json if it wants that."""
@@ -137,16 +124,12 @@ class Judging:
 
     def denied_to_client(self, call: Call, verdict: Verdict) -> Reply:
         """Return a denial for the client itself; the model behind an MCP client reads a tool's error, no status."""
-        head = self._denial_head(call, verdict) + JSON
-        if self.dialect(call) != MCP:
-            return Reply(verdict.status, head, self.body(call, verdict), 0.0)
-        return Reply(200, head, denial.mcp_tool_error(verdict, denial.rpc_id(call.body)), 0.0)
+        status, body = denial.for_client(verdict, call, self.dialect(call))
+        return Reply(status, self._denial_head(call, verdict) + JSON, body, 0.0)
 
     def body(self, call: Call, verdict: Verdict) -> bytes:
         """Return an error in the words of the client's dialect."""
-        dialect = self.dialect(call) or (MCP if mcp.is_likely(call.body) else of_path(call.path))
-        rpc_id = denial.rpc_id(call.body) if dialect == MCP else None
-        return denial.body(verdict, dialect, request_id=call.request_id, rpc_id=rpc_id)
+        return denial.for_call(verdict, call, self.dialect(call))
 
     def dialect(self, call: Call) -> str:
         """Return which dialect a call speaks, or "" for plain HTTP."""

@@ -36,6 +36,7 @@ class Decision:
     call: Any = field(default=None, repr=False, compare=False)
     verdict: Any = field(default=None, repr=False, compare=False)
     body: bytes = field(default=b"", repr=False, compare=False)
+    fields: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)  # header fields of a denial
 
     @property
     def is_loop(self) -> bool:

@@ -22,7 +22,7 @@ from breakloop.policy.compiled import Detector
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.query import query_for_fingerprint
 from breakloop.policy.senders import Sender, steady
-from breakloop.state.ops import RepeatSpec
+from breakloop.state.ops import COOLDOWN_S, RepeatSpec
 from breakloop.wire.json_body import canonical
 
 BUILTIN = "builtin"
@@ -35,7 +35,7 @@ class LoopGuard:
 
     window_seconds: int = 60
     max_hits: int = 5
-    cooldown_seconds: int = 30
+    cooldown_seconds: int = COOLDOWN_S
 
 
 def builtin_blocks(guard: LoopGuard) -> tuple[schema.AnyLoop, ...]:

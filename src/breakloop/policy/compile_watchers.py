@@ -26,7 +26,7 @@ from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.owners import Owners
 from breakloop.policy.run_rule import RunRule
 from breakloop.pricing.estimate import estimator
-from breakloop.state.ops import RepeatSpec
+from breakloop.state.ops import blocked_at_once
 
 _TOOL_MESSAGES: Final = 3  # where an allow list looks for tools
 
@@ -41,7 +41,7 @@ class WatcherMaker:
 
     def steps(self, block: schema.StepsLoop, terms: LoopTerms) -> list[Detector]:
         """A session's steps; and before them what is told by more than one session."""
-        spec = _cooling(block.cooldown_seconds, block.cooldown_growth, block.cooldown_max_seconds)
+        spec = blocked_at_once(block.cooldown_seconds, block.cooldown_growth, block.cooldown_max_seconds)
         ladder = Ladder(terms, _actions(block), spec, identity(self._descriptors))
         settings, digest = block.settings(), self._fingerprinter.short
         lanes = LaneDetector(settings.thresholds["nested"], digest)
@@ -80,7 +80,7 @@ class WatcherMaker:
         weights: schema.Weights,
     ) -> ScoreLoop:
         """A score over the last requests of caller and agent."""
-        ladder = Ladder(terms, actions, _cooling(), identity(self._descriptors))
+        ladder = Ladder(terms, actions, blocked_at_once(), identity(self._descriptors))
         seed = int.from_bytes(self._fingerprinter.short(b"score"))
         each = (weights.prompt, weights.response, weights.tool)
         detector = ScoreDetector(window_requests, threshold, *each, seed)
@@ -110,16 +110,3 @@ def identity(read: Descriptors, messages: int = _TOOL_MESSAGES) -> Identity:
 
 def _actions(block: schema.AnyLoop) -> tuple[str, str, str]:
     return block.action_for("notice"), block.action_for("block"), block.action_for("stop")
-
-
-def _cooling(cooldown_s: float = 30.0, growth: float = 2.0, max_s: float = 900.0) -> RepeatSpec:
-    """A recognised loop is blocked at once; after a cooldown the same passes once, and then the cooldown has grown."""
-    return RepeatSpec(
-        window_s=60.0,
-        limit=1,
-        sliding=True,
-        cooldown_s=cooldown_s,
-        growth=growth,
-        cooldown_max_s=max_s,
-        at_once=True,
-    )

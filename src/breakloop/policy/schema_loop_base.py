@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from breakloop.policy.schema_types import CountInt, Fault, Model, Route, Shorthand, Text, Timestamp, refuse
+from breakloop.state.ops import COOLDOWN_GROWTH, COOLDOWN_MAX_S, COOLDOWN_S
 
 Action = Literal["warn", "steer", "throttle", "reject", "kill"]
 Severity = Literal["notice", "block", "stop"]
@@ -122,11 +123,11 @@ class LoopBase(Model):
 class Cooldowns(Model):
     """How long a detected loop is blocked, and how that grows (SPEC LD-2)."""
 
-    cooldown_seconds: CountInt = Field(default=30, description="How long a detected loop is blocked.")
+    cooldown_seconds: CountInt = Field(default=COOLDOWN_S, description="How long a detected loop is blocked.")
     cooldown_growth: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = Field(
-        default=2.0, description="Factor by which each further cooldown grows; 1 keeps it flat."
+        default=COOLDOWN_GROWTH, description="Factor by which each further cooldown grows; 1 keeps it flat."
     )
-    cooldown_max_seconds: CountInt = Field(default=900, description="The longest cooldown.")
+    cooldown_max_seconds: CountInt = Field(default=COOLDOWN_MAX_S, description="The longest cooldown.")
 
     @model_validator(mode="after")
     def _cooldown(self) -> Cooldowns:

@@ -60,8 +60,6 @@ async def athrough(guard: Guard, around: Around, make: Callable[[Decision], Awai
 
 
 def _answer(guard: Guard, around: Around, made: Any) -> Answer:
-    try:
+    with guard.fail_open():
         return around.answered(made)
-    except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not cost an agent its answer
-        guard.fault(error, around.call)
-        return _ANSWERED
+    return _ANSWERED

@@ -11,7 +11,7 @@ from breakloop.model.call import Call
 from breakloop.sdk.core import BODY_MAX_BYTES, is_readable, request_call
 from breakloop.sdk.exchange import steered
 from breakloop.sdk.guard import Guard
-from breakloop.sdk.reading import Reading
+from breakloop.sdk.reading import SettlingReader
 from breakloop.sdk.rendering import denied
 
 Scope = MutableMapping[str, Any]
@@ -53,7 +53,9 @@ class BreakloopMiddleware:
         if noted is not None and isinstance(receive, _Replayed):
             receive.replace(noted)
             scope = {**scope, "headers": _resized(scope["headers"], len(noted))}
-        tapped = _Tapped(send, lambda status, kind, encoding: Reading(self.guard, decision, status, kind, encoding))
+        tapped = _Tapped(
+            send, lambda status, kind, encoding: SettlingReader(self.guard, decision, status, kind, encoding)
+        )
         try:
             await self._app(scope, receive, tapped)
         except BaseException:
@@ -101,10 +103,10 @@ class _Replayed:
 class _Tapped:
     """A `send` that is read along."""
 
-    def __init__(self, send: Send, begin: Callable[[int, bytes, bytes], Reading]) -> None:
+    def __init__(self, send: Send, begin: Callable[[int, bytes, bytes], SettlingReader]) -> None:
         self._send = send
         self._begin = begin
-        self.along: Reading | None = None
+        self.along: SettlingReader | None = None
         self.complete = False
 
     async def __call__(self, message: Message) -> None:

@@ -47,11 +47,9 @@ class ClaudeHooks:
 
     async def __call__(self, sent: Mapping[str, Any], tool_use_id: str | None, context: Any) -> Json:  # noqa: ARG002
         """Answer an event; {} is none."""
-        try:
+        with self.guard.fail_open():
             return await self._answer(claude_code.read(sent))
-        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop an agent
-            self.guard.fault(error)
-            return {}
+        return {}
 
     async def _answer(self, event: Event) -> Json:
         run = self.guard.run_of(self._agent, event.owner)

@@ -4,13 +4,14 @@ become `Decision`s. Who asks whom, and when, is `local`'s, `remote`'s and `guard
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from breakloop.errors import RequestError
 from breakloop.model.answer import Answer, Usage
 from breakloop.model.call import Call, Chat, ToolCall
-from breakloop.model.decision import Decision
+from breakloop.model.decision import LOOP, LOOP_ERROR, Decision
 from breakloop.model.verdict import Verdict
 from breakloop.policy.paths import normalise, normalise_host, strip_agent
 from breakloop.sdk.naming import Names, current
@@ -21,6 +22,8 @@ TOOLS_PATH: Final = "/mcp"
 BODY_MAX_BYTES: Final = 10 * 1024 * 1024  # larger ones pass unread
 _JSON: Final = b"application/json"
 _PREFIX: Final = "x-breakloop-"
+_OF_DENIALS: Final = ("retry-after", "x-should-retry")
+_ID_FORM: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]+")  # request ids of a server: `parts.judging`
 
 # Judged by steps alone: for programs that serve many people, of whom several may well send the same words in a minute.
 STEPS_ONLY: Final[Mapping[str, Any]] = {
@@ -92,8 +95,8 @@ def is_readable(content_type: str | bytes, length: int | None) -> bool:
     return (kind == _JSON or kind.endswith(b"+json")) and length is not None and 0 < length <= BODY_MAX_BYTES
 
 
-def from_verdict(verdict: Verdict, call: Call) -> Decision:
-    """Return what the engine said as the library says it."""
+def from_verdict(verdict: Verdict, call: Call, fields: Iterable[tuple[str, str]] = ()) -> Decision:
+    """Return what the engine said as the library says it. `fields` are the header fields of a denial."""
     loop = verdict.loop
     return Decision(
         allowed=verdict.allowed,
@@ -114,29 +117,31 @@ def from_verdict(verdict: Verdict, call: Call) -> Decision:
         degraded=verdict.degraded,
         call=call,
         verdict=verdict,
+        fields=tuple(fields),
     )
 
 
 def from_answer(status: int, headers: Mapping[str, str], body: bytes, call: Call | None = None) -> Decision:
     """Return the decision in an answer of ours: of the decision service, or of the gateway where it denies. Header
-    names are in lower case. Raises `AnswerError` for anything else."""
+    names are in lower case, and may begin with any `header_prefix`. Raises `AnswerError` for anything else."""
     get = headers.get
-    request_id, reason = get(_PREFIX + "request-id", ""), get(_PREFIX + "reason", "")
-    if not reason:
-        if status != 200 or not request_id:
+    told = detail(body)
+    prefix = _denial_prefix(headers, told)
+    if not prefix:
+        prefix = _allowed_prefix(headers, body) if status == 200 else ""
+        if not prefix:
             raise AnswerError(f"no decision, but status {status}")
         return Decision(
-            delay_seconds=(_number(get(_PREFIX + "loop-delay")) or 0) / 1000,
-            warning=get(_PREFIX + "warning", ""),
-            note=get(_PREFIX + "note", ""),
-            hit_count=_number(get(_PREFIX + "loop-count")) or 0,
-            request_id=request_id,
+            delay_seconds=(_number(get(prefix + "loop-delay")) or 0) / 1000,
+            warning=get(prefix + "warning", ""),
+            note=get(prefix + "note", ""),
+            hit_count=_number(get(prefix + "loop-count")) or 0,
+            request_id=headers[prefix + "request-id"],
             call=call,
         )
-    told = detail(body)
     return Decision(
         allowed=False,
-        reason=reason,
+        reason=headers[prefix + "reason"],
         status=status,
         message=_text(told, "message") or "Denied.",
         retry_after=_number(get("retry-after")),
@@ -145,10 +150,43 @@ def from_answer(status: int, headers: Mapping[str, str], body: bytes, call: Call
         cooldown_seconds=_count(told, "cooldown_seconds"),
         fingerprint=_text(told, "fingerprint"),
         evidence=_text(told, "evidence"),
-        request_id=request_id,
+        request_id=get(prefix + "request-id", ""),
         call=call,
         body=body,
+        fields=tuple((name, value) for name, value in headers.items() if _is_shown(name, prefix)),
     )
+
+
+def _is_shown(name: str, prefix: str) -> bool:
+    """Tell whether a field of a service's denial is for the client of whoever asked."""
+    return name in {prefix + "reason", prefix + "request-id", *_OF_DENIALS} or name.startswith("ratelimit")
+
+
+def _denial_prefix(headers: Mapping[str, str], told: Mapping[str, Any]) -> str:
+    """Return what the names of our fields begin with in a denial; "" where it is none.
+
+    A server with another `header_prefix` does not announce it. Its denials are known by what no other server sends: a
+    reason, a request id under the same prefix, and a body whose `detail.error` is that reason.
+    """
+    if headers.get(_PREFIX + "reason"):
+        return _PREFIX
+    for name, reason in headers.items():
+        prefix = name.removesuffix("reason")
+        if not reason or not name.endswith("-reason") or prefix + "request-id" not in headers:
+            continue
+        if told.get("error") == (LOOP_ERROR if reason == LOOP else reason):
+            return prefix
+    return ""
+
+
+def _allowed_prefix(headers: Mapping[str, str], body: bytes) -> str:
+    """The same for a decision that allows: no body, and a request id in the form that a server gives it."""
+    if headers.get(_PREFIX + "request-id"):
+        return _PREFIX
+    for name, value in headers.items():
+        if not body and name.endswith("-request-id") and _ID_FORM.fullmatch(value):
+            return name.removesuffix("request-id")
+    return ""
 
 
 def facts(decision: Decision) -> dict[str, Any]:

@@ -26,20 +26,18 @@ _KEPT_MAX: Final = 1000
 _SOURCE: Final = "breakloop"
 
 
-class DeniedError(exceptions.DeniedError, crewai_hooks.HookAborted):
-    """A denial other than a loop's: a limit, a budget, a kill switch."""
+# CrewAI logs what a hook raises and goes on, unless it is a `HookAborted`. Programs catch `breakloop.DeniedError` and
+# `breakloop.LoopDetectedError`, which these are.
+class _DeniedError(exceptions.DeniedError, crewai_hooks.HookAborted):
+    def __init__(self, decision: Decision) -> None:
+        crewai_hooks.HookAborted.__init__(self, decision.message, _SOURCE)
+        exceptions.DeniedError.__init__(self, decision)
 
-    def __init__(self, verdict: Decision) -> None:
-        crewai_hooks.HookAborted.__init__(self, verdict.message, _SOURCE)
-        exceptions.DeniedError.__init__(self, verdict)
 
-
-class LoopDetectedError(exceptions.LoopDetectedError, crewai_hooks.HookAborted):
-    """The agent repeats itself."""
-
-    def __init__(self, verdict: Decision) -> None:
-        crewai_hooks.HookAborted.__init__(self, verdict.message, _SOURCE)
-        exceptions.LoopDetectedError.__init__(self, verdict)
+class _LoopDetectedError(exceptions.LoopDetectedError, crewai_hooks.HookAborted):
+    def __init__(self, decision: Decision) -> None:
+        crewai_hooks.HookAborted.__init__(self, decision.message, _SOURCE)
+        exceptions.LoopDetectedError.__init__(self, decision)
 
 
 class BreakloopHooks:
@@ -116,13 +114,9 @@ class BreakloopHooks:
     def _safely(self, hook: Callable[[Any], Any], context: Any) -> Any:
         if not self._installed:
             return None
-        try:
+        with self.guard.fail_open():
             return hook(context)
-        except crewai_hooks.HookAborted:
-            raise
-        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop a crew
-            self.guard.fault(error)
-            return None
+        return None
 
     def _before_llm(self, context: Any) -> None:
         if context.executor is None:  # asked outside of an agent's loop
@@ -170,7 +164,7 @@ class BreakloopHooks:
 
     def _enforce(self, decision: Decision) -> None:
         if not decision.allowed:
-            raise LoopDetectedError(decision) if decision.is_loop else DeniedError(decision)
+            raise _LoopDetectedError(decision) if decision.is_loop else _DeniedError(decision)
         self.guard.wait(decision)
 
     # -- whose call it is

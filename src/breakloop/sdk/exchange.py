@@ -10,7 +10,7 @@ from breakloop.model.answer import NO_ANSWER, Answer
 from breakloop.model.call import Call
 from breakloop.model.decision import Decision
 from breakloop.sdk.core import chat_of, is_readable, request_call
-from breakloop.sdk.reading import Reading
+from breakloop.sdk.reading import SettlingReader
 from breakloop.sdk.rendering import denied
 from breakloop.wire import steer
 
@@ -106,12 +106,12 @@ def changed(request: Any, body: bytes) -> Any:
     return type(request)(request.method, request.url, headers=headers, content=body, extensions=request.extensions)
 
 
-def reading(guard: Guard, decision: Decision, response: Any) -> Reading:
+def reading(guard: Guard, decision: Decision, response: Any) -> SettlingReader:
     """Return who reads an answer along; one that is there already (from a cache, a mock) has been read then."""
     kind, encoding = response.headers.get("content-type", ""), response.headers.get("content-encoding", "")
     if not response.is_closed:
-        return Reading(guard, decision, response.status_code, kind.encode("latin-1"), encoding.encode("latin-1"))
-    along = Reading(guard, decision, response.status_code, kind.encode("latin-1"), b"")
+        return SettlingReader(guard, decision, response.status_code, kind.encode("latin-1"), encoding.encode("latin-1"))
+    along = SettlingReader(guard, decision, response.status_code, kind.encode("latin-1"), b"")
     along.feed(response.content)
     return along
 
@@ -119,7 +119,7 @@ def reading(guard: Guard, decision: Decision, response: Any) -> Reading:
 class Tapped:
     """A response's stream with a reader beside it."""
 
-    def __init__(self, stream: Iterable[bytes], along: Reading) -> None:
+    def __init__(self, stream: Iterable[bytes], along: SettlingReader) -> None:
         self._stream = stream
         self._along = along
         self._through = False
@@ -144,7 +144,7 @@ class Tapped:
 class AsyncTapped:
     """The same for asynchronous streams."""
 
-    def __init__(self, stream: AsyncIterable[bytes], along: Reading) -> None:
+    def __init__(self, stream: AsyncIterable[bytes], along: SettlingReader) -> None:
         self._stream = stream
         self._along = along
         self._through = False

@@ -7,14 +7,35 @@ import http.client
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Final
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.errors import SettingsError
+from breakloop.exceptions import DeniedError
 from breakloop.observe.log import log
 from breakloop.sdk.core import AnswerError
 
 EVERY_S: Final = 60.0
+
+
+class FailOpen:
+    """`with guard.fail_open():` around code of ours on somebody's path: what it raises is counted and logged, and the
+    program goes on after the block. A denial is no fault and passes."""
+
+    __slots__ = ("_fault",)
+
+    def __init__(self, fault: Callable[[Exception], object]) -> None:
+        self._fault = fault
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, DeniedError):
+            return False
+        self._fault(error)
+        return True
 
 
 class FaultLog:

@@ -21,7 +21,7 @@ from breakloop.model.call import Call
 from breakloop.model.decision import Decision
 from breakloop.sdk import core, llm, tools
 from breakloop.sdk.environment import shared_secret
-from breakloop.sdk.fault_log import FaultLog
+from breakloop.sdk.fault_log import FailOpen, FaultLog
 from breakloop.sdk.local import MEMORY, LocalDoor, Policy
 from breakloop.sdk.naming import Names, current
 from breakloop.sdk.remote import RemoteDoor
@@ -135,10 +135,8 @@ class Guard:
         """Tell how an allowed request was answered; `breakloop.sdk.core.answer_of` makes answers of plain values."""
         if not decision.allowed or not decision.request_id:
             return
-        try:
+        with self.fail_open():
             self._door.settle(decision, answer)
-        except Exception as error:  # noqa: BLE001 - as in `judge`
-            self.fault(error, decision.call)
 
     async def asettle(self, decision: Decision, answer: Answer = _DONE) -> None:
         """The same, without blocking the event loop."""
@@ -267,6 +265,10 @@ class Guard:
     def llm(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate what asks the model, sync or async: each request is judged before. See `breakloop.sdk.llm`."""
         return llm.guarded(self, function)
+
+    def fail_open(self) -> FailOpen:
+        """Return a context manager in which an error of ours becomes a fault; the program goes on after the block."""
+        return FailOpen(self.fault)
 
     def fault(self, error: Exception, call: Call | None = None) -> Decision:
         """Count a mistake of ours, log it (once a minute), allow. What was asked about is never logged (SPEC Y-1)."""

@@ -15,9 +15,10 @@ from breakloop.model.decision import LOOP, Decision
 from breakloop.model.step import Result, Step
 from breakloop.sdk.claude_code import Event
 from breakloop.sdk.hook_session import Session
+from breakloop.state.ops import blocked_at_once
 from breakloop.wire.step_budget import bounded
 
-COOLDOWN: Final = (30.0, 2.0, 900.0)  # seconds at first, how it grows, at most: as the built-in block has it
+COOLDOWN: Final = blocked_at_once()  # as the built-in block has it
 _STATUS: Final = 429
 # Claude Code's own tools that are made to be asked again and again.
 _POLLED: Final = ("BashOutput", "TaskOutput", "TaskGet", "TaskList", "Monitor", "ScheduleWakeup")

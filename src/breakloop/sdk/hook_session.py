@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from breakloop.model.decision import Decision
+from breakloop.state.ops import RepeatSpec
 
 VERSION: Final = 1
 KEPT_S: Final = 24 * 3600.0  # files that nobody has touched for so long are deleted
@@ -76,19 +77,16 @@ class Session:
         self.strikes = 0
         self.held.clear()
 
-    def cooldown(self, loop: str, spec: tuple[float, float, float], now: float) -> float:
+    def cooldown(self, loop: str, spec: RepeatSpec, now: float) -> float:
         """Return how long a loop stays blocked that is seen again; 0: this time it passes, for once."""
-        first_s, growth, most_s = spec
-        until, cooldown_s, passed = self.cooling.get(loop, (0.0, 0.0, 0.0))
+        until, before_s, passed = self.cooling.get(loop, (0.0, 0.0, 0.0))
         if now < until:
             return until - now
-        if until and now < until + most_s:
-            if not passed:
-                self.cooling[loop] = [until, cooldown_s, 1.0]
-                return 0.0
-            cooldown_s = min(cooldown_s * growth, most_s)
-        else:
-            cooldown_s = first_s
+        is_remembered = until and now < until + spec.cooldown_max_s
+        if is_remembered and not passed:
+            self.cooling[loop] = [until, before_s, 1.0]
+            return 0.0
+        cooldown_s = spec.next_cooldown_s(before_s if is_remembered else None)
         self.cooling[loop] = [now + cooldown_s, cooldown_s, 0.0]
         return cooldown_s
 

@@ -127,22 +127,18 @@ class BreakloopMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def _asking(self, request: ModelRequest[Any]) -> Around:
         names, call = Names(), None
-        try:
+        with self.guard.fail_open():
             system = [request.system_message] if request.system_message else []
             names = self._names(request.state.get(MESSAGES) or request.messages)
             call = _chat(_model(request.model), [*system, *request.messages], request.tools, names)
-        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop an agent
-            self.guard.fault(error)
         return Around(call, names, self._stopped, _said, _failed)
 
     def _turn(self, state: Any, model: str, key: str) -> Around:
         names, call = Names(), None
-        try:
+        with self.guard.fail_open():
             messages = convert_to_messages(_state_messages(state, key))
             names = self._names(messages)
             call = _chat(model, messages, (), names)
-        except Exception as error:  # noqa: BLE001 - as in `_asking`
-            self.guard.fault(error)
         said = partial(_update_said, key=key)
         return Around(call, names, lambda decision: {key: [self._stopped(decision)]}, said, _failed)
 

@@ -29,7 +29,8 @@ from breakloop.pricing.genai_table import GenaiTable
 from breakloop.pricing.prices import Prices
 from breakloop.sdk import core
 from breakloop.state.memory import MemoryStore
-from breakloop.wire.encoding import EncodingError, decoded
+from breakloop.wire.denial import PREFIX, VerdictHeaders, field_pairs
+from breakloop.wire.encoding import unpack
 
 Policy = str | PathLike[str] | Mapping[str, Any] | None
 
@@ -48,7 +49,8 @@ class LocalDoor:
         self._clock = clock or SystemClock()
         key = secret or secrets.token_bytes(32)
         loaded = _loaded(policy, self._clock.now())
-        descriptors = Descriptors(ContextSettings(secret=key), self._clock)
+        self._descriptors = descriptors = Descriptors(ContextSettings(secret=key), self._clock)
+        self._headers = VerdictHeaders(PREFIX, key)
         self._events = LogEvents()
         self._flushed_at = self._clock.now()
         prices = cache(lambda: Prices(GenaiTable(), clock=self._clock))  # read when a budget asks for them first
@@ -64,17 +66,21 @@ class LocalDoor:
 
     def decide(self, call: Call) -> Decision:
         """Judge a call and count it."""
-        if "content-encoding" in call.headers:
-            _unpack(call)
+        why = unpack(call, core.BODY_MAX_BYTES) if "content-encoding" in call.headers else ""
         with self._lock:
             self._number += 1
             call.request_id = f"{self._prefix}-{self._number:x}"
+            if why:
+                self.engine.not_unpacked(call, why)
             verdict = self.engine.decide(call)
             now = self._clock.now()
             if now - self._flushed_at >= INTERVAL_S:
                 self._flushed_at = now
                 self._events.flush(now)
-        return core.from_verdict(verdict, call)
+            if verdict.allowed:
+                return core.from_verdict(verdict, call)
+            head = self._headers.denied(verdict, call.request_id, self._descriptors.caller(call))
+        return core.from_verdict(verdict, call, field_pairs(head))
 
     def settle(self, decision: Decision, answer: Answer) -> None:
         """Take note of how an allowed call was answered."""
@@ -95,12 +101,3 @@ def _loaded(policy: Policy, now: float) -> LoadedBundle | None:
         except BundleError as error:  # it has no file, and no lines
             raise BundleError([replace(one, file="policy", line=0, column=0) for one in error.problems]) from None
     return load_bundle(Path(policy), now=now)
-
-
-def _unpack(call: Call) -> None:
-    """Judge a compressed body by what is in it; one that cannot be unpacked is judged as the bytes that it is."""
-    try:
-        call.body = decoded(call.body, call.headers["content-encoding"], core.BODY_MAX_BYTES)
-    except EncodingError:
-        return
-    call.headers = {name: value for name, value in call.headers.items() if name != "content-encoding"}

@@ -48,23 +48,19 @@ class BreakloopMiddleware:
 
     async def _returned(self, run: Run, made: Made, result: Any) -> Any:
         """The result as it is, or with a note behind it."""
-        try:
+        with self.guard.fail_open():
             fields = _fields(result)
             if fields is None or not mcp_results.is_final(fields):
                 return result
             decision = await aafter(run, made, mcp_results.outcome(fields))
             return mcp_results.noted(fields, decision.notice) if decision.notice else result
-        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not cost a result
-            self.guard.fault(error)
-            return result
+        return result
 
     def _read(self, ctx: Any) -> tuple[Made | None, Run | None]:
-        try:
+        with self.guard.fail_open():
             made = mcp_results.made_of(ctx.params)
             return made, None if made is None else self.guard.run_of(*_names(ctx))
-        except Exception as error:  # noqa: BLE001 - as in `_returned`
-            self.guard.fault(error)
-            return None, None
+        return None, None
 
 
 def _names(ctx: Any) -> tuple[str, str]:

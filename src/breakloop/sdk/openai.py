@@ -18,17 +18,17 @@ _PATH = "/v1"
 class DeniedError(exceptions.DeniedError, openai.RateLimitError):
     """A denial other than a loop's: a limit, a budget, a kill switch."""
 
-    def __init__(self, verdict: Decision, text: str, response: httpx2.Response, body: object) -> None:
+    def __init__(self, decision: Decision, text: str, response: httpx2.Response, body: object) -> None:
         openai.RateLimitError.__init__(self, text, response=response, body=body)
-        exceptions.DeniedError.__init__(self, verdict, text)
+        exceptions.DeniedError.__init__(self, decision, text)
 
 
 class LoopDetectedError(exceptions.LoopDetectedError, openai.RateLimitError):
     """The agent repeats itself."""
 
-    def __init__(self, verdict: Decision, text: str, response: httpx2.Response, body: object) -> None:
+    def __init__(self, decision: Decision, text: str, response: httpx2.Response, body: object) -> None:
         openai.RateLimitError.__init__(self, text, response=response, body=body)
-        exceptions.LoopDetectedError.__init__(self, verdict, text)
+        exceptions.LoopDetectedError.__init__(self, decision, text)
 
 
 class OpenAI(openai.OpenAI):
@@ -63,8 +63,8 @@ class AsyncOpenAI(openai.AsyncOpenAI):
 
 def _ours(error: openai.APIStatusError, response: httpx2.Response) -> openai.APIStatusError:
     """The SDK's error, or where the gateway has denied, ours, which is one too."""
-    verdict = clients.denial_in(response) if isinstance(error, openai.RateLimitError) else None
-    if verdict is None:
+    decision = clients.denial_in(response) if isinstance(error, openai.RateLimitError) else None
+    if decision is None:
         return error
-    kind = LoopDetectedError if verdict.is_loop else DeniedError
-    return kind(verdict, str(error), response, error.body)
+    kind = LoopDetectedError if decision.is_loop else DeniedError
+    return kind(decision, str(error), response, error.body)

@@ -45,20 +45,18 @@ _CALL: Final = "function_call"
 Item = Mapping[str, Any]
 
 
-class DeniedError(exceptions.DeniedError, AgentsException):
-    """A denial other than a loop's: a limit, a budget, a kill switch."""
-
-    def __init__(self, verdict: Decision, text: str = "") -> None:
+# The SDK adds `run_data` only to an `AgentsException`, and turns any other error of an agent that is a tool into a
+# `UserError`. Programs catch `breakloop.DeniedError` and `breakloop.LoopDetectedError`, which these are.
+class _DeniedError(exceptions.DeniedError, AgentsException):
+    def __init__(self, decision: Decision, text: str = "") -> None:
         AgentsException.__init__(self)
-        exceptions.DeniedError.__init__(self, verdict, text)
+        exceptions.DeniedError.__init__(self, decision, text)
 
 
-class LoopDetectedError(exceptions.LoopDetectedError, AgentsException):
-    """The agent repeats itself."""
-
-    def __init__(self, verdict: Decision, text: str = "") -> None:
+class _LoopDetectedError(exceptions.LoopDetectedError, AgentsException):
+    def __init__(self, decision: Decision, text: str = "") -> None:
         AgentsException.__init__(self)
-        exceptions.LoopDetectedError.__init__(self, verdict, text)
+        exceptions.LoopDetectedError.__init__(self, decision, text)
 
 
 class _Known:
@@ -140,7 +138,7 @@ class BreakloopHooks(RunHooks[Any]):
         decision = last or await self.guard.ajudge(call)
         if not decision.allowed:
             known.forget()
-            raise (LoopDetectedError if decision.is_loop else DeniedError)(decision)
+            raise (_LoopDetectedError if decision.is_loop else _DeniedError)(decision)
         await self.guard.await_(decision)
         known.decision = decision
 
@@ -148,13 +146,11 @@ class BreakloopHooks(RunHooks[Any]):
         """Tell how it was answered, and wait for the tools that the model wants."""
         known = self._known(context, agent)
         decision, known.decision = known.decision, None
-        try:
+        answer = answer_of()
+        with self.guard.fail_open():
             made: list[Any] = response.to_input_items()
             known.called(made)
             answer = _answer(made, response)
-        except Exception as error:  # noqa: BLE001 - as in `on_llm_start`
-            self.guard.fault(error)
-            answer = answer_of()
         if decision is not None:
             await self.guard.asettle(decision, answer)
 

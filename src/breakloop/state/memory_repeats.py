@@ -95,7 +95,7 @@ class Repeats:
 
     def _cool_down(self, op: Repeat, count: int, before: tuple[float, ...] | None, now: float) -> Repeated:
         spec = op.spec
-        cooldown_s = spec.cooldown_s if before is None else min(before[3] * spec.growth, spec.cooldown_max_s)
+        cooldown_s = spec.next_cooldown_s(None if before is None else before[3])
         until = now + cooldown_s
         self.cooldowns.put(op.key, (until + spec.cooldown_max_s, until, count, cooldown_s, now), now)
         self.counts.discard(op.key)  # the first request after the cooldown starts a new count

@@ -14,6 +14,11 @@ ENFORCED = 0
 FLIGHT_S: Final = 1.0  # so long after its start others may join a request that has no answer yet
 JOINED: Final = -1  # `Repeated.flight` of a request that joined another
 
+# How long a detected loop is blocked by default: at first, by what each further time is longer, and at most.
+COOLDOWN_S: Final = 30
+COOLDOWN_GROWTH: Final = 2.0
+COOLDOWN_MAX_S: Final = 900
+
 # Whoever planned an operation reads its result. It lives in a higher layer, so its type is not known here.
 Owner = Any
 
@@ -32,6 +37,26 @@ class RepeatSpec:
     concurrent_free: int = 0  # so many tracked ones join one that is in flight, and are not counted
     retry_free: int = 0  # so many counts a window are taken back because the answer failed
     at_once: bool = False  # the first one trips: `limit` is for those after a cooldown
+
+    def next_cooldown_s(self, before_s: float | None) -> float:
+        """Return how long the next cooldown is; `before_s` is the last one's length, if it is remembered. The Redis
+        script (`commit.lua`) computes the same."""
+        return self.cooldown_s if before_s is None else min(before_s * self.growth, self.cooldown_max_s)
+
+
+def blocked_at_once(
+    cooldown_s: float = COOLDOWN_S, growth: float = COOLDOWN_GROWTH, max_s: float = COOLDOWN_MAX_S
+) -> RepeatSpec:
+    """A recognised loop is blocked at once; after a cooldown the same passes once, and then the cooldown has grown."""
+    return RepeatSpec(
+        window_s=60.0,
+        limit=1,
+        sliding=True,
+        cooldown_s=cooldown_s,
+        growth=growth,
+        cooldown_max_s=max_s,
+        at_once=True,
+    )
 
 
 class Repeat:

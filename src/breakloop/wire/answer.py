@@ -1,7 +1,7 @@
 """Reads an answer while it passes: `reader` picks the dialect and the framing, `feed` takes what passes, `answer` says
 what it was. Nothing here delays or changes a byte, and nothing that comes can make it fail.
 
-Taking off HTTP's framing and compression is the caller's business.
+Taking off HTTP's framing is the caller's task, and compression is `PassingAnswer`'s.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from breakloop.wire import (
     openai_responses,
 )
 from breakloop.wire.anthropic_answer import AnthropicAnswer
+from breakloop.wire.encoding import EncodingError, Unpacker
 from breakloop.wire.gathered import Gathered
 from breakloop.wire.gemini_answer import GeminiAnswer
 from breakloop.wire.mcp_answer import McpAnswer
@@ -33,6 +34,7 @@ Form = Literal["stream", "body"]
 STREAM: Final = "stream"
 BODY: Final = "body"
 
+UNPACKED_MAX: Final = 64 * 1024 * 1024
 BODY_MAX_BYTES: Final = 10 * 1024 * 1024
 # No network piece is so large: it was unpacked from one that was made to be (a quarter of a megabyte of gzip can hold
 # forty of tiny events, which take half a minute to read).
@@ -95,6 +97,58 @@ def reader_of(dialect: str, form: Form, max_bytes: int = BODY_MAX_BYTES) -> Answ
     return (
         StreamReader(gathered, min(max_bytes, EVENT_MAX_BYTES)) if form == STREAM else BodyReader(gathered, max_bytes)
     )
+
+
+GiveUp = Callable[[str], None]  # called with the reason
+
+
+def unpacker(encoding: bytes) -> Unpacker | None:
+    """Return what undoes the `Content-Encoding` of an answer; None for a plain one. Raises `EncodingError`."""
+    if not encoding or encoding.strip().lower() == b"identity":
+        return None
+    return Unpacker(encoding, UNPACKED_MAX)
+
+
+class PassingAnswer:
+    """An answer that is read while it passes: unpacked if it is compressed, and given to the dialect's reader. Where it
+    cannot be read it passes unread, and `give_up` gets the reason."""
+
+    __slots__ = ("_give_up", "_reader", "_unpacker")
+
+    def __init__(self, reader: AnswerReader, unpacker: Unpacker | None, give_up: GiveUp) -> None:
+        self._reader: AnswerReader | None = reader
+        self._unpacker = unpacker
+        self._give_up = give_up
+
+    def feed(self, content: list[bytes]) -> bool:
+        """Take what has just been passed on; return whether the answer is to be cut, which only a subclass may ask."""
+        reader = self._reader
+        if reader is None:
+            return False
+        try:
+            for piece in content:
+                reader.feed(piece if self._unpacker is None else self._unpacker.feed(piece))
+        except EncodingError as error:
+            self._stop(error.reason)
+        except Exception:  # noqa: BLE001 - the outermost edge: a fault in reading must not end an answer
+            self._stop("fault")
+        return False
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        """Return what was read, as far as it was."""
+        if self._reader is not None:
+            try:
+                answer = self._reader.answer(status, complete=complete)
+                if self._reader.gave_up:
+                    self._give_up("unreadable")
+                return answer
+            except Exception:  # noqa: BLE001 - as in `feed`
+                self._stop("fault")
+        return Answer(status, complete=complete)
+
+    def _stop(self, why: str) -> None:
+        self._reader = self._unpacker = None
+        self._give_up(why)
 
 
 class StreamReader:

@@ -1,22 +1,28 @@
-"""A denial as bytes, in the shape the client's SDK expects (SPEC A-3, A-4). Which headers go with it is
-`gateway.answers`' work. Only on the denial path, so clarity comes before speed."""
+"""Verdicts as HTTP: their header fields (SPEC A-1, A-2, A-5), and the body of a denial in the shape that the client's
+SDK expects (A-3, A-4). The gateway and the library both answer with these."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
-from breakloop.model.verdict import Verdict
-from breakloop.wire.mcp import is_likely
+from breakloop.model.call import Call
+from breakloop.model.verdict import Limit, Verdict
+from breakloop.wire import mcp
+from breakloop.wire.dialects import of_path
 
 LOOP_ERROR = "recursive_loop_detected"
 PROBLEM = "application/problem+json"
 
 RpcId = str | int | None
 
+PREFIX: Final = "X-Breakloop-"  # how our header names begin, unless a setting changes it
+
+_LIMIT_HEADS_KEPT: Final = 4096
 _PROBLEM_TYPES = "https://iana.org/assignments/http-problem-types#"
 _RPC: Final = "type.googleapis.com/google.rpc."
 _MCP_DENIED: Final = -32000  # JSON-RPC leaves -32000 to -32099 to servers
@@ -64,6 +70,126 @@ class _Rpc(msgspec.Struct):
 _read_rpc: Final = msgspec.json.Decoder(_Rpc).decode
 
 
+def quoted(name: str) -> str:
+    """Return a policy id as a structured-field string: printable ASCII between quotes."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    if not (escaped.isascii() and escaped.isprintable()):
+        escaped = "".join(c if c.isascii() and c.isprintable() else "?" for c in escaped)
+    return f'"{escaped}"'
+
+
+class VerdictHeaders:
+    """Header lines of verdicts (SPEC A-1, A-2, A-5), for the gateway and for the library that answers in its place.
+
+    `prefix` is `header_prefix`; `secret` keys the jitter, so that clients cannot compute it.
+    """
+
+    __slots__ = (
+        "_body", "_delay", "_heads", "_loop_count", "_note", "_reason", "_request_id", "_secret", "_status", "_warning",
+    )  # fmt: skip
+
+    def __init__(self, prefix: str, secret: bytes) -> None:
+        self._secret = secret[:64]
+        self._reason = f"{prefix}Reason: "
+        self._request_id = f"{prefix}Request-Id: "
+        self._warning = f"{prefix}Warning: "
+        self._loop_count = f"{prefix}Loop-Count: "
+        self._delay = f"{prefix}Loop-Delay: "
+        self._note = f"{prefix}Note: "
+        self._status = f"{prefix}Status: "
+        self._body = f"{prefix}Body: "
+        # The part of the RateLimit fields that never changes for one limit, by (name, quota, window).
+        self._heads: dict[tuple[str, int, int], tuple[str, str]] = {}
+
+    def allowed(self, verdict: Verdict, request_id: str) -> bytes:
+        """Return the header lines of an allowed answer."""
+        head = f"{self._request_id}{request_id}\r\n"
+        if verdict.limit is not None:
+            head += self._limit(verdict.limit)
+        if verdict.warning:
+            head += self._warned(verdict)
+        return head.encode("latin-1")
+
+    def denied(self, verdict: Verdict, request_id: str, identity: str) -> bytes:
+        """Return the header lines of a denial. `identity` is who is to wait: it has its own jitter."""
+        head = f"{self._request_id}{request_id}\r\n{self._reason}{verdict.reason}\r\n"
+        wait_s = self.retry_after_s(verdict, identity)
+        if wait_s is not None:
+            head += f"Retry-After: {wait_s}\r\n"
+        if verdict.never:
+            head += "x-should-retry: false\r\n"
+        if verdict.limit is not None:
+            head += self._limit(verdict.limit)
+        elif verdict.policy and verdict.retry_after_s is not None:
+            head += f"RateLimit: {quoted(verdict.policy)};r=0;t={verdict.retry_after_s}\r\n"
+            head += f"RateLimit-Reset: {verdict.retry_after_s}\r\n"
+        return head.encode("latin-1")
+
+    def carried(self, status: int, body: bytes) -> bytes:
+        """Return the header lines that carry a status and a one-line body past a gateway which drops both."""
+        return self.real_status(status) + f"{self._body}{body.decode('ascii')}\r\n".encode("ascii")
+
+    def real_status(self, status: int) -> bytes:
+        """Return the header line that carries a status past a gateway which takes it for something else."""
+        return f"{self._status}{status}\r\n".encode("ascii")
+
+    def retry_after_s(self, verdict: Verdict, identity: str) -> int | None:
+        """Return the `Retry-After` value: with up to half more for limits, spread by identity, always the same."""
+        base = verdict.retry_after_s
+        if base is None or not verdict.retry_jitter:
+            return base
+        seed = f"{verdict.policy}\x00{verdict.rule}\x00{verdict.reason}\x00{identity}".encode("utf-8", "surrogatepass")
+        draw = int.from_bytes(blake2b(seed, digest_size=4, key=self._secret, person=b"breakloop-jit").digest())
+        return base + draw * (max(1, base // 2) + 1) // 2**32
+
+    def _limit(self, limit: Limit) -> str:
+        key = (limit.name, limit.quota, limit.window_s)
+        head = self._heads.get(key)
+        if head is None:
+            name = quoted(limit.name)
+            policy = f"RateLimit-Policy: {name};q={limit.quota};w={limit.window_s}\r\n"
+            head = (f"{policy}RateLimit-Limit: {limit.quota}\r\nRateLimit: {name};r=", "RateLimit-Remaining: ")
+            if len(self._heads) < _LIMIT_HEADS_KEPT:
+                self._heads[key] = head
+        left, reset = limit.remaining, limit.reset_s
+        return f"{head[0]}{left};t={reset}\r\n{head[1]}{left}\r\nRateLimit-Reset: {reset}\r\n"
+
+    def _warned(self, verdict: Verdict) -> str:
+        head = f"{self._warning}{verdict.warning}\r\n"
+        if verdict.loop is not None:
+            head += f"{self._loop_count}{verdict.loop.hit_count}\r\n"
+        if verdict.delay_ms:
+            head += f"{self._delay}{verdict.delay_ms}\r\n"
+        if verdict.note:
+            head += f"{self._note}{verdict.note}\r\n"
+        return head
+
+
+def field_pairs(head: bytes) -> list[tuple[str, str]]:
+    """Return header lines as names and values."""
+    lines = head.decode("latin-1").split("\r\n")
+    return [(name, value) for name, _, value in (line.partition(": ") for line in lines if line)]
+
+
+def for_client(verdict: Verdict, call: Call, dialect: str) -> tuple[int, bytes]:
+    """Return status and body of a denial for the client itself. The model behind an MCP client reads a tool's error,
+    and no status."""
+    if dialect == mcp.DIALECT:
+        return 200, mcp_tool_error(verdict, rpc_id(call.body))
+    return verdict.status, for_call(verdict, call, dialect)
+
+
+def for_call(verdict: Verdict, call: Call, dialect: str) -> bytes:
+    """Return an error in the client's dialect; where that is unknown (""), in the one that the request looks like."""
+    dialect = dialect or (mcp.DIALECT if mcp.is_likely(call.body) else of_path(call.path))
+    return body(
+        verdict,
+        dialect,
+        request_id=call.request_id,
+        rpc_id=rpc_id(call.body) if dialect == mcp.DIALECT else None,
+    )
+
+
 def error_code(verdict: Verdict) -> str:
     """Return what stands as `error` in the body: the reason, except for loops."""
     return LOOP_ERROR if verdict.reason == "loop_detected" else verdict.reason
@@ -98,7 +224,7 @@ def body(verdict: Verdict, dialect: str = "", *, request_id: str = "", rpc_id: R
             content["request_id"] = request_id
     elif dialect == "gemini":
         content["error"] = _gemini(verdict)
-    elif dialect == "mcp":
+    elif dialect == mcp.DIALECT:
         data = detail(verdict)
         del data["message"]  # said already, and nginx has little room for a body that travels as a header field
         content |= {"jsonrpc": "2.0", "id": rpc_id}
@@ -127,7 +253,7 @@ def rpc_id(sent: bytes) -> RpcId:
 
 def rpc_stub(sent: bytes) -> bytes:
     """Return as much of a JSON-RPC request as an error in its stead needs; nothing of anything else."""
-    if not is_likely(sent):
+    if not mcp.is_likely(sent):
         return b""
     return _dump({"jsonrpc": "2.0", "id": rpc_id(sent)})
 

@@ -13,6 +13,8 @@ from typing import IO, Final, Protocol, cast
 import brotli  # type: ignore[import-untyped]
 import zstandard
 
+from breakloop.model.call import Call
+
 CODINGS_MAX: Final = 3
 RATIO_MAX: Final = 200
 RATIO_FREE_BYTES: Final = 256 * 1024  # so much comes out of any body: repetitive chats shrink further than 200 times
@@ -23,6 +25,8 @@ _ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024  # RFC 9659: what a sender of this c
 # its checksum keeps a cut-off block from passing the frame off as its own content.
 _ZSTD_MARK: Final = b"end of body"
 _ZSTD_END: Final = zstandard.ZstdCompressor(write_checksum=True).compress(_ZSTD_MARK)
+
+_JSON_STARTS: Final = (b"{", b"[")
 
 UNKNOWN_CODING: Final = "unknown_coding"
 TOO_MANY_CODINGS: Final = "too_many_codings"
@@ -57,6 +61,26 @@ def decoded(body: bytes, content_encoding: bytes, max_bytes: int, max_ratio: int
     except _PastLimitError:
         raise EncodingError(TOO_LARGE if limit == max_bytes else RATIO) from None
     return body
+
+
+def unpack(call: Call, max_bytes: int) -> str:
+    """Replace a compressed body of a call by its content. Return "", or why it could not be unpacked: then it is
+    judged as the bytes that it is. The header fields must include `content-encoding`."""
+    if not call.body or call.body_unseen:
+        return ""
+    fields = [call.headers["content-encoding"]]
+    fields += [value for name, value in call.repeated if name == "content-encoding"]
+    why = ""
+    try:
+        call.body = decoded(call.body, b",".join(fields), max_bytes)
+    except EncodingError as error:
+        why = error.reason
+        # JSON under a false field is read all the same: an upstream that ignores the field would read it too.
+        if call.body.lstrip()[:1] not in _JSON_STARTS:
+            return why
+    # The field described the packed bytes; readers that see it would not touch the plain ones.
+    call.headers = {name: value for name, value in call.headers.items() if name != "content-encoding"}
+    return why
 
 
 def _codings(content_encoding: bytes) -> list[bytes]:

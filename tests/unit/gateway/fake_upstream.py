@@ -9,7 +9,6 @@ import asyncio
 from typing import Any
 
 from breakloop.gateway.answer_head import AnswerHeads
-from breakloop.gateway.answers import Answers
 from breakloop.gateway.bounds import Limits
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.forwarding import Forwarding
@@ -19,6 +18,7 @@ from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
 from breakloop.gateway.targets import Targets, parse_upstream
 from breakloop.gateway.upstream import UpstreamConnection
+from breakloop.wire.denial import VerdictHeaders
 from tests.builders import SECRET, Json, World, bundle, world
 from tests.unit.gateway.fake_client import Client, FakeLoop, FakeTransport, get
 
@@ -77,7 +77,9 @@ class Proxy(Client):
     ) -> None:
         loop = FakeLoop()
         self.world: World = world(data or bundle())
-        judging = Judging(self.world.engine, self.world.descriptors, Answers("X-Breakloop-", SECRET), run_id="t-")
+        judging = Judging(
+            self.world.engine, self.world.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="t-"
+        )
         own = DecisionDoor(judging, ready=lambda: (200, {"status": "ready"}))
         server = Server(own, limits, clock=self.world.clock, loop=loop)
         named = [parse_upstream("up", "http://up.example:8000"), parse_upstream("anthropic", "https://a.example")]

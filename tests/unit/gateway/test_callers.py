@@ -79,7 +79,13 @@ def test_the_own_field_follows_the_prefix() -> None:
     """A-1: `header_prefix` is a setting."""
     callers = Callers([entry("alice", KEY).upper().replace("ALICE", "alice")], prefix="X-Own-")
     assert callers.check({"x-own-key": KEY}) == "alice"
-    assert callers.check({"x-breakloop-key": KEY}) is None
+    assert callers.check({"x-other-key": KEY}) is None
+
+
+def test_the_library_is_known_whatever_the_prefix_is() -> None:
+    """A-1, Y-6: it sends `X-Breakloop-Key`, beside the provider's key of the request that it asks about."""
+    callers = Callers([entry("alice", KEY)], prefix="X-Own-")
+    assert callers.check({"x-breakloop-key": KEY, "authorization": b"Bearer sk-provider"}) == "alice"
 
 
 def test_stored_digests_are_not_what_is_compared(callers: Callers) -> None:

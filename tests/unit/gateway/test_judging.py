@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from breakloop.gateway.answers import Answers
 from breakloop.gateway.debug import DebugSessions
 from breakloop.gateway.judging import Judging
+from breakloop.wire.denial import VerdictHeaders
 from tests.builders import SECRET, World, bundle, call, chat, exact, policy, request, world
 
 LOOP = bundle(policy("p", loop=exact(2)))
@@ -14,7 +14,7 @@ LOOP = bundle(policy("p", loop=exact(2)))
 
 def judging(here: World, debug_secret: str = "") -> Judging:
     debug = DebugSessions(debug_secret, "X-Breakloop-", here.clock) if debug_secret else None
-    return Judging(here.engine, here.descriptors, Answers("X-Breakloop-", SECRET), run_id="run-", debug=debug)
+    return Judging(here.engine, here.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="run-", debug=debug)
 
 
 def test_every_request_has_an_id_of_its_own() -> None:

@@ -142,6 +142,33 @@ def test_a_denial_of_the_service_becomes_a_decision() -> None:
     assert from_answer(429, fields, b"[" * 10_000).message == "Denied."
 
 
+def test_answers_of_a_server_with_another_prefix() -> None:
+    """A-1: a client has no setting for it, and needs none."""
+    fields = {"cf-request-id": "1f", "x-own-request-id": "0a1b2c3d-7", "x-own-warning": "loop_detected"}
+    allowed = from_answer(200, {**fields, "x-own-loop-count": "4", "x-own-note": "Stop."}, b"")
+    assert (allowed.request_id, allowed.warning, allowed.hit_count) == ("0a1b2c3d-7", "loop_detected", 4)
+    assert allowed.note == "Stop."
+    for reason, error in (("kill_switch", "kill_switch"), ("loop_detected", "recursive_loop_detected")):
+        body = json.dumps({"detail": {"error": error, "message": "No."}}).encode()
+        denied = from_answer(429, {"x-own-request-id": "0a1b2c3d-7", "x-own-reason": reason}, body)
+        assert (denied.allowed, denied.reason, denied.request_id) == (False, reason, "0a1b2c3d-7")
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "body"),
+    [
+        (200, {"x-request-id": "1f", "x-amzn-request-id": "6e2f0f4c-9a51-4c0e-8f57-0d2e4f9b7a11"}, b""),
+        (200, {"x-own-request-id": "0a1b2c3d-7"}, b"<html>"),
+        (429, {"x-own-request-id": "0a1b2c3d-7", "x-own-reason": "quota"}, b'{"error":{"code":"quota"}}'),
+        (429, {"x-ratelimit-reason": "kill_switch"}, b'{"detail":{"error":"kill_switch"}}'),
+    ],
+)
+def test_answers_of_other_servers_are_no_decisions(status: int, fields: dict[str, str], body: bytes) -> None:
+    """D-4: fields that only look like ours are not taken for them."""
+    with pytest.raises(AnswerError):
+        from_answer(status, fields, body)
+
+
 @pytest.mark.parametrize(("status", "fields"), [(200, {}), (502, {"x-breakloop-request-id": "r"}), (404, {})])
 def test_what_is_no_decision_is_refused(status: int, fields: dict[str, str]) -> None:
     """D-4: somebody else answers at that address; the guard allows then."""

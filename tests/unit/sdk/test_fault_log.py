@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import logging
 import socket
@@ -12,8 +13,11 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.errors import SettingsError
+from breakloop.exceptions import error_for
 from breakloop.sdk.core import AnswerError
 from breakloop.sdk.fault_log import FaultLog, cause
+from breakloop.sdk.guard import Guard
+from tests.unit.sdk.doors import DENIED, TellingDoor
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")
 
@@ -64,3 +68,17 @@ def test_a_certificate_is_named() -> None:
     error = ssl.SSLCertVerificationError(1, "canary")
     error.verify_message = "self-signed certificate"
     assert cause(error) == "SSLCertVerificationError: self-signed certificate"
+
+
+def test_faults_pass_and_denials_do_not() -> None:
+    """D-4: an error of ours is counted and the program goes on; a denial, an interrupt and the end of a task are none."""
+    guard = Guard(door=TellingDoor())
+    with guard.fail_open():
+        raise RuntimeError("canary")
+    assert guard.faults == 1
+    for error in (error_for(DENIED), KeyboardInterrupt(), asyncio.CancelledError()):
+        with pytest.raises(type(error)), guard.fail_open():
+            raise error
+    with guard.fail_open():
+        pass
+    assert guard.faults == 1

@@ -13,6 +13,8 @@ import pytest
 from breakloop.model.decision import Decision
 from breakloop.sdk import hook_session
 from breakloop.sdk.hook_session import Session, load, opened
+from breakloop.state.memory_repeats import Repeats
+from breakloop.state.ops import Repeat, blocked_at_once
 from tests.unit.sdk.doors import DENIED, WARNED
 
 NOW = 1_000_000.0
@@ -71,7 +73,7 @@ def test_how_long_it_is_held(decision: Decision, wait_s: int) -> None:
 
 def test_cooldowns_grow() -> None:
     """LD-4: blocked at once; after the cooldown the same passes once, and then the cooldown has grown."""
-    session, spec = new(), (30.0, 2.0, 50.0)
+    session, spec = new(), blocked_at_once(30.0, 2.0, 50.0)
     assert session.cooldown("loop", spec, NOW) == 30
     assert session.cooldown("loop", spec, NOW + 10) == 20
     assert session.cooldown("loop", spec, NOW + 30) == 0
@@ -115,12 +117,25 @@ def test_a_file_that_cannot_be_read_is_new(data: bytes) -> None:
     assert (session.strikes, session.window, session.held) == (0, b"", {})
 
 
+def test_cooldowns_grow_as_those_of_a_store() -> None:
+    """LD-4: hooks and servers block the same loop for the same times."""
+    session, store, spec = new(), Repeats(8), blocked_at_once()
+    waits, now = [], NOW
+    for _ in range(14):
+        wait_s = session.cooldown("loop", spec, now)
+        found = store.count(Repeat(spec, "loop", None), now)
+        assert wait_s == found.wait_s
+        waits.append(wait_s)
+        now += wait_s + 1
+    assert waits == [30, 0, 60, 0, 120, 0, 240, 0, 480, 0, 900, 0, 900, 0]
+
+
 def test_it_stays_small() -> None:
     """Of many only the newest are kept, and none that is over."""
     session = new()
     for number in range(200):
         session.after(f"call-{number}", replace(DENIED, cooldown_seconds=number + 1), NOW)
-        session.cooldown(f"loop-{number}", (1.0 + number, 1, 1), NOW)
+        session.cooldown(f"loop-{number}", blocked_at_once(1.0 + number, 1, 1), NOW)
     kept = json.loads(session.dump(NOW + 160).partition(b"\n")[0])
     assert len(kept["held"]) == 40
     assert len(kept["cooling"]) == 64

@@ -16,6 +16,7 @@ import pytest
 from breakloop import Guard
 from breakloop.clock import FakeClock
 from breakloop.model.decision import Decision
+from breakloop.testing import StandInLLM, body
 from tests.builders import bundle, policy
 from tests.unit.sdk.doors import TellingDoor
 
@@ -68,6 +69,19 @@ def litellm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setitem(sys.modules, name, module)
     yield importlib.import_module("breakloop.sdk.litellm")
     del sys.modules["breakloop.sdk.litellm"]
+
+
+def test_a_service_with_another_prefix(litellm: Any) -> None:
+    """A-1: its denials are denials."""
+    told = b'{"detail":{"error":"kill_switch","message":"Out of hand."}}'
+    denial = body(told, status=429).with_headers(("X-Own-Request-Id", "0a1b2c3d-1"), ("X-Own-Reason", "kill_switch"))
+    with StandInLLM.in_thread() as service:
+        service.next(denial)
+        guardrail = litellm.Breakloop(api_base=service.url)
+        with pytest.raises(ProxyException, match="Out of hand"):
+            asyncio.run(guardrail.async_pre_call_hook(CALLER, None, {"model": "m"}, "completion"))
+        assert guardrail.guard.faults == 0
+        guardrail.guard.close()
 
 
 def request(number: int = 1, path: str = "/v1/chat/completions", **body: Any) -> dict[str, Any]:

@@ -127,6 +127,29 @@ def test_the_engine_is_asked_by_one_thread_at_a_time() -> None:
     assert not here._lock.locked()
 
 
+@pytest.mark.parametrize(
+    ("headers", "packed", "why"),
+    [
+        ([("content-encoding", "gzip"), ("content-encoding", "gzip")], gzip.compress(gzip.compress(BODY)), {}),
+        ([("content-encoding", "gzip")], BODY, {"broken": 7}),
+        ([("content-encoding", "rot13")], BODY, {"unknown_coding": 7}),
+    ],
+)
+def test_what_a_field_says_of_the_body_hides_nothing(
+    headers: list[tuple[str, str]], packed: bytes, why: dict[str, int]
+) -> None:
+    """C-9: repeated fields are one list, and plain JSON is read as it is; as at the gateway."""
+    here = door()
+    decisions = []
+    for _ in range(7):
+        decisions.append(here.decide(request_call("POST", "/v1/chat/completions", headers, packed)))
+        if decisions[-1].allowed:
+            here.settle(decisions[-1], Answer(200, complete=True))
+    assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
+    assert decisions[-1].kind == "tail"
+    assert here.engine.tally.not_unpacked == why
+
+
 def test_events_are_logged_without_content(caplog: pytest.LogCaptureFixture) -> None:
     """G-2, Y-1: by the logger `breakloop`, silent unless somebody listens; what was left out is told later."""
     caplog.set_level(logging.INFO, "breakloop")

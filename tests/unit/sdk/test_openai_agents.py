@@ -33,7 +33,7 @@ from breakloop.model.answer import NO_ANSWER
 from breakloop.model.answer import Usage as Used
 from breakloop.model.call import ToolCall
 from breakloop.model.decision import Decision
-from breakloop.sdk.openai_agents import BreakloopHooks, DeniedError, LoopDetectedError
+from breakloop.sdk.openai_agents import BreakloopHooks
 from tests.unit.sdk.doors import DENIED, NOTE, WARNED, BrokenDoor, TellingDoor
 
 T = TypeVar("T")
@@ -177,14 +177,14 @@ def test_a_denied_round_stops_the_next_request() -> None:
         return await run.ran(made())
 
     assert do(work()).behavior["type"] == "allow"
-    with pytest.raises(LoopDetectedError) as caught:
+    with pytest.raises(breakloop.LoopDetectedError) as caught:
         do(run.ask())
     assert isinstance(caught.value, AgentsException)
     assert isinstance(caught.value, breakloop.LoopDetectedError)
     assert (str(caught.value), caught.value.kind, caught.value.run_data) == (BLOCKED, "repeat", None)
     assert isinstance(copy.copy(caught.value), breakloop.LoopDetectedError)
     limit = Decision(allowed=False, reason="rate_limited", status=429, message="Too many.")
-    with pytest.raises(DeniedError, match="Too many"):
+    with pytest.raises(breakloop.DeniedError, match="Too many"):
         do(started(TellingDoor(limit)).ask())
 
 

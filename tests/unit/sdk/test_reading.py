@@ -13,7 +13,7 @@ from breakloop.model.call import Call
 from breakloop.model.decision import Decision
 from breakloop.sdk.core import request_call
 from breakloop.sdk.guard import Guard
-from breakloop.sdk.reading import Reading
+from breakloop.sdk.reading import SettlingReader
 
 BODY = json.dumps({"choices": [{"message": {"content": "hi"}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
 STREAM = b'data: {"choices":[{"delta":{"content":"h"}}]}\n\ndata: {"choices":[{"delta":{"content":"i"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
@@ -42,10 +42,14 @@ def door() -> Settled:
     return Settled()
 
 
-def begin(door: Settled, *, stream: bool = False, kind: bytes = b"application/json", encoding: bytes = b"") -> Reading:
+def begin(
+    door: Settled, *, stream: bool = False, kind: bytes = b"application/json", encoding: bytes = b""
+) -> SettlingReader:
     sent = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": stream}).encode()
     guard = Guard(door=door)
-    return Reading(guard, guard.judge(request_call("POST", "/v1/chat/completions", (), sent)), 200, kind, encoding)
+    return SettlingReader(
+        guard, guard.judge(request_call("POST", "/v1/chat/completions", (), sent)), 200, kind, encoding
+    )
 
 
 @pytest.mark.parametrize("encoding", [b"", b"identity", b"gzip"])
@@ -96,7 +100,7 @@ def test_what_cannot_be_read_is_still_an_answer(door: Settled, encoding: bytes) 
 def test_plain_http_is_settled_by_its_status(door: Settled) -> None:
     """LD-6: a failure counts for nothing."""
     guard = Guard(door=door)
-    Reading(guard, guard.judge(request_call("GET", "/x")), 503, b"", b"").end(complete=True)
+    SettlingReader(guard, guard.judge(request_call("GET", "/x")), 503, b"", b"").end(complete=True)
     assert door.answers[0].failed
-    Reading(guard, Decision(request_id="r"), 200, b"", b"").end(complete=True)
+    SettlingReader(guard, Decision(request_id="r"), 200, b"", b"").end(complete=True)
     assert len(door.answers) == 2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.answers import Answers, quoted
 from breakloop.model.verdict import Limit, Loop, Verdict
+from breakloop.wire.denial import VerdictHeaders, quoted
 
-ANSWERS = Answers("X-Breakloop-", b"key")
+ANSWERS = VerdictHeaders("X-Breakloop-", b"key")
 LOOP = Loop("tail", "f" * 32, 6, 60, 30, "reject", fresh=True, message="m", evidence="e")
 
 
@@ -89,8 +89,8 @@ def test_jitter_is_up_to_half_more_and_spread_over_identities(base: int, most: i
 def test_jitter_is_the_same_for_the_same_identity() -> None:
     """A-2: deterministic, on every instance that shares the secret; another secret gives others."""
     mine = [ANSWERS.retry_after_s(limited(1000), f"key:{n}") for n in range(50)]
-    same = [Answers("Y-", b"key").retry_after_s(limited(1000), f"key:{n}") for n in range(50)]
-    other = [Answers("Y-", b"other").retry_after_s(limited(1000), f"key:{n}") for n in range(50)]
+    same = [VerdictHeaders("Y-", b"key").retry_after_s(limited(1000), f"key:{n}") for n in range(50)]
+    other = [VerdictHeaders("Y-", b"other").retry_after_s(limited(1000), f"key:{n}") for n in range(50)]
     assert mine == same
     assert mine != other
 
@@ -129,7 +129,7 @@ def test_allowed_answers() -> None:
 
 def test_the_prepared_heads_are_bounded() -> None:
     """Y-2: many limits do not make memory grow for ever, and all of them are still rendered."""
-    answers = Answers("X-", b"key")
+    answers = VerdictHeaders("X-", b"key")
     for number in range(5000):
         head = answers.allowed(Verdict(limit=Limit(f"p{number}", number + 1, 1, 0, 1)), "r")
         assert f'RateLimit-Policy: "p{number}";q={number + 1};w=1'.encode() in head
@@ -138,7 +138,7 @@ def test_the_prepared_heads_are_bounded() -> None:
 
 def test_a_long_secret_is_fine() -> None:
     """A-2: the hash takes 64 bytes of key; a longer secret is no error."""
-    assert Answers("X-", b"k" * 200).retry_after_s(limited(10), "a") is not None
+    assert VerdictHeaders("X-", b"k" * 200).retry_after_s(limited(10), "a") is not None
 
 
 def test_the_reset_of_a_denial_without_a_limit_is_not_jittered() -> None:
@@ -155,4 +155,4 @@ def test_the_reset_of_a_denial_without_a_limit_is_not_jittered() -> None:
 
 def test_a_status_past_a_gateway() -> None:
     """D-3: what the client's status would be, were the gateway not to read it otherwise."""
-    assert Answers("X-B-", b"s").real_status(503) == b"X-B-Status: 503\r\n"
+    assert VerdictHeaders("X-B-", b"s").real_status(503) == b"X-B-Status: 503\r\n"
