@@ -48,7 +48,7 @@ def said(tmp_path: Path, text: str) -> str:
 
 
 def test_from_the_file(tmp_path: Path) -> None:
-    """G-4, T-1: a type may stand alone; the rest has defaults."""
+    """A type may stand alone; the rest has defaults (G-4, T-1)."""
     found = load(tmp_path)
     loops, every = found.settings.alerts
     assert (loops.type, loops.cooldown_seconds, loops.recovery, loops.shadow, loops.agent) == (
@@ -67,7 +67,7 @@ def test_from_the_file(tmp_path: Path) -> None:
 
 
 def test_as_a_variable(tmp_path: Path) -> None:
-    """T-1: JSON."""
+    """As a variable: JSON (T-1)."""
     text = '[{"name": "x", "type": "loop", "targets": ["mail"]}]'
     assert load(tmp_path, BREAKLOOP_ALERTS=text).settings.alerts[0].name == "x"
     with pytest.raises(SettingsError, match="must be a list"):
@@ -75,7 +75,7 @@ def test_as_a_variable(tmp_path: Path) -> None:
 
 
 def test_through_a_fleet(tmp_path: Path) -> None:
-    """S-5: what the supervisor read, its processes have."""
+    """What the supervisor read, its processes have (S-5)."""
     settings = load(tmp_path).settings
     again = settings_from_text(settings_text(settings))
     assert again.alerts == settings.alerts
@@ -108,7 +108,7 @@ def test_through_a_fleet(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_are_said_where_they_are(tmp_path: Path, old: str, new: str, message: str) -> None:
-    """T-1, Y-1: with file and line, and never with what may be a secret."""
+    """With file and line, and never with what may be a secret (T-1, Y-1)."""
     assert old in GOOD
     assert message in said(tmp_path, GOOD.replace(old, new, 1))
 
@@ -119,7 +119,7 @@ def test_plain_mail_to_this_machine(tmp_path: Path) -> None:
 
 
 def test_secrets_come_from_elsewhere(tmp_path: Path) -> None:
-    """Y-1: from the environment and files; what is missing is said by name."""
+    """From the environment and files; what is missing is said by name (Y-1)."""
     text = (
         GOOD + f"  chat:\n    type: slack\n    url: file:{tmp_path}/url\n  x:\n    type: apprise\n    urls: [env:A]\n"
     )

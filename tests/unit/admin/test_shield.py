@@ -29,7 +29,7 @@ def test_loopback_names_are_known(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["", "evil.example", "evil.example:8788", "127.0.0.1.evil.example", "10.0.0.5", "[::2]", "localhost@evil.example"])  # fmt: skip
 def test_other_names_are_not(host: str) -> None:
-    """Y-3: a name that somebody makes lead here is refused (DNS rebinding)."""
+    """A name that somebody makes lead here is refused (DNS rebinding) (Y-3)."""
     assert not Hosts("127.0.0.1").known(host)
 
 
@@ -55,7 +55,7 @@ def test_a_foreign_host_gets_nothing(world: World, path: str) -> None:
 
 @pytest.mark.parametrize(("path", "token"), [("/livez", ""), ("/nope", OWN), ("/api/v1/agents", ""), ("/api/v1/agents", OWN), ("/metrics", ""), ("/static/nope", "")])  # fmt: skip
 def test_every_answer_has_the_header_fields(world: World, path: str, token: str) -> None:
-    """Y-3: security headers, no CORS."""
+    """Security headers, no CORS (Y-3)."""
     answer = client(world, token).get(path, headers={"origin": "http://evil.example"})
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
     assert "no-store" in answer.headers["cache-control"]

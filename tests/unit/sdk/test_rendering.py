@@ -25,7 +25,7 @@ def loop(path: str, body: bytes) -> Decision:
 
 
 def test_a_loop_in_the_words_of_its_dialect() -> None:
-    """A-1, A-3: status, fields and body as the gateway has them; SDKs do not try again."""
+    """Status, fields and body as the gateway has them; SDKs do not try again (A-1, A-3)."""
     status, headers, body = denied(loop("/v1/chat/completions", chat_body(user("x"))))
     fields = dict(headers)
     assert (status, fields["Retry-After"], fields["x-should-retry"]) == (429, "30", "false")
@@ -38,14 +38,14 @@ def test_a_loop_in_the_words_of_its_dialect() -> None:
 
 
 def test_an_mcp_call_is_a_tools_error() -> None:
-    """A-3: 200, so that the model reads it."""
+    """200, so that the model reads it (A-3)."""
     status, _, body = denied(loop("/mcp", TOOL))
     told = json.loads(body)
     assert (status, told["id"], told["result"]["isError"]) == (200, 7, True)
 
 
 def test_other_denials_may_be_tried_again() -> None:
-    """A-2: unless waiting does not help."""
+    """Unless waiting does not help (A-2)."""
     again = Decision(allowed=False, reason="budget_exceeded", status=429, message="Spent.", retry_after=9)
     never = Decision(allowed=False, reason="agent_inactive", status=403, message="Off.")
     assert "x-should-retry" not in dict(denied(again).headers)
@@ -55,13 +55,13 @@ def test_other_denials_may_be_tried_again() -> None:
 
 
 def test_a_services_own_body_is_passed_on() -> None:
-    """D-3: what it said in the client's dialect."""
+    """What it said in the client's dialect (D-3)."""
     said = Decision(allowed=False, reason="loop_detected", status=429, body=b'{"detail":{}}', retry_after=1)
     assert denied(said).body == b'{"detail":{}}'
 
 
 def test_a_kill_switch_has_its_wait() -> None:
-    """K-2."""
+    """A kill switch has its wait (K-2)."""
     switch = {"scope_key": "agent:id", "scope_value": "a", "reason": "no"}
     guard = Guard(bundle(kill_switches=[switch]), clock=FakeClock())
     made = denied(guard.judge(request_call("GET", "/x", {"x-agent-id": "a"})))
