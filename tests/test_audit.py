@@ -16,7 +16,7 @@ LOCKED = "alpha==1.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n    # vi
 
 
 def test_lock_file_is_read() -> None:
-    """Y-5: names are canonical, markers and extras do not confuse it, hashes are counted."""
+    """Names are canonical, markers and extras do not confuse it, hashes are counted (Y-5)."""
     pins = lockfile.parse(LOCKED)
     assert {(pin.name, *pin.versions, pin.hashes) for pin in pins.values()} == {
         ("alpha", "1.0", 2),
@@ -25,7 +25,7 @@ def test_lock_file_is_read() -> None:
 
 
 def test_unpinned_line_is_refused() -> None:
-    """Y-5: a lock file that locks nothing is not one."""
+    """A lock file that locks nothing is not one (Y-5)."""
     with pytest.raises(ValueError, match="alpha>=1"):
         lockfile.parse("alpha>=1\n")
 
@@ -39,17 +39,17 @@ def test_unpinned_line_is_refused() -> None:
     ],
 )
 def test_installed_must_be_locked(found: dict[str, str], expected: list[str]) -> None:
-    """Y-5: a package that nobody locked, or another version of it, is a finding."""
+    """A package that nobody locked, or another version of it, is a finding (Y-5)."""
     assert lockfile.differences(lockfile.parse(LOCKED), found) == expected
 
 
 def test_pin_without_hash_is_a_finding() -> None:
-    """Y-5: a version can be replaced on an index, a hash cannot."""
+    """A version can be replaced on an index, a hash cannot (Y-5)."""
     assert lockfile.differences(lockfile.parse("alpha==1.0\n"), {}) == ["alpha: locked without a hash"]
 
 
 def test_runtime_lock_is_part_of_the_dev_lock() -> None:
-    """Y-5: what is tested is what is shipped."""
+    """What is tested is what is shipped (Y-5)."""
     runtime, dev = (lockfile.parse((ROOT / "requirements" / f"{name}.txt").read_text()) for name in ("runtime", "dev"))
     assert {name: pin.versions for name, pin in runtime.items()} == {name: dev[name].versions for name in runtime}
     assert all(pin.hashes for pin in runtime.values())
@@ -73,7 +73,7 @@ def test_runtime_lock_is_part_of_the_dev_lock() -> None:
     ],
 )
 def test_forbidden_calls_are_found(source: str, name: str) -> None:
-    """Y-5: no pickle, no eval, and their relatives."""
+    """No pickle, no eval, and their relatives (Y-5)."""
     assert name in [found for _, found, _ in forbidden_calls.findings(source)]
 
 
@@ -82,12 +82,12 @@ def test_forbidden_calls_are_found(source: str, name: str) -> None:
     ["text = 'eval(x)'  # pickle", "model.eval()", "re.compile('x')", "hashlib.sha256(b'')", "run(shell=False)"],
 )
 def test_harmless_code_is_left_alone(source: str) -> None:
-    """Y-5: words in strings and comments, and methods that share a name, are no findings."""
+    """Words in strings and comments, and methods that share a name, are no findings (Y-5)."""
     assert forbidden_calls.findings(source) == []
 
 
 def test_forbidden_calls_in_a_tree(tmp_path: Path) -> None:
-    """Y-5: located findings; an allowance works for its file only, and is a finding itself once unused."""
+    """Located findings; an allowance works for its file only, and is a finding itself once unused (Y-5)."""
     (tmp_path / "a.py").write_text("\nimport pickle\n")
     (tmp_path / "b.py").write_text("")
     assert forbidden_calls.scan(tmp_path, {}) == ["a.py:2: import pickle: runs code on loading"]
@@ -98,7 +98,7 @@ def test_forbidden_calls_in_a_tree(tmp_path: Path) -> None:
 
 
 def test_product_has_no_forbidden_calls() -> None:
-    """Y-5: the product itself."""
+    """The product itself (Y-5)."""
     assert forbidden_calls.scan(ROOT / "src", forbidden_calls.ALLOWED) == []
 
 
@@ -122,7 +122,7 @@ def test_product_has_no_forbidden_calls() -> None:
     ],
 )
 def test_licences(header: str, value: str, expected: str) -> None:
-    """Y-5: only licences on the list."""
+    """Only licences on the list (Y-5)."""
     metadata = Message()
     metadata[header] = value
     assert licences.problem(metadata) == expected
@@ -133,7 +133,7 @@ def answer(*packages: Mapping[str, object]) -> audit.Ask:
 
 
 def test_known_advisory_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    """Y-5: a vulnerable package fails the audit, by name and with the way out."""
+    """A vulnerable package fails the audit, by name and with the way out (Y-5)."""
     vulnerable = {"name": "alpha", "version": "1.0", "vulns": [{"id": "CVE-1", "fix_versions": ["1.1"]}]}
     part = audit.advisory_part(answer(vulnerable, {"name": "beta", "version": "2", "vulns": []}))
     assert part.problems == ["alpha 1.0: CVE-1 (mended in: 1.1)"]
@@ -150,7 +150,7 @@ def test_known_advisory_fails(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_silent_service_is_said_and_does_not_fail(ask: audit.Ask, capsys: pytest.CaptureFixture[str]) -> None:
-    """Y-5: without its service the audit says what it did not look at, and does not claim to have."""
+    """Without its service the audit says what it did not look at, and does not claim to have (Y-5)."""
     assert audit.report([audit.advisory_part(ask)]) == 0
     output = capsys.readouterr().out
     assert "advisory database not reachable: not checked" in output
@@ -158,7 +158,7 @@ def test_silent_service_is_said_and_does_not_fail(ask: audit.Ask, capsys: pytest
 
 
 def test_partly_known_packages_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """Y-5: a package the service does not know is named."""
+    """A package the service does not know is named (Y-5)."""
     part = audit.advisory_part(
         answer({"name": "alpha", "version": "1", "vulns": []}, {"name": "beta", "skip_reason": "?"})
     )

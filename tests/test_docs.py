@@ -32,7 +32,7 @@ def _page(path: str) -> str:
 
 
 def test_generated_pages_are_what_the_code_says() -> None:
-    """T-1, A-4: bundle, settings, reasons and commands are documented from the code."""
+    """Bundle, settings, reasons and commands are documented from the code (T-1, A-4)."""
     assert stale(PAGES, ROOT) == []
 
 
@@ -45,7 +45,7 @@ def test_a_changed_reason_makes_its_page_stale(tmp_path: Path) -> None:
 
 
 def test_every_reason_has_a_meaning_and_a_remedy() -> None:
-    """A-4: the closed list, with what to do about each."""
+    """The closed list, with what to do about each (A-4)."""
     page = _page("reference/reasons.md")
     for name, info in REASONS.items():
         assert f"| `{name}` | {info.status} |" in page
@@ -54,7 +54,7 @@ def test_every_reason_has_a_meaning_and_a_remedy() -> None:
 
 
 def test_how_long_connections_to_upstreams_are_kept_is_documented_as_it_is() -> None:
-    """D-1: the times that hold when `proxy.idle_seconds` is automatic."""
+    """The times that hold when `proxy.idle_seconds` is automatic (D-1)."""
     http, https = (Times().idle_for(tls=tls) for tls in (False, True))
     description = Proxy.model_fields["idle_seconds"].description
     assert description is not None
@@ -63,14 +63,14 @@ def test_how_long_connections_to_upstreams_are_kept_is_documented_as_it_is() -> 
 
 
 def test_every_descriptor_is_documented() -> None:
-    """C-6."""
+    """Every descriptor is documented (C-6)."""
     page = _page("reference/descriptors.md")
     names = [f"{kind}:{name}" for kind, fixed in FIXED.items() for name in fixed] + [f"{kind}:<" for kind in OPEN]
     assert [name for name in names if f"`{name}" not in page] == []
 
 
 def test_every_header_field_is_documented() -> None:
-    """A-1, A-5: what verdicts are rendered to stands on the decision API's page."""
+    """What verdicts are rendered to stands on the decision API's page (A-1, A-5)."""
     page = _page("reference/decision-api.md")
     source = "".join((ROOT / "src/breakloop" / name).read_text() for name in ("wire/denial.py", "gateway/decision.py"))
     sent = {f"X-Breakloop-{name}" for name in re.findall(r"\{(?:header_)?prefix\}([A-Za-z-]+): ", source)}
@@ -80,13 +80,13 @@ def test_every_header_field_is_documented() -> None:
 
 
 def test_every_error_is_documented() -> None:
-    """A-1: what is answered without a decision stands on the decision API's page, too."""
+    """What is answered without a decision stands on the decision API's page, too (A-1)."""
     page = _page("reference/decision-api.md")
     assert [code for code in sorted({*reply._CODES.values(), "not_found"}) if f"`{code}`" not in page] == []
 
 
 def test_every_event_is_documented() -> None:
-    """G-2: each event has its section, with its level, and each other line of the log its row."""
+    """Each event has its section, with its level, and each other line of the log its row (G-2)."""
     page = _page("reference/events.md")
     names = [value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)]
     assert len(names) >= 8
@@ -112,7 +112,7 @@ def test_every_event_is_documented() -> None:
     ],
 )
 def test_every_field_of_an_event_is_documented(module: str, opening: str) -> None:
-    """G-2: whoever adds a field to an event describes it."""
+    """Whoever adds a field to an event describes it (G-2)."""
     page = _page("reference/events.md")
     source = (ROOT / f"src/breakloop/{module}.py").read_text(encoding="utf-8")
     blocks = re.findall(rf"(?:{opening})(.*?)\}}", source, re.DOTALL)
@@ -123,7 +123,7 @@ def test_every_field_of_an_event_is_documented(module: str, opening: str) -> Non
 
 
 def test_every_field_of_test_files_is_documented() -> None:
-    """X-3: file, case, request and what can be expected."""
+    """File, case, request and what can be expected (X-3)."""
     page = _page("reference/test-files.md")
     for part in (case_schema.TOP, case_schema.CASE, case_schema.REQUEST, case_schema.EXPECTED):
         rows = [
@@ -135,7 +135,7 @@ def test_every_field_of_test_files_is_documented() -> None:
 def test_the_example_of_test_files_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-3: both files as printed, and what the command says about them."""
+    """Both files as printed, and what the command says about them (X-3)."""
     page = _page("reference/test-files.md")
     monkeypatch.chdir(tmp_path)
     for name, text in re.findall(r"`([a-z.-]+)`:\n\n```yaml\n(.*?)```", page, re.DOTALL):
@@ -149,7 +149,7 @@ def test_the_example_of_test_files_passes(
 def test_the_mistake_of_the_tutorial_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """B-2, X-3: the edits it asks for can be made, and its output is what the command prints."""
+    """The edits it asks for can be made, and its output is what the command prints (B-2, X-3)."""
     page = _page("tutorial/first-loop.md")
     monkeypatch.chdir(tmp_path)
     assert run(["init"]) == 0
@@ -169,7 +169,7 @@ def test_the_mistake_of_the_tutorial_is_found(
 
 
 def test_every_block_of_a_bundle_in_the_how_tos_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2: what people copy from there loads, and has not expired."""
+    """What people copy from there loads, and has not expired (B-2)."""
     blocks = [text for page in sorted((DOCS / "how-to").glob("*.md")) for text in _yaml(page)]
     assert len(blocks) >= 2
     for text in blocks:
@@ -196,7 +196,7 @@ def test_every_page_is_in_the_list_of_contents() -> None:
 
 
 def test_every_command_in_the_docs_exists() -> None:
-    """X-3: no page tells people to type what is not there."""
+    """No page tells people to type what is not there (X-3)."""
     context = click.Context(cli, info_name="breakloop")
     known = set(cli.list_commands(context))
     used: set[str] = set()
@@ -208,7 +208,7 @@ def test_every_command_in_the_docs_exists() -> None:
 
 @pytest.mark.e2e
 def test_the_one_line_of_the_readme_is_all_that_an_agent_needs(tmp_path: Path) -> None:
-    """LD-2, B-6, D-2: what the first screen promises, with the real SDK and nothing configured."""
+    """What the first screen promises, with the real SDK and nothing configured (LD-2, B-6, D-2)."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     line = re.search(r"\$ export OPENAI_BASE_URL=http://127\.0\.0\.1:8787(\S*)", readme)
     promised = re.search(r"^openai\.RateLimitError: (.*?) This usually", readme, re.DOTALL | re.MULTILINE)

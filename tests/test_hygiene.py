@@ -29,9 +29,7 @@ TEMPORARY = re.compile(r"/tm[p]/")
 INDEX_HOSTS = re.compile(
     r"pypi\.or[g]|pythonhosted\.or[g]|npmjs\.or[g]|registry\.npmj[s]|crates\.i[o]|deb\.debian\.or[g]|--(extra-)?index-ur[l]"
 )
-SPEC_ID = re.compile(r"^[A-Z]{1,2}-\d+$")
-CASE_ID = re.compile(r"^C([1-9]|[12]\d|3[0-5])$")  # the conformance cases of step detection
-DOCSTRING_ID = re.compile(r"^([A-Za-z]{1,3}[-_]?\d+)\s*[:,]")
+OPENING_ID = re.compile(r"\s*(SPEC )?([A-Za-z]{1,2}[-_]\d{1,2}|C\d{1,2})\s*[:;,.]")
 
 
 def text_files() -> list[Path]:
@@ -88,15 +86,15 @@ def test_product_does_not_print() -> None:
     assert prints == []
 
 
-def test_requirement_names_are_well_formed() -> None:
-    """A test docstring that opens with the name of a requirement writes it as LD-2, so that it can be searched."""
+def test_ids_of_the_specification_stand_behind_the_sentence() -> None:
+    """A test docstring opens with what is promised; the id of the specification follows it in brackets."""
     wrong = []
     for path in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                match = DOCSTRING_ID.match(ast.get_docstring(node) or "")
-                if match and not SPEC_ID.match(match[1]) and not CASE_ID.match(match[1]):
-                    wrong.append(f"{relative(path)}:{node.lineno}: {match[1]}")
+                text = ast.get_docstring(node) or ""
+                if OPENING_ID.match(text):
+                    wrong.append(f"{relative(path)}:{node.lineno}: {text[:40]}")
     assert wrong == []
 
 
@@ -112,7 +110,7 @@ def test_version_stands_in_one_place() -> None:
 
 
 def test_how_many_characters_make_a_token_stands_in_one_place() -> None:
-    """L-3: guesses that differ from each other would make sums that do not add up."""
+    """Guesses that differ from each other would make sums that do not add up (L-3)."""
     declared = re.compile(r"^_?(CHARS|BYTES)_(A|PER)_TOKEN\b.*= *\d", re.MULTILINE)
     product = [path for path in text_files() if relative(path).startswith("src/")]
     assert len(mentions(declared, product)) == 1
@@ -162,9 +160,11 @@ FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
 
 def anchors(text: str) -> set[str]:
-    """The names that a reader's renderer gives to the headings."""
-    headings = re.findall(r"^#{1,6} (.+?)\s*#*$", FENCE.sub("", text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    """The names that a reader's renderer gives to the headings, and those that are set by hand."""
+    text = FENCE.sub("", text)
+    headings = re.findall(r"^#{1,6} (.+?)\s*#*$", text, re.MULTILINE)
+    named = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return named | set(re.findall(r'<a id="([\w-]+)"></a>', text))
 
 
 def dead_links(path: Path) -> list[str]:

@@ -29,7 +29,7 @@ WANTED = [
 
 @pytest.mark.parametrize("name", WANTED)
 def test_it_has_a_row(name: str) -> None:
-    """P-3, P-4: whoever uses it finds it."""
+    """Whoever uses it finds it (P-3, P-4)."""
     assert [row for row in ROWS if name in row[0]] != []
 
 
@@ -55,7 +55,7 @@ def test_everything_that_init_knows_has_a_row() -> None:
 
 
 def test_what_is_imported_can_be() -> None:
-    """P-1 to P-3: the names that people copy from there."""
+    """The names that people copy from there (P-1 to P-3)."""
     imports = re.findall(r"`from (breakloop[a-z0-9_.]*) import (\w+)`", TEXT)
     assert len(imports) >= 5
     apart = [(module, name) for module, name in imports if module in APART]

@@ -16,7 +16,7 @@ NEVER_BLOCKED = {"near", "thrash"}
 
 
 def test_every_kind_has_its_timeline() -> None:
-    """LD-4, LD-8: no kind without one, and none that there is not."""
+    """No kind without one, and none that there is not (LD-4, LD-8)."""
     assert set(SCENES) == {*ABOUT, "stream"}
     page = timelines()
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(SCENES)
@@ -24,7 +24,7 @@ def test_every_kind_has_its_timeline() -> None:
 
 @pytest.mark.parametrize("kind", SCENES)
 def test_a_timeline_ends_where_its_kind_can_lead(kind: str) -> None:
-    """LD-4: each comes to a block, but for those that are only told; and two to four sentences say what it is."""
+    """Each comes to a block, but for those that are only told; and two to four sentences say what it is (LD-4)."""
     assert played(kind).highest >= (1 if kind in NEVER_BLOCKED else 2)
     sentences = re.findall(r"[.:](?:\s|$)", " ".join((SCENES[kind].__doc__ or "").split()))
     assert 2 <= len(sentences) <= 6
@@ -32,7 +32,7 @@ def test_a_timeline_ends_where_its_kind_can_lead(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in SCENES if kind in NORMAL])
 def test_counts_and_levels_agree(kind: str) -> None:
-    """LD-4: a row's level is what its count is at the thresholds of `normal`."""
+    """A row's level is what its count is at the thresholds of `normal` (LD-4)."""
     rows = [row for row in played(kind).rows if row.hits]
     assert rows
     for row in rows:
@@ -56,7 +56,7 @@ def test_rows_that_only_go_on_are_left_out() -> None:
 
 
 def test_the_reference_has_every_threshold() -> None:
-    """LD-4: sensitivities expand to thresholds that can be seen."""
+    """Sensitivities expand to thresholds that can be seen (LD-4)."""
     page = thresholds()
     for kind in SETTABLE:
         cells = " | ".join(", ".join(number(one) for one in preset[kind]) for preset in PRESETS.values())

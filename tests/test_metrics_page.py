@@ -67,7 +67,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def test_every_metric_and_label_is_documented() -> None:
-    """G-5."""
+    """Every metric and label is documented (G-5)."""
     page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
     assert [name for name in METRICS if f"| `{name}` | {METRICS[name].kind} |" not in page] == []
     assert [name for name in LABELS if f"\n| `{name}` | " not in page] == []
@@ -75,7 +75,7 @@ def test_every_metric_and_label_is_documented() -> None:
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: str(panel["title"]))
 def test_every_expression_asks_for_what_there_is(panel: dict[str, Any]) -> None:
-    """G-5: each metric and each label of the dashboard is in the table."""
+    """Each metric and each label of the dashboard is in the table (G-5)."""
     assert panel["targets"]
     for target in panel["targets"]:
         assert check(target["expr"])
@@ -84,7 +84,7 @@ def test_every_expression_asks_for_what_there_is(panel: dict[str, Any]) -> None:
 
 
 def test_the_dashboard_shows_what_people_ask_for() -> None:
-    """G-5: requests, denials, loops, money, overhead, the store, drops, estimates."""
+    """Requests, denials, loops, money, overhead, the store, drops, estimates (G-5)."""
     asked = {name for panel in panels() for target in panel["targets"] for name in check(target["expr"])}
     wanted = {
         "breakloop_decisions_total",

@@ -44,26 +44,26 @@ def loaded(code: str) -> set[str]:
 
 
 def test_importing_it_brings_nothing_else() -> None:
-    """P-1: none of the packages that it depends on, required or optional."""
+    """None of the packages that it depends on, required or optional (P-1)."""
     assert loaded("import breakloop") & OPTIONAL == set()
     assert loaded("from breakloop import DeniedError, LoopDetectedError, Decision, agent") & OPTIONAL == set()
 
 
 def test_a_guard_brings_no_client_library_and_no_server() -> None:
-    """P-1: it decides with what the engine needs."""
+    """It decides with what the engine needs (P-1)."""
     code = "from breakloop import Guard; guard = Guard(); guard.step([('f', {})], ['x'])"
     assert loaded(code) & CLIENTS == set()
 
 
 def test_a_drop_in_client_brings_its_own_sdk_only() -> None:
-    """P-2: and no engine: the gateway decides."""
+    """And no engine: the gateway decides (P-2)."""
     brought = loaded("import breakloop.openai")
     assert "openai" in brought
     assert brought & {"anthropic", "ruamel", "uvloop", "click"} == set()
 
 
 def test_importing_it_is_quick() -> None:
-    """P-1: less than 60 ms where nothing else runs."""
+    """Less than 60 ms where nothing else runs (P-1)."""
     times = []
     for _ in range(5):
         command = [
@@ -82,7 +82,7 @@ def test_importing_it_is_quick() -> None:
 
 
 def test_a_name_that_is_none_is_an_attribute_error() -> None:
-    """P-1: lazy names do not hide mistakes."""
+    """Lazy names do not hide mistakes (P-1)."""
     import breakloop
 
     with pytest.raises(AttributeError, match="Gaurd"):

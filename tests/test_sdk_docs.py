@@ -22,7 +22,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.mark.parametrize("number", range(5))
 def test_the_code_of_the_guards_page_runs(number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """D-4: each block by itself, as somebody would paste it."""
+    """Each block by itself, as somebody would paste it (D-4)."""
     names: dict[str, Any] = {}
     code = blocks("python-guard")
     assert len(code) == 5
@@ -34,7 +34,7 @@ def test_the_code_of_the_guards_page_runs(number: int, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_every_page_is_python_and_its_names_exist(page: str) -> None:
-    """P-3: what is imported from us is there."""
+    """What is imported from us is there (P-3)."""
     for code in blocks(page):
         for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("breakloop"):
@@ -43,7 +43,7 @@ def test_the_code_of_every_page_is_python_and_its_names_exist(page: str) -> None
 
 
 def test_the_table_of_calls(clock: FakeClock) -> None:
-    """LD-4: when a tool is warned about, stopped, and not run at all."""
+    """When a tool is warned about, stopped, and not run at all (LD-4)."""
     guard, ran = Guard(clock=clock), 0
 
     @guard.tool(on_block="return")

@@ -74,7 +74,7 @@ def ask(served: Served, capsys: pytest.CaptureFixture[str], *command: str, token
 
 
 def test_everything_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3, T-2: as JSON and as text, by whoever may look."""
+    """As JSON and as text, by whoever may look (X-3, T-2)."""
     with serving() as served:
         where = ["--url", f"http://127.0.0.1:{served.port}", "--token", LOOKS]
         for command in (["status"], ["agents"], ["agents", "code-fixer"], ["events"], ["switch", "list"]):
@@ -91,7 +91,7 @@ def test_everything_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_an_agent_is_held_and_released(capsys: pytest.CaptureFixture[str]) -> None:
-    """G-1, T-2: and the audit log names who did it."""
+    """And the audit log names who did it (G-1, T-2)."""
     with serving() as served:
         code, killed = ask(served, capsys, "kill", "team/a b", "--reason", "burns money", "--for", "1h")
         assert (code, killed["hold"]["agent"], killed["shared"]) == (0, "team/a b", True)
@@ -105,7 +105,7 @@ def test_an_agent_is_held_and_released(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_switch_is_set_listed_and_lifted(capsys: pytest.CaptureFixture[str]) -> None:
-    """K-3."""
+    """A switch is set, listed and lifted (K-3)."""
     with serving(admin_world.empty) as served:
         _, made = ask(served, capsys, "switch", "set", "agent:id", "scraper", "--route", "/v1/*", "--for", "30m")
         _, listed = ask(served, capsys, "switch", "list")
@@ -121,7 +121,7 @@ def test_a_switch_is_set_listed_and_lifted(capsys: pytest.CaptureFixture[str]) -
     "command", [["kill", "a"], ["release", "a"], ["switch", "set", "agent:id", "a"], ["switch", "lift", "x"]]
 )
 def test_whoever_only_looks_cannot_act(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """X-1, X-3."""
+    """Whoever only looks cannot act (X-1, X-3)."""
     with serving(admin_world.empty) as served:
         code, said = ask(served, capsys, *command, token=LOOKS)
         assert code == 1
@@ -130,7 +130,7 @@ def test_whoever_only_looks_cannot_act(command: list[str], capsys: pytest.Captur
 
 
 def test_a_wrong_token(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-1: 1, and what to do."""
+    """A wrong token: exit code 1, and what to do (X-1)."""
     with serving(admin_world.empty) as served:
         code, said = ask(served, capsys, "status", token="wrong")
         assert code == 1

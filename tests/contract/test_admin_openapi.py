@@ -51,7 +51,7 @@ def checks() -> list[Any]:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 @pytest.mark.parametrize("fits", [True, False], ids=["fits", "does-not-fit"])
 def test_every_answer_is_one_of_the_document(described: Any, operation: Operation, fits: bool) -> None:
-    """X-1: no 5xx, no status, type or form that the document does not have; what does not fit it is refused."""
+    """No 5xx, no status, type or form that the document does not have; what does not fit it is refused (X-1)."""
     found = described[f"/api/v1{operation.path}"][operation.method]
     mode = schemathesis.GenerationMode.POSITIVE if fits else schemathesis.GenerationMode.NEGATIVE
     if not fits and not _can_be_wrong(operation):

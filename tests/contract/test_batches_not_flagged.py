@@ -1,5 +1,6 @@
-"""DETECTION.md, "Must not be flagged": batches over distinct items, where much of each request is the same: examples
-before each item, a list of questions about each. Through the whole engine, with and without a session's name."""
+"""What is never flagged (docs/explanation/detection-study.md): batches over distinct items, where much of each request
+is the same: examples before each item, a list of questions about each. Through the whole engine, with and without a
+session's name."""
 
 from __future__ import annotations
 
@@ -63,19 +64,19 @@ def chats(*before: Json, items: Iterator[str]) -> Iterator[tuple[str, Json]]:
 
 
 def test_examples_before_each_item(here: World, session: str) -> None:
-    """C10: the last thing that the model said is the same each time, because it is shown and not said."""
+    """The last thing that the model said is the same each time, because it is shown and not said (C10)."""
     shots = [user("My parcel is late."), said("delivery"), user("It is broken."), said("complaint")]
     assert sent(here, session, chats(*shots, items=texts()), answer="delivery") == []
 
 
 def test_a_beginning_that_the_model_is_given(here: World, session: str) -> None:
-    """C10: the answer begins as the client wants it to."""
+    """The answer begins as the client wants it to (C10)."""
     bodies = ((CHAT, {"model": "m", "messages": [SYSTEM, user(text), said("{")]}) for text in texts())
     assert sent(here, session, bodies) == []
 
 
 def test_examples_with_calls(here: World, session: str) -> None:
-    """C10: also where calls have no ids, or the same ones."""
+    """Also where calls have no ids, or the same ones (C10)."""
 
     def bodies() -> Iterator[tuple[str, Any]]:
         shown = [
@@ -90,7 +91,7 @@ def test_examples_with_calls(here: World, session: str) -> None:
 
 
 def test_the_same_questions_about_each_document(here: World, session: str) -> None:
-    """C10: three questions to each, the second and third always the same."""
+    """Three questions to each, the second and third always the same (C10)."""
 
     def bodies() -> Iterator[tuple[str, Json]]:
         made = texts()
@@ -105,7 +106,7 @@ def test_the_same_questions_about_each_document(here: World, session: str) -> No
 
 
 def test_a_judge_that_is_asked_in_two_steps(here: World, session: str) -> None:
-    """C10: what differs is before the last words of the model."""
+    """What differs is before the last words of the model (C10)."""
     steps = [said("I have read it."), user("Give the score, and nothing else.")]
     bodies = ((CHAT, {"model": "m", "messages": [SYSTEM, user(f"Judge: {text}"), *steps]}) for text in texts())
     assert sent(here, session, bodies) == []
@@ -125,7 +126,7 @@ def test_somebody_who_is_always_answered_the_same(here: World, session: str) -> 
 
 
 def test_a_model_that_really_says_the_same(here: World, session: str) -> None:
-    """C21: told to go on, in words that bring nothing, it says the same again: that is a loop still."""
+    """Told to go on, in words that bring nothing, it says the same again: that is a loop still (C21)."""
 
     def bodies() -> Iterator[tuple[str, Json]]:
         messages = [SYSTEM, user("Repair the build.")]

@@ -146,7 +146,7 @@ talks = pytest.mark.parametrize("sample", [one for one in SAMPLES if one.is_talk
 
 @every
 def test_dialect_model_and_provider(sample: Sample) -> None:
-    """C-6, C-8: a request is known by its address (MCP by its body), and says which model it is for."""
+    """A request is known by its address (MCP by its body), and says which model it is for (C-6, C-8)."""
     chat = sample.read(sample.body("hi"))
     assert (chat.dialect, dialects.provider(chat.dialect)) == (sample.name, sample.provider)
     assert chat.model == ("" if sample.name == "mcp" else "m-1")
@@ -157,7 +157,7 @@ def test_dialect_model_and_provider(sample: Sample) -> None:
 
 @talks
 def test_the_last_messages_calls_and_results(sample: Sample) -> None:
-    """C-8, LD-2: the last messages, oldest first, with calls by name and arguments, and what came back."""
+    """The last messages, oldest first, with calls by name and arguments, and what came back (C-8, LD-2)."""
     body = sample.body("first", "second", SEARCH)
     said, asked, result = sample.read(body).tail
     assert (said.role, said.text) == ("user", "second")
@@ -171,7 +171,7 @@ def test_the_last_messages_calls_and_results(sample: Sample) -> None:
 
 @every
 def test_stream_flag_and_token_limit(sample: Sample) -> None:
-    """C-8: whether the answer is streamed, and how long it may get."""
+    """Whether the answer is streamed, and how long it may get (C-8)."""
     more: Any = 77
     for name in reversed(sample.limit):
         more = {name: more}
@@ -209,7 +209,7 @@ def _marked(value: Any) -> Any:
 
 @every
 def test_what_is_not_identity(sample: Sample) -> None:
-    """C-8: ids, key order, white space, escapes, cache marks, metadata and thinking do not count."""
+    """Ids, key order, white space, escapes, cache marks, metadata and thinking do not count (C-8)."""
     plain = sample.read(sample.body("naïve", SEARCH)).tail
     assert sample.read(sample.body("naïve", SEARCH, ids=900)).tail == plain
     assert sample.read(_respelled(sample.body("naïve", SEARCH))).tail == plain
@@ -221,7 +221,7 @@ def test_what_is_not_identity(sample: Sample) -> None:
 
 @every
 def test_what_is_identity(sample: Sample) -> None:
-    """C-8: another text, argument or tool is another request; for conversations another result is too."""
+    """Another text, argument or tool is another request; for conversations another result is too (C-8)."""
     tool, arguments, result = SEARCH
     others: list[Step] = ["other", ("find", arguments, result), (tool, {**arguments, "n": 2}, result)]
     if sample.is_talk:
@@ -232,7 +232,7 @@ def test_what_is_identity(sample: Sample) -> None:
 
 @every
 def test_byte_order_mark_and_lone_surrogate(sample: Sample) -> None:
-    """C-9: the tolerant step reads them, says so, and every text can be encoded."""
+    """The tolerant step reads them, says so, and every text can be encoded (C-9)."""
     body = json.dumps(sample.body("hi", SEARCH)).encode()
     marked = sample.read(b"\xef\xbb\xbf" + body)
     assert marked == sample.read(body)._replace(fallback="tolerant")
@@ -243,7 +243,7 @@ def test_byte_order_mark_and_lone_surrogate(sample: Sample) -> None:
 
 @every
 def test_a_wrong_type_in_one_field_blinds_nobody(sample: Sample) -> None:
-    """C-9: the messages are read all the same."""
+    """The messages are read all the same (C-9)."""
     body = sample.body("hi", SEARCH)
     odd: Json = {"stream": "yes", "max_tokens": "9", "max_output_tokens": [], "max_completion_tokens": {}}
     odd |= {"generationConfig": "x"} if sample.in_path else {"jsonrpc": 2} if sample.name == "mcp" else {"model": 5}
@@ -259,7 +259,7 @@ def test_a_wrong_type_in_one_field_blinds_nobody(sample: Sample) -> None:
 @every
 @pytest.mark.parametrize("raw", [b"", b"x", b"7", b'{"a":' * 100_000, b'{"jsonrpc":"2.0","params":' + b"[" * 100_000])
 def test_what_is_no_request_is_plain_http(sample: Sample, raw: bytes) -> None:
-    """C-9: the last step; deep nesting does not crash."""
+    """The last step; deep nesting does not crash (C-9)."""
     assert dialects.read("POST", sample.path, raw, 3) is None
     assert dialects.opening("POST", sample.path, raw) == ""
     body = json.dumps(sample.body("hi")).encode()
@@ -268,7 +268,7 @@ def test_what_is_no_request_is_plain_http(sample: Sample, raw: bytes) -> None:
 
 @talks
 def test_the_opening_names_a_conversation(sample: Sample) -> None:
-    """C-7: the same at every later turn; another for another first message."""
+    """The same at every later turn; another for another first message (C-7)."""
 
     def opening(*steps: Step, **more: Any) -> str:
         return dialects.opening("POST", sample.path, json.dumps(sample.body(*steps, **more)).encode())
@@ -282,7 +282,7 @@ def test_the_opening_names_a_conversation(sample: Sample) -> None:
 
 @every
 def test_the_sixth_identical_request_is_blocked(sample: Sample) -> None:
-    """B-6, LD-2: the built-in protection covers every dialect, with new ids each time."""
+    """The built-in protection covers every dialect, with new ids each time (B-6, LD-2)."""
     here = world()
     verdicts = [here.decide(sample.call("hi", SEARCH, ids=10 * turn)) for turn in range(6)]
     assert [verdict.allowed for verdict in verdicts] == [True] * 5 + [False]
@@ -291,7 +291,7 @@ def test_the_sixth_identical_request_is_blocked(sample: Sample) -> None:
 
 @talks
 def test_a_growing_conversation_with_the_same_tail_is_blocked(sample: Sample) -> None:
-    """B-6, LD-4, C1: the history grows, and what was called and came back stays; the fifth time it is blocked."""
+    """The history grows, and what was called and came back stays; the fifth time it is blocked (B-6, LD-4, C1)."""
     here = world()
     verdicts = [here.decide(sample.call("hi", *[SEARCH] * turn)) for turn in range(2, 8)]
     assert [verdict.allowed for verdict in verdicts] == [True] * 4 + [False] * 2
@@ -301,7 +301,7 @@ def test_a_growing_conversation_with_the_same_tail_is_blocked(sample: Sample) ->
 
 @talks
 def test_tail_blocks_the_sixth_of_a_growing_conversation(sample: Sample) -> None:
-    """LD-2: by itself, the last messages being the same."""
+    """By itself, the last messages being the same (LD-2)."""
     here = world(bundle(policy("p", loop=tail())))
     verdicts = [here.decide(sample.call("hi", *[SEARCH] * turn)) for turn in range(2, 8)]
     assert [verdict.allowed for verdict in verdicts] == [True] * 5 + [False]
@@ -309,7 +309,7 @@ def test_tail_blocks_the_sixth_of_a_growing_conversation(sample: Sample) -> None
 
 @every
 def test_a_conversation_that_moves_on_is_never_blocked(sample: Sample) -> None:
-    """B-6: new arguments and new results are progress, however many there are."""
+    """New arguments and new results are progress, however many there are (B-6)."""
     here = world()
     steps: list[Step] = ["hi"]
     for turn in range(30):
@@ -318,7 +318,7 @@ def test_a_conversation_that_moves_on_is_never_blocked(sample: Sample) -> None:
 
 
 def test_results_on_a_chain_are_progress() -> None:
-    """B-6: with `previous_response_id` the calls are not seen; thirty that end in "done" are no loop, a retry is."""
+    """With `previous_response_id` the calls are not seen; thirty that end in "done" are no loop, a retry is (B-6)."""
     here = world()
 
     def answer(number: int) -> Call:
@@ -332,7 +332,7 @@ def test_results_on_a_chain_are_progress() -> None:
 
 @pytest.mark.parametrize("path", ["/rooms/1/messages", "/forms/1/responses"])
 def test_other_apis_with_such_paths_are_left_alone(path: str) -> None:
-    """B-6: posts to a chat room or answers to a form are no LLM calls."""
+    """Posts to a chat room or answers to a form are no LLM calls (B-6)."""
     here = world()
     asked = call(path, "POST", body=b'{"text":"hello","input":"x"}')
     assert here.decide(asked, times=10).allowed
@@ -395,7 +395,7 @@ _FIELDS = "model messages input prompt contents instructions system systemInstru
     st.dictionaries(st.sampled_from([*_FIELDS.split(), "method", "jsonrpc", "suffix", "max_tokens"]), _VALUES),
 )
 def test_any_json_anywhere_does_no_harm(sample: Sample, data: st.DataObject, fields: Json) -> None:
-    """C-9: nothing raises, and what is read can be encoded."""
+    """Nothing raises, and what is read can be encoded (C-9)."""
     body = {**sample.body("hi", SEARCH), **fields}
     body = data.draw(st.sampled_from([body, [body], fields]))
     raw = json.dumps(body).encode()
@@ -410,6 +410,6 @@ def test_any_json_anywhere_does_no_harm(sample: Sample, data: st.DataObject, fie
 @every
 @given(st.binary())
 def test_any_bytes_do_no_harm(sample: Sample, raw: bytes) -> None:
-    """C-9: garbage is plain HTTP."""
+    """Garbage is plain HTTP (C-9)."""
     dialects.read("POST", sample.path, raw, 3)
     dialects.opening("POST", sample.path, raw)

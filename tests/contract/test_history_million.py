@@ -172,7 +172,7 @@ def questions(history: History, now: float) -> dict[str, Callable[[], object]]:
 
 
 def test_every_question_is_answered_at_once(full: Past) -> None:
-    """X-2: the pages stay quick."""
+    """The pages stay quick (X-2)."""
     history, now = full.open(), full.clock.now()
     took = {name: round(fastest_ms(ask), 1) for name, ask in questions(history, now).items()}
     assert len(took) > 30
@@ -186,7 +186,7 @@ PAGES = ("/", "/incidents", "/incidents?state=stopped", f"/incidents/i{20_000:01
 
 
 def test_every_page_is_there_at_once(full: Past) -> None:
-    """X-2: whole pages, read and rendered, as a browser gets them. Counted is CPU time, of all threads."""
+    """Whole pages, read and rendered, as a browser gets them. Counted is CPU time, of all threads (X-2)."""
     world = a_company()
     world.services.history = full.open()
     world.clock.advance(full.clock.now() - world.clock.now())
@@ -202,7 +202,7 @@ def test_every_page_is_there_at_once(full: Past) -> None:
 
 
 def test_a_batch_is_written_within_its_second(full: Past) -> None:
-    """G-2: a thousand events of a thousand agents, with their sums."""
+    """A thousand events of a thousand agents, with their sums (G-2)."""
     history, now = full.open(), full.clock.now()
 
     def write() -> None:
@@ -217,7 +217,7 @@ def test_a_batch_is_written_within_its_second(full: Past) -> None:
 
 
 def test_it_stays_within_its_retention(full: Past) -> None:
-    """G-2: what is beyond goes in bounded steps, and the file becomes smaller."""
+    """What is beyond goes in bounded steps, and the file becomes smaller (G-2)."""
     history, now = full.open(days=DAYS, events=900_000), full.clock.now()
     before = Path(full.where).stat().st_size
     first = history.purge(now)

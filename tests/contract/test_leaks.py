@@ -1,5 +1,5 @@
-"""SPEC Y-1: canaries in everything that a client sends and gets, then every sink is searched for them: log, metrics,
-traces, live events, history, kept state, API and dashboard."""
+"""Canaries in everything that a client sends and gets, then every sink is searched for them: log, metrics, traces, live
+events, history, kept state, API and dashboard (Y-1)."""
 
 from __future__ import annotations
 
@@ -151,14 +151,14 @@ def clean(text: str) -> bool:
 
 
 def test_events_log_and_live(traffic: Traffic) -> None:
-    """Y-1."""
+    """Events log and live (Y-1)."""
     assert "loop.detected" in traffic.log.getvalue()
     assert clean(traffic.log.getvalue())
     assert clean(json.dumps([shown(event) for event in traffic.events], default=str))
 
 
 def test_metrics(traffic: Traffic) -> None:
-    """Y-1, G-5."""
+    """Metrics (Y-1, G-5)."""
     counted = Counted()
     counted.take(traffic.events)
     sources = Sources(traffic.engine, START, traffic.store)
@@ -168,7 +168,7 @@ def test_metrics(traffic: Traffic) -> None:
 
 
 def test_traces(traffic: Traffic) -> None:
-    """Y-1, G-5."""
+    """Traces (Y-1, G-5)."""
     spans = traffic.spans.get_finished_spans()
     assert len(spans) == 12
     assert traffic.tracing.faults == 0
@@ -177,14 +177,14 @@ def test_traces(traffic: Traffic) -> None:
 
 
 def test_what_is_kept_on_disk(traffic: Traffic) -> None:
-    """Y-1, S-1: counters, windows and cooldowns of the whole session."""
+    """Counters, windows and cooldowns of the whole session (Y-1, S-1)."""
     files = [file for file in traffic.folder.rglob("*") if file.is_file()]
     assert any(file.suffix == ".db" or "state" in file.name for file in files)
     assert [file.name for file in files if CANARY.encode() in file.read_bytes()] == []
 
 
 def test_history_api_and_dashboard(traffic: Traffic, tmp_path: Path) -> None:
-    """Y-1, G-3, X-2."""
+    """History API and dashboard (Y-1, G-3, X-2)."""
     where = tmp_path / "past" / "history.db"
     where.parent.mkdir()
     history = open_history(where, retention=Retention(), clock=traffic.clock, report=lambda _trouble: None)
@@ -222,7 +222,7 @@ def _pages(world: admin_world.World) -> Mapping[str, str]:
 
 
 def test_a_fault_is_logged_without_what_it_was_about(traffic: Traffic, caplog: pytest.LogCaptureFixture) -> None:
-    """Y-1: a listener that fails names neither events nor what is in them."""
+    """A listener that fails names neither events nor what is in them (Y-1)."""
 
     def fails(_events: object) -> None:
         raise ValueError("no room")

@@ -29,7 +29,7 @@ LARGE = Estimate(1000, 4000)
 
 
 def test_bucket_of_ten() -> None:
-    """L-1: 10 a second, burst 10: ten pass, the next has to wait 1 s; half a second later one passes and 4 remain."""
+    """10 a second, burst 10: ten pass, the next has to wait 1 s; half a second later one passes and 4 remain (L-1)."""
     desk = Desk(TokenBucket(10, 10))
     assert [desk.ask().left for _ in range(10)] == list(range(9, -1, -1))
     denied = desk.ask().verdict
@@ -39,7 +39,7 @@ def test_bucket_of_ten() -> None:
 
 
 def test_budget_of_a_hundred() -> None:
-    """L-2: cost 10: ten pass (the 8th warned, the 10th slowed by 200 ms), the 11th waits for midnight."""
+    """Cost 10: ten pass (the 8th warned, the 10th slowed by 200 ms), the 11th waits for midnight (L-2)."""
     desk = Desk(CostBudget(100, Period("1d"), STAGES, cost=10), DAY + 1000)
     passed = [desk.ask() for _ in range(10)]
     assert [one.left for one in passed] == list(range(90, -1, -10))
@@ -55,7 +55,7 @@ def test_budget_of_a_hundred() -> None:
 
 
 def test_a_denial_is_not_charged() -> None:
-    """L-2, E-4: 95 used and 10 more are too many; 5 still pass, exactly 100 %."""
+    """95 used and 10 more are too many; 5 still pass, exactly 100 % (L-2, E-4)."""
     budget = CostBudget(100, Period("1d"), STAGES, unit=TOKENS)
     desk = Desk(budget, DAY)
     assert desk.ask(Estimate(95)).left == 5
@@ -64,7 +64,7 @@ def test_a_denial_is_not_charged() -> None:
 
 
 def test_a_week_begins_on_monday() -> None:
-    """L-2: the second before Monday 00:00 UTC belongs to the old budget."""
+    """The second before Monday 00:00 UTC belongs to the old budget (L-2)."""
     desk = Desk(CostBudget(1, Period("7d"), STAGES), DAY)
     assert desk.ask().left == 0
     desk.now = WEEK_END - 1
@@ -74,7 +74,7 @@ def test_a_week_begins_on_monday() -> None:
 
 
 def test_tokens_of_a_minute() -> None:
-    """L-3: 5000 of 6000 reserved, 1000 left; a second one waits 40 s, and then passes."""
+    """5000 of 6000 reserved, 1000 left; a second one waits 40 s, and then passes (L-3)."""
     desk = Desk(LlmTokens(6000))
     assert desk.ask(LARGE).left == 1000
     denied = desk.ask(LARGE).verdict
@@ -84,7 +84,7 @@ def test_tokens_of_a_minute() -> None:
 
 
 def test_tokens_over_a_minute() -> None:
-    """L-3: the timeline of the docs: reserved, denied, settled with less, reserved, settled with more, owed."""
+    """The timeline of the docs: reserved, denied, settled with less, reserved, settled with more, owed (L-3)."""
     desk = Desk(LlmTokens(6000))
     first = desk.ask(LARGE)
     assert desk.ask(LARGE).verdict.retry_after_s == 40
@@ -102,7 +102,7 @@ def test_tokens_over_a_minute() -> None:
 
 
 def test_a_denial_by_the_day_leaves_the_minute() -> None:
-    """L-3: all or none: TPD 999,000 of a million used, 2000 wanted; the bucket is as full as before."""
+    """All or none: TPD 999,000 of a million used, 2000 wanted; the bucket is as full as before (L-3)."""
     desk = Desk(LlmTokens(6000, per_day=1_000_000), DAY)
     day = CostBudget(1_000_000, Period("1d"), (), unit=TOKENS).plan("tpd:default:p:r:x", 999_000, None, 0, DAY)
     desk.store.commit([day], DAY)
@@ -116,7 +116,7 @@ def test_a_denial_by_the_day_leaves_the_minute() -> None:
 
 @pytest.mark.parametrize(("used", "left"), [(3000, 3000), (7000, -1000), (5000, 1000)])
 def test_settlement(used: int, left: int) -> None:
-    """L-3: 5000 reserved: 3000 used gives 2000 back, 7000 used takes 2000 more, which is owed."""
+    """5000 reserved: 3000 used gives 2000 back, 7000 used takes 2000 more, which is owed (L-3)."""
     desk = Desk(LlmTokens(6000, per_day=100_000), DAY)
     desk.settle(desk.ask(LARGE), used)
     next_one = desk.ask(Estimate(0, 0))
@@ -130,7 +130,7 @@ def test_settlement(used: int, left: int) -> None:
 
 
 def test_a_settlement_after_midnight_goes_to_the_day_that_was_charged() -> None:
-    """L-3: neither day loses or wins."""
+    """Neither day loses or wins (L-3)."""
     desk = Desk(LlmTokens(60_000, per_day=100_000), DAY - 1)
     late = desk.ask(LARGE)
     desk.now = DAY + 1
@@ -141,7 +141,7 @@ def test_a_settlement_after_midnight_goes_to_the_day_that_was_charged() -> None:
 
 
 def test_money_settles_to_the_micro_dollar() -> None:
-    """L-2, L-5: an estimate of $0.40 that came to $0.1234 frees the rest of a budget of $1."""
+    """An estimate of $0.40 that came to $0.1234 frees the rest of a budget of $1 (L-2, L-5)."""
     desk = Desk(CostBudget(1, Period("1h"), STAGES, unit=MICROUSD), DAY)
     one, other = desk.ask(Estimate(microusd=400_000)), desk.ask(Estimate(microusd=400_000))
     assert not desk.ask(Estimate(microusd=400_000)).verdict.allowed
@@ -177,7 +177,8 @@ def switch(per_minute: float = 1000, reset_minutes: float = 5) -> Switch:
 
 
 def test_breaker_of_a_thousand() -> None:
-    """CB-1, CB-2: 900 passes, 100 more open it and are denied; others stay closed; after 5 minutes one probe closes."""
+    """900 passes, 100 more open it and are denied; others stay closed; after 5 minutes one probe closes
+    (CB-1, CB-2)."""
     here = switch()
     assert here.spend(900)[0].allowed
     verdict, broken = here.spend(100)
@@ -193,7 +194,8 @@ def test_breaker_of_a_thousand() -> None:
 
 
 def test_a_breaker_over_five_minutes() -> None:
-    """CB-2: the timeline of the docs: what comes while it is open is denied, not counted, and does not keep it open."""
+    """The timeline of the docs: what comes while it is open is denied, not counted, and does not keep it open
+    (CB-2)."""
     here = switch()
     here.clock.advance(10)
     here.spend(900)
@@ -208,7 +210,7 @@ def test_a_breaker_over_five_minutes() -> None:
 
 
 def test_a_probe_that_spends_too_much_opens_it_again() -> None:
-    """CB-2: for another 5 minutes."""
+    """For another 5 minutes (CB-2)."""
     here = switch()
     here.spend(1000)
     here.clock.advance(300)
@@ -217,7 +219,7 @@ def test_a_probe_that_spends_too_much_opens_it_again() -> None:
 
 
 def test_only_an_operator_closes_it() -> None:
-    """CB-2: an hour changes nothing."""
+    """An hour changes nothing (CB-2)."""
     here = switch(reset_minutes=0)
     here.spend(1000)
     here.clock.advance(3600)
@@ -228,13 +230,13 @@ def test_only_an_operator_closes_it() -> None:
 
 
 def test_tenths_add_up() -> None:
-    """CB-1: ten times 0.1 reach a threshold of 1."""
+    """Ten times 0.1 reach a threshold of 1 (CB-1)."""
     here = switch(1)
     assert [here.spend(0.1)[0].allowed for _ in range(10)] == [True] * 9 + [False]
 
 
 def test_breaker_of_a_hundred() -> None:
-    """CB-1: 90 and 11 more open it; 90 and 1 do not."""
+    """90 and 11 more open it; 90 and 1 do not (CB-1)."""
     here = switch(100)
     assert all(here.spend(10)[0].allowed for _ in range(9))
     assert all(here.spend(10, "y")[0].allowed for _ in range(9))
@@ -249,7 +251,7 @@ def test_breaker_of_a_hundred() -> None:
     start=st.integers(0, 9),
 )
 def test_whoever_waits_as_told_passes(per_minute: int, more: int, asked: list[int], start: int) -> None:
-    """A-2: `Retry-After` is the truth, or says that waiting does not help."""
+    """`Retry-After` is the truth, or says that waiting does not help (A-2)."""
     desk = Desk(LlmTokens(per_minute, burst=per_minute + more), START + start / 7)
     for tokens in asked:
         verdict = desk.ask(Estimate(tokens)).verdict
@@ -271,8 +273,8 @@ STEPS = st.lists(
 @settings(max_examples=200)
 @given(steps=STEPS, size=st.integers(1, 10_000))
 def test_a_budget_under_concurrent_callers(steps: list[tuple[str, int, int]], size: int) -> None:
-    """L-2, L-3: no charge passes the budget, answers settle in any order to the period that was charged, nothing is
-    lost or counted twice, and a clock that steps back does no harm."""
+    """No charge passes the budget, answers settle in any order to the period that was charged, nothing is lost or
+    counted twice, and a clock that steps back does no harm (L-2, L-3)."""
     desk = Desk(CostBudget(size / 1_000_000, Period("5m"), STAGES, unit=MICROUSD), DAY + 290)
     running: list[Asked] = []
     books: dict[str, int] = {}
@@ -302,7 +304,7 @@ def test_a_budget_under_concurrent_callers(steps: list[tuple[str, int, int]], si
 
 @given(reserved=st.lists(st.integers(1, 500), min_size=1, max_size=20), data=st.data())
 def test_a_bucket_is_settled_in_any_order(reserved: list[int], data: st.DataObject) -> None:
-    """L-3: what is left is what was really used, whoever was answered first."""
+    """What is left is what was really used, whoever was answered first (L-3)."""
     used = data.draw(st.lists(st.integers(0, 1000), min_size=len(reserved), max_size=len(reserved)))
     desk = Desk(LlmTokens(100_000, per_day=10**9), DAY)
     asked = [desk.ask(Estimate(one)) for one in reserved]

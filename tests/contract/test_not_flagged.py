@@ -1,5 +1,5 @@
-"""DETECTION.md, "Must not be flagged": healthy work that repeats itself, each case through the whole engine, under a
-`steps` block of a policy and under the protection that everybody has without a word about it."""
+"""What is never flagged (docs/explanation/detection-study.md): healthy work that repeats itself, each case through the
+whole engine, under a `steps` block of a policy and under the protection that everybody has without a word about it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def page(number: int) -> str:
 
 
 def test_polling_whose_result_changes(here: World) -> None:
-    """C2, C8: a job that gets on, asked again and again."""
+    """A job that gets on, asked again and again (C2, C8)."""
     agent = Agent(here)
     for number in range(50):
         agent.call("job_status", '{"job": 7}', f"running: {number * 2} % done, {number * 31} of 1550 files")
@@ -39,7 +39,7 @@ def test_polling_whose_result_changes(here: World) -> None:
 
 
 def test_polling_of_which_one_line_changes(here: World) -> None:
-    """C2: a long report, of which one line tells that something happened."""
+    """A long report, of which one line tells that something happened (C2)."""
     agent = Agent(here)
     stages = ["checkout", "configure", "compile core", "compile plugins", "link", "unit tests", "package", "sign"]
     for number in range(40):
@@ -59,7 +59,7 @@ def test_polling_of_which_one_line_changes(here: World) -> None:
 
 
 def test_polling_for_hours(here: World) -> None:
-    """C2: what a filter takes for known by mistake does not add up, however long it goes on."""
+    """What a filter takes for known by mistake does not add up, however long it goes on (C2)."""
     agent = Agent(here, every_s=2.0)
     for number in range(6000):
         lines = [f"see note {line} of the town's yearly report; the harbour opens at seven" for line in range(14)]
@@ -69,7 +69,7 @@ def test_polling_for_hours(here: World) -> None:
 
 
 def test_polling_with_a_sleep_between(here: World) -> None:
-    """C8."""
+    """Polling with a sleep between (C8)."""
     agent = Agent(here)
     for number in range(20):
         agent.call("poll", '{"job": 7}', f"{number} of 20 parts are done; the last was part-{page(number)[:30]}")
@@ -81,7 +81,7 @@ def test_polling_with_a_sleep_between(here: World) -> None:
     "result", ["still running", "the job is still running; there is nothing to see yet, wait for it"]
 )
 def test_slow_polling(here: World, result: str) -> None:
-    """C9: a minute apart, the same answer ten times is nothing."""
+    """A minute apart, the same answer ten times is nothing (C9)."""
     agent = Agent(here, every_s=60.0)
     for _ in range(10):
         agent.call("poll", '{"job": 7}', result)
@@ -90,7 +90,7 @@ def test_slow_polling(here: World, result: str) -> None:
 
 @pytest.mark.parametrize("every_s", [8.0, 1.0])
 def test_edit_then_the_same_command_again(here: World, every_s: float) -> None:
-    """C6: edit, run the tests, edit, run the tests; they fail the same way each time, however fast the model is."""
+    """Edit, run the tests, edit, run the tests; they fail the same way each time, however fast the model is (C6)."""
     agent = Agent(here, every_s=every_s)
     for number in range(15):
         agent.call(
@@ -101,7 +101,7 @@ def test_edit_then_the_same_command_again(here: World, every_s: float) -> None:
 
 
 def test_re_reading_after_a_write(here: World) -> None:
-    """C6: whoever wrote may look at it, even where it looks as before."""
+    """Whoever wrote may look at it, even where it looks as before (C6)."""
     agent = Agent(here)
     for number in range(15):
         agent.call("write_file", f'{{"path": "notes{number}.md", "text": "{page(number)[:40]}"}}', "ok")
@@ -110,7 +110,7 @@ def test_re_reading_after_a_write(here: World) -> None:
 
 
 def test_paging(here: World) -> None:
-    """C15, C19: page after page of one list."""
+    """Page after page of one list (C15, C19)."""
     agent = Agent(here)
     for number in range(40):
         agent.call("list_rows", f'{{"table": "orders", "page": {number}}}', page(number))
@@ -118,7 +118,7 @@ def test_paging(here: World) -> None:
 
 
 def test_a_batch_over_distinct_items_twice_over(here: World) -> None:
-    """C10: fifteen files, read and read once more."""
+    """Fifteen files, read and read once more (C10)."""
     agent = Agent(here)
     for number in range(30):
         agent.call("read_file", f'{{"path": "src/module{number % 15}.py"}}', page(number % 15))
@@ -126,7 +126,7 @@ def test_a_batch_over_distinct_items_twice_over(here: World) -> None:
 
 
 def test_parallel_fan_out_in_one_round(here: World) -> None:
-    """C16: one round of many calls is one step, whatever they return."""
+    """One round of many calls is one step, whatever they return (C16)."""
     agent = Agent(here)
     agent.calls(*(("read_file", f'{{"path": "src/m{number}.py"}}', page(number)) for number in range(12)))
     agent.calls(
@@ -137,7 +137,7 @@ def test_parallel_fan_out_in_one_round(here: World) -> None:
 
 
 def test_the_same_ok_from_write_tools(here: World) -> None:
-    """C10: thirty different writes, and each says the same."""
+    """Thirty different writes, and each says the same (C10)."""
     agent = Agent(here)
     for number in range(30):
         agent.call("write_file", f'{{"path": "out/{number}.txt", "text": "{number}"}}', "File written successfully.")
@@ -146,7 +146,7 @@ def test_the_same_ok_from_write_tools(here: World) -> None:
 
 @pytest.mark.parametrize("status", [NO_ANSWER, 429, 500, 503])
 def test_transport_retries(here: World, status: int) -> None:
-    """C22: every request fails twice before it is answered, for the whole of a healthy run."""
+    """Every request fails twice before it is answered, for the whole of a healthy run (C22)."""
     agent = Agent(here, every_s=1.0)
     for number in range(12):
         agent.call("read_file", f'{{"path": "src/m{number}.py"}}', page(number), answer=Answer(status))
@@ -156,7 +156,7 @@ def test_transport_retries(here: World, status: int) -> None:
 
 
 def test_sampling_the_same_prompt_at_once(here: World) -> None:
-    """C23: sixteen answers to one prompt, asked for at once; and so for each of ten prompts."""
+    """Sixteen answers to one prompt, asked for at once; and so for each of ten prompts (C23)."""
     for prompt in range(10):
         agent = Agent(here, task=f"Write a poem on number {prompt}, in four lines.", session="", every_s=0.0)
         running = [agent.start()[0] for _ in range(15)]
@@ -168,7 +168,7 @@ def test_sampling_the_same_prompt_at_once(here: World) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_heartbeats_across_runs(here: World, named: bool) -> None:
-    """C25: a schedule starts the same run every half hour; each looks at the same empty inbox. For most of a day."""
+    """A schedule starts the same run every half hour; each looks at the same empty inbox. For most of a day (C25)."""
     for number in range(40):
         agent = Agent(here, session=f"run-{number}" if named else "", task="Look into the inbox.")
         agent.call("read_inbox", "{}", "The inbox holds no new mail at the moment, as before.")
@@ -203,7 +203,7 @@ DATA = {
 
 @pytest.mark.parametrize("kind", DATA)
 def test_data_in_streamed_answers(kind: str) -> None:
-    """C32: tables, code, JSON, base64 and zero grids repeat for good reasons, and are never cut."""
+    """Tables, code, JSON, base64 and zero grids repeat for good reasons, and are never cut (C32)."""
     probe = StreamProbe()
     text = f"Here is what you asked for:\n\n{DATA[kind]}"
     assert not any(probe.feed(text[at : at + 7]) for at in range(0, len(text), 7))
@@ -211,7 +211,7 @@ def test_data_in_streamed_answers(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", DATA)
 def test_data_in_the_answers_of_a_conversation(here: World, kind: str) -> None:
-    """C32: the model gives such data, and a person asks for the next part."""
+    """The model gives such data, and a person asks for the next part (C32)."""
     agent = Agent(here)
     for number in range(12):
         agent.says(
@@ -236,7 +236,8 @@ JUDGE = "Was the assistant helpful in this conversation? Answer with yes or no, 
 @pytest.mark.parametrize("way", ["told in one text", "replayed with a question", "replayed under another prompt"])
 @pytest.mark.parametrize("named", [True, False])
 def test_judge_and_summary_calls_that_replay_a_transcript(here: World, way: str, named: bool) -> None:
-    """C24: a judge, who has no tools, reads the transcript of a stuck agent twice, and is answered; the agent is not."""
+    """A judge, who has no tools, reads the transcript of a stuck agent twice, and is answered; the agent is not
+    (C24)."""
     agent = stuck(here, "s" if named else "")
     transcript = agent.messages
     if way == "told in one text":
@@ -302,7 +303,7 @@ RESPONSES = "/v1/responses"
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("what", ["reads", "writes", "edits and tests"])
 def test_results_after_a_previous_response(here: World, what: str, named: bool) -> None:
-    """LD-4: the Responses API keeps the conversation; a request holds the newest result, and nothing else."""
+    """The Responses API keeps the conversation; a request holds the newest result, and nothing else (LD-4)."""
     headers = {"authorization": "Bearer k", "x-agent-session": "s" if named else ""}
     body: Json = {"model": "m", "input": [user(TASK)]}
     for number in range(40):
@@ -318,7 +319,7 @@ def test_results_after_a_previous_response(here: World, what: str, named: bool) 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_polling_over_mcp(told: bool) -> None:
-    """C8: what the calls return goes to the client; where the answers are seen they tell that the job gets on."""
+    """What the calls return goes to the client; where the answers are seen they tell that the job gets on (C8)."""
     here = guarded()
     headers = {"authorization": "Bearer k", "mcp-session-id": "m"}
     for number in range(60):
@@ -346,7 +347,7 @@ def test_polling_over_mcp(told: bool) -> None:
     ],
 )
 def test_results_that_are_a_time_or_an_id(here: World, result: str) -> None:
-    """C2: where that is all a result says, another one is news; whether the same is called, or the next."""
+    """Where that is all a result says, another one is news; whether the same is called, or the next (C2)."""
     agent = Agent(here)
     for number in range(20):
         agent.call("next", "{}", result.format(number, number * 37 % 60))
@@ -356,7 +357,7 @@ def test_results_that_are_a_time_or_an_id(here: World, result: str) -> None:
 
 
 def test_one_mistake_made_many_times_at_once(here: World) -> None:
-    """C16: a round of calls is one step, also where all of them are wrong in the same way."""
+    """A round of calls is one step, also where all of them are wrong in the same way (C16)."""
     agent = Agent(here)
     agent.more = {"tools": [{"type": "function", "function": {"name": "find", "parameters": {}}}]}
     agent.calls(*[("web", f'{{"q": {at}}}', "Error: unknown tool web") for at in range(9)])
@@ -368,7 +369,7 @@ def test_one_mistake_made_many_times_at_once(here: World) -> None:
 
 @pytest.mark.parametrize("cue", ["continue", "Please go on with the next chapter of the book."])
 def test_a_long_text_in_parts(here: World, cue: str) -> None:
-    """C21: "continue" is the whole conversation while somebody writes a book."""
+    """A user's "continue" is the whole conversation while somebody writes a book (C21)."""
     agent = Agent(here, task="Write a novel about a lighthouse.")
     for number in range(20):
         agent.says(" ".join(f"w{number}x{at}" for at in range(200)), cue)
@@ -378,7 +379,7 @@ def test_a_long_text_in_parts(here: World, cue: str) -> None:
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("named", [True, False])
 def test_a_log_that_grows_from_prompt_to_prompt(here: World, newest_first: bool, named: bool) -> None:
-    """C20: the old prompt is in the new one, but what is added is another line each time."""
+    """The old prompt is in the new one, but what is added is another line each time (C20)."""
     log = "line 0 0.99 of the training"
     for number in range(1, 12):
         agent = Agent(here, task=log, session="s" if named else "")
@@ -389,7 +390,7 @@ def test_a_log_that_grows_from_prompt_to_prompt(here: World, newest_first: bool,
 
 @pytest.mark.parametrize("ids", ["drawn", "counted", "none"])
 def test_replicas_of_one_agent_side_by_side(ids: str) -> None:
-    """DETECTION: eight runs of one task, none of which has a name; they begin alike."""
+    """Eight runs of one task, none of which has a name; they begin alike (LD-4)."""
     here = guarded()
     agents = [Agent(here, session="", every_s=1.0) for _ in range(8)]
     for number in range(12):

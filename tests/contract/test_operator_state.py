@@ -1,4 +1,4 @@
-"""Operator state on real servers (SPEC S-1, K-3): one contract for every book, and a fleet that acts as one."""
+"""Operator state on real servers (S-1, K-3): one contract for every book, and a fleet that acts as one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def book_at(url: str) -> AsyncIterator[Book]:
 
 
 def test_a_book_keeps_the_newest_of_each(url: str) -> None:
-    """S-1: what was acknowledged is found by the next process."""
+    """What was acknowledged is found by the next process (S-1)."""
     holds = [record(f"agent:p:{n}", kind="hold", why="x" * n, odd="\ud800 \u00fc \n") for n in range(450)]
 
     async def story() -> None:
@@ -172,7 +172,7 @@ async def orders_arrive(one: Member, two: Member) -> None:
 def test_an_order_on_one_is_in_force_on_the_other_within_a_second(
     redis_server: Server, listens: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K-3: with messages, even if nobody looks, and by looking where none arrives."""
+    """With messages, even if nobody looks, and by looking where none arrives (K-3)."""
     assert 3 * TICK_S < IN_FORCE_S  # a message that is lost costs two looks
     if listens:
         monkeypatch.setattr("breakloop.operator.TICK_S", DEADLINE_S)
@@ -187,7 +187,7 @@ def test_an_order_on_one_is_in_force_on_the_other_within_a_second(
 
 
 def test_messages_lost_on_the_way_cost_at_most_a_second(redis_server: Server) -> None:
-    """K-3: a subscription that is there, and does not tell."""
+    """A subscription that is there, and does not tell (K-3)."""
 
     async def story() -> None:
         async with member(redis_server.url) as one, member(redis_server.url) as two:
@@ -199,7 +199,7 @@ def test_messages_lost_on_the_way_cost_at_most_a_second(redis_server: Server) ->
 
 
 def test_the_same_on_a_cluster(redis_cluster: Cluster) -> None:
-    """K-3: all of it is in one slot; messages come from any node."""
+    """All of it is in one slot; messages come from any node (K-3)."""
 
     async def story() -> None:
         async with member(redis_cluster.url) as one, member(redis_cluster.url) as two:
@@ -211,7 +211,7 @@ def test_the_same_on_a_cluster(redis_cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("empty", [False, True], ids=["with its data", "empty"])
 def test_what_happens_while_redis_is_away_is_merged_when_it_is_back(own_redis: Server, empty: bool) -> None:
-    """K-3, S-3: in force here at once; the newest wins, also a release over an older hold; nothing old is lost."""
+    """In force here at once; the newest wins, also a release over an older hold; nothing old is lost (K-3, S-3)."""
 
     async def story() -> None:
         async with member(own_redis.url) as one, member(own_redis.url) as two:
@@ -245,7 +245,7 @@ def test_what_happens_while_redis_is_away_is_merged_when_it_is_back(own_redis: S
 
 
 def test_a_start_without_redis_has_what_the_fleet_had_ordered(own_redis: Server, tmp_path: Path) -> None:
-    """K-3, S-1: the copy in the file; what is ordered now is pushed when Redis comes."""
+    """The copy in the file; what is ordered now is pushed when Redis comes (K-3, S-1)."""
 
     async def story() -> None:
         async with member(own_redis.url) as one, member(own_redis.url, tmp_path) as two:
@@ -265,7 +265,7 @@ def test_a_start_without_redis_has_what_the_fleet_had_ordered(own_redis: Server,
 
 
 def test_a_redis_that_hangs_keeps_nobody_waiting(own_redis: Server) -> None:
-    """S-3: an order is in force here at once, though nothing answers."""
+    """An order is in force here at once, though nothing answers (S-3)."""
 
     async def story() -> None:
         async with member(own_redis.url) as one:

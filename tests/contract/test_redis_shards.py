@@ -105,7 +105,8 @@ def kept(cluster: Cluster) -> list[list[bytes]]:
 
 
 def test_a_project_is_spread_over_all_nodes(redis_cluster: Cluster) -> None:
-    """E-5: every agent's windows, counts and limits are in one slot of its own; what agents share, in the project's."""
+    """Every agent's windows, counts and limits are in one slot of its own; what agents share, in the project's
+    (E-5)."""
     rules = bundle(policy("p", bucket(keys=["agent:id"]), bucket("all", burst=100), loop=[STEPS, tail()]))
 
     async def test() -> None:
@@ -126,8 +127,8 @@ def test_a_project_is_spread_over_all_nodes(redis_cluster: Cluster) -> None:
 
 
 def test_a_shared_budget_is_never_overspent(redis_cluster: Cluster) -> None:
-    """E-5, L-2: two agents on two instances, all at once: exactly the budget passes, and the agents' own accounts hold
-    what passed and nothing else."""
+    """Two agents on two instances, all at once: exactly the budget passes, and the agents' own accounts hold what
+    passed and nothing else (E-5, L-2)."""
     own, shared = budget("own", 90, "agent:id"), budget("all", 100)
     for rules in (bundle(policy("p", own, shared)), bundle(policy("a", shared), policy("b", own))):
         redis_cluster.restore()
@@ -166,8 +167,8 @@ async def used(one: Instance, prefix: str) -> int:
 
 
 def test_round_trips(redis_cluster: Cluster) -> None:
-    """S-2: one or two as ever where nothing is shared; one script more where agents share a limit, unless the agent's own
-    state denies; one more to give back what the shared one denied."""
+    """One or two as ever where nothing is shared; one script more where agents share a limit, unless the agent's own
+    state denies; one more to give back what the shared one denied (S-2)."""
     agents_own = policy("p", bucket(keys=["agent:id"], rate=0.001, burst=6), loop=[STEPS, tail(max_hits=50)])
 
     async def test() -> None:
@@ -201,7 +202,7 @@ async def sent(one: Instance, asked: Call) -> dict[str, int]:
 
 
 def test_operators_reach_agents_in_every_slot(redis_cluster: Cluster) -> None:
-    """G-1, CB-2, X-1: what a release clears, which breakers are open and what is counted, on whichever node."""
+    """What a release clears, which breakers are open and what is counted, on whichever node (G-1, CB-2, X-1)."""
     loop = tail(action="kill", max_hits=1)
     rule = bucket(rate=10_000, burst=100_000, keys=["agent:id"], cost_source="header:x-cost")
     rules = bundle(policy("p", rule, loop=loop, circuit_breaker=BREAKER))
@@ -233,8 +234,8 @@ def test_operators_reach_agents_in_every_slot(redis_cluster: Cluster) -> None:
 
 
 def test_answers_reach_both_places(redis_cluster: Cluster) -> None:
-    """L-3, LD-6: what an answer corrects is corrected in the agent's limit and in the shared one; a failed one is taken
-    back where it was counted."""
+    """What an answer corrects is corrected in the agent's limit and in the shared one; a failed one is taken back where
+    it was counted (L-3, LD-6)."""
 
     def tokens(name: str, *keys: str) -> Json:
         config = {"tokens_per_minute": 10_000, "burst_tokens": 10_000}
@@ -263,7 +264,7 @@ async def forgiven(one: Instance, count: int) -> None:
 
 
 def test_a_slot_that_does_not_answer_is_decided_without(redis_cluster: Cluster) -> None:
-    """S-3: within the time budget, on local state, and the agent stays charged rather than not."""
+    """Within the time budget, on local state, and the agent stays charged rather than not (S-3)."""
     rules = bundle(policy("p", bucket(keys=["agent:id"], rate=0.001, burst=5), bucket("all", rate=0.001, burst=5)))
 
     async def test() -> None:

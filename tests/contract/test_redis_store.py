@@ -90,7 +90,7 @@ def raw(server: Server) -> Any:
 
 
 def test_everything_has_a_time_to_live(asked: Asked, any_server: Server) -> None:
-    """S-2, Y-2: whatever is done to it; but for a breaker that only an operator closes, until it is closed."""
+    """Whatever is done to it; but for a breaker that only an operator closes, until it is closed (S-2, Y-2)."""
     windows = [WindowWrite(f"win:p:{number}:", 0, b"x" * 100, 3600.0) for number in range(3)]
     for number in range(3):
         done = asked.commit([*every_kind(number), FOR_GOOD], windows[number])
@@ -110,7 +110,7 @@ def test_everything_has_a_time_to_live(asked: Asked, any_server: Server) -> None
 
 
 def test_values_live_as_long_as_they_matter(asked: Asked, any_server: Server) -> None:
-    """S-2: a count for its window, a bucket until it is full, an account for an hour more, a breaker for its reset."""
+    """A count for its window, a bucket until it is full, an account for an hour more, a breaker for its reset (S-2)."""
     client = raw(any_server)
 
     def left_s(key: str) -> float:
@@ -139,21 +139,21 @@ def test_values_live_as_long_as_they_matter(asked: Asked, any_server: Server) ->
 
 @pytest.mark.parametrize("seconds", [100_000.0, 1e9, 1e20])
 def test_long_times_are_written_as_redis_reads_them(asked: Asked, any_server: Server, seconds: float) -> None:
-    """S-2: a day and more in milliseconds, which some servers would write with an exponent."""
+    """A day and more in milliseconds, which some servers would write with an exponent (S-2)."""
     assert asked.commit([Repeat(RepeatSpec(seconds, 5), "ld:p:k", None)]).results == [Repeated(1)]
     wanted = min(seconds * 1000, 9e13)
     assert raw(any_server).pttl(redis_key("ld:p:k")) == pytest.approx(wanted, rel=1e-3)
 
 
 def test_a_full_bucket_is_gone_at_once(asked: Asked, any_server: Server) -> None:
-    """S-2: one that was charged nothing lives for a moment only."""
+    """One that was charged nothing lives for a moment only (S-2)."""
     assert asked.commit([Bucket(TEN, "tb:p:k", 0.0, None)]).results == [10.0]
     client = raw(any_server)
     until(lambda: not client.exists(redis_key("tb:p:k")), "a bucket that is gone")
 
 
 def test_a_commit_is_in_one_slot(redis_cluster: Cluster) -> None:
-    """E-5: every key of a project, whatever else is in it; a cluster takes such a commit, and settles it."""
+    """Every key of a project, whatever else is in it; a cluster takes such a commit, and settles it (E-5)."""
     keys = [op.key for op in every_kind()] + ["win:p:s:1:"]  # type: ignore[union-attr]
     assert len({slot_of(redis_key(key)) for key in keys}) == 1
     projects = [f"p{number}" for number in range(50)] + ["", "}", "{", "a}b", "ü"]
@@ -170,7 +170,7 @@ def test_a_commit_is_in_one_slot(redis_cluster: Cluster) -> None:
 
 
 def test_projects_are_dropped_together(redis_cluster: Cluster) -> None:
-    """G-1: keys of several projects in one call, wherever in a cluster they are."""
+    """Keys of several projects in one call, wherever in a cluster they are (G-1)."""
     with connected(redis_cluster.url) as connection:
         asked = Asked(connection)
         keys = [f"win:p{number}:s:" for number in range(30)]
@@ -181,7 +181,7 @@ def test_projects_are_dropped_together(redis_cluster: Cluster) -> None:
 
 
 def test_what_is_forgotten_begins_alike(asked: Asked) -> None:
-    """G-1: thousands of keys, among others of patterns' letters; with a project, and of all projects."""
+    """Thousands of keys, among others of patterns' letters; with a project, and of all projects (G-1)."""
     for number in range(0, 3000, 100):
         asked.commit([Bucket(TEN, f"tb:p:*[{number + n}]", 1.0, None) for n in range(100)])
     asked.commit([Bucket(TEN, key, 1.0, None) for key in ("tb:p:x[1]", "tb:p:", "tb:q:*[1]", "cb:p:*[1]")])
@@ -196,13 +196,13 @@ def test_what_is_forgotten_begins_alike(asked: Asked) -> None:
 
 
 def test_time_is_redis_own(asked: Asked, any_server: Server) -> None:
-    """S-2: one clock for all who share it, to the microsecond."""
+    """One clock for all who share it, to the microsecond (S-2)."""
     before, done, after = raw(any_server).time(), asked.commit([]), raw(any_server).time()
     assert before[0] + before[1] / 1e6 <= done.at <= after[0] + after[1] / 1e6
 
 
 def test_no_key_sees_time_step_back(any_server: Server) -> None:
-    """S-2: a replica that takes over may be behind: nothing refills, leaves or closes twice, and settling finds it."""
+    """A replica that takes over may be behind: nothing refills, leaves or closes twice, and settling finds it (S-2)."""
     clock = [1_800_000_100.0]
     sliding = RepeatSpec(60.0, 9, sliding=True, concurrent_free=1, retry_free=1)
     with connected(any_server.url) as connection:
@@ -229,7 +229,7 @@ def test_no_key_sees_time_step_back(any_server: Server) -> None:
 
 
 def test_a_script_that_is_gone_is_loaded_again(asked: Asked, any_server: Server) -> None:
-    """S-2: a server that was restarted, or flushed; each call is carried out once, and so are many at once."""
+    """A server that was restarted, or flushed; each call is carried out once, and so are many at once (S-2)."""
     client = raw(any_server)
     for used in (1, 2, 3):
         client.script_flush()
@@ -248,7 +248,7 @@ def test_a_script_that_is_gone_is_loaded_again(asked: Asked, any_server: Server)
 
 
 def test_a_server_that_is_full_changes_nothing(own_redis: Server) -> None:
-    """S-3, E-5: an error that says so, and neither half of a commit; reading goes on, and it recovers."""
+    """An error that says so, and neither half of a commit; reading goes on, and it recovers (S-3, E-5)."""
     with connected(own_redis.url) as connection:
         asked, client = Asked(connection), raw(own_redis)
         asked.commit(every_kind(), WindowWrite("win:p:s:", 0, b"old", 60.0))
@@ -268,7 +268,7 @@ def test_a_server_that_is_full_changes_nothing(own_redis: Server) -> None:
 
 
 def test_a_replica_is_an_error(own_redis: Server) -> None:
-    """S-3: a master that was set aside takes no writes."""
+    """A master that was set aside takes no writes (S-3)."""
     with connected(own_redis.url) as connection:
         asked = Asked(connection)
         assert asked.probe() is None
@@ -280,7 +280,7 @@ def test_a_replica_is_an_error(own_redis: Server) -> None:
 
 
 def test_a_busy_server_is_an_error() -> None:
-    """S-3: somebody else's script that does not end."""
+    """Somebody else's script that does not end (S-3)."""
     with running({"lua-time-limit": 20}) as server, connected(server.url) as connection:
         asked, other, client = Asked(connection), raw(server), raw(server)
 
@@ -310,7 +310,7 @@ def _says(client: Any, code: str) -> bool:
 
 
 def test_a_server_that_loads_is_an_error() -> None:
-    """S-3: one that was restarted with much on its disk."""
+    """One that was restarted with much on its disk (S-3)."""
     options: Options = {"enable-debug-command": "local", "loading-process-events-interval-bytes": 1024}
     with running(options) as server, connected(server.url) as connection:
         asked, other, client = Asked(connection), raw(server), raw(server)
@@ -331,7 +331,7 @@ def test_a_server_that_loads_is_an_error() -> None:
 
 
 def test_many_never_overspend(any_server: Server) -> None:
-    """L-2, E-5: 64 callers on 8 connections; exactly the budget is spent, and every count is there."""
+    """64 callers on 8 connections; exactly the budget is spent, and every count is there (L-2, E-5)."""
     with_many: list[Connection] = [Connection(any_server.url) for _ in range(8)]
     try:
         passed: list[bool] = []
@@ -362,7 +362,7 @@ def test_many_never_overspend(any_server: Server) -> None:
 
 
 def test_one_of_many_writes_a_window(any_server: Server) -> None:
-    """E-5: all others get the newer one, and nothing of theirs is counted."""
+    """All others get the newer one, and nothing of theirs is counted (E-5)."""
     with connected(any_server.url) as connection:
         asked = Asked(connection)
         asks = [
@@ -383,7 +383,7 @@ def test_one_of_many_writes_a_window(any_server: Server) -> None:
     "value", [b"", b"r", b"w", b"w1234", b"\xff" * 9, b"b" * 25, b"x" * 200, b"\x9f" + b"\x01" * 15]
 )
 def test_a_value_of_another_layout_counts_as_none(asked: Asked, any_server: Server, value: bytes) -> None:
-    """S-2, Y-2: an older or newer version's, or damaged: it is written anew, and no request fails for it."""
+    """An older or newer version's, or damaged: it is written anew, and no request fails for it (S-2, Y-2)."""
     client = raw(any_server)
     kinds = [op for op in every_kind() if isinstance(op, Repeat | Spend)]
     if value[:1] != b"b":  # 25 bytes that begin with a b are a bucket

@@ -1,4 +1,5 @@
-"""DETECTION.md's conformance table for the `steps` detector (SPEC LD-4), one test a case, and what must not be flagged.
+"""Conformance cases of the `steps` detector (LD-4, docs/explanation/detection-study.md), one test a case, and what must
+not be flagged.
 
 Cases that need more than a window are proved where that lives: C22 to C24 (requests that failed or are under way) and
 C33 (run ceilings) with the engine, C31 (spawn) with the trace, C32 with the stream guard.
@@ -78,7 +79,7 @@ def error(text: str) -> Result:
 
 
 def test_c1_repeat() -> None:
-    """C1: the same call with the same result: notice at 3, block at 5, stop at 8."""
+    """The same call with the same result: notice at 3, block at 5, stop at 8 (C1)."""
     session = Session()
     for _ in range(8):
         session.call('{"a": 1}')
@@ -88,7 +89,7 @@ def test_c1_repeat() -> None:
 
 
 def test_c2_new_results_are_progress() -> None:
-    """C2: the same call with a new result each time is polling that works."""
+    """The same call with a new result each time is polling that works (C2)."""
     session = Session()
     for index in range(50):
         session.call('{"a": 1}', new(index))
@@ -99,7 +100,7 @@ def test_c2_new_results_are_progress() -> None:
     (2, 3, NOTICE), (2, 5, BLOCK), (3, 3, NOTICE), (3, 5, BLOCK), (5, 3, NOTICE), (5, 5, BLOCK), (8, 3, NOTICE), (16, 3, NOTICE),
 ])  # fmt: skip
 def test_c3_cycle(period: int, laps: int, least: int) -> None:
-    """C3: cycles of several steps; below the last lap that is asked for, less."""
+    """Cycles of several steps; below the last lap that is asked for, less (C3)."""
     session = Session()
     for step in range(period * laps):
         session.call(f'{{"a": {step % period}}}', new(step % period))
@@ -110,7 +111,7 @@ def test_c3_cycle(period: int, laps: int, least: int) -> None:
 
 
 def test_c4_broken_cycle() -> None:
-    """C4: A B A B C A B A B is no cycle, and notice at most."""
+    """A B A B C A B A B is no cycle, and notice at most (C4)."""
     session = Session()
     for name in "ABABCABAB":
         session.call(f'{{"a": "{name}"}}', new(ord(name)))
@@ -119,7 +120,7 @@ def test_c4_broken_cycle() -> None:
 
 
 def test_c5_interleaved() -> None:
-    """C5: the same call and result with other work between."""
+    """The same call and result with other work between (C5)."""
     session = Session()
     for index in range(3):
         session.call('{"a": 1}')
@@ -130,7 +131,7 @@ def test_c5_interleaved() -> None:
 
 @pytest.mark.parametrize(("result", "level"), [("written", NOTHING), (error("permission denied"), NOTICE)])
 def test_c6_c7_writes_between(result: str | Result, level: int) -> None:
-    """C6, C7: a successful change between voids the count, a failed one does not."""
+    """A successful change between voids the count, a failed one does not (C6, C7)."""
     session = Session()
     for index in range(3):
         session.call('{"a": 1}')
@@ -139,7 +140,7 @@ def test_c6_c7_writes_between(result: str | Result, level: int) -> None:
 
 
 def test_c8_poll_and_sleep() -> None:
-    """C8: polling whose result changes, with a sleep between."""
+    """Polling whose result changes, with a sleep between (C8)."""
     session = Session()
     for index in range(20):
         session.call('{"job": 7}', new(index), name="poll")
@@ -149,7 +150,7 @@ def test_c8_poll_and_sleep() -> None:
 
 @pytest.mark.parametrize(("every_s", "least", "most"), [(60.0, NOTHING, NOTHING), (1.0, BLOCK, STOP)])
 def test_c9_slow_polling(every_s: float, least: int, most: int) -> None:
-    """C9: the same result every minute ten times is nothing, every second it is blocked."""
+    """The same result every minute ten times is nothing, every second it is blocked (C9)."""
     session = Session(every_s)
     for _ in range(10):
         session.call('{"job": 7}', "the job is still running, nothing to see yet", name="poll")
@@ -157,7 +158,7 @@ def test_c9_slow_polling(every_s: float, least: int, most: int) -> None:
 
 
 def test_c10_batches() -> None:
-    """C10: thirty writes with the same acknowledgement; two passes over fifteen files."""
+    """Thirty writes with the same acknowledgement; two passes over fifteen files (C10)."""
     session = Session()
     for index in range(30):
         session.call(f'{{"path": "f{index}", "text": "{index}"}}', "File written successfully.", name="write_file")
@@ -169,7 +170,7 @@ def test_c10_batches() -> None:
 
 
 def test_c11_unknown_tool() -> None:
-    """C11: a tool that is not declared, with different arguments."""
+    """A tool that is not declared, with different arguments (C11)."""
     session = Session()
     for index in range(4):
         session.calls(("serch", f'{{"q": "word{index}"}}', error(f"no tool of that name ({index})")), tools=("search",))
@@ -178,7 +179,7 @@ def test_c11_unknown_tool() -> None:
 
 
 def test_c12_errors_that_differ_in_volatile_parts() -> None:
-    """C12: the same failure, whatever its process number and time."""
+    """The same failure, whatever its process number and time (C12)."""
     session = Session()
     for index in range(4):
         session.call('{"c": "make"}', error(f"2026-01-01 10:00:{index:02} pid {4000 + index}: no rule to make target"))
@@ -186,7 +187,7 @@ def test_c12_errors_that_differ_in_volatile_parts() -> None:
 
 
 def test_c13_different_errors() -> None:
-    """C13: genuinely different errors are half a sign each."""
+    """Genuinely different errors are half a sign each (C13)."""
     session = Session()
     for text in ("no such file", "connection refused by peer", "type mismatch in argument", "disk quota exceeded"):
         session.call('{"c": "make"}', error(text))
@@ -194,7 +195,7 @@ def test_c13_different_errors() -> None:
 
 
 def test_c14_stagnation() -> None:
-    """C14: new patterns, always the same 906 bytes: notice by 5, block by 9."""
+    """New patterns, always the same 906 bytes: notice by 5, block by 9 (C14)."""
     session = Session()
     result = ("nothing matched; known places are listed here " * 20)[:906]
     for index in range(38):
@@ -205,7 +206,7 @@ def test_c14_stagnation() -> None:
 
 
 def test_c15_pages_again() -> None:
-    """C15: five pages once through are news; again, shifted by half a page, they are not."""
+    """Five pages once through are news; again, shifted by half a page, they are not (C15)."""
     session = Session()
     for page in range(5):
         session.call(f'{{"offset": {page * 40}}}', "\n".join(PAGES[page * 40 : page * 40 + 40]))
@@ -216,7 +217,7 @@ def test_c15_pages_again() -> None:
 
 
 def test_c16_parallel_rounds() -> None:
-    """C16: a round of three calls again in any order; five parallel reads once."""
+    """A round of three calls again in any order; five parallel reads once (C16)."""
     session = Session()
     calls = [("look", f'{{"a": {index}}}', new(index)) for index in range(3)]
     for index in range(5):
@@ -227,7 +228,7 @@ def test_c16_parallel_rounds() -> None:
 
 
 def test_c17_one_call_of_each_round() -> None:
-    """C17: [a, b] [a, c] [a, d] with the same result for a."""
+    """[a, b] [a, c] [a, d] with the same result for a (C17)."""
     session = Session()
     for index in range(3):
         session.calls(("look", '{"a": 1}', RESULT), ("look", f'{{"b": {index}}}', new(index)))
@@ -240,14 +241,14 @@ def test_c17_one_call_of_each_round() -> None:
     ['{"a": 1, "request_id": "x"}', '{"a": 1, "request_id": "y"}', '{"a": 1, "nonce": 3}'],
 ])  # fmt: skip
 def test_c18_same_call(spellings: list[str]) -> None:
-    """C18: key order, white space, escapes and ids do not make another call."""
+    """Key order, white space, escapes and ids do not make another call (C18)."""
     session = Session()
     assert [session.call(one).level for one in spellings][-1] == NOTICE
 
 
 @pytest.mark.parametrize("shape", ['{"path": "dir/%s"}', '{"offset": %s}', '{"page": %s}', '{"record": "R-%s"}'])
 def test_c19_different_calls(shape: str) -> None:
-    """C19: path, offset, page and record number make another call."""
+    """Path, offset, page and record number make another call (C19)."""
     session = Session()
     for index in range(4):
         session.call(shape % index, "no comment")
@@ -255,7 +256,7 @@ def test_c19_different_calls(shape: str) -> None:
 
 
 def test_c20_nested_prompts() -> None:
-    """C20: each prompt holds the one before: notice at three, block at five."""
+    """Each prompt holds the one before: notice at three, block at five (C20)."""
     session = Session()
     prompt = "Give me the ten largest cities of Europe as JSON."
     levels = []
@@ -267,7 +268,7 @@ def test_c20_nested_prompts() -> None:
 
 
 def test_c21_continue() -> None:
-    """C21: "continue" five times and nothing called is blocked; fresh text resets."""
+    """The text "continue" five times and nothing called is blocked; fresh text resets (C21)."""
     session = Session()
     for index in range(5):
         session.text(f"I am thinking about it, part {index}.", "continue")
@@ -277,7 +278,7 @@ def test_c21_continue() -> None:
 
 
 def test_c25_heartbeats_in_runs_of_their_own() -> None:
-    """C25: a run ends after ten idle minutes."""
+    """A run ends after ten idle minutes (C25)."""
     session = Session(every_s=1800.0)
     for _ in range(10):
         session.call('{"inbox": 1}', "the inbox holds no new mail at the moment, as before")
@@ -285,7 +286,7 @@ def test_c25_heartbeats_in_runs_of_their_own() -> None:
 
 
 def test_c26_healthy_run() -> None:
-    """C26: fifty different steps with constant tools."""
+    """Fifty different steps with constant tools (C26)."""
     session = Session()
     for index in range(50):
         session.calls(("look", f'{{"a": {index}}}', new(index)), tools=("look",))
@@ -293,7 +294,7 @@ def test_c26_healthy_run() -> None:
 
 
 def test_c27_thrash() -> None:
-    """C27: the context is cut three times, few steps apart."""
+    """The context is cut three times, few steps apart (C27)."""
     session = Session()
     for index, size in enumerate((60_000, 20_000, 58_000, 20_000, 61_000, 20_000)):
         session.messages = 4 if size == 20_000 else 6
@@ -303,7 +304,7 @@ def test_c27_thrash() -> None:
 
 
 def test_c28_a_second_loop() -> None:
-    """C28: another loop climbs its own ladder and is told by itself."""
+    """Another loop climbs its own ladder and is told by itself (C28)."""
     session = Session()
     told = [session.call(f'{{"a": {index // 3}}}', new(index // 3)) for index in range(6)]
     assert [one.level for one in told] == [0, 0, NOTICE, 0, 0, NOTICE]
@@ -313,7 +314,7 @@ def test_c28_a_second_loop() -> None:
 
 
 def test_c29_one_cycle_one_identity() -> None:
-    """C29: a cycle seen from each of its rotations is one loop, told once a level."""
+    """A cycle seen from each of its rotations is one loop, told once a level (C29)."""
     session = Session()
     for step in range(12):
         session.call(f'{{"a": {step % 3}}}', new(step % 3))
@@ -324,7 +325,7 @@ def test_c29_one_cycle_one_identity() -> None:
 
 
 def test_c30_own_note_as_result() -> None:
-    """C30: our own note in a result does not make it another."""
+    """Our own note in a result does not make it another (C30)."""
     session = Session()
     for index in range(3):
         session.call(
@@ -334,7 +335,7 @@ def test_c30_own_note_as_result() -> None:
 
 
 def test_c34_images() -> None:
-    """C34: an image with new bytes and the same caption is the same result."""
+    """An image with new bytes and the same caption is the same result (C34)."""
     session = Session()
     for _ in range(5):
         session.call("{}", Result("Screenshot taken", media=("image/png 64K",)))
@@ -343,7 +344,7 @@ def test_c34_images() -> None:
 
 @pytest.mark.parametrize("arguments", ["{}", "{not json", ""])
 def test_c35_odd_arguments(arguments: str) -> None:
-    """C35: no arguments, and ones that cannot be read, are compared as they are."""
+    """No arguments, and ones that cannot be read, are compared as they are (C35)."""
     session = Session()
     assert [session.call(arguments).level for _ in range(3)] == [NOTHING, NOTHING, NOTICE]
 
@@ -379,7 +380,7 @@ def test_paging() -> None:
 
 
 def test_transport_retries() -> None:
-    """Must not be flagged: the same request again, few times, is no step (DETECTION: count a tail once)."""
+    """Must not be flagged: the same request again, few times, is no step: a tail counts once (LD-4)."""
     session = Session()
     session.call('{"a": 1}')
     step = Step(
@@ -406,7 +407,7 @@ def test_storm() -> None:
 
 
 def test_a_blocked_tail_stays_blocked_and_another_passes() -> None:
-    """LD-4: a block denies the same tail; a different step, or a person's word, passes at once."""
+    """A block denies the same tail; a different step, or a person's word, passes at once (LD-4)."""
     session = Session()
     for _ in range(4):
         session.call('{"a": 1}')

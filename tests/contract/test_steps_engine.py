@@ -1,5 +1,5 @@
-"""DETECTION.md's conformance cases that need more than a window (SPEC LD-4, LD-6): requests that failed, that are under
-way, and whole sessions in a store, through the engine."""
+"""Conformance cases (docs/explanation/detection-study.md) that need more than a window (LD-4, LD-6): requests that
+failed, that are under way, and whole sessions in a store, through the engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def working(here: World, every_s: float = 1.0) -> Agent:
 
 @pytest.mark.parametrize("status", [429, 500, 503, NO_ANSWER])
 def test_c22_requests_that_failed(status: int) -> None:
-    """C22: the same body after 429, 500 or a time-out: ten times no step and nothing; thirty times block."""
+    """The same body after 429, 500 or a time-out: ten times no step and nothing; thirty times block (C22)."""
     agent = working(guarded())
     agent.outcomes.clear()
     for _ in range(10):
@@ -41,7 +41,7 @@ def test_c22_requests_that_failed(status: int) -> None:
 
 
 def test_c22_a_failure_is_no_step() -> None:
-    """C22: after ten failures the run goes on as if they had not been: the third repeat is the first notice."""
+    """After ten failures the run goes on as if they had not been: the third repeat is the first notice (C22)."""
     agent = working(guarded())
     for _ in range(10):
         agent.send(Answer(503))
@@ -52,7 +52,7 @@ def test_c22_a_failure_is_no_step() -> None:
 
 
 def test_c22_answers_that_are_fine_are_not_forgiven() -> None:
-    """C22: the same body again after a proper answer is a storm at ten."""
+    """The same body again after a proper answer is a storm at ten (C22)."""
     agent = working(guarded())
     agent.outcomes.clear()
     for _ in range(10):
@@ -62,7 +62,7 @@ def test_c22_answers_that_are_fine_are_not_forgiven() -> None:
 
 
 def test_c23_sixteen_at_once() -> None:
-    """C23: sixteen identical requests at once are sampling."""
+    """Sixteen identical requests at once are sampling (C23)."""
     here = guarded()
     agent = Agent(here, every_s=0.0)
     running = [agent.start()[0] for _ in range(15)]
@@ -73,7 +73,7 @@ def test_c23_sixteen_at_once() -> None:
 
 
 def test_c23_ten_a_second_for_a_minute() -> None:
-    """C23: ten a second, each answered after two seconds, is a storm long before the minute is over."""
+    """Ten a second, each answered after two seconds, is a storm long before the minute is over (C23)."""
     here = guarded()
     agent = Agent(here, every_s=0.0)
     running = []
@@ -90,7 +90,7 @@ def test_c23_ten_a_second_for_a_minute() -> None:
 
 
 def test_c24_a_judge_is_no_step() -> None:
-    """C24: questions about a transcript neither count nor clear: the agent's own next repeat stays blocked."""
+    """Questions about a transcript neither count nor clear: the agent's own next repeat stays blocked (C24)."""
     here = guarded()
     agent = working(here)
     for _ in range(5):
@@ -114,14 +114,14 @@ def handed_on(here: World, depth: int) -> list[str]:
 
 
 def test_c31_the_same_task_spawned_to_depth_five() -> None:
-    """C31: a notice; the block says at which depth."""
+    """A notice; the block says at which depth (C31)."""
     assert handed_on(guarded(), 5) == ["pass"] * 3 + ["notice spawn"] * 2
     assert handed_on(guarded(), 8)[-1] == "deny spawn"
     assert handed_on(guarded(thresholds={"spawn": [2, 3, "never"]}), 3) == ["pass", "notice spawn", "deny spawn"]
 
 
 def test_a_tool_is_known_by_the_arguments_that_matter() -> None:
-    """LD-4: `loop_key`: what a policy says of a tool decides which calls are the same."""
+    """`loop_key`: what a policy says of a tool decides which calls are the same (LD-4)."""
 
     def outcome(options: dict[str, object]) -> str:
         agent = Agent(guarded(tools=options))
@@ -136,7 +136,7 @@ def test_a_tool_is_known_by_the_arguments_that_matter() -> None:
 
 
 def test_a_cooldown_of_the_block_itself() -> None:
-    """LD-4: `cooldown_seconds`: so long the same step is denied; then it passes once."""
+    """`cooldown_seconds`: so long the same step is denied; then it passes once (LD-4)."""
     agent = Agent(guarded(cooldown_seconds=4, cooldown_growth=1), every_s=2.0)
     for _ in range(5):
         agent.call("read_file", '{"path": "a.py"}', PAGE)
@@ -181,7 +181,7 @@ def packed(store: MemoryStore) -> list[int]:
 
 
 def test_memory_of_a_session() -> None:
-    """Q-3: at most 10 KB in the memory store and 6 KB packed, after one step as after fifty."""
+    """At most 10 KB in the memory store and 6 KB packed, after one step as after fifty (Q-3)."""
     for store, taken in (filled(400, 1), filled(100, 50)):  # so many that what the engine itself takes counts little
         assert taken <= 10 * KB
         assert 5 * KB <= max(packed(store)) <= 6 * KB
@@ -201,7 +201,7 @@ print(resident() - before, len(packed(store)), max(packed(store)), store.evicted
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_memory_of_a_hundred_thousand_sessions() -> None:
-    """Q-3: the same with 100,000 of them, by what a process of its own has in memory."""
+    """The same with 100,000 of them, by what a process of its own has in memory (Q-3)."""
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", FILLED], cwd=root, capture_output=True, text=True, check=True)
     resident, sessions, largest, evicted = map(int, done.stdout.split())

@@ -64,7 +64,7 @@ def hits(store: Store, spec: RepeatSpec, *times: float) -> list[int]:
 
 
 def test_a_bucket_gives_what_is_left(store: Store) -> None:
-    """L-1: what is left after the charge; less than nothing is a denial, by how much it fell short, and no charge."""
+    """What is left after the charge; less than nothing is a denial, by how much it fell short, and no charge (L-1)."""
     assert take(store, cost=4) == 6.0
     assert take(store, cost=7) == -1.0
     assert take(store, cost=6) == 0.0
@@ -72,35 +72,35 @@ def test_a_bucket_gives_what_is_left(store: Store) -> None:
 
 
 def test_a_bucket_refills(store: Store) -> None:
-    """L-1: by its rate, up to its burst."""
+    """By its rate, up to its burst (L-1)."""
     take(store, cost=10)
     assert take(store, cost=1, now=NOW + 0.5) == 4.0
     assert take(store, cost=1, now=NOW + 100) == 9.0
 
 
 def test_a_bucket_denies_and_says_where(store: Store) -> None:
-    """E-4: `denied_at` is the first enforced denial."""
+    """`denied_at` is the first enforced denial (E-4)."""
     ops = [Bucket(TEN, "tb:a", 1, None), Bucket(TEN, "tb:b", 11, None), Bucket(TEN, "tb:c", 12, None)]
     done = store.commit(ops, NOW)
     assert done == Committed([9.0, -1.0, None], 1)
 
 
 def test_limits_are_charged_all_or_none(store: Store) -> None:
-    """E-4: a denial anywhere in the order charges nothing, before it or after it."""
+    """A denial anywhere in the order charges nothing, before it or after it (E-4)."""
     ops = [Bucket(TEN, "tb:a", 1, None), Bucket(TEN, "tb:b", 11, None), Bucket(TEN, "tb:c", 1, None)]
     store.commit(ops, NOW)
     assert [take(store, key=key) for key in ("tb:a", "tb:b", "tb:c")] == [9.0, 9.0, 9.0]
 
 
 def test_a_refusal_holds_its_place(store: Store) -> None:
-    """E-3: what is known to be denied beforehand denies in its turn, and charges nothing."""
+    """What is known to be denied beforehand denies in its turn, and charges nothing (E-3)."""
     done = store.commit([Bucket(TEN, "tb:a", 1, None), Refuse(None), Bucket(TEN, "tb:b", 1, None)], NOW)
     assert done == Committed([9.0, None, None], 1)
     assert take(store, key="tb:a") == 9.0
 
 
 def test_groups_deny_for_themselves(store: Store) -> None:
-    """E-1, E-2: a shadow group's denial keeps its own limits from being charged and nobody else's."""
+    """A shadow group's denial keeps its own limits from being charged and nobody else's (E-1, E-2)."""
     ops = [
         Bucket(TEN, "shadow:a", 1, None, 1),
         Bucket(TEN, "shadow:b", 11, None, 1),
@@ -114,13 +114,13 @@ def test_groups_deny_for_themselves(store: Store) -> None:
 
 
 def test_an_enforced_denial_charges_no_group(store: Store) -> None:
-    """E-4: a request that did not pass costs shadow limits nothing either."""
+    """A request that did not pass costs shadow limits nothing either (E-4)."""
     store.commit([Bucket(TEN, "shadow:a", 1, None, 1), Bucket(TEN, "tb:b", 11, None)], NOW)
     assert take(store, key="shadow:a") == 9.0
 
 
 def test_a_clock_that_steps_back_stands_still(store: Store) -> None:
-    """S-2: nothing refills twice and nothing expires early."""
+    """Nothing refills twice and nothing expires early (S-2)."""
     take(store, cost=10)
     assert take(store, now=NOW - 1) == -1.0
     assert take(store, now=NOW) == -1.0
@@ -131,39 +131,39 @@ def test_a_clock_that_steps_back_stands_still(store: Store) -> None:
 
 
 def test_repeats_trip_over_their_limit(store: Store) -> None:
-    """LD-1: `limit` pass, the next trips; the first one that does is fresh."""
+    """`limit` pass, the next trips; the first one that does is fresh (LD-1)."""
     assert [hit(store, IDLE) for _ in range(2)] == [Repeated(1), Repeated(2)]
     assert hit(store, IDLE) == Repeated(3, True, True, 60.0)
     assert hit(store, IDLE) == Repeated(4, True, False, 60.0)
 
 
 def test_idle_counts_live_after_the_last_hit(store: Store) -> None:
-    """LD-1: each hit refreshes the window; exactly at its end the count is gone."""
+    """Each hit refreshes the window; exactly at its end the count is gone (LD-1)."""
     assert hits(store, IDLE, 0, 59, 118, 177.9, 238) == [1, 2, 3, 4, 1]
     assert hits(store, IDLE, 238, 298) == [2, 1]
 
 
 def test_sliding_counts_forget_one_by_one(store: Store) -> None:
-    """LD-1: what is in the window counts; a hit leaves exactly a window after it came."""
+    """What is in the window counts; a hit leaves exactly a window after it came (LD-1)."""
     assert hits(store, SLIDING, 0, 20, 40, 59.9, 60, 80, 100) == [1, 2, 3, 4, 4, 4, 4]
 
 
 def test_a_sliding_count_stays_bounded(store: Store) -> None:
-    """Y-2: however often it comes, and it still trips."""
+    """However often it comes, and it still trips (Y-2)."""
     last = [hit(store, SLIDING) for _ in range(2000)][-1]
     assert last.tripped
     assert 300 <= last.hits <= 320
 
 
 def test_a_limit_of_its_own(store: Store) -> None:
-    """LD-6: an announced number of repeats raises the limit of that request."""
+    """An announced number of repeats raises the limit of that request (LD-6)."""
     for number in range(1, 6):
         assert hit(store, IDLE, limit=5) == Repeated(number)
     assert hit(store, IDLE, limit=5).tripped
 
 
 def test_cooldown(store: Store) -> None:
-    """LD-2: blocks for its time, counts on, and ends exactly then."""
+    """Blocks for its time, counts on, and ends exactly then (LD-2)."""
     assert hits(store, COOLING, 0, 0) == [1, 2]
     assert hit(store, COOLING) == Repeated(3, True, True, 30.0)
     assert hit(store, COOLING, NOW + 10) == Repeated(4, True, False, 20.0)
@@ -172,7 +172,7 @@ def test_cooldown(store: Store) -> None:
 
 
 def test_cooldowns_grow_and_are_forgotten(store: Store) -> None:
-    """LD-2: doubled up to the maximum; as much quiet as that, and it begins again."""
+    """Doubled up to the maximum; as much quiet as that, and it begins again (LD-2)."""
     now, found = NOW, []
     for _ in range(4):
         tripped = [hit(store, COOLING, now) for _ in range(3)][-1]
@@ -183,7 +183,7 @@ def test_cooldowns_grow_and_are_forgotten(store: Store) -> None:
 
 
 def test_what_trips_at_once_passes_once_after_each_cooldown(store: Store) -> None:
-    """LD-4: a loop that was recognised already is blocked now; its limit is for those after a cooldown."""
+    """A loop that was recognised already is blocked now; its limit is for those after a cooldown (LD-4)."""
     at_once = replace(COOLING, limit=1, at_once=True)
     found = [hit(store, at_once, NOW + at) for at in (0, 10, 30, 31, 90, 91)]
     assert [result.tripped for result in found] == [True, True, False, True, True, False]
@@ -192,14 +192,14 @@ def test_what_trips_at_once_passes_once_after_each_cooldown(store: Store) -> Non
 
 
 def test_what_is_noted_denies_nobody(store: Store) -> None:
-    """LD-5: it holds its place, and limits behind it are charged."""
+    """It holds its place, and limits behind it are charged (LD-5)."""
     done = store.commit([Noted(None), Bucket(TEN, "tb:k", 1.0, None)], NOW)
     assert (done.results, done.denied_at) == ([None, 9.0], -1)
     assert take(store) == 8.0
 
 
 def test_repeats_count_whatever_is_denied(store: Store) -> None:
-    """E-4: in the order before and after a denial, of every group."""
+    """In the order before and after a denial, of every group (E-4)."""
     ops: list[Op] = [
         Repeat(IDLE, "ld:a", None),
         Bucket(TEN, "tb:a", 11, None),
@@ -213,7 +213,7 @@ def test_repeats_count_whatever_is_denied(store: Store) -> None:
 
 
 def test_a_tripped_repeat_denies_its_group(store: Store) -> None:
-    """E-4, E-2: the limits behind it are not looked at, unless it only warns."""
+    """The limits behind it are not looked at, unless it only warns (E-4, E-2)."""
     warns = RepeatSpec(60.0, 0, denies=False)
     denies = RepeatSpec(60.0, 0)
     done = store.commit([Repeat(warns, "ld:w", None), Bucket(TEN, "tb:a", 1, None)], NOW)
@@ -225,7 +225,7 @@ def test_a_tripped_repeat_denies_its_group(store: Store) -> None:
 
 
 def test_a_detection_and_its_cooldown_deny(store: Store) -> None:
-    """E-4, LD-2: the request that begins it, those within it, and none after it; a warning denies nobody."""
+    """The request that begins it, those within it, and none after it; a warning denies nobody (E-4, LD-2)."""
     for key, spec in (("ld:d", COOLING), ("ld:w", replace(COOLING, denies=False))):
         ops: list[Op] = [Bucket(TEN, f"tb:{key}", 1, None), Repeat(spec, key, None), Noted(None)]
         denied = [store.commit(ops, NOW + at).denied_at for at in (0, 0, 0, 10, 30)]
@@ -259,12 +259,12 @@ def end(store: Store, told: Settle, at: float = 0.0, *, failed: bool = False) ->
 
 
 def test_what_starts_while_one_runs_counts_once(store: Store, free: RepeatSpec) -> None:
-    """LD-6: so many join one that was counted; the next one counts, and others join that."""
+    """So many join one that was counted; the next one counts, and others join that (LD-6)."""
     assert starts(store, free, 0, 0, 0, 0.1, 0.1, 0.1, 0.2) == [1, 0, 0, 2, 0, 0, 3]
 
 
 def test_who_joins_has_the_leaders_count(store: Store, free: RepeatSpec) -> None:
-    """LD-6, E-7: and neither trips nor refreshes anything."""
+    """And neither trips nor refreshes anything (LD-6, E-7)."""
     for at in (-20, -10, 0):
         start(store, free, at)
     joined = store.commit([Repeat(free, "ld:k", None, tracked=True)], NOW + 0.5).results[0]
@@ -273,12 +273,12 @@ def test_who_joins_has_the_leaders_count(store: Store, free: RepeatSpec) -> None
 
 
 def test_a_flight_is_open_for_a_second(store: Store, free: RepeatSpec) -> None:
-    """LD-6: exactly a second after its start the next one counts."""
+    """Exactly a second after its start the next one counts (LD-6)."""
     assert starts(store, free, 0, 0.999, 1.0, 1.999, 2.5) == [1, 0, 2, 0, 3]
 
 
 def test_a_flight_ends_with_its_leaders_answer(store: Store, free: RepeatSpec) -> None:
-    """LD-6: whatever the answer; who had joined changes nothing when it ends."""
+    """Whatever the answer; who had joined changes nothing when it ends (LD-6)."""
     count, leader = start(store, free)
     assert (count, start(store, free)[0]) == (1, 0)
     assert end(store, leader) == 0
@@ -286,7 +286,7 @@ def test_a_flight_ends_with_its_leaders_answer(store: Store, free: RepeatSpec) -
 
 
 def test_an_old_leader_ends_no_others_flight(store: Store, free: RepeatSpec) -> None:
-    """LD-6: neither one of the same moment nor a later one."""
+    """Neither one of the same moment nor a later one (LD-6)."""
     _, first = start(store, free)
     starts(store, free, 0, 0)
     _, second = start(store, free)
@@ -307,7 +307,7 @@ def test_an_old_leader_ends_no_others_flight(store: Store, free: RepeatSpec) -> 
 
 
 def test_only_tracked_ones_fly(store: Store, free: RepeatSpec) -> None:
-    """LD-6: a door that does not hear of answers neither leads nor joins."""
+    """A door that does not hear of answers neither leads nor joins (LD-6)."""
     assert [hit(store, free).hits for _ in range(2)] == [1, 2]
     assert starts(store, free, 0) == [3]
     assert hit(store, free) == Repeated(4)
@@ -316,7 +316,7 @@ def test_only_tracked_ones_fly(store: Store, free: RepeatSpec) -> None:
 
 
 def test_the_denied_is_not_in_flight(store: Store, free: RepeatSpec) -> None:
-    """LD-6, E-4: it counts, and has its answer already; whether it trips or something behind it denies."""
+    """It counts, and has its answer already; whether it trips or something behind it denies (LD-6, E-4)."""
     ops: list[Op] = [Repeat(free, "ld:k", None, tracked=True), Bucket(TEN, "tb:k", 11, None)]
     for count in (1, 2):
         (result, _), denied_at = (done := store.commit(ops, NOW)).results, done.denied_at
@@ -330,7 +330,7 @@ def test_the_denied_is_not_in_flight(store: Store, free: RepeatSpec) -> None:
 
 
 def test_groups_fly_for_themselves(store: Store, free: RepeatSpec) -> None:
-    """E-1, LD-6: what a shadow group denies is not in flight there; an enforced denial grounds all."""
+    """What a shadow group denies is not in flight there; an enforced denial grounds all (E-1, LD-6)."""
     shadow: list[Op] = [Repeat(free, "shadow:ld:k", None, 1, tracked=True), Bucket(TEN, "shadow:tb", 11, None, 1)]
     ops: list[Op] = [
         *shadow,
@@ -347,7 +347,7 @@ def test_groups_fly_for_themselves(store: Store, free: RepeatSpec) -> None:
 
 
 def test_a_detection_ends_the_flight(store: Store) -> None:
-    """LD-2, LD-6: during a cooldown nobody slips in beside one that still runs."""
+    """During a cooldown nobody slips in beside one that still runs (LD-2, LD-6)."""
     spec = KINDS["cooling"]
     times = (0.0, 0.1, 0.2, 0.3, 0.4)
     for at in times:
@@ -361,7 +361,7 @@ def test_a_detection_ends_the_flight(store: Store) -> None:
 
 
 def test_a_failed_one_is_taken_back(store: Store, free: RepeatSpec) -> None:
-    """LD-6: the one that comes again counts in its place, so many times in a window and no more."""
+    """The one that comes again counts in its place, so many times in a window and no more (LD-6)."""
     taken = []
     for number in range(5):
         count, told = start(store, free, 2.0 * number)
@@ -371,7 +371,7 @@ def test_a_failed_one_is_taken_back(store: Store, free: RepeatSpec) -> None:
 
 
 def test_what_is_taken_back_has_a_true_window(store: Store, free: RepeatSpec) -> None:
-    """LD-6: exactly a window after one was taken back there is room for another."""
+    """Exactly a window after one was taken back there is room for another (LD-6)."""
     for at in (0, 20, 40):
         assert end(store, start(store, free, at)[1], at, failed=True) == 1
     late = start(store, free, 59)[1]
@@ -381,7 +381,7 @@ def test_what_is_taken_back_has_a_true_window(store: Store, free: RepeatSpec) ->
 
 
 def test_an_answer_that_did_not_fail_takes_nothing_back(store: Store, free: RepeatSpec) -> None:
-    """LD-6: and where nothing is free, no failure does."""
+    """And where nothing is free, no failure does (LD-6)."""
     assert end(store, start(store, free)[1]) == 0
     assert starts(store, free, 5) == [2]
     strict = RepeatSpec(60.0, 5, sliding=free.sliding)
@@ -390,7 +390,7 @@ def test_an_answer_that_did_not_fail_takes_nothing_back(store: Store, free: Repe
 
 
 def test_what_is_out_of_the_window_is_not_taken_back(store: Store, free: RepeatSpec) -> None:
-    """LD-6: its hit is gone or was refreshed by others; theirs stay."""
+    """Its hit is gone or was refreshed by others; theirs stay (LD-6)."""
     _, slow = start(store, free)
     assert starts(store, free, 30, 59) == [2, 3]
     assert end(store, slow, 60, failed=True) == 0
@@ -399,7 +399,8 @@ def test_what_is_out_of_the_window_is_not_taken_back(store: Store, free: RepeatS
 
 @pytest.mark.parametrize("sliding", [True, False])
 def test_no_detection_is_undone(store: Store, sliding: bool) -> None:
-    """LD-2, LD-6: hits that led to a cooldown are used up; a failure among them changes neither it nor what follows."""
+    """Hits that led to a cooldown are used up; a failure among them changes neither it nor what follows
+    (LD-2, LD-6)."""
     spec = replace(KINDS["cooling"], sliding=sliding)
     told = [start(store, spec, 2.0 * number)[1] for number in range(5)]
     assert hit(store, spec, NOW + 10).wait_s == 30.0
@@ -411,7 +412,7 @@ def test_no_detection_is_undone(store: Store, sliding: bool) -> None:
 
 
 def test_what_found_no_room_is_not_taken_back(store: Store) -> None:
-    """Y-2, LD-6: a sliding count keeps the last hits only; a failure among those it dropped changes nothing."""
+    """A sliding count keeps the last hits only; a failure among those it dropped changes nothing (Y-2, LD-6)."""
     spec = KINDS["sliding"]
     before = [hit(store, spec, NOW + number / 100).hits for number in range(500)][-1]
     assert end(store, Settle(spec, "ld:k", NOW), 6, failed=True) == 0
@@ -420,7 +421,7 @@ def test_what_found_no_room_is_not_taken_back(store: Store) -> None:
 
 
 def test_several_are_settled_at_once(store: Store, free: RepeatSpec) -> None:
-    """LD-6: one call is counted by several detectors; keys that nobody knows do no harm."""
+    """One call is counted by several detectors; keys that nobody knows do no harm (LD-6)."""
     told = [start(store, free, key=key)[1] for key in ("ld:a", "ld:b")]
     assert store.settle([*told, Settle(free, "ld:nobody", NOW, 1)], NOW + 2, failed=True) == 2
     assert [start(store, free, 3, key)[0] for key in ("ld:a", "ld:b")] == [1, 1]
@@ -428,7 +429,7 @@ def test_several_are_settled_at_once(store: Store, free: RepeatSpec) -> None:
 
 
 def test_settling_moves_time_on(store: Store) -> None:
-    """S-2: a clock that steps back stands still, whoever told the time; `at` is by the same clock."""
+    """A clock that steps back stands still, whoever told the time; `at` is by the same clock (S-2)."""
     spec = KINDS["sliding"]
     store.settle([], NOW + 10, failed=False)
     done = store.commit([Repeat(spec, "ld:k", None)], NOW)

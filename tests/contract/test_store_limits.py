@@ -59,12 +59,12 @@ def ask(store: Store, amount: float, at: float = 0.0, spec: BreakerSpec = THOUSA
 
 
 def test_a_budget_passes_exactly(store: Store) -> None:
-    """L-2: budget 100, cost 10: ten pass, the eleventh does not, and exactly 100 % is not too much."""
+    """Budget 100, cost 10: ten pass, the eleventh does not, and exactly 100 % is not too much (L-2)."""
     assert [spend(store, 10) for _ in range(11)] == [(10 * n, n <= 10) for n in range(1, 12)]
 
 
 def test_what_is_denied_is_not_charged(store: Store) -> None:
-    """L-2, E-4: its result says what would have been used; what fits still passes."""
+    """Its result says what would have been used; what fits still passes (L-2, E-4)."""
     spend(store, 50)
     assert spend(store, 60) == (110, False)
     assert spend(store, 60) == (110, False)
@@ -74,7 +74,7 @@ def test_what_is_denied_is_not_charged(store: Store) -> None:
 
 
 def test_money_is_whole(store: Store) -> None:
-    """L-5: beyond what a float can count, one micro-dollar is one."""
+    """Beyond what a float can count, one micro-dollar is one (L-5)."""
     large = SpendSpec(2**60)
     used = [store.commit([Spend(large, "cb:k", cost, NOW + HOUR, None)], NOW) for cost in (2**60 - 1, 1, 1)]
     assert [done.results[0] for done in used] == [2**60 - 1, 2**60, 2**60 + 1]
@@ -82,7 +82,7 @@ def test_money_is_whole(store: Store) -> None:
 
 
 def test_large_money_is_corrected_exactly(store: Store) -> None:
-    """L-5: up, down, and not below nothing."""
+    """Up, down, and not below nothing (L-5)."""
     large = SpendSpec(2**62)
     store.commit([Spend(large, "cb:k", 2**60 + 1, NOW + HOUR, None)], NOW)
     for amount, used in ((2**60, 2**61 + 1), (-(2**30), 2**61 - 2**30 + 1), (-2, 2**61 - 2**30 - 1), (-(2**61), 0)):
@@ -91,14 +91,14 @@ def test_large_money_is_corrected_exactly(store: Store) -> None:
 
 
 def test_accounts_are_their_keys(store: Store) -> None:
-    """L-2: each key and period has its own; one that is full denies nobody else."""
+    """Each key and period has its own; one that is full denies nobody else (L-2)."""
     assert spend(store, 100) == (100, True)
     assert spend(store, 100, key="cb:other:1") == (100, True)
     assert spend(store, 100, NOW + HOUR, "cb:k:2", NOW + 2 * HOUR) == (100, True)
 
 
 def test_an_account_ends_with_its_period(store: Store) -> None:
-    """L-2, S-2: exactly then; also where a key is used again for the next one."""
+    """Exactly then; also where a key is used again for the next one (L-2, S-2)."""
     spend(store, 100)
     assert spend(store, 1, NOW + HOUR - 0.1) == (101, False)
     assert spend(store, 100, NOW + HOUR, ends=NOW + 2 * HOUR) == (100, True)
@@ -106,7 +106,7 @@ def test_an_account_ends_with_its_period(store: Store) -> None:
 
 
 def test_each_charge_moves_the_end_along(store: Store) -> None:
-    """G-1: the account of a run lives on while it is charged; what is denied does not keep it."""
+    """The account of a run lives on while it is charged; what is denied does not keep it (G-1)."""
     spend(store, 60, ends=NOW + 10)
     assert spend(store, 30, NOW + 9, ends=NOW + 19) == (90, True)
     assert spend(store, 20, NOW + 18, ends=NOW + 28) == (110, False)
@@ -114,7 +114,7 @@ def test_each_charge_moves_the_end_along(store: Store) -> None:
 
 
 def test_a_clock_back_over_the_end_of_a_period_gives_nothing_away(store: Store) -> None:
-    """L-2, S-2: what was used before counts, and so does what comes while the clock is behind."""
+    """What was used before counts, and so does what comes while the clock is behind (L-2, S-2)."""
     spend(store, 60)
     for number in range(50):
         spend(store, 1, NOW + HOUR + 1, f"cb:{number}:2", NOW + 2 * HOUR)
@@ -125,7 +125,7 @@ def test_a_clock_back_over_the_end_of_a_period_gives_nothing_away(store: Store) 
 
 
 def test_budgets_and_buckets_are_charged_all_or_none(store: Store) -> None:
-    """E-4: in whichever order they come, and what is behind a denial is not looked at."""
+    """In whichever order they come, and what is behind a denial is not looked at (E-4)."""
     one, rich = Bucket(TEN, "tb:k", 1.0, None), Bucket(TEN, "tb:r", 11.0, None)
     dear, cheap = Spend(HUNDRED, "cb:d", 101, NOW + 1, None), Spend(HUNDRED, "cb:c", 10, NOW + 1, None)
     assert store.commit([cheap, one, dear, Refuse(None)], NOW) == Committed([10, 9.0, 101, None], 2)
@@ -136,7 +136,7 @@ def test_budgets_and_buckets_are_charged_all_or_none(store: Store) -> None:
 
 
 def test_groups_spend_for_themselves(store: Store) -> None:
-    """E-1, E-2: a shadow budget denies its own group only; an enforced denial charges nobody."""
+    """A shadow budget denies its own group only; an enforced denial charges nobody (E-1, E-2)."""
     ops: list[Op] = [
         Spend(HUNDRED, "shadow:a", 10, NOW + 1, None, 1),
         Spend(HUNDRED, "shadow:b", 101, NOW + 1, None, 1),
@@ -152,21 +152,21 @@ def test_groups_spend_for_themselves(store: Store) -> None:
 
 
 def test_the_request_that_reaches_the_threshold_opens(store: Store) -> None:
-    """CB-1: 900 + 100 of 1000 opens and is denied, and its spend counts in the rate; other keys stay closed."""
+    """900 + 100 of 1000 opens and is denied, and its spend counts in the rate; other keys stay closed (CB-1)."""
     assert ask(store, 900) == Broken(False, 900.0)
     assert ask(store, 100) == Broken(True, 1000.0, 300.0, "opened")
     assert ask(store, 100, key="brk:other") == Broken(False, 100.0)
 
 
 def test_just_below_the_threshold_is_closed(store: Store) -> None:
-    """CB-1: nine tenths and a little are not one; ten tenths are, whatever floats make of them."""
+    """Nine tenths and a little are not one; ten tenths are, whatever floats make of them (CB-1)."""
     one = BreakerSpec(1.0, 300.0)
     assert [ask(store, 0.1, spec=one).open for _ in range(10)] == [False] * 9 + [True]
     assert not ask(store, 999.999, key="brk:other").open
 
 
 def test_the_rate_is_of_a_sliding_minute(store: Store) -> None:
-    """CB-1: of the minute before, what is still within 60 s; of those before it, nothing."""
+    """Of the minute before, what is still within 60 s; of those before it, nothing (CB-1)."""
     assert NOW % 60 == 0
     ask(store, 400, 10)
     ask(store, 200, 59)
@@ -179,7 +179,7 @@ def test_the_rate_is_of_a_sliding_minute(store: Store) -> None:
 
 
 def test_an_open_breaker_denies_and_counts_nothing(store: Store) -> None:
-    """CB-2: until its reset, whatever is asked for; it says how long that is."""
+    """Until its reset, whatever is asked for; it says how long that is (CB-2)."""
     ask(store, 1000, 30)
     assert ask(store, 1, 30) == Broken(True, 1000.0, 300.0)
     assert ask(store, 5000, 90) == Broken(True, 500.0, 240.0)
@@ -187,7 +187,7 @@ def test_an_open_breaker_denies_and_counts_nothing(store: Store) -> None:
 
 
 def test_one_probe_closes(store: Store) -> None:
-    """CB-2: exactly at the reset one is let through; its rate is below the threshold, and all is as before."""
+    """Exactly at the reset one is let through; its rate is below the threshold, and all is as before (CB-2)."""
     ask(store, 1000)
     ask(store, 999, 299)
     assert ask(store, 1, 300) == Broken(False, 1.0, 0.0, "closed")
@@ -196,7 +196,7 @@ def test_one_probe_closes(store: Store) -> None:
 
 
 def test_a_probe_over_the_threshold_opens_again(store: Store) -> None:
-    """CB-2: for another reset time, and of several that come at once none but the first is the probe."""
+    """For another reset time, and of several that come at once none but the first is the probe (CB-2)."""
     ask(store, 1000)
     assert ask(store, 1000, 310) == Broken(True, 1000.0, 300.0, "opened")
     assert ask(store, 1, 310) == Broken(True, 1000.0, 300.0)
@@ -205,7 +205,7 @@ def test_a_probe_over_the_threshold_opens_again(store: Store) -> None:
 
 
 def test_a_reset_before_the_minute_is_over_finds_the_old_rate(store: Store) -> None:
-    """CB-2: a probe passes if the rate stays below for it, and what opened the breaker is in that."""
+    """A probe passes if the rate stays below for it, and what opened the breaker is in that (CB-2)."""
     quick = BreakerSpec(1000.0, 30.0)
     ask(store, 1000, spec=quick)
     assert ask(store, 1, 30, quick) == Broken(True, 1001.0, 30.0, "opened")
@@ -214,7 +214,7 @@ def test_a_reset_before_the_minute_is_over_finds_the_old_rate(store: Store) -> N
 
 
 def test_without_a_reset_only_an_operator_closes(store: Store) -> None:
-    """CB-1, CB-2: it waits for nobody, and `forget` resets it at once, with its rate."""
+    """It waits for nobody, and `forget` resets it at once, with its rate (CB-1, CB-2)."""
     assert ask(store, 1000, spec=ONLY_BY_HAND) == Broken(True, 1000.0, 0.0, "opened")
     assert ask(store, 1, 1e9, ONLY_BY_HAND) == Broken(True, 0.0)
     assert store.forget("brk:") == 1
@@ -222,14 +222,14 @@ def test_without_a_reset_only_an_operator_closes(store: Store) -> None:
 
 
 def test_a_reset_time_that_changes_holds_for_what_is_open(store: Store) -> None:
-    """B-1: a new bundle may free what only an operator could."""
+    """A new bundle may free what only an operator could (B-1)."""
     ask(store, 1000, spec=ONLY_BY_HAND)
     assert ask(store, 1, 100) == Broken(True, 1000 * 20 / 60, 200.0)
     assert ask(store, 1, 300).changed == "closed"
 
 
 def test_breakers_count_what_is_denied_behind_them(store: Store) -> None:
-    """E-4, CB-1: they come before the limits; a limit that denies hides no runaway, and charges nothing."""
+    """They come before the limits; a limit that denies hides no runaway, and charges nothing (E-4, CB-1)."""
     ops: list[Op] = [Breaker(THOUSAND, "brk:k", 400, None), Spend(HUNDRED, "cb:k", 101, NOW + 1, None)]
     for rate in (400.0, 800.0):
         assert store.commit(ops, NOW) == Committed([Broken(False, rate), 101], 1)
@@ -237,7 +237,7 @@ def test_breakers_count_what_is_denied_behind_them(store: Store) -> None:
 
 
 def test_breakers_do_not_count_what_was_denied_before_them(store: Store) -> None:
-    """E-4, CB-1: evaluation has ended, and the request spends nothing; whatever denied it."""
+    """Evaluation has ended, and the request spends nothing; whatever denied it (E-4, CB-1)."""
     denying: tuple[Op, ...] = (
         Refuse(None),
         Bucket(TEN, "tb:k", 11, None),
@@ -251,7 +251,7 @@ def test_breakers_do_not_count_what_was_denied_before_them(store: Store) -> None
 
 
 def test_an_open_breaker_charges_no_limit(store: Store) -> None:
-    """E-4: neither before it nor after it, and loops are counted all the same."""
+    """Neither before it nor after it, and loops are counted all the same (E-4)."""
     ask(store, 1000)
     before, after = Bucket(TEN, "tb:a", 1.0, None), Bucket(TEN, "tb:b", 1.0, None)
     loop = Repeat(RepeatSpec(60.0, 9), "ld:k", None)
@@ -262,7 +262,7 @@ def test_an_open_breaker_charges_no_limit(store: Store) -> None:
 
 
 def test_shadow_breakers_deny_their_group(store: Store) -> None:
-    """E-1, E-2: they open for themselves, and count what the enforced group denies."""
+    """They open for themselves, and count what the enforced group denies (E-1, E-2)."""
     ops: list[Op] = [
         Refuse(None),
         Breaker(THOUSAND, "shadow:brk:k", 500, None, 1),
@@ -274,7 +274,7 @@ def test_shadow_breakers_deny_their_group(store: Store) -> None:
 
 
 def test_a_conflict_spends_nothing(store: Store) -> None:
-    """E-5: neither accounts nor breakers move when a window has."""
+    """Neither accounts nor breakers move when a window has (E-5)."""
     store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
     ops: list[Op] = [Breaker(THOUSAND, "brk:k", 900, None), Spend(HUNDRED, "cb:k:1", 60, NOW + HOUR, None)]
     assert store.commit(ops, NOW, [WindowWrite("win:a", 0, b"two", 60.0)]).conflict == {"win:a": Window(1, b"one")}
@@ -282,7 +282,7 @@ def test_a_conflict_spends_nothing(store: Store) -> None:
 
 
 def test_breakers_stand_still_when_the_clock_steps_back(store: Store) -> None:
-    """S-2: nothing leaves the minute twice, and no reset comes later or sooner."""
+    """Nothing leaves the minute twice, and no reset comes later or sooner (S-2)."""
     ask(store, 600, 59)
     assert ask(store, 100, 90).rate == 400.0
     assert ask(store, 100, 30).rate == 500.0
@@ -303,7 +303,7 @@ def correct_bucket(store: Store, amount: float, at: float = 0.0) -> None:
 
 
 def test_what_was_not_used_comes_back(store: Store) -> None:
-    """L-3: TPM 6000: 5000 reserved leave 1000; 3000 used return 2000, and the next 5000 does not fit yet."""
+    """TPM 6000: 5000 reserved leave 1000; 3000 used return 2000, and the next 5000 does not fit yet (L-3)."""
     assert reserve(store, 5000) == 1000.0
     correct_bucket(store, -2000)
     assert reserve(store, 5000) == -2000.0
@@ -311,7 +311,7 @@ def test_what_was_not_used_comes_back(store: Store) -> None:
 
 
 def test_what_was_used_beyond_is_charged(store: Store) -> None:
-    """L-3: 7000 used charge 2000 more: below nothing, from where it refills."""
+    """7000 used charge 2000 more: below nothing, from where it refills (L-3)."""
     reserve(store, 5000)
     correct_bucket(store, 2000)
     assert reserve(store, 1) == -1001.0
@@ -320,7 +320,7 @@ def test_what_was_used_beyond_is_charged(store: Store) -> None:
 
 
 def test_a_bucket_refills_before_it_is_corrected(store: Store) -> None:
-    """L-3: what came back by time is there already; nothing goes over the brim."""
+    """What came back by time is there already; nothing goes over the brim (L-3)."""
     reserve(store, 5000)
     correct_bucket(store, -2000, 20)
     assert reserve(store, 0, 20) == 5000.0
@@ -333,7 +333,7 @@ def test_a_bucket_refills_before_it_is_corrected(store: Store) -> None:
 
 
 def test_a_bucket_that_is_full_again_is_charged(store: Store) -> None:
-    """L-3: an answer may take longer than its estimate takes to refill; what it used beyond is not lost."""
+    """An answer may take longer than its estimate takes to refill; what it used beyond is not lost (L-3)."""
     reserve(store, 1000)
     correct_bucket(store, 4000, 60)
     assert reserve(store, 0, 60) == 2000.0
@@ -346,7 +346,7 @@ def correct_account(store: Store, amount: int, at: float = 0.0, key: str = "cb:k
 
 
 def test_an_account_is_corrected(store: Store) -> None:
-    """L-2, L-3: up and down, over the budget too, and then even nothing is too much."""
+    """Up and down, over the budget too, and then even nothing is too much (L-2, L-3)."""
     spend(store, 50)
     correct_account(store, -20)
     assert spend(store, 0) == (30, True)
@@ -357,14 +357,14 @@ def test_an_account_is_corrected(store: Store) -> None:
 
 
 def test_an_account_does_not_fall_below_nothing(store: Store) -> None:
-    """L-3: nobody is given more than the budget."""
+    """Nobody is given more than the budget (L-3)."""
     spend(store, 10)
     correct_account(store, -11)
     assert spend(store, 100) == (100, True)
 
 
 def test_the_period_that_was_charged_is_corrected(store: Store) -> None:
-    """L-3: an answer that comes after its end changes nothing in the next one."""
+    """An answer that comes after its end changes nothing in the next one (L-3)."""
     spend(store, 50)
     spend(store, 10, NOW + HOUR, "cb:k:2", NOW + 2 * HOUR)
     correct_account(store, 60, HOUR)
@@ -373,7 +373,7 @@ def test_the_period_that_was_charged_is_corrected(store: Store) -> None:
 
 
 def test_an_account_that_is_gone_stays_so(store: Store) -> None:
-    """L-3, G-1: one that nobody charged, or that an operator dropped, is not made by a correction."""
+    """One that nobody charged, or that an operator dropped, is not made by a correction (L-3, G-1)."""
     correct_account(store, 60)
     assert spend(store, 10) == (10, True)
     assert store.forget("cb:k") == 1
@@ -382,7 +382,7 @@ def test_an_account_that_is_gone_stays_so(store: Store) -> None:
 
 
 def test_an_account_stays_whole(store: Store) -> None:
-    """L-5: also where a correction is a float that came from a division."""
+    """Also where a correction is a float that came from a division (L-5)."""
     spend(store, 50)
     for amount, used in ((-20.000000001, 30), (-9.999999999, 20)):
         store.correct([Correct(HUNDRED, "cb:k:1", amount)], NOW)
@@ -390,7 +390,7 @@ def test_an_account_stays_whole(store: Store) -> None:
 
 
 def test_corrections_come_in_any_order(store: Store) -> None:
-    """L-3: several at once, and which was first makes no difference."""
+    """Several at once, and which was first makes no difference (L-3)."""
     for amounts in ((-20, 30, -5), (-5, -20, 30)):
         key = f"cb:{amounts}"
         spend(store, 50, key=key)
@@ -400,7 +400,7 @@ def test_corrections_come_in_any_order(store: Store) -> None:
 
 
 def test_correcting_moves_time_on(store: Store) -> None:
-    """S-2: a clock that steps back stands still, whoever told the time: nothing refills twice."""
+    """A clock that steps back stands still, whoever told the time: nothing refills twice (S-2)."""
     reserve(store, 6000)
     correct_bucket(store, 0, 10)
     assert store.commit([], NOW).at == NOW + 10
@@ -410,7 +410,7 @@ def test_correcting_moves_time_on(store: Store) -> None:
 
 
 def test_forget_covers_money(store: Store) -> None:
-    """G-1, CB-2: accounts, breakers that are open and closed, each once."""
+    """Accounts, breakers that are open and closed, each once (G-1, CB-2)."""
     spend(store, 100, key="a:cb")
     spend(store, 100, key="b:cb")
     ask(store, 999, key="a:closed")
@@ -427,7 +427,7 @@ def test_forget_covers_money(store: Store) -> None:
 
 
 def test_breakers_are_listed(store: Store) -> None:
-    """CB-2: open ones first, by key; those of one prefix only, and no more than asked for."""
+    """Open ones first, by key; those of one prefix only, and no more than asked for (CB-2)."""
     assert store.breakers("brk:", NOW, 10) == []
     ask(store, 400, key="brk:p:c")
     for key in ("brk:p:b", "brk:p:a", "brk:q:a"):
@@ -441,7 +441,7 @@ def test_breakers_are_listed(store: Store) -> None:
 
 
 def test_a_listed_breaker_has_the_rate_of_now(store: Store) -> None:
-    """CB-1, CB-2: an open one stays listed, a closed one as long as it has a rate."""
+    """An open one stays listed, a closed one as long as it has a rate (CB-1, CB-2)."""
     ask(store, 600, key="brk:c")
     ask(store, 1000, key="brk:o")
     [opened, closed] = store.breakers("brk:", NOW + 30, 10)
@@ -451,7 +451,7 @@ def test_a_listed_breaker_has_the_rate_of_now(store: Store) -> None:
 
 
 def test_a_dropped_breaker_is_closed_and_has_spent_nothing(store: Store) -> None:
-    """CB-2: how an operator resets it."""
+    """How an operator resets it (CB-2)."""
     ask(store, 1000, spec=ONLY_BY_HAND)
     assert ask(store, 1, 600, spec=ONLY_BY_HAND).open
     store.drop(("brk:k",))

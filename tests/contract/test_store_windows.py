@@ -17,7 +17,7 @@ def store(new_store: NewStore) -> Store:
 
 
 def test_a_window_is_written_by_version(store: Store) -> None:
-    """E-5: version 0 is none; each write moves it on."""
+    """Version 0 is none; each write moves it on (E-5)."""
     assert store.read_window("win:a", NOW) == Window(0, b"")
     assert store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)]).conflict is None
     assert store.read_window("win:a", NOW) == Window(1, b"one")
@@ -26,7 +26,7 @@ def test_a_window_is_written_by_version(store: Store) -> None:
 
 
 def test_a_conflict_changes_nothing(store: Store) -> None:
-    """E-5: the newer window comes back; neither counts nor limits moved."""
+    """The newer window comes back; neither counts nor limits moved (E-5)."""
     store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
     ops: list[Op] = [Repeat(IDLE, "ld:k", None), Bucket(TEN, "tb:k", 1, None)]
     for stale in (0, 2):
@@ -38,7 +38,7 @@ def test_a_conflict_changes_nothing(store: Store) -> None:
 
 
 def test_all_windows_that_moved_on_come_back(store: Store) -> None:
-    """E-5, S-2: not only the first, and none that did not, so that the next attempt can succeed."""
+    """Not only the first, and none that did not, so that the next attempt can succeed (E-5, S-2)."""
     store.commit([], NOW, [WindowWrite(key, 0, key.encode(), 60.0) for key in ("win:a", "win:b", "win:c")])
     store.commit([], NOW, [WindowWrite("win:c", 1, b"new", 60.0)])
     writes = [
@@ -51,7 +51,7 @@ def test_all_windows_that_moved_on_come_back(store: Store) -> None:
 
 
 def test_a_window_may_only_be_looked_at(store: Store) -> None:
-    """E-5, S-2: a decision goes by a copy: it has to be the newest, and is left as it is."""
+    """A decision goes by a copy: it has to be the newest, and is left as it is (E-5, S-2)."""
     looks = WindowWrite("win:a", 0, None, 60.0)
     assert store.commit([Bucket(TEN, "tb:k", 1, None)], NOW, [looks]).results == [9.0]
     assert store.read_window("win:a", NOW) == Window(0, b"")
@@ -63,21 +63,21 @@ def test_a_window_may_only_be_looked_at(store: Store) -> None:
 
 
 def test_a_window_goes_with_its_commit(store: Store) -> None:
-    """E-5: together with the operations, also when the request is denied."""
+    """Together with the operations, also when the request is denied (E-5)."""
     done = store.commit([Bucket(TEN, "tb:k", 11, None)], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
     assert done.denied_at == 0
     assert store.read_window("win:a", NOW).version == 1
 
 
 def test_a_window_expires(store: Store) -> None:
-    """S-2: everything has a time to live."""
+    """Everything has a time to live (S-2)."""
     store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
     assert store.read_window("win:a", NOW + 59.9).version == 1
     assert store.read_window("win:a", NOW + 60) == Window(0, b"")
 
 
 def test_forget(store: Store) -> None:
-    """G-1: an operator's release drops what begins with a prefix, of every kind, and says how much."""
+    """An operator's release drops what begins with a prefix, of every kind, and says how much (G-1)."""
     hit(store, IDLE, key="a:ld")
     take(store, key="a:tb")
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_forget(store: Store) -> None:
 
 
 def test_drop_is_exact(store: Store) -> None:
-    """G-1: what is kept under these very keys goes, and nothing whose key begins alike."""
+    """What is kept under these very keys goes, and nothing whose key begins alike (G-1)."""
     counts = [Repeat(COOLING, key, None) for key in ("cnt:a", "cnt:ab")]
     store.commit(counts, NOW, [WindowWrite(key, 0, b"x", 60.0) for key in ("win:a:", "win:a:b:")])
     store.drop(["cnt:a", "win:a:", "never there"])
@@ -108,7 +108,7 @@ def test_drop_is_exact(store: Store) -> None:
 
 
 def test_a_window_may_begin_with_a_version_of_its_own(store: Store) -> None:
-    """S-2: so that a copy of one that was dropped is never taken for the one that took its place."""
+    """So that a copy of one that was dropped is never taken for the one that took its place (S-2)."""
     assert store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0, 1_800_000_000_123)]).conflict is None
     assert store.read_window("win:a", NOW) == Window(1_800_000_000_123, b"one")
     assert store.commit([], NOW, [WindowWrite("win:a", 1_800_000_000_123, b"two", 60.0, 7)]).conflict is None

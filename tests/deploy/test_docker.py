@@ -74,7 +74,7 @@ def test_the_image_is_pinned_small_and_without_rights() -> None:
 
 
 def test_it_starts_what_exists() -> None:
-    """X-3: entry point and command are a command line of ours; its settings are valid, and agree with the port."""
+    """Entry point and command are a command line of ours; its settings are valid, and agree with the port (X-3)."""
     words = [*json.loads(of("ENTRYPOINT")[0]), *json.loads(of("CMD")[0])]
     assert words[0] == "breakloop"
     assert wrong_with(words[1:]) == ""
@@ -102,7 +102,7 @@ def test_the_linter_finds_something(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_the_health_check_tells_ready_from_not_ready(tmp_path: Path) -> None:
-    """D-5: 0 where `/readyz` says 200; 1 without a bundle, and without a process."""
+    """0 where `/readyz` says 200; 1 without a bundle, and without a process (D-5)."""
     with serving(tmp_path, "--policy", str(DOCKER / "policy")) as served:
         environment = {"BREAKLOOP_PORT": str(served.port)}
         assert subprocess.run(health_check(), env=environment, check=False).returncode == 0
@@ -120,7 +120,7 @@ class _NotReady(BaseHTTPRequestHandler):
 
 @pytest.mark.e2e
 def test_the_health_check_fails_on_503() -> None:
-    """D-5: an instance that answers, but has no bundle or is shutting down."""
+    """An instance that answers, but has no bundle or is shutting down (D-5)."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _NotReady) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         environment = {"BREAKLOOP_PORT": str(server.server_address[1])}
@@ -139,7 +139,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_the_instances_have_valid_settings(compose: dict[str, Any]) -> None:
-    """T-1: with a Redis, a secret and a policy that is mounted; they are waited for when they stop."""
+    """With a Redis, a secret and a policy that is mounted; they are waited for when they stop (T-1)."""
     for name in GATEWAYS:
         service = compose["services"][name]
         assert "command" not in service  # the image's own
@@ -152,7 +152,7 @@ def test_the_instances_have_valid_settings(compose: dict[str, Any]) -> None:
 
 
 def test_each_instance_has_a_data_directory_of_its_own(compose: dict[str, Any]) -> None:
-    """S-1: two processes on one data directory would be one too many."""
+    """Two processes on one data directory would be one too many (S-1)."""
     volumes = [volume.split(":") for name in GATEWAYS for volume in compose["services"][name]["volumes"]]
     data = [volume[0] for volume in volumes if volume[1] == of("VOLUME")[0]]
     assert len(set(data)) == len(data) == 2
@@ -169,7 +169,7 @@ def test_what_is_mounted_is_there(compose: dict[str, Any]) -> None:
 
 
 def test_nginx_is_believed_and_redis_is_out_of_reach(compose: dict[str, Any]) -> None:
-    """C-4: the trusted network is the one that nginx is in; only the instances reach Redis; only nginx is open."""
+    """The trusted network is the one that nginx is in; only the instances reach Redis; only nginx is open (C-4)."""
     services, networks = compose["services"], compose["networks"]
     trusted = services["gateway-1"]["environment"]["BREAKLOOP_TRUSTED_PROXIES"]
     assert networks["front"]["ipam"]["config"] == [{"subnet": trusted}]
@@ -183,7 +183,7 @@ def test_nginx_is_believed_and_redis_is_out_of_reach(compose: dict[str, Any]) ->
 
 
 def test_the_admin_plane_shows_both_instances(compose: dict[str, Any]) -> None:
-    """X-1, G-2: one token and one history, in the PostgreSQL that is there; called by name, it answers."""
+    """One token and one history, in the PostgreSQL that is there; called by name, it answers (X-1, G-2)."""
     for name in GATEWAYS:
         settings = load_settings(env=given(compose["services"][name])).settings
         assert settings.admin_token.get_secret_value()
@@ -211,7 +211,7 @@ def test_the_top_names_every_secret_that_is_wanted() -> None:
 
 
 def test_the_first_policy_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2."""
+    """The first policy is valid (B-2)."""
     assert breakloop(["validate", str(DOCKER / "policy")]) == 0, capsys.readouterr().out
 
 
@@ -227,7 +227,7 @@ def test_compose_accepts_its_file(tmp_path: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("file", ["docker/compose.yaml", "kubernetes/redis.yaml"])
 def test_redis_keeps_what_it_is_given(file: str) -> None:
-    """S-1, S-2: a real server takes these options, and `doctor` has nothing to warn of."""
+    """A real server takes these options, and `doctor` has nothing to warn of (S-1, S-2)."""
     words = redis_options(file)
     with running(dict(zip(words[::2], words[1::2], strict=True))) as server:
         facts = {str(name): str(value) for name, value in server.client().info().items()}

@@ -87,7 +87,7 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
 
 
 def test_settings_that_the_chart_sets_are_settings() -> None:
-    """T-1: a name that may not be given twice exists."""
+    """A name that may not be given twice exists (T-1)."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     refused = schema["properties"]["settings"]["propertyNames"]["not"]["enum"]
     known = {name for names in environment_names().values() for name in names}
@@ -140,7 +140,7 @@ def stripped(found: Any) -> Any:
 
 @pytest.mark.e2e
 def test_the_bundle_arrives_as_it_was_written(tmp_path: Path) -> None:
-    """B-2: the default one is valid, and quotes, colons and braces of another survive."""
+    """The default one is valid, and quotes, colons and braces of another survive (B-2)."""
     odd = "bundle_version: 3\n# a {{ brace }}, a 'quote', a \"double\"\npolicies: []\n"
     assert objects({**STATE, "policy": odd})["ConfigMap/breakloop-policy"]["data"] == {"policy.yaml": odd}
     (tmp_path / "policy.yaml").write_text(objects(STATE)["ConfigMap/breakloop-policy"]["data"]["policy.yaml"])
@@ -149,7 +149,7 @@ def test_the_bundle_arrives_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_a_new_policy_restarts_nothing_and_a_new_secret_does() -> None:
-    """B-3, T-1: bundles are read as they change, settings at start."""
+    """Bundles are read as they change, settings at start (B-3, T-1)."""
     first = objects({**STATE, **SECRET})["Deployment/breakloop"]
     policy = objects({**STATE, **SECRET, "policy": "bundle_version: 2\npolicies: []\n"})["Deployment/breakloop"]
     secret = objects({**STATE, "secret": "fedcba9876543210"})["Deployment/breakloop"]
@@ -159,7 +159,7 @@ def test_a_new_policy_restarts_nothing_and_a_new_secret_does() -> None:
 
 @pytest.mark.e2e
 def test_secrets_are_in_the_secret_only() -> None:
-    """Y-1: neither the password in the URL nor the key is anywhere else."""
+    """Neither the password in the URL nor the key is anywhere else (Y-1)."""
     files = rendered({**STATE, **SECRET, "history": {"url": "postgresql://b:pa55@db/breakloop"}})["files"]
     for text in ("s3cr3t", "pa55", SECRET["secret"], TOKEN["admin"]["token"]):
         assert [name for name, content in files.items() if text in content] == ["breakloop/templates/secret.yaml"]
@@ -179,7 +179,7 @@ def test_notes_say_how_to_use_it() -> None:
 
 @pytest.mark.e2e
 def test_the_admin_plane_is_as_the_values_say() -> None:
-    """X-1: its names, its tokens, where history is; nothing of it where it is off."""
+    """Its names, its tokens, where history is; nothing of it where it is off (X-1)."""
     found = objects(EVERYTHING, "prod")
     variables = environment(found["Deployment/prod-breakloop"])
     hosts = load_settings(env={"BREAKLOOP_ADMIN_HOSTS": variables["BREAKLOOP_ADMIN_HOSTS"]}).settings.admin_hosts
@@ -200,7 +200,7 @@ def test_the_admin_plane_is_as_the_values_say() -> None:
 
 @pytest.mark.e2e
 def test_prometheus_finds_the_admin_port_of_every_pod() -> None:
-    """G-5: the monitor selects the admin Service and no other, and shows a token."""
+    """The monitor selects the admin Service and no other, and shows a token (G-5)."""
     own = objects(VARIANTS["the operator's token for Prometheus"])
     monitor, service = own["ServiceMonitor/breakloop"], own["Service/breakloop-admin"]
     wanted = monitor["spec"]["selector"]["matchLabels"].items()
@@ -247,6 +247,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.e2e
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_work_is_refused_with_a_reason(case: str) -> None:
-    """S-5: before anything is installed."""
+    """Before anything is installed (S-5)."""
     values, why = REFUSED[case]
     assert why in rendered(deepcopy(values)).get("refused", "it was rendered")

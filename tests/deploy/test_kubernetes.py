@@ -87,7 +87,8 @@ def test_ports_agree(objects: dict[str, Any], deployment: Any) -> None:
 
 
 def test_the_admin_plane_is_apart_from_the_traffic(objects: dict[str, Any], deployment: Any) -> None:
-    """X-1, Y-3: a Service of its own, within the cluster only; it answers to each of its names, agents cannot reach it."""
+    """A Service of its own, within the cluster only; it answers to each of its names, agents cannot reach it
+    (X-1, Y-3)."""
     service = objects["Service/breakloop-admin"]
     assert (service["spec"]["type"], service["spec"]["sessionAffinity"]) == ("ClusterIP", "ClientIP")
     assert service["spec"]["selector"] == objects["Service/breakloop"]["spec"]["selector"]
@@ -109,14 +110,14 @@ def test_the_admin_plane_is_apart_from_the_traffic(objects: dict[str, Any], depl
 
 
 def test_history_is_where_the_secret_says(deployment: Any) -> None:
-    """G-2: without that key a file; the pod has room for it, and is not evicted for what it keeps."""
+    """Without that key a file; the pod has room for it, and is not evicted for what it keeps (G-2)."""
     assert environment(deployment)["BREAKLOOP_HISTORY"]["secretKeyRef"]["optional"] is True
     (data,) = [one for one in deployment["spec"]["template"]["spec"]["volumes"] if one["name"] == "data"]
     assert data["emptyDir"]["sizeLimit"] == "2Gi"
 
 
 def test_the_pod_starts_what_exists(deployment: Any) -> None:
-    """X-3, T-1: its command line is ours, its settings are valid, and it is waited for when it stops."""
+    """Its command line is ours, its settings are valid, and it is waited for when it stops (X-3, T-1)."""
     only = container(deployment)
     assert wrong_with(only["args"]) == ""
     texts = {name: value for name, value in environment(deployment).items() if isinstance(value, str)}
@@ -129,7 +130,7 @@ def test_the_pod_starts_what_exists(deployment: Any) -> None:
 
 
 def test_the_bundle_is_mounted_where_it_is_read(objects: dict[str, Any], deployment: Any) -> None:
-    """B-3: as a directory, for what is mounted by subPath never changes."""
+    """As a directory, for what is mounted by subPath never changes (B-3)."""
     pod, only = deployment["spec"]["template"]["spec"], container(deployment)
     mount = next(one for one in only["volumeMounts"] if one["name"] == "policy")
     volume = next(one for one in pod["volumes"] if one["name"] == "policy")
@@ -142,14 +143,14 @@ def test_the_bundle_is_mounted_where_it_is_read(objects: dict[str, Any], deploym
 
 
 def test_the_bundle_is_valid(objects: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2."""
+    """The bundle is valid (B-2)."""
     file = tmp_path / "policy.yaml"
     file.write_text(objects["ConfigMap/breakloop-policy"]["data"]["policy.yaml"])
     assert breakloop(["validate", str(file)]) == 0, capsys.readouterr().out
 
 
 def test_secrets_come_out_of_the_secret(objects: dict[str, Any], deployment: Any) -> None:
-    """Y-1: the key of fingerprints and the URL with the password; its example has every key that is asked for."""
+    """The key of fingerprints and the URL with the password; its example has every key that is asked for (Y-1)."""
     secret = objects["Secret/breakloop"]
     for name in ("BREAKLOOP_STATE", "BREAKLOOP_SECRET", "BREAKLOOP_ADMIN_TOKEN", "BREAKLOOP_HISTORY"):
         found = environment(deployment)[name]["secretKeyRef"]
@@ -176,7 +177,7 @@ def test_the_pod_has_no_rights(deployment: Any) -> None:
 
 @pytest.mark.e2e
 def test_an_edit_of_the_config_map_is_in_force_within_a_second(objects: dict[str, Any], tmp_path: Path) -> None:
-    """B-3: the kubelet swaps a link; the file that the pod reads is seen to change. Probes say what they should."""
+    """The kubelet swaps a link; the file that the pod reads is seen to change. Probes say what they should (B-3)."""
     text = objects["ConfigMap/breakloop-policy"]["data"]["policy.yaml"]
     mount = tmp_path / "policy"
     for version in (1, 2):

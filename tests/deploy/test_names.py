@@ -30,7 +30,7 @@ def relative(path: Path) -> str:
 
 @pytest.mark.parametrize("path", [*SHIPPED, *PAGES], ids=relative)
 def test_every_variable_is_a_setting(path: Path) -> None:
-    """T-1: a misspelt variable would only be warned of, in a log that nobody reads at that moment."""
+    """A misspelt variable would only be warned of, in a log that nobody reads at that moment (T-1)."""
     known = {name for names in environment_names().values() for name in names} | NOT_SETTINGS
     assert set(VARIABLE.findall(path.read_text(encoding="utf-8"))) - known == set()
 
@@ -43,7 +43,7 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def test_every_command_line_of_the_pages_is_understood() -> None:
-    """X-3: every flag that a page tells people to type is there."""
+    """Every flag that a page tells people to type is there (X-3)."""
     lines = [(relative(page), words) for page in PAGES for words in commands(page)]
     assert len(lines) > 20
     assert [(page, words, wrong_with(words)) for page, words in lines if wrong_with(words)] == []

@@ -116,7 +116,7 @@ def test_what_was_sent_is_not_sent_again(tmp_path: Path, served: Served, llm: Th
 
 
 def test_streams_stream(tmp_path: Path, served: Served, llm: ThreadedLLM) -> None:
-    """D-1: each piece arrives while the provider has not yet sent the next."""
+    """Each piece arrives while the provider has not yet sent the next (D-1)."""
     gate = llm.stepped(say("one two three four").streamed())
     body = (CHAT % b"stream")[:-1] + b', "stream": true}'
     with (
@@ -132,13 +132,13 @@ def test_streams_stream(tmp_path: Path, served: Served, llm: ThreadedLLM) -> Non
 
 
 def test_large_conversations_pass(tmp_path: Path, served: Served) -> None:
-    """D-1: five megabytes, which nginx by itself refuses."""
+    """Five megabytes, which nginx by itself refuses (D-1)."""
     with shipped_nginx(tmp_path, [served.port, served.port]) as port:
         assert status(port, "POST", "/v1/chat/completions", CHAT % (b"large " * 800_000)) == 200
 
 
 def test_nobody_can_say_that_he_is_somebody_else(tmp_path: Path) -> None:
-    """C-4: address and origin are what nginx knows; the host is the client's."""
+    """Address and origin are what nginx knows; the host is the client's (C-4)."""
     claims = {
         "X_Forwarded_For": "203.0.113.9",
         "X_Country_Code": "XX",

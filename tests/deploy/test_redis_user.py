@@ -33,7 +33,7 @@ def server() -> Iterator[Server]:
 
 
 def test_it_may_do_what_is_needed(server: Server, tmp_path: Path) -> None:
-    """S-2, B-3: decisions, orders and bundles go through Redis with it, and `doctor` has nothing to complain of."""
+    """Decisions, orders and bundles go through Redis with it, and `doctor` has nothing to complain of (S-2, B-3)."""
     url = f"redis://breakloop:PASSWORD@127.0.0.1:{server.port}/0"
     with serving(tmp_path, "--state", url) as served:
         statuses = [served.decide("/v1/chat/completions", '{"messages": []}')[0] for _ in range(3)]

@@ -25,7 +25,7 @@ def value(name: str) -> str:
 
 
 def test_it_starts_what_exists() -> None:
-    """X-3: the flags are flags of ours."""
+    """The flags are flags of ours (X-3)."""
     words = shlex.split(value("ExecStart"))
     assert words[0] == "/opt/breakloop/bin/breakloop"
     assert wrong_with(words[1:]) == ""
@@ -33,7 +33,7 @@ def test_it_starts_what_exists() -> None:
 
 
 def test_it_is_waited_for_and_started_again() -> None:
-    """S-6: systemd waits longer than running requests may take; a crash is not the end."""
+    """systemd waits longer than running requests may take; a crash is not the end (S-6)."""
     assert float(value("TimeoutStopSec")) > Settings().shutdown_grace_seconds
     assert (value("Restart"), value("StartLimitIntervalSec")) == ("on-failure", "0")
 

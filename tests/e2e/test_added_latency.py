@@ -48,8 +48,9 @@ def calls(running: Proxied, count: int) -> None:
 
 
 def test_a_call_of_20_kb_takes_little_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Q-4: what the proxy itself does for a call, under the built-in protection, with a history. Counted is its CPU time:
-    how long it waits for a core is not its doing. Latency is for `make bench`, on a machine that does nothing else."""
+    """What the proxy itself does for a call, under the built-in protection, with a history. Counted is its CPU time:
+    how long it waits for a core is not its doing. Latency is for `make bench`, on a machine that does nothing else
+    (Q-4)."""
     for name in [name for name in os.environ if name.startswith(("COV_", "COVERAGE_"))]:
         monkeypatch.delenv(name)  # coverage would measure itself
     with proxied(tmp_path) as running:

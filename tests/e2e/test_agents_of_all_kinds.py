@@ -70,7 +70,7 @@ def work(agent: openai.OpenAI, plan: Plan, use: Callable[[str, dict[str, Any]], 
 
 @NAMED
 def test_the_retry_loop_of_the_seed_is_stopped(served: Served, llm: ThreadedLLM, named: bool) -> None:
-    """LD-4 nested, C20: each retry wraps the previous prompt; the sixth request is not sent any more."""
+    """Each retry wraps the previous prompt; the sixth request is not sent any more: `nested` (LD-4, C20)."""
     sent = 0
     before = len(llm.requests)
     with client(served, "retry", named=named) as agent:
@@ -92,7 +92,7 @@ def test_the_retry_loop_of_the_seed_is_stopped(served: Served, llm: ThreadedLLM,
 
 @NAMED
 def test_a_healthy_run_of_fifty_steps_is_untouched(served: Served, named: bool) -> None:
-    """C26: constant tools and prompt, a new result each time."""
+    """Constant tools and prompt, a new result each time (C26)."""
     plan: Plan = [("read_file", {"path": f"src/part_{number}.py"}) for number in range(50)]
 
     def use(_tool: str, arguments: dict[str, Any]) -> str:
@@ -104,7 +104,7 @@ def test_a_healthy_run_of_fifty_steps_is_untouched(served: Served, named: bool) 
 
 @NAMED
 def test_a_poller_is_untouched(served: Served, named: bool) -> None:
-    """C2, C8: the same call again and again, until the job is done."""
+    """The same call again and again, until the job is done (C2, C8)."""
     plan: Plan = [("job_status", {"job": 7})] * 30
     calls = iter(range(100))
     with client(served, "poller", named=named) as agent:
@@ -113,7 +113,7 @@ def test_a_poller_is_untouched(served: Served, named: bool) -> None:
 
 @NAMED
 def test_a_paging_batch_is_untouched(served: Served, named: bool) -> None:
-    """C19: the next page is another call."""
+    """The next page is another call (C19)."""
     plan: Plan = [("list_orders", {"page": number}) for number in range(40)]
 
     def use(_tool: str, arguments: dict[str, Any]) -> str:
@@ -125,7 +125,7 @@ def test_a_paging_batch_is_untouched(served: Served, named: bool) -> None:
 
 @NAMED
 def test_two_passes_over_fifteen_files_are_untouched(served: Served, named: bool) -> None:
-    """C10: a second look is legitimate."""
+    """A second look is legitimate (C10)."""
     plan: Plan = [("read_file", {"path": f"docs/{number}.md"}) for number in range(15)] * 2
 
     def use(_tool: str, arguments: dict[str, Any]) -> str:

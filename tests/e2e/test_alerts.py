@@ -51,7 +51,7 @@ def wait_for(wanted: set[int], server: Receiver) -> None:
 
 
 def test_nothing_is_lost_and_the_order_stays(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    """G-4: killed twice while the receiver is down, once while it answers 500, and once while it takes events."""
+    """Killed twice while the receiver is down, once while it answers 500, and once while it takes events (G-4)."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/hook"
     with running(tmp_path, url, 0) as process:

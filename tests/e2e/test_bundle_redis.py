@@ -76,7 +76,7 @@ def instance(url: str, folder: Path, verifier: Verifier | None = None, *, watch:
 
 
 def test_a_push_is_applied_by_all_within_a_second(any_server: Server, tmp_path: Path) -> None:
-    """B-3: pushed once, applied by every instance; what was pushed is what was read."""
+    """Pushed once, applied by every instance; what was pushed is what was read (B-3)."""
     shelf = open_shelf(any_server.url)
     with pytest.raises(EmptyShelfError):
         shelf.fetch(None)
@@ -97,7 +97,7 @@ def test_a_push_is_applied_by_all_within_a_second(any_server: Server, tmp_path: 
 
 
 def test_a_push_is_told_to_whoever_listens(redis_server: Server) -> None:
-    """B-3: a message on the channel, once a change; pushing the same again is no change."""
+    """A message on the channel, once a change; pushing the same again is no change (B-3)."""
     shelf = open_shelf(redis_server.url)
     with redis_server.client() as client:
         heard = client.pubsub(ignore_subscribe_messages=True)
@@ -114,7 +114,7 @@ def test_a_push_is_told_to_whoever_listens(redis_server: Server) -> None:
 
 
 def test_versions_go_up_unless_forced(redis_server: Server, tmp_path: Path) -> None:
-    """B-3: lower, or other content with the same version, is refused with who was there before."""
+    """Lower, or other content with the same version, is refused with who was there before (B-3)."""
     shelf = open_shelf(redis_server.url)
     assert shelf.push(bundle(5))
     with pytest.raises(PushRefusedError, match=r"version 5 is there, pushed by me@here at .* and 4 is lower"):
@@ -131,7 +131,7 @@ def test_versions_go_up_unless_forced(redis_server: Server, tmp_path: Path) -> N
 
 
 def test_of_two_pushers_one_wins(redis_server: Server) -> None:
-    """B-3: at the same moment, with the same version: one is there, the other knows that it is not."""
+    """At the same moment, with the same version: one is there, the other knows that it is not (B-3)."""
     for version in range(1, 11):
         start = threading.Barrier(2)
         outcomes: dict[str, object] = {}
@@ -161,7 +161,7 @@ def test_of_two_pushers_one_wins(redis_server: Server) -> None:
 
 
 def test_tampering_is_refused(redis_server: Server, tmp_path: Path) -> None:
-    """B-3, B-4: changed bytes do not have their digest; with a new digest they do not have the signature."""
+    """Changed bytes do not have their digest; with a new digest they do not have the signature (B-3, B-4)."""
     shelf = open_shelf(redis_server.url)
     shelf.push(bundle(1, secret=SECRET))
     with (
@@ -189,7 +189,7 @@ def test_tampering_is_refused(redis_server: Server, tmp_path: Path) -> None:
 
 
 def test_redis_gone(own_redis: Server, tmp_path: Path) -> None:
-    """B-3: the last good one stays, over a restart too; what is pushed after its return is taken."""
+    """The last good one stays, over a restart too; what is pushed after its return is taken (B-3)."""
     shelf = open_shelf(own_redis.url)
     shelf.push(bundle(1))
     with instance(own_redis.url, tmp_path) as one:
@@ -209,7 +209,7 @@ def test_redis_gone(own_redis: Server, tmp_path: Path) -> None:
 
 
 def test_a_redis_that_hangs(own_redis: Server, tmp_path: Path) -> None:
-    """B-3: a look ends by itself."""
+    """A look ends by itself (B-3)."""
     shelf = open_shelf(own_redis.url)
     shelf.push(bundle(1))
     own_redis.pause()
@@ -223,7 +223,7 @@ def test_a_redis_that_hangs(own_redis: Server, tmp_path: Path) -> None:
 
 
 def test_with_tls_and_password(redis_tls: Server) -> None:
-    """B-3: every way in that the state's URL knows."""
+    """Every way in that the state's URL knows (B-3)."""
     for url, version in ((redis_tls.url, 1),):
         shelf = open_shelf(url)
         assert shelf.push(bundle(version))
@@ -240,7 +240,7 @@ def test_with_tls_and_password(redis_tls: Server) -> None:
 
 
 def test_in_a_cluster(redis_cluster: Cluster) -> None:
-    """B-3: one key, on whichever node it belongs to."""
+    """One key, on whichever node it belongs to (B-3)."""
     shelf = open_shelf(redis_cluster.url)
     assert shelf.push(bundle(1))
     found = shelf.fetch(None)
@@ -250,7 +250,7 @@ def test_in_a_cluster(redis_cluster: Cluster) -> None:
 
 
 def test_behind_sentinel(redis_sentinel: Watched) -> None:
-    """B-3: the master takes it, also after it has changed."""
+    """The master takes it, also after it has changed (B-3)."""
     shelf = open_shelf(redis_sentinel.url)
     assert shelf.push(bundle(1))
     redis_sentinel.failover()

@@ -1,4 +1,4 @@
-"""X-2: the money axis of the curve: enough digits that no two marks read alike."""
+"""The money axis of the curve: enough digits that no two marks read alike (X-2)."""
 
 from __future__ import annotations
 

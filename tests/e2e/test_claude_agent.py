@@ -33,7 +33,7 @@ def run(folder: Path, model: Callable[[int], Any], **more: str) -> tuple[dict[st
 
 
 def test_a_stuck_agent_is_told_then_refused_then_stopped(tmp_path: Path) -> None:
-    """P-3, LD-5: a note behind the result, a refusal with its reason, the end of the run; hooks of one's own go on."""
+    """A note behind the result, a refusal with its reason, the end of the run; hooks of one's own go on (P-3, LD-5)."""
     ended, told = run(tmp_path / "home", claude.stuck)
     assert ended["ended"] == "hook_stopped"
     assert (ended["denied"], ended["mine"], ended["faults"]) == (2, 7, 0)
@@ -44,7 +44,7 @@ def test_a_stuck_agent_is_told_then_refused_then_stopped(tmp_path: Path) -> None
 
 
 def test_a_healthy_agent_is_untouched(tmp_path: Path) -> None:
-    """P-3: the model sees nothing of us."""
+    """The model sees nothing of us (P-3)."""
     ended, told = run(tmp_path / "home", claude.healthy)
     assert (ended["said"], ended["denied"], ended["faults"]) == ("All done.", 0, 0)
     assert len(told) == 6
@@ -52,7 +52,7 @@ def test_a_healthy_agent_is_untouched(tmp_path: Path) -> None:
 
 
 def test_the_gateway_decides(tmp_path: Path) -> None:
-    """D-4: the same with a Guard that asks a service."""
+    """The same with a Guard that asks a service (D-4)."""
     with serving(tmp_path, "--mode", "decision") as served:
         ended, told = run(tmp_path / "stuck", claude.stuck, BREAKLOOP_URL=served.url)
         assert (ended["ended"], len(told)) == ("hook_stopped", 6)

@@ -66,8 +66,8 @@ def run(folder: Path, model: Callable[[int], Any], *flags: str, **more: str) -> 
 
 
 def test_a_stuck_agent_is_told_then_refused_then_stopped(tmp_path: Path) -> None:
-    """P-3, LD-5: the model reads a note, then why its call is denied; then Claude Code ends the run itself. Nothing but
-    the data directory is needed in between."""
+    """The model reads a note, then why its call is denied; then Claude Code ends the run itself. Nothing but the data
+    directory is needed in between (P-3, LD-5)."""
     done = run(tmp_path, claude.stuck)
     assert done.asked == 7
     assert ["[breakloop] You repeat yourself: `Bash`" in one for one in done.told] == [False] * 2 + [True] * 2 + [
@@ -83,7 +83,7 @@ def test_a_stuck_agent_is_told_then_refused_then_stopped(tmp_path: Path) -> None
 
 
 def test_a_healthy_agent_is_untouched(tmp_path: Path) -> None:
-    """P-3: no word of ours reaches the model, and the work is done."""
+    """No word of ours reaches the model, and the work is done (P-3)."""
     done = run(tmp_path, claude.healthy)
     assert (done.asked, done.result["result"]) == (7, "All done.")
     assert "breakloop" not in "".join(done.told).replace(str(tmp_path), "")
@@ -91,7 +91,7 @@ def test_a_healthy_agent_is_untouched(tmp_path: Path) -> None:
 
 
 def test_in_shadow_the_person_is_told(tmp_path: Path) -> None:
-    """E-6: the model goes on as if nothing was there."""
+    """The model goes on as if nothing was there (E-6)."""
     done = run(tmp_path, lambda turn: claude.stuck(turn) if turn < 7 else None, "--shadow")
     assert (done.asked, done.result["result"]) == (8, "All done.")
     assert "[breakloop]" not in "".join(done.told)
@@ -99,7 +99,7 @@ def test_in_shadow_the_person_is_told(tmp_path: Path) -> None:
 
 
 def test_the_gateway_decides(tmp_path: Path) -> None:
-    """D-3: where BREAKLOOP_URL names one, its policies hold; an agent that was killed there is stopped at once."""
+    """Where BREAKLOOP_URL names one, its policies hold; an agent that was killed there is stopped at once (D-3)."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "bundle_version: 1\npolicies: []\nkill_switches:\n"
@@ -116,14 +116,14 @@ def test_the_gateway_decides(tmp_path: Path) -> None:
 
 
 def test_a_gateway_that_is_down_stops_nobody(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    """S-3: neither a healthy agent nor a stuck one."""
+    """Neither a healthy agent nor a stuck one (S-3)."""
     done = run(tmp_path, claude.healthy, BREAKLOOP_URL=f"http://127.0.0.1:{free_port()}")
     assert (done.asked, done.result["result"]) == (7, "All done.")
 
 
 @pytest.mark.parametrize("kind", ["PreToolUse", "PostToolUse"])
 def test_a_hook_is_quick(kind: str, tmp_path: Path) -> None:
-    """P-3: everybody waits for it. 150 ms on a machine of one's own; here others work, too, so the quickest of ten."""
+    """Everybody waits for it. 150 ms on a machine of one's own; here others work, too, so the quickest of ten (P-3)."""
     sent = json.dumps({
         "session_id": "s",
         "hook_event_name": kind,

@@ -1,4 +1,4 @@
-"""`kill -9` at random moments under load (SPEC S-1): at most a second of counters is lost, and no quarantine that
+"""`kill -9` at random moments under load (S-1): at most a second of counters is lost, and no quarantine that
 anybody was told of."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 CRASHES: Final = 20
 SEED: Final = 8
 ROUND_S: Final = (0.05, 1.9, 0.05)  # how long one lives: from, to, most often
-SAVED_S: Final = 1.0  # SPEC S-1
+SAVED_S: Final = 1.0  # S-1
 ROUND_OF_SAVING_S: Final = 0.3  # a save takes its time, and is begun a second after the last has ended
 BUDGET: Final = 10_000_000
 POLICY: Final = f"""
@@ -141,7 +141,7 @@ def lost_s(told: Acknowledged, now_spent: int, killed_at: float) -> float:
 
 
 def test_killed_20_times(tmp_path: Path) -> None:
-    """S-1: counters of all but the last second, loops that were blocked before, and every quarantine."""
+    """Counters of all but the last second, loops that were blocked before, and every quarantine (S-1)."""
     moments = random.Random(SEED)
     (tmp_path / "policy.yaml").write_text(POLICY)
     (tmp_path / "home").mkdir()

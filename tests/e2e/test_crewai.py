@@ -47,7 +47,7 @@ def picked(outcome: dict[str, Any], *names: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["looping", "async", "alone", "remote"])
 def test_a_looping_crew_is_told_then_stopped(crews: Any, name: str) -> None:
-    """P-3, LD-4, D-4: notes in the third and fourth result; CrewAI's error that is ours, and no sixth model call."""
+    """Notes in the third and fourth result; CrewAI's error that is ours, and no sixth model call (P-3, LD-4, D-4)."""
     outcome = crews[name]
     assert picked(outcome, "raised", "kinds", "reason") == {**STOPPED, "reason": "loop_detected"}
     assert outcome["text"].startswith("Blocked: `search` returned the same 15 bytes 5 times in a row.")
@@ -73,7 +73,7 @@ def test_a_crew_that_is_started_again_begins_anew(crews: Any) -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("words", 20), ("parallel", 12)])
 def test_loops_of_more_than_one_call(crews: Any, name: str, most: int) -> None:
-    """LD-4: calls in turn, of a model that has no tool calls; and two at once. CrewAI sees neither."""
+    """Calls in turn, of a model that has no tool calls; and two at once. CrewAI sees neither (LD-4)."""
     outcome = crews[name]
     assert picked(outcome, "raised", "kinds", "faults") == {**STOPPED, "faults": 0}
     assert outcome["noted"]
@@ -81,14 +81,14 @@ def test_loops_of_more_than_one_call(crews: Any, name: str, most: int) -> None:
 
 
 def test_a_healthy_crew_is_left_alone(crews: Any) -> None:
-    """P-3: the same requests, byte for byte, and as many."""
+    """The same requests, byte for byte, and as many (P-3)."""
     assert picked(crews["healthy"], "said", "ran", "faults") == {"said": "Done.", "ran": 8, "faults": 0}
     assert crews["healthy"]["bodies"] == crews["unguarded"]["bodies"]
     assert len(crews["healthy"]["bodies"]) == 9
 
 
 def test_a_block_may_be_a_result(crews: Any) -> None:
-    """P-3: `on_block="return"`: the model reads why, the tool is not run again, and the crew goes on."""
+    """`on_block="return"`: the model reads why, the tool is not run again, and the crew goes on (P-3)."""
     outcome = crews["returned"]
     assert picked(outcome, "said", "ran", "asked") == {"said": "I give up.", "ran": 5, "asked": 8}
     read = [body["messages"][-1]["content"] for body in outcome["bodies"][5:]]
@@ -96,25 +96,25 @@ def test_a_block_may_be_a_result(crews: Any) -> None:
 
 
 def test_a_service_that_is_not_there_stops_nobody(crews: Any) -> None:
-    """D-4: fail open, counted."""
+    """Fail open, counted (D-4)."""
     assert picked(crews["absent"], "said", "noted") == {"said": "Done.", "noted": []}
     assert crews["absent"]["faults"] == 5
 
 
 def test_in_shadow_nothing_changes(crews: Any) -> None:
-    """LD-5."""
+    """In shadow nothing changes (LD-5)."""
     assert picked(crews["shadow"], "said", "noted", "faults") == {"said": "Done.", "noted": [], "faults": 0}
 
 
 def test_limits_hold(crews: Any) -> None:
-    """P-3: each model call is judged once; the third is one too many."""
+    """Each model call is judged once; the third is one too many (P-3)."""
     outcome = crews["limited"]
     assert picked(outcome, "raised", "kinds") == {"raised": "_DeniedError", "kinds": ["HookAborted", "DeniedError"]}
     assert picked(outcome, "reason", "asked") == {"reason": "token_bucket_exceeded", "asked": 2}
 
 
 def test_the_example(tmp_path: Path) -> None:
-    """P-3: as it is shipped; and it prints what its README says."""
+    """As it is shipped; and it prints what its README says (P-3)."""
     printed = ran(tmp_path, EXAMPLE / "agent.py")
     assert printed[-2].startswith("stopped after 5 requests, kind repeat: Blocked: `search` returned the same 30 bytes")
     assert printed[-1] == "2 requests carried a note for the model"

@@ -1,5 +1,5 @@
-"""X-2: the dashboard in a real browser: accessible, quiet, within its own walls, live, and usable without a mouse,
-without a script, and on a telephone."""
+"""The dashboard in a real browser: accessible, quiet, within its own walls, live, and usable without a mouse, without a
+script, and on a telephone (X-2)."""
 
 from __future__ import annotations
 

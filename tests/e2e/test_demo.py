@@ -60,7 +60,7 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_plain(tmp_path: Path) -> None:
-    """X-4: one command; whatever the environment says, and without a file being written."""
+    """One command; whatever the environment says, and without a file being written (X-4)."""
     done = _run(tmp_path, *COMMAND, "--plain")
     assert (done.returncode, done.stderr) == (0, "")
     assert "looping: 4 requests passed, 61 blocked; cooldowns of 30 s\n" in done.stdout
@@ -71,7 +71,8 @@ def test_plain(tmp_path: Path) -> None:
 
 
 def test_nothing_leaves_this_machine(tmp_path: Path) -> None:
-    """X-4: every address that the whole process binds, connects to or looks up is loopback, and it starts no program."""
+    """Every address that the whole process binds, connects to or looks up is loopback, and it starts no program
+    (X-4)."""
     done = _run(tmp_path, sys.executable, "-c", WATCHED)
     assert done.returncode == 0
     heard = json.loads(done.stderr)
@@ -81,7 +82,7 @@ def test_nothing_leaves_this_machine(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves(tmp_path: Path) -> None:
-    """X-4: `breakloop demo | head -1` leaves no traceback."""
+    """`breakloop demo | head -1` leaves no traceback (X-4)."""
     done = _run(tmp_path, "/bin/sh", "-c", f"{shlex.join(COMMAND)} --plain | head -1")
     assert done.stdout.startswith("breakloop demo: ")
     assert done.stdout.count("\n") == 1
@@ -177,7 +178,7 @@ def _shown(
 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 40)])
 def test_the_live_show(tmp_path: Path, size: tuple[int, int]) -> None:
-    """X-4: both agents beside (or above) each other, drawn in place; the picture and the summary stay at the end."""
+    """Both agents beside (or above) each other, drawn in place; the picture and the summary stay at the end (X-4)."""
     written, code = _shown(tmp_path, size, "--speed", "500")
     terminal = Terminal(*size)
     terminal.feed(written)
@@ -196,7 +197,7 @@ def test_the_live_show(tmp_path: Path, size: tuple[int, int]) -> None:
 
 
 def test_colours(tmp_path: Path) -> None:
-    """X-4: red and green, which show on light and dark backgrounds alike; none of them with NO_COLOR."""
+    """Red and green, which show on light and dark backgrounds alike; none of them with NO_COLOR (X-4)."""
     coloured, _ = _shown(tmp_path, (80, 24), "--speed", "500", "--seconds", "18")
     numbers = {number for found in re.findall(r"\x1b\[([\d;]*)m", coloured) for number in found.split(";")}
     assert numbers == {"0", "1", "2", "31", "32"}
@@ -207,7 +208,7 @@ def test_colours(tmp_path: Path) -> None:
 
 
 def test_ctrl_c(tmp_path: Path) -> None:
-    """X-4: it ends at once, politely, with the summary of what was seen."""
+    """It ends at once, politely, with the summary of what was seen (X-4)."""
     written, code = _shown(tmp_path, (80, 24), "--speed", "20", interrupt_at="wait 28 s")
     terminal = Terminal(80, 24)
     terminal.feed(written)

@@ -28,7 +28,7 @@ def test_a_server(any_server: Server) -> None:
 
 
 def test_one_that_keeps_and_one_that_evicts() -> None:
-    """S-1: durability is what its AOF gives, and `doctor` reports it."""
+    """Durability is what its AOF gives, and `doctor` reports it (S-1)."""
     with running({"appendonly": "yes", "requirepass": "hunter2"}) as server:
         assert [level for level, _ in said(server.url)] == ["note", "note"]
         assert said(server.url.replace("hunter2", "wrong"))[0][0] == "problem"

@@ -52,7 +52,7 @@ def _gateway(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_snippet_of_seed_001_works_as_written(served: Served, caller: Caller) -> None:
-    """A-3: `except RateLimitError as e: if "recursive_loop_detected" in str(e)`, with the plain client."""
+    """`except RateLimitError as e: if "recursive_loop_detected" in str(e)`, with the plain client (A-3)."""
     from openai import OpenAI, RateLimitError
 
     told: list[str] = []
@@ -90,7 +90,7 @@ def _loops(ask: Callable[[], object]) -> BaseException:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_openai_raises_an_error_of_both_kinds(caller: Caller, *, stream: bool) -> None:
-    """P-2, P-1: caught by either name, with everything that is known of the loop; sent once, never tried again."""
+    """Caught by either name, with everything that is known of the loop; sent once, never tried again (P-2, P-1)."""
     with OpenAI(api_key=caller.key, agent="nightly", session=f"s-{stream}") as client:
 
         def ask() -> None:
@@ -119,7 +119,7 @@ def test_openai_raises_an_error_of_both_kinds(caller: Caller, *, stream: bool) -
 
 
 def test_async_openai(caller: Caller) -> None:
-    """P-2: the asynchronous client, and copies of it, raise the same and keep their names."""
+    """The asynchronous client, and copies of it, raise the same and keep their names (P-2)."""
 
     async def run() -> None:
         async with AsyncOpenAI(api_key=caller.key, agent="a") as first:
@@ -136,7 +136,7 @@ def test_async_openai(caller: Caller) -> None:
 
 
 def test_other_denials_are_denials(caller: Caller) -> None:
-    """P-2: a limit is no loop, and still both our error and the SDK's."""
+    """A limit is no loop, and still both our error and the SDK's (P-2)."""
     with OpenAI(api_key=caller.key, agent=caller.key, max_retries=0) as client:
         client.embeddings.create(model=MODEL, input="one")
         with pytest.raises(OpenAIDenied) as caught:
@@ -150,7 +150,7 @@ def test_other_denials_are_denials(caller: Caller) -> None:
 
 
 def test_errors_of_the_provider_stay_its_own(caller: Caller) -> None:
-    """P-2: a real rate limit is the SDK's error and nothing else."""
+    """A real rate limit is the SDK's error and nothing else (P-2)."""
     caller.next(fail(429, "slow down"))
     with OpenAI(api_key=caller.key, max_retries=0) as client, pytest.raises(openai.RateLimitError) as caught:
         client.chat.completions.create(model=MODEL, messages=AGAIN)
@@ -159,7 +159,7 @@ def test_errors_of_the_provider_stay_its_own(caller: Caller) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropic_raises_an_error_of_both_kinds(caller: Caller, *, stream: bool) -> None:
-    """P-2: the same for Anthropic's client."""
+    """The same for Anthropic's client (P-2)."""
     with Anthropic(api_key=caller.key, session=f"s-{stream}") as client:
 
         def ask() -> None:
@@ -180,7 +180,7 @@ def test_anthropic_raises_an_error_of_both_kinds(caller: Caller, *, stream: bool
 
 
 def test_async_anthropic_is_named_by_the_block_around(caller: Caller) -> None:
-    """P-2: `with breakloop.agent(...)` names the requests inside; each agent has its own count."""
+    """`with breakloop.agent(...)` names the requests inside; each agent has its own count (P-2)."""
 
     async def run() -> None:
         async with AsyncAnthropic(api_key=caller.key) as client:
@@ -199,7 +199,7 @@ def test_async_anthropic_is_named_by_the_block_around(caller: Caller) -> None:
 
 
 def test_a_remote_guard_warns_then_stops(served: Served, caller: Caller) -> None:
-    """D-4, D-3: steps are judged by the decision service; another step passes."""
+    """Steps are judged by the decision service; another step passes (D-4, D-3)."""
     with Guard(url=served.url, token=caller.key) as guard, guard.run(agent="remote") as run:
         decisions = [run.step([("search", {"q": "x"})], ["nothing found"]) for _ in range(5)]
         assert [one.allowed for one in decisions] == [True, True, True, True, False]
@@ -212,7 +212,7 @@ def test_a_remote_guard_warns_then_stops(served: Served, caller: Caller) -> None
 
 
 def test_a_remote_guard_checks_requests_and_settles(served: Served, caller: Caller) -> None:
-    """D-4, D-6: requests whose failure was reported are no loop; sync and async decide alike."""
+    """Requests whose failure was reported are no loop; sync and async decide alike (D-4, D-6)."""
     with Guard(url=served.url, token=caller.key) as guard:
         body = {"model": "m", "messages": [{"role": "user", "content": "again"}]}
         for _ in range(8):
@@ -232,7 +232,7 @@ def test_a_remote_guard_checks_requests_and_settles(served: Served, caller: Call
 
 
 def test_a_service_that_is_not_there_allows() -> None:
-    """D-4: fail open, counted."""
+    """Fail open, counted (D-4)."""
     with refusing() as url, Guard(url=url) as guard:
         decision = guard.check({"model": "m", "messages": []})
         assert (decision.allowed, decision.degraded, guard.faults) == (True, True, 1)

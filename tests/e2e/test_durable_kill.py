@@ -39,7 +39,7 @@ def killed(folder: Path, word: str, times: int) -> tuple[int, int]:
     ("word", "times"), [("loaded", 1), *((word, n) for word in ("saving", "saved") for n in (1, 2, 9))]
 )
 def test_what_was_saved_is_there_again(tmp_path: Path, word: str, times: int) -> None:
-    """S-1: twice in a row on one directory, so that the second life begins with what the first has left."""
+    """Twice in a row on one directory, so that the second life begins with what the first has left (S-1)."""
     killed(tmp_path, word, times)
     surely, perhaps = killed(tmp_path, word, times)
     life = Life(tmp_path, SystemClock())
@@ -57,7 +57,7 @@ def test_what_was_saved_is_there_again(tmp_path: Path, word: str, times: int) ->
 
 
 def test_a_save_is_whole_or_not_at_all(tmp_path: Path) -> None:
-    """S-1: killed in the middle of the ninth save, all keys are of one and the same save."""
+    """Killed in the middle of the ninth save, all keys are of one and the same save (S-1)."""
     killed(tmp_path, "saving", 9)
     life = Life(tmp_path, SystemClock())
     versions = {life.store.read_window(f"win:{number}", life.clock.now()).version for number in range(KEYS)}

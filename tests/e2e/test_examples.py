@@ -22,7 +22,7 @@ GATEWAYS = ["caddy", "envoy", "haproxy", "nginx", "traefik"]
 
 
 def test_every_gateway_has_its_folder() -> None:
-    """P-4: a snippet, a policy and a page for each gateway."""
+    """A snippet, a policy and a page for each gateway (P-4)."""
     for name in GATEWAYS:
         files = {path.name for path in (EXAMPLES / name).iterdir()}
         assert {"README.md", "policy.yaml"} < files, name
@@ -30,7 +30,7 @@ def test_every_gateway_has_its_folder() -> None:
 
 @pytest.mark.parametrize("policy", sorted(EXAMPLES.rglob("policy.yaml")), ids=lambda path: path.parent.name)
 def test_policies_are_valid(policy: Path) -> None:
-    """B-2: `breakloop validate` finds nothing, and editors find the schema."""
+    """`breakloop validate` finds nothing, and editors find the schema (B-2)."""
     first, _, _ = policy.read_text().partition("\n")
     assert first.startswith(SCHEMA_LINE)
     assert (policy.parent / first.removeprefix(SCHEMA_LINE)).is_file()
@@ -40,7 +40,7 @@ def test_policies_are_valid(policy: Path) -> None:
 
 
 def test_nginx_accepts_its_configuration(nginx_path: str, tmp_path: Path) -> None:
-    """P-4: `nginx -t` on the shipped files; only temporary paths are moved."""
+    """`nginx -t` on the shipped files; only temporary paths are moved (P-4)."""
     file = configure(tmp_path / "nginx", {})
     main = f"pid {tmp_path / 'nginx.pid'};"
     command = [nginx_path, "-t", "-p", str(file.parent), "-c", str(file), "-e", str(tmp_path / "error.log"), "-g", main]
@@ -59,14 +59,14 @@ def test_nginx_accepts_its_configuration(nginx_path: str, tmp_path: Path) -> Non
     ids=lambda one: one.name if isinstance(one, gateways.Gateway) else "",
 )
 def test_gateways_accept_their_configuration(gateway: gateways.Gateway, arguments: list[str]) -> None:
-    """P-4: the shipped files, as they are."""
+    """The shipped files, as they are (P-4)."""
     command = [gateways.path_of(gateway), *arguments]
     done = subprocess.run(command, cwd=EXAMPLES / gateway.folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_caddy_says_that_it_keeps_the_body_back() -> None:
-    """P-4, LD-1: as Caddy asks about two POSTs with different bodies, they are not taken for the same request."""
+    """As Caddy asks about two POSTs with different bodies, they are not taken for the same request (P-4, LD-1)."""
     said = {"{breakloop_body_length}": b"5", "{uri}": b"/a"}
     headers = {"x-forwarded-uri": b"/a", "x-forwarded-method": b"POST"}  # what forward_auth sets by itself
     for line in (EXAMPLES / "caddy" / "Caddyfile").read_text().splitlines():

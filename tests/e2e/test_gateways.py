@@ -61,8 +61,8 @@ def start(gateway: Gateway, tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_looping_client_is_stopped(start: Start, gateway: Gateway) -> None:
-    """D-3, P-4: the first requests reach the application; then the client gets 429, the reason and the JSON body. A
-    stream passes as it comes, and a healthy client is never stopped."""
+    """The first requests reach the application; then the client gets 429, the reason and the JSON body. A stream passes
+    as it comes, and a healthy client is never stopped (D-3, P-4)."""
     stack = start()
     answers = stopped(stack)
     assert ("ratelimit-remaining" in answers[0].headers) is gateway.tells_allowed
@@ -72,8 +72,8 @@ def test_a_looping_client_is_stopped(start: Start, gateway: Gateway) -> None:
 
 
 def test_bodies(start: Start, gateway: Gateway) -> None:
-    """LD-1, LD-2: where the gateway passes bodies on, a repeated chat is stopped and the application gets bodies whole;
-    where it does not, no healthy POST is taken for a loop."""
+    """Where the gateway passes bodies on, a repeated chat is stopped and the application gets bodies whole; where it
+    does not, no healthy POST is taken for a loop (LD-1, LD-2)."""
     stack = start()
     for number in range(8):
         body = CHAT % b"step %d" % number
@@ -90,7 +90,8 @@ def test_bodies(start: Start, gateway: Gateway) -> None:
 
 
 def test_bodies_that_are_too_large(start: Start, gateway: Gateway) -> None:
-    """Y-2, LD-1: refused by the gateway, or passed on without being judged by a part of them: never taken for a loop."""
+    """Refused by the gateway, or passed on without being judged by a part of them: never taken for a loop
+    (Y-2, LD-1)."""
     changes, status = gateway.large
     stack = start(changes=changes)
     assert [stack.ask("/large", "POST", b"x" * 150_000).status for _ in range(6)] == [status] * 6
@@ -98,7 +99,7 @@ def test_bodies_that_are_too_large(start: Start, gateway: Gateway) -> None:
 
 
 def test_clients_are_told_apart_and_cannot_change_what_is_asked(start: Start) -> None:
-    """C-4, D-3: each address has its own count, and what the gateway says replaces what the client says about it."""
+    """Each address has its own count, and what the gateway says replaces what the client says about it (C-4, D-3)."""
     stack = start()
     assert [stack.ask(client="127.0.0.2").status for _ in range(5)] == [200, 200, 200, 200, 429]
     assert stack.ask(client="127.0.0.3").status == 200
@@ -117,7 +118,8 @@ def test_clients_are_told_apart_and_cannot_change_what_is_asked(start: Start) ->
 
 @pytest.mark.parametrize("status", [402, 503])
 def test_deny_status_reaches_the_client(start: Start, gateway: Gateway, status: int) -> None:
-    """A-1: the status that the policy sets is the client's. Envoy over HTTP takes a 5xx for a failure, so it gets 429."""
+    """The status that the policy sets is the client's. Envoy over HTTP takes a 5xx for a failure, so it gets 429
+    (A-1)."""
     stack = start(PAYMENT.replace("DENY", str(status)))
     answers = [stack.ask(f"/{number}") for number in range(2)]
     expected = 429 if (gateway.name, status) == ("envoy", 503) else status
@@ -129,7 +131,7 @@ def test_deny_status_reaches_the_client(start: Start, gateway: Gateway, status: 
 
 
 def test_a_throttled_request_is_held_back(start: Start, gateway: Gateway) -> None:
-    """LD-5: the gateway waits for the answer as long as breakloop holds it."""
+    """The gateway waits for the answer as long as breakloop holds it (LD-5)."""
     stack = start(THROTTLE)
     first, second = stack.ask(), stack.ask()
     assert (first.status, second.status) == (200, 200)
@@ -142,8 +144,8 @@ def test_a_throttled_request_is_held_back(start: Start, gateway: Gateway) -> Non
     "gateway", [one for one in gateways.ALL if one.fail_closed], indirect=True, ids=lambda one: str(one.name)
 )
 def test_without_breakloop_requests_pass(start: Start) -> None:
-    """P-4: the shipped snippets fail open, where the gateway can: with breakloop gone, traffic passes, unjudged, with its
-    body."""
+    """The shipped snippets fail open, where the gateway can: with breakloop gone, traffic passes, unjudged, with its
+    body (P-4)."""
     stack = start()
     assert stack.ask().status == 200
     stack.stop_breakloop()
@@ -154,14 +156,14 @@ def test_without_breakloop_requests_pass(start: Start) -> None:
 
 
 def test_what_fails_in_the_application_is_not_sent_again(start: Start) -> None:
-    """P-4: failing open is for a breakloop that is gone; an application that breaks off may have done its work."""
+    """Failing open is for a breakloop that is gone; an application that breaks off may have done its work (P-4)."""
     stack = start()
     assert stack.ask("/broken", "POST", b"{}").status >= 500
     assert stack.application.seen == [("POST", "/broken", b"{}")]
 
 
 def test_failing_closed(start: Start, gateway: Gateway) -> None:
-    """P-4: changed as their comments say, nothing passes while breakloop is gone."""
+    """Changed as their comments say, nothing passes while breakloop is gone (P-4)."""
     stack = start(changes=gateway.fail_closed or {})
     assert stack.ask().status == 200
     stack.stop_breakloop()

@@ -68,7 +68,7 @@ def run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Com
 
 
 def test_python(environment: dict[str, str], tmp_path: Path) -> None:
-    """A-3: the first five pass, the sixth is told apart from other limits, and something else passes."""
+    """The first five pass, the sixth is told apart from other limits, and something else passes (A-3)."""
     text = block("python").replace("http://127.0.0.1:8787/v1", environment["OPENAI_BASE_URL"])
     text += '\nfor text in ["Again."] * 7 + ["Something else."]:\n    print(ask([{"role": "user", "content": text}]))\n'
     (tmp_path / "agent.py").write_text(text, encoding="utf-8")
@@ -81,7 +81,7 @@ def test_python(environment: dict[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sdk", ["openai", "anthropic"])
 def test_what_init_writes(sdk: str, environment: dict[str, str], tmp_path: Path) -> None:
-    """P-2: the client of `breakloop init --for` gets its answer, and is told when it repeats itself."""
+    """The client of `breakloop init --for` gets its answer, and is told when it repeats itself (P-2)."""
     url = environment.pop("OPENAI_BASE_URL").removesuffix("/v1")
     (tmp_path / "client.py").write_text(texts(sdk)["client.py"].replace("http://127.0.0.1:8787", url), encoding="utf-8")
     env = environment | {"ANTHROPIC_API_KEY": "sk-ant-one"}
@@ -92,7 +92,7 @@ def test_what_init_writes(sdk: str, environment: dict[str, str], tmp_path: Path)
 
 
 def test_typescript(environment: dict[str, str], tmp_path: Path) -> None:
-    """P-2, A-3: it is type-checked, strictly, and does what it says; the SDK does not retry."""
+    """It is type-checked, strictly, and does what it says; the SDK does not retry (P-2, A-3)."""
     node = node_path()
     if not PACKAGES.is_dir():
         missing("`make typescript` installs what is missing")
@@ -110,7 +110,7 @@ def test_typescript(environment: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_curl(environment: dict[str, str], tmp_path: Path) -> None:
-    """A-1, A-3: status, reason and time are what a shell can read."""
+    """Status, reason and time are what a shell can read (A-1, A-3)."""
     program("curl")
     (tmp_path / "ask.sh").write_text(block("sh"), encoding="utf-8")
     request = {"model": "m", "messages": [{"role": "user", "content": "Again."}]}

@@ -39,7 +39,7 @@ def served(llm: ThreadedLLM, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def test_the_server_uses_its_prefix(served: Served) -> None:
-    """A-1: in allowed answers and in denials."""
+    """In allowed answers and in denials (A-1)."""
     assert {"x-own-request-id"} == {name for name in served.decide("/x")[1] if name.endswith("-request-id")}
     status, fields, _ = served.decide("/x", x_agent_id="killed")
     assert (status, fields["x-own-reason"]) == (429, "kill_switch")
@@ -47,7 +47,7 @@ def test_the_server_uses_its_prefix(served: Served) -> None:
 
 
 def test_a_guard_that_asks(served: Served) -> None:
-    """D-4: loops, kill switches, and results under the right request id; nothing is taken for a fault."""
+    """Loops, kill switches, and results under the right request id; nothing is taken for a fault (D-4)."""
     with Guard(url=served.url) as guard:
         body = {"model": "m", "messages": [{"role": "user", "content": "the same again"}]}
         decisions = []
@@ -62,14 +62,14 @@ def test_a_guard_that_asks(served: Served) -> None:
 
 
 def test_a_hook_that_asks(served: Served) -> None:
-    """P-3: what `breakloop hook` does where it has a gateway."""
+    """What `breakloop hook` does where it has a gateway (P-3)."""
     event = Event(AFTER, "s-1", "a-2", "Bash", {"command": "ls"}, "toolu_1", "a.txt")
     assert GatewayJudge(served.url, "", "claude-code").step(Session({}, b""), event, "{}", 0.0).allowed
     assert GatewayJudge(served.url, "", "killed").step(Session({}, b""), event, "{}", 0.0).reason == "kill_switch"
 
 
 def test_a_transport_whose_guard_asks(served: Served) -> None:
-    """D-4: the service's denial reaches the client of httpx."""
+    """The service's denial reaches the client of httpx (D-4)."""
     unsent = httpx.MockTransport(lambda _: pytest.fail("was sent"))
     with Guard(url=served.url) as guard, httpx.Client(transport=BreakloopTransport(unsent, guard=guard)) as client:
         answer = client.post("http://api.example.com/v1/chat/completions", json={"model": "m"}, headers=KILLED)
@@ -78,7 +78,7 @@ def test_a_transport_whose_guard_asks(served: Served) -> None:
 
 
 def test_openai_behind_the_gateway(served: Served, caller: Caller) -> None:
-    """P-2: our errors, sent once."""
+    """Our errors, sent once (P-2)."""
     with OpenAI(base_url=served.url + "/v1", api_key=caller.key, agent="killed") as client:
         with pytest.raises(DeniedError) as denied:
             client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "hi"}])
@@ -92,7 +92,7 @@ def test_openai_behind_the_gateway(served: Served, caller: Caller) -> None:
 
 
 def test_anthropic_behind_the_gateway(served: Served, caller: Caller) -> None:
-    """P-2: the same for Anthropic's client."""
+    """The same for Anthropic's client (P-2)."""
     with Anthropic(base_url=served.url, api_key=caller.key) as client:
         for _ in range(5):
             client.messages.create(model="claude", max_tokens=9, messages=[{"role": "user", "content": "go"}])

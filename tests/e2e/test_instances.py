@@ -52,7 +52,7 @@ def turns(ask: object, key: str, count: int) -> list[int]:
 def test_a_loop_that_alternates_is_stopped_at_the_same_request_as_on_one(
     pair: Instances, llm: ThreadedLLM, tmp_path: Path
 ) -> None:
-    """S-2, E-7: the history grows with each turn, so only what is remembered of the session can tell."""
+    """The history grows with each turn, so only what is remembered of the session can tell (S-2, E-7)."""
     shared = turns(pair.ask, "sk-canary-fleet-loop", 8)
     with serving(tmp_path, "--upstream", f"openai={llm.url}") as alone:
         single = turns(lambda path, body, **headers: alone.ask(path, "POST", body, **headers), "sk-canary-loop", 8)
@@ -63,7 +63,7 @@ def test_a_loop_that_alternates_is_stopped_at_the_same_request_as_on_one(
 
 
 def test_requests_alike_are_counted_together(pair: Instances) -> None:
-    """LD-2, S-2: five pass, the sixth is blocked, wherever each arrives.
+    """Five pass, the sixth is blocked, wherever each arrives (LD-2, S-2).
 
     Asked of the decision service: who forwards may still have the news of an answer on its way to Redis when the client
     asks again elsewhere, and that request would join the one before instead of being counted (LD-6).
@@ -78,7 +78,7 @@ def test_requests_alike_are_counted_together(pair: Instances) -> None:
 
 
 def test_64_clients_never_overspend_across_instances(pair: Instances) -> None:
-    """E-5, L-2: a budget of 100, 64 at a time on two instances: exactly 100 pass."""
+    """A budget of 100, 64 at a time on two instances: exactly 100 pass (E-5, L-2)."""
     with ThreadPoolExecutor(64) as clients:
         asked = [
             clients.submit(lambda: pair.ask("/v1/decision", X_Original_URI="/spend", X_Team="blue")[0])

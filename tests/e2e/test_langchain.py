@@ -96,14 +96,14 @@ def is_warned_then_stopped(llm: ThreadedLLM, state: dict[str, Any]) -> bool:
 
 
 def test_a_loop_is_told_then_stopped(llm: ThreadedLLM, http: httpx2.Client) -> None:
-    """P-3, LD-4, LD-5: in the tool's result, twice; then the agent ends with why."""
+    """In the tool's result, twice; then the agent ends with why (P-3, LD-4, LD-5)."""
     guarded = BreakloopMiddleware()
     assert is_warned_then_stopped(llm, agent(llm, http, guarded).invoke(ASKED))
     assert guarded.guard.faults == 0
 
 
 def test_async_and_streamed(llm: ThreadedLLM, http: httpx2.Client) -> None:
-    """P-3: the same in the other colour, and token by token."""
+    """The same in the other colour, and token by token (P-3)."""
 
     async def run() -> dict[str, Any]:
         async with httpx2.AsyncClient() as client:
@@ -119,14 +119,14 @@ def test_async_and_streamed(llm: ThreadedLLM, http: httpx2.Client) -> None:
 
 
 def test_a_loop_is_raised_if_wished(llm: ThreadedLLM, http: httpx2.Client) -> None:
-    """P-1."""
+    """A loop is raised if wished (P-1)."""
     with pytest.raises(LoopDetectedError) as caught:
         agent(llm, http, BreakloopMiddleware(on_block="raise")).invoke(ASKED)
     assert (caught.value.kind, len(llm.requests)) == ("repeat", 5)
 
 
 def test_a_model_that_takes_the_hint(llm: ThreadedLLM, http: httpx2.Client) -> None:
-    """LD-5: it ends by itself, and nothing is blocked."""
+    """It ends by itself, and nothing is blocked (LD-5)."""
     llm.llm.respond = lambda seen: say("There is none.") if NOTE in str(seen.json()) else STUCK
     state = agent(llm, http, BreakloopMiddleware()).invoke(ASKED)
     assert (state["messages"][-1].text, len(llm.requests)) == ("There is none.", 4)
@@ -148,7 +148,7 @@ def bodies(work: Callable[[ThreadedLLM], Any]) -> tuple[list[bytes], list[Any]]:
 
 
 def test_a_healthy_agent_is_untouched(http: httpx2.Client) -> None:
-    """P-3: the same requests byte for byte, no more of them, and the same messages."""
+    """The same requests byte for byte, no more of them, and the same messages (P-3)."""
     plain = bodies(lambda llm: agent(llm, http).invoke(ASKED))
     guarded = bodies(lambda llm: agent(llm, http, BreakloopMiddleware(judge_tools=True)).invoke(ASKED))
     assert guarded == plain
@@ -156,14 +156,14 @@ def test_a_healthy_agent_is_untouched(http: httpx2.Client) -> None:
 
 
 def test_shadow(llm: ThreadedLLM, http: httpx2.Client) -> None:
-    """E-1: would-be verdicts change nothing."""
+    """Would-be verdicts change nothing (E-1)."""
     llm.next(*([STUCK] * 8), say("Done."))
     state = agent(llm, http, BreakloopMiddleware(Guard(SHADOW))).invoke(ASKED)
     assert (results(state), state["messages"][-1].text) == (["no results"] * 8, "Done.")
 
 
 def test_many_people_who_say_the_same(llm: ThreadedLLM, http: httpx2.Client) -> None:
-    """LD-6: conversations of their own; ten greetings in a minute are no loop."""
+    """Conversations of their own; ten greetings in a minute are no loop (LD-6)."""
     llm.next(*([say("Hello!")] * 10))
     made = agent(llm, http, BreakloopMiddleware())
     said = [made.invoke({"messages": [("user", "Hi")]})["messages"][-1].text for _ in range(10)]
@@ -171,7 +171,7 @@ def test_many_people_who_say_the_same(llm: ThreadedLLM, http: httpx2.Client) -> 
 
 
 def test_a_thread_is_one_conversation(llm: ThreadedLLM, http: httpx2.Client) -> None:
-    """C-7: the loop goes on in the next turn of a thread that nobody says anything new in; another thread is fresh."""
+    """The loop goes on in the next turn of a thread that nobody says anything new in; another thread is fresh (C-7)."""
     made = agent(llm, http, BreakloopMiddleware(on_block="raise"), checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "t-1"}}
     with pytest.raises(LoopDetectedError):
@@ -187,7 +187,7 @@ def test_a_thread_is_one_conversation(llm: ThreadedLLM, http: httpx2.Client) -> 
 
 
 def test_tries_that_failed_are_no_steps(llm: ThreadedLLM, http: httpx2.Client) -> None:
-    """LD-6: a retry beside it is nobody's loop."""
+    """A retry beside it is nobody's loop (LD-6)."""
     llm.next(*([fail(503)] * 6), say("At last."))
     retry = ModelRetryMiddleware(max_retries=8, initial_delay=0)
     state = agent(llm, http, retry, BreakloopMiddleware()).invoke(ASKED)
@@ -195,7 +195,7 @@ def test_tries_that_failed_are_no_steps(llm: ThreadedLLM, http: httpx2.Client) -
 
 
 def test_against_a_decision_service(llm: ThreadedLLM, http: httpx2.Client, tmp_path: Any) -> None:
-    """D-3, D-4: told and stopped by `breakloop serve`; where it is not there, nobody is stopped."""
+    """Told and stopped by `breakloop serve`; where it is not there, nobody is stopped (D-3, D-4)."""
     with serving(tmp_path, "--mode", "decision") as served, Guard(url=served.url, token="sk-canary-lc") as guard:
         state = agent(llm, http, BreakloopMiddleware(guard)).invoke(ASKED)
         assert [NOTE.partition("`")[0] in one for one in results(state)] == [False, False, True, True, False]
@@ -209,7 +209,7 @@ def test_against_a_decision_service(llm: ThreadedLLM, http: httpx2.Client, tmp_p
 
 @pytest.mark.parametrize("on_block", ["end", "raise"])
 def test_a_graph_of_ones_own(llm: ThreadedLLM, http: httpx2.Client, on_block: Any) -> None:
-    """P-3: LangGraph; the node is guarded, and `tools_condition` ends by itself."""
+    """LangGraph; the node is guarded, and `tools_condition` ends by itself (P-3)."""
     guarded = BreakloopMiddleware(on_block=on_block)
     bound = chat(llm, http).bind_tools([search])
     graph = StateGraph(MessagesState)
@@ -229,7 +229,7 @@ def test_a_graph_of_ones_own(llm: ThreadedLLM, http: httpx2.Client, on_block: An
 
 
 def test_a_tool_is_switched_off(llm: ThreadedLLM, http: httpx2.Client) -> None:
-    """K-2: it does not run, and the model reads why."""
+    """It does not run, and the model reads why (K-2)."""
     switch = {"scope_key": "tool:name", "scope_value": "search", "route": "/mcp", "reason": "being mended"}
     guard = Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]})
     answers: list[Answer] = [STUCK, say("I cannot search.")]

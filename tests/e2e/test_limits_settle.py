@@ -54,12 +54,12 @@ def served(llm: ThreadedLLM, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     (folder / "policy.yaml").write_text(POLICY)
     with serving(folder, "--upstream", f"openai={llm.url}", "--policy", "policy.yaml") as running:
         yield running
-    (line,) = running.log("estimates")  # SPEC L-3: how good they were is told at the end
+    (line,) = running.log("estimates")  # L-3: how good they were is told at the end
     assert (line["estimator"], line["count"] >= 1) == ("simple_word", True)
 
 
 def test_a_stream_gives_back_what_it_did_not_use(served: Served, llm: ThreadedLLM) -> None:
-    """L-3: 4,000 reserved twice are more than 6,000, but the first used a few dozen."""
+    """4,000 reserved twice are more than 6,000, but the first used a few dozen (L-3)."""
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="sk-streams") as client:
         for _ in range(3):
             chunks = list(
@@ -73,7 +73,7 @@ def test_a_stream_gives_back_what_it_did_not_use(served: Served, llm: ThreadedLL
 
 
 def test_what_is_reserved_is_refused_to_others_meanwhile(served: Served) -> None:
-    """L-3, A-1: a request that can never fit says so."""
+    """A request that can never fit says so (L-3, A-1)."""
     with (
         openai.OpenAI(base_url=f"{served.url}/v1", api_key="sk-large") as client,
         pytest.raises(openai.RateLimitError) as raised,
@@ -84,7 +84,7 @@ def test_what_is_reserved_is_refused_to_others_meanwhile(served: Served) -> None
 
 
 def test_a_gateway_that_forwards_by_itself_tells_what_was_used(served: Served) -> None:
-    """D-6, L-3: reserved 5000 of a day's 20000, used 3000: 2000 come back, once; an unknown request is 404."""
+    """Reserved 5000 of a day's 20000, used 3000: 2000 come back, once; an unknown request is 404 (D-6, L-3)."""
     key = {"Authorization": "Bearer sk-gateway", "Content_Type": "application/json"}
 
     def ask(chars: int, most: int) -> tuple[int, str]:

@@ -159,7 +159,8 @@ class Agent:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_looping_agent_is_told_then_stopped(llm: ThreadedLLM, agent_of: Make, *, stream: bool) -> None:
-    """P-3, LD-5: the note stands in the conversation; then its SDK's own error, once, with everything that is known."""
+    """The note stands in the conversation; then its SDK's own error, once, with everything that is known
+    (P-3, LD-5)."""
     agent = agent_of(f"looping-{stream}", "steering")
     for _ in range(3):
         agent.ask(stream=stream)
@@ -190,7 +191,7 @@ def test_a_looping_agent_is_told_then_stopped(llm: ThreadedLLM, agent_of: Make, 
 
 
 def test_without_a_policy_the_client_is_warned_and_stopped(agent_of: Make) -> None:
-    """B-6, LD-5: a warning changes nothing of what was sent; it stands in the answer's header."""
+    """A warning changes nothing of what was sent; it stands in the answer's header (B-6, LD-5)."""
     agent = agent_of("warned", "builtin")
     headers = []
     for _ in range(5):
@@ -202,7 +203,7 @@ def test_without_a_policy_the_client_is_warned_and_stopped(agent_of: Make) -> No
 
 
 def test_a_healthy_agent_is_left_alone(llm: ThreadedLLM, agent_of: Make) -> None:
-    """P-3: byte for byte what LiteLLM sends without the guardrail, and as often."""
+    """Byte for byte what LiteLLM sends without the guardrail, and as often (P-3)."""
     seen = len(llm.requests)
     for guardrail in ("", "steering"):
         agent = agent_of("healthy", guardrail)
@@ -214,7 +215,7 @@ def test_a_healthy_agent_is_left_alone(llm: ThreadedLLM, agent_of: Make) -> None
 
 
 def test_a_service_decides_for_several_proxies(agent_of: Make) -> None:
-    """D-4, D-3: with `api_base` it is asked; LiteLLM's key stands for the caller."""
+    """With `api_base` it is asked; LiteLLM's key stands for the caller (D-4, D-3)."""
     agent = agent_of("remote", "remote")
     for _ in range(5):
         agent.ask()
@@ -224,21 +225,21 @@ def test_a_service_decides_for_several_proxies(agent_of: Make) -> None:
 
 
 def test_a_service_that_is_not_there_stops_nobody(agent_of: Make) -> None:
-    """D-4: fail open."""
+    """A service that is not there stops nobody: fail open (D-4)."""
     agent = agent_of("absent", "absent")
     for _ in range(7):
         agent.ask()
 
 
 def test_in_shadow_nothing_changes(agent_of: Make) -> None:
-    """LD-5: neither a warning nor a stop."""
+    """Neither a warning nor a stop (LD-5)."""
     agent = agent_of("shadow", "shadow")
     for _ in range(7):
         assert "x-breakloop-warning" not in agent.ask()
 
 
 def test_a_denial_may_be_an_answer(llm: ThreadedLLM, agent_of: Make) -> None:
-    """P-3: for agents that die of an error: the model's turn says why, and calls nothing."""
+    """For agents that die of an error: the model's turn says why, and calls nothing (P-3)."""
     agent = agent_of("answered", "answering")
     for _ in range(5):
         agent.ask()
@@ -250,7 +251,8 @@ def test_a_denial_may_be_an_answer(llm: ThreadedLLM, agent_of: Make) -> None:
 
 
 def test_tries_that_failed_do_not_count(llm: ThreadedLLM, agent_of: Make) -> None:
-    """D-6: the provider's failures are reported, after LiteLLM's own tries; the sixth that is answered is the first."""
+    """The provider's failures are reported, after LiteLLM's own tries; the sixth that is answered is the first
+    (D-6)."""
     client = agent_of("failing", "").client.with_options(max_retries=0)
     asked: list[Any] = [{"role": "user", "content": "Again, for the failing one."}]
     for _ in range(7):
@@ -261,7 +263,8 @@ def test_tries_that_failed_do_not_count(llm: ThreadedLLM, agent_of: Make) -> Non
 
 
 def test_the_other_apis(proxy: str, agent_of: Make) -> None:
-    """P-3, LD-2: Anthropic's messages, OpenAI's responses, Gemini's; the sixth of the same is stopped, in their own words."""
+    """Anthropic's messages, OpenAI's responses, Gemini's; the sixth of the same is stopped, in their own words
+    (P-3, LD-2)."""
     with anthropic.Anthropic(base_url=proxy, api_key=MASTER_KEY) as client:
         said: list[Any] = [{"role": "user", "content": "The same, Claude."}]
         extra = {"guardrails": ["builtin"]}
@@ -283,7 +286,7 @@ def test_the_other_apis(proxy: str, agent_of: Make) -> None:
 
 
 def test_the_page_shows_what_the_example_runs_with() -> None:
-    """P-3: the lines that people copy, but for the policy."""
+    """The lines that people copy, but for the policy (P-3)."""
     page = (SRC.parent / "docs" / "how-to" / "litellm.md").read_text(encoding="utf-8")
     block = page.partition("```yml\n")[2].partition("```")[0]
     read = YAML(typ="safe", pure=True).load
@@ -293,7 +296,7 @@ def test_the_page_shows_what_the_example_runs_with() -> None:
 
 
 def test_the_example(tmp_path: Path) -> None:
-    """P-3: as it is shipped, at other ports; and it prints what its README says."""
+    """As it is shipped, at other ports; and it prints what its README says (P-3)."""
     folder = tmp_path / "litellm"
     shutil.copytree(EXAMPLE, folder)
     ports = {"9000": str(free_port()), "4000": str(free_port())}

@@ -101,7 +101,7 @@ async def loop(client: Client) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_loop_is_told_then_refused(mode: str) -> None:
-    """P-3, A-3: the tool has run five times, and not once more."""
+    """The tool has run five times, and not once more (P-3, A-3)."""
     tools = Tools()
 
     async def run() -> None:
@@ -113,7 +113,7 @@ def test_a_loop_is_told_then_refused(mode: str) -> None:
 
 
 def test_a_lowlevel_server() -> None:
-    """P-3: the same."""
+    """A lowlevel server: the same (P-3)."""
     tools = Tools()
 
     async def run() -> None:
@@ -126,7 +126,7 @@ def test_a_lowlevel_server() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_over_http_each_client_has_its_own_steps(mode: str) -> None:
-    """P-3, C-3: by the session of the protocol, where it has one; in the form without, by the key or the address."""
+    """By the session of the protocol, where it has one; in the form without, by the key or the address (P-3, C-3)."""
     tools = Tools()
 
     async def run(url: str) -> None:
@@ -142,7 +142,7 @@ def test_over_http_each_client_has_its_own_steps(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_healthy_client_is_untouched(mode: str) -> None:
-    """P-3: results are those of a server without us, whatever they are."""
+    """Results are those of a server without us, whatever they are (P-3)."""
 
     async def seen(server: MCPServer) -> list[dict[str, Any]]:
         async with Client(server, mode=mode) as client:
@@ -159,7 +159,7 @@ def test_a_healthy_client_is_untouched(mode: str) -> None:
 
 
 def test_errors_of_a_tool_are_steps_that_failed() -> None:
-    """LD-4: seen earlier than answers that repeat."""
+    """Seen earlier than answers that repeat (LD-4)."""
     tools = Tools()
 
     async def run() -> list[CallToolResult]:
@@ -173,7 +173,7 @@ def test_errors_of_a_tool_are_steps_that_failed() -> None:
 
 
 def test_the_gateway_decides(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """D-4: a Guard that asks a service."""
+    """A Guard that asks a service (D-4)."""
     tools = Tools()
 
     async def run(guard: Guard) -> None:

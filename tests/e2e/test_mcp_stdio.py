@@ -69,8 +69,8 @@ def texts(result: CallToolResult) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_loop_is_told_then_refused(stage: Stage, mode: str) -> None:
-    """P-3, A-3: a note behind the result; then the server hears nothing of the call, and the model reads why. Another
-    call passes at once."""
+    """A note behind the result; then the server hears nothing of the call, and the model reads why. Another call passes
+    at once (P-3, A-3)."""
 
     async def run() -> None:
         async with stage.connected(mode) as client:
@@ -90,8 +90,8 @@ def test_a_loop_is_told_then_refused(stage: Stage, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_healthy_client_is_untouched(stage: Stage, mode: str) -> None:
-    """P-3: handshake, lists, calls, structured results, errors, progress and large messages: what the one side sent is
-    what the other got, byte for byte."""
+    """Handshake, lists, calls, structured results, errors, progress and large messages: what the one side sent is what
+    the other got, byte for byte (P-3)."""
     told: list[str | None] = []
     large = "large " * 500_000
 
@@ -117,7 +117,7 @@ def test_a_healthy_client_is_untouched(stage: Stage, mode: str) -> None:
 
 
 def test_what_the_server_asks(stage: Stage) -> None:
-    """P-3: its own requests, with ids of its own, and the client's answers to them, in the middle of a call."""
+    """Its own requests, with ids of its own, and the client's answers to them, in the middle of a call (P-3)."""
 
     async def answer(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={"name": "Ada"})
@@ -133,7 +133,7 @@ def test_what_the_server_asks(stage: Stage) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_cancelling(stage: Stage, mode: str) -> None:
-    """P-3: a call that the client gives up is given up by the server; others go on meanwhile and after."""
+    """A call that the client gives up is given up by the server; others go on meanwhile and after (P-3)."""
 
     async def run() -> None:
         async with stage.connected(mode) as client:
@@ -151,7 +151,7 @@ def test_cancelling(stage: Stage, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_server_that_crashes(stage: Stage, mode: str) -> None:
-    """P-3: the client learns of it as it would without us."""
+    """The client learns of it as it would without us (P-3)."""
 
     told: list[str] = []
 
@@ -168,7 +168,7 @@ def test_a_server_that_crashes(stage: Stage, mode: str) -> None:
 
 
 def test_the_exit_code_and_standard_error_are_the_servers(tmp_path: Path) -> None:
-    """P-3: passed on, also while the client is still there and says nothing."""
+    """Passed on, also while the client is still there and says nothing (P-3)."""
     command = [*WRAPPED, "--", sys.executable, str(SERVER), str(tmp_path / "calls")]
     lines: list[dict[str, Any]] = [
         {"id": 0, "method": "initialize", "params": {
@@ -194,7 +194,7 @@ def test_the_exit_code_and_standard_error_are_the_servers(tmp_path: Path) -> Non
 
 
 def test_the_gateway_decides(stage: Stage) -> None:
-    """D-4: one that counts for several processes; and where it is gone, everything passes."""
+    """One that counts for several processes; and where it is gone, everything passes (D-4)."""
 
     async def run(url: str) -> list[bool]:
         async with stage.connected("auto", "--url", url, "--agent", "nightly") as client:

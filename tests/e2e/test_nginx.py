@@ -1,4 +1,4 @@
-"""The shipped nginx snippet in a real nginx, asking the real `breakloop serve` (SPEC D-3, P-4)."""
+"""The shipped nginx snippet in a real nginx, asking the real `breakloop serve` (D-3, P-4)."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def start(nginx_path: str, tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_looping_client_is_stopped(start: Start) -> None:
-    """D-3: the first requests reach the application; then the client gets 429, the reason and the JSON body."""
+    """The first requests reach the application; then the client gets 429, the reason and the JSON body (D-3)."""
     detail = stopped(start())[4].json()["detail"]
     assert detail["message"].startswith("Blocked: identical request sent 5 times, never more than 60 seconds apart.")
 
 
 def test_allowed_answers_tell_what_is_left(start: Start) -> None:
-    """A-5: the RateLimit fields and the request id reach the client, once each."""
+    """The RateLimit fields and the request id reach the client, once each (A-5)."""
     answer = start().ask()
     assert answer.status == 200
     assert answer.headers["ratelimit-limit"] == "40"
@@ -69,7 +69,7 @@ def test_allowed_answers_tell_what_is_left(start: Start) -> None:
 
 
 def test_a_healthy_client_is_never_stopped(start: Start) -> None:
-    """LD-1: requests that change are no loop, however many come."""
+    """Requests that change are no loop, however many come (LD-1)."""
     stack = start()
     answers = [stack.ask(f"/v1/tools/search?page={page}") for page in range(35)]
     assert {answer.status for answer in answers} == {200}
@@ -77,7 +77,7 @@ def test_a_healthy_client_is_never_stopped(start: Start) -> None:
 
 
 def test_connections_to_breakloop_are_kept(start: Start) -> None:
-    """D-1: nginx asks over one connection and not over one per request; denials do not cost it either."""
+    """nginx asks over one connection and not over one per request; denials do not cost it either (D-1)."""
     stack = start()
     for page in range(20):
         assert stack.ask(f"/page/{page}").status == 200
@@ -88,7 +88,7 @@ def test_connections_to_breakloop_are_kept(start: Start) -> None:
 
 
 def test_clients_are_told_apart(start: Start) -> None:
-    """C-4: each address has its own count, and a client cannot take another one by saying so."""
+    """Each address has its own count, and a client cannot take another one by saying so (C-4)."""
     stack = start()
     assert [stack.ask(client="127.0.0.2").status for _ in range(5)] == [200, 200, 200, 200, 429]
     assert stack.ask(client="127.0.0.3").status == 200
@@ -98,7 +98,7 @@ def test_clients_are_told_apart(start: Start) -> None:
 
 
 def test_a_client_cannot_change_what_is_asked(start: Start) -> None:
-    """D-3: what nginx says about the request replaces what the client says about it."""
+    """What nginx says about the request replaces what the client says about it (D-3)."""
     stack = start()
     statuses = []
     for number in range(5):
@@ -115,8 +115,8 @@ def test_a_client_cannot_change_what_is_asked(start: Start) -> None:
 
 
 def test_unseen_bodies_are_no_loop(start: Start) -> None:
-    """LD-1: nginx does not pass bodies on; POSTs that look the same without theirs are left alone, with and without
-    a length. A POST that has none is judged."""
+    """nginx does not pass bodies on; POSTs that look the same without theirs are left alone, with and without a length.
+    A POST that has none is judged (LD-1)."""
     stack = start()
     for number in range(8):
         body = b'{"step": %d}' % number
@@ -128,7 +128,7 @@ def test_unseen_bodies_are_no_loop(start: Start) -> None:
 
 
 def test_a_throttled_request_is_held_back(start: Start) -> None:
-    """LD-5: nginx waits for the answer as long as breakloop holds it, and the client is told why."""
+    """nginx waits for the answer as long as breakloop holds it, and the client is told why (LD-5)."""
     stack = start(THROTTLE)
     first, second = stack.ask(), stack.ask()
     assert first.status == second.status == 200
@@ -140,7 +140,7 @@ def test_a_throttled_request_is_held_back(start: Start) -> None:
 
 
 def test_deny_status_reaches_the_client(start: Start) -> None:
-    """A-1: the status that the policy sets is the client's, although nginx knows only 403."""
+    """The status that the policy sets is the client's, although nginx knows only 403 (A-1)."""
     stack = start(PAYMENT)
     answers = [stack.ask(f"/{number}") for number in range(2)]
     assert [answer.status for answer in answers] == [200, 402]
@@ -150,14 +150,14 @@ def test_deny_status_reaches_the_client(start: Start) -> None:
 
 
 def test_a_path_that_cannot_be_read_is_a_bad_request(start: Start) -> None:
-    """R-3: an encoded slash is 400 for the client too, with the reason in the body."""
+    """An encoded slash is 400 for the client too, with the reason in the body (R-3)."""
     answer = start().ask("/a%2Fb")
     assert answer.status == 400
     assert answer.json()["detail"]["error"] == "bad_request"
 
 
 def test_a_request_breakloop_refuses_to_read_is_refused(start: Start) -> None:
-    """Y-2: more fields than breakloop takes is a clean 403, and not an open door."""
+    """More fields than breakloop takes is a clean 403, and not an open door (Y-2)."""
     stack = start()
     answer = stack.ask(headers={f"X-Filler-{number}": "x" for number in range(250)})
     assert answer.status == 403

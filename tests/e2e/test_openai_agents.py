@@ -82,7 +82,7 @@ def outputs(error: LoopDetectedError) -> list[str]:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
 def test_a_loop_is_told_then_stopped(llm: ThreadedLLM, kind: Any, *, streamed: bool) -> None:
-    """P-3, LD-4, LD-5: in the tool's result, twice; then an error that is the SDK's and ours, with what was done."""
+    """In the tool's result, twice; then an error that is the SDK's and ours, with what was done (P-3, LD-4, LD-5)."""
     hooks = BreakloopHooks()
     with pytest.raises(LoopDetectedError) as caught:
         asyncio.run(run(llm, hooks, kind=kind, streamed=streamed))
@@ -95,14 +95,14 @@ def test_a_loop_is_told_then_stopped(llm: ThreadedLLM, kind: Any, *, streamed: b
 
 
 def test_without_guardrails_it_is_stopped_all_the_same(llm: ThreadedLLM) -> None:
-    """P-3: hooks alone, for tools that have none."""
+    """Hooks alone, for tools that have none (P-3)."""
     with pytest.raises(LoopDetectedError) as caught:
         asyncio.run(run(llm, BreakloopHooks(), tools=[search]))
     assert [NOTE in output for output in outputs(caught.value)] == [False] * 5
 
 
 def test_guardrails_alone(llm: ThreadedLLM) -> None:
-    """P-3: without hooks, the guardrail's own wire is tripped."""
+    """Without hooks, the guardrail's own wire is tripped (P-3)."""
     tools = BreakloopHooks().tools(search)
     with pytest.raises(ToolOutputGuardrailTripwireTriggered) as caught:
         asyncio.run(run(llm, None, tools=tools))
@@ -111,7 +111,7 @@ def test_guardrails_alone(llm: ThreadedLLM) -> None:
 
 
 def test_a_model_that_takes_the_hint(llm: ThreadedLLM) -> None:
-    """LD-5: it ends by itself, and nothing is blocked."""
+    """It ends by itself, and nothing is blocked (LD-5)."""
     llm.llm.respond = lambda seen: say("There is none.") if NOTE in seen.body.decode() else STUCK
     assert asyncio.run(run(llm, BreakloopHooks())) == "There is none."
     assert len(llm.requests) == 4
@@ -133,14 +133,14 @@ def bodies(hooks: BreakloopHooks | None) -> list[bytes]:
 
 
 def test_a_healthy_agent_is_untouched() -> None:
-    """P-3: the same requests byte for byte, and no more of them."""
+    """The same requests byte for byte, and no more of them (P-3)."""
     plain = bodies(None)
     assert bodies(BreakloopHooks(judge_tools=True)) == plain
     assert len(plain) == len(HEALTHY)
 
 
 def test_calls_at_once_are_one_step(llm: ThreadedLLM) -> None:
-    """C16: a round of two that comes again five times; the note stands in it once."""
+    """A round of two that comes again five times; the note stands in it once (C16)."""
     llm.llm.respond = lambda _: STUCK.with_tool("search", {"query": "returns"})
     with pytest.raises(LoopDetectedError) as caught:
         asyncio.run(run(llm, BreakloopHooks()))
@@ -149,14 +149,15 @@ def test_calls_at_once_are_one_step(llm: ThreadedLLM) -> None:
 
 
 def test_shadow(llm: ThreadedLLM) -> None:
-    """E-1: would-be verdicts change nothing."""
+    """Would-be verdicts change nothing (E-1)."""
     llm.next(*([STUCK] * 8), say("Done."))
     assert asyncio.run(run(llm, BreakloopHooks(Guard(SHADOW)))) == "Done."
     assert b"[breakloop]" not in b"".join(sent.body for sent in llm.requests)
 
 
 def test_a_named_session_goes_on_in_the_next_run(llm: ThreadedLLM) -> None:
-    """C-7: with a session of the SDK's the history is sent again; a run that begins where the last was stopped, too."""
+    """With a session of the SDK's the history is sent again; a run that begins where the last was stopped, too
+    (C-7)."""
     memory = SQLiteSession("chat-1")
     with pytest.raises(LoopDetectedError):
         asyncio.run(run(llm, BreakloopHooks(session="chat-1"), session=memory))
@@ -167,7 +168,7 @@ def test_a_named_session_goes_on_in_the_next_run(llm: ThreadedLLM) -> None:
 
 
 def test_an_agent_that_is_a_tool(llm: ThreadedLLM) -> None:
-    """P-3: its tools are guarded, its run has no hooks: the inner loop is stopped."""
+    """Its tools are guarded, its run has no hooks: the inner loop is stopped (P-3)."""
     hooks = BreakloopHooks()
 
     async def work() -> Any:
@@ -185,7 +186,7 @@ def test_an_agent_that_is_a_tool(llm: ThreadedLLM) -> None:
 
 
 def test_against_a_decision_service(llm: ThreadedLLM, tmp_path: Any) -> None:
-    """D-3, D-4: told and stopped by `breakloop serve`; where it is not there, nobody is stopped."""
+    """Told and stopped by `breakloop serve`; where it is not there, nobody is stopped (D-3, D-4)."""
     with serving(tmp_path, "--mode", "decision") as served, Guard(url=served.url, token="sk-canary-oa") as guard:
         with pytest.raises(LoopDetectedError) as caught:
             asyncio.run(run(llm, BreakloopHooks(guard)))
@@ -198,7 +199,7 @@ def test_against_a_decision_service(llm: ThreadedLLM, tmp_path: Any) -> None:
 
 
 def test_a_tool_is_switched_off(llm: ThreadedLLM) -> None:
-    """K-2: it does not run, and the model reads why."""
+    """It does not run, and the model reads why (K-2)."""
     switch = {"scope_key": "tool:name", "scope_value": "search", "route": "/mcp", "reason": "being mended"}
     guard = Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]})
     llm.next(STUCK, say("I cannot search."))

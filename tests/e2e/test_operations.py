@@ -83,7 +83,7 @@ def clean(seen: Visit) -> None:
 
 
 def test_the_incident_appears_and_its_agent_is_released(night: Night, browser: Browser) -> None:
-    """X-2, G-1, G-3, K-3: live, without a reload; with its steps; released with one click; in the audit log."""
+    """Live, without a reload; with its steps; released with one click; in the audit log (X-2, G-1, G-3, K-3)."""
     with visit(browser, night.admin) as seen:
         seen.sign_in(TOKEN)
         expect(seen.page.locator("#live-said")).to_have_text("live")
@@ -108,7 +108,7 @@ def test_the_incident_appears_and_its_agent_is_released(night: Night, browser: B
 
 
 def test_a_shadow_policy_is_promoted(night: Night, browser: Browser) -> None:
-    """X-2, E-1: what it would have blocked is shown, and from then on it is blocked."""
+    """What it would have blocked is shown, and from then on it is blocked (X-2, E-1)."""
 
     def asked() -> list[int]:
         return [night.served.decide("/trial")[0] for _ in range(4)]
@@ -129,7 +129,7 @@ def test_a_shadow_policy_is_promoted(night: Night, browser: Browser) -> None:
 
 
 def test_money_is_counted(night: Night) -> None:
-    """G-1, G-3: what agents spent, and what was saved."""
+    """What agents spent, and what was saved (G-1, G-3)."""
     night.loop("spender")
 
     def found() -> tuple[int, int]:
@@ -141,7 +141,7 @@ def test_money_is_counted(night: Night) -> None:
 
 
 def test_a_kill_and_a_switch_by_the_api(night: Night) -> None:
-    """X-1, K-3: acknowledged when every instance has it."""
+    """Acknowledged when every instance has it (X-1, K-3)."""
     assert night.api("agents/quiet/kill", {"reason": "by hand"})["shared"] is True
     assert night.turn(0, "quiet") == 429
     assert night.api("agents/quiet/release", {})["shared"] is True
@@ -149,7 +149,7 @@ def test_a_kill_and_a_switch_by_the_api(night: Night) -> None:
 
 
 def test_metrics_need_no_token_here(night: Night) -> None:
-    """X-1, G-5: on loopback."""
+    """Metrics need no token here: on loopback (X-1, G-5)."""
     with urllib.request.urlopen(f"{night.admin}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     assert 'breakloop_decisions_total{reason="loop_detected",verdict="denied"}' in text
@@ -159,7 +159,7 @@ def test_metrics_need_no_token_here(night: Night) -> None:
 
 
 def test_nothing_of_a_prompt_or_key_is_kept(night: Night, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Y-1: in no file of the data directory, no answer of the API, no log."""
+    """In no file of the data directory, no answer of the API, no log (Y-1)."""
     canaries = (b"no such file", b"Fix the bug.", KEY.encode() + b"night")
     seen = [json.dumps(night.api(path)).encode() for path in ("events", "incidents", "agents", "audit", "status")]
     folders = [path for path in tmp_path_factory.getbasetemp().glob("night*") if path.is_dir()]

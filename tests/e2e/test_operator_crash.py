@@ -1,4 +1,4 @@
-"""`kill -9` loses no order that was acknowledged (SPEC S-1, K-3)."""
+"""`kill -9` loses no order that was acknowledged (S-1, K-3)."""
 
 from __future__ import annotations
 

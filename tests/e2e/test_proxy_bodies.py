@@ -49,7 +49,7 @@ UPLOADS = [
 @pytest.mark.parametrize("kind", [OCTETS, JSON])
 @pytest.mark.parametrize(("size", "chunk_bytes"), UPLOADS)
 def test_request_bodies_pass_byte_for_byte(proxy: Proxied, size: int, chunk_bytes: int, kind: str) -> None:
-    """D-1: around every limit where a body is treated in another way, judged or not, framed in either way."""
+    """Around every limit where a body is treated in another way, judged or not, framed in either way (D-1)."""
     content = some(size)
     with proxy.client() as client:
         upload(client, content, kind, chunk_bytes=chunk_bytes)
@@ -62,7 +62,7 @@ def test_request_bodies_pass_byte_for_byte(proxy: Proxied, size: int, chunk_byte
 @pytest.mark.parametrize("coding", PACKERS)
 @pytest.mark.parametrize("large", [False, True])
 def test_compressed_request_bodies_pass_as_they_are(proxy: Proxied, coding: str, large: bool) -> None:
-    """C-9: unpacked for judging only."""
+    """Unpacked for judging only (C-9)."""
     text = fresh() + some(400_000).hex() if large else fresh()
     packed = PACKERS[coding](json.dumps(chat_request(text)).encode())
     with proxy.client() as client:
@@ -74,7 +74,7 @@ def test_compressed_request_bodies_pass_as_they_are(proxy: Proxied, coding: str,
 
 @pytest.mark.parametrize("content", [b"\x1f\x8b broken", b"", b"\xef\xbb\xbf{}", b"\xff" * 100, b"[" * 5000])
 def test_odd_bodies_pass_as_they_are(proxy: Proxied, content: bytes) -> None:
-    """C-9: what cannot be read is forwarded all the same."""
+    """What cannot be read is forwarded all the same (C-9)."""
     with proxy.client() as client:
         client.ask("POST", CHAT, content, JSON, "Content-Encoding: gzip", f"Content-Length: {len(content)}")
         assert client.answer().status in {200, 400}  # the stand-in's opinion of it
@@ -87,7 +87,7 @@ def test_odd_bodies_pass_as_they_are(proxy: Proxied, content: bytes) -> None:
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])
 @pytest.mark.parametrize(("size", "version"), [*itertools.product([0, 1, 70_000], ["1.1", "1.0"]), (50 * MIB, "1.1")])
 def test_answers_pass_byte_for_byte(proxy: Proxied, size: int, version: str, framing: Framing) -> None:
-    """D-1: of any size, however the upstream frames them and the client wants them."""
+    """Of any size, however the upstream frames them and the client wants them (D-1)."""
     content = some(size)
     pieces = [content[at : at + 256 * 1024] for at in range(0, size, 256 * 1024)]
     proxy.llm.next(body(pieces, content_type="application/octet-stream").framed(framing))
@@ -104,7 +104,7 @@ def test_answers_pass_byte_for_byte(proxy: Proxied, size: int, version: str, fra
 @pytest.mark.parametrize("coding", PACKERS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_compressed_answers_pass_as_they_are(proxy: Proxied, coding: str, stream: bool) -> None:
-    """C-9: the client gets the coding that it asked for, and the upstream's bytes."""
+    """The client gets the coding that it asked for, and the upstream's bytes (C-9)."""
     packed: list[bytes] = []
 
     def pack(content: bytes) -> bytes:
@@ -120,7 +120,7 @@ def test_compressed_answers_pass_as_they_are(proxy: Proxied, coding: str, stream
 
 
 def test_an_answer_that_nobody_can_read_passes(proxy: Proxied) -> None:
-    """C-9: gzip that is none, of an LLM's answer, is the client's problem."""
+    """gzip that is none, of an LLM's answer, is the client's problem (C-9)."""
     proxy.llm.next(body(b"no gzip at all").with_headers(content_encoding="gzip"))
     with proxy.client() as client:
         client.send(chat())
@@ -128,7 +128,7 @@ def test_an_answer_that_nobody_can_read_passes(proxy: Proxied) -> None:
 
 
 def test_trailers_reach_clients_that_can_have_them(proxy: Proxied) -> None:
-    """D-1: a chunked answer's trailers go on; HTTP/1.0 has none."""
+    """A chunked answer's trailers go on; HTTP/1.0 has none (D-1)."""
     proxy.llm.next(*[body([b"a", b"b"]).with_trailers(("X-Sum", "1"), ("Server-Timing", "x"))] * 2)
     with proxy.client() as client:
         client.ask("GET", "/trailers")
@@ -168,7 +168,7 @@ def as_pairs(lines: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
 
 
 def test_request_fields_pass_in_their_order_and_spelling(proxy: Proxied) -> None:
-    """D-1: unknown ones, repeated ones, odd ones; only Host is set, and what is ours is added at the end."""
+    """Unknown ones, repeated ones, odd ones; only Host is set, and what is ours is added at the end (D-1)."""
     with proxy.client() as client:
         client.ask("POST", "/v1/things?a=1&a=2&b=%20", b"xyz", *SENT)
         client.answer()
@@ -180,7 +180,7 @@ def test_request_fields_pass_in_their_order_and_spelling(proxy: Proxied) -> None
 
 
 def test_answer_fields_pass_in_their_order_and_spelling(proxy: Proxied) -> None:
-    """D-1, A-5: the same the other way; what is between two neighbours stays between them."""
+    """The same the other way; what is between two neighbours stays between them (D-1, A-5)."""
     lines = (*SENT, "Set-Cookie: a=1", "Set-Cookie: b=2", "Server: up", "Date: yesterday", 'ETag: W/"x"')
     head = "\r\n".join(("HTTP/1.1 299 Very Special", *lines, "Keep-Alive: timeout=5", "Connection: keep-alive, X-Mine"))
     head += "\r\nX-Mine: 1\r\nContent-Length: 2\r\n\r\nhi"
@@ -195,7 +195,7 @@ def test_answer_fields_pass_in_their_order_and_spelling(proxy: Proxied) -> None:
 
 
 def test_realistic_heads_pass(proxy: Proxied) -> None:
-    """D-1: 24 fields of a provider's edge, in a row of answers on one connection."""
+    """24 fields of a provider's edge, in a row of answers on one connection (D-1)."""
     proxy.llm.next(*[say("hi").realistic()] * 3, fail(529, retry_after=7).realistic())
     with proxy.client() as client:
         client.send(chat() + chat() + chat() + chat())

@@ -68,7 +68,7 @@ FAILED: dict[str, Answer] = {
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_upstream_that_is_down(proxy: Proxied, dialect: str) -> None:
-    """D-1: 502 in the dialect's shape, and the client's connection lives on."""
+    """502 in the dialect's shape, and the client's connection lives on (D-1)."""
     with proxy.client() as client:
         for _ in range(2):
             ask(client, dialect, "/down")
@@ -78,7 +78,7 @@ def test_an_upstream_that_is_down(proxy: Proxied, dialect: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("fault", FAILED)
 def test_an_upstream_that_fails_before_its_answer(proxy: Proxied, fault: str, dialect: str) -> None:
-    """D-1: closed, reset, cut in its head, or no HTTP: 502, tried once."""
+    """Closed, reset, cut in its head, or no HTTP: 502, tried once (D-1)."""
     count = proxy.llm.llm.request_count
     proxy.llm.next(FAILED[fault], when=lambda seen: not seen.is_housekeeping or seen.path == "/mcp")
     drop_idle(proxy)
@@ -96,7 +96,7 @@ def timed(client: RawClient) -> tuple[Received, float]:
 
 
 def test_an_upstream_that_does_not_answer(proxy: Proxied) -> None:
-    """D-1: 504 in each dialect's shape when its time is over, and the connections to it are given up."""
+    """504 in each dialect's shape when its time is over, and the connections to it are given up (D-1)."""
     proxy.llm.next(*[stall()] * len(DIALECTS), when=lambda seen: True)
     with ExitStack() as stack:
         clients = [stack.enter_context(proxy.client()) for _ in DIALECTS]
@@ -111,7 +111,7 @@ def test_an_upstream_that_does_not_answer(proxy: Proxied) -> None:
 
 
 def test_an_upstream_that_does_not_take_the_connection(proxy: Proxied) -> None:
-    """D-1: connecting has a time of its own."""
+    """Connecting has a time of its own (D-1)."""
     with proxy.client() as client:
         ask(client, "openai_chat", "/full")
         found, seconds = timed(client)
@@ -141,7 +141,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_answers_with_two_readings_are_refused(proxy: Proxied, name: str) -> None:
-    """D-1: 502 at once, though the upstream keeps the connection open; it is not used again."""
+    """502 at once, though the upstream keeps the connection open; it is not used again (D-1)."""
     proxy.llm.next(raw(STRANGE[name], close=False))
     with proxy.client() as client:
         client.send(chat())
@@ -152,7 +152,7 @@ def test_answers_with_two_readings_are_refused(proxy: Proxied, name: str) -> Non
 
 
 def test_a_slow_head_is_waited_for(proxy: Proxied) -> None:
-    """D-1: in pieces, as long as it takes less than the time for an answer; one without an end is a 504."""
+    """In pieces, as long as it takes less than the time for an answer; one without an end is a 504 (D-1)."""
     pieces = (b"HTTP/1.1 200", b" OK\r\nContent-", b"Length: 2\r\n\r", b"\nh", b"i")
     proxy.llm.next(Answer(raw=pieces).paced(0.1).sent(close=False), raw(b"HTTP/1.1 200 OK\r\nX: ", close=False))
     with proxy.client() as client:
@@ -191,7 +191,7 @@ BROKEN: dict[str, Answer] = {
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_cut_answer_never_ends_cleanly(proxy: Proxied, name: str, version: str) -> None:
-    """D-1: the client can tell it from a whole one, whatever its framing; and nothing of an error page is in it."""
+    """The client can tell it from a whole one, whatever its framing; and nothing of an error page is in it (D-1)."""
     proxy.llm.next(BROKEN[name])
     with proxy.client() as client:
         client.send(chat(stream=True, version=version))
@@ -202,7 +202,7 @@ def test_a_cut_answer_never_ends_cleanly(proxy: Proxied, name: str, version: str
 
 
 def test_what_came_before_a_cut_has_been_passed_on(proxy: Proxied) -> None:
-    """D-1: a chunk that came is not lost because the next one does not come."""
+    """A chunk that came is not lost because the next one does not come (D-1)."""
     gate = proxy.llm.stepped(WORDS.streamed().cut(3))
     with proxy.client() as client:
         client.send(chat(stream=True))
@@ -215,7 +215,7 @@ def test_what_came_before_a_cut_has_been_passed_on(proxy: Proxied) -> None:
 
 
 def test_an_answer_that_stalls_is_cut(proxy: Proxied) -> None:
-    """D-1: the time between two pieces is limited, too."""
+    """The time between two pieces is limited, too (D-1)."""
     cases = list(itertools.product(FRAMINGS, ("1.1", "1.0")))
     with ExitStack() as stack:
         clients = [stack.enter_context(proxy.client()) for _ in cases]
@@ -241,7 +241,7 @@ def how_it_ends(client: RawClient) -> str:
 
 
 def test_a_slow_stream_is_no_stall(proxy: Proxied) -> None:
-    """D-1: a stream may take far longer than the time between two pieces of it."""
+    """A stream may take far longer than the time between two pieces of it (D-1)."""
     proxy.llm.next(WORDS.streamed().paced(0.45))
     with proxy.client() as client:
         client.send(chat(stream=True))
@@ -250,7 +250,7 @@ def test_a_slow_stream_is_no_stall(proxy: Proxied) -> None:
 
 
 def test_bytes_behind_an_answer_are_nobodys(proxy: Proxied) -> None:
-    """D-1: the answer passes, what follows it does not, and that connection is not used again."""
+    """The answer passes, what follows it does not, and that connection is not used again (D-1)."""
     two = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
     proxy.llm.next(raw(two, close=False))
     with proxy.client() as client:
@@ -263,7 +263,7 @@ def test_bytes_behind_an_answer_are_nobodys(proxy: Proxied) -> None:
 
 
 def test_killing_the_upstream_in_the_middle_of_a_stream(tmp_path: Path) -> None:
-    """D-1: SIGKILL: the stream is aborted at once, the next request is a 502, the gateway lives."""
+    """SIGKILL: the stream is aborted at once, the next request is a 502, the gateway lives (D-1)."""
     upstream = Part(tmp_path, "upstream", "1000")
     try:
         url = f"http://127.0.0.1:{upstream.line()['port']}"

@@ -187,7 +187,7 @@ def still_serves(gate: Gate) -> None:
 
 @pytest.mark.parametrize("name", HEADS)
 def test_an_ambiguous_head_is_refused_and_never_forwarded(gate: Gate, name: str) -> None:
-    """Y-3, Y-2: refused with the reason's status, and not a byte of it goes on."""
+    """Refused with the reason's status, and not a byte of it goes on (Y-3, Y-2)."""
     sent, status = HEADS[name]
     refused(gate, sent + SMUGGLED, status)
     assert gate.upstream.received == 0
@@ -196,7 +196,7 @@ def test_an_ambiguous_head_is_refused_and_never_forwarded(gate: Gate, name: str)
 
 @pytest.mark.parametrize("name", CHUNKS)
 def test_chunks_with_two_readings_are_refused_and_never_forwarded(gate: Gate, name: str) -> None:
-    """Y-3: a body that is collected is forwarded only when all of it was understood."""
+    """A body that is collected is forwarded only when all of it was understood (Y-3)."""
     refused(gate, te(CHUNKS[name]) + SMUGGLED, 400)
     assert gate.upstream.received == 0
     still_serves(gate)
@@ -204,7 +204,7 @@ def test_chunks_with_two_readings_are_refused_and_never_forwarded(gate: Gate, na
 
 @pytest.mark.parametrize("name", CHUNKS)
 def test_chunks_with_two_readings_never_complete_an_upload(gate: Gate, name: str) -> None:
-    """Y-3: a body that passes in pieces is broken off where it is not understood, and never comes to an end."""
+    """A body that passes in pieces is broken off where it is not understood, and never comes to an end (Y-3)."""
     with RawClient(gate.served.port) as client:
         client.send(post("Transfer-Encoding: chunked", OCTETS) + b"3\r\nabc\r\n" + CHUNKS[name] + SMUGGLED)
         found = client.answer()
@@ -217,7 +217,7 @@ def test_chunks_with_two_readings_never_complete_an_upload(gate: Gate, name: str
 
 @pytest.mark.parametrize("name", [*HEADS, *CHUNKS])
 def test_what_came_before_is_answered_and_what_comes_after_is_not(gate: Gate, name: str) -> None:
-    """Y-3: a fault behind a good request does not touch it, and ends the connection."""
+    """A fault behind a good request does not touch it, and ends the connection (Y-3)."""
     sent = HEADS[name][0] if name in HEADS else te(CHUNKS[name])
     with RawClient(gate.served.port) as client:
         client.send(request("GET", "/before"), sent, SMUGGLED)
@@ -229,7 +229,7 @@ def test_what_came_before_is_answered_and_what_comes_after_is_not(gate: Gate, na
 
 @pytest.mark.parametrize("path", ["/a%2fb", "/a%5cb", "/a%00", "/agents/x%2f..%2fy", "/a%2F..%2fv1/files"])
 def test_a_path_with_two_readings_is_refused_alone(gate: Gate, path: str) -> None:
-    """R-3: that is no matter of framing, so the connection lives on."""
+    """That is no matter of framing, so the connection lives on (R-3)."""
     with RawClient(gate.served.port) as client:
         client.send(request("POST", path, b"hello"), request("GET", "/next"))
         assert client.answer().status == 400
@@ -263,7 +263,7 @@ ACCEPTED: dict[str, tuple[bytes, bytes, dict[bytes, list[bytes]]]] = {
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_what_is_accepted_has_one_framing_for_everybody(gate: Gate, name: str) -> None:
-    """Y-3, D-1: h11 reads one request with that body, and the next is the next."""
+    """h11 reads one request with that body, and the next is the next (Y-3, D-1)."""
     sent, body, wanted = ACCEPTED[name]
     with RawClient(gate.served.port) as client:
         client.send(sent + request("GET", "/next"))
@@ -280,7 +280,7 @@ def test_what_is_accepted_has_one_framing_for_everybody(gate: Gate, name: str) -
 
 
 def test_an_unended_request_is_given_up(tmp_path: Path) -> None:
-    """Y-2: a head or a body that does not come to its end in time is answered 408, and never reaches anybody whole."""
+    """A head or a body that does not come to its end in time is answered 408, and never reaches anybody whole (Y-2)."""
     with ThreadedUpstream() as upstream:
         url = f"http://127.0.0.1:{upstream.port}"
         limits = {"BREAKLOOP_LIMITS_HEAD_SECONDS": "1", "BREAKLOOP_LIMITS_BODY_SECONDS": "1"}

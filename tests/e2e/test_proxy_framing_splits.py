@@ -104,7 +104,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
 
 @pytest.mark.parametrize("name", [*VALID, *INVALID])
 def test_requests_cut_in_two_at_every_byte(tmp_path: Path, name: str) -> None:
-    """Y-3: in two pieces, cut anywhere, and byte by byte: as in one."""
+    """In two pieces, cut anywhere, and byte by byte: as in one (Y-3)."""
     stream = (VALID | INVALID)[name] + LAST
 
     async def acts() -> None:
@@ -170,7 +170,7 @@ BODIES = st.sampled_from(
 def test_whatever_reaches_the_upstream_is_what_h11_reads(
     tmp_path: Path, start: bytes, fields: list[bytes], body: bytes, cut: float
 ) -> None:
-    """Y-3: h11 on the upstream's side understands every byte, and finds the requests that it finds on the client's."""
+    """h11 on the upstream's side understands every byte, and finds the requests that it finds on the client's (Y-3)."""
     stream = b"\r\n".join([start, *fields, b"", b""]) + body + LAST
 
     async def acts() -> None:

@@ -34,7 +34,7 @@ def test_a_thousand_streams_for_a_minute(
     record_property: Callable[[str, object], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """D-1: 1,000 streams of 10 chunks a second each, every byte of them, and the loop is never late for long."""
+    """1,000 streams of 10 chunks a second each, every byte of them, and the loop is never late for long (D-1)."""
     chunks = int(SECONDS / streams_load.INTERVAL_S)
     parts.append(upstream := Part(tmp_path, "upstream", str(chunks)))
     parts.append(gateway := Part(tmp_path, "gateway", str(upstream.line()["port"]), str(tmp_path)))

@@ -33,7 +33,7 @@ def proxy(running: Proxied) -> Iterator[Proxied]:
 @pytest.mark.parametrize("kind", [OCTETS, JSON])
 @pytest.mark.parametrize("chunk_bytes", [0, 256 * 1024])
 def test_fifty_megabytes_pass_without_being_kept(tmp_path: Path, chunk_bytes: int, kind: str) -> None:
-    """D-1, Y-2: a large upload is streamed; the gateway's memory hardly grows."""
+    """A large upload is streamed; the gateway's memory hardly grows (D-1, Y-2)."""
     content = some(50 * MIB)
     with proxied(tmp_path) as proxy, proxy.client(timeout_s=30) as client:
         client.ask("GET", "/warm")
@@ -45,7 +45,7 @@ def test_fifty_megabytes_pass_without_being_kept(tmp_path: Path, chunk_bytes: in
 
 
 def test_a_client_that_does_not_read_stops_the_upstream(tmp_path: Path) -> None:
-    """D-1: back-pressure: what the upstream can get rid of is what fits between, and the gateway keeps none of it."""
+    """Back-pressure: what the upstream can get rid of is what fits between, and the gateway keeps none of it (D-1)."""
     with proxied(tmp_path) as proxy, proxy.client(small=True, timeout_s=30) as client:
         before = proxy.memory_mib()
         proxy.llm.next(body(pieces(100 * MIB), content_type="application/octet-stream"))
@@ -61,7 +61,7 @@ def test_a_client_that_does_not_read_stops_the_upstream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 def test_a_client_that_does_not_read_for_too_long_gets_no_clean_end(tmp_path: Path, version: str) -> None:
-    """Y-2, D-1: it is given up, and can tell that from an end when it reads on."""
+    """It is given up, and can tell that from an end when it reads on (Y-2, D-1)."""
     with proxied(tmp_path, BREAKLOOP_LIMITS_BODY_SECONDS="1") as proxy, proxy.client(small=True) as client:
         proxy.llm.next(body(pieces(50 * MIB), content_type="application/octet-stream").framed("chunked"))
         client.ask("GET", "/download", version=version)
@@ -75,7 +75,7 @@ def test_a_client_that_does_not_read_for_too_long_gets_no_clean_end(tmp_path: Pa
 def test_a_client_that_does_not_read_and_leaves_frees_the_upstream(
     proxy: Proxied, way: Callable[[RawClient], None]
 ) -> None:
-    """D-1: also while nothing can be sent to it."""
+    """Also while nothing can be sent to it (D-1)."""
     proxy.llm.next(body([BLOCK] * 50, content_type="application/octet-stream"))
     with proxy.client(small=True) as client:
         client.ask("GET", "/download")
@@ -111,7 +111,7 @@ def push(client: RawClient, lines: tuple[str, ...], most: int = 100 * MIB) -> in
 
 @pytest.mark.parametrize("name", UPLOADS)
 def test_an_upstream_that_does_not_read_stops_the_client_and_is_to_blame(tmp_path: Path, name: str) -> None:
-    """D-1, Y-2: the gateway takes what it judges, and what fits between; then it is the upstream that is too slow."""
+    """The gateway takes what it judges, and what fits between; then it is the upstream that is too slow (D-1, Y-2)."""
     times = {"BREAKLOOP_PROXY_ANSWER_SECONDS": "2", "BREAKLOOP_LIMITS_BODY_SECONDS": "2"}
     with proxied(tmp_path, BREAKLOOP_SHUTDOWN_GRACE_SECONDS="0.5", **times) as proxy, proxy.client() as client:
         before = proxy.memory_mib()
@@ -125,7 +125,7 @@ def test_an_upstream_that_does_not_read_stops_the_client_and_is_to_blame(tmp_pat
 
 
 def test_a_client_that_leaves_a_stuck_upload_frees_the_upstream(tmp_path: Path) -> None:
-    """D-1: a client that is not read from, because the upstream does not read, can leave all the same."""
+    """A client that is not read from, because the upstream does not read, can leave all the same (D-1)."""
     gone = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         watcher = threading.Thread(target=unread, args=(listener, gone), daemon=True)

@@ -36,7 +36,7 @@ def proxy(running: Proxied) -> Iterator[Proxied]:
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "QUERY"])
 @pytest.mark.parametrize("sent", [b"", b"hello"])
 def test_methods_pass(proxy: Proxied, method: str, sent: bytes) -> None:
-    """D-1: any method, with and without a body."""
+    """Any method, with and without a body (D-1)."""
     with proxy.client() as client:
         client.ask(method, "/things", sent)
         told = client.answer().json()
@@ -44,7 +44,8 @@ def test_methods_pass(proxy: Proxied, method: str, sent: bytes) -> None:
 
 
 def test_head_has_the_fields_and_no_body(proxy: Proxied) -> None:
-    """D-1: the length is that of the answer to a GET, and the connection goes on; also where the upstream sends chunks."""
+    """The length is that of the answer to a GET, and the connection goes on; also where the upstream sends chunks
+    (D-1)."""
     proxy.llm.next(body(b"x" * 1234), body([b"x", b"y"]).framed("chunked"), body([b"x"]).framed("close"))
     with proxy.client() as client:
         client.ask("HEAD", "/1")
@@ -59,7 +60,7 @@ def test_head_has_the_fields_and_no_body(proxy: Proxied) -> None:
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_answers_without_a_body(proxy: Proxied, status: int) -> None:
-    """D-1: nothing is waited for."""
+    """Nothing is waited for (D-1)."""
     proxy.llm.next(body(b"", status=status))
     with proxy.client() as client:
         client.ask("GET", "/1")
@@ -74,7 +75,7 @@ def test_answers_without_a_body(proxy: Proxied, status: int) -> None:
 @pytest.mark.parametrize("kind", [JSON, OCTETS])
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 def test_a_client_that_waits_to_be_told(proxy: Proxied, framing: str, kind: str) -> None:
-    """D-1: 100 Continue at once, whether the body is judged or passes; the upstream is not bothered with it."""
+    """100 Continue at once, whether the body is judged or passes; the upstream is not bothered with it (D-1)."""
     content = json.dumps({"text": fresh()}).encode()
     length = f"Content-Length: {len(content)}" if framing == "length" else "Transfer-Encoding: chunked"
     with proxy.client() as client:
@@ -87,7 +88,7 @@ def test_a_client_that_waits_to_be_told(proxy: Proxied, framing: str, kind: str)
 
 
 def test_a_client_that_does_not_wait_although_it_says_so(proxy: Proxied) -> None:
-    """D-1: with the body behind the head nobody needs to be told."""
+    """With the body behind the head nobody needs to be told (D-1)."""
     with proxy.client() as client:
         client.ask("POST", "/waits", b"hello", OCTETS, "Expect: 100-continue")
         client.ask("GET", "/next")
@@ -96,7 +97,7 @@ def test_a_client_that_does_not_wait_although_it_says_so(proxy: Proxied) -> None
 
 
 def test_an_early_answer_to_a_client_that_waits(proxy: Proxied) -> None:
-    """D-1: an upstream may say no before the body; the connection ends, for nobody knows whether it will come."""
+    """An upstream may say no before the body; the connection ends, for nobody knows whether it will come (D-1)."""
     proxy.llm.next(fail(403).early())
     with proxy.client() as client:
         client.ask("POST", "/waits", b"", OCTETS, "Content-Length: 1000", "Expect: 100-continue")
@@ -106,7 +107,7 @@ def test_an_early_answer_to_a_client_that_waits(proxy: Proxied) -> None:
 
 
 def test_interim_answers_are_not_confused_with_the_answer(proxy: Proxied) -> None:
-    """D-1: 100 and 103 before the answer."""
+    """100 and 103 before the answer (D-1)."""
     answer = say("hi").after_informational(100).after_informational(103, ("Link", "</x>")).after_informational(102)
     proxy.llm.next(answer, answer.streamed())
     with proxy.client() as client:
@@ -120,7 +121,7 @@ def test_interim_answers_are_not_confused_with_the_answer(proxy: Proxied) -> Non
 
 
 def test_h2c_is_ignored_with_the_body_intact(proxy: Proxied) -> None:
-    """D-1: Java's client offers HTTP/2 in its first request, with the body behind it."""
+    """Java's client offers HTTP/2 in its first request, with the body behind it (D-1)."""
     lines = (
         "Connection: Upgrade, HTTP2-Settings",
         "Upgrade: h2c",
@@ -137,7 +138,7 @@ def test_h2c_is_ignored_with_the_body_intact(proxy: Proxied) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/realtime?model=m", "/mcp"])
 def test_websockets_are_told_to_use_http(proxy: Proxied, path: str) -> None:
-    """D-1: 426, which clients that try websockets first take for that; the upstream does not hear of it."""
+    """426, which clients that try websockets first take for that; the upstream does not hear of it (D-1)."""
     count = proxy.llm.llm.request_count
     lines = (
         "Connection: Upgrade",
@@ -158,7 +159,7 @@ def test_websockets_are_told_to_use_http(proxy: Proxied, path: str) -> None:
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_http_1_0_clients(proxy: Proxied, keeps: bool) -> None:
-    """D-1: the connection ends with the answer, unless they ask to keep it and the answer has a length."""
+    """The connection ends with the answer, unless they ask to keep it and the answer has a length (D-1)."""
     lines = ("Connection: keep-alive",) if keeps else ()
     proxy.llm.next(say("a"), say("b"))
     with proxy.client() as client:
@@ -176,7 +177,7 @@ def test_http_1_0_clients(proxy: Proxied, keeps: bool) -> None:
 
 
 def test_http_1_0_without_host(proxy: Proxied) -> None:
-    """D-1: HTTP/1.0 knows none; the upstream gets its own."""
+    """HTTP/1.0 knows none; the upstream gets its own (D-1)."""
     with proxy.client() as client:
         client.send(b"GET /old HTTP/1.0\r\n\r\n")
         assert client.answer().json()["path"] == "/old"
@@ -184,7 +185,7 @@ def test_http_1_0_without_host(proxy: Proxied) -> None:
 
 
 def test_http_1_0_upstreams(proxy: Proxied) -> None:
-    """D-1: an old server's answers reach new clients, with a length and without."""
+    """An old server's answers reach new clients, with a length and without (D-1)."""
     proxy.llm.next(say("a").http10(), say("b c d").http10().streamed())
     with proxy.client() as client:
         client.send(chat())
@@ -195,7 +196,7 @@ def test_http_1_0_upstreams(proxy: Proxied) -> None:
 
 
 def test_a_client_that_wants_to_end(proxy: Proxied) -> None:
-    """D-1: `Connection: close` ends the client's connection and not the upstream's."""
+    """`Connection: close` ends the client's connection and not the upstream's (D-1)."""
     with proxy.client() as client:
         client.ask("GET", "/end", b"", "Connection: close")
         assert client.answer()["connection"] == "close"
@@ -209,7 +210,7 @@ def test_a_client_that_wants_to_end(proxy: Proxied) -> None:
 
 
 def test_requests_sent_ahead_are_answered_in_order(proxy: Proxied) -> None:
-    """D-1: streams, plain answers, our own and refusals, in the order of their requests."""
+    """Streams, plain answers, our own and refusals, in the order of their requests (D-1)."""
     proxy.llm.next(say("first").streamed().paced(0.02), say("second").delayed(0.05))
     with proxy.client() as client:
         client.send(
@@ -223,7 +224,7 @@ def test_requests_sent_ahead_are_answered_in_order(proxy: Proxied) -> None:
 
 
 def test_requests_sent_ahead_go_to_the_upstream_one_at_a_time(proxy: Proxied) -> None:
-    """D-1: the second is sent when the first is answered: no answer can be taken for another's."""
+    """The second is sent when the first is answered: no answer can be taken for another's (D-1)."""
     count = proxy.llm.llm.request_count
     gate = proxy.llm.stepped(say("one two"))
     with proxy.client() as client:
@@ -241,7 +242,7 @@ def test_requests_sent_ahead_go_to_the_upstream_one_at_a_time(proxy: Proxied) ->
 
 
 def test_a_gateway_that_is_its_own_upstream(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    """LD-9: one round, then 508; MCP's clients read it as a tool's error; and it does not go on for ever."""
+    """One round, then 508; MCP's clients read it as a tool's error; and it does not go on for ever (LD-9)."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with serving(tmp_path, "--port", str(port), "--upstream", f"openai={url}") as served:
@@ -260,7 +261,7 @@ def test_a_gateway_that_is_its_own_upstream(tmp_path: Path, free_port: Callable[
 
 
 def test_gateways_in_a_row_are_no_loop(proxy: Proxied, tmp_path: Path) -> None:
-    """LD-9: another instance in front is none, nor is a mark that some client made up."""
+    """Another instance in front is none, nor is a mark that some client made up (LD-9)."""
     with serving(tmp_path, "--upstream", f"openai={proxy.served.url}") as front, RawClient(front.port) as client:
         client.send(chat("", "X-Breakloop-Hop: 0123456789abcdef"))
         assert client.answer().status == 200

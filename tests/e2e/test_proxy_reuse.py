@@ -33,7 +33,7 @@ def proxy(running: Proxied) -> Iterator[Proxied]:
 
 
 def test_a_kept_connection_that_was_closed_is_not_noticed(proxy: Proxied) -> None:
-    """D-1: the upstream closes what is idle, as servers do; the next request takes another connection."""
+    """The upstream closes what is idle, as servers do; the next request takes another connection (D-1)."""
     with proxy.client() as client:
         for _ in range(3):
             client.send(chat())
@@ -52,7 +52,7 @@ def warm(proxy: Proxied, client: RawClient) -> int:
 
 @pytest.mark.parametrize("size", [10, 300_000, 5 * MIB])
 def test_a_kept_connection_that_dies_unheard_is_tried_again_once(proxy: Proxied, size: int) -> None:
-    """D-1: reused, and not a byte came: the race with an upstream that closes idle connections. Once only."""
+    """Reused, and not a byte came: the race with an upstream that closes idle connections. Once only (D-1)."""
     with proxy.client() as client:
         kept = warm(proxy, client)
         count = proxy.llm.llm.request_count
@@ -74,7 +74,7 @@ def test_a_kept_connection_that_dies_unheard_is_tried_again_once(proxy: Proxied,
 
 @pytest.mark.parametrize("reset", [False, True])
 def test_a_kept_connection_that_dies_after_a_byte_is_not_tried_again(proxy: Proxied, reset: bool) -> None:
-    """D-1: the upstream may have done what was asked: a POST is sent once."""
+    """The upstream may have done what was asked: a POST is sent once (D-1)."""
     with proxy.client() as client:
         kept = warm(proxy, client)
         count = proxy.llm.llm.request_count
@@ -86,7 +86,7 @@ def test_a_kept_connection_that_dies_after_a_byte_is_not_tried_again(proxy: Prox
 
 
 def test_kept_connections_are_closed_before_the_upstream_does(tmp_path: Path) -> None:
-    """D-1: what is idle for longer than the setting is closed by us."""
+    """What is idle for longer than the setting is closed by us (D-1)."""
     with proxied(tmp_path, BREAKLOOP_PROXY_IDLE_SECONDS="1") as proxy, proxy.client() as client:
         client.ask("GET", "/1")
         client.answer()
@@ -102,7 +102,7 @@ def test_kept_connections_are_closed_before_the_upstream_does(tmp_path: Path) ->
 @pytest.mark.parametrize("size", [100_000, 30 * MIB])
 @pytest.mark.parametrize("drain", [True, False])
 def test_an_upstream_that_answers_before_the_upload_is_complete(proxy: Proxied, drain: bool, size: int) -> None:
-    """D-1: a client that looks for an answer while it sends gets that one, and both connections end."""
+    """A client that looks for an answer while it sends gets that one, and both connections end (D-1)."""
     proxy.llm.next(fail(413, "too much").early(drain=drain))
     with proxy.client() as client:
         client.ask("POST", "/v1/files", b"", OCTETS, f"Content-Length: {40 * MIB}")
@@ -115,7 +115,7 @@ def test_an_upstream_that_answers_before_the_upload_is_complete(proxy: Proxied, 
 
 @pytest.mark.parametrize("reset", [False, True])
 def test_an_upstream_that_fails_in_the_middle_of_an_upload(proxy: Proxied, reset: bool) -> None:
-    """D-1: 502, and the rest of the upload goes nowhere."""
+    """502, and the rest of the upload goes nowhere (D-1)."""
     proxy.llm.next(cut(reset=reset).early())
     with proxy.client() as client:
         client.ask("POST", "/v1/files", b"", OCTETS, "Content-Length: 10000000")
@@ -127,7 +127,7 @@ def test_an_upstream_that_fails_in_the_middle_of_an_upload(proxy: Proxied, reset
 
 
 def test_a_refused_upload(proxy: Proxied) -> None:
-    """D-1: nobody is there: the client is told while it sends."""
+    """Nobody is there: the client is told while it sends (D-1)."""
     with proxy.client() as client:
         client.ask("POST", "/down/v1/files", b"", OCTETS, "Content-Length: 10000000")
         client.send(b"x" * 1000)

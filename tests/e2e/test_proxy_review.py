@@ -61,9 +61,9 @@ async def gate(play: Play, limits: Limits | None = None, tls: ssl.SSLContext | N
 
 
 def test_a_connection_with_an_unsent_body_is_not_used_again() -> None:
-    """D-1: an upstream may answer (413) and keep the connection before it has read a collected body of some megabytes.
-    The connection goes back to the pool with the rest of that body unsent, and the next request, of any client, waits
-    behind it for ten minutes (or is read by a careless upstream after what it takes for a request)."""
+    """An upstream may answer (413) and keep the connection before it has read a collected body of some megabytes. The
+    connection goes back to the pool with the rest of that body unsent, and the next request, of any client, waits
+    behind it for ten minutes (or is read by a careless upstream after what it takes for a request) (D-1)."""
 
     async def run() -> None:
         over = asyncio.Event()
@@ -96,8 +96,8 @@ def test_a_connection_with_an_unsent_body_is_not_used_again() -> None:
 
 
 def test_a_cut_answer_does_not_end_cleanly_for_http_1_0() -> None:
-    """D-1: uvloop's `abort` closes with a FIN. To a client whose answer ends with the connection, that is a proper end
-    of a cut answer: it needs a reset (SO_LINGER with 0 seconds before the abort)."""
+    """uvloop's `abort` closes with a FIN. To a client whose answer ends with the connection, that is a proper end of a
+    cut answer: it needs a reset (SO_LINGER with 0 seconds before the abort) (D-1)."""
 
     async def run() -> None:
         async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,8 +118,8 @@ def test_a_cut_answer_does_not_end_cleanly_for_http_1_0() -> None:
 
 
 def test_connections_that_never_finish_their_handshake_count(tmp_path: Path) -> None:
-    """Y-2: a TLS connection is counted, and its time measured, only after its handshake: before it any number may
-    stand open, for the sixty seconds that are the loop's default."""
+    """A TLS connection is counted, and its time measured, only after its handshake: before it any number may stand
+    open, for the sixty seconds that are the loop's default (Y-2)."""
     tls, _ = tls_contexts(tmp_path)
 
     async def run() -> None:

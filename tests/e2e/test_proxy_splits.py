@@ -144,7 +144,8 @@ def check_read(dialect: str, outcome: Outcome) -> None:
 @pytest.mark.parametrize("framing", FRAMINGS)
 @pytest.mark.parametrize("dialect", STREAMING)
 def test_cut_in_two_at_every_byte(tmp_path: Path, dialect: str, framing: str) -> None:
-    """D-1: head, framing and events cut in two, at every place (every seventh, where the same code has read another)."""
+    """Head, framing and events cut in two, at every place (every seventh, where the same code has read another)
+    (D-1)."""
     request, answered = recorded(dialect, framing)
     step = 1 if framing == "chunked" and dialect != "openai_responses" else 7
 
@@ -160,7 +161,7 @@ def test_cut_in_two_at_every_byte(tmp_path: Path, dialect: str, framing: str) ->
 
 @pytest.mark.parametrize("dialect", STREAMING)
 def test_byte_by_byte(tmp_path: Path, dialect: str) -> None:
-    """D-1: every byte alone."""
+    """Every byte alone (D-1)."""
     request, answered = recorded(dialect, "chunked")
 
     async def acts() -> None:
@@ -178,7 +179,7 @@ def test_byte_by_byte(tmp_path: Path, dialect: str) -> None:
 @example(("openai_chat", "chunked"), [0.5, 0.5001, 0.5002])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_cut_anywhere(tmp_path: Path, which: tuple[str, str], places: list[float]) -> None:
-    """D-1: into any number of pieces, at any place."""
+    """Into any number of pieces, at any place (D-1)."""
     request, answered = recorded(*which)
     cuts = sorted({0, len(answered), *(int(place * len(answered)) for place in places)})
 
@@ -192,7 +193,7 @@ def test_cut_anywhere(tmp_path: Path, which: tuple[str, str], places: list[float
 
 
 def test_what_is_passed_is_what_was_sent(tmp_path: Path) -> None:
-    """D-1: chunks pass as they are, byte for byte, with their framing."""
+    """Chunks pass as they are, byte for byte, with their framing (D-1)."""
     request, answered = recorded("openai_chat", "chunked")
 
     async def acts() -> None:

@@ -61,7 +61,7 @@ def quiet(client: RawClient) -> bool:
 
 @pytest.mark.parametrize("dialect", STREAMING)
 def test_each_chunk_arrives_before_the_next_is_sent(proxy: Proxied, dialect: str) -> None:
-    """D-1: head first, then chunk by chunk, each while the upstream waits to be told to send the next."""
+    """Head first, then chunk by chunk, each while the upstream waits to be told to send the next (D-1)."""
     gate = proxy.llm.stepped(WORDS.streamed())
     with proxy.client() as client:
         client.send(stream_request(dialect))
@@ -87,7 +87,7 @@ def test_each_chunk_arrives_before_the_next_is_sent(proxy: Proxied, dialect: str
 
 @pytest.mark.parametrize("dialect", STREAMING)
 def test_http_1_0_clients_get_each_chunk_too(proxy: Proxied, dialect: str) -> None:
-    """D-1: HTTP/1.0 clients get the same content without chunks, and the end of the connection is its end."""
+    """HTTP/1.0 clients get the same content without chunks, and the end of the connection is its end (D-1)."""
     gate = proxy.llm.stepped(WORDS.streamed())
     with proxy.client() as client:
         client.send(stream_request(dialect, version="1.0"))
@@ -109,7 +109,7 @@ def test_http_1_0_clients_get_each_chunk_too(proxy: Proxied, dialect: str) -> No
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 def test_chunks_of_anything_pass_at_once(proxy: Proxied, version: str) -> None:
-    """D-1: what is no dialect streams as well; a chunk may be a byte, or half a chunk."""
+    """What is no dialect streams as well; a chunk may be a byte, or half a chunk (D-1)."""
     gate = proxy.llm.stepped(body([b"a", b"\x00\xff", b"data: x\n"], content_type="application/x-anything"))
     with proxy.client() as client:
         client.ask("GET", "/events", b"", version=version)
@@ -121,7 +121,7 @@ def test_chunks_of_anything_pass_at_once(proxy: Proxied, version: str) -> None:
 
 
 def test_half_a_chunk_passes_at_once(proxy: Proxied) -> None:
-    """D-1: pieces pass as they come, wherever the upstream's writes cut its chunks."""
+    """Pieces pass as they come, wherever the upstream's writes cut its chunks (D-1)."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     pieces = (b"a", b"\r\n01234", b"56789\r", b"\n0\r\n", b"\r\n")
     raw = Answer(raw=(head, *pieces)).sent(close=False)
@@ -136,7 +136,7 @@ def test_half_a_chunk_passes_at_once(proxy: Proxied) -> None:
 
 
 def test_an_answer_until_close_streams_as_chunks(proxy: Proxied) -> None:
-    """D-1: an upstream without chunks streams, too; the client gets chunks and an end."""
+    """An upstream without chunks streams, too; the client gets chunks and an end (D-1)."""
     gate = proxy.llm.stepped(WORDS.streamed().framed("close"))
     with proxy.client() as client:
         client.send(stream_request("openai_chat"))
@@ -155,7 +155,7 @@ def test_an_answer_until_close_streams_as_chunks(proxy: Proxied) -> None:
 @pytest.mark.parametrize("way", LEAVING)
 @pytest.mark.parametrize("moment", ["before the head", "after the head", "in the stream", "in a plain body"])
 def test_a_client_that_leaves_frees_the_upstream(proxy: Proxied, moment: str, way: str) -> None:
-    """D-1: closed, half-closed or reset, waiting or reading: the upstream's connection is gone within a second."""
+    """Closed, half-closed or reset, waiting or reading: the upstream's connection is gone within a second (D-1)."""
     gate: ThreadedGate | None = None
     if moment == "before the head":
         proxy.llm.next(stall())
@@ -188,7 +188,7 @@ def test_a_client_that_leaves_frees_the_upstream(proxy: Proxied, moment: str, wa
 @pytest.mark.parametrize("way", LEAVING)
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 def test_a_client_that_leaves_in_its_upload_frees_the_upstream(proxy: Proxied, framing: str, way: str) -> None:
-    """D-1: an upload that breaks off is gone at the upstream within a second, and never looks complete there."""
+    """An upload that breaks off is gone at the upstream within a second, and never looks complete there (D-1)."""
     lines = ["Content-Length: 1000000"] if framing == "length" else ["Transfer-Encoding: chunked"]
     part = b"x" * 70_000
     with proxy.client() as client:
@@ -203,7 +203,7 @@ def test_a_client_that_leaves_in_its_upload_frees_the_upstream(proxy: Proxied, f
 
 @pytest.mark.parametrize("way", LEAVING)
 def test_a_client_that_leaves_in_a_collected_body_is_never_heard_of(proxy: Proxied, way: str) -> None:
-    """D-1: a body that is judged goes on when it is whole, or not at all."""
+    """A body that is judged goes on when it is whole, or not at all (D-1)."""
     count = proxy.llm.llm.request_count
     with proxy.client() as client:
         client.ask("POST", CHAT, b"", JSON, "Content-Length: 1000")
@@ -217,7 +217,7 @@ def test_a_client_that_leaves_in_a_collected_body_is_never_heard_of(proxy: Proxi
 
 @pytest.mark.parametrize("ahead", [20, 1000])
 def test_a_client_that_sends_ahead_and_leaves_frees_the_upstream(proxy: Proxied, ahead: int) -> None:
-    """D-1: requests that wait behind a stream, even too many to be read, do not hide that their client is gone."""
+    """Requests that wait behind a stream, even too many to be read, do not hide that their client is gone (D-1)."""
     proxy.llm.next(stall())
     count = proxy.llm.llm.request_count
     with proxy.client() as client:
@@ -228,7 +228,7 @@ def test_a_client_that_sends_ahead_and_leaves_frees_the_upstream(proxy: Proxied,
 
 
 def test_nothing_is_left_of_those_who_left(proxy: Proxied) -> None:
-    """Y-2: no descriptors of clients that left in every way, at every moment."""
+    """No descriptors of clients that left in every way, at every moment (Y-2)."""
 
     def descriptors() -> int:
         return len(list(Path(f"/proc/{proxy.served.process.pid}/fd").iterdir()))
@@ -251,7 +251,7 @@ def test_nothing_is_left_of_those_who_left(proxy: Proxied) -> None:
 
 
 def test_a_signal_lets_a_stream_finish(tmp_path: Path) -> None:
-    """S-6: SIGTERM in the middle: nobody new is let in, the stream goes on to its end, then exit 0."""
+    """SIGTERM in the middle: nobody new is let in, the stream goes on to its end, then exit 0 (S-6)."""
     with proxied(tmp_path) as proxy, proxy.client() as client, proxy.client() as idle:
         idle.ask("GET", "/x")
         idle.answer()
@@ -279,7 +279,8 @@ def test_a_signal_lets_a_stream_finish(tmp_path: Path) -> None:
 
 
 def test_a_signal_lets_an_answer_come_that_has_not_begun(tmp_path: Path) -> None:
-    """S-6: who waits for the upstream when the signal comes still gets his answer, and is told to go elsewhere next."""
+    """Who waits for the upstream when the signal comes still gets his answer, and is told to go elsewhere next
+    (S-6)."""
     with proxied(tmp_path) as proxy, proxy.client() as client:
         proxy.llm.next(stall())
         client.send(chat())
@@ -294,7 +295,7 @@ def test_a_signal_lets_an_answer_come_that_has_not_begun(tmp_path: Path) -> None
 
 
 def test_the_end_of_the_grace_cuts_a_stream_off(tmp_path: Path) -> None:
-    """S-6: a stream that outlasts the grace is cut, which its client can tell from an end; then exit 0."""
+    """A stream that outlasts the grace is cut, which its client can tell from an end; then exit 0 (S-6)."""
     with proxied(tmp_path, BREAKLOOP_SHUTDOWN_GRACE_SECONDS="0.5") as proxy:
         with proxy.client() as client, proxy.client() as old:
             for one, version in ((client, "1.1"), (old, "1.0")):
@@ -323,7 +324,7 @@ def closing(version: int, burst: int) -> str:
 
 
 def test_a_new_bundle_does_not_disturb_a_stream(tmp_path: Path) -> None:
-    """B-3: a request sees one bundle; its answer goes on while another takes over."""
+    """A request sees one bundle; its answer goes on while another takes over (B-3)."""
     file = tmp_path / "bundle.yaml"
     file.write_text(closing(1, 100))
     with proxied(tmp_path, "--policy", "bundle.yaml") as proxy, proxy.client() as client:
@@ -356,7 +357,7 @@ policies:
 
 @pytest.mark.parametrize("way", LEAVING)
 def test_a_throttled_request_whose_client_leaves_is_never_sent(tmp_path: Path, way: str) -> None:
-    """E-6, LD-5: the delay comes before the upstream is asked; who leaves meanwhile has asked for nothing."""
+    """The delay comes before the upstream is asked; who leaves meanwhile has asked for nothing (E-6, LD-5)."""
     (tmp_path / "bundle.yaml").write_text(THROTTLE)
     with proxied(tmp_path, "--policy", "bundle.yaml") as proxy:
         text = fresh()
@@ -385,7 +386,7 @@ def test_a_throttled_request_whose_client_leaves_is_never_sent(tmp_path: Path, w
 
 
 def test_large_chunks_and_small_ones_keep_their_order(proxy: Proxied) -> None:
-    """D-1: what is used at once and what waits for its turn do not overtake each other."""
+    """What is used at once and what waits for its turn do not overtake each other (D-1)."""
     pieces = [bytes([65 + number % 26]) * (1 if number % 3 else 50_000) for number in range(60)]
     proxy.llm.next(body(pieces, content_type="text/plain"))
     with proxy.client() as client:

@@ -87,7 +87,7 @@ def proxy(running: TlsProxied) -> Iterator[Proxied]:
 
 
 def test_requests_and_streams_pass(proxy: Proxied) -> None:
-    """Y-6, D-1: as without TLS; connections on both sides are kept."""
+    """As without TLS; connections on both sides are kept (Y-6, D-1)."""
     opened = proxy.llm.llm.opened
     with proxy.client() as client:
         assert isinstance(client.socket, ssl.SSLSocket)
@@ -111,7 +111,7 @@ def test_requests_and_streams_pass(proxy: Proxied) -> None:
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, 3 * MIB, 20 * MIB])
 @pytest.mark.parametrize("chunk_bytes", [0, 100_000])
 def test_bodies_pass_byte_for_byte(proxy: Proxied, size: int, chunk_bytes: int) -> None:
-    """D-1: around the size of a TLS record, and large."""
+    """Around the size of a TLS record, and large (D-1)."""
     proxy.llm.next(body(pieces(size, chunk_bytes or size), content_type="application/octet-stream"))
     with proxy.client(timeout_s=20) as client:
         upload(client, some(size), OCTETS, chunk_bytes=chunk_bytes)
@@ -120,7 +120,7 @@ def test_bodies_pass_byte_for_byte(proxy: Proxied, size: int, chunk_bytes: int) 
 
 
 def test_who_speaks_no_tls_is_sent_away(proxy: Proxied) -> None:
-    """Y-6: plain HTTP to the TLS port is no request, and disturbs nobody."""
+    """Plain HTTP to the TLS port is no request, and disturbs nobody (Y-6)."""
     count = proxy.llm.llm.request_count
     with RawClient(proxy.served.port) as plain:
         plain.send(request("GET", "/plain"))
@@ -133,7 +133,7 @@ def test_who_speaks_no_tls_is_sent_away(proxy: Proxied) -> None:
 
 
 def test_old_tls_is_refused(running: TlsProxied) -> None:
-    """Y-6: TLS 1.2 at the least."""
+    """TLS 1.2 at the least (Y-6)."""
     old = running.authority.client
     old.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
@@ -144,7 +144,7 @@ def test_old_tls_is_refused(running: TlsProxied) -> None:
 
 @pytest.mark.parametrize("sent", [request("GET", "/", b"", "X: " + "x" * 70_000), b"nonsense\r\n\r\n" * 10_000])
 def test_a_refusal_can_be_read(proxy: Proxied, sent: bytes) -> None:
-    """Y-2: also when more was sent than was read."""
+    """Also when more was sent than was read (Y-2)."""
     with proxy.client() as client:
         client.send(sent)
         assert client.answer().status in {400, 431}
@@ -171,7 +171,7 @@ OTHERS = {
 
 
 def test_upstreams_that_are_not_to_be_trusted(tmp_path: Path) -> None:
-    """D-1: 502, with the reason in words; nothing is sent to them. A private authority is trusted when it is named."""
+    """502, with the reason in words; nothing is sent to them. A private authority is trusted when it is named (D-1)."""
     trusted, unknown = Authority(tmp_path), Authority(tmp_path, "unknown")
     (tmp_path / "home").mkdir()
     arguments = []
@@ -234,7 +234,7 @@ LEAVING: dict[str, Callable[[RawClient], None]] = {
 @pytest.mark.parametrize("way", LEAVING)
 @pytest.mark.parametrize("moment", ["before the head", "in the stream", "in an upload"])
 def test_a_client_that_leaves_frees_the_upstream(proxy: Proxied, moment: str, way: str) -> None:
-    """D-1: properly, without a goodbye, or reset: within a second."""
+    """Properly, without a goodbye, or reset: within a second (D-1)."""
     count = proxy.llm.llm.request_count
     with proxy.client() as client:
         if moment == "in an upload":
@@ -254,7 +254,7 @@ def test_a_client_that_leaves_frees_the_upstream(proxy: Proxied, moment: str, wa
 
 
 def test_a_client_that_does_not_read_stops_the_upstream(tmp_path: Path) -> None:
-    """D-1: TLS has buffers of its own on both sides; they are limited as well."""
+    """TLS has buffers of its own on both sides; they are limited as well (D-1)."""
     with tls_proxied(tmp_path) as proxy, proxy.client(small=True, timeout_s=30) as client:
         before = proxy.memory_mib()
         proxy.llm.next(body(pieces(80 * MIB), content_type="application/octet-stream"))
@@ -269,7 +269,7 @@ def test_a_client_that_does_not_read_stops_the_upstream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [OCTETS, JSON])
 def test_an_upstream_that_does_not_read_stops_the_client(tmp_path: Path, kind: str) -> None:
-    """D-1, Y-2: the same the other way."""
+    """The same the other way (D-1, Y-2)."""
     with tls_proxied(tmp_path, BREAKLOOP_SHUTDOWN_GRACE_SECONDS="0.5") as proxy, proxy.client() as client:
         before = proxy.memory_mib()
         proxy.llm.next(stall().early(drain=False))
@@ -291,7 +291,7 @@ def test_an_upstream_that_does_not_read_stops_the_client(tmp_path: Path, kind: s
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 @pytest.mark.parametrize("framing", ["chunked", "length", "close"])
 def test_an_answer_without_goodbye_is_cut(proxy: Proxied, framing: Framing, version: str) -> None:
-    """D-1: under TLS an end without its goodbye is a cut, also of an answer that only the end ends."""
+    """Under TLS an end without its goodbye is a cut, also of an answer that only the end ends (D-1)."""
     proxy.llm.next(body([b"x" * 100, b"y" * 100], content_type="text/plain").framed(framing).cut(1))
     with proxy.client() as client:
         client.ask("GET", "/cut", version=version)
@@ -303,7 +303,7 @@ def test_an_answer_without_goodbye_is_cut(proxy: Proxied, framing: Framing, vers
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 def test_an_answer_with_its_goodbye_is_whole(proxy: Proxied, version: str) -> None:
-    """D-1: the proper end of an answer without a length."""
+    """The proper end of an answer without a length (D-1)."""
     proxy.llm.next(body([b"x" * 100, b"y" * 100], content_type="text/plain").framed("close"))
     with proxy.client() as client:
         client.ask("GET", "/whole", version=version)
@@ -311,7 +311,7 @@ def test_an_answer_with_its_goodbye_is_whole(proxy: Proxied, version: str) -> No
 
 
 def test_a_kept_connection_that_dies_unheard_is_tried_again_once(proxy: Proxied) -> None:
-    """D-1: as without TLS."""
+    """As without TLS (D-1)."""
     with proxy.client() as client:
         client.ask("GET", "/warm")
         client.answer()
@@ -323,7 +323,7 @@ def test_a_kept_connection_that_dies_unheard_is_tried_again_once(proxy: Proxied)
 
 
 def test_a_signal_does_not_wait_for_idle_clients(tmp_path: Path) -> None:
-    """S-6: idle connections on both sides, whose other end does not say goodbye, do not hold up the end."""
+    """Idle connections on both sides, whose other end does not say goodbye, do not hold up the end (S-6)."""
     with tls_proxied(tmp_path) as proxy, proxy.client() as idle:
         idle.ask("GET", "/x")
         assert idle.answer().status == 200

@@ -1,4 +1,4 @@
-"""Redis in trouble, under load, with real processes (SPEC S-3): nobody sees an error of ours or waits for long, state is
+"""Redis in trouble, under load, with real processes (S-3): nobody sees an error of ours or waits for long, state is
 enforced by the instance itself, and when Redis is well it is used again."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def memory(redis: Server, maximum: int) -> Callable[[], object]:
 
 @pytest.mark.parametrize("fault", ["killed", "paused", "restarted_empty", "out_of_memory"])
 def test_a_fault_under_load(tmp_path: Path, llm: ThreadedLLM, own_redis: Server, fault: str) -> None:
-    """S-3, S-4: no error, no long wait, local enforcement, back within 2 s, one event each."""
+    """No error, no long wait, local enforcement, back within 2 s, one event each (S-3, S-4)."""
     redis = own_redis
     faults: dict[str, tuple[Callable[[], object], Callable[[], object], bool]] = {
         "killed": (redis.kill, redis.start, False),
@@ -54,7 +54,7 @@ def test_a_fault_under_load(tmp_path: Path, llm: ThreadedLLM, own_redis: Server,
 
 
 def test_paused_for_long(tmp_path: Path, llm: ThreadedLLM, own_redis: Server) -> None:
-    """S-3: a server that hangs is given up, connection and all; each new one hangs, too, until it is over."""
+    """A server that hangs is given up, connection and all; each new one hangs, too, until it is over (S-3)."""
     with incident(tmp_path, own_redis.url, llm) as here:
         here.before()
         here.begin(own_redis.pause)
@@ -66,7 +66,7 @@ def test_paused_for_long(tmp_path: Path, llm: ThreadedLLM, own_redis: Server) ->
 
 
 def test_failing_over(tmp_path: Path, llm: ThreadedLLM, redis_sentinel: Watched) -> None:
-    """S-2, S-3: the master dies, its replica takes over with what it has, and is found."""
+    """The master dies, its replica takes over with what it has, and is found (S-2, S-3)."""
     with incident(tmp_path, redis_sentinel.url, llm) as here:
         here.before()
         master, replica = redis_sentinel.master, redis_sentinel.replica
@@ -87,7 +87,7 @@ def is_master(server: Server) -> bool:
 
 @pytest.mark.parametrize("delay_ms", [80, 200])
 def test_too_slow(tmp_path: Path, llm: ThreadedLLM, own_redis: Server, delay_ms: int) -> None:
-    """S-3: an answer that comes after its time budget is none."""
+    """An answer that comes after its time budget is none (S-3)."""
     with relay(own_redis.port) as slow, incident(tmp_path, f"redis://127.0.0.1:{slow.port}/0", llm) as here:
         here.before()
         here.begin(lambda: slow.delay(delay_ms))
@@ -99,7 +99,7 @@ def test_too_slow(tmp_path: Path, llm: ThreadedLLM, own_redis: Server, delay_ms:
 
 
 def test_slow_but_in_time(tmp_path: Path, llm: ThreadedLLM, own_redis: Server) -> None:
-    """S-2, S-3: a Redis far away is used, though the first decision of a session needs two answers, and gives up."""
+    """A Redis far away is used, though the first decision of a session needs two answers, and gives up (S-2, S-3)."""
     with relay(own_redis.port) as slow:
         state = f"redis://127.0.0.1:{slow.port}/0?time_budget_ms=200"
         with incident(tmp_path, state, llm, budget_ms=200) as here:
@@ -118,7 +118,7 @@ def test_slow_but_in_time(tmp_path: Path, llm: ThreadedLLM, own_redis: Server) -
 
 
 def test_fluttering(tmp_path: Path, llm: ThreadedLLM, own_redis: Server) -> None:
-    """S-3: paused for 0.3 s and running for 0.3 s by turns is not followed each time."""
+    """Paused for 0.3 s and running for 0.3 s by turns is not followed each time (S-3)."""
     with incident(tmp_path, own_redis.url, llm) as here:
         here.before()
         here.began = time.monotonic()
@@ -136,7 +136,7 @@ def test_fluttering(tmp_path: Path, llm: ThreadedLLM, own_redis: Server) -> None
 
 
 def test_absent_at_the_start(tmp_path: Path, llm: ThreadedLLM, own_redis: Server) -> None:
-    """S-3: an instance starts without its Redis, and finds it when it is there."""
+    """An instance starts without its Redis, and finds it when it is there (S-3)."""
     own_redis.kill()
     with incident(tmp_path, own_redis.url, llm) as here:
         assert here.degraded()

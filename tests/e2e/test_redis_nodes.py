@@ -57,7 +57,7 @@ async def settled(ask: Callable[[], Awaitable[Any]], wanted: object) -> int:
 
 
 def test_standalone(any_server: Server, run: Runner) -> None:
-    """S-1: Redis and Valkey."""
+    """Redis and Valkey (S-1)."""
 
     async def main() -> None:
         async with connected(any_server.url) as (nodes, _):
@@ -104,7 +104,7 @@ def test_tls(redis_tls: Server, run: Runner) -> None:
 
 
 def test_passwords_and_users() -> None:
-    """Y-1: requirepass and ACL users; a wrong password is said to be wrong, and not said."""
+    """requirepass and ACL users; a wrong password is said to be wrong, and not said (Y-1)."""
 
     async def main(url: str) -> None:
         async with connected(url) as (nodes, _):
@@ -127,7 +127,7 @@ def test_passwords_and_users() -> None:
 
 
 def test_a_stopped_server(own_redis: Server, run: Runner) -> None:
-    """S-3: it hangs with open connections; given up within seconds, and used again when it goes on."""
+    """It hangs with open connections; given up within seconds, and used again when it goes on (S-3)."""
 
     async def main() -> None:
         async with connected(own_redis.url) as (nodes, changes):
@@ -148,7 +148,7 @@ def test_a_stopped_server(own_redis: Server, run: Runner) -> None:
 
 
 def test_a_server_that_dies(own_redis: Server, run: Runner) -> None:
-    """S-3: what is in flight fails at once, and a new server on the old address is found."""
+    """What is in flight fails at once, and a new server on the old address is found (S-3)."""
 
     async def main() -> None:
         async with connected(own_redis.url) as (nodes, changes):
@@ -168,7 +168,7 @@ def test_a_server_that_dies(own_redis: Server, run: Runner) -> None:
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_sentinel(redis_sentinel: Watched, crash: bool) -> None:
-    """S-1: by order or by crash, the new master is found without anybody's doing."""
+    """By order or by crash, the new master is found without anybody's doing (S-1)."""
 
     async def main() -> None:
         async with connected(redis_sentinel.url) as (nodes, changes):
@@ -200,7 +200,7 @@ def test_sentinels_that_are_gone(redis_sentinel: Watched) -> None:
 
 
 def test_cluster(redis_cluster: Cluster, run: Runner) -> None:
-    """E-5: keys with one tag are on one node, and a script may have them all."""
+    """Keys with one tag are on one node, and a script may have them all (E-5)."""
 
     async def main() -> None:
         async with connected(redis_cluster.url) as (nodes, _):
@@ -272,7 +272,7 @@ def test_a_cluster_with_tls(tmp_path: Path) -> None:
 
 
 def test_messages(own_redis: Server, run: Runner) -> None:
-    """B-3: heard at once; after a restart the gap is told, and later messages are heard again."""
+    """Heard at once; after a restart the gap is told, and later messages are heard again (B-3)."""
 
     async def main() -> None:
         feed, gaps, news = Feed(parse_redis_url(own_redis.url), asyncio.get_running_loop()), Heard(), Heard()

@@ -83,7 +83,7 @@ def settled(server: BundleServer, count: int = 2) -> None:
 
 
 def test_a_bundle_behind_a_url(start: Start, tmp_path: Path) -> None:
-    """B-3, T-2: in force within the interval, refused when it is bad, forced by SIGHUP, kept over a restart."""
+    """In force within the interval, refused when it is bad, forced by SIGHUP, kept over a restart (B-3, T-2)."""
     with bundle_server() as server:
         page = server.put("/policy.yaml", bundle(1), etag='"1"')
         url, poll = server.url + "/policy.yaml", {"BREAKLOOP_POLICY_POLL_SECONDS": "0.5"}
@@ -124,7 +124,7 @@ def test_a_bundle_behind_a_url(start: Start, tmp_path: Path) -> None:
 
 
 def test_tls_and_signatures(start: Start, tmp_path: Path) -> None:
-    """B-3, B-4: a private authority, a signed bundle; a changed or unsigned one is refused, the good one stays."""
+    """A private authority, a signed bundle; a changed or unsigned one is refused, the good one stays (B-3, B-4)."""
     authority = Authority(tmp_path)
     assert command(tmp_path, "bundle", "keygen")[0] == 0
 
@@ -164,7 +164,7 @@ def test_tls_and_signatures(start: Start, tmp_path: Path) -> None:
 
 
 def test_an_expired_bundle_goes_on(start: Start) -> None:
-    """B-5: it keeps enforcing, and an event says so, once."""
+    """It keeps enforcing, and an event says so, once (B-5)."""
     with bundle_server() as server:
         server.put("/p.yaml", bundle(1, more="expires_at: 2020-01-01T00:00:00Z\n"))
         served = start("--policy", server.url + "/p.yaml", BREAKLOOP_POLICY_POLL_SECONDS="0.1")
@@ -176,7 +176,7 @@ def test_an_expired_bundle_goes_on(start: Start) -> None:
 
 
 def test_a_bundle_is_pushed_to_all(start: Start, tmp_path: Path, redis_server: Server) -> None:
-    """B-3, X-3: one push, two instances, within a second; what is there is shown; an older one is refused."""
+    """One push, two instances, within a second; what is there is shown; an older one is refused (B-3, X-3)."""
 
     def push(text: str, *more: str) -> tuple[int, str]:
         (tmp_path / "p.yaml").write_text(text)

@@ -1,4 +1,4 @@
-"""How often Redis is asked for one decision, counted by Redis itself (SPEC S-2)."""
+"""How often Redis is asked for one decision, counted by Redis itself (S-2)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def decide(served: Served, session: str, turn: int) -> None:
 
 
 def test_one_round_trip_when_the_window_is_known_and_two_otherwise(pair: list[Served], store: Server) -> None:
-    """S-2: read the window unless there is a copy, judge, one conditional commit."""
+    """Read the window unless there is a copy, judge, one conditional commit (S-2)."""
     counter = Counter(store)
     decide(pair[0], "a", 0)
     assert counter.since() == {"mget": 1, "evalsha": 1}
@@ -79,7 +79,8 @@ def test_one_round_trip_when_the_window_is_known_and_two_otherwise(pair: list[Se
 
 
 def test_one_more_for_each_conflict(pair: list[Served], store: Server) -> None:
-    """S-2: a session that changes between two instances finds its copy out of date, and gets the newer one with that."""
+    """A session that changes between two instances finds its copy out of date, and gets the newer one with that
+    (S-2)."""
     for one in pair:
         decide(one, "b", 0)
     counter = Counter(store)
@@ -89,7 +90,7 @@ def test_one_more_for_each_conflict(pair: list[Served], store: Server) -> None:
 
 
 def test_what_needs_no_state_asks_for_none(pair: list[Served], store: Server) -> None:
-    """S-2: a call that nothing applies to."""
+    """A call that nothing applies to (S-2)."""
     counter = Counter(store)
     assert pair[0].decide("/health")[0] == 200
     assert counter.since() == {}

@@ -56,7 +56,7 @@ class Weather(BaseModel):
 
 
 def test_one_line_in_the_environment(served: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-1, D-2: the banner's line is all it needs; what the client sends arrives as it is, and so does the answer."""
+    """The banner's line is all it needs; what the client sends arrives as it is, and so does the answer (D-1, D-2)."""
     (line,) = [line for line in served.banner if "ANTHROPIC_BASE_URL" in line]
     monkeypatch.setenv("ANTHROPIC_BASE_URL", line.partition("=")[2])
     monkeypatch.setenv("ANTHROPIC_API_KEY", caller.key)
@@ -77,7 +77,7 @@ def test_one_line_in_the_environment(served: Served, caller: Caller, monkeypatch
 
 
 def test_tool_use(client: Anthropic, caller: Caller) -> None:
-    """D-1: a call, its result, and the end, as an agent does it; streamed calls are put together by the SDK."""
+    """A call, its result, and the end, as an agent does it; streamed calls are put together by the SDK (D-1)."""
     caller.next(
         call_tool("read_file", {"path": "build.log"}, text="Let me look."),
         call_tool("read_file", {"path": "Makefile"}).with_tool("list", {"of": ["src", "tests"]}),
@@ -104,7 +104,7 @@ def test_tool_use(client: Anthropic, caller: Caller) -> None:
 
 
 def test_helpers(client: Anthropic, caller: Caller) -> None:
-    """D-1: `stream` with its text and final message, and `parse`."""
+    """`stream` with its text and final message, and `parse` (D-1)."""
     caller.next(say("One two three.").with_usage(10, 3), say('{"city":"Oslo","degrees":-3}'))
     with client.messages.stream(
         model=MODEL, max_tokens=MAX_TOKENS, messages=[{"role": "user", "content": "Count."}]
@@ -122,7 +122,8 @@ def test_helpers(client: Anthropic, caller: Caller) -> None:
 
 
 def test_the_other_endpoints(served: Served, client: Anthropic, caller: Caller) -> None:
-    """D-1, D-2: counting tokens and the beta path are below /v1/messages; models need the upstream's name in the URL."""
+    """Counting tokens and the beta path are below /v1/messages; models need the upstream's name in the URL
+    (D-1, D-2)."""
     caller.next(say().with_usage(42, 0), say("Beta."))
     counted = client.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": "How long?"}])
     assert counted.input_tokens == 42
@@ -139,7 +140,7 @@ def test_the_other_endpoints(served: Served, client: Anthropic, caller: Caller) 
 
 
 def test_counting_tokens_is_no_step(client: Anthropic, caller: Caller) -> None:
-    """LD-2: it costs nothing and changes nothing; clients do it before each request, and as often as they like."""
+    """It costs nothing and changes nothing; clients do it before each request, and as often as they like (LD-2)."""
     for _ in range(12):
         client.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": "Why does the build fail?"}])
     for _ in range(5):
@@ -148,7 +149,7 @@ def test_counting_tokens_is_no_step(client: Anthropic, caller: Caller) -> None:
 
 
 def test_async_endpoints(served: Served, caller: Caller) -> None:
-    """D-1: the same with the asynchronous client."""
+    """The same with the asynchronous client (D-1)."""
 
     async def run() -> None:
         async with async_client(served, caller) as client:
@@ -172,7 +173,7 @@ def test_async_endpoints(served: Served, caller: Caller) -> None:
 
 
 def test_each_chunk_comes_before_the_next_is_sent(client: Anthropic, caller: Caller) -> None:
-    """D-1: the upstream lets one event out at a time; the client has it before the next, pings included."""
+    """The upstream lets one event out at a time; the client has it before the next, pings included (D-1)."""
     gate = caller.stepped(say(chunks=["One", " two"]).with_usage(10, 3))
     stream = ask_streamed(client)
     got = []
@@ -191,7 +192,7 @@ def test_each_chunk_comes_before_the_next_is_sent(client: Anthropic, caller: Cal
 
 
 def test_each_chunk_comes_before_the_next_is_sent_async(served: Served, caller: Caller) -> None:
-    """D-1: the same with the asynchronous client and its helper."""
+    """The same with the asynchronous client and its helper (D-1)."""
     gate = caller.stepped(say(chunks=["One", " two"]))
 
     async def run() -> list[str]:
@@ -222,7 +223,7 @@ def test_each_chunk_comes_before_the_next_is_sent_async(served: Served, caller: 
     ],
 )
 def test_a_cut_stream_never_ends_cleanly(served: Served, client: Anthropic, caller: Caller, broken: Answer) -> None:
-    """D-1: what came before arrives, and then an error of the connection, synchronous or not."""
+    """What came before arrives, and then an error of the connection, synchronous or not (D-1)."""
     caller.next(broken, broken)
     got: list[str] = []
     with pytest.raises(BROKEN):
@@ -241,7 +242,7 @@ def test_a_cut_stream_never_ends_cleanly(served: Served, client: Anthropic, call
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_error_inside_a_stream(client: Anthropic, caller: Caller, packed: bool) -> None:
-    """D-1, LD-6, C-9: it is the SDK's error, as without us; we have read it too: trying again after it is no loop."""
+    """It is the SDK's error, as without us; we have read it too: trying again after it is no loop (D-1, LD-6, C-9)."""
     broken = say("One two three.").then_fail(2, "Overloaded", kind="overloaded_error")
     for _ in range(7):
         caller.next(broken.compressed("gzip") if packed else broken)
@@ -251,7 +252,7 @@ def test_an_error_inside_a_stream(client: Anthropic, caller: Caller, packed: boo
 
 
 def test_closing_a_stream_frees_the_upstream(client: Anthropic, caller: Caller) -> None:
-    """D-1: within 1 s, by `close` and by leaving the helper's block."""
+    """Within 1 s, by `close` and by leaving the helper's block (D-1)."""
     gate = caller.stepped(say("One two three."))
     stream = ask_streamed(client)
     gate.release()
@@ -269,7 +270,7 @@ def test_closing_a_stream_frees_the_upstream(client: Anthropic, caller: Caller) 
 
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_cancelling_a_task_frees_the_upstream(served: Served, caller: Caller, chunks: int) -> None:
-    """D-1: the same for a task that is cancelled, before the answer has begun or in the middle of it."""
+    """The same for a task that is cancelled, before the answer has begun or in the middle of it (D-1)."""
     caller.next(say("One two three.").stall(chunks or "start"))
 
     async def run() -> None:
@@ -293,7 +294,7 @@ def test_cancelling_a_task_frees_the_upstream(served: Served, caller: Caller, ch
 
 
 def test_a_client_that_waits_no_longer_frees_the_upstream(client: Anthropic, caller: Caller) -> None:
-    """D-1: the SDK's time-out is its own error; the upstream's connection goes with it."""
+    """The SDK's time-out is its own error; the upstream's connection goes with it (D-1)."""
     caller.next(stall())
     with pytest.raises(anthropic.APITimeoutError):
         ask(client.with_options(timeout=0.2, max_retries=0))
@@ -304,7 +305,7 @@ def test_a_client_that_waits_no_longer_frees_the_upstream(client: Anthropic, cal
 
 
 def test_headers_pass_both_ways(client: Anthropic, caller: Caller) -> None:
-    """D-1: those of Anthropic, unknown ones and the request id; prompt caching marks and counts pass untouched."""
+    """Those of Anthropic, unknown ones and the request id; prompt caching marks and counts pass untouched (D-1)."""
     sent = {
         "X-Custom": "a, b; c=1",
         "anthropic-beta": "prompt-caching-2024-07-31,extended-cache-ttl-2025-04-11",
@@ -337,7 +338,7 @@ def test_headers_pass_both_ways(client: Anthropic, caller: Caller) -> None:
 def test_compressed_answers(
     client: Anthropic, caller: Caller, coding: str, packed_by: Callable[[bytes], bytes] | None
 ) -> None:
-    """D-1: the upstream hears what the client takes, and answers pass packed, whole or streamed."""
+    """The upstream hears what the client takes, and answers pass packed, whole or streamed (D-1)."""
     packed = say("Packed well.").compressed(coding, packed_by=packed_by)
     caller.next(packed, packed)
     raw = client.messages.with_raw_response.create(

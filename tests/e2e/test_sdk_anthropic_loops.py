@@ -57,7 +57,7 @@ def client(served: Served, caller: Caller) -> Iterator[Anthropic]:
 def test_errors_of_the_upstream_are_its_own(
     client: Anthropic, caller: Caller, status: int, error: type[anthropic.APIStatusError], requests: int
 ) -> None:
-    """D-1: status, body, Retry-After and request id arrive, and the SDK tries again as it does without us."""
+    """Status, body, Retry-After and request id arrive, and the SDK tries again as it does without us (D-1)."""
     caller.next(*[fail(status, "not now", retry_after=7, headers=SOON)] * 3)
     with pytest.raises(error, match="not now") as caught:
         ask(client)
@@ -71,7 +71,7 @@ def test_errors_of_the_upstream_are_its_own(
 
 @pytest.mark.parametrize("status", [429, 500, 529])
 def test_retries_after_failures_are_no_loop(client: Anthropic, caller: Caller, status: int) -> None:
-    """LD-6: an upstream that fails twice before each answer is not the agent's fault; the answers are what counts."""
+    """An upstream that fails twice before each answer is not the agent's fault; the answers are what counts (LD-6)."""
     failure = fail(status, headers=SOON)
     for number in range(5):
         caller.next(failure, failure, say(f"Answer {number}."))
@@ -83,7 +83,7 @@ def test_retries_after_failures_are_no_loop(client: Anthropic, caller: Caller, s
 
 
 def test_upstream_that_is_down(served: Served, client: Anthropic, caller: Caller) -> None:
-    """D-1: the SDK's own error with our words, after its retries; none of them counts as a loop."""
+    """The SDK's own error with our words, after its retries; none of them counts as a loop (D-1)."""
     other = client.with_options(base_url=f"{served.url}/openai")
     with pytest.raises(anthropic.InternalServerError) as caught:
         ask(other)
@@ -100,7 +100,7 @@ def test_upstream_that_is_down(served: Served, client: Anthropic, caller: Caller
 
 @pytest.mark.parametrize("at", ["start", "head"])
 def test_upstream_that_hangs_up(client: Anthropic, caller: Caller, at: Any) -> None:
-    """D-1: before its answer a 502; after the head of a whole answer a connection error, never half of it."""
+    """Before its answer a 502; after the head of a whole answer a connection error, never half of it (D-1)."""
     caller.next(cut(at), cut(at))
     error = anthropic.InternalServerError if at == "start" else anthropic.APIConnectionError
     with pytest.raises(error) as caught:
@@ -169,7 +169,7 @@ def assert_loop(error: anthropic.RateLimitError) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_sixth_identical_request(client: Anthropic, caller: Caller, way: str) -> None:
-    """A-1, A-3, LD-2: the SDK's own RateLimitError with our words, after exactly one HTTP request."""
+    """The SDK's own RateLimitError with our words, after exactly one HTTP request (A-1, A-3, LD-2)."""
     for _ in range(5):
         WAYS[way](client)
     with pytest.raises(anthropic.RateLimitError) as caught:
@@ -180,7 +180,7 @@ def test_the_sixth_identical_request(client: Anthropic, caller: Caller, way: str
 
 @pytest.mark.parametrize("way", ASYNC_WAYS)
 def test_the_sixth_identical_request_async(served: Served, caller: Caller, way: str) -> None:
-    """A-1, A-3, LD-2: the same with the asynchronous client."""
+    """The same with the asynchronous client (A-1, A-3, LD-2)."""
 
     async def run() -> None:
         async with async_client(served, caller) as client:
@@ -195,7 +195,7 @@ def test_the_sixth_identical_request_async(served: Served, caller: Caller, way: 
 
 
 def test_what_differs_is_no_loop(served: Served, client: Anthropic, caller: Caller) -> None:
-    """LD-6, D-2: other agents in the path and other texts have counters of their own."""
+    """Other agents in the path and other texts have counters of their own (LD-6, D-2)."""
     for number in range(12):
         assert said(ask(client, f"Part {number}?"))
     for agent in ("planner", "coder"):

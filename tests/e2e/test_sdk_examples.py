@@ -34,7 +34,7 @@ def script(path: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_guard_in_a_loop_of_ones_own() -> None:
-    """D-4: warned at the third step, stopped at the fifth."""
+    """Warned at the third step, stopped at the fifth (D-4)."""
     done = script("python-guard/agent.py")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -43,7 +43,7 @@ def test_a_guard_in_a_loop_of_ones_own() -> None:
 
 
 def test_a_transport() -> None:
-    """P-3: five requests are sent."""
+    """Five requests are sent (P-3)."""
     done = script("httpx/agent.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "attempt 6: recursive_loop_detected, 5 requests were sent"
@@ -51,7 +51,7 @@ def test_a_transport() -> None:
 
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
 def test_drop_in_clients(name: str, llm: ThreadedLLM, tmp_path: Path) -> None:
-    """P-2: the sixth try is stopped, with the SDK's error that is ours."""
+    """The sixth try is stopped, with the SDK's error that is ours (P-2)."""
     with serving(tmp_path, "--upstream", f"{name}={llm.url}") as served:
         done = script(f"drop-in-clients/{name}_agent.py", BREAKLOOP_URL=served.url)
     assert done.returncode == 1, done.stderr
@@ -75,7 +75,7 @@ def test_the_stand_in_of_the_clients(free_port: Callable[[], int]) -> None:
 
 
 def test_asgi_middleware_under_a_real_server(free_port: Callable[[], int]) -> None:
-    """P-3: uvicorn; the sixth call of a tool is answered with why, another one passes."""
+    """uvicorn; the sixth call of a tool is answered with why, another one passes (P-3)."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "server:app", "--port", str(port), "--lifespan", "off"]
     folder = EXAMPLES / "asgi"

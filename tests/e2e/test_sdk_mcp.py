@@ -146,7 +146,7 @@ def leaf(error: BaseException) -> BaseException:
 @pytest.mark.parametrize("upstream", REAL)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_real_server_behind_the_proxy(served: Served, mode: str, upstream: str) -> None:
-    """D-1, D-2: the URL is all that changes: tools are listed and called, results and errors come as they are."""
+    """The URL is all that changes: tools are listed and called, results and errors come as they are (D-1, D-2)."""
 
     async def run() -> None:
         async with Client(f"{served.url}/{upstream}/mcp", mode=mode) as client:
@@ -164,7 +164,7 @@ def test_a_real_server_behind_the_proxy(served: Served, mode: str, upstream: str
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_stand_in_behind_the_proxy(served: Served, caller: Caller, mode: str) -> None:
-    """D-1: the same with the stand-in, in JSON and in a stream, and with a tool that fails."""
+    """The same with the stand-in, in JSON and in a stream, and with a tool that fails (D-1)."""
     caller.next(say("In JSON."), say("In a stream.").streamed(), tool_failed("No such file."))
 
     async def run() -> list[tuple[str, bool]]:
@@ -177,8 +177,8 @@ def test_the_stand_in_behind_the_proxy(served: Served, caller: Caller, mode: str
 
 
 def test_sessions(served: Served, caller: Caller, llm: ThreadedLLM) -> None:
-    """D-1: the session id goes both ways, the client's stream stays open, and its end reaches the server: DELETE, and
-    the stream's connection is freed within 1 s."""
+    """The session id goes both ways, the client's stream stays open, and its end reaches the server: DELETE, and the
+    stream's connection is freed within 1 s (D-1)."""
 
     async def run() -> SeenRequest:
         async with connected(f"{served.url}/standin/mcp", caller, "legacy") as client:
@@ -203,7 +203,7 @@ def test_sessions(served: Served, caller: Caller, llm: ThreadedLLM) -> None:
 
 @pytest.mark.parametrize("upstream", REAL)
 def test_sessions_of_a_real_server(served: Served, caller: Caller, real: dict[str, RealServer], upstream: str) -> None:
-    """D-1: a message that the server sends by itself comes on the open stream; the session ends with DELETE."""
+    """A message that the server sends by itself comes on the open stream; the session ends with DELETE (D-1)."""
     before = len(real[upstream].requests)
 
     async def run() -> None:
@@ -229,7 +229,7 @@ def test_sessions_of_a_real_server(served: Served, caller: Caller, real: dict[st
 
 @pytest.mark.parametrize("mode", MODES)
 def test_progress_of_a_real_server(served: Served, caller: Caller, mode: str) -> None:
-    """D-1: notifications within the stream of an answer."""
+    """Notifications within the stream of an answer (D-1)."""
     told: list[str | None] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -245,7 +245,7 @@ def test_progress_of_a_real_server(served: Served, caller: Caller, mode: str) ->
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_event_comes_before_the_next_is_sent(served: Served, caller: Caller, mode: str) -> None:
-    """D-1: the upstream lets one event out at a time."""
+    """The upstream lets one event out at a time (D-1)."""
     gate = caller.stepped(say(chunks=["one", "two"]).streamed())
 
     async def run() -> str:
@@ -267,7 +267,7 @@ def test_each_event_comes_before_the_next_is_sent(served: Served, caller: Caller
 
 
 def test_cancelling_a_call_frees_the_upstream(served: Served, caller: Caller) -> None:
-    """D-1: without sessions a call is cancelled by closing it; the upstream's connection is gone within 1 s."""
+    """Without sessions a call is cancelled by closing it; the upstream's connection is gone within 1 s (D-1)."""
     caller.next(stall())
 
     async def run() -> None:
@@ -287,7 +287,7 @@ def test_cancelling_a_call_frees_the_upstream(served: Served, caller: Caller) ->
 
 @pytest.mark.parametrize("mode", MODES)
 def test_failures_of_the_upstream(served: Served, caller: Caller, mode: str) -> None:
-    """D-1, LD-6: the server's own error arrives; trying again after it is no loop."""
+    """The server's own error arrives; trying again after it is no loop (D-1, LD-6)."""
     caller.next(*[fail(500, "out of order", code="-32050")] * 7, say("Back."))
 
     async def run() -> str:
@@ -312,7 +312,7 @@ def test_failures_of_the_upstream(served: Served, caller: Caller, mode: str) -> 
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_an_upstream_that_hangs_up(served: Served, caller: Caller, mode: str, broken: Answer, said: str) -> None:
-    """D-1: before its answer: an error in our words. In the middle of a stream: never taken for the end of it."""
+    """Before its answer: an error in our words. In the middle of a stream: never taken for the end of it (D-1)."""
     caller.next(broken, broken)  # a connection that was kept is tried twice
 
     async def run() -> None:
@@ -325,7 +325,7 @@ def test_an_upstream_that_hangs_up(served: Served, caller: Caller, mode: str, br
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_upstream_that_is_down(served: Served, caller: Caller, mode: str) -> None:
-    """A-3, D-1: whatever is asked first, the client reads why it got no answer."""
+    """Whatever is asked first, the client reads why it got no answer (A-3, D-1)."""
 
     async def run() -> None:
         async with connected(f"{served.url}/down/mcp", caller, mode):
@@ -355,7 +355,7 @@ def assert_loop(result: CallToolResult) -> None:
 def test_the_sixth_identical_call(
     served: Served, caller: Caller, real: dict[str, RealServer], mode: str, upstream: str
 ) -> None:
-    """A-3, LD-2: a tool's error that the model can read, after one HTTP request; another call passes at once."""
+    """A tool's error that the model can read, after one HTTP request; another call passes at once (A-3, LD-2)."""
     b = 100 + MODES.index(mode)
     made = 0
 
@@ -377,7 +377,7 @@ def test_the_sixth_identical_call(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_sixth_identical_call_to_the_stand_in(served: Served, caller: Caller, mode: str) -> None:
-    """A-3, LD-2: the same where the answers are streams."""
+    """The same where the answers are streams (A-3, LD-2)."""
     caller.next(*[say("Done.").streamed()] * 5)
 
     async def run() -> None:
@@ -392,7 +392,7 @@ def test_the_sixth_identical_call_to_the_stand_in(served: Served, caller: Caller
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_no_tool_call_is_no_loop(served: Served, caller: Caller, mode: str) -> None:
-    """LD-2, C-8: listing tools as often as one likes, and connecting again, costs nothing and is not counted."""
+    """Listing tools as often as one likes, and connecting again, costs nothing and is not counted (LD-2, C-8)."""
 
     async def run() -> None:
         for _ in range(7):

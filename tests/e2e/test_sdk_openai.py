@@ -55,7 +55,7 @@ WEATHER = '{"city":"Oslo","degrees":-3}'
 
 
 def test_one_line_in_the_environment(served: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-1: the banner's line is all it needs; what the client sends arrives as it is, and so does the answer."""
+    """The banner's line is all it needs; what the client sends arrives as it is, and so does the answer (D-1)."""
     (line,) = [line for line in served.banner if "OPENAI_BASE_URL" in line]
     monkeypatch.setenv("OPENAI_BASE_URL", line.partition("=")[2])
     monkeypatch.setenv("OPENAI_API_KEY", caller.key)
@@ -76,7 +76,7 @@ def test_one_line_in_the_environment(served: Served, caller: Caller, monkeypatch
 
 
 def test_tool_calls(client: OpenAI, caller: Caller) -> None:
-    """D-1: a tool call, its result, and the end, as an agent does it; streamed calls are put together by the SDK."""
+    """A tool call, its result, and the end, as an agent does it; streamed calls are put together by the SDK (D-1)."""
     caller.next(
         call_tool("read_file", {"path": "build.log"}, text="Let me look."),
         call_tool("read_file", {"path": "Makefile"}).with_tool("list", {"of": ["src", "tests"]}),
@@ -105,7 +105,7 @@ def test_tool_calls(client: OpenAI, caller: Caller) -> None:
 
 
 def test_helpers_of_chat(client: OpenAI, caller: Caller) -> None:
-    """D-1: `parse` and `stream`, with their typed results and events."""
+    """`parse` and `stream`, with their typed results and events (D-1)."""
     caller.next(say(WEATHER), say(WEATHER))
     parsed = client.chat.completions.parse(
         model=MODEL, messages=[{"role": "user", "content": "weather"}], response_format=Weather
@@ -126,7 +126,7 @@ def test_helpers_of_chat(client: OpenAI, caller: Caller) -> None:
 
 
 def test_responses(client: OpenAI, caller: Caller) -> None:
-    """D-1: whole, streamed, with a tool call, and by the helpers."""
+    """Whole, streamed, with a tool call, and by the helpers (D-1)."""
     caller.next(say("Hi there.").with_usage(9, 3), call_tool("ls", {"path": "."}), say("In parts."), say(WEATHER))
     whole = client.responses.create(model=MODEL, input="Hello.")
     assert whole.output_text == "Hi there."
@@ -144,7 +144,7 @@ def test_responses(client: OpenAI, caller: Caller) -> None:
 
 
 def test_the_other_endpoints(client: OpenAI, caller: Caller) -> None:
-    """D-1: completions, embeddings (base64 on the wire), models, an upload and a download."""
+    """Completions, embeddings (base64 on the wire), models, an upload and a download (D-1)."""
     caller.next(say("Once upon a time."), say("In parts."))
     assert client.completions.create(model=MODEL, prompt="Tell.").choices[0].text == "Once upon a time."
     pieces = client.completions.create(model=MODEL, prompt="Tell more.", stream=True)
@@ -161,7 +161,7 @@ def test_the_other_endpoints(client: OpenAI, caller: Caller) -> None:
 
 
 def test_async_endpoints(served: Served, caller: Caller) -> None:
-    """D-1: the same with the asynchronous client."""
+    """The same with the asynchronous client (D-1)."""
 
     async def run() -> None:
         async with async_client(served, caller) as client:
@@ -180,7 +180,7 @@ def test_async_endpoints(served: Served, caller: Caller) -> None:
 
 
 def test_azure(served: Served, caller: Caller) -> None:
-    """D-2: the paths and the key header of Azure's client are OpenAI dialect, loops included."""
+    """The paths and the key header of Azure's client are OpenAI dialect, loops included (D-2)."""
     with openai.AzureOpenAI(azure_endpoint=served.url, api_key=caller.key, api_version="2025-01-01") as client:
         for _ in range(5):
             assert ask(client).choices[0].message.content
@@ -195,7 +195,7 @@ def test_azure(served: Served, caller: Caller) -> None:
 
 
 def test_each_chunk_comes_before_the_next_is_sent(client: OpenAI, caller: Caller) -> None:
-    """D-1: the upstream lets one chunk out at a time; the client has it before the next, and the usage at the end."""
+    """The upstream lets one chunk out at a time; the client has it before the next, and the usage at the end (D-1)."""
     gate = caller.stepped(say(chunks=["One", " two", " three"]).with_usage(10, 3))
     stream = ask_streamed(client)
     got = []
@@ -210,7 +210,7 @@ def test_each_chunk_comes_before_the_next_is_sent(client: OpenAI, caller: Caller
 
 
 def test_each_chunk_comes_before_the_next_is_sent_async(served: Served, caller: Caller) -> None:
-    """D-1: the same with the asynchronous client, in Responses' events."""
+    """The same with the asynchronous client, in Responses' events (D-1)."""
     gate = caller.stepped(say(chunks=["One", " two"]).with_usage(10, 3))
 
     async def run() -> list[str]:
@@ -239,7 +239,7 @@ def test_each_chunk_comes_before_the_next_is_sent_async(served: Served, caller: 
     ],
 )
 def test_a_cut_stream_never_ends_cleanly(served: Served, client: OpenAI, caller: Caller, broken: Answer) -> None:
-    """D-1: what came before arrives, and then the SDK's own connection error, synchronous or not."""
+    """What came before arrives, and then the SDK's own connection error, synchronous or not (D-1)."""
     caller.next(broken, broken)
     got: list[str] = []
     with pytest.raises(openai.APIConnectionError):
@@ -258,7 +258,7 @@ def test_a_cut_stream_never_ends_cleanly(served: Served, client: OpenAI, caller:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_error_inside_a_stream(client: OpenAI, caller: Caller, packed: bool) -> None:
-    """D-1, LD-6, C-9: it is the SDK's error, as without us; we have read it too: trying again after it is no loop."""
+    """It is the SDK's error, as without us; we have read it too: trying again after it is no loop (D-1, LD-6, C-9)."""
     broken = say("One two three.").then_fail(2, "Overloaded")
     for _ in range(7):
         caller.next(broken.compressed("gzip") if packed else broken)
@@ -268,7 +268,7 @@ def test_an_error_inside_a_stream(client: OpenAI, caller: Caller, packed: bool) 
 
 
 def test_closing_a_stream_frees_the_upstream(client: OpenAI, caller: Caller) -> None:
-    """D-1: within 1 s."""
+    """Closing a stream frees the upstream: within 1 s (D-1)."""
     gate = caller.stepped(say("One two three."))
     stream = ask_streamed(client)
     gate.release()
@@ -279,7 +279,7 @@ def test_closing_a_stream_frees_the_upstream(client: OpenAI, caller: Caller) -> 
 
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_cancelling_a_task_frees_the_upstream(served: Served, caller: Caller, chunks: int) -> None:
-    """D-1: the same for a task that is cancelled, before the answer has begun or in the middle of it."""
+    """The same for a task that is cancelled, before the answer has begun or in the middle of it (D-1)."""
     caller.next(say("One two three.").stall(chunks or "start"))
 
     async def run() -> None:
@@ -303,7 +303,7 @@ def test_cancelling_a_task_frees_the_upstream(served: Served, caller: Caller, ch
 
 
 def test_a_client_that_waits_no_longer_frees_the_upstream(client: OpenAI, caller: Caller) -> None:
-    """D-1: the SDK's time-out is its own error; the upstream's connection goes with it."""
+    """The SDK's time-out is its own error; the upstream's connection goes with it (D-1)."""
     caller.next(stall())
     with pytest.raises(openai.APITimeoutError):
         ask(client.with_options(timeout=0.2, max_retries=0))
@@ -314,7 +314,7 @@ def test_a_client_that_waits_no_longer_frees_the_upstream(client: OpenAI, caller
 
 
 def test_headers_pass_both_ways(client: OpenAI, caller: Caller) -> None:
-    """D-1: unknown ones too; the answer carries the provider's request id beside ours."""
+    """Unknown ones too; the answer carries the provider's request id beside ours (D-1)."""
     sent = {
         "X-Custom": "a, b; c=1",
         "OpenAI-Organization": "org-1",
@@ -346,7 +346,7 @@ def test_headers_pass_both_ways(client: OpenAI, caller: Caller) -> None:
 def test_compressed_answers(
     client: OpenAI, caller: Caller, coding: str, packed_by: Callable[[bytes], bytes] | None
 ) -> None:
-    """D-1: the upstream hears what the client takes, and answers pass packed, whole or streamed."""
+    """The upstream hears what the client takes, and answers pass packed, whole or streamed (D-1)."""
     packed = say("Packed well.").compressed(coding, packed_by=packed_by)
     caller.next(packed, packed)
     raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=[{"role": "user", "content": "?"}])

@@ -61,7 +61,7 @@ def client(served: Served, caller: Caller) -> Iterator[OpenAI]:
 def test_errors_of_the_upstream_are_its_own(
     client: OpenAI, caller: Caller, status: int, error: type[openai.APIStatusError], requests: int
 ) -> None:
-    """D-1: status, body, Retry-After and request id arrive, and the SDK tries again as it does without us."""
+    """Status, body, Retry-After and request id arrive, and the SDK tries again as it does without us (D-1)."""
     caller.next(*[fail(status, "not now", code="own_code", retry_after=7, headers=SOON)] * 3)
     with pytest.raises(error, match="not now") as caught:
         ask(client)
@@ -75,7 +75,7 @@ def test_errors_of_the_upstream_are_its_own(
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_retries_after_failures_are_no_loop(client: OpenAI, caller: Caller, status: int) -> None:
-    """LD-6: an upstream that fails twice before each answer is not the agent's fault; the answers are what counts."""
+    """An upstream that fails twice before each answer is not the agent's fault; the answers are what counts (LD-6)."""
     failure = fail(status, headers=SOON)
     for number in range(5):
         caller.next(failure, failure, say(f"Answer {number}."))
@@ -88,7 +88,7 @@ def test_retries_after_failures_are_no_loop(client: OpenAI, caller: Caller, stat
 
 
 def test_upstream_that_is_down(served: Served, caller: Caller, client: OpenAI) -> None:
-    """D-1: the SDK's own error with our words, after its retries; none of them counts as a loop."""
+    """The SDK's own error with our words, after its retries; none of them counts as a loop (D-1)."""
     other = client.with_options(base_url=f"{served.url}/down/v1")
     with pytest.raises(openai.InternalServerError) as caught:
         ask(other)
@@ -104,7 +104,7 @@ def test_upstream_that_is_down(served: Served, caller: Caller, client: OpenAI) -
 
 @pytest.mark.parametrize("at", ["start", "head"])
 def test_upstream_that_hangs_up(client: OpenAI, caller: Caller, at: Any) -> None:
-    """D-1: before its answer a 502; after the head of a whole answer a connection error, never half of it."""
+    """Before its answer a 502; after the head of a whole answer a connection error, never half of it (D-1)."""
     caller.next(cut(at), cut(at))
     error = openai.InternalServerError if at == "start" else openai.APIConnectionError
     with pytest.raises(error) as caught:
@@ -174,7 +174,7 @@ def assert_loop(error: openai.RateLimitError) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_sixth_identical_request(client: OpenAI, caller: Caller, way: str) -> None:
-    """A-1, A-3, LD-2: the SDK's own RateLimitError with our words, after exactly one HTTP request."""
+    """The SDK's own RateLimitError with our words, after exactly one HTTP request (A-1, A-3, LD-2)."""
     for _ in range(5):
         WAYS[way](client)
     with pytest.raises(openai.RateLimitError) as caught:
@@ -185,7 +185,7 @@ def test_the_sixth_identical_request(client: OpenAI, caller: Caller, way: str) -
 
 @pytest.mark.parametrize("way", ASYNC_WAYS)
 def test_the_sixth_identical_request_async(served: Served, caller: Caller, way: str) -> None:
-    """A-1, A-3, LD-2: the same with the asynchronous client."""
+    """The same with the asynchronous client (A-1, A-3, LD-2)."""
 
     async def run() -> None:
         async with async_client(served, caller) as client:
@@ -200,7 +200,7 @@ def test_the_sixth_identical_request_async(served: Served, caller: Caller, way: 
 
 
 def test_a_client_that_leaves_at_the_last_event_is_counted(client: OpenAI, caller: Caller) -> None:
-    """LD-2: the SDK hangs up at [DONE], perhaps before the upstream has ended its answer; it was an answer."""
+    """The SDK hangs up at [DONE], perhaps before the upstream has ended its answer; it was an answer (LD-2)."""
     caller.next(*[say("One two.").stall(6)] * 5)
     for _ in range(5):
         assert "".join(map(text_of, ask_streamed(client))) == "One two."
@@ -211,7 +211,7 @@ def test_a_client_that_leaves_at_the_last_event_is_counted(client: OpenAI, calle
 
 
 def test_what_differs_is_no_loop(served: Served, client: OpenAI, caller: Caller) -> None:
-    """LD-6, D-2: other models, other agents in the path and other texts have counters of their own."""
+    """Other models, other agents in the path and other texts have counters of their own (LD-6, D-2)."""
     for number in range(12):
         assert ask(client, f"Part {number}?").choices
     for agent in ("planner", "coder"):
@@ -226,7 +226,7 @@ def test_what_differs_is_no_loop(served: Served, client: OpenAI, caller: Caller)
 
 
 def test_sampling_is_no_loop(served: Served, caller: Caller) -> None:
-    """LD-6: many of the same at once count as one."""
+    """Many of the same at once count as one (LD-6)."""
     caller.next(*[say("x").delayed(0.2)] * 12)
 
     async def run() -> list[ChatCompletion]:
@@ -242,7 +242,7 @@ def test_sampling_is_no_loop(served: Served, caller: Caller) -> None:
 
 
 def test_compressed_requests_are_judged(served: Served, caller: Caller) -> None:
-    """C-9: as Codex sends them; the upstream gets the very bytes."""
+    """As Codex sends them; the upstream gets the very bytes (C-9)."""
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Fix the build. " * 50}]}
     packed = zstandard.compress(json.dumps({"model": MODEL, "input": [item], "stream": True, "store": False}).encode())
     headers = {

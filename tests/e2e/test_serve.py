@@ -52,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_serve_protects_without_any_policy(start: Start, tmp_path: Path) -> None:
-    """T-2, D-5, B-6: an empty home, no files: it says where it listens, is ready, and stops a loop."""
+    """An empty home, no files: it says where it listens, is ready, and stops a loop (T-2, D-5, B-6)."""
     served = start("--port", "0").wait_ready()
     assert served.banner[-1] == f"breakloop ready on http://127.0.0.1:{served.port}"
     assert any("built-in loop protection" in line for line in served.banner)
@@ -79,7 +79,7 @@ def test_serve_protects_without_any_policy(start: Start, tmp_path: Path) -> None
 
 
 def test_bundle_is_replaced_while_serving(start: Start, tmp_path: Path) -> None:
-    """B-2, B-3: a new bundle is in force within a second; a bad one changes nothing and is told once."""
+    """A new bundle is in force within a second; a bad one changes nothing and is told once (B-2, B-3)."""
     file = tmp_path / "bundle.yaml"
     file.write_text(bundle(1, burst=1))
     served = start("--port", "0", "--policy", "bundle.yaml").wait_ready()
@@ -110,7 +110,7 @@ def test_bundle_is_replaced_while_serving(start: Start, tmp_path: Path) -> None:
 
 
 def test_kubernetes_swaps_a_link(start: Start, tmp_path: Path) -> None:
-    """B-3: a ConfigMap is a directory of links that are swapped; that is a change."""
+    """A ConfigMap is a directory of links that are swapped; that is a change (B-3)."""
     mount = tmp_path / "mount"
     for version in (1, 2):
         (mount / f"..v{version}").mkdir(parents=True)
@@ -125,7 +125,7 @@ def test_kubernetes_swaps_a_link(start: Start, tmp_path: Path) -> None:
 
 
 def test_last_good_bundle_survives(start: Start, tmp_path: Path) -> None:
-    """B-3, E-0: after kill -9 and without its source it still enforces; a damaged copy is told and ignored."""
+    """After kill -9 and without its source it still enforces; a damaged copy is told and ignored (B-3, E-0)."""
     file = tmp_path / "bundle.yaml"
     file.write_text(bundle(7, burst=1))
     served = start("--port", "0", "--policy", "bundle.yaml").wait_ready()
@@ -155,7 +155,7 @@ def test_last_good_bundle_survives(start: Start, tmp_path: Path) -> None:
 
 
 def test_strict_start_needs_a_bundle(start: Start, tmp_path: Path) -> None:
-    """E-0: `--strict` exits 1 and prints the problems, located."""
+    """`--strict` exits 1 and prints the problems, located (E-0)."""
     (tmp_path / "bundle.yaml").write_text("bundle_version: 0\npolicies: []\n")
     served = start("--port", "0", "--policy", "bundle.yaml", "--strict")
     assert served.process.wait(DEADLINE_S) == 1
@@ -163,7 +163,7 @@ def test_strict_start_needs_a_bundle(start: Start, tmp_path: Path) -> None:
 
 
 def test_second_instance_fails(start: Start, tmp_path: Path) -> None:
-    """S-5: a second instance on the same port fails with "in use", in one line, and the first is not disturbed."""
+    """A second instance on the same port fails with "in use", in one line, and the first is not disturbed (S-5)."""
     served = start("--port", "0").wait_ready()
     other = start("--port", str(served.port))
     assert other.process.wait(DEADLINE_S) == 1
@@ -173,7 +173,7 @@ def test_second_instance_fails(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_it_cleanly(start: Start, number: int) -> None:
-    """S-6: a signal lets it finish and exit 0, with a client connected and idle."""
+    """A signal lets it finish and exit 0, with a client connected and idle (S-6)."""
     served = start("--port", "0").wait_ready()
     idle = http.client.HTTPConnection("127.0.0.1", served.port, timeout=5)
     idle.connect()
@@ -183,7 +183,7 @@ def test_signal_ends_it_cleanly(start: Start, number: int) -> None:
 
 
 def test_second_signal_does_not_wait(start: Start) -> None:
-    """S-6: whoever cannot wait for a request that never ends sends the signal again."""
+    """Whoever cannot wait for a request that never ends sends the signal again (S-6)."""
     served = start("--port", "0").wait_ready()
     stuck = http.client.HTTPConnection("127.0.0.1", served.port, timeout=5)
     stuck.putrequest("POST", "/v1/decision")

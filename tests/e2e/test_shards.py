@@ -48,8 +48,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory, redis_cluster: Cluster) -> It
 
 
 def test_a_fleet_with_a_place_for_each_agent(pair: list[Served], redis_cluster: Cluster) -> None:
-    """E-5, S-2, L-2: a loop that alternates between instances is found, in every agent's slot; two agents that share a
-    budget spend exactly that, 64 at a time; and the cluster's nodes share the project."""
+    """A loop that alternates between instances is found, in every agent's slot; two agents that share a budget spend
+    exactly that, 64 at a time; and the cluster's nodes share the project (E-5, S-2, L-2)."""
     for agent in range(6):
         headers = {"Authorization": f"Bearer {KEY}{agent}", "Content_Type": "application/json"}
         headers["X_Agent_Id"] = f"agent-{agent}"

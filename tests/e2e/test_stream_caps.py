@@ -84,7 +84,7 @@ def check(text: str, caller: Caller) -> None:
 
 
 def test_openai_chat(openai_client: OpenAI, caller: Caller) -> None:
-    """L-3: an answer that ran into its limit; the next one finds what did not pass given back."""
+    """An answer that ran into its limit; the next one finds what did not pass given back (L-3)."""
     caller.next(LONG, say("Fine."))
     messages: Any = [{"role": "user", "content": "Go on"}]
     chunks = list(openai_client.chat.completions.create(model="m", messages=messages, stream=True))
@@ -97,7 +97,7 @@ def test_openai_chat(openai_client: OpenAI, caller: Caller) -> None:
 
 
 def test_openai_responses(openai_client: OpenAI, caller: Caller) -> None:
-    """L-3: every event in its turn, and at last the response as far as it came."""
+    """Every event in its turn, and at last the response as far as it came (L-3)."""
     caller.next(LONG)
     events = list(openai_client.responses.create(model="m", input="Go on", stream=True))
     last = events[-1]
@@ -108,7 +108,7 @@ def test_openai_responses(openai_client: OpenAI, caller: Caller) -> None:
 
 
 def test_anthropic(anthropic_client: anthropic.Anthropic, caller: Caller) -> None:
-    """L-3: the SDK's own helper, and its count, which is a guess."""
+    """The SDK's own helper, and its count, which is a guess (L-3)."""
     caller.next(LONG)
     messages: Any = [{"role": "user", "content": "Go on"}]
     with anthropic_client.messages.stream(model="m", max_tokens=9000, messages=messages) as stream:
@@ -122,7 +122,7 @@ def test_anthropic(anthropic_client: anthropic.Anthropic, caller: Caller) -> Non
 
 @pytest.mark.parametrize("dialect", ["openai_completions", "gemini"])
 def test_others(proxy: Proxied, dialect: str) -> None:
-    """L-3: the two other APIs that stream events."""
+    """The two other APIs that stream events (L-3)."""
     proxy.llm.next(LONG)
     with proxy.client() as client:
         client.send(stream_request(dialect, KEYED))
@@ -132,7 +132,7 @@ def test_others(proxy: Proxied, dialect: str) -> None:
 
 
 def test_it_is_told(proxy: Proxied) -> None:
-    """G-2, Y-1: whose limit, and nothing of the text."""
+    """Whose limit, and nothing of the text (G-2, Y-1)."""
     proxy.llm.next(LONG)
     with proxy.client() as client:
         client.send(stream_request("openai_chat", KEYED))

@@ -91,7 +91,7 @@ def check_freed(caller: Caller) -> None:
 
 
 def test_openai_chat(openai_client: OpenAI, caller: Caller) -> None:
-    """LD-8: an answer that ran into its limit, for the SDK; its connection is used again."""
+    """An answer that ran into its limit, for the SDK; its connection is used again (LD-8)."""
     caller.next(STUCK, say("Fine."))
     chunks = list(
         openai_client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Go on"}], stream=True)
@@ -104,7 +104,7 @@ def test_openai_chat(openai_client: OpenAI, caller: Caller) -> None:
 
 
 def test_openai_chat_by_its_helper(openai_client: OpenAI, caller: Caller) -> None:
-    """LD-8: the SDK's own way to say so is an error of its own, with the answer in it."""
+    """The SDK's own way to say so is an error of its own, with the answer in it (LD-8)."""
     caller.next(STUCK)
     messages: Any = [{"role": "user", "content": "Go on like that"}]
     with openai_client.chat.completions.stream(model="m", messages=messages) as stream:
@@ -116,7 +116,7 @@ def test_openai_chat_by_its_helper(openai_client: OpenAI, caller: Caller) -> Non
 
 
 def test_openai_chat_async(served: Served, caller: Caller) -> None:
-    """LD-8: the asynchronous client."""
+    """The asynchronous client (LD-8)."""
     caller.next(STUCK)
 
     async def ask() -> tuple[str, str | None]:
@@ -134,7 +134,7 @@ def test_openai_chat_async(served: Served, caller: Caller) -> None:
 
 
 def test_openai_responses(openai_client: OpenAI, caller: Caller) -> None:
-    """LD-8: every event in its turn, and at last the response as far as it came."""
+    """Every event in its turn, and at last the response as far as it came (LD-8)."""
     caller.next(STUCK)
     got = list(openai_client.responses.create(model="m", input="Go on", stream=True))
     assert [event.sequence_number for event in got] == list(range(len(got)))
@@ -148,7 +148,7 @@ def test_openai_responses(openai_client: OpenAI, caller: Caller) -> None:
 
 
 def test_openai_responses_by_its_helper(openai_client: OpenAI, caller: Caller) -> None:
-    """LD-8: the SDK puts it together."""
+    """The SDK puts it together (LD-8)."""
     caller.next(STUCK)
     with openai_client.responses.stream(model="m", input="Go on like that") as stream:
         kinds = [event.type for event in stream]
@@ -162,7 +162,7 @@ def test_openai_responses_by_its_helper(openai_client: OpenAI, caller: Caller) -
 
 
 def test_anthropic(anthropic_client: anthropic.Anthropic, caller: Caller) -> None:
-    """LD-8: the SDK's own gathering comes to its end; its connection is used again."""
+    """The SDK's own gathering comes to its end; its connection is used again (LD-8)."""
     caller.next(STUCK, say("Fine."))
     with anthropic_client.messages.stream(
         model="m", max_tokens=9000, messages=[{"role": "user", "content": "Go on"}]
@@ -181,7 +181,7 @@ def test_anthropic(anthropic_client: anthropic.Anthropic, caller: Caller) -> Non
 
 
 def test_anthropic_thinking(anthropic_client: anthropic.Anthropic, caller: Caller) -> None:
-    """LD-8: thoughts that repeat themselves are cut, too."""
+    """Thoughts that repeat themselves are cut, too (LD-8)."""
     usage = {"input_tokens": 3, "output_tokens": 1}
     begun = {"id": "m", "type": "message", "role": "assistant", "model": "c", "content": [], "usage": usage}
     sent: list[dict[str, Any]] = [
@@ -214,7 +214,7 @@ def payloads(content: bytes) -> list[Any]:
 
 
 def test_gemini(proxy: Proxied) -> None:
-    """LD-8: the last piece says why, in the line ends of the stream; there is no end mark."""
+    """The last piece says why, in the line ends of the stream; there is no end mark (LD-8)."""
     proxy.llm.next(STUCK)
     with proxy.client() as client:
         client.send(stream_request("gemini"))
@@ -231,7 +231,7 @@ def test_gemini(proxy: Proxied) -> None:
 
 
 def test_it_is_cut_at_once(proxy: Proxied) -> None:
-    """LD-8: with the very piece that makes it a loop; what came before it has passed as it came."""
+    """With the very piece that makes it a loop; what came before it has passed as it came (LD-8)."""
     gate = proxy.llm.stepped(say(chunks=[UNIT] * REPEATS))
     with proxy.client() as client:
         client.send(stream_request("openai_chat"))
@@ -251,7 +251,7 @@ def test_it_is_cut_at_once(proxy: Proxied) -> None:
 @pytest.mark.parametrize("dialect", CUT)
 @pytest.mark.parametrize("manner", ["chunked", "close", "in pieces", "HTTP/1.0"])
 def test_every_framing(proxy: Proxied, dialect: str, manner: str) -> None:
-    """LD-8, D-1: chunks of events, chunks of anything, until the connection ends; and what a 1.0 client gets."""
+    """Chunks of events, chunks of anything, until the connection ends; and what a 1.0 client gets (LD-8, D-1)."""
     answer = say(UNIT * REPEATS).stall(300)
     if manner == "close":
         answer = answer.framed("close")
@@ -269,7 +269,7 @@ def test_every_framing(proxy: Proxied, dialect: str, manner: str) -> None:
 
 
 def test_a_client_that_is_slow(proxy: Proxied) -> None:
-    """LD-8, D-1: it reads nothing until there is more than fits in between; then all of it, up to the proper end."""
+    """It reads nothing until there is more than fits in between; then all of it, up to the proper end (LD-8, D-1)."""
     gate = proxy.llm.stepped(say(chunks=["x" * 300_000, *[UNIT] * REPEATS]))
     proxy.llm.next(say("Fine."))
     with proxy.client(small=True) as client:
@@ -285,7 +285,7 @@ def test_a_client_that_is_slow(proxy: Proxied) -> None:
 
 
 def test_a_client_that_leaves_at_that_moment(proxy: Proxied) -> None:
-    """LD-8, D-1: whoever is first, the upstream is freed and the next client is served."""
+    """Whoever is first, the upstream is freed and the next client is served (LD-8, D-1)."""
     proxy.llm.next(*[STUCK] * 6)
     for number in range(6):
         with proxy.client() as client:
@@ -301,7 +301,7 @@ def test_a_client_that_leaves_at_that_moment(proxy: Proxied) -> None:
 
 
 def test_what_is_known_to_be_so_long_or_is_packed_passes(proxy: Proxied) -> None:
-    """LD-8: such an answer cannot be ended; that it repeats itself is told."""
+    """Such an answer cannot be ended; that it repeats itself is told (LD-8)."""
     with proxy.client() as client:
         for number, answer in enumerate((say(UNIT * 30).framed("length"), say(UNIT * 30).compressed(forced=True)), 1):
             proxy.llm.next(answer)
@@ -335,7 +335,7 @@ ROWS: dict[str, str] = {
 @pytest.mark.parametrize("what", ROWS)
 @pytest.mark.parametrize("dialect", ["openai_chat", "anthropic_messages"])
 def test_what_repeats_for_good_reasons_is_never_cut(proxy: Proxied, dialect: str, what: str) -> None:
-    """LD-8, C32: base64, a zero matrix, dot leaders, a table of 400 rows, JSON, code."""
+    """base64, a zero matrix, dot leaders, a table of 400 rows, JSON, code (LD-8, C32)."""
     text = ROWS[what]
     proxy.llm.next(say(chunks=[text[at : at + 12] for at in range(0, len(text), 12)]))
     with proxy.client() as client:
@@ -355,7 +355,7 @@ def test_what_repeats_for_good_reasons_is_never_cut(proxy: Proxied, dialect: str
 
 
 def test_it_is_told(proxy: Proxied) -> None:
-    """G-2, Y-1: who, what and how often, and nothing of the text."""
+    """Who, what and how often, and nothing of the text (G-2, Y-1)."""
     proxy.llm.next(STUCK)
     with proxy.client() as client:
         client.send(stream_request("openai_chat"))
@@ -369,7 +369,7 @@ def test_it_is_told(proxy: Proxied) -> None:
 
 
 def test_in_shadow_nothing_is_cut(tmp_path: Path) -> None:
-    """LD-8, E-3: a policy in shadow tells what it would have done."""
+    """A policy in shadow tells what it would have done (LD-8, E-1)."""
     (tmp_path / "bundle.yaml").write_text(SHADOW)
     built_in = {"LOOP_GUARD_MAX_HITS": "0"}  # which guards what no policy does
     with proxied(tmp_path, "--policy", "bundle.yaml", **built_in) as proxy, proxy.client() as client:
@@ -383,7 +383,7 @@ def test_in_shadow_nothing_is_cut(tmp_path: Path) -> None:
 
 
 def test_off_nothing_is_looked_at(tmp_path: Path) -> None:
-    """LD-8: `stream_guard: false`."""
+    """`stream_guard: false` (LD-8)."""
     (tmp_path / "bundle.yaml").write_text(POLICY.replace("steps}", "steps, stream_guard: false}"))
     with proxied(tmp_path, "--policy", "bundle.yaml") as proxy, proxy.client() as client:
         answer: Answer = say(UNIT * REPEATS)

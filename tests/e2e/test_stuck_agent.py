@@ -58,7 +58,7 @@ def work(served: Served, turns: int = 20) -> tuple[str, int]:
 
 
 def test_it_is_blocked_although_no_two_requests_are_alike(tmp_path: Path, llm: ThreadedLLM) -> None:
-    """LD-4, A-3: with its SDK's own error, which says what repeats."""
+    """With its SDK's own error, which says what repeats (LD-4, A-3)."""
     with start(tmp_path, llm, "warn") as served, pytest.raises(openai.RateLimitError) as raised:
         work(served)
     assert "the same call of `read` failed 4 times" in str(raised.value)
@@ -66,7 +66,7 @@ def test_it_is_blocked_although_no_two_requests_are_alike(tmp_path: Path, llm: T
 
 
 def test_it_recovers_when_it_is_told(tmp_path: Path, llm: ThreadedLLM) -> None:
-    """LD-5: a note in its own conversation, before anything is blocked; its client never sees the note."""
+    """A note in its own conversation, before anything is blocked; its client never sees the note (LD-5)."""
     with start(tmp_path, llm, "steer") as served:
         said, turns = work(served)
     assert (said, turns) == ("I cannot find config.yml. I stop here.", 3)

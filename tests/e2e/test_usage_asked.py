@@ -55,7 +55,7 @@ async def streamed(client: AsyncOpenAI) -> list[str]:
 
 
 def test_it_settles_from_the_final_chunk_and_the_client_sees_nothing(tmp_path: Path, wanted: None) -> None:
-    """L-3, D-1: chat."""
+    """It settles from the final chunk and the client sees nothing: chat (L-3, D-1)."""
 
     async def act(server: Gateway, client: AsyncOpenAI, llm: ThreadedLLM) -> None:
         chunks = await streamed(client)
@@ -71,7 +71,7 @@ def test_it_settles_from_the_final_chunk_and_the_client_sees_nothing(tmp_path: P
 
 
 def test_completions_too(tmp_path: Path, wanted: None) -> None:
-    """L-3, D-1: the older API."""
+    """The older API (L-3, D-1)."""
 
     async def act(server: Gateway, client: AsyncOpenAI, llm: ThreadedLLM) -> None:
         stream = await client.completions.create(model=MODEL, prompt="Tell.", stream=True)
@@ -102,7 +102,7 @@ def raw(folder: Path, *answers: Answer) -> bytes:
 def test_the_bytes_are_those_of_a_stream_that_nobody_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
 ) -> None:
-    """D-1: the same request with and without; also where the stream fails in the middle."""
+    """The same request with and without; also where the stream fails in the middle (D-1)."""
     plain = raw(tmp_path / "plain", answer)
     monkeypatch.setattr(Call, "wants_usage", True)
     assert raw(tmp_path / "asked", answer) == plain
@@ -110,7 +110,7 @@ def test_the_bytes_are_those_of_a_stream_that_nobody_asked(
 
 
 def test_an_upstream_that_does_not_know_the_question(tmp_path: Path, wanted: None) -> None:
-    """D-1: the client notices nothing, and the upstream is asked no more."""
+    """The client notices nothing, and the upstream is asked no more (D-1)."""
 
     async def act(server: Gateway, client: AsyncOpenAI, llm: ThreadedLLM) -> None:
         for _ in range(2):
@@ -124,7 +124,7 @@ def test_an_upstream_that_does_not_know_the_question(tmp_path: Path, wanted: Non
 
 
 def test_a_cancelled_stream_settles_by_what_passed(tmp_path: Path, wanted: None) -> None:
-    """L-3: no count came, but a text did."""
+    """No count came, but a text did (L-3)."""
 
     async def act(server: Gateway, client: AsyncOpenAI, _llm: ThreadedLLM) -> None:
         stream = await client.chat.completions.create(

@@ -41,8 +41,8 @@ def spread(started: Fleet, count: int) -> list[int]:
 
 
 def test_two_workers_serve_as_one(running: Fleet, tmp_path: Path) -> None:
-    """S-5: one address, said once; connections are shared evenly; a limit holds for both together; events are told
-    once."""
+    """One address, said once; connections are shared evenly; a limit holds for both together; events are told once
+    (S-5)."""
     running.wait_ready()
     assert running.banner[-1] == f"breakloop ready on http://127.0.0.1:{running.port}"
     assert "  workers   2" in running.banner
@@ -63,7 +63,7 @@ def test_two_workers_serve_as_one(running: Fleet, tmp_path: Path) -> None:
 
 
 def test_dead_worker_is_replaced(running: Fleet) -> None:
-    """S-5: kill -9 under load: replaced within 2 s; clients of the other worker see nothing of it."""
+    """kill -9 under load: replaced within 2 s; clients of the other worker see nothing of it (S-5)."""
     began = time.monotonic()
     running.wait_ready()
     start_s = time.monotonic() - began
@@ -88,7 +88,7 @@ def test_dead_worker_is_replaced(running: Fleet) -> None:
 
 
 def test_hanging_worker_holds_up_nobody_else(running: Fleet) -> None:
-    """S-5: new connections go to the other, at once."""
+    """New connections go to the other, at once (S-5)."""
     running.wait_ready()
     hung = running.kill("worker 1", signal.SIGSTOP)
     began = time.monotonic()
@@ -101,7 +101,7 @@ def test_hanging_worker_holds_up_nobody_else(running: Fleet) -> None:
 
 
 def test_dead_control_is_replaced(running: Fleet, tmp_path: Path) -> None:
-    """S-5: without it workers go on; the new one watches the bundle and hears events."""
+    """Without it workers go on; the new one watches the bundle and hears events (S-5)."""
     running.wait_ready()
     with Traffic(running.port, 4) as traffic:
         running.kill("control 0")
@@ -114,7 +114,7 @@ def test_dead_control_is_replaced(running: Fleet, tmp_path: Path) -> None:
 
 
 def test_bundle_reaches_all(running: Fleet, tmp_path: Path) -> None:
-    """S-5, B-3: a change is in force in every worker within a second, a bad one in none; SIGHUP takes a lower one."""
+    """A change is in force in every worker within a second, a bad one in none; SIGHUP takes a lower one (S-5, B-3)."""
     running.wait_ready()
     file = tmp_path / "bundle.yaml"
 
@@ -151,7 +151,7 @@ def asked(started: Served, count: int) -> int:
 
 
 def test_metrics_are_those_of_all(tmp_path: Path, redis_server: Server) -> None:
-    """G-5, S-5: the names that one process has; counts and times of all workers, of a killed one too, each once."""
+    """The names that one process has; counts and times of all workers, of a killed one too, each once (G-5, S-5)."""
     (tmp_path / "bundle.yaml").write_text(bundle(1))
     arguments, port = ("--policy", str(tmp_path / "bundle.yaml")), free_port()
     with fleet(tmp_path, redis_server.url, *arguments, "--admin-port", str(port)) as started:
@@ -186,7 +186,7 @@ def test_metrics_are_those_of_all(tmp_path: Path, redis_server: Server) -> None:
 
 
 def test_no_orphans(running: Fleet) -> None:
-    """S-5: kill -9 of the supervisor leaves no process behind, and the port is free."""
+    """kill -9 of the supervisor leaves no process behind, and the port is free (S-5)."""
     running.wait_ready()
     children = running.children()
     assert len(children) == 3
@@ -196,7 +196,7 @@ def test_no_orphans(running: Fleet) -> None:
 
 
 def test_second_instance_fails(running: Fleet, tmp_path: Path, redis_server: Server) -> None:
-    """S-5: "in use", as with one process, whichever of the two has workers; the first is not disturbed."""
+    """The error is "in use", as with one process, whichever of the two has workers; the first goes on (S-5)."""
     running.wait_ready()
     for workers in ("2", "1"):
         folder = tmp_path / workers
@@ -213,7 +213,7 @@ def test_second_instance_fails(running: Fleet, tmp_path: Path, redis_server: Ser
 
 
 def test_memory_is_not_shared(tmp_path: Path) -> None:
-    """S-5: with memory:// it does not start, and says what to do."""
+    """With memory:// it does not start, and says what to do (S-5)."""
     (tmp_path / "home").mkdir()
     served = Served(tmp_path, "--port", "0", "--workers", "2")
     try:
@@ -226,7 +226,7 @@ def test_memory_is_not_shared(tmp_path: Path) -> None:
 
 
 def test_strict_start_needs_a_bundle(tmp_path: Path, redis_server: Server) -> None:
-    """E-0: `--strict` exits 1 with the problems; without it every worker answers 503 until there is one."""
+    """`--strict` exits 1 with the problems; without it every worker answers 503 until there is one (E-0)."""
     (tmp_path / "bundle.yaml").write_text("bundle_version: 0\npolicies: []\n")
     with fleet(tmp_path, redis_server.url, "--policy", "bundle.yaml", "--strict") as started:
         assert started.process.wait(DEADLINE_S) == 1
@@ -242,7 +242,7 @@ def test_strict_start_needs_a_bundle(tmp_path: Path, redis_server: Server) -> No
 
 
 def test_what_cannot_start_is_said(tmp_path: Path, redis_server: Server) -> None:
-    """S-5: a worker that cannot start ends the whole start with its message."""
+    """A worker that cannot start ends the whole start with its message (S-5)."""
     (tmp_path / "bad.pem").write_text("no certificate")
     tls = {"BREAKLOOP_TLS_CERT_FILE": "bad.pem", "BREAKLOOP_TLS_KEY_FILE": "bad.pem"}
     with fleet(tmp_path, redis_server.url, **tls) as started:
@@ -279,7 +279,7 @@ def refuses(port: int) -> bool:
 
 
 def test_streams_are_finished(proxy: tuple[Fleet, ThreadedLLM]) -> None:
-    """S-6: after SIGTERM nobody is let in, running streams end whole, and then everything exits 0."""
+    """After SIGTERM nobody is let in, running streams end whole, and then everything exits 0 (S-6)."""
     started, llm = proxy
     with ExitStack() as stack:
         clients = streaming(started, llm, stack)
@@ -296,7 +296,7 @@ def test_streams_are_finished(proxy: tuple[Fleet, ThreadedLLM]) -> None:
 
 
 def test_signals_to_everybody_are_one(proxy: tuple[Fleet, ThreadedLLM]) -> None:
-    """S-6: a service manager's SIGTERM to all processes, or a terminal's SIGINT, is no second signal."""
+    """A service manager's SIGTERM to all processes, or a terminal's SIGINT, is no second signal (S-6)."""
     started, llm = proxy
     with ExitStack() as stack:
         clients = streaming(started, llm, stack)
@@ -312,7 +312,7 @@ def test_signals_to_everybody_are_one(proxy: tuple[Fleet, ThreadedLLM]) -> None:
 
 
 def test_a_second_signal_hurries(proxy: tuple[Fleet, ThreadedLLM]) -> None:
-    """S-6: the second signal ends what is under way, with 1."""
+    """The second signal ends what is under way, with 1 (S-6)."""
     started, llm = proxy
     with ExitStack() as stack:
         streaming(started, llm, stack)
@@ -325,7 +325,7 @@ def test_a_second_signal_hurries(proxy: tuple[Fleet, ThreadedLLM]) -> None:
 
 
 def test_a_worker_alone_is_told_to_end(proxy: tuple[Fleet, ThreadedLLM]) -> None:
-    """S-5, S-6: SIGTERM to one worker: its streams end whole, another takes its place."""
+    """SIGTERM to one worker: its streams end whole, another takes its place (S-5, S-6)."""
     started, llm = proxy
     with ExitStack() as stack:
         clients = streaming(started, llm, stack)

@@ -42,7 +42,7 @@ def check(answer: Answer) -> None:
 
 @EACH
 def test_cut_in_two_at_every_byte(recorded: Recorded) -> None:
-    """D-1: the same is read, wherever the cut is."""
+    """The same is read, wherever the cut is (D-1)."""
     body = recorded.body
     for place in range(len(body)):
         assert read(recorded, [body[:place], body[place:]]) == recorded.answer, place
@@ -50,20 +50,20 @@ def test_cut_in_two_at_every_byte(recorded: Recorded) -> None:
 
 @EACH
 def test_byte_by_byte(recorded: Recorded) -> None:
-    """D-1: and also in the smallest pieces."""
+    """And also in the smallest pieces (D-1)."""
     assert read(recorded, [bytes([one]) for one in recorded.body]) == recorded.answer
 
 
 @given(name=st.sampled_from(sorted(EVERYTHING)), places=st.lists(st.integers(0, 100_000), max_size=30))
 def test_cut_anywhere(name: str, places: list[int]) -> None:
-    """D-1: several cuts."""
+    """Cut anywhere: several cuts (D-1)."""
     recorded = EVERYTHING[name]
     assert read(recorded, cut(recorded.body, places)) == recorded.answer
 
 
 @EACH
 def test_cut_short_at_every_byte(recorded: Recorded) -> None:
-    """D-1: of what came, all that could be is read; it is complete only if its end mark came."""
+    """Of what came, all that could be is read; it is complete only if its end mark came (D-1)."""
     whole = recorded.answer
     for stop in range(len(recorded.body)):
         reading = started(recorded.dialect, recorded.content_type)
@@ -86,7 +86,7 @@ STREAMS = st.lists(st.tuples(LINES, ENDS), max_size=25).map(
 
 @given(body=STREAMS, places=st.lists(st.integers(0, 500), max_size=10), max_bytes=st.sampled_from([6, 9, 1000]))
 def test_events_cut_anywhere(body: bytes, places: list[int], max_bytes: int) -> None:
-    """D-1: any lines, any line ends, any cuts, any bound: the same events, and as many passed over."""
+    """Any lines, any line ends, any cuts, any bound: the same events, and as many passed over (D-1)."""
     at_once, in_pieces = Events(max_bytes), Events(max_bytes)
     expected = [*at_once.feed(body), *at_once.finish()]
     found = [one for piece in cut(body, places) for one in in_pieces.feed(piece)] + list(in_pieces.finish())
@@ -112,7 +112,7 @@ def by_the_book(body: str) -> Iterator[str]:
     )
 )
 def test_events_as_the_standard_has_them(lines: list[tuple[str, bytes]]) -> None:
-    """D-1: of streams that are streams."""
+    """Of streams that are streams (D-1)."""
     body = "".join([line + (end or b"\n").decode() for line, end in lines])
     assert [one.decode() for one in Events().feed(body.encode())] == list(by_the_book(body))
 
@@ -120,7 +120,7 @@ def test_events_as_the_standard_has_them(lines: list[tuple[str, bytes]]) -> None
 @pytest.mark.parametrize("dialect", DIALECTS)
 @given(pieces=st.lists(st.binary(max_size=60), max_size=5), kind=st.sampled_from([SSE, JSON]), ended=st.booleans())
 def test_noise(dialect: str, pieces: list[bytes], kind: bytes, ended: bool) -> None:
-    """C-9: any bytes are an answer in which nothing can be read."""
+    """Any bytes are an answer in which nothing can be read (C-9)."""
     for framed in (pieces, [b"data: " + piece + b"\n\n" for piece in pieces]):
         reading = started(dialect, kind)
         for piece in framed:
@@ -155,7 +155,7 @@ ODD = st.recursive(
 @pytest.mark.parametrize("dialect", DIALECTS)
 @given(values=st.lists(ODD, min_size=1, max_size=4), kind=st.sampled_from([SSE, JSON]))
 def test_odd_values(dialect: str, values: list[Any], kind: bytes) -> None:
-    """C-9: any JSON is an answer, of which as much is read as there is."""
+    """Any JSON is an answer, of which as much is read as there is (C-9)."""
     reading = started(dialect, kind)
     for value in values if kind == SSE else values[:1]:
         written = json.dumps(value).encode()
@@ -195,7 +195,7 @@ WHOLE = {
 
 @given(name=st.sampled_from(sorted(WHOLE)), data=st.data(), new=ODD)
 def test_one_odd_value(name: str, data: st.DataObject, new: Any) -> None:
-    """C-9: a recorded answer with one value replaced by anything."""
+    """A recorded answer with one value replaced by anything (C-9)."""
     recorded, events = EVERYTHING[name], WHOLE[name]
     which = data.draw(st.integers(0, len(events) - 1))
     path = data.draw(st.sampled_from(list(places_of(events[which]))))
@@ -210,7 +210,7 @@ def test_one_odd_value(name: str, data: st.DataObject, new: Any) -> None:
 
 @given(texts=st.lists(st.text(max_size=20), max_size=10))
 def test_any_text(texts: list[str]) -> None:
-    """C-8: what is said comes out as it went in, in every dialect that streams."""
+    """What is said comes out as it went in, in every dialect that streams (C-8)."""
     whole = "".join(texts)
     shapes: dict[str, list[Any]] = {
         "openai_chat": [{"choices": [{"index": 0, "delta": {"content": one}}]} for one in texts],

@@ -87,7 +87,7 @@ def do(store: MemoryStore, step: tuple[Any, ...], now: float) -> object:
 def test_another_life_goes_on(
     before: list[tuple[Any, ...]], after: list[tuple[Any, ...]], killed: bool, max_entries: int
 ) -> None:
-    """S-1: random operations, saved now and then, loaded: the same further operations have the same results."""
+    """Random operations, saved now and then, loaded: the same further operations have the same results (S-1)."""
     with tempfile.TemporaryDirectory() as name:
         clock = FakeClock()
         life = Life(Path(name), clock, max_entries)

@@ -108,7 +108,7 @@ def tell(here: World, traffic: list[Asked]) -> list[Told]:
 
 @given(policies=ENFORCED, defaults=DEFAULTS, traffic=TRAFFIC)
 def test_the_same_twice(policies: list[Json], defaults: Json, traffic: list[Asked]) -> None:
-    """E-7: same requests, same state, same clock: the same answers, byte for byte, of two engines."""
+    """Same requests, same state, same clock: the same answers, byte for byte, of two engines (E-7)."""
     data = bundle(*policies, defaults=defaults)
     assert tell(world(data), traffic) == tell(world(data), traffic)
 
@@ -117,7 +117,7 @@ def test_the_same_twice(policies: list[Json], defaults: Json, traffic: list[Aske
 def test_a_shadow_policy_changes_no_answer(
     policies: list[Json], defaults: Json, shadows: list[tuple[Json, int]], traffic: list[Asked]
 ) -> None:
-    """E-1, E-2: added anywhere in the bundle, whatever it would do, every reply stays the same, byte for byte."""
+    """Added anywhere in the bundle, whatever it would do, every reply stays the same, byte for byte (E-1, E-2)."""
     mixed = list(policies)
     for number, (shadow, place) in enumerate(shadows):
         spec = {**shadow["spec"], "mode": "shadow"}
@@ -128,7 +128,7 @@ def test_a_shadow_policy_changes_no_answer(
 
 @given(policies=ENFORCED, defaults=DEFAULTS, traffic=TRAFFIC)
 def test_under_global_shadow_everything_passes(policies: list[Json], defaults: Json, traffic: list[Asked]) -> None:
-    """K-1: the answers are those of a bundle without policies."""
+    """The answers are those of a bundle without policies (K-1)."""
     override = {"enabled": True, "reason": "drill", "expires_at": at(10**6)}
     shadowed = bundle(*policies, defaults=defaults, global_shadow=override)
     assert tell(world(shadowed), traffic) == tell(world(bundle()), traffic)
@@ -145,7 +145,7 @@ def bare(reply: Told) -> tuple[int, bytes]:
 
 @given(policies=ENFORCED, traffic=FORWARD_TRAFFIC)
 def test_a_denied_request_charges_nothing(policies: list[Json], traffic: list[Asked]) -> None:
-    """E-4: leave out what was denied, and the others get the same answers: it had cost nobody anything."""
+    """Leave out what was denied, and the others get the same answers: it had cost nobody anything (E-4)."""
     data = bundle(*map(without_loops, policies))
     told = tell(world(data), traffic)
     kept: list[Asked] = []
@@ -167,7 +167,7 @@ class Forgetful(dict[tuple[object, ...], Sender]):
 
 @given(policies=ENFORCED, defaults=DEFAULTS, traffic=TRAFFIC)
 def test_remembering_senders_changes_no_answer(policies: list[Json], defaults: Json, traffic: list[Asked]) -> None:
-    """E-7: what is remembered about who sends is what would be worked out again."""
+    """What is remembered about who sends is what would be worked out again (E-7)."""
     data = bundle(*policies, defaults=defaults)
     forgetful = world(data)
     assert forgetful.engine.bundle is not None

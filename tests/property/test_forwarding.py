@@ -159,7 +159,7 @@ def forwarded(head: bytes, forwarding: Forwarding, length: int) -> tuple[Request
 
 @given(heads, st.sampled_from([PLAIN, FULL]), st.sampled_from([0, 1, 12_345, CHUNKED]))
 def test_what_is_forwarded_has_one_reading(head: bytes, forwarding: Forwarding, length: int) -> None:
-    """D-1, Y-3: our own parser and h11 take it and agree; one Host, one framing, nothing of a hop, nothing of ours."""
+    """Our own parser and h11 take it and agree; one Host, one framing, nothing of a hop, nothing of ours (D-1, Y-3)."""
     found = forwarded(head, forwarding, length)
     if found is None:
         return
@@ -186,7 +186,7 @@ def test_what_is_forwarded_has_one_reading(head: bytes, forwarding: Forwarding, 
 
 @given(heads)
 def test_no_credential_passes_where_we_hold_a_key(head: bytes) -> None:
-    """Y-6: exactly ours, in no case the client's."""
+    """Exactly ours, in no case the client's (Y-6)."""
     found = forwarded(head, FULL, 0)
     if found is None:
         return
@@ -202,7 +202,7 @@ def test_no_credential_passes_where_we_hold_a_key(head: bytes) -> None:
 
 @given(targets)
 def test_what_is_sent_is_what_was_judged(target: bytes) -> None:
-    """R-3: the upstream, resolving dots, arrives at the path that policies saw, and never outside of its base."""
+    """The upstream, resolving dots, arrives at the path that policies saw, and never outside of its base (R-3)."""
     with suppress(RequestError):
         found = TARGETS.find(target.partition(b"?")[0], {})
         arrives = normalise(found.target)

@@ -91,7 +91,7 @@ def outcome(*pieces: bytes) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_every_single_cut(name: str) -> None:
-    """Y-3: in two pieces, cut at any place, as in one."""
+    """In two pieces, cut at any place, as in one (Y-3)."""
     stream = STREAMS[name]
     whole = outcome(stream)
     assert (whole[-1] == 0) is (name in VALID)
@@ -216,7 +216,7 @@ def we_read(stream: bytes) -> tuple[list[tuple[bytes, bytes, bytes]], int]:
 @example(b"POST /p HTTP/1.1", [b"Host: a", b"Content-Length: 5"], b"hello")
 @example(b"POST /p HTTP/1.1", [b"Host: a", b"Transfer-Encoding: chunked"], b"5;x=y\r\nhello\r\n0\r\nA: b\r\n\r\n")
 def test_whatever_we_accept_others_frame_the_same(line: bytes, fields: list[bytes], body: bytes) -> None:
-    """Y-3: every request that reached a handler is one that h11 and llhttp cut out of the stream in the same place."""
+    """Every request that reached a handler is one that h11 and llhttp cut out of the stream in the same place (Y-3)."""
     stream = b"\r\n".join([line, *fields, b"", b""]) + body + NEXT
     requests, _ = we_read(stream)
     if not requests:
@@ -239,7 +239,7 @@ def test_valid_streams_are_read_whole_by_h11(name: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_at_all_leave_the_process_alive(data: bytes) -> None:
-    """Y-2: an answer, a wait for more, or nothing; never an exception."""
+    """An answer, a wait for more, or nothing; never an exception (Y-2)."""
     with Client(limits=LIMITS) as client:
         client.send(data, data)
         assert client.server.handler_errors == 0
@@ -276,7 +276,7 @@ def _llhttp_takes(line: bytes) -> bool:
 @example(b"x")
 @example(b": a")
 def test_a_line_of_a_head_is_fine_exactly_when_llhttp_says_so(line: bytes) -> None:
-    """Y-3: heads are checked line by line by us; llhttp is what holds that check to the grammar."""
+    """Heads are checked line by line by us; llhttp is what holds that check to the grammar (Y-3)."""
     if b"\r\n" in line:
         return  # two lines
     parser = HeadParser(Limits())

@@ -272,7 +272,7 @@ def _rules(here: World) -> list[Any]:
 def test_nothing_passes_a_limit_and_nothing_is_lost(
     limits: list[Limit], steps: list[tuple[int, tuple[Any, ...]]]
 ) -> None:
-    """L-1, L-2, L-3, E-4: who is let in, who is denied by what, and every total, over any order of answers."""
+    """Who is let in, who is denied by what, and every total, over any order of answers (L-1, L-2, L-3, E-4)."""
     here, model = here_with(limits), Model(limits)
     running: list[Open] = []
     for ticks, step in steps:
@@ -295,7 +295,7 @@ def test_nothing_passes_a_limit_and_nothing_is_lost(
     most=st.sampled_from([800, 4000]),
 )
 def test_the_sum_is_the_same_in_every_order(costs: list[int], order: Any, most: int) -> None:
-    """L-3: whatever was estimated, in the end exactly what was used is charged; nothing twice, however often told."""
+    """Whatever was estimated, in the end exactly what was used is charged; nothing twice, however often told (L-3)."""
     here = here_with([Account("u", "usd", 50_000_000, "1d", keyed=False)])
     asked = [made(3, most, "a") for _ in costs]
     assert all(here.engine.decide(one).allowed for one in asked)

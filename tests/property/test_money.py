@@ -122,7 +122,7 @@ def follow_ledger(new_store: NewStore, steps: list[tuple[str, int, int]]) -> Non
 
 @given(steps=STEPS)
 def test_no_request_passes_a_budget_and_nothing_is_lost(steps: list[tuple[str, int, int]]) -> None:
-    """L-2, L-3, E-4, S-2: a request is admitted if and only if its estimate fits every limit; what it used beyond goes to
-    the periods that it charged, whichever is current; nothing is lost or counted twice; a clock that steps back, also
-    over the end of a period, does no harm."""
+    """A request is admitted if and only if its estimate fits every limit; what it used beyond goes to the periods that
+    it charged, whichever is current; nothing is lost or counted twice; a clock that steps back, also over the end of a
+    period, does no harm (L-2, L-3, E-4, S-2)."""
     follow_ledger(MemoryStore, steps)

@@ -1,5 +1,5 @@
-"""However orders, expiries, cuts, lost messages and lost data interleave: once all is well, all instances agree (SPEC
-K-3), and of every record the newest form stays."""
+"""However orders, expiries, cuts, lost messages and lost data interleave: once all is well, all instances agree
+(K-3), and of every record the newest form stays."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Fleet:
 
 @given(steps=STEPS, skew_s=st.sampled_from([0.0, 0.5, -3.0]))
 def test_instances_agree_once_all_is_well(steps: list[tuple[Any, ...]], skew_s: float) -> None:
-    """K-3: the same in force on both, the same said to Redis, and the newest form of each record has won."""
+    """The same in force on both, the same said to Redis, and the newest form of each record has won (K-3)."""
 
     async def story() -> None:
         fleet = Fleet(skew_s)

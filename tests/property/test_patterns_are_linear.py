@@ -192,7 +192,7 @@ PATTERNS = patterns()
 
 
 def test_the_patterns_are_found() -> None:
-    """Y-2: kept whole, or as the method that is called."""
+    """Kept whole, or as the method that is called (Y-2)."""
     assert len(PATTERNS) > 80
     assert {
         "wire.text_actions._FENCED.search",
@@ -203,12 +203,12 @@ def test_the_patterns_are_found() -> None:
 
 @pytest.mark.parametrize("module", sorted(APART))
 def test_what_cannot_be_imported_here_has_no_patterns(module: str) -> None:
-    """Y-2: nobody would attack them."""
+    """Nobody would attack them (Y-2)."""
     path = Path(breakloop.__path__[0]).parent.joinpath(*module.split(".")).with_suffix(".py")
     assert "import re\n" not in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))
 def test_a_pattern_is_linear(name: str) -> None:
-    """Y-2: whatever a text is made of, reading twice as much takes twice as long."""
+    """Whatever a text is made of, reading twice as much takes twice as long (Y-2)."""
     assert not slow(*PATTERNS[name])

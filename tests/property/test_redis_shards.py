@@ -39,21 +39,21 @@ PLACES = ("p|a", "p|b", "p")  # two agents, and what they share
 @few
 @given(steps=naive.EVERYTHING)
 def test_two_slots_do_what_the_naive_one_does(new_sharded_store: NewStore, steps: list[naive.Commit]) -> None:
-    """E-4, E-5: results, denials, charges and windows. Only an account that was charged and given back is there."""
+    """Results, denials, charges and windows. Only an account that was charged and given back is there (E-4, E-5)."""
     naive.follow(new_sharded_store, steps, gives_back=True)
 
 
 @few
 @given(steps=naive.MONEY)
 def test_two_slots_keep_money_as_the_naive_one_does(new_sharded_store: NewStore, steps: list[naive.Commit]) -> None:
-    """L-2, L-3, CB-1, E-4: accounts, breakers and corrections, over minutes."""
+    """Accounts, breakers and corrections, over minutes (L-2, L-3, CB-1, E-4)."""
     naive.follow(new_sharded_store, steps, gives_back=True)
 
 
 @few
 @given(steps=naive.STARTS)
 def test_two_slots_settle_as_the_naive_one_does(new_sharded_store: NewStore, steps: list[naive.Start]) -> None:
-    """LD-6: who joins, who counts, what is taken back."""
+    """Who joins, who counts, what is taken back (LD-6)."""
     naive.follow_starts(new_sharded_store, steps)
 
 
@@ -62,7 +62,7 @@ def test_two_slots_settle_as_the_naive_one_does(new_sharded_store: NewStore, ste
 def test_in_two_slots_no_request_passes_a_budget(
     new_sharded_store: NewStore, steps: list[tuple[str, int, int]]
 ) -> None:
-    """L-2, L-3: a ledger of all requests is right in the end."""
+    """A ledger of all requests is right in the end (L-2, L-3)."""
     money.follow_ledger(new_sharded_store, steps)
 
 
@@ -167,7 +167,7 @@ def plain(done: Committed) -> Any:
 
 @given(steps=COMMITS)
 def test_a_row_of_commits_decides_as_one(steps: list[tuple[float, list[Op]]]) -> None:
-    """E-4, E-5: whatever stands in which order in which slot, shadow policies and breakers included."""
+    """Whatever stands in which order in which slot, shadow policies and breakers included (E-4, E-5)."""
     one, slots, now = MemoryStore(), Slots(), START
     for seconds, ops in steps:
         now += seconds
@@ -183,8 +183,8 @@ def test_a_row_of_commits_decides_as_one(steps: list[tuple[float, list[Op]]]) ->
 def test_in_any_order_of_scripts_nothing_is_overspent(
     calls: list[tuple[int, int, int, bool]], order: list[int]
 ) -> None:
-    """L-2, E-5: calls of two agents, whose scripts come in any order: no budget, an agent's or all agents', is passed,
-    and in the end exactly what passed is charged."""
+    """Calls of two agents, whose scripts come in any order: no budget, an agent's or all agents', is passed, and in the
+    end exactly what passed is charged (L-2, E-5)."""
     slots = Slots()
     waiting = [
         slots.begin(_limits(f"p|{'ab'[agent]}", own, shared, shared_first=shared_first))

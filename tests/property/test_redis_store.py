@@ -40,28 +40,28 @@ few = settings(max_examples=15)
 @few
 @given(steps=naive.EVERYTHING)
 def test_redis_does_what_the_naive_one_does(new_redis_store: NewStore, steps: list[naive.Commit]) -> None:
-    """E-4, E-5, LD-1, LD-2, L-1, S-2: results, denials, charges and windows, conflicts included."""
+    """Results, denials, charges and windows, conflicts included (E-4, E-5, LD-1, LD-2, L-1, S-2)."""
     naive.follow(new_redis_store, steps)
 
 
 @few
 @given(steps=naive.MONEY)
 def test_redis_keeps_money_as_the_naive_one_does(new_redis_store: NewStore, steps: list[naive.Commit]) -> None:
-    """L-2, L-3, CB-1, CB-2, E-4: accounts, breakers and corrections, over minutes."""
+    """Accounts, breakers and corrections, over minutes (L-2, L-3, CB-1, CB-2, E-4)."""
     naive.follow(new_redis_store, steps)
 
 
 @few
 @given(steps=naive.STARTS)
 def test_redis_settles_as_the_naive_one_does(new_redis_store: NewStore, steps: list[naive.Start]) -> None:
-    """LD-6: who joins, who counts, what is taken back."""
+    """Who joins, who counts, what is taken back (LD-6)."""
     naive.follow_starts(new_redis_store, steps)
 
 
 @few
 @given(steps=money.STEPS)
 def test_in_redis_no_request_passes_a_budget(new_redis_store: NewStore, steps: list[tuple[str, int, int]]) -> None:
-    """L-2, L-3: a ledger of all requests is right in the end."""
+    """A ledger of all requests is right in the end (L-2, L-3)."""
     money.follow_ledger(new_redis_store, steps)
 
 
@@ -192,7 +192,7 @@ def exact(result: Any) -> Any:
 @settings(max_examples=30)
 @given(steps=STEPS)
 def test_redis_gives_what_memory_gives(new_redis_store: NewStore, steps: list[Any]) -> None:
-    """E-4, E-5, S-2: the same results to the last bit, whatever the numbers, also when specs change under way."""
+    """The same results to the last bit, whatever the numbers, also when specs change under way (E-4, E-5, S-2)."""
     both = Both(MemoryStore(), new_redis_store())
     for step_s, (ops, writes), after in steps:
         both.clock += step_s

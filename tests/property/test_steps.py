@@ -1,4 +1,4 @@
-"""SPEC LD-4: what must never change a verdict of the `steps` detector, and what may only lower it."""
+"""What must never change a verdict of the `steps` detector, and what may only lower it (LD-4)."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def verdicts(steps: list[Step]) -> list[tuple[object, ...]]:
 
 @given(histories, st.sampled_from(["toolu_", "call-x-", "f47ac10b"]))
 def test_renaming_ids_changes_nothing(history: list[Choice], by: str) -> None:
-    """LD-4: call ids tell retries from steps, and nothing else."""
+    """Call ids tell retries from steps, and nothing else (LD-4)."""
     plain = [step(number, choice) for number, choice in enumerate(history)]
     assert verdicts([step(number, choice, by=by) for number, choice in enumerate(history)]) == verdicts(plain)
 
 
 @given(histories, st.sampled_from([" ", "\n", "\t  "]))
 def test_spelling_changes_nothing(history: list[Choice], spelling: str) -> None:
-    """LD-4: neither the order of keys nor white space in arguments, results or words."""
+    """Neither the order of keys nor white space in arguments, results or words (LD-4)."""
     plain = [step(number, choice) for number, choice in enumerate(history)]
     other = [
         one._replace(
@@ -94,7 +94,7 @@ def test_spelling_changes_nothing(history: list[Choice], spelling: str) -> None:
 
 @given(histories, st.integers(0, 1000))
 def test_a_fresh_result_never_raises_the_level(history: list[Choice], salt: int) -> None:
-    """LD-4: the last step with a result never seen before is judged no harder than with the one it had."""
+    """The last step with a result never seen before is judged no harder than with the one it had (LD-4)."""
     steps = [step(number, choice) for number, choice in enumerate(history)]
     fresh = "\n".join(f"unheard-of line {salt}{letter * 9} in this result" for letter in "qwertz")
     last = steps[-1]
@@ -104,7 +104,7 @@ def test_a_fresh_result_never_raises_the_level(history: list[Choice], salt: int)
 
 @given(histories)
 def test_a_retry_changes_nothing_that_follows(history: list[Choice]) -> None:
-    """LD-4: a tail is counted once."""
+    """A tail is counted once (LD-4)."""
     steps = [step(number, choice) for number, choice in enumerate(history)]
     window = b""
     found = []
@@ -118,7 +118,7 @@ def test_a_retry_changes_nothing_that_follows(history: list[Choice]) -> None:
 @given(st.lists(st.tuples(st.text(max_size=40), st.text(max_size=40), st.text(max_size=40)), max_size=8))
 @settings(max_examples=60)
 def test_whatever_comes_is_judged(texts: list[tuple[str, str, str]]) -> None:
-    """LD-4: no text breaks it, and the window stays readable."""
+    """No text breaks it, and the window stays readable (LD-4)."""
     for one in judged(
         [
             Step(said, (ToolCall(said, result),), (), (Result(result),), (user,), (), number, 1)

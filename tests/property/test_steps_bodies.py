@@ -1,5 +1,5 @@
-"""SPEC LD-4, C18: the same conversation however it is written down, in every dialect: ids, the order of keys and white
-space never change a verdict; what is new from outside only lowers one; and judging costs the same for ever."""
+"""The same conversation however it is written down, in every dialect: ids, the order of keys and white space never
+change a verdict; what is new from outside only lowers one; and judging costs the same for ever (LD-4, C18)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def verdicts(dialect: str, requests: list[bytes]) -> list[tuple[Any, ...]]:
 @EACH
 @given(history=histories, spelling=spellings)
 def test_spelling_changes_no_verdict(dialect: str, history: list[Turn], spelling: Spelling) -> None:
-    """LD-4, C18: ids of calls, the order of keys, white space and escapes, in bodies and in arguments."""
+    """Ids of calls, the order of keys, white space and escapes, in bodies and in arguments (LD-4, C18)."""
     requests = bodies(dialect, history)
     plain = verdicts(dialect, [json.dumps(body).encode() for body in requests])
     assert verdicts(dialect, [written(body, spelling, number) for number, body in enumerate(requests)]) == plain
@@ -115,7 +115,7 @@ def test_spelling_changes_no_verdict(dialect: str, history: list[Turn], spelling
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), spellings, st.sampled_from([1, "a", "req-77-"]))
 def test_json_rpc_ids_change_no_verdict(calls: list[int], spelling: Spelling, base: int | str) -> None:
-    """LD-4, C18: MCP's calls likewise."""
+    """MCP's calls likewise (LD-4, C18)."""
     seed, indent, _ = spelling
     plain = [mcp_call(*CALLS[call], call_id=number) for number, call in enumerate(calls)]
     other = [
@@ -131,7 +131,7 @@ def test_json_rpc_ids_change_no_verdict(calls: list[int], spelling: Spelling, ba
 
 @given(history=histories)
 def test_every_dialect_tells_the_same(history: list[Turn]) -> None:
-    """LD-4: one agent, one judgement, whatever the wire looks like."""
+    """One agent, one judgement, whatever the wire looks like (LD-4)."""
     told = {
         dialect: [
             one[1:3] for one in verdicts(dialect, [json.dumps(body).encode() for body in bodies(dialect, history)])
@@ -147,7 +147,7 @@ FRESH = "\n".join(f"unheard-of line {letter * 9}, which nobody has seen before" 
 @EACH
 @given(history=histories, steps_in=st.integers(1, 19))
 def test_a_fresh_result_never_raises_the_level(dialect: str, history: list[Turn], steps_in: int) -> None:
-    """LD-4: a step whose result is new is judged no harder than the same step with a result that was seen."""
+    """A step whose result is new is judged no harder than the same step with a result that was seen (LD-4)."""
     history = history[:steps_in]
     requests = bodies(dialect, history)
     call, _, said = history[-1]
@@ -164,7 +164,7 @@ def test_a_fresh_result_never_raises_the_level(dialect: str, history: list[Turn]
 @EACH
 @given(history=histories)
 def test_judging_is_the_same_twice(dialect: str, history: list[Turn]) -> None:
-    """E-7: the windows too, byte for byte."""
+    """The windows too, byte for byte (E-7)."""
     requests = [json.dumps(body).encode() for body in bodies(dialect, history)]
     assert judged(dialect, requests) == judged(dialect, requests)
 
@@ -189,7 +189,7 @@ WILD = st.builds(
 @given(st.lists(WILD, min_size=1, max_size=6), st.integers(1, 6))
 @settings(max_examples=60)
 def test_a_window_is_never_larger_than_it_may_be(wild: list[Step], again: int) -> None:
-    """Q-3: whatever comes, and however often; and it can be read again."""
+    """Whatever comes, and however often; and it can be read again (Q-3)."""
     window = b""
     for number, step in enumerate(wild * again):
         found = DETECTOR.judge(window, step._replace(messages=(step.messages + number) % 2**31), 1000.0 + number)
@@ -202,8 +202,8 @@ def test_a_window_is_never_larger_than_it_may_be(wild: list[Step], again: int) -
 
 
 def test_cost_does_not_depend_on_the_history() -> None:
-    """LD-4: after two thousand steps as after fifty, a step is judged with a window of the same size and digests of
-    the same number and length; reading it is in proportion to the tail (`test_steps_reading`)."""
+    """After two thousand steps as after fifty, a step is judged with a window of the same size and digests of the same
+    number and length; reading it is in proportion to the tail (`test_steps_reading`) (LD-4)."""
     work: list[int] = []
 
     def counted(data: bytes) -> bytes:

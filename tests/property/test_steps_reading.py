@@ -67,7 +67,7 @@ def check(step: Step | None) -> None:
 @EACH
 @given(body=st.binary(max_size=80))
 def test_noise(dialect: str, body: bytes) -> None:
-    """C-9: any bytes are no step, and no error."""
+    """Any bytes are no step, and no error (C-9)."""
     check(read(dialect, body))
     check(read(dialect, b'{"model":"m","' + FIELDS[dialect].encode() + b'":' + body + b"}"))
 
@@ -75,7 +75,7 @@ def test_noise(dialect: str, body: bytes) -> None:
 @EACH
 @given(value=ODD, more=st.dictionaries(NAMES, ODD, max_size=3))
 def test_odd_values(dialect: str, value: Any, more: Any) -> None:
-    """C-9: any JSON."""
+    """Odd values: any JSON (C-9)."""
     said = {"jsonrpc": "2.0", "method": "tools/call", "model": "m", **more, FIELDS[dialect]: value}
     check(read(dialect, json.dumps(said).encode()))
 
@@ -83,7 +83,7 @@ def test_odd_values(dialect: str, value: Any, more: Any) -> None:
 @EACH
 @given(items=st.lists(st.dictionaries(NAMES, ODD, max_size=6), max_size=5))
 def test_odd_items(dialect: str, items: Any) -> None:
-    """C-9: any objects as messages."""
+    """Any objects as messages (C-9)."""
     said = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "model": "m", FIELDS[dialect]: items}
     check(read(dialect, json.dumps(said).encode()))
 
@@ -113,7 +113,7 @@ def answer(dialect: str, number: int, result: str) -> list[Any]:
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic_messages", "gemini"])
 @given(texts=st.lists(st.text(max_size=30), min_size=1, max_size=5))
 def test_the_history_changes_nothing(dialect: str, texts: list[str]) -> None:
-    """LD-4: the newest step is the same, however long the conversation before it; every dialect reads the same one."""
+    """The newest step is the same, however long the conversation before it; every dialect reads the same one (LD-4)."""
     turns = [item for number, text in enumerate(texts) for item in answer(dialect, number, text)]
     whole, last = (
         read(dialect, json.dumps({"model": "m", FIELDS[dialect]: items}).encode()) for items in (turns, turns[-2:])
@@ -141,7 +141,7 @@ PIECES = st.lists(
 
 @given(text=PIECES)
 def test_any_text_is_read(text: str) -> None:
-    """LD-4: whatever an answer or a result looks like."""
+    """Whatever an answer or a result looks like (LD-4)."""
     action = text_actions.read(text)
     assert action is None or action.name
     assert result_error(text) in (True, False)

@@ -356,13 +356,13 @@ MONEY = commits(st.one_of(BREAKER_OPS, BREAKER_OPS, SPEND_OPS, BUCKET_OPS), LONG
 
 @given(steps=EVERYTHING)
 def test_a_store_does_what_the_naive_one_does(steps: list[Commit]) -> None:
-    """E-4, E-5, LD-1, LD-2, L-1, S-2: results, denials, charges and windows, also when the clock steps back."""
+    """Results, denials, charges and windows, also when the clock steps back (E-4, E-5, LD-1, LD-2, L-1, S-2)."""
     follow(MemoryStore, steps)
 
 
 @given(steps=MONEY)
 def test_a_store_keeps_money_as_the_naive_one_does(steps: list[Commit]) -> None:
-    """L-2, L-3, CB-1, CB-2, E-4, S-2: accounts, breakers and corrections by themselves, over minutes."""
+    """Accounts, breakers and corrections by themselves, over minutes (L-2, L-3, CB-1, CB-2, E-4, S-2)."""
     follow(MemoryStore, steps)
 
 
@@ -399,7 +399,7 @@ def follow_starts(new_store: NewStore, steps: list[Start]) -> None:
 
 @given(steps=STARTS)
 def test_a_store_settles_as_the_naive_one_does(steps: list[Start]) -> None:
-    """LD-6: who joins, who counts, what is taken back, in any order of starts and ends."""
+    """Who joins, who counts, what is taken back, in any order of starts and ends (LD-6)."""
     follow_starts(MemoryStore, steps)
 
 
@@ -409,7 +409,7 @@ def test_a_store_settles_as_the_naive_one_does(steps: list[Start]) -> None:
     most=st.integers(1, 12),
 )
 def test_the_memory_store_is_bounded(keys: list[int], steps: list[float], most: int) -> None:
-    """Y-2, S-1: whatever comes, no table holds more than its bound."""
+    """Whatever comes, no table holds more than its bound (Y-2, S-1)."""
     store, now = MemoryStore(most), 1000.0
     for key, step in zip(keys, steps, strict=False):
         now += step

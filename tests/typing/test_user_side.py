@@ -26,13 +26,13 @@ def run(*command: str) -> str:
 
 
 def test_mypy() -> None:
-    """P-1: strict, and nothing is waved through."""
+    """Strict, and nothing is waved through (P-1)."""
     assert "type: ignore" not in FILE.read_text()
     assert "Success" in run(sys.executable, "-m", "mypy", "--strict", str(FILE))
 
 
 def test_pyright(tmp_path: Path) -> None:
-    """P-1: the same file in the other checker, as strict as it gets; and it can fail."""
+    """The same file in the other checker, as strict as it gets; and it can fail (P-1)."""
     pyright = found("pyright")
     if pyright is None:
         missing("pyright is not installed: it comes with the group `lint`, and brings its own node")

@@ -7,6 +7,6 @@ from breakloop.sdk import anthropic as made
 
 
 def test_public_names() -> None:
-    """P-2: they are those of `sdk.anthropic`."""
+    """They are those of `sdk.anthropic` (P-2)."""
     assert breakloop.anthropic.__all__ == sorted(breakloop.anthropic.__all__)
     assert all(getattr(breakloop.anthropic, name) is getattr(made, name) for name in breakloop.anthropic.__all__)

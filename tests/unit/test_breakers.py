@@ -24,7 +24,7 @@ def spend(here: World, cost: int, team: str = "a") -> str:
 
 
 def test_breakers_are_listed_with_their_state() -> None:
-    """CB-2, X-1: open, half-open when its time has come, closed while it has a rate; whose, and in which unit."""
+    """Open, half-open when its time has come, closed while it has a rate; whose, and in which unit (CB-2, X-1)."""
     here = world(bundle(breaking()))
     assert spend(here, 1000) == "circuit_breaker_open"
     assert spend(here, 400, "b") == ""
@@ -41,7 +41,7 @@ def test_breakers_are_listed_with_their_state() -> None:
 
 
 def test_an_operator_closes_one_at_once() -> None:
-    """CB-2: with nothing counted against it; told with `by: operator`; the others stay as they are."""
+    """With nothing counted against it; told with `by: operator`; the others stay as they are (CB-2)."""
     here = world(bundle(breaking(0)))
     assert [spend(here, 1000), spend(here, 1000, "b"), spend(here, 1)] == ["circuit_breaker_open"] * 3
     [first, second] = here.engine.breakers()
@@ -67,7 +67,7 @@ def test_what_is_no_open_breaker_is_left_alone(named: str, key: str) -> None:
 
 
 def test_a_key_that_begins_like_another() -> None:
-    """CB-2: "a" is closed by its own name, and "ab" is not closed with it."""
+    """The breaker "a" is closed by its own name, and "ab" is not closed with it (CB-2)."""
     here = world(bundle(breaking(0)))
     for team in ("ab", "a"):
         spend(here, 1000, team)
@@ -76,7 +76,7 @@ def test_a_key_that_begins_like_another() -> None:
 
 
 def test_keys_are_shown_as_a_digest() -> None:
-    """Y-1: nothing of an API key is in it."""
+    """Nothing of an API key is in it (Y-1)."""
     here = world(bundle(breaking(keys=("header:authorization", "header:x-team"))))
     spend(here, 1000)
     [one] = here.engine.breakers()
@@ -85,7 +85,7 @@ def test_keys_are_shown_as_a_digest() -> None:
 
 
 def test_shadow_breakers_say_so() -> None:
-    """E-1, K-1: of a policy in shadow, and of all in global shadow."""
+    """Of a policy in shadow, and of all in global shadow (E-1, K-1)."""
     here = world(bundle(breaking(mode="shadow")))
     assert spend(here, 1000) == ""
     [one] = here.engine.breakers()
@@ -107,14 +107,14 @@ def test_what_no_policy_has_any_more_is_not_listed() -> None:
 
 
 def test_a_store_that_is_gone_is_said() -> None:
-    """S-4: an operator is told, unlike a client."""
+    """An operator is told, unlike a client (S-4)."""
     here = world(bundle(breaking()), store=FailingStore())
     with pytest.raises(StateError):
         here.engine.breakers()
 
 
 def test_an_agents_own_breaker_names_its_project() -> None:
-    """CB-2, E-5: `shard_by: agent` puts the agent beside the project in its key."""
+    """`shard_by: agent` puts the agent beside the project in its key (CB-2, E-5)."""
     here = world(bundle(breaking(keys=("agent:id",))), settings=ContextSettings(secret=SECRET, shard_by_agent=True))
     here.decide(call(headers={"x-agent-id": "bot", "x-cost": "1000"}))
     [opened] = here.engine.breakers()

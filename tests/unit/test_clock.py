@@ -10,7 +10,7 @@ from breakloop.clock import Clock, FakeClock, SharedClock, SystemClock
 
 
 def test_the_system_clock_never_runs_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-2: a step back holds still until time catches up."""
+    """A step back holds still until time catches up (S-2)."""
     times = iter([100.0, 101.5, 50.0, 101.0, 101.6])
     monkeypatch.setattr(time, "time", lambda: next(times))
     clock = SystemClock()
@@ -18,13 +18,13 @@ def test_the_system_clock_never_runs_backwards(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_system_clock_is_the_wall_clock() -> None:
-    """S-2: seconds since the epoch."""
+    """Seconds since the epoch (S-2)."""
     assert SystemClock().now() > 1_700_000_000
     assert isinstance(SystemClock().now(), float)
 
 
 def test_the_fake_clock() -> None:
-    """E-7: moves only when told, in both directions."""
+    """Moves only when told, in both directions (E-7)."""
     clock: Clock = FakeClock(10.0)
     assert (clock.now(), clock.now()) == (10.0, 10.0)
     assert isinstance(clock, FakeClock)
@@ -35,7 +35,7 @@ def test_the_fake_clock() -> None:
 
 
 def test_a_shared_clock_goes_by_the_store() -> None:
-    """S-2: time is the store's own; what may be the way of its answer is left alone, and it never runs backwards."""
+    """Time is the store's own; what may be the way of its answer is left alone, and it never runs backwards (S-2)."""
     own = FakeClock(1000.0)
     clock = SharedClock(own)
     assert clock.now() == 1000.0

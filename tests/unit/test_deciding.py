@@ -17,7 +17,7 @@ RULES: Json = bundle(
 
 
 def test_the_same_verdicts_as_with_one_place() -> None:
-    """E-5, E-7: and the same round trips: two, then one."""
+    """And the same round trips: two, then one (E-5, E-7)."""
 
     def test() -> None:
         there, here = RemoteWorld(RULES, settings=BY_AGENT), world(RULES)
@@ -32,7 +32,7 @@ def test_the_same_verdicts_as_with_one_place() -> None:
 
 
 def test_each_agent_has_a_window_of_a_session() -> None:
-    """E-5: also where two agents name the same one."""
+    """Also where two agents name the same one (E-5)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=STEPS)), settings=BY_AGENT)
@@ -50,7 +50,7 @@ def test_each_agent_has_a_window_of_a_session() -> None:
 
 
 def test_without_agents_places_keys_are_as_they_were() -> None:
-    """S-2: the default changes no key."""
+    """The default changes no key (S-2)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", bucket(keys=["agent:id"]), loop=[STEPS, exact()])))

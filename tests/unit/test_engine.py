@@ -40,7 +40,7 @@ def passes(here: World, asked: Call, most: int = 200) -> int:
 
 
 def test_no_bundle_is_503() -> None:
-    """E-0: every request is refused until a valid bundle is loaded."""
+    """Every request is refused until a valid bundle is loaded (E-0)."""
     here = world(load=False)
     verdict = here.decide(call())
     assert (verdict.allowed, verdict.status, verdict.reason) == (False, 503, "no_bundle_loaded")
@@ -51,7 +51,7 @@ def test_no_bundle_is_503() -> None:
 
 
 def test_no_policy_configured_allows() -> None:
-    """R-2: no policy matches, so the request passes, and the reason says so."""
+    """No policy matches, so the request passes, and the reason says so (R-2)."""
     here = world(bundle(policy("other", bucket(), prefix="/other")))
     verdict = here.decide(call("/x"))
     assert (verdict.allowed, verdict.status, verdict.reason) == (True, 200, "no_matching_policy")
@@ -59,13 +59,13 @@ def test_no_policy_configured_allows() -> None:
 
 
 def test_a_policy_without_rules_still_matches() -> None:
-    """R-2: `no_matching_policy` is only said when none matches."""
+    """`no_matching_policy` is only said when none matches (R-2)."""
     here = world(bundle(policy("empty")))
     assert here.decide(call()).reason == "all_rules_passed"
 
 
 def test_swapping_a_bundle_keeps_counters_and_applies_at_once() -> None:
-    """B-3: a request sees one bundle; the next one sees the new one, and limits of the same name go on."""
+    """A request sees one bundle; the next one sees the new one, and limits of the same name go on (B-3)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=2))))
     assert passes(here, call()) == 2
     here.use(bundle(policy("p", bucket(rate=1, burst=2)), policy("q", bucket(rate=1, burst=1))))
@@ -79,7 +79,7 @@ def test_swapping_a_bundle_keeps_counters_and_applies_at_once() -> None:
 
 
 def test_shadow_counts_in_its_own_name_space() -> None:
-    """E-1: what a shadow policy counts stands under `shadow:`, and the same policy enforced starts from nothing."""
+    """What a shadow policy counts stands under `shadow:`, and the same policy enforced starts from nothing (E-1)."""
     store = SpyStore()
     loops = exact(threshold=3)
     here = world(bundle(policy("p", bucket(rate=1, burst=2), loop=loops, mode="shadow")), store=store)
@@ -94,7 +94,7 @@ def test_shadow_counts_in_its_own_name_space() -> None:
 
 
 def test_shadow_verdicts_are_recorded_and_counted() -> None:
-    """E-1: would-be verdicts are counted and published, and the verdict carries them for the log."""
+    """Would-be verdicts are counted and published, and the verdict carries them for the log (E-1)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1), mode="shadow")))
     assert here.decide(call()).shadow == ()
     verdict = here.decide(call())
@@ -105,7 +105,7 @@ def test_shadow_verdicts_are_recorded_and_counted() -> None:
 
 
 def test_a_shadow_denial_charges_none_of_its_own_limits() -> None:
-    """E-1, E-4: within a shadow policy limits are all or none, so that its numbers are what enforcing would give."""
+    """Within a shadow policy limits are all or none, so that its numbers are what enforcing would give (E-1, E-4)."""
     rules = (bucket("wide", rate=1, burst=5), bucket("narrow", rate=1, burst=1))
     store = SpyStore()
     here = world(bundle(policy("p", *rules, mode="shadow")), store=store)
@@ -126,7 +126,7 @@ def test_a_shadow_denial_charges_none_of_its_own_limits() -> None:
     ],
 )
 def test_a_shadow_verdict_never_ends_evaluation(first: Json, action: str) -> None:
-    """E-2: the enforced policy behind it is evaluated as if the shadow one were not there."""
+    """The enforced policy behind it is evaluated as if the shadow one were not there (E-2)."""
     here = world(bundle(first, policy("e", bucket(rate=1, burst=3))))
     verdicts = [here.decide(call()) for _ in range(4)]
     assert [verdict.allowed for verdict in verdicts] == [True, True, True, False]
@@ -138,7 +138,7 @@ def test_a_shadow_verdict_never_ends_evaluation(first: Json, action: str) -> Non
 
 @pytest.mark.parametrize("action", ["warn", "throttle", "steer"])
 def test_a_warning_or_throttle_never_ends_evaluation(action: str) -> None:
-    """E-2: later policies and limits are still evaluated, and charged."""
+    """Later policies and limits are still evaluated, and charged (E-2)."""
     here = world(
         bundle(
             policy("w", bucket("own", rate=1, burst=9), loop=exact(threshold=2, action=action)),
@@ -156,14 +156,14 @@ def test_a_warning_or_throttle_never_ends_evaluation(action: str) -> None:
 
 
 def test_the_first_denial_in_definition_order_is_told() -> None:
-    """E-3, E-4: rules are looked at in their order, whatever their names."""
+    """Rules are looked at in their order, whatever their names (E-3, E-4)."""
     here = world(bundle(policy("p", bucket("z", rate=1, burst=1), bucket("a", rate=1, burst=1))))
     here.decide(call())
     assert here.decide(call()).rule == "z"
 
 
 def test_every_matching_rule_applies() -> None:
-    """E-3: a rule that matched does not keep the next one from limiting."""
+    """A rule that matched does not keep the next one from limiting (E-3)."""
     here = world(bundle(policy("p", bucket("wide", burst=10), bucket("narrow", rate=1, burst=2))))
     assert passes(here, call()) == 2
     assert here.decide(call()).rule == "narrow"
@@ -181,7 +181,7 @@ def test_every_matching_rule_applies() -> None:
     ],
 )
 def test_match_looks_at_any_descriptor(descriptor: str, value: str, matching: Call, other: Call) -> None:
-    """E-3: `match` is equality on any descriptor, also one that is no limit key."""
+    """`match` is equality on any descriptor, also one that is no limit key (E-3)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1, match={descriptor: value}))))
     assert passes(here, matching, 3) == 1
     assert passes(here, other, 3) == 3
@@ -189,14 +189,14 @@ def test_match_looks_at_any_descriptor(descriptor: str, value: str, matching: Ca
 
 
 def test_every_descriptor_of_a_match_has_to_be_equal() -> None:
-    """E-3: two entries are an and."""
+    """Two entries are an and (E-3)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1, match={"header:a": "1", "header:b": "2"}))))
     assert passes(here, call(headers={"a": "1"}), 3) == 3
     assert passes(here, call(headers={"a": "1", "b": "2"}), 3) == 1
 
 
 def test_fallback_applies_only_when_no_rule_matches() -> None:
-    """E-3: `fallback_limit` is for whoever no rule is for."""
+    """`fallback_limit` is for whoever no rule is for (E-3)."""
     rule = bucket("paid", rate=5, burst=5, match={"header:x-tier": "paid"})
     fallback = bucket("rest", rate=1, burst=1)
     here = world(bundle(policy("p", rule, fallback_limit=fallback)))
@@ -208,14 +208,14 @@ def test_fallback_applies_only_when_no_rule_matches() -> None:
 
 
 def test_a_rule_that_matched_but_was_skipped_keeps_the_fallback_away() -> None:
-    """E-3: the fallback is for requests that no rule *matches*; a missing key only skips its rule."""
+    """The fallback is for requests that no rule *matches*; a missing key only skips its rule (E-3)."""
     rule = bucket("paid", keys=["header:x-user"], match={"header:x-tier": "paid"})
     here = world(bundle(policy("p", rule, fallback_limit=bucket("rest", rate=1, burst=1))))
     assert passes(here, call(headers={"x-tier": "paid"}), 3) == 3
 
 
 def test_a_rule_of_another_algorithm_keeps_the_fallback_away() -> None:
-    """E-3: a matching rule that this version does not enforce yet is still a rule that matches."""
+    """A matching rule that this version does not enforce yet is still a rule that matches (E-3)."""
     config = {"budget": 5, "period": "1d", "staged_actions": [{"threshold_percent": 100, "action": "reject"}]}
     rule = {"name": "b", "limit_keys": [], "algorithm": "cost_based", "algorithm_config": config}
     rule["match"] = {"header:x-tier": "paid"}
@@ -225,7 +225,7 @@ def test_a_rule_of_another_algorithm_keeps_the_fallback_away() -> None:
 
 
 def test_a_rule_named_like_a_fallback_has_its_own_bucket() -> None:
-    """E-3: whatever a rule is called, it does not share the fallback's counter."""
+    """Whatever a rule is called, it does not share the fallback's counter (E-3)."""
     rule = bucket("fallback:rest", rate=1, burst=1, match={"header:x-tier": "paid"})
     here = world(bundle(policy("p", rule, fallback_limit=bucket("rest", rate=1, burst=1))))
     assert passes(here, call()) == 1
@@ -233,7 +233,7 @@ def test_a_rule_named_like_a_fallback_has_its_own_bucket() -> None:
 
 
 def test_missing_keys_skip_the_rule_and_are_counted() -> None:
-    """E-3: a rule whose limit key is missing is skipped, with a count and an event for the log."""
+    """A rule whose limit key is missing is skipped, with a count and an event for the log (E-3)."""
     rules = (bucket("user", rate=1, burst=1, keys=["header:x-user"]), bucket("all", rate=3, burst=3))
     here = world(bundle(policy("p", *rules)))
     assert passes(here, call()) == 3
@@ -245,7 +245,7 @@ def test_missing_keys_skip_the_rule_and_are_counted() -> None:
 
 
 def test_on_missing_reject_closes_the_hole() -> None:
-    """E-3: `on_missing: reject` refuses what cannot be counted, in its place in the order, and charges nothing."""
+    """`on_missing: reject` refuses what cannot be counted, in its place in the order, and charges nothing (E-3)."""
     rules = (bucket("all", rate=3, burst=3), bucket("user", keys=["header:x-user"], on_missing="reject"))
     here = world(bundle(policy("p", *rules, deny_status=403)))
     verdict = here.decide(call())
@@ -257,7 +257,7 @@ def test_on_missing_reject_closes_the_hole() -> None:
 
 
 def test_denied_requests_charge_nothing_over_several_policies() -> None:
-    """E-4: limits of all policies are charged all or none, so the denied ones cost the others nothing."""
+    """Limits of all policies are charged all or none, so the denied ones cost the others nothing (E-4)."""
     one = policy("one", bucket("a", rate=5, burst=5))
     two = policy("two", bucket("b", rate=2, burst=2))
     three = policy("three", bucket("c", rate=5, burst=5))
@@ -270,7 +270,7 @@ def test_denied_requests_charge_nothing_over_several_policies() -> None:
 
 
 def test_loop_counters_count_denied_requests() -> None:
-    """E-4: a request that a limit denies is still a repeat."""
+    """A request that a limit denies is still a repeat (E-4)."""
     here = world(
         bundle(policy("limit", bucket(rate=1, burst=1)), policy("loop", loop=exact(threshold=5, action="warn")))
     )
@@ -283,7 +283,7 @@ def test_loop_counters_count_denied_requests() -> None:
 
 
 def test_a_loop_denial_charges_nothing() -> None:
-    """E-4: a request that loop detection denies takes no tokens."""
+    """A request that loop detection denies takes no tokens (E-4)."""
     here = world(bundle(policy("p", bucket(rate=5, burst=5), loop=exact(threshold=3))))
     assert passes(here, call()) == 2
     here.decide(call(), 30)
@@ -291,14 +291,14 @@ def test_a_loop_denial_charges_nothing() -> None:
 
 
 def test_loop_detection_comes_before_the_rules_of_its_policy() -> None:
-    """E-4: where both would deny, the loop is what the client is told."""
+    """Where both would deny, the loop is what the client is told (E-4)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1), loop=exact(threshold=2))))
     here.decide(call())
     assert here.decide(call()).reason == "loop_detected"
 
 
 def test_policies_are_evaluated_in_the_order_of_the_bundle() -> None:
-    """E-4, R-1: the first policy of the bundle that denies is the one that is told, however specific the others."""
+    """The first policy of the bundle that denies is the one that is told, however specific the others (E-4, R-1)."""
     first = policy("first", bucket(rate=1, burst=1), prefix="/")
     second = policy("second", bucket(rate=1, burst=1), prefix="/v1/x/")
     for order, told in (((first, second), "first"), ((second, first), "second")):
@@ -308,7 +308,7 @@ def test_policies_are_evaluated_in_the_order_of_the_bundle() -> None:
 
 
 def test_one_commit_a_decision() -> None:
-    """E-5: counters and limits of every policy change in one commit."""
+    """Counters and limits of every policy change in one commit (E-5)."""
     store = SpyStore()
     policies = [
         policy(f"p{n}", bucket(), loop=[exact(), tail()], mode=mode) for n, mode in enumerate(("enforce", "shadow"))
@@ -323,7 +323,7 @@ def test_one_commit_a_decision() -> None:
 
 
 def test_several_throttles_delay_once_by_the_longest() -> None:
-    """E-6: the longest delay applies, not the sum."""
+    """The longest delay applies, not the sum (E-6)."""
     loops = [exact(threshold=2, action="throttle"), exact(threshold=2, window=5, action="throttle")]
     here = world(bundle(policy("p", loop=loops), policy("q", loop=exact(threshold=3, action="throttle"))))
     here.decide(call(), 3)
@@ -336,7 +336,7 @@ def test_several_throttles_delay_once_by_the_longest() -> None:
 
 
 def test_a_delay_is_at_most_30_seconds() -> None:
-    """E-6: however often it was repeated."""
+    """However often it was repeated (E-6)."""
     here = world(bundle(policy("p", loop=exact(threshold=2, action="throttle"))))
     assert here.decide(call(), 299).delay_ms == 29_900
     assert here.decide(call(), 2).delay_ms == 30_000
@@ -351,7 +351,7 @@ def override(until: float, *, enabled: bool = True) -> Json:
 
 
 def test_global_shadow_shadows_everything_until_it_expires() -> None:
-    """K-1, B-5: while active every policy behaves as shadow; expired it is inactive, exactly at its time."""
+    """While active every policy behaves as shadow; expired it is inactive, exactly at its time (K-1, B-5)."""
     limit = policy("p", bucket(rate=1, burst=1), loop=exact(threshold=3))
     here = world(bundle(limit, global_shadow=override(100)))
     assert passes(here, call(), 20) == 20
@@ -363,7 +363,7 @@ def test_global_shadow_shadows_everything_until_it_expires() -> None:
 
 
 def test_a_disabled_override_does_nothing() -> None:
-    """K-1: `enabled: false` is off, whatever its time."""
+    """`enabled: false` is off, whatever its time (K-1)."""
     switch = {"scope_key": "header:x-agent", "scope_value": "a"}
     off = override(100, enabled=False)
     limit = policy("p", bucket(rate=1, burst=1))
@@ -373,7 +373,7 @@ def test_a_disabled_override_does_nothing() -> None:
 
 
 def test_kill_switch_override_skips_kill_switches_until_it_expires() -> None:
-    """K-1, B-5: while active kill switches are skipped, and nothing else is."""
+    """While active kill switches are skipped, and nothing else is (K-1, B-5)."""
     switch = {"scope_key": "header:x-agent", "scope_value": "a"}
     limit = policy("p", bucket(rate=1, burst=2))
     here = world(bundle(limit, kill_switch_override=override(100), kill_switches=[switch]))
@@ -384,14 +384,14 @@ def test_kill_switch_override_skips_kill_switches_until_it_expires() -> None:
 
 
 def test_kill_switches_hold_under_global_shadow() -> None:
-    """K-1: an operator's kill is not suspended by shadow, whichever kind."""
+    """An operator's kill is not suspended by shadow, whichever kind (K-1)."""
     switch = {"scope_key": "header:x-agent", "scope_value": "a"}
     here = world(bundle(policy("p", mode="shadow"), global_shadow=override(100), kill_switches=[switch]))
     assert here.decide(call(headers={"x-agent": "a"})).reason == "kill_switch"
 
 
 def test_kill_switches_come_before_routing_and_state() -> None:
-    """K-2: no policy needs to match, and no state is touched."""
+    """No policy needs to match, and no state is touched (K-2)."""
     store = SpyStore()
     switch = {"scope_key": "header:x-agent", "scope_value": "a", "reason": "on fire"}
     here = world(bundle(policy("p", bucket()), kill_switches=[switch]), store=store)
@@ -405,7 +405,7 @@ def test_kill_switches_come_before_routing_and_state() -> None:
 
 
 def test_an_expired_bundle_keeps_enforcing() -> None:
-    """B-5: an expired bundle is not an outage, and not a free pass."""
+    """An expired bundle is not an outage, and not a free pass (B-5)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1)), expires_at=at(10)))
     here.clock.advance(1000)
     assert passes(here, call(), 3) == 1
@@ -419,7 +419,7 @@ def failing(**spec: Any) -> World:
 
 
 def test_a_failing_store_allows_counts_and_tells() -> None:
-    """LD-7, S-4: not detected, allowed, counted, and an event for the log."""
+    """Not detected, allowed, counted, and an event for the log (LD-7, S-4)."""
     here = failing()
     for _ in range(5):
         verdict = here.decide(call(request_id="r1"))
@@ -433,13 +433,13 @@ def test_a_failing_store_allows_counts_and_tells() -> None:
 
 
 def test_a_failing_store_says_when_no_policy_matched() -> None:
-    """R-2, LD-7: with only the built-in protection the reason stays what it is with a working store."""
+    """With only the built-in protection the reason stays what it is with a working store (R-2, LD-7)."""
     here = world(store=FailingStore())
     assert here.decide(chat()).reason == "no_matching_policy"
 
 
 def test_on_store_error_deny() -> None:
-    """S-3: a policy may prefer refusing; with its own status, and worth a retry."""
+    """A policy may prefer refusing; with its own status, and worth a retry (S-3)."""
     verdict = failing(on_store_error="deny", deny_status=503).decide(call())
     assert (verdict.allowed, verdict.reason, verdict.status) == (False, "store_unavailable", 503)
     assert (verdict.policy, verdict.degraded, verdict.retry_after_s) == ("p", True, 1)
@@ -447,7 +447,7 @@ def test_on_store_error_deny() -> None:
 
 
 def test_on_store_error_deny_of_a_shadow_policy_denies_nobody() -> None:
-    """E-1: a policy in shadow mode, or under global shadow, denies nobody when the store fails either."""
+    """A policy in shadow mode, or under global shadow, denies nobody when the store fails either (E-1)."""
     assert failing(on_store_error="deny", mode="shadow").decide(call()).allowed
     limit = policy("p", bucket(), on_store_error="deny")
     here = world(bundle(limit, global_shadow=override(100)), store=FailingStore())
@@ -457,7 +457,7 @@ def test_on_store_error_deny_of_a_shadow_policy_denies_nobody() -> None:
 
 
 def test_only_store_errors_are_swallowed() -> None:
-    """LD-7: a programming error is not a store failure, and is not hidden as one."""
+    """A programming error is not a store failure, and is not hidden as one (LD-7)."""
 
     class Broken(FailingStore):
         def commit(self, *_: object, **__: object) -> Any:
@@ -469,7 +469,7 @@ def test_only_store_errors_are_swallowed() -> None:
 
 
 def test_decisions_are_tallied_by_action_and_reason() -> None:
-    """E-3: counts for `/readyz`, logs and metrics."""
+    """Counts for `/readyz`, logs and metrics (E-3)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=2))))
     here.decide(call(), 5)
     assert here.engine.tally.allowed == {"all_rules_passed": 2}
@@ -477,7 +477,7 @@ def test_decisions_are_tallied_by_action_and_reason() -> None:
 
 
 def test_a_denial_needs_a_reason_of_the_closed_list() -> None:
-    """A-4: the engine cannot say what is not documented."""
+    """The engine cannot say what is not documented (A-4)."""
     with pytest.raises(KeyError):
         denial("because", 429, "")
     made = denial("kill_switch", 429, "why")
@@ -487,7 +487,7 @@ def test_a_denial_needs_a_reason_of_the_closed_list() -> None:
 
 @pytest.mark.parametrize("authorization", ["", "Bearer ", "bearer   "])
 def test_callers_who_differ_only_by_key_in_the_query(authorization: str) -> None:
-    """LD-6, C-7: an Authorization field with nothing in it does not make one caller of two API keys."""
+    """An Authorization field with nothing in it does not make one caller of two API keys (LD-6, C-7)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1, keys=["caller:key"]), loop=exact(2))))
     for number in range(3):
         assert here.decide(call(headers={"authorization": authorization}, query=f"key=sk-{number}")).allowed

@@ -37,7 +37,7 @@ ALLOWED: dict[str, Callable[[Json], str]] = {
 @pytest.mark.parametrize("kind", ALLOWED)
 @pytest.mark.parametrize("block", [exact(3), tail(max_hits=2)], ids=["exact", "tail"])
 def test_allow_lists_of_each_kind_expire(kind: str, block: Json) -> None:
-    """LD-6: what is listed is not judged, until its entry expires; then it is."""
+    """What is listed is not judged, until its entry expires; then it is (LD-6)."""
     value = ALLOWED[kind](block)
     for_ever = world(bundle(policy("p", loop={**block, "allow": {kind: [value]}})))
     assert for_ever.decide(TOOLS, 20).allowed
@@ -52,13 +52,13 @@ def test_allow_lists_of_each_kind_expire(kind: str, block: Json) -> None:
     [("routes", "/v1/chat"), ("agents", "other"), ("callers", "ip:x"), ("tools", "other"), ("fingerprints", "0" * 32)],
 )
 def test_allow_lists_allow_nobody_else(kind: str, value: str) -> None:
-    """LD-6: an entry is for what it names."""
+    """An entry is for what it names (LD-6)."""
     here = world(bundle(policy("p", loop={**exact(3), "allow": {kind: [value]}})))
     assert not here.decide(TOOLS, 3).allowed
 
 
 def test_a_tool_list_needs_every_tool_of_the_tail() -> None:
-    """LD-6: one listed tool does not excuse the others."""
+    """One listed tool does not excuse the others (LD-6)."""
     other = {**CALL, "function": {"name": "delete", "arguments": "{}"}}
     both = chat(user("go"), {"role": "assistant", "content": None, "tool_calls": [CALL, other]}, RESULT)
     here = world(bundle(policy("p", loop={**exact(3), "allow": {"tools": ["search"]}})))
@@ -66,7 +66,7 @@ def test_a_tool_list_needs_every_tool_of_the_tail() -> None:
 
 
 def test_a_tool_list_is_not_changed_by_what_another_policy_reads() -> None:
-    """E-1, LD-6: a shadow policy that looks at more messages does not change whose repeats are fine."""
+    """A shadow policy that looks at more messages does not change whose repeats are fine (E-1, LD-6)."""
     other = {**CALL, "function": {"name": "delete", "arguments": "{}"}}
     early = {"role": "assistant", "content": None, "tool_calls": [other]}
     asked = chat(early, user("a"), {"role": "assistant", "content": None, "tool_calls": [CALL]}, RESULT)
@@ -77,7 +77,7 @@ def test_a_tool_list_is_not_changed_by_what_another_policy_reads() -> None:
 
 
 def test_expect_repeats_is_honoured_for_named_callers_only() -> None:
-    """LD-6: `X-Breakloop-Expect-Repeats: N` raises the limit for callers the policy names, and for nobody else."""
+    """`X-Breakloop-Expect-Repeats: N` raises the limit for callers the policy names, and for nobody else (LD-6)."""
     named = chat(headers={"authorization": "Bearer sk-one", "x-breakloop-expect-repeats": "10"})
     block = exact(3, expect_repeats={"callers": [caller_of(named)]})
     here = world(bundle(policy("p", loop=block)))
@@ -89,7 +89,7 @@ def test_expect_repeats_is_honoured_for_named_callers_only() -> None:
 
 @pytest.mark.parametrize("value", ["1", "0", "-5", "ten", "", "1.5", "9" * 50])
 def test_expect_repeats_cannot_lower_or_break_the_limit(value: str) -> None:
-    """LD-6: nonsense is ignored, a small number does not lower the limit, a huge one is bounded."""
+    """Nonsense is ignored, a small number does not lower the limit, a huge one is bounded (LD-6)."""
     asked = chat(headers={"authorization": "Bearer sk-one", "x-breakloop-expect-repeats": value})
     here = world(bundle(policy("p", loop=exact(3, expect_repeats={"callers": [caller_of(asked)]}))))
     assert here.decide(asked, 2).allowed

@@ -1,4 +1,4 @@
-"""`kill`, quarantine and run ceilings through the engine (SPEC LD-5, G-1, K-1)."""
+"""`kill`, quarantine and run ceilings through the engine (LD-5, G-1, K-1)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def killing(**more: Any) -> Json:
     ids=["tail", "exact", "steps"],
 )
 def test_whoever_is_killed_is_held(block: Json) -> None:
-    """LD-5: 429 and quarantine; then everything of that agent is denied, whatever it says."""
+    """429 and quarantine; then everything of that agent is denied, whatever it says (LD-5)."""
     here = world(bundle(policy("p", loop=block)))
     assert say(here, "x", "x", "x", "something else") == ["pass", "pass", "loop_detected", "agent_quarantined"]
     [killed] = here.named("agent.killed")
@@ -61,7 +61,7 @@ def test_whoever_is_killed_is_held(block: Json) -> None:
 
 
 def test_the_quarantine_has_an_end() -> None:
-    """G-1: `quarantine_seconds`; the remaining time is in the denial."""
+    """`quarantine_seconds`; the remaining time is in the denial (G-1)."""
     here = world(killing(quarantine_seconds=100))
     say(here, "x", "x", "x")
     verdict = here.engine.decide(asked("y"))
@@ -72,7 +72,7 @@ def test_the_quarantine_has_an_end() -> None:
 
 
 def test_a_release_clears_what_was_remembered() -> None:
-    """G-1: a person releases it, which also clears its windows: the very same request passes again."""
+    """A person releases it, which also clears its windows: the very same request passes again (G-1)."""
     here = world(killing())
     say(here, "x", "x", "x")
     assert say(here, "x") == ["agent_quarantined"]
@@ -82,7 +82,7 @@ def test_a_release_clears_what_was_remembered() -> None:
 
 
 def test_a_release_clears_what_was_remembered_beyond_the_session() -> None:
-    """G-1: of prompts that wrap the one before, each of which begins a session of its own."""
+    """Of prompts that wrap the one before, each of which begins a session of its own (G-1)."""
     here = world(bundle(policy("p", loop={"similarity": "steps", "ladder": {"block": "kill"}})))
     prompts = ["List the ten largest cities of Europe as JSON."]
     for _ in range(8):
@@ -93,7 +93,7 @@ def test_a_release_clears_what_was_remembered_beyond_the_session() -> None:
 
 
 def test_it_binds_caller_and_agent_and_the_third_binds_the_caller() -> None:
-    """G-1: other callers and other agents go on; after three agents in ten minutes the caller is stopped."""
+    """Other callers and other agents go on; after three agents in ten minutes the caller is stopped (G-1)."""
     here = world(killing())
     for agent in ("a", "b"):
         assert say(here, "x", "x", "x", agent=agent)[-1] == "loop_detected"
@@ -106,7 +106,7 @@ def test_it_binds_caller_and_agent_and_the_third_binds_the_caller() -> None:
 
 
 def test_shadow_quarantines_nobody() -> None:
-    """E-1: what a shadow policy would have killed goes on."""
+    """What a shadow policy would have killed goes on (E-1)."""
     here = world(bundle(policy("p", loop=tail(action="kill", max_hits=2), mode="shadow")))
     assert say(here, *["x"] * 6) == ["pass"] * 6
     assert here.named("agent.killed") == []
@@ -114,7 +114,7 @@ def test_shadow_quarantines_nobody() -> None:
 
 
 def test_global_shadow_suspends_automatic_quarantines_and_no_operators() -> None:
-    """K-1."""
+    """Global shadow suspends automatic quarantines, and no operator's (K-1)."""
     here = world(killing())
     say(here, "x", "x", "x")
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
@@ -127,7 +127,7 @@ def test_global_shadow_suspends_automatic_quarantines_and_no_operators() -> None
 
 
 def test_simhash_kills_as_in_the_seed() -> None:
-    """LD-3: score over 10 by default, action kill, until released; similar is enough, ids do not count."""
+    """Score over 10 by default, action kill, until released; similar is enough, ids do not count (LD-3)."""
     here = world(bundle(policy("p", loop=SIMHASH)))
     prompts = [f"Order 91{number}: please read the invoice and tell me the total amount due." for number in range(7)]
     assert say(here, *prompts) == [*["pass"] * 5, "loop_detected", "agent_quarantined"]
@@ -136,7 +136,7 @@ def test_simhash_kills_as_in_the_seed() -> None:
 
 
 def test_simhash_counts_by_caller_and_agent_whatever_the_session() -> None:
-    """LD-3: the last 20 of (caller, agent)."""
+    """The last 20 of (caller, agent) (LD-3)."""
     here = world(bundle(policy("p", loop=SIMHASH)))
     text = "Please read the invoice and tell me the total amount that is due."
     assert say(here, *[text] * 5) == ["pass"] * 5
@@ -145,7 +145,7 @@ def test_simhash_counts_by_caller_and_agent_whatever_the_session() -> None:
 
 
 def test_an_agents_own_kill_switch() -> None:
-    """B-1: `kill_switch_enabled`, with the window and the threshold of the agent."""
+    """`kill_switch_enabled`, with the window and the threshold of the agent (B-1)."""
     agents = {"loopy-*": {"kill_switch_enabled": True, "kill_switch_threshold": 4.0}}
     here = world(bundle(agents=agents))
     text = "Please read the invoice and tell me the total amount that is due."
@@ -157,7 +157,7 @@ def test_an_agents_own_kill_switch() -> None:
 
 
 def test_a_run_stops_at_its_ceiling() -> None:
-    """G-1, C33: new words do not help, another session does; only an operator lets it go on."""
+    """New words do not help, another session does; only an operator lets it go on (G-1, C33)."""
     here = world(bundle(agents={"worker": {"max_steps_per_run": 3}}))
     words = [f"approved, go on with {number}" for number in range(5)]
     assert say(here, *words, agent="worker", session="s-1") == [*["pass"] * 3, *["run_limit_exceeded"] * 2]
@@ -171,7 +171,7 @@ def test_a_run_stops_at_its_ceiling() -> None:
 
 
 def test_a_run_that_is_released_begins_anew() -> None:
-    """G-1: ceilings that an operator resets."""
+    """Ceilings that an operator resets (G-1)."""
     here = world(bundle(agents={"worker": {"max_steps_per_run": 3}}))
     assert say(here, *"abcd", agent="worker", session="s-1")[-1] == "run_limit_exceeded"
     here.engine.quarantine.release("default", agent="worker", now=here.clock.now())
@@ -179,7 +179,7 @@ def test_a_run_that_is_released_begins_anew() -> None:
 
 
 def test_a_ceiling_in_global_shadow_is_only_told() -> None:
-    """E-1, K-1."""
+    """A ceiling in global shadow is only told (E-1, K-1)."""
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
     here = world(bundle(agents={"*": {"max_steps_per_run": 1}}, global_shadow=shadow))
     assert say(here, "a", "b", session="s") == ["pass", "pass"]
@@ -188,7 +188,7 @@ def test_a_ceiling_in_global_shadow_is_only_told() -> None:
 
 
 def test_a_denial_says_what_to_do() -> None:
-    """A-1: no Retry-After where waiting does not help, and no retry by an SDK."""
+    """No Retry-After where waiting does not help, and no retry by an SDK (A-1)."""
     here = world(killing())
     say(here, "x", "x", "x")
     verdict: Verdict = here.engine.decide(asked("x"))

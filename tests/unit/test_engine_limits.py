@@ -1,4 +1,4 @@
-"""Budgets, LLM tokens and circuit breakers through the engine: the numbers of SPEC 8 and 9, with answers that settle."""
+"""Budgets, LLM tokens and circuit breakers through the engine: the numbers of the docs, with answers that settle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def left(verdict: Verdict) -> int:
 
 
 def test_a_budget_has_stages_and_exactly_all_of_it_passes() -> None:
-    """L-2: budget 100, cost 10: ten pass, 80 % warns, 95 % slows, the eleventh waits for the end of the day."""
+    """Budget 100, cost 10: ten pass, 80 % warns, 95 % slows, the eleventh waits for the end of the day (L-2)."""
     here = world(bundle(policy("p", budget())))
     verdicts = [here.decide(call()) for _ in range(11)]
     assert [one.allowed for one in verdicts] == [True] * 10 + [False]
@@ -67,7 +67,7 @@ def thresholds(here: World) -> list[object]:
 
 
 def test_a_threshold_is_told_once_a_period() -> None:
-    """G-2, L-2: refunds that take the total below it and charges that bring it back change nothing."""
+    """Refunds that take the total below it and charges that bring it back change nothing (G-2, L-2)."""
     here = world(bundle(policy("p", budget(10_000, cost_key="usage:tokens"))))
     for _ in range(3):
         asked = ask(0, max_tokens=8500)
@@ -83,7 +83,7 @@ def test_a_threshold_is_told_once_a_period() -> None:
 
 
 def test_a_threshold_that_an_answer_passes_is_told_with_the_next_charge() -> None:
-    """G-2, L-3: it used more than was reserved."""
+    """It used more than was reserved (G-2, L-3)."""
     here = world(bundle(policy("p", budget(10_000, cost_key="usage:tokens"))))
     asked = ask(0, max_tokens=10)
     here.engine.decide(asked)
@@ -94,7 +94,7 @@ def test_a_threshold_that_an_answer_passes_is_told_with_the_next_charge() -> Non
 
 
 def test_what_is_not_charged_reaches_no_threshold() -> None:
-    """G-2, E-4: a limit behind the budget denies, or the shadow policy's own does."""
+    """A limit behind the budget denies, or the shadow policy's own does (G-2, E-4)."""
     for mode in ("enforce", "shadow"):
         here = world(bundle(policy("p", budget(100, 45), bucket(rate=1, burst=1), mode=mode)))
         here.decide(call(), 2)
@@ -102,7 +102,7 @@ def test_what_is_not_charged_reaches_no_threshold() -> None:
 
 
 def test_tokens_are_reserved_and_settled() -> None:
-    """L-3: 4,000 characters and max_tokens 4000 reserve 5000 of 6000; the answer used 3000, so 2000 come back."""
+    """4,000 characters and max_tokens 4000 reserve 5000 of 6000; the answer used 3000, so 2000 come back (L-3)."""
     here = world(bundle(policy("p", tokens())))
     first = ask(max_tokens=4000)
     verdict = here.engine.decide(first)
@@ -113,7 +113,7 @@ def test_tokens_are_reserved_and_settled() -> None:
 
 
 def test_what_was_used_beyond_is_charged() -> None:
-    """L-3: reserved 5000, used 7000: 2000 more, so that the bucket is 1000 short."""
+    """Reserved 5000, used 7000: 2000 more, so that the bucket is 1000 short (L-3)."""
     here = world(bundle(policy("p", tokens())))
     first = ask(max_tokens=4000)
     here.engine.decide(first)
@@ -125,7 +125,7 @@ def test_what_was_used_beyond_is_charged() -> None:
 
 
 def test_a_day_that_is_used_up_charges_no_minute() -> None:
-    """L-3, E-4: a TPD rejection leaves the TPM as it was."""
+    """A TPD rejection leaves the TPM as it was (L-3, E-4)."""
     here = world(bundle(policy("p", tokens(6000, tokens_per_day=6000))))
     assert here.engine.decide(ask(max_tokens=4000)).allowed
     denied = here.engine.decide(ask(400, max_tokens=1800))
@@ -146,7 +146,7 @@ def test_a_day_that_is_used_up_charges_no_minute() -> None:
     ],
 )
 def test_answers_without_a_count(answer: Answer, remaining: int) -> None:
-    """L-3: a cancelled stream settles by what passed, one that never comes leaves the estimate."""
+    """A cancelled stream settles by what passed, one that never comes leaves the estimate (L-3)."""
     here = world(bundle(policy("p", tokens())))
     first = ask(max_tokens=4000)
     here.engine.decide(first)
@@ -155,7 +155,7 @@ def test_answers_without_a_count(answer: Answer, remaining: int) -> None:
 
 
 def test_requests_that_can_never_pass_say_so() -> None:
-    """L-4: no Retry-After, and a message that says what to lower."""
+    """No Retry-After, and a message that says what to lower (L-4)."""
     here = world(bundle(policy("p", tokens(max_prompt_tokens=500, max_tokens_per_request=3000))))
     for asked, reason in (
         (ask(4000, max_tokens=10), "prompt_tokens_exceeded"),
@@ -171,7 +171,7 @@ def breaking(*rules: Json, **more: Any) -> Json:
 
 
 def test_a_breaker_opens_and_lets_one_probe_through() -> None:
-    """CB-1, CB-2: 900 + 100 opens and denies, other keys stay closed, after 5 minutes one probe is let through."""
+    """900 + 100 opens and denies, other keys stay closed, after 5 minutes one probe is let through (CB-1, CB-2)."""
     rule = bucket(rate=10_000, burst=100_000, keys=["header:x-team"], cost_source="header:x-cost")
     here = world(breaking(rule))
 
@@ -190,7 +190,7 @@ def test_a_breaker_opens_and_lets_one_probe_through() -> None:
 
 
 def test_shadow_limits_are_only_told() -> None:
-    """E-1: the client's answer is what it would have been."""
+    """The client's answer is what it would have been (E-1)."""
     here = world(bundle(policy("p", budget(10, 10), mode="shadow")))
     verdicts = [here.decide(call()) for _ in range(2)]
     assert all(one.allowed and not one.warning and one.limit is None for one in verdicts)
@@ -205,7 +205,7 @@ def priced(data: Json, unknown: Any = "warn") -> World:
 
 
 def test_money_is_charged_as_estimated_and_corrected() -> None:
-    """L-2, L-5: 1000 tokens in at $2 and 1000 out at $8 a million are $0.01; the answer had only 100 out: $0.0028."""
+    """1000 tokens in at $2 and 1000 out at $8 a million are $0.01; the answer had only 100 out: $0.0028 (L-2, L-5)."""
     here = priced(bundle(policy("p", budget(0.0128, cost_key="usage:usd"))))
     first = ask(max_tokens=1000)
     assert here.engine.decide(first).allowed
@@ -215,7 +215,7 @@ def test_money_is_charged_as_estimated_and_corrected() -> None:
 
 
 def test_models_without_a_price() -> None:
-    """L-5: `warn` tells once and charges nothing, `deny` denies."""
+    """`warn` tells once and charges nothing, `deny` denies (L-5)."""
     here = priced(bundle(policy("p", budget(1, cost_key="usage:usd"))))
     assert all(here.engine.decide(ask(model="mystery")).allowed for _ in range(3))
     assert [event["model"] for event in here.named("model.unknown")] == ["mystery"]
@@ -226,7 +226,7 @@ def test_models_without_a_price() -> None:
 
 
 def test_streams_are_asked_for_their_usage_where_it_counts() -> None:
-    """D-1: only for rules that need it, and only for streams."""
+    """Only for rules that need it, and only for streams (D-1)."""
     counts, plain = world(bundle(policy("p", tokens()))), world(bundle(policy("p", bucket())))
     for here, stream, wanted in ((counts, True, True), (counts, False, False), (plain, True, False)):
         asked = ask(10, stream=stream)
@@ -235,7 +235,7 @@ def test_streams_are_asked_for_their_usage_where_it_counts() -> None:
 
 
 def test_what_holds_for_an_agent_itself() -> None:
-    """B-1, G-1: switched off, its hours, its rate; each agent of a pattern by itself."""
+    """Switched off, its hours, its rate; each agent of a pattern by itself (B-1, G-1)."""
     agents = {
         "off": {"active": False},
         "night-*": {"allowed_hours": "22:00-06:00"},
@@ -254,7 +254,7 @@ def test_what_holds_for_an_agent_itself() -> None:
 
 
 def test_an_agents_daily_budget() -> None:
-    """B-1, L-5: dollars a day, as estimated and then as used."""
+    """Dollars a day, as estimated and then as used (B-1, L-5)."""
     here = priced(bundle(agents={"*": {"budget_usd_per_day": 0.0128}}))
     first = ask(max_tokens=1000)
     assert here.engine.decide(first).allowed
@@ -264,7 +264,7 @@ def test_an_agents_daily_budget() -> None:
 
 
 def test_global_shadow_stops_no_agent() -> None:
-    """K-1."""
+    """Global shadow stops no agent (K-1)."""
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
     here = world(bundle(agents={"*": {"active": False}}, global_shadow=shadow))
     assert here.decide(call()).allowed

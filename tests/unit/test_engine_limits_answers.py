@@ -33,7 +33,7 @@ def tokens(**more: Any) -> Json:
     ],
 )  # fmt: skip
 def test_all_answers_are_reserved(dialect: str, body: Json, config: Json, reserved: int) -> None:
-    """L-3: the longest answer, as many times as it is asked for; ceilings are for one of them."""
+    """The longest answer, as many times as it is asked for; ceilings are for one of them (L-3)."""
     here = world(bundle(policy("p", tokens(**config))))
     verdict = here.engine.decide(call(PATHS[dialect], "POST", {"authorization": "Bearer k"}, body=dump(body)))
     assert verdict.limit is not None

@@ -36,7 +36,7 @@ def same(here: World, first: Call, second: Call) -> bool:
 
 @pytest.mark.parametrize("threshold", [2, 3, 7])
 def test_the_nth_identical_request_trips(threshold: int) -> None:
-    """LD-1: N-1 pass, the Nth and those after it do not; the denial says for how long."""
+    """N-1 pass, the Nth and those after it do not; the denial says for how long (LD-1)."""
     here = world(bundle(policy("p", loop=exact(threshold, window=45))))
     verdicts = [here.decide(call()) for _ in range(threshold + 2)]
     assert [verdict.allowed for verdict in verdicts] == [True] * (threshold - 1) + [False] * 3
@@ -53,7 +53,7 @@ def test_the_nth_identical_request_trips(threshold: int) -> None:
 
 
 def test_an_idle_window_is_refreshed_by_every_hit() -> None:
-    """LD-1: the count lives for the window after the last hit, so slow loops are seen too."""
+    """The count lives for the window after the last hit, so slow loops are seen too (LD-1)."""
     here = world(bundle(policy("p", loop=exact(4, window=60))))
     for _ in range(3):
         assert here.decide(call()).allowed
@@ -62,7 +62,7 @@ def test_an_idle_window_is_refreshed_by_every_hit() -> None:
 
 
 def test_an_idle_count_ends_exactly_at_the_end_of_the_window() -> None:
-    """LD-1: just before the end it still counts, at the end it is gone; denied ones refresh it as well."""
+    """Just before the end it still counts, at the end it is gone; denied ones refresh it as well (LD-1)."""
     here = world(bundle(policy("p", loop=exact(2, window=60))))
     here.decide(call())
     here.clock.advance(59.999)
@@ -74,7 +74,7 @@ def test_an_idle_count_ends_exactly_at_the_end_of_the_window() -> None:
 
 
 def test_a_sliding_window_counts_what_is_in_it() -> None:
-    """LD-1: `window: sliding` forgets each hit by itself, exactly a window after it."""
+    """`window: sliding` forgets each hit by itself, exactly a window after it (LD-1)."""
     here = world(bundle(policy("p", loop=exact(4, window=60) | {"window": "sliding"})))
     for _ in range(3):
         assert here.decide(call()).allowed
@@ -100,7 +100,8 @@ def test_a_sliding_window_counts_what_is_in_it() -> None:
     ],
 )
 def test_equal_requests_are_one(first: Call, second: Call) -> None:
-    """LD-1: JSON key order and white space, and the order of query fields, make no difference; nor do other headers."""
+    """JSON key order and white space, and the order of query fields, make no difference; nor do other headers
+    (LD-1)."""
     assert same(world(bundle(policy("p", loop=exact(2)))), first, second)
 
 
@@ -122,12 +123,12 @@ def test_equal_requests_are_one(first: Call, second: Call) -> None:
     ],
 )
 def test_different_requests_are_two(first: Call, second: Call) -> None:
-    """LD-1, LD-6: a change of body, query, path, method, caller or agent is another request."""
+    """A change of body, query, path, method, caller or agent is another request (LD-1, LD-6)."""
     assert not same(world(bundle(policy("p", loop=exact(2)))), first, second)
 
 
 def test_descriptors_of_the_policy_are_part_of_the_fingerprint() -> None:
-    """LD-1: values of `limit_keys` and `match` tell requests apart; a missing one counts as empty."""
+    """Values of `limit_keys` and `match` tell requests apart; a missing one counts as empty (LD-1)."""
     rules = (bucket("a", keys=["header:x-tool"]), bucket("b", keys=[], match={"header:x-tier": "free"}))
     here = world(bundle(policy("p", *rules, loop=exact(2))))
     assert here.decide(call(headers={"x-tool": "one"})).allowed
@@ -139,13 +140,13 @@ def test_descriptors_of_the_policy_are_part_of_the_fingerprint() -> None:
 
 
 def test_two_policies_do_not_count_twice() -> None:
-    """LD-1: each policy counts for itself, and so does each block."""
+    """Each policy counts for itself, and so does each block (LD-1)."""
     here = world(bundle(policy("p", loop=[exact(3), exact(3, window=30)]), policy("q", loop=exact(3))))
     assert [here.decide(call()).allowed for _ in range(3)] == [True, True, False]
 
 
 def test_a_body_that_is_not_visible_is_not_judged() -> None:
-    """LD-1: without its body every POST would look the same, and healthy agents would be stopped."""
+    """Without its body every POST would look the same, and healthy agents would be stopped (LD-1)."""
     here = world(bundle(policy("p", loop=exact(2))))
     hidden = call("/x", "POST", body_unseen=True)
     assert here.decide(hidden, 10).allowed
@@ -174,7 +175,7 @@ SEED = {
 
 
 def test_the_example_of_the_loop_page() -> None:
-    """LD-1, LD-5: the 3rd identical request is not delayed, the 4th is by 400 ms, the 5th by 500."""
+    """The 3rd identical request is not delayed, the 4th is by 400 ms, the 5th by 500 (LD-1, LD-5)."""
     here = world(bundle(SEED))
     asked = call("/v1/tools/search", "POST", headers={"x-tool-name": "search"}, body=b'{"q":"x"}')
     delays = [here.decide(asked).delay_ms for _ in range(5)]
@@ -199,7 +200,7 @@ def trip(here: World, asked: Call | None = None, passing: int = 5) -> Verdict:
 
 
 def test_five_pass_and_the_sixth_is_blocked() -> None:
-    """LD-2: hit count 6, a cooldown of 30 s, and the message people know."""
+    """Hit count 6, a cooldown of 30 s, and the message people know (LD-2)."""
     verdict = trip(tailed())
     loop = looped(verdict)
     assert (loop.kind, loop.hit_count, loop.cooldown_s, loop.window_s) == ("tail", 6, 30, 60)
@@ -208,7 +209,7 @@ def test_five_pass_and_the_sixth_is_blocked() -> None:
 
 
 def test_requests_during_a_cooldown_raise_the_count_and_nothing_else() -> None:
-    """LD-2: they do not lengthen it, and they are no new detection."""
+    """They do not lengthen it, and they are no new detection (LD-2)."""
     here = tailed()
     trip(here)
     for second in range(1, 30):
@@ -222,7 +223,7 @@ def test_requests_during_a_cooldown_raise_the_count_and_nothing_else() -> None:
 
 
 def test_the_remaining_cooldown_is_rounded_up() -> None:
-    """A-2: whoever waits as long as he is told passes."""
+    """Whoever waits as long as he is told passes (A-2)."""
     here = tailed()
     trip(here)
     here.clock.advance(0.5)
@@ -242,14 +243,14 @@ def cooldowns(here: World, times: int) -> list[int]:
 
 
 def test_each_further_cooldown_doubles_up_to_its_maximum() -> None:
-    """LD-2: 30, 60, 120, 240, 480, then 900 for good."""
+    """30, 60, 120, 240, 480, then 900 for good (LD-2)."""
     here = tailed()
     assert cooldowns(here, 8) == [30, 60, 120, 240, 480, 900, 900, 900]
     assert [data["cooldown_seconds"] for data in here.named(LOOP_DETECTED)] == [30, 60, 120, 240, 480, 900, 900, 900]
 
 
 def test_growth_is_forgotten_after_quiet() -> None:
-    """LD-2: as much quiet as the longest cooldown, and it starts at the beginning; a second less, and it does not."""
+    """As much quiet as the longest cooldown, and it starts at the beginning; a second less, and it does not (LD-2)."""
     for quiet, expected in ((899, 120), (900, 30)):
         here = tailed()
         cooldowns(here, 2)
@@ -258,7 +259,7 @@ def test_growth_is_forgotten_after_quiet() -> None:
 
 
 def test_a_request_in_between_is_not_quiet() -> None:
-    """LD-2: only silence makes it forget."""
+    """Only silence makes it forget (LD-2)."""
     here = tailed()
     cooldowns(here, 2)
     for _ in range(3):
@@ -269,19 +270,19 @@ def test_a_request_in_between_is_not_quiet() -> None:
 
 
 def test_growth_one_is_flat() -> None:
-    """LD-2: as in the systems this comes from."""
+    """As in the systems this comes from (LD-2)."""
     assert cooldowns(tailed(cooldown_growth=1), 4) == [30, 30, 30, 30]
     assert cooldowns(tailed(cooldown_growth=1.5, cooldown_max_seconds=60), 4) == [30, 45, 60, 60]
 
 
 def test_max_hits_0_disables() -> None:
-    """LD-2: and the policy still decides: the built-in block does not come back in through the back door."""
+    """And the policy still decides: the built-in block does not come back in through the back door (LD-2)."""
     here = world(bundle(policy("p", loop=tail(max_hits=0)), defaults={}))
     assert here.decide(chat(), 50).allowed
 
 
 def test_the_window_slides() -> None:
-    """LD-2: a true sliding window: six in 60 s wherever they fall, and a hit leaves exactly 60 s after it came."""
+    """A true sliding window: six in 60 s wherever they fall, and a hit leaves exactly 60 s after it came (LD-2)."""
     here = tailed()
     for second in (0, 50, 55, 58, 59):
         here.clock.advance(second - (here.clock.now() - 1_800_000_000))
@@ -293,7 +294,7 @@ def test_the_window_slides() -> None:
 
 
 def test_no_cooldown_blocks_by_the_window() -> None:
-    """LD-2: with `cooldown_seconds: 0` the count itself keeps blocking, for the window."""
+    """With `cooldown_seconds: 0` the count itself keeps blocking, for the window (LD-2)."""
     here = tailed(cooldown_seconds=0)
     assert trip(here).retry_after_s == 60
     assert not here.decide(chat()).allowed
@@ -322,7 +323,7 @@ SAME: dict[str, Callable[[int], Call]] = {
 
 @pytest.mark.parametrize("name", SAME)
 def test_what_tail_takes_for_the_same(name: str) -> None:
-    """LD-2: only the last messages count, without case, white space and ids; list contents are read."""
+    """Only the last messages count, without case, white space and ids; list contents are read (LD-2)."""
     here = tailed()
     verdicts = [here.decide(SAME[name](number)) for number in range(6)]
     assert [verdict.allowed for verdict in verdicts] == [True] * 5 + [False]
@@ -348,13 +349,13 @@ OTHER: dict[str, Callable[[int], Call]] = {
 
 @pytest.mark.parametrize("name", OTHER)
 def test_what_tail_takes_for_different(name: str) -> None:
-    """LD-2, LD-6: a different caller, agent, model, role, text, tool call or result is another request."""
+    """A different caller, agent, model, role, text, tool call or result is another request (LD-2, LD-6)."""
     here = tailed()
     assert all(here.decide(OTHER[name](number)).allowed for number in range(6))
 
 
 def test_tail_messages_is_settable() -> None:
-    """LD-2: with 1, only the last message counts; with 5, the fifth last does."""
+    """With 1, only the last message counts; with 5, the fifth last does (LD-2)."""
     here = tailed(tail_messages=1)
     assert not all(here.decide(chat(user(f"a{n}"), user("c"))).allowed for n in range(6))
     here = tailed(tail_messages=5)
@@ -370,7 +371,7 @@ def messages_read(engine: Engine) -> int:
 
 
 def test_compiling_a_bundle_changes_nothing_for_the_one_in_force() -> None:
-    """Q-1, LD-2: how many messages are decoded is up to the bundle in force, and goes down again with the next one."""
+    """How many messages are decoded is up to the bundle in force, and goes down again with the next one (Q-1, LD-2)."""
     here = world()
     wide = bundle(policy("p", loop=tail(tail_messages=20)))
     assert messages_read(here.engine) == 4
@@ -383,7 +384,7 @@ def test_compiling_a_bundle_changes_nothing_for_the_one_in_force() -> None:
 
 
 def test_engines_that_share_descriptors_each_read_what_their_own_bundle_needs() -> None:
-    """LD-2, X-5: bundles are compared side by side."""
+    """Bundles are compared side by side (LD-2, X-5)."""
     wide, narrow = world(), world()
     other = Engine(MemoryStore(), wide.clock, wide.descriptors)
     wide.use(bundle(policy("p", loop=tail(tail_messages=5, max_hits=2))))
@@ -398,7 +399,7 @@ def test_engines_that_share_descriptors_each_read_what_their_own_bundle_needs() 
 
 
 def test_what_is_no_visible_llm_request_is_not_judged_by_tail() -> None:
-    """LD-2: another path, another method, a body that was not sent along."""
+    """Another path, another method, a body that was not sent along (LD-2)."""
     here = tailed()
     body = chat().body
     assert here.decide(call("/v1/other", "POST", body=body), 20).allowed
@@ -410,7 +411,7 @@ def test_what_is_no_visible_llm_request_is_not_judged_by_tail() -> None:
 
 
 def test_warn_allows_and_tells() -> None:
-    """LD-5: allow, header, event once."""
+    """Allow, header, event once (LD-5)."""
     here = world(bundle(policy("p", loop=exact(2, action="warn"))))
     here.decide(call())
     verdict = here.decide(call(), 5)
@@ -424,7 +425,7 @@ def test_warn_allows_and_tells() -> None:
 
 
 def test_steer_allows_with_a_note() -> None:
-    """LD-5: where a body cannot be changed it is `warn` with the note in the verdict."""
+    """Where a body cannot be changed it is `warn` with the note in the verdict (LD-5)."""
     here = world(bundle(policy("p", loop=exact(2, action="steer"))))
     assert here.decide(call()).note == ""
     verdict = here.decide(call(), 2)
@@ -435,7 +436,7 @@ def test_steer_allows_with_a_note() -> None:
 
 
 def test_kill_rejects() -> None:
-    """LD-5: `kill` is at least a rejection."""
+    """`kill` is at least a rejection (LD-5)."""
     here = world(bundle(policy("p", loop=exact(2, action="kill"))))
     assert not here.decide(call(), 2).allowed
     assert here.named(LOOP_DETECTED)[0]["action"] == "kill"
@@ -443,7 +444,7 @@ def test_kill_rejects() -> None:
 
 @pytest.mark.parametrize(("step", "allowed"), [("warn", True), ("steer", True), ("throttle", True), ("reject", False)])
 def test_a_ladder_acts_by_its_block_step(step: str, allowed: bool) -> None:
-    """LD-5: hits of `exact` and `tail` are severity `block`."""
+    """Hits of `exact` and `tail` are severity `block` (LD-5)."""
     for block in (
         exact(2, ladder={"notice": "warn", "block": step, "stop": "kill"}),
         tail(max_hits=1, ladder={"block": step}),
@@ -455,7 +456,7 @@ def test_a_ladder_acts_by_its_block_step(step: str, allowed: bool) -> None:
 
 
 def test_an_action_that_does_not_block_has_no_cooldown() -> None:
-    """LD-5, LD-2: a throttled tail goes on counting, and slows down more and more."""
+    """A throttled tail goes on counting, and slows down more and more (LD-5, LD-2)."""
     here = tailed(action="throttle")
     here.decide(chat(), 5)
     assert [here.decide(chat()).delay_ms for _ in range(3)] == [600, 700, 800]
@@ -464,13 +465,13 @@ def test_an_action_that_does_not_block_has_no_cooldown() -> None:
 
 
 def test_deny_status_is_the_policys() -> None:
-    """A-1: `deny_status` changes the status of loop denials too."""
+    """`deny_status` changes the status of loop denials too (A-1)."""
     here = world(bundle(policy("p", loop=exact(2), deny_status=403)))
     assert here.decide(call(), 2).status == 403
 
 
 def test_events_carry_no_prompt() -> None:
-    """Y-1: an event tells hashes and counts."""
+    """An event tells hashes and counts (Y-1)."""
     here = tailed()
     secret = "canary-7f3a"
     here.decide(chat(user(secret)), 6)
@@ -479,7 +480,8 @@ def test_events_carry_no_prompt() -> None:
 
 
 def test_a_shadow_policy_is_no_cover() -> None:
-    """B-6, E-1: an LLM call that only a policy in shadow looks at is judged by the default, or shadow would be seen."""
+    """An LLM call that only a policy in shadow looks at is judged by the default, or shadow would be seen
+    (B-6, E-1)."""
     asked = chat(user("again"))
     for mode, allowed in (("shadow", False), ("enforce", True)):
         here = world(bundle(policy("p", loop=exact(100), mode=mode), defaults={"loop_detection": exact(3)}))

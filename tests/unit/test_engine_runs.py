@@ -54,7 +54,7 @@ def spend(here: World, output: int, session: str = "s-1") -> str:
 
 
 def test_a_run_is_held_when_its_money_is_spent() -> None:
-    """G-1, L-5: three answers of a cent are all of 3 cents, to the micro-dollar; then a person decides."""
+    """Three answers of a cent are all of 3 cents, to the micro-dollar; then a person decides (G-1, L-5)."""
     here = capped(0.03)
     assert [spend(here, 1000) for _ in range(4)] == ["", "", "", REASON]
     verdict = here.engine.decide(ask())
@@ -82,7 +82,7 @@ def test_the_first_denial_says_what_it_lacks() -> None:
 
 
 def test_a_released_run_begins_anew() -> None:
-    """G-1: only an operator resets it, as with `max_steps_per_run`; even at the same time of the clock."""
+    """Only an operator resets it, as with `max_steps_per_run`; even at the same time of the clock (G-1)."""
     here = capped(0.01)
     assert [spend(here, 1000) for _ in range(2)] == ["", REASON]
     here.engine.quarantine.release("default", agent="worker", now=here.clock.now())
@@ -90,7 +90,7 @@ def test_a_released_run_begins_anew() -> None:
 
 
 def test_what_is_in_flight_denies_but_holds_nobody() -> None:
-    """G-1: estimates that may come back are no reason to call a person."""
+    """Estimates that may come back are no reason to call a person (G-1)."""
     here = capped(0.03)
     first, second, third = ask(), ask(), ask(max_tokens=2000)
     assert said(here, first, second, third) == ["", "", REASON]
@@ -100,7 +100,8 @@ def test_what_is_in_flight_denies_but_holds_nobody() -> None:
 
 
 def test_the_timeline_of_the_docs() -> None:
-    """G-1: docs/explanation/limits.md, with cents for tenths of a dollar: $0.04 reserved, $0.03 and $0.035 used, of $0.10."""
+    """Docs/explanation/limits.md, with cents for tenths of a dollar: $0.04 reserved, $0.03 and $0.035 used, of $0.10
+    (G-1)."""
     here = capped(0.1)
     first, second = ask(max_tokens=4750), ask(max_tokens=4750)
     assert said(here, first, second, ask(max_tokens=4750)) == ["", "", REASON]
@@ -116,7 +117,7 @@ def test_the_timeline_of_the_docs() -> None:
 
 
 def test_a_request_that_no_run_may_pay_holds_nobody() -> None:
-    """L-4: it can never pass; a smaller one does."""
+    """It can never pass; a smaller one does (L-4)."""
     here = capped(0.01)
     verdict = here.engine.decide(ask(max_tokens=5000))
     assert (verdict.reason, verdict.never) == (REASON, True)
@@ -125,7 +126,7 @@ def test_a_request_that_no_run_may_pay_holds_nobody() -> None:
 
 
 def test_what_was_used_beyond_is_charged_to_the_run() -> None:
-    """L-3: the answer cost 3 cents instead of one, of 2."""
+    """The answer cost 3 cents instead of one, of 2 (L-3)."""
     here = capped(0.02)
     asked = ask()
     assert said(here, asked) == [""]
@@ -137,7 +138,7 @@ def test_what_was_used_beyond_is_charged_to_the_run() -> None:
 
 @pytest.mark.parametrize(("status", "left"), [(NO_ANSWER, REASON), (503, "")])
 def test_answers_that_fail(status: int, left: str) -> None:
-    """L-3: an error costs nothing; an answer that never comes leaves the estimate."""
+    """An error costs nothing; an answer that never comes leaves the estimate (L-3)."""
     here = capped(0.015)
     asked = ask()
     said(here, asked)
@@ -146,7 +147,7 @@ def test_answers_that_fail(status: int, left: str) -> None:
 
 
 def test_idle_minutes_begin_a_run_and_late_answers_belong_to_the_last() -> None:
-    """G-1, L-3: as with `max_steps_per_run`; the refund of the old run is none of the new one's."""
+    """As with `max_steps_per_run`; the refund of the old run is none of the new one's (G-1, L-3)."""
     here = capped(0.02)
     late = ask()
     assert said(here, late, ask()) == ["", ""]
@@ -161,7 +162,7 @@ def test_idle_minutes_begin_a_run_and_late_answers_belong_to_the_last() -> None:
 
 
 def test_models_without_a_price() -> None:
-    """L-5: `warn` charges nothing, `deny` denies and holds nobody."""
+    """`warn` charges nothing, `deny` denies and holds nobody (L-5)."""
     here = capped(0.001)
     assert said(here, *[ask(model="mystery") for _ in range(3)]) == [""] * 3
     strict = capped(1, unknown="deny")
@@ -176,7 +177,7 @@ def test_other_requests_and_those_without_a_session_are_not_charged() -> None:
 
 
 def test_a_ceiling_in_global_shadow_is_only_told() -> None:
-    """E-1, K-1."""
+    """A ceiling in global shadow is only told (E-1, K-1)."""
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
     here = priced(bundle(agents={"*": {"max_usd_per_run": 0.015}}, global_shadow=shadow))
     assert [spend(here, 1000) for _ in range(3)] == [""] * 3
@@ -185,7 +186,7 @@ def test_a_ceiling_in_global_shadow_is_only_told() -> None:
 
 
 def test_a_ceiling_stands_in_no_field_of_the_answer() -> None:
-    """A-1: what no time renews is no rate limit; the bucket beside it is told."""
+    """What no time renews is no rate limit; the bucket beside it is told (A-1)."""
     here = priced(bundle(policy("p", bucket(burst=10)), agents={"*": {"max_usd_per_run": 0.0101}}))
     verdict = here.engine.decide(ask())
     assert verdict.limit is not None
@@ -193,7 +194,7 @@ def test_a_ceiling_stands_in_no_field_of_the_answer() -> None:
 
 
 def test_both_ceilings_are_reset_together() -> None:
-    """G-1: whoever is released begins a run, in steps and in money."""
+    """Whoever is released begins a run, in steps and in money (G-1)."""
     here = priced(bundle(agents={"worker": {"max_usd_per_run": 0.02, "max_steps_per_run": 2}}))
     assert [spend(here, 1000) for _ in range(3)] == ["", "", REASON]
     here.engine.quarantine.release("default", agent="worker", now=here.clock.now())
@@ -202,7 +203,7 @@ def test_both_ceilings_are_reset_together() -> None:
 
 
 def test_nothing_of_a_session_is_in_the_clear_that_was_not_before() -> None:
-    """Y-1: keys hold the session as windows do, and no key of a caller."""
+    """Keys hold the session as windows do, and no key of a caller (Y-1)."""
     here = capped(1)
     spend(here, 10)
     keys = [key for key in here.store.keys() if key.startswith("run:")]  # type: ignore[attr-defined]  # noqa: SIM118

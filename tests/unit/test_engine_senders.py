@@ -20,19 +20,19 @@ def remaining(here: World, path: str = "/x", **fields: str) -> int:
 
 
 def test_a_cost_in_a_header_field_is_read_each_time() -> None:
-    """L-1: the same sender, and each of his requests costs what it says."""
+    """The same sender, and each of his requests costs what it says (L-1)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=10, cost_source="header:X_Cost"))))
     assert [remaining(here, x_cost=cost) for cost in ("1", "4", "1", "4", "4")] == [9, 5, 4, 0, -1]
 
 
 def test_a_cost_in_the_query_is_read_each_time() -> None:
-    """L-1: what stands in the query is nothing that could be remembered of a sender."""
+    """What stands in the query is nothing that could be remembered of a sender (L-1)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=10, cost_source="query:c"))))
     assert [remaining(here, f"/x?c={cost}") for cost in (1, 4, 1)] == [9, 5, 4]
 
 
 def test_a_cost_of_the_fallback_is_read_each_time() -> None:
-    """E-3, L-1: the same for the limit of whoever no rule is for."""
+    """The same for the limit of whoever no rule is for (E-3, L-1)."""
     fallback = bucket("f", rate=1, burst=10, cost_source="header:x-cost")
     rule = bucket("r", match={"header:x-tier": "paid"})
     here = world(bundle(policy("p", rule, fallback_limit=fallback)))
@@ -42,14 +42,14 @@ def test_a_cost_of_the_fallback_is_read_each_time() -> None:
 
 
 def test_projects_have_limits_of_their_own() -> None:
-    """C-7: where a descriptor names the project, the same sender may speak for several."""
+    """Where a descriptor names the project, the same sender may speak for several (C-7)."""
     settings = ContextSettings(secret=SECRET, project_descriptor="header:x-project")
     here = world(bundle(policy("p", bucket(rate=1, burst=3))), settings=settings)
     assert [remaining(here, x_project=name) for name in ("a", "a", "b", "a", "b")] == [2, 1, 2, 0, 1]
 
 
 def test_clients_behind_a_proxy_have_limits_of_their_own() -> None:
-    """C-4: told apart by either field, though the peer is always the same."""
+    """Told apart by either field, though the peer is always the same (C-4)."""
     settings = ContextSettings(secret=SECRET, trusted_proxies=("192.0.2.1",))
     for field, first, second in (
         ("forwarded", "for=203.0.113.1", "for=203.0.113.2"),
@@ -61,21 +61,21 @@ def test_clients_behind_a_proxy_have_limits_of_their_own() -> None:
 
 @pytest.mark.parametrize("field", ["authorization", "x-api-key", "api-key", "x-goog-api-key", "x-agent-id"])
 def test_callers_have_counts_of_their_own(field: str) -> None:
-    """LD-6, C-7: the same request with another key, or of another agent, is another one."""
+    """The same request with another key, or of another agent, is another one (LD-6, C-7)."""
     here = world(bundle(policy("p", loop=exact(2))))
     told = [here.decide(call(headers={field: who}, peer="192.0.2.1")).allowed for who in ("a", "b", "a", "b", "c")]
     assert told == [True, True, False, False, True]
 
 
 def test_agents_named_in_the_path_have_counts_of_their_own() -> None:
-    """LD-6, C-7: the key is the same, the agent is not."""
+    """The key is the same, the agent is not (LD-6, C-7)."""
     here = world(bundle(policy("p", loop=exact(2))))
     asked = [call(headers={"authorization": "Bearer k"}, path_agent=name) for name in ("a", "b", "a")]
     assert [here.decide(one).allowed for one in asked] == [True, True, False]
 
 
 def test_what_is_remembered_of_one_sender_is_bounded() -> None:
-    """Y-2: in a bundle of many policies a sender keeps the charges of some; the others are worked out each time."""
+    """In a bundle of many policies a sender keeps the charges of some; the others are worked out each time (Y-2)."""
     policies = [policy(f"p{number}", bucket(rate=1, burst=9), prefix=f"/{number}/") for number in range(100)]
     here = world(bundle(*policies))
     for left in (8, 7):

@@ -71,7 +71,7 @@ def agent(request: pytest.FixtureRequest) -> Agent:
 
 
 def test_sampling_counts_once_and_again(agent: Agent) -> None:
-    """LD-6: of 20 at once 16 join the first, the 18th counts, and 2 join that: three more before the 6th count."""
+    """Of 20 at once 16 join the first, the 18th counts, and 2 join that: three more before the 6th count (LD-6)."""
     started = [agent.start() for _ in range(20)]
     assert all(verdict.allowed for _, verdict in started)
     assert agent.here.engine.tally.joined == 18
@@ -82,7 +82,7 @@ def test_sampling_counts_once_and_again(agent: Agent) -> None:
 
 
 def test_the_timeline_of_the_docs(agent: Agent) -> None:
-    """LD-6: 20 at once are two, one 1.2 s later is the third though they still run, the sixth is blocked."""
+    """20 at once are two, one 1.2 s later is the third though they still run, the sixth is blocked (LD-6)."""
     running = [agent.start()[0] for _ in range(20)]
     agent.here.clock.advance(1.2)
     running.append(agent.start()[0])
@@ -97,25 +97,25 @@ def test_the_timeline_of_the_docs(agent: Agent) -> None:
 
 
 def test_sampling_has_an_end(agent: Agent) -> None:
-    """LD-6: 5 times 17 pass at once, one more is a loop."""
+    """5 times 17 pass at once, one more is a loop (LD-6)."""
     verdicts = [agent.start()[1].allowed for _ in range(86)]
     assert verdicts == [True] * 85 + [False]
 
 
 def test_untracked_calls_count_each(agent: Agent) -> None:
-    """LD-6, D-6: a door that does not see answers cannot know what runs; such calls have nothing to settle."""
+    """A door that does not see answers cannot know what runs; such calls have nothing to settle (LD-6, D-6)."""
     calls = [fresh(agent.asked) for _ in range(6)]
     assert [agent.here.engine.decide(call).allowed for call in calls] == [True] * 5 + [False]
     assert {call.ticket for call in calls} == {None}
 
 
 def test_an_answer_ends_the_flight(agent: Agent) -> None:
-    """LD-6: the same request after the answer is a repeat, however soon it comes."""
+    """The same request after the answer is a repeat, however soon it comes (LD-6)."""
     assert [agent.send(seconds=0.0) for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_a_second_ends_the_flight(agent: Agent) -> None:
-    """LD-6: the answer may take minutes; who comes a second after the start is a repeat."""
+    """The answer may take minutes; who comes a second after the start is a repeat (LD-6)."""
     for _ in range(5):
         assert agent.start()[1].allowed
         agent.here.clock.advance(0.999)
@@ -125,7 +125,7 @@ def test_a_second_ends_the_flight(agent: Agent) -> None:
 
 
 def test_others_do_not_join(agent: Agent) -> None:
-    """LD-6: another caller, agent or text is another request."""
+    """Another caller, agent or text is another request (LD-6)."""
     here = agent.here
     other = [chat(user("other")), chat(headers={"authorization": "Bearer sk-two"}), chat(path_agent="bot")]
     assert agent.start()[1].allowed
@@ -136,13 +136,13 @@ def test_others_do_not_join(agent: Agent) -> None:
 
 @pytest.mark.parametrize("free", [0, 1, 3])
 def test_concurrent_free_is_settable(free: int) -> None:
-    """LD-6: 0 counts each."""
+    """0 counts each (LD-6)."""
     agent = Agent(world(bundle(policy("p", loop=tail(max_hits=1, concurrent_free=free)))))
     assert [agent.start()[1].allowed for _ in range(free + 2)] == [True] * (free + 1) + [False]
 
 
 def test_what_is_denied_is_not_in_flight() -> None:
-    """LD-6, E-4: a request that its limit denies counts, has no ticket, and nobody joins it."""
+    """A request that its limit denies counts, has no ticket, and nobody joins it (LD-6, E-4)."""
     agent = Agent(world(bundle(policy("p", bucket(rate=1, burst=1), loop=exact(4)))))
     (first, allowed), (second, denied) = agent.start(), agent.start()
     assert (allowed.allowed, denied.reason) == (True, "token_bucket_exceeded")
@@ -153,7 +153,7 @@ def test_what_is_denied_is_not_in_flight() -> None:
 
 
 def test_shadow_counts_flights_of_its_own() -> None:
-    """E-1, LD-6: under its own names, with the same rules; the client notices nothing."""
+    """Under its own names, with the same rules; the client notices nothing (E-1, LD-6)."""
     here = world(bundle(policy("s", loop=exact(3), mode="shadow"), policy("p", loop=exact(100))))
     agent = Agent(here)
     started = [agent.start() for _ in range(17)]
@@ -170,7 +170,7 @@ def test_shadow_counts_flights_of_its_own() -> None:
 
 
 def test_what_shadow_would_have_denied_is_not_taken_back() -> None:
-    """E-1, LD-6: it would have had no answer that could fail."""
+    """It would have had no answer that could fail (E-1, LD-6)."""
     agent = Agent(world(bundle(policy("s", loop=exact(3), mode="shadow"))))
     assert [agent.send(answer) for answer in (FINE, FINE, BUSY, BUSY)] == [True] * 4
     assert (agent.here.engine.tally.shadowed, agent.here.engine.tally.forgiven) == (2, 0)
@@ -184,7 +184,7 @@ def test_what_shadow_would_have_denied_is_not_taken_back() -> None:
     "answer", [BUSY, Answer(500), Answer(503), Answer(529), Answer(NO_ANSWER), Answer(200, error="overloaded_error")]
 )
 def test_ten_failures_then_five_pass_and_the_next_is_blocked(agent: Agent, answer: Answer) -> None:
-    """LD-6: 429, 5xx, no answer, a stream that broke: ten repeats a window are free, then they count again."""
+    """429, 5xx, no answer, a stream that broke: ten repeats a window are free, then they count again (LD-6)."""
     assert all(agent.send(answer) for _ in range(10))
     assert agent.here.engine.tally.forgiven == 10
     assert [agent.send(answer) for _ in range(6)] == [True] * 5 + [False]
@@ -193,26 +193,26 @@ def test_ten_failures_then_five_pass_and_the_next_is_blocked(agent: Agent, answe
 
 @pytest.mark.parametrize("answer", [FINE, Answer(400), Answer(404), Answer(CLIENT_LEFT)])
 def test_other_answers_are_no_excuse(agent: Agent, answer: Answer) -> None:
-    """LD-6: a request that is refused for what it says, or left by its client, is a repeat when it comes again."""
+    """A request that is refused for what it says, or left by its client, is a repeat when it comes again (LD-6)."""
     assert [agent.send(answer) for _ in range(6)] == [True] * 5 + [False]
     assert agent.here.engine.tally.failed == 0
 
 
 def test_failures_are_forgiven_again_after_a_window(agent: Agent) -> None:
-    """LD-6: ten in any window: one every 6 s is free for ever, for the first has left when the eleventh comes."""
+    """Ten in any window: one every 6 s is free for ever, for the first has left when the eleventh comes (LD-6)."""
     assert all(agent.send(BUSY, seconds=6.0) for _ in range(200))
     assert agent.here.engine.tally.forgiven == 200
 
 
 def test_a_failure_among_answers(agent: Agent) -> None:
-    """LD-6: a try that failed does not count; those that were answered do."""
+    """A try that failed does not count; those that were answered do (LD-6)."""
     answers = [FINE, BUSY, FINE, BUSY, BUSY, FINE, FINE, FINE]
     assert all(agent.send(answer) for answer in answers)
     assert not agent.send()
 
 
 def test_a_cooldown_is_not_undone() -> None:
-    """LD-2, LD-6: failures that come to light after a detection change nothing."""
+    """Failures that come to light after a detection change nothing (LD-2, LD-6)."""
     agent = Agent(world(bundle(policy("p", loop=tail()))))
     running = []
     for _ in range(5):
@@ -230,13 +230,13 @@ def test_a_cooldown_is_not_undone() -> None:
 
 @pytest.mark.parametrize("free", [0, 2])
 def test_retry_free_is_settable(free: int) -> None:
-    """LD-6: 0 counts every failure."""
+    """0 counts every failure (LD-6)."""
     agent = Agent(world(bundle(policy("p", loop=exact(3, retry_free=free)))))
     assert [agent.send(BUSY) for _ in range(free + 3)] == [True] * (free + 2) + [False]
 
 
 def test_a_failure_is_free_even_where_it_is_only_told_of() -> None:
-    """LD-6, D-6: a call that is not tracked does not fly, but what its door may be told of can be taken back."""
+    """A call that is not tracked does not fly, but what its door may be told of can be taken back (LD-6, D-6)."""
     here = world(bundle(policy("p", loop=exact(3))))
     told = [call(), call(), call()]
     for asked in told[:2]:
@@ -250,7 +250,7 @@ def test_a_failure_is_free_even_where_it_is_only_told_of() -> None:
 
 
 def test_each_detector_takes_back_its_own() -> None:
-    """LD-6: one call, two blocks and the policy's own numbers."""
+    """One call, two blocks and the policy's own numbers (LD-6)."""
     here = world(bundle(policy("p", loop=[exact(3, retry_free=1), tail(max_hits=2, retry_free=2)])))
     agent = Agent(here)
     assert [agent.send(BUSY) for _ in range(2)] == [True, True]
@@ -259,7 +259,7 @@ def test_each_detector_takes_back_its_own() -> None:
 
 
 def test_the_built_in_block_forgives_too() -> None:
-    """B-6, LD-6: with no policy at all: sampling and retries of LLM calls are no loop."""
+    """With no policy at all: sampling and retries of LLM calls are no loop (B-6, LD-6)."""
     agent = Agent(world())
     assert all(agent.start()[1].allowed for _ in range(17))
     agent.here.clock.advance(60)
@@ -271,7 +271,7 @@ def test_the_built_in_block_forgives_too() -> None:
 
 
 def test_a_call_is_settled_once() -> None:
-    """D-6: whatever is told of it afterwards, with a ticket or without."""
+    """Whatever is told of it afterwards, with a ticket or without (D-6)."""
     here = world(bundle(policy("p", loop=exact(3))))
     heard: list[tuple[Call, Answer]] = []
     engine = Engine(here.store, here.clock, here.descriptors, answered=lambda *told: heard.append(told))
@@ -309,7 +309,7 @@ class Counting(MemoryStore):
 
 
 def test_the_store_is_told_only_what_changes_something() -> None:
-    """Q-1: an answer that did not fail, to a call that leads nobody, is not its business."""
+    """An answer that did not fail, to a call that leads nobody, is not its business (Q-1)."""
     store = Counting()
     here = world(bundle(policy("p", loop=[exact(9, concurrent_free=0), exact(9)])), store=store)
     first, joined, untracked = call(), call(), call()
@@ -326,7 +326,7 @@ def test_the_store_is_told_only_what_changes_something() -> None:
 
 
 def test_a_store_that_fails_stops_nobody() -> None:
-    """LD-7: counted and told; the answer is taken note of all the same."""
+    """Counted and told; the answer is taken note of all the same (LD-7)."""
     store = Counting()
     here = world(bundle(policy("p", loop=exact(3))), store=store)
     asked = call(request_id="r-1")
@@ -340,7 +340,7 @@ def test_a_store_that_fails_stops_nobody() -> None:
 
 
 def test_no_ticket_where_there_is_nothing_to_settle() -> None:
-    """LD-7, Q-1: nothing was counted, or the store failed, or nothing of what was counted is ever free."""
+    """Nothing was counted, or the store failed, or nothing of what was counted is ever free (LD-7, Q-1)."""
     strict = exact(9, concurrent_free=0, retry_free=0)
     for here in (
         world(bundle(policy("p", bucket()))),
@@ -357,7 +357,7 @@ def test_no_ticket_where_there_is_nothing_to_settle() -> None:
 
 
 def test_the_same_state_gives_the_same_verdict() -> None:
-    """E-7: the same starts and ends at the same times, and every verdict is the same."""
+    """The same starts and ends at the same times, and every verdict is the same (E-7)."""
 
     def run() -> list[tuple[bool, str, int]]:
         agent = Agent(world(bundle(policy("p", bucket(rate=2, burst=6), loop=[tail(max_hits=2), exact(5)]))))
@@ -377,7 +377,7 @@ def test_the_same_state_gives_the_same_verdict() -> None:
 
 @pytest.mark.parametrize(("changes", "denied"), [(True, 0), (False, 1)])
 def test_an_mcp_call_with_another_result_each_time_is_polling(changes: bool, denied: int) -> None:
-    """LD-6: what it returns is in the answer only; a poll every five seconds that sees something new goes on."""
+    """What it returns is in the answer only; a poll every five seconds that sees something new goes on (LD-6)."""
     here = world(bundle(policy("p", loop=tail())))
     params = {"name": "job_status", "arguments": {"job": 7}}
     outcomes = []

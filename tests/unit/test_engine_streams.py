@@ -22,7 +22,7 @@ GLOBAL = {"enabled": True, "reason": "first week", "expires_at": at(3600)}
     ],
 )
 def test_whose_answers_are_guarded(blocks: list[Json], mode: str, top: Json, expected: int) -> None:
-    """LD-8: those of calls that an enforced `steps` block looks at; in shadow it is only told."""
+    """Those of calls that an enforced `steps` block looks at; in shadow it is only told (LD-8)."""
     made = world(bundle(policy("p", loop=blocks, mode=mode), **top))
     asked = chat(user("Go on"))
     made.engine.decide(asked)
@@ -30,7 +30,7 @@ def test_whose_answers_are_guarded(blocks: list[Json], mode: str, top: Json, exp
 
 
 def test_what_no_policy_guards_is_guarded_by_default() -> None:
-    """B-6: the built-in protection, which a policy in shadow does not switch off."""
+    """The built-in protection, which a policy in shadow does not switch off (B-6)."""
     for data in (None, bundle(policy("p", loop=STEPS, mode="shadow"), defaults={})):
         asked = chat(user("Go on"))
         world(data).engine.decide(asked)
@@ -41,7 +41,7 @@ def test_what_no_policy_guards_is_guarded_by_default() -> None:
     ("guards", "action", "cut", "shadow"), [(1, "cut", 1, False), (1, "warn", 0, False), (2, "cut", 0, True)]
 )
 def test_what_is_counted_and_told(guards: int, action: str, cut: int, shadow: bool) -> None:
-    """LD-8, G-2: evidence is short and exact; only a cut that was made counts as one."""
+    """Evidence is short and exact; only a cut that was made counts as one (LD-8, G-2)."""
     made = world(bundle(policy("p", loop=STEPS)))
     asked = chat(user("Go on"), headers={"x-agent-id": "writer"})
     made.engine.decide(asked)

@@ -11,7 +11,7 @@ from breakloop.errors import BreakloopError, BundleError, Problem, RequestError
 
 
 def test_the_drawing_is_the_tree() -> None:
-    """B-2: every error that is raised on purpose has one root, and the docstring names each."""
+    """Every error that is raised on purpose has one root, and the docstring names each (B-2)."""
     made = {
         name
         for name, value in vars(errors).items()
@@ -33,12 +33,12 @@ def test_the_drawing_is_the_tree() -> None:
     ],
 )
 def test_problems_are_located(problem: Problem, text: str) -> None:
-    """B-2: file, line, column, path and hint, in the form that editors link."""
+    """File, line, column, path and hint, in the form that editors link (B-2)."""
     assert str(problem) == text
 
 
 def test_a_bundle_error_carries_every_problem() -> None:
-    """B-2: one line each."""
+    """One line each (B-2)."""
     problems = [Problem("a", 1, 1, "x", "one"), Problem("a", 2, 1, "y", "two")]
     error = BundleError(problems)
     assert error.problems == problems
@@ -46,6 +46,6 @@ def test_a_bundle_error_carries_every_problem() -> None:
 
 
 def test_a_request_error_carries_its_status() -> None:
-    """R-3: what the client gets."""
+    """What the client gets (R-3)."""
     error = RequestError(400, "no")
     assert (error.status, str(error)) == (400, "no")

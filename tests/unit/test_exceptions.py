@@ -27,7 +27,7 @@ LOOP = Decision(
 
 
 def test_a_loop_carries_what_is_known() -> None:
-    """P-1: each field by its public name."""
+    """Each field by its public name (P-1)."""
     error = error_for(LOOP)
     assert isinstance(error, LoopDetectedError)
     assert isinstance(error, BreakloopError)
@@ -38,7 +38,7 @@ def test_a_loop_carries_what_is_known() -> None:
 
 
 def test_other_denials_are_no_loops() -> None:
-    """P-1: `DeniedError`, which catches both."""
+    """`DeniedError`, which catches both (P-1)."""
     error = error_for(Decision(allowed=False, reason="budget_exceeded", message="Spent.", retry_after=60))
     assert type(error) is DeniedError
     assert (error.reason, error.retry_after, str(error)) == ("budget_exceeded", 60, "Spent. (budget_exceeded)")
@@ -47,7 +47,7 @@ def test_other_denials_are_no_loops() -> None:
 
 @pytest.mark.parametrize("decision", [LOOP, Decision(allowed=False, reason="kill_switch", message="No.")])
 def test_errors_travel_between_processes(decision: Decision) -> None:
-    """P-1: without the request that is behind them."""
+    """Without the request that is behind them (P-1)."""
     error = error_for(decision)
     arrived = copy.copy(error)  # by the same door as when it is sent
     assert type(arrived) is type(error)
@@ -57,5 +57,5 @@ def test_errors_travel_between_processes(decision: Decision) -> None:
 
 
 def test_the_plain_error_is_not_an_sdks() -> None:
-    """P-2: only what the drop-in clients raise is."""
+    """Only what the drop-in clients raise is (P-2)."""
     assert not issubclass(LoopDetectedError, openai.RateLimitError)

@@ -41,7 +41,7 @@ def places(there: RemoteWorld) -> list[list[str]]:
 
 
 def test_they_are_judged_before_the_agents_own() -> None:
-    """E-5, S-2: no commit has windows of two places; agents that hand a task on are found as in one process."""
+    """No commit has windows of two places; agents that hand a task on are found as in one process (E-5, S-2)."""
 
     def test() -> None:
         there, here = RemoteWorld(rules(), settings=BY_AGENT), world(rules())
@@ -57,7 +57,7 @@ def test_they_are_judged_before_the_agents_own() -> None:
 
 
 def test_round_trips() -> None:
-    """S-2: two more where a conversation begins that another has begun, one where that window is known; else none."""
+    """Two more where a conversation begins that another has begun, one where that window is known; else none (S-2)."""
 
     def test() -> None:
         there = RemoteWorld(rules(), settings=BY_AGENT)
@@ -72,7 +72,7 @@ def test_round_trips() -> None:
 
 
 def test_what_a_shadow_policy_finds_there_denies_nobody() -> None:
-    """E-1: it is told aside."""
+    """It is told aside (E-1)."""
 
     def test() -> None:
         there = RemoteWorld(rules(mode="shadow"), settings=BY_AGENT)
@@ -83,7 +83,7 @@ def test_what_a_shadow_policy_finds_there_denies_nobody() -> None:
 
 
 def test_one_that_moves_on_is_judged_again_and_counted_once() -> None:
-    """E-5, S-2: at most three times; the agent's own window is looked at once."""
+    """At most three times; the agent's own window is looked at once (E-5, S-2)."""
 
     def test() -> None:
         memory = MemoryStore()
@@ -100,7 +100,7 @@ def test_one_that_moves_on_is_judged_again_and_counted_once() -> None:
 
 
 def test_one_that_keeps_moving_is_given_up() -> None:
-    """E-5: decided without writing it, and counted."""
+    """Decided without writing it, and counted (E-5)."""
 
     def test() -> None:
         there = RemoteWorld(rules(), settings=BY_AGENT)
@@ -120,7 +120,7 @@ def test_one_that_keeps_moving_is_given_up() -> None:
 
 
 def test_an_answer_that_comes_too_late_leads_nowhere() -> None:
-    """S-3: it was decided without the store; what would follow is not asked any more."""
+    """It was decided without the store; what would follow is not asked any more (S-3)."""
 
     def test() -> None:
         for answered in (0, 1):
@@ -137,7 +137,7 @@ def test_an_answer_that_comes_too_late_leads_nowhere() -> None:
 
 
 def test_errors_are_told() -> None:
-    """S-3: and the copy is not relied on any more."""
+    """And the copy is not relied on any more (S-3)."""
 
     def test() -> None:
         there = RemoteWorld(rules(), settings=BY_AGENT)
@@ -155,7 +155,7 @@ def test_errors_are_told() -> None:
 
 
 def test_a_fault_of_ours_allows() -> None:
-    """Y-3: also where the answer of a store is read."""
+    """Also where the answer of a store is read (Y-3)."""
 
     def test() -> None:
         there = RemoteWorld(rules(), settings=BY_AGENT)
@@ -180,7 +180,7 @@ class _Broken:
 
 
 def test_which_are_far() -> None:
-    """E-5: those of a caller; a session's, an agent's and a count are not."""
+    """Those of a caller; a session's, an agent's and a count are not (E-5)."""
     here = world(bundle(policy("p", loop=[SPAWN, exact()])), settings=BY_AGENT)
     asked = helper(1)
     plan = here.engine.plan(asked)

@@ -27,7 +27,7 @@ def windows(there: RemoteWorld) -> dict[str, Window]:
 
 
 def test_an_answer_is_remembered_in_one_round_trip() -> None:
-    """S-2, LD-3: the copy is at hand."""
+    """The copy is at hand (S-2, LD-3)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=SCORE)))
@@ -45,7 +45,7 @@ def test_an_answer_is_remembered_in_one_round_trip() -> None:
 
 
 def test_a_window_that_moved_on_gets_the_answer_too() -> None:
-    """E-5: it is judged again with what came back."""
+    """It is judged again with what came back (E-5)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=SCORE)))
@@ -61,7 +61,7 @@ def test_a_window_that_moved_on_gets_the_answer_too() -> None:
 
 
 def test_without_a_copy_it_is_read_first() -> None:
-    """S-2: the copy may have gone to make room."""
+    """The copy may have gone to make room (S-2)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=SCORE)))
@@ -77,7 +77,7 @@ def test_without_a_copy_it_is_read_first() -> None:
 
 
 def test_a_store_that_fails_costs_only_the_memory_of_it() -> None:
-    """LD-7: nobody waits for it."""
+    """Nobody waits for it (LD-7)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=SCORE)))

@@ -10,7 +10,7 @@ from tests.builders import SECRET, bucket, bundle, chat, policy, tail, world
 
 
 def test_a_limit_holds_nobody() -> None:
-    """G-1: only kills and ceilings do; a bucket, a budget or a missing descriptor passes with time or by itself."""
+    """Only kills and ceilings do; a bucket, a budget or a missing descriptor passes with time or by itself (G-1)."""
     here = world(bundle(policy("p", bucket())))
     [rule] = here.use(bundle(policy("p", bucket()))).policies[0].rules
     holder = Holder(here.engine.quarantine, here.descriptors)
@@ -25,7 +25,7 @@ def test_a_limit_holds_nobody() -> None:
 
 
 def test_a_kill_holds_the_agent_and_remembers_what_to_clear() -> None:
-    """LD-5: until its time is over."""
+    """Until its time is over (LD-5)."""
     block = tail(action="kill", max_hits=1, quarantine_seconds=60)
     here = world(bundle(policy("p", loop=block)))
     here.decide(chat(), 2)
@@ -36,7 +36,7 @@ def test_a_kill_holds_the_agent_and_remembers_what_to_clear() -> None:
 
 
 def test_a_ceiling_holds_the_run_and_clears_its_window() -> None:
-    """G-1."""
+    """A ceiling holds the run and clears its window (G-1)."""
     here = world(bundle(agents={"*": {"max_steps_per_run": 1}}))
     here.decide(chat(), 2)
     [hold] = here.engine.quarantine.holds(here.clock.now())
@@ -45,7 +45,7 @@ def test_a_ceiling_holds_the_run_and_clears_its_window() -> None:
 
 
 def test_what_is_cleared_is_in_the_agents_place() -> None:
-    """G-1, E-5: `shard_by: agent`: the window of its session, and the count of its loop."""
+    """`shard_by: agent`: the window of its session, and the count of its loop (G-1, E-5)."""
     settings = ContextSettings(secret=SECRET, shard_by_agent=True)
     run = world(bundle(agents={"*": {"max_steps_per_run": 1}}), settings=settings)
     run.decide(chat(headers={"x-agent-id": "bot"}), 2)

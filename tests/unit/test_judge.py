@@ -47,7 +47,7 @@ AGAIN = Repeated(9, True, False, 60.0)
 
 
 def test_nothing_happened() -> None:
-    """A-5: passed limits and counts below their limit leave only the limit's state."""
+    """Passed limits and counts below their limit leave only the limit's state (A-5)."""
     verdict, events = judge((repeat("reject"), Repeated(1)), (charge(rule()), 9.0))
     assert verdict.allowed
     assert (verdict.policy, verdict.rule, verdict.limit) == ("p", "r", Limit("p", 10, 10, 9, 1))
@@ -55,7 +55,7 @@ def test_nothing_happened() -> None:
 
 
 def test_the_tightest_enforced_limit_is_shown() -> None:
-    """A-5: by the share that is left; shadow limits are never shown."""
+    """By the share that is left; shadow limits are never shown (A-5)."""
     verdict, _ = judge(
         (charge(rule("wide", 100)), 50.0), (charge(rule("tight", 10)), 4.0), (charge(rule("s", 10), group=3), 1.0)
     )
@@ -65,7 +65,7 @@ def test_the_tightest_enforced_limit_is_shown() -> None:
 
 
 def test_a_limit_denial() -> None:
-    """A-1, G-2: status, wait, jitter, state and one event; the reset is when the request would pass."""
+    """Status, wait, jitter, state and one event; the reset is when the request would pass (A-1, G-2)."""
     verdict, events = judge((charge(rule("a")), 3.0), (charge(rule("b"), cost=4.0), -2.5), denied_at=1)
     assert (verdict.allowed, verdict.status, verdict.reason, verdict.rule) == (False, 418, "token_bucket_exceeded", "b")
     assert (verdict.retry_after_s, verdict.retry_jitter, verdict.never) == (3, True, False)
@@ -76,7 +76,7 @@ def test_a_limit_denial() -> None:
 
 
 def test_a_loop_denial_forgets_warnings() -> None:
-    """E-4: what an earlier detector only warned of is not told beside a denial."""
+    """What an earlier detector only warned of is not told beside a denial (E-4)."""
     verdict, events = judge((repeat("throttle"), AGAIN), (repeat("reject", policy="q"), TRIPPED), denied_at=1)
     assert (verdict.allowed, verdict.reason, verdict.policy, verdict.never) == (False, "loop_detected", "q", True)
     assert (verdict.delay_ms, verdict.warning, verdict.note) == (0, "", "")
@@ -86,7 +86,7 @@ def test_a_loop_denial_forgets_warnings() -> None:
 
 
 def test_a_missing_descriptor_is_named() -> None:
-    """E-3: with the rule's status, and no way to wait it out."""
+    """With the rule's status, and no way to wait it out (E-3)."""
     verdict, events = judge((Refuse(rule()), None), denied_at=0)
     assert (verdict.reason, verdict.status, verdict.rule, verdict.never) == ("missing_descriptor", 418, "r", True)
     assert verdict.message == "The request lacks header:x, which this limit counts by."
@@ -94,7 +94,7 @@ def test_a_missing_descriptor_is_named() -> None:
 
 
 def test_warnings_are_gathered() -> None:
-    """E-2, E-6: the highest count, the longest delay, the note; only fresh detections are events."""
+    """The highest count, the longest delay, the note; only fresh detections are events (E-2, E-6)."""
     verdict, events = judge(
         (repeat("throttle"), AGAIN),
         (repeat("steer"), TRIPPED),
@@ -110,7 +110,7 @@ def test_warnings_are_gathered() -> None:
 
 
 def test_shadow_is_set_aside() -> None:
-    """E-1: found, told as events, and nothing of it in what the client gets."""
+    """Found, told as events, and nothing of it in what the client gets (E-1)."""
     verdict, events = judge(
         (repeat("throttle", group=1), TRIPPED),
         (repeat("reject", group=2, policy="q"), AGAIN),
@@ -134,7 +134,7 @@ def test_shadow_is_set_aside() -> None:
 
 
 def test_loop_events_carry_counts_and_hashes() -> None:
-    """G-4: fingerprint, count, cooldown, kind, action and whose it was."""
+    """Fingerprint, count, cooldown, kind, action and whose it was (G-4)."""
     _, events = judge((repeat("warn"), TRIPPED))
     assert events[0].data == {
         "caller": "me",

@@ -16,7 +16,7 @@ CORRECT = [Correct(BucketSpec(1.0, 10.0), "tb:k", 4.0)]
 
 
 def test_every_failure_is_told() -> None:
-    """LD-7, S-4: counted, logged, allowed."""
+    """Counted, logged, allowed (LD-7, S-4)."""
     told: list[tuple[Call, float, str]] = []
     clock = FakeClock()
     local = Local(FailingStore(), clock, Tally(), lambda call, now, error: told.append((call, now, str(error))))
@@ -29,7 +29,7 @@ def test_every_failure_is_told() -> None:
 
 
 def test_corrections_reach_the_store() -> None:
-    """L-3: what was used beyond the estimate is taken."""
+    """What was used beyond the estimate is taken (L-3)."""
     store = MemoryStore()
     local = Local(store, FakeClock(100.0), Tally(), lambda *_: None)
     local.correct(call(), CORRECT)
@@ -37,7 +37,7 @@ def test_corrections_reach_the_store() -> None:
 
 
 def test_a_call_is_settled_here_unless_it_was_decided_elsewhere() -> None:
-    """S-3: `keeper` says where."""
+    """`keeper` says where (S-3)."""
     here = world(bundle(policy("p", loop=exact(3))))
     asked, other = chat(), chat()
     asked.tracked = other.tracked = True

@@ -22,7 +22,7 @@ def meter(*, priced: bool = True) -> tuple[Meter, list[Event]]:
 
 
 def test_an_estimate_of_tokens_and_money() -> None:
-    """L-3, L-5: 1,000 tokens at $2 a million and the default of 1,000 at $8 are a cent."""
+    """1,000 tokens at $2 a million and the default of 1,000 at $8 are a cent (L-3, L-5)."""
     made, _ = meter()
     found = made.estimate(chat(user("x" * 4000)), WORDS, money=True)
     assert (found.prompt_tokens, found.max_completion, found.microusd) == (1000, None, 10_000)
@@ -31,7 +31,7 @@ def test_an_estimate_of_tokens_and_money() -> None:
 
 
 def test_what_was_used() -> None:
-    """L-3: as the provider counts; the error of the estimate is noted."""
+    """As the provider counts; the error of the estimate is noted (L-3)."""
     made, _ = meter()
     asked = chat(user("x" * 4000))
     made.estimate(asked, WORDS, money=True)
@@ -42,7 +42,7 @@ def test_what_was_used() -> None:
 
 
 def test_unknown_models_are_told_once() -> None:
-    """L-5, Y-2."""
+    """Unknown models are told once (L-5, Y-2)."""
     made, told = meter()
     for _ in range(3):
         assert made.estimate(chat(user("hi"), model="mystery"), WORDS, money=True).microusd == 0
@@ -58,7 +58,7 @@ def test_without_prices_nothing_costs_anything() -> None:
 
 
 def test_a_tool_call_costs_no_tokens() -> None:
-    """C-8, L-5: MCP is no LLM: nothing is estimated, nothing is used, and no model is missing a price."""
+    """MCP is no LLM: nothing is estimated, nothing is used, and no model is missing a price (C-8, L-5)."""
     made, told = meter()
     body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read","arguments":{}}}'
     asked = call("/mcp", "POST", body=body)

@@ -7,6 +7,6 @@ from breakloop.sdk import openai as made
 
 
 def test_public_names() -> None:
-    """P-2: they are those of `sdk.openai`."""
+    """They are those of `sdk.openai` (P-2)."""
     assert breakloop.openai.__all__ == sorted(breakloop.openai.__all__)
     assert all(getattr(breakloop.openai, name) is getattr(made, name) for name in breakloop.openai.__all__)

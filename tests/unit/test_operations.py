@@ -59,7 +59,7 @@ def get(url: str, token: str = TOKEN) -> Any:
 
 
 def test_what_happened_is_kept(tmp_path: Path) -> None:
-    """G-2, G-3, G-1: events, the incident with what it cost and saved, the agent; written by the end at the latest."""
+    """Events, the incident with what it cost and saved, the agent; written by the end at the latest (G-2, G-3, G-1)."""
     runtime = made(tmp_path)
 
     async def test() -> None:
@@ -86,7 +86,7 @@ def test_what_happened_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_admin_plane_shows_it(tmp_path: Path) -> None:
-    """X-1: on its own port, with the token; status, breakers, counters, metrics."""
+    """On its own port, with the token; status, breakers, counters, metrics (X-1)."""
     runtime = made(tmp_path)
 
     async def look(operations: OperationsHere) -> None:
@@ -104,7 +104,7 @@ def test_the_admin_plane_shows_it(tmp_path: Path) -> None:
 
 
 def test_pages_are_told_when_it_is_kept(tmp_path: Path) -> None:
-    """X-2: whoever looks again then finds it; before, he would look in vain and not be told once more."""
+    """Whoever looks again then finds it; before, he would look in vain and not be told once more (X-2)."""
     runtime = made(tmp_path)
 
     async def look(seated: OperationsHere) -> None:
@@ -121,7 +121,7 @@ def test_pages_are_told_when_it_is_kept(tmp_path: Path) -> None:
 
 
 def test_it_tells_when_a_loop_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> None:
-    """G-2: `loop.cleared`, after ten quiet minutes, also where nothing else happens."""
+    """`loop.cleared`, after ten quiet minutes, also where nothing else happens (G-2)."""
     monkeypatch.setattr("breakloop.operations._CLEAR_EVERY_S", 0.0)
     given = {"data_dir": str(tmp_path), "admin_port": free_port(), "admin_token": TOKEN}
     runtime = Runtime(Settings.model_validate(given), clock=clock)
@@ -144,7 +144,7 @@ def test_it_tells_when_a_loop_is_over(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_open_breakers_are_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G-5: asked for now and then, wherever they are."""
+    """Asked for now and then, wherever they are (G-5)."""
     monkeypatch.setattr("breakloop.operations._CLEAR_EVERY_S", 0.0)
     runtime = made(tmp_path)
 
@@ -164,7 +164,7 @@ def test_open_breakers_are_in_the_metrics(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_token_is_made_once_and_shown_once(tmp_path: Path) -> None:
-    """X-1: at the first start; afterwards its digest is enough."""
+    """At the first start; afterwards its digest is enough (X-1)."""
 
     async def test() -> None:
         shown: list[str] = []
@@ -178,7 +178,7 @@ def test_a_token_is_made_once_and_shown_once(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
-    """T-2: which one, and what to do."""
+    """Which one, and what to do (T-2)."""
 
     async def test() -> None:
         first = made(tmp_path / "a")
@@ -194,7 +194,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
 
 
 def test_settings_of_an_agent_and_snoozes_are_in_force_at_once(tmp_path: Path) -> None:
-    """G-1, LD-6: what the admin plane orders goes through the operator."""
+    """What the admin plane orders goes through the operator (G-1, LD-6)."""
     runtime = made(tmp_path)
 
     async def order(operations: OperationsHere) -> None:
@@ -212,7 +212,7 @@ def test_settings_of_an_agent_and_snoozes_are_in_force_at_once(tmp_path: Path) -
 
 
 def test_alerts_that_cannot_be_are_a_wrong_setting(tmp_path: Path) -> None:
-    """T-1."""
+    """Alerts that cannot be are a wrong setting (T-1)."""
     with pytest.raises(SettingsError, match=r"alert_targets|NO_SUCH"):
         made(
             tmp_path,
@@ -222,7 +222,7 @@ def test_alerts_that_cannot_be_are_a_wrong_setting(tmp_path: Path) -> None:
 
 
 def test_the_log_is_told_in_short() -> None:
-    """Y-1: pictures are for the history; the log gets names and numbers."""
+    """Pictures are for the history; the log gets names and numbers (Y-1)."""
     from breakloop.model.events import Event
 
     logged: list[Any] = []

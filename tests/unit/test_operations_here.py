@@ -9,7 +9,7 @@ from tests.unit.test_operations import lived, looped, made
 
 
 def test_how_it_is_in_numbers(tmp_path: Path) -> None:
-    """X-1: what `breakloop status` shows."""
+    """What `breakloop status` shows (X-1)."""
     runtime = made(tmp_path)
 
     def look(operations: object) -> None:
@@ -24,7 +24,7 @@ def test_how_it_is_in_numbers(tmp_path: Path) -> None:
 
 
 def test_breakers_are_those_of_the_engine(tmp_path: Path) -> None:
-    """CB-2: listed and closed where the state is."""
+    """Listed and closed where the state is (CB-2)."""
     runtime = made(tmp_path)
 
     async def look(_operations: object) -> None:

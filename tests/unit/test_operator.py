@@ -1,4 +1,4 @@
-"""Orders at run time (SPEC S-1, K-1, K-3, G-1): checked, kept, told, in force; and what others ordered."""
+"""Orders at run time (S-1, K-1, K-3, G-1): checked, kept, told, in force; and what others ordered."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def here() -> Here:
 
 
 def test_an_operators_kill_binds_the_name(here: Here) -> None:
-    """G-1: whoever calls, until released; told with who did it."""
+    """Whoever calls, until released; told with who did it (G-1)."""
     here.operator.kill("default", "a", "INC-7", "ann")
     assert here.reason() == here.reason(key="two") == "agent_quarantined"
     assert here.reason(agent="b") != "agent_quarantined"
@@ -103,7 +103,7 @@ def test_an_operators_last_word_counts(here: Here) -> None:
     ],
 )
 def test_what_is_refused_changes_nothing(here: Here, order: Any, problem: str) -> None:
-    """K-1, K-3: inputs are checked as in the bundle."""
+    """Inputs are checked as in the bundle (K-1, K-3)."""
     with pytest.raises(OrderError, match=problem):
         order(here.operator)
     assert here.book.puts == []
@@ -111,7 +111,7 @@ def test_what_is_refused_changes_nothing(here: Here, order: Any, problem: str) -
 
 
 def test_a_switch_is_set_listed_and_lifted(here: Here) -> None:
-    """K-3."""
+    """A switch is set, listed and lifted (K-3)."""
     made = here.operator.set_switch("header:X-Team", "red", "ann", route="/v1/*", reason="INC-8", expires_at=START + 60)
     [switch] = here.operator.switches()
     assert switch == (made, "header:x-team", "red", "/v1/*", "INC-8", START + 60, "ann", START)
@@ -127,7 +127,7 @@ def test_a_switch_is_set_listed_and_lifted(here: Here) -> None:
 
 
 def test_a_switch_ends_by_itself(here: Here) -> None:
-    """K-2: expired ones are skipped, and in time not even looked at."""
+    """Expired ones are skipped, and in time not even looked at (K-2)."""
     here.operator.set_switch("llm:model", "gpt-x", "ann", expires_at=START + 60)
     assert here.reason() == "kill_switch"
     assert here.world.engine.bundle is not None
@@ -139,7 +139,7 @@ def test_a_switch_ends_by_itself(here: Here) -> None:
 
 
 def test_overrides_at_run_time(here: Here) -> None:
-    """K-1: the kill switch override skips those of run time; told, listed and lifted."""
+    """The kill switch override skips those of run time; told, listed and lifted (K-1)."""
     here.operator.set_switch("agent:id", "a", "ann")
     here.operator.set_override("kill_switch_override", "fire drill", START + 60, "ann")
     assert here.reason() != "kill_switch"
@@ -152,7 +152,7 @@ def test_overrides_at_run_time(here: Here) -> None:
 
 
 def test_global_shadow_suspends_automatic_quarantines_and_no_operators(here: Here) -> None:
-    """K-1, B-5: while it is active; an expired override is inactive."""
+    """While it is active; an expired override is inactive (K-1, B-5)."""
     assert here.loop("a") == "loop_detected"
     here.operator.kill("default", "rogue", "INC-9", "ann")
     here.operator.set_override("global_shadow", "drill", START + 60, "ann")
@@ -164,7 +164,7 @@ def test_global_shadow_suspends_automatic_quarantines_and_no_operators(here: Her
 
 
 def test_everything_survives_a_restart(tmp_path: Path) -> None:
-    """S-1, K-3: holds of both kinds, switches, overrides; and what was lifted stays lifted."""
+    """Holds of both kinds, switches, overrides; and what was lifted stays lifted (S-1, K-3)."""
     before = Here(tmp_path)
     assert before.loop("looping") == "loop_detected"
     before.operator.kill("default", "rogue", "INC-9", "ann")
@@ -185,7 +185,7 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_release_after_a_restart_clears_what_was_remembered(tmp_path: Path) -> None:
-    """G-1: the keys of it are kept with the hold."""
+    """The keys of it are kept with the hold (G-1)."""
     Here(tmp_path).loop("a")
     after = Here(tmp_path)
     [hold] = after.operator.holds()
@@ -197,7 +197,7 @@ def test_a_release_after_a_restart_clears_what_was_remembered(tmp_path: Path) ->
 
 
 def test_an_automatic_hold_is_on_disk_before_its_denial_is_answered(here: Here) -> None:
-    """S-1."""
+    """An automatic hold is on disk before its denial is answered (S-1)."""
     here.loop("a")
     [(keys, at_once)] = here.book.puts
     assert at_once
@@ -205,7 +205,7 @@ def test_an_automatic_hold_is_on_disk_before_its_denial_is_answered(here: Here) 
 
 
 def test_a_flood_of_holds_does_not_wait_for_the_disk_each_time(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Y-2: the rest is written together, with the next tick; what a person orders never waits for that."""
+    """The rest is written together, with the next tick; what a person orders never waits for that (Y-2)."""
     monkeypatch.setattr("breakloop.operator._HELD_AT_ONCE", 2)
     for number in range(4):
         here.loop("a", key=f"key-{number}")
@@ -217,7 +217,7 @@ def test_a_flood_of_holds_does_not_wait_for_the_disk_each_time(here: Here, monke
 
 
 def test_what_others_order_is_in_force_and_not_told_again(here: Here) -> None:
-    """K-3: a fleet tells once."""
+    """A fleet tells once (K-3)."""
     there = Here(None)
     there.operator.kill("default", "a", "INC-7", "ann", START + 60)
     there.operator.set_switch("header:x-team", "red", "ann")
@@ -237,7 +237,7 @@ def test_what_others_order_is_in_force_and_not_told_again(here: Here) -> None:
 
 
 def test_what_is_over_is_ended_though_nobody_asks(here: Here) -> None:
-    """G-1: the end of a quarantine is told in time."""
+    """The end of a quarantine is told in time (G-1)."""
     here.operator.kill("default", "a", "why", "ann", START + 60)
     here.world.clock.advance(61)
     here.operator.tick()

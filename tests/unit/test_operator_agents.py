@@ -31,7 +31,7 @@ def asked(here: World, agent: str = "bot-1") -> Verdict:
 
 
 def test_a_loop_may_go_on_for_a_while() -> None:
-    """LD-6: by the fingerprint of its denial; other loops are stopped, and this one again when the time is over."""
+    """By the fingerprint of its denial; other loops are stopped, and this one again when the time is over (LD-6)."""
     here, operator = operated(bundle(policy("p", loop=exact(2))))
     here.engine.decide(call("/x"))
     denied = here.engine.decide(call("/x"))
@@ -45,7 +45,7 @@ def test_a_loop_may_go_on_for_a_while() -> None:
 
 
 def test_a_loop_of_steps_too() -> None:
-    """LD-4, LD-6: what a detector with a memory finds is found, and passes."""
+    """What a detector with a memory finds is found, and passes (LD-4, LD-6)."""
     here, operator = operated(bundle(policy("p", loop={"similarity": "steps"})))
     verdicts = []
     for count in range(6):
@@ -58,7 +58,7 @@ def test_a_loop_of_steps_too() -> None:
 
 
 def test_settings_of_an_agent_lie_over_those_of_the_bundle() -> None:
-    """G-1: what is not set stays as the bundle has it; None takes a field back."""
+    """What is not set stays as the bundle has it; None takes a field back (G-1)."""
     here, operator = operated(RULES)
     assert asked(here).allowed
     assert operator.set_agent("bot-1", {"active": False}, "ann") == {"active": False}
@@ -75,7 +75,7 @@ def test_settings_of_an_agent_lie_over_those_of_the_bundle() -> None:
 
 
 def test_an_agent_that_the_bundle_does_not_know() -> None:
-    """G-1."""
+    """An agent that the bundle does not know (G-1)."""
     here, operator = operated(bundle())
     operator.set_agent("other", {"rate_limit": {"requests_per_minute": 2}}, "ann")
     assert [asked(here, "other").allowed for _ in range(3)] == [True, True, False]
@@ -90,7 +90,7 @@ def test_an_agent_that_the_bundle_does_not_know() -> None:
     ],
 )
 def test_wrong_settings_change_nothing(settings: Json, problem: str) -> None:
-    """B-2: in the words of the bundle."""
+    """In the words of the bundle (B-2)."""
     here, operator = operated(RULES)
     with pytest.raises(OrderError, match=problem):
         operator.set_agent("bot-1", settings, "ann")
@@ -99,7 +99,7 @@ def test_wrong_settings_change_nothing(settings: Json, problem: str) -> None:
 
 
 def test_both_survive_a_restart(tmp_path: Path) -> None:
-    """S-1: on disk before they are acknowledged."""
+    """On disk before they are acknowledged (S-1)."""
     first, operator = operated(RULES, tmp_path)
     operator.set_agent("bot-1", {"active": False}, "ann")
     operator.snooze("f" * 32, first.clock.now() + 100, "ann")
@@ -109,7 +109,7 @@ def test_both_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_new_bundle_keeps_them() -> None:
-    """B-3: orders lie over whatever bundle is in force."""
+    """Orders lie over whatever bundle is in force (B-3)."""
     here, operator = operated(RULES)
     operator.set_agent("bot-1", {"active": False}, "ann")
     here.engine.use(world(bundle()).engine.bundle)  # type: ignore[arg-type]  # a world has one

@@ -1,4 +1,4 @@
-"""A release of an agent that was blocked for a loop and not held (SPEC G-1, LD-5): its next request passes."""
+"""A release of an agent that was blocked for a loop and not held (G-1, LD-5): its next request passes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Here:
 
 
 def test_the_next_request_of_a_blocked_agent_passes() -> None:
-    """G-1: no detector that has counted along catches it again; others stay blocked; it is told, and once."""
+    """No detector that has counted along catches it again; others stay blocked; it is told, and once (G-1)."""
     here = Here()
     assert here.looped() == here.looped("b") == "loop_detected"
     assert here.operator.release("default", agent="a", by="ann") == []
@@ -55,7 +55,7 @@ def test_one_that_is_not_blocked_any_more_is_not_counted() -> None:
 
 
 def test_of_one_caller_or_of_a_caller_as_a_whole() -> None:
-    """G-1."""
+    """Of one caller or of a caller as a whole (G-1)."""
     here = Here()
     caller = here.world.descriptors.caller(chat(user("x"), headers={"authorization": "Bearer one"}))
     here.looped()
@@ -68,7 +68,7 @@ def test_of_one_caller_or_of_a_caller_as_a_whole() -> None:
 
 
 def test_another_instance_forgets_what_it_denied() -> None:
-    """G-1, K-3: whoever has denied the loop knows its keys; the release reaches it as an order."""
+    """Whoever has denied the loop knows its keys; the release reaches it as an order (G-1, K-3)."""
 
     async def story() -> None:
         server, store = FakeRedis(), MemoryStore()

@@ -24,7 +24,7 @@ def settings(tmp_path: Path, **values: object) -> Settings:
 
 
 def test_jwt_settings_become_keys(tmp_path: Path) -> None:
-    """C-3: any of the three makes tokens verified; none leaves them unverified."""
+    """Any of the three makes tokens verified; none leaves them unverified (C-3)."""
     assert context(settings(tmp_path), b"k").jwt is None
     keys = context(settings(tmp_path, jwt={"secret": "s", "audience": "a", "leeway_seconds": 2.0}), b"k").jwt
     assert keys is not None
@@ -32,7 +32,7 @@ def test_jwt_settings_become_keys(tmp_path: Path) -> None:
 
 
 def test_processes_on_one_port_know_their_requests(tmp_path: Path) -> None:
-    """LD-9, S-5: a request that comes back to another worker has come back; without a mark each has its own."""
+    """A request that comes back to another worker has come back; without a mark each has its own (LD-9, S-5)."""
 
     async def hops(*marks: str) -> list[bytes]:
         found = []
@@ -49,7 +49,7 @@ def test_processes_on_one_port_know_their_requests(tmp_path: Path) -> None:
 
 
 def test_faults_of_upstreams_are_counted_out(tmp_path: Path) -> None:
-    """G-2: what was left out is told when its time is over, also when nothing more fails."""
+    """What was left out is told when its time is over, also when nothing more fails (G-2)."""
 
     async def swept() -> bool:
         runtime = Runtime(settings(tmp_path))
@@ -61,7 +61,7 @@ def test_faults_of_upstreams_are_counted_out(tmp_path: Path) -> None:
 
 
 def test_envoy_may_ask_over_grpc(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    """D-3: on its port while the process runs; without one nothing is opened, and nothing is imported for it."""
+    """On its port while the process runs; without one nothing is opened, and nothing is imported for it (D-3)."""
 
     def connect(port: int) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
@@ -86,7 +86,7 @@ def envoy_grpc_of_another(runtime: Runtime, tmp_path: Path) -> nullcontext[None]
     ("setting", "flag"), [("port", "--port"), ("admin_port", "--admin-port"), ("envoy_grpc_port", "envoy_grpc_port")]
 )
 def test_a_port_that_is_taken_is_seen_first(setting: str, flag: str, tmp_path: Path) -> None:
-    """S-5: each of the three, with the words that change it."""
+    """Each of the three, with the words that change it (S-5)."""
     check_ports(settings(tmp_path, admin_port=0))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -95,7 +95,7 @@ def test_a_port_that_is_taken_is_seen_first(setting: str, flag: str, tmp_path: P
 
 
 def test_only_a_shared_store_has_places_of_agents(tmp_path: Path) -> None:
-    """E-5: `shard_by` says nothing about memory."""
+    """`shard_by` says nothing about memory (E-5)."""
     redis = {"state": "redis://127.0.0.1:1/0"}
     assert context(settings(tmp_path, shard_by="agent", **redis), b"k").shard_by_agent
     assert not context(settings(tmp_path, shard_by="agent"), b"k").shard_by_agent

@@ -67,7 +67,7 @@ def ops_of(here: World, text: str = "hi", **more: str) -> list[tuple[str, float]
 
 
 def test_what_is_remembered_of_a_sender_is_charged_as_it_is_now() -> None:
-    """L-2, L-3: keys are the sender's; the tokens are the call's, and a budget's period the clock's."""
+    """Keys are the sender's; the tokens are the call's, and a budget's period the clock's (L-2, L-3)."""
     here = world(bundle(policy("p", bucket("a"), BUDGET, TOKENS)))
     period = int(here.clock.now()) // 300 * 300
     first = [("a:", 1.0), (f"b::{period}", 1000), ("t:red", 1001.0)]
@@ -81,7 +81,7 @@ def test_what_is_remembered_of_a_sender_is_charged_as_it_is_now() -> None:
 
 
 def test_a_missing_descriptor_is_told_each_time() -> None:
-    """E-3: nothing is remembered of a sender who lacks one."""
+    """Nothing is remembered of a sender who lacks one (E-3)."""
     here = world(bundle(policy("p", bucket("a", keys=["header:x-tool"]), TOKENS)))
     for _ in range(3):
         assert ops_of(here) == [("t:red", 1001.0)]
@@ -89,7 +89,7 @@ def test_a_missing_descriptor_is_told_each_time() -> None:
 
 
 def test_what_belongs_to_an_agent_is_kept_in_its_own_place() -> None:
-    """E-5: `shard_by: agent`: loops, its limits and those that count by agent; what several agents share is not."""
+    """`shard_by: agent`: loops, its limits and those that count by agent; what several agents share is not (E-5)."""
     breaker = {"enabled": True, "spend_rate_threshold_per_minute": 1000, "auto_reset_after_minutes": 5}
     own = policy("own", bucket(keys=["agent:id", "header:x-team"]), loop=tail(), circuit_breaker=breaker)
     shared = policy("all", bucket(keys=["agent:session"]), TOKENS, circuit_breaker=breaker)

@@ -26,7 +26,7 @@ def settings(**values: Any) -> Settings:
 
 
 def test_files_urls_and_nothing(tmp_path: Path) -> None:
-    """B-3, T-2: a path, a URL with its own pace, or none at all."""
+    """A path, a URL with its own pace, or none at all (B-3, T-2)."""
     clock = SystemClock()
     assert policy_source(settings(), clock, signed=False) is None
     assert isinstance(policy_source(settings(policy=str(tmp_path)), clock, signed=False), FileSource)
@@ -37,7 +37,7 @@ def test_files_urls_and_nothing(tmp_path: Path) -> None:
 
 
 def test_the_token_is_sent(tmp_path: Path) -> None:
-    """B-3, Y-1: as given, or out of a file; one that cannot be sent is refused without being repeated."""
+    """As given, or out of a file; one that cannot be sent is refused without being repeated (B-3, Y-1)."""
     (tmp_path / "token").write_text("tok-1\n")
     with bundle_server() as server:
         for given in ({"policy_token": "tok-1"}, {"policy_token_file": str(tmp_path / "token")}):
@@ -52,7 +52,7 @@ def test_the_token_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_private_authority(tmp_path: Path) -> None:
-    """B-3: a certificate of `policy_ca_file` is trusted, beside those of the system."""
+    """A certificate of `policy_ca_file` is trusted, beside those of the system (B-3)."""
     authority = Authority(tmp_path)
     with bundle_server(authority.issue("127.0.0.1").server) as server:
         server.put("/p", "bundle_version: 1\npolicies: []\n")
@@ -73,7 +73,7 @@ def test_a_private_authority(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, name: str, content: str | None, said: str) -> None:
-    """T-1: said at start, by the name of the setting."""
+    """Said at start, by the name of the setting (T-1)."""
     file = tmp_path / "file"
     if content is not None:
         file.write_text(content)
@@ -82,7 +82,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, name: str, content: str | Non
 
 
 def test_keys_of_signatures(tmp_path: Path) -> None:
-    """B-4: none means unsigned bundles are taken; public keys and shared secrets are read, from files too."""
+    """None means unsigned bundles are taken; public keys and shared secrets are read, from files too (B-4)."""
     assert policy_verifier(settings()) is None
     private, public = make_keys()
     (tmp_path / "p.pub").write_bytes(public)
@@ -103,7 +103,7 @@ def test_keys_of_signatures(tmp_path: Path) -> None:
 
 
 def test_keys_that_cannot_be_used(tmp_path: Path) -> None:
-    """B-4: a key that is missing or none never means "unsigned will do"."""
+    """A key that is missing or none never means "unsigned will do" (B-4)."""
     (tmp_path / "empty").write_text("")
     for given, said in (
         ({"policy_public_key_file": str(tmp_path / "none")}, "policy_public_key_file: .*cannot be read"),

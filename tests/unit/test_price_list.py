@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> str:
 
 
 def test_settings_then_file_then_table(file: str) -> None:
-    """L-5: the shipped table can be overridden, model by model."""
+    """The shipped table can be overridden, model by model (L-5)."""
     settings = Settings.model_validate({"prices": {"file": file, "models": OWN}})
     made = price_list(settings, FakeClock())
     assert made.prices.find("openai", "gpt-4o-2024-08-06") == Price(7_000_000, 9_000_000)
@@ -41,7 +41,7 @@ def test_settings_then_file_then_table(file: str) -> None:
 
 
 def test_without_settings_there_is_the_table() -> None:
-    """L-5: a price table ships with the package."""
+    """A price table ships with the package (L-5)."""
     made = price_list(Settings(), FakeClock())
     assert len(made.prices.tables) == 1
     assert made.prices.find("anthropic", "claude-opus-4-5") == Price(5_000_000, 25_000_000, 500_000, 6_250_000)
@@ -49,7 +49,7 @@ def test_without_settings_there_is_the_table() -> None:
 
 
 def test_service_tier_and_unknown_models(file: str) -> None:
-    """L-5: batch prices of file and table; what is assumed of the rest."""
+    """Batch prices of file and table; what is assumed of the rest (L-5)."""
     said = {
         "file": file,
         "service_tier": "batch",
@@ -65,6 +65,6 @@ def test_service_tier_and_unknown_models(file: str) -> None:
 
 
 def test_a_file_that_cannot_be_read() -> None:
-    """T-1: the start fails, as with the other files of the settings."""
+    """The start fails, as with the other files of the settings (T-1)."""
     with pytest.raises(SettingsError, match=r"^prices\.file: none\.json: cannot be read"):
         price_list(Settings.model_validate({"prices": {"file": "none.json"}}), FakeClock())

@@ -1,4 +1,4 @@
-"""Who is held, for how long, and how a hold ends (SPEC G-1)."""
+"""Who is held, for how long, and how a hold ends (G-1)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_nobody_is_held_at_first(here: Here) -> None:
 
 
 def test_an_agent_of_one_caller_is_held(here: Here) -> None:
-    """G-1: automatic quarantine binds caller and agent."""
+    """Automatic quarantine binds caller and agent (G-1)."""
     here.kill("a")
     assert here.quarantine
     assert len(here.quarantine) == 1
@@ -54,7 +54,7 @@ def test_an_agent_of_one_caller_is_held(here: Here) -> None:
 
 
 def test_its_time_ends_it(here: Here) -> None:
-    """G-1: until `quarantine_seconds` pass."""
+    """Until `quarantine_seconds` pass (G-1)."""
     here.kill("a", until=NOW + 60)
     assert here.find("a", at=NOW + 59.9) is not None
     assert here.find("a", at=NOW + 60) is None
@@ -64,7 +64,7 @@ def test_its_time_ends_it(here: Here) -> None:
 
 
 def test_the_third_agent_holds_the_caller(here: Here) -> None:
-    """G-1: and the caller after 3 of its agents in 10 minutes."""
+    """And the caller after 3 of its agents in 10 minutes (G-1)."""
     here.kill("a", at=NOW)
     here.kill("a", at=NOW + 1, until=math.inf)  # the same one again is not another
     here.kill("b", at=NOW + 300)
@@ -77,21 +77,21 @@ def test_the_third_agent_holds_the_caller(here: Here) -> None:
 
 
 def test_slower_ones_do_not(here: Here) -> None:
-    """G-1: ten minutes, not eleven."""
+    """Ten minutes, not eleven (G-1)."""
     for number, agent in enumerate("abcdef"):
         here.kill(agent, at=NOW + 301 * number)
     assert here.find("z", at=NOW + 2000) is None
 
 
 def test_an_operator_binds_the_name(here: Here) -> None:
-    """G-1: an operator's kill binds the agent's name in its project, whoever calls."""
+    """An operator's kill binds the agent's name in its project, whoever calls (G-1)."""
     here.quarantine.kill(Hold(NAME, "p", "", "a", NOW, math.inf, "by hand"))
     assert here.find("a", caller="anybody") is not None
     assert here.quarantine.find("other", "anybody", "a", lambda: "", NOW) is None
 
 
 def test_a_run_is_held_by_itself(here: Here) -> None:
-    """G-1: a run at its ceiling, and no other one of the agent."""
+    """A run at its ceiling, and no other one of the agent (G-1)."""
     here.quarantine.kill(Hold(RUN, "p", "caller", "a", NOW, math.inf, "50 steps", "s-1"))
     found = here.find("a", run="s-1")
     assert found is not None
@@ -100,7 +100,7 @@ def test_a_run_is_held_by_itself(here: Here) -> None:
 
 
 def test_release_ends_it_and_clears_what_was_remembered(here: Here) -> None:
-    """G-1: a person releases it, which also clears its windows."""
+    """A person releases it, which also clears its windows (G-1)."""
     here.store.commit([], NOW, [WindowWrite("win:p:s:1:", 0, b"x", 60.0), WindowWrite("win:p:s:2:", 0, b"y", 60.0)])
     here.kill("a", clears=("win:p:s:1:",))
     ended = here.quarantine.release("p", agent="a", now=NOW + 1)
@@ -123,7 +123,7 @@ def test_release_is_as_narrow_as_it_is_asked_for(here: Here) -> None:
 
 
 def test_what_ends_by_itself_still_counts_against_the_caller(here: Here) -> None:
-    """G-1: three of its agents in ten minutes, however short they were held."""
+    """Three of its agents in ten minutes, however short they were held (G-1)."""
     for number, agent in enumerate("ab"):
         here.kill(agent, at=NOW + 60 * number, until=NOW + 60 * number + 30)
         assert here.find(agent, at=NOW + 60 * number + 31) is None
@@ -134,7 +134,7 @@ def test_what_ends_by_itself_still_counts_against_the_caller(here: Here) -> None
 
 
 def test_a_release_survives_the_store(here: Here) -> None:
-    """LD-7: what was remembered runs out by itself; the request is not stopped for it."""
+    """What was remembered runs out by itself; the request is not stopped for it (LD-7)."""
     quarantine = Quarantine(FailingStore().drop, here.events.append)
     quarantine.kill(Hold(AGENT, "p", "caller", "a", NOW, NOW + 5, "it loops", clears=("win:p:s:1:",)))
     assert quarantine.find("p", "caller", "a", lambda: "", NOW + 6) is None
@@ -142,7 +142,7 @@ def test_a_release_survives_the_store(here: Here) -> None:
 
 
 def test_what_a_person_holds_is_never_crowded_out(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G-1, Y-2: nor is anything that still holds, while something else is over."""
+    """Nor is anything that still holds, while something else is over (G-1, Y-2)."""
     monkeypatch.setattr("breakloop.quarantine.HOLDS_MAX", 3)
     here.quarantine.kill(Hold(NAME, "p", "", "rogue", NOW, math.inf, "by hand"))
     here.quarantine.kill(Hold(AGENT, "p", "caller-0", "a", NOW, NOW + 1, "it loops"))
@@ -169,7 +169,7 @@ def test_a_longer_hold_wins(here: Here) -> None:
 
 
 def test_it_stays_bounded(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Y-2: invented names fill no memory; the oldest goes."""
+    """Invented names fill no memory; the oldest goes (Y-2)."""
     assert HOLDS_MAX >= 10_000
     monkeypatch.setattr("breakloop.quarantine.HOLDS_MAX", 3)
     for number in range(6):
@@ -195,7 +195,7 @@ class Kept:
 
 
 def test_what_begins_and_what_is_ended_is_kept(here: Here) -> None:
-    """S-1: before it is told; what ends by itself needs no word."""
+    """Before it is told; what ends by itself needs no word (S-1)."""
     kept = Kept(here)
     here.kill("a", until=NOW + 5)
     here.kill("b")
@@ -217,7 +217,7 @@ def test_what_is_crowded_out_is_not_kept_either(here: Here, monkeypatch: pytest.
 
 
 def test_what_is_adopted_binds_and_is_neither_kept_nor_told(here: Here) -> None:
-    """S-1, K-3: from the disk, or from another instance."""
+    """From the disk, or from another instance (S-1, K-3)."""
     kept = Kept(here)
     for agent in "ab":
         here.quarantine.adopt(Hold(AGENT, "p", "caller", agent, NOW, NOW + 60, "it loops"), foreign=agent == "b")
@@ -229,7 +229,7 @@ def test_what_is_adopted_binds_and_is_neither_kept_nor_told(here: Here) -> None:
 
 
 def test_agents_that_others_held_count_against_the_caller(here: Here) -> None:
-    """G-1: three of its agents, wherever in the fleet."""
+    """Three of its agents, wherever in the fleet (G-1)."""
     for agent in "ab":
         here.quarantine.adopt(Hold(AGENT, "p", "caller", agent, NOW, math.inf, "it loops"), foreign=True)
     here.kill("c", at=NOW + 1)
@@ -239,7 +239,7 @@ def test_agents_that_others_held_count_against_the_caller(here: Here) -> None:
 
 
 def test_what_another_instance_ended_is_cleared_here_too(here: Here) -> None:
-    """G-1: windows of this process may be in use while the shared store is away."""
+    """Windows of this process may be in use while the shared store is away (G-1)."""
     here.store.commit([], NOW, [WindowWrite("win:p:s:1:", 0, b"x", 60.0)])
     here.kill("a", clears=("win:p:s:1:",))
     told = len(here.events)
@@ -266,7 +266,7 @@ def test_what_another_instance_ended_is_cleared_here_too(here: Here) -> None:
     ],
 )
 def test_what_the_client_is_told(hold: Hold, message: str, retry: int | None) -> None:
-    """A-1, A-4: a denial with its reason; an SDK does not try again by itself."""
+    """A denial with its reason; an SDK does not try again by itself (A-1, A-4)."""
     verdict = held(hold, NOW)
     assert (verdict.allowed, verdict.reason, verdict.status) == (False, "agent_quarantined", 429)
     assert verdict.message == message

@@ -29,7 +29,7 @@ def turn(count: int) -> Call:
 
 
 def test_requests_and_answers_are_summed_by_agent() -> None:
-    """G-1: agents appear on first sight, with what they used; taken away, sums begin anew."""
+    """Agents appear on first sight, with what they used; taken away, sums begin anew (G-1)."""
     here, recorder = recording(bundle())
     asked = turn(0)
     here.engine.decide(asked)
@@ -45,7 +45,7 @@ def test_requests_and_answers_are_summed_by_agent() -> None:
 
 
 def test_money_is_that_of_the_price_list() -> None:
-    """L-5: in micro-dollars, whether a policy counts money or not."""
+    """In micro-dollars, whether a policy counts money or not (L-5)."""
     from breakloop.price_list import price_list
 
     clock = FakeClock()
@@ -63,7 +63,7 @@ def test_money_is_that_of_the_price_list() -> None:
 
 
 def test_what_a_loop_cost_and_what_stopping_it_saved() -> None:
-    """G-3: what passed within it by its answers; what was denied as estimated, with an answer like the last one."""
+    """What passed within it by its answers; what was denied as estimated, with an answer like the last one (G-3)."""
     here, recorder = recording(bundle(policy("p", loop=STEPS)))
     for count in range(7):
         asked = turn(count)
@@ -81,7 +81,7 @@ def test_what_a_loop_cost_and_what_stopping_it_saved() -> None:
 
 
 def test_a_detection_comes_with_the_steps_that_led_to_it() -> None:
-    """G-3: digests and names of tools, the newest last, with what was said about each."""
+    """Digests and names of tools, the newest last, with what was said about each (G-3)."""
     here, _ = recording(bundle(policy("p", loop=STEPS)))
     for count in range(6):
         here.engine.decide(turn(count))
@@ -107,7 +107,7 @@ def test_other_events_and_calls_without_steps_carry_none() -> None:
 
 
 def test_shadow_verdicts_are_counted() -> None:
-    """E-1: by policy, rule and reason."""
+    """By policy, rule and reason (E-1)."""
     here, recorder = recording(bundle(policy("p", loop=exact(2), mode="shadow")))
     for _ in range(4):
         assert here.engine.decide(call("/x")).allowed
@@ -116,7 +116,7 @@ def test_shadow_verdicts_are_counted() -> None:
 
 
 def test_sums_and_steps_are_bounded() -> None:
-    """Y-2: whoever invents names is summed with others."""
+    """Whoever invents names is summed with others (Y-2)."""
     here, recorder = recording(bundle(policy("p", loop=STEPS)))
     for number in range(AGENTS_MOST + 50):
         here.engine.decide(call("/x", headers={"x-agent-id": f"a{number}"}))
@@ -137,7 +137,7 @@ def test_without_a_recorder_nothing_is_kept() -> None:
 
 
 def test_what_passed_before_a_loop_was_recognised_is_counted() -> None:
-    """G-3: those that were counted passed, and cost what such a request costs; each detection adds its own."""
+    """Those that were counted passed, and cost what such a request costs; each detection adds its own (G-3)."""
     here, recorder = recording(bundle(policy("p", loop=exact(3))))
     asked = [turn(0) for _ in range(6)]
     for one in asked:

@@ -42,7 +42,7 @@ def outcome(verdict: Any) -> tuple[Any, ...]:
 
 
 def test_the_same_verdicts_as_with_state_in_this_process() -> None:
-    """E-7: in every door, with every store."""
+    """In every door, with every store (E-7)."""
 
     def test() -> None:
         rules = bundle(policy("p", bucket(rate=1, burst=9), loop=[STEPS, tail(max_hits=3)]))
@@ -57,7 +57,7 @@ def test_the_same_verdicts_as_with_state_in_this_process() -> None:
 
 
 def test_one_round_trip_when_the_window_is_known() -> None:
-    """S-2: two otherwise, and one more for each version conflict."""
+    """Two otherwise, and one more for each version conflict (S-2)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=STEPS)))
@@ -76,7 +76,7 @@ def test_one_round_trip_when_the_window_is_known() -> None:
 
 
 def test_no_window_no_reading() -> None:
-    """S-2: limits alone take one round trip."""
+    """Limits alone take one round trip (S-2)."""
 
     def test() -> None:
         there = RemoteWorld(LIMITED)
@@ -87,7 +87,7 @@ def test_no_window_no_reading() -> None:
 
 
 def test_two_instances_see_one_loop() -> None:
-    """S-2: requests that alternate between them are stopped at the same one as with a single instance."""
+    """Requests that alternate between them are stopped at the same one as with a single instance (S-2)."""
 
     def test() -> None:
         rules, shared = bundle(policy("p", loop=STEPS)), MemoryStore()
@@ -104,7 +104,7 @@ def test_two_instances_see_one_loop() -> None:
 
 
 def test_requests_of_one_session_do_not_wait_for_each_other() -> None:
-    """S-2: what is on its way is taken for written, so the second commit follows the first without a conflict."""
+    """What is on its way is taken for written, so the second commit follows the first without a conflict (S-2)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=STEPS)))
@@ -121,7 +121,7 @@ def test_requests_of_one_session_do_not_wait_for_each_other() -> None:
 
 
 def test_a_window_that_keeps_moving_is_given_up_after_three_tries() -> None:
-    """S-2: at most three more round trips, then the decision is made without writing it."""
+    """At most three more round trips, then the decision is made without writing it (S-2)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=STEPS)))
@@ -146,7 +146,7 @@ def test_a_window_that_keeps_moving_is_given_up_after_three_tries() -> None:
 
 
 def test_time_is_up() -> None:
-    """S-3: within its time budget the instance decides on its own state, and says so."""
+    """Within its time budget the instance decides on its own state, and says so (S-3)."""
 
     async def test() -> None:
         there = RemoteWorld(LIMITED, budget_s=0.01)
@@ -172,7 +172,7 @@ async def until(condition: Any) -> None:
 
 
 def test_it_comes_back_by_itself() -> None:
-    """S-3: two good probes in a row; after a relapse it takes more."""
+    """Two good probes in a row; after a relapse it takes more (S-3)."""
 
     async def test() -> None:
         there = RemoteWorld(LIMITED)
@@ -194,7 +194,7 @@ def test_it_comes_back_by_itself() -> None:
 
 
 def test_a_policy_may_want_the_store() -> None:
-    """S-3: `on_store_error: deny`."""
+    """`on_store_error: deny` (S-3)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", bucket(), on_store_error="deny")))
@@ -208,7 +208,7 @@ def test_a_policy_may_want_the_store() -> None:
 
 
 def test_what_is_blocked_stays_blocked_without_the_store() -> None:
-    """S-3: state is enforced locally: cooldowns that were seen, and what detectors remember."""
+    """State is enforced locally: cooldowns that were seen, and what detectors remember (S-3)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=tail(max_hits=2)), policy("q", loop=exact(3))))
@@ -228,7 +228,7 @@ def test_what_is_blocked_stays_blocked_without_the_store() -> None:
 
 
 def test_a_call_is_settled_where_it_was_decided() -> None:
-    """L-3, S-3: a charge is corrected in the store that has it."""
+    """A charge is corrected in the store that has it (L-3, S-3)."""
 
     def test() -> None:
         rule = {
@@ -272,7 +272,7 @@ def test_a_fault_of_ours_allows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_closing_decides_what_is_open() -> None:
-    """S-6: nobody waits for ever."""
+    """Nobody waits for ever (S-6)."""
 
     def test() -> None:
         there = RemoteWorld(LIMITED)
@@ -285,7 +285,7 @@ def test_closing_decides_what_is_open() -> None:
 
 
 def test_dropping() -> None:
-    """G-1: a release clears what was remembered, here and there."""
+    """A release clears what was remembered, here and there (G-1)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=STEPS)))
@@ -299,7 +299,7 @@ def test_dropping() -> None:
 
 
 def test_a_release_without_the_store_clears_what_is_blocked_here() -> None:
-    """G-1, S-3: what was blocked there is remembered here, and forgotten with it."""
+    """What was blocked there is remembered here, and forgotten with it (G-1, S-3)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=tail(max_hits=2))))
@@ -316,7 +316,7 @@ def test_a_release_without_the_store_clears_what_is_blocked_here() -> None:
 
 
 def test_a_copy_that_led_to_nothing_has_to_be_the_newest_all_the_same() -> None:
-    """E-7: what was read and not changed is checked with the commit, and read again where it has moved on."""
+    """What was read and not changed is checked with the commit, and read again where it has moved on (E-7)."""
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=STEPS)))
@@ -333,7 +333,7 @@ def test_a_copy_that_led_to_nothing_has_to_be_the_newest_all_the_same() -> None:
 
 
 def test_two_answers_in_time_that_are_too_long_together() -> None:
-    """S-3: the decision is made without the store, which is slow and not gone: it is not given up for others."""
+    """The decision is made without the store, which is slow and not gone: it is not given up for others (S-3)."""
 
     async def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=STEPS)), budget_s=0.01)
@@ -354,7 +354,7 @@ def test_two_answers_in_time_that_are_too_long_together() -> None:
 
 
 def test_whoever_was_held_up_reads_first_what_has_come() -> None:
-    """S-3: a process that had no time for a while finds answers and its own time limit at once."""
+    """A process that had no time for a while finds answers and its own time limit at once (S-3)."""
 
     async def test() -> None:
         there = RemoteWorld(LIMITED, budget_s=0.01)
@@ -378,7 +378,7 @@ def test_whoever_was_held_up_reads_first_what_has_come() -> None:
 
 
 def test_the_end_is_no_failure() -> None:
-    """S-6: answers that do not come because this process ends are not told as a failure of the store."""
+    """Answers that do not come because this process ends are not told as a failure of the store (S-6)."""
 
     def test() -> None:
         there = RemoteWorld(LIMITED)

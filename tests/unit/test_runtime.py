@@ -89,7 +89,7 @@ def ask(runtime: Runtime, request: Request) -> Reply:
 
 
 def test_without_policy_the_builtin_protection_is_ready(tmp_path: Path) -> None:
-    """B-6, D-5: nothing configured is a working state."""
+    """Nothing configured is a working state (B-6, D-5)."""
     runtime = Runtime(settings(tmp_path))
     assert runtime.readiness() == (503, {"status": "not_ready", "reason": "no_bundle_loaded"})
     runtime.load()
@@ -98,7 +98,7 @@ def test_without_policy_the_builtin_protection_is_ready(tmp_path: Path) -> None:
 
 
 def test_loop_guard_settings_reach_the_engine(tmp_path: Path) -> None:
-    """LD-2: LOOP_GUARD_* are the built-in block's numbers."""
+    """LOOP_GUARD_* are the built-in block's numbers (LD-2)."""
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode()
     request = decision(b"/v1/chat/completions", body)
     runtime = Runtime(settings(tmp_path, loop_guard={"max_hits": 1}))
@@ -110,7 +110,7 @@ def test_loop_guard_settings_reach_the_engine(tmp_path: Path) -> None:
 
 
 def test_checking_a_bundle_leaves_the_one_in_force_alone(tmp_path: Path) -> None:
-    """X-1, Q-1: validating is for a bundle that may never be in force; requests are read as before."""
+    """Validating is for a bundle that may never be in force; requests are read as before (X-1, Q-1)."""
     wide = "bundle_version: 1\npolicies: []\ndefaults: {loop_detection: {similarity: tail, tail_messages: 20}}\n"
     runtime = Runtime(settings(tmp_path))
     runtime.load()
@@ -124,7 +124,7 @@ def test_checking_a_bundle_leaves_the_one_in_force_alone(tmp_path: Path) -> None
 
 
 def test_configured_source_without_bundle_answers_503(tmp_path: Path) -> None:
-    """E-0: nothing is let through unjudged; `strict` does not even start."""
+    """Nothing is let through unjudged; `strict` does not even start (E-0)."""
     file = tmp_path / "bundle.yaml"
     runtime = Runtime(settings(tmp_path, policy=str(file)))
     runtime.load()
@@ -136,7 +136,7 @@ def test_configured_source_without_bundle_answers_503(tmp_path: Path) -> None:
 
 
 def test_bundle_is_in_force_and_shown(tmp_path: Path) -> None:
-    """D-5: version and digest of what is enforced."""
+    """Version and digest of what is enforced (D-5)."""
     file = tmp_path / "bundle.yaml"
     file.write_text(BUNDLE)
     runtime = Runtime(settings(tmp_path, policy=str(file)))
@@ -150,7 +150,7 @@ def test_bundle_is_in_force_and_shown(tmp_path: Path) -> None:
 
 
 def test_same_secret_same_fingerprints(tmp_path: Path) -> None:
-    """SPEC 7: a fleet that shares the secret agrees, one that does not, does not."""
+    """A fleet that shares the secret agrees, one that does not, does not."""
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode()
 
     def fingerprint(name: str, secret: str) -> str:
@@ -164,7 +164,7 @@ def test_same_secret_same_fingerprints(tmp_path: Path) -> None:
 
 
 def test_debug_sessions_exist_only_with_a_secret(tmp_path: Path) -> None:
-    """A-6: without a configured secret the endpoint does not exist."""
+    """Without a configured secret the endpoint does not exist (A-6)."""
     request = Request("POST", b"/v1/debug/session", {"x-breakloop-debug-secret": b"open sesame"})
     assert ask(Runtime(settings(tmp_path)), request).status == 404
     assert ask(Runtime(settings(tmp_path, debug_secret="open sesame")), request).status == 204
@@ -187,7 +187,7 @@ def contents(root: object) -> list[object]:
 
 
 def test_nothing_of_a_request_leaks(tmp_path: Path, log: io.StringIO) -> None:
-    """Y-1: prompt, keys and tokens are in no log line, no state and no answer, denied or allowed."""
+    """Prompt, keys and tokens are in no log line, no state and no answer, denied or allowed (Y-1)."""
     file = tmp_path / "bundle.yaml"
     file.write_text(BUNDLE)
     runtime = Runtime(settings(tmp_path, policy=str(file)))
@@ -244,7 +244,7 @@ async def get(url: str, path: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_run_serves_until_a_signal(tmp_path: Path, log: io.StringIO) -> None:
-    """S-6: ready means it answers; a signal ends it with 0."""
+    """Ready means it answers; a signal ends it with 0 (S-6)."""
     seen: list[tuple[int, dict[str, Any]]] = []
 
     async def act(url: str) -> None:
@@ -256,7 +256,7 @@ def test_run_serves_until_a_signal(tmp_path: Path, log: io.StringIO) -> None:
 
 
 def test_an_upstream_that_fails_is_in_the_log(tmp_path: Path, log: io.StringIO, free_port: Callable[[], int]) -> None:
-    """G-2, D-1: a line with its name and the cause, and no address."""
+    """A line with its name and the cause, and no address (G-2, D-1)."""
     port, seen = free_port(), []
 
     async def act(url: str) -> None:
@@ -273,7 +273,7 @@ def test_an_upstream_that_fails_is_in_the_log(tmp_path: Path, log: io.StringIO, 
 
 
 def test_reload_by_signal(tmp_path: Path, log: io.StringIO) -> None:
-    """B-3: SIGHUP loads now."""
+    """SIGHUP loads now (B-3)."""
     file = tmp_path / "bundle.yaml"
     file.write_text(BUNDLE)
     versions: list[int] = []
@@ -290,7 +290,7 @@ def test_reload_by_signal(tmp_path: Path, log: io.StringIO) -> None:
 
 
 def test_token_keys_are_read_before_it_is_ready(tmp_path: Path, log: io.StringIO) -> None:
-    """C-3: keys are there with the first request; what cannot be read is said and does not stop a start."""
+    """Keys are there with the first request; what cannot be read is said and does not stop a start (C-3)."""
     keys = tmp_path / "jwks.json"
 
     async def nothing(_url: str) -> None:
@@ -301,7 +301,7 @@ def test_token_keys_are_read_before_it_is_ready(tmp_path: Path, log: io.StringIO
 
 
 def test_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
-    """S-5: "in use", and what to do."""
+    """The error is "in use", and what to do (S-5)."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=rf"127.0.0.1:{port} is in use \(stop the other program"):
@@ -311,7 +311,7 @@ def test_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_a_second_start_leaves_the_first_alone(tmp_path: Path) -> None:
-    """S-5: with its ports taken it ends before state, history and bundle are opened, and says nothing else."""
+    """With its ports taken it ends before state, history and bundle are opened, and says nothing else (S-5)."""
     stream = io.StringIO()
     (tmp_path / "b.yaml").write_text("nonsense")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -323,7 +323,7 @@ def test_a_second_start_leaves_the_first_alone(tmp_path: Path) -> None:
 
 
 def test_shutting_down_is_not_ready(tmp_path: Path) -> None:
-    """D-5, S-6: whoever asks meanwhile is sent elsewhere."""
+    """Whoever asks meanwhile is sent elsewhere (D-5, S-6)."""
     runtime = Runtime(settings(tmp_path))
     runtime.load()
     runtime._draining = True
@@ -345,7 +345,7 @@ def test_serve_runs_on_uvloop_and_logs(tmp_path: Path) -> None:
 
 
 def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-6: a second signal does not wait for what never ends, and the exit code says so."""
+    """A second signal does not wait for what never ends, and the exit code says so (S-6)."""
 
     stop = Server.stop
 

@@ -45,7 +45,7 @@ def test_without_it_no_framework_is_imported() -> None:
 
 
 def test_what_a_process_counts_is_found(tmp_path: Path) -> None:
-    """G-5: connections to upstreams, when the bundle was put in force, when the state was saved."""
+    """Connections to upstreams, when the bundle was put in force, when the state was saved (G-5)."""
     (tmp_path / "b.yaml").write_text("bundle_version: 3\npolicies: []\n")
     given = {"data_dir": str(tmp_path), "secret": "s", "admin_port": 0, "policy": str(tmp_path / "b.yaml")}
 

@@ -14,6 +14,6 @@ from breakloop.settings import Settings
     [({"admin_port": 8788}, True), ({"history": "past.db"}, True), ({}, False), ({"history": "off"}, False)],
 )
 def test_operations_where_they_are_wanted(given: dict[str, object], somebody: bool) -> None:
-    """X-1, G-2, T-2: an admin plane, or a history that was asked for; port 0 and `off` are off."""
+    """An admin plane, or a history that was asked for; port 0 and `off` are off (X-1, G-2, T-2)."""
     made = seated(Settings.model_validate({"admin_port": 0, **given}))
     assert isinstance(made, Nobody) is not somebody

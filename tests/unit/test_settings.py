@@ -36,7 +36,7 @@ def wrong(tmp_path: Path, text: str = "", env: dict[str, str] | None = None, **f
 
 
 def test_defaults(tmp_path: Path) -> None:
-    """T-2: without anything, these hold."""
+    """Without anything, these hold (T-2)."""
     loaded = load(tmp_path)
     settings = loaded.settings
     assert (settings.host, settings.port, settings.admin_port) == ("127.0.0.1", 8787, 8788)
@@ -48,7 +48,7 @@ def test_defaults(tmp_path: Path) -> None:
 
 
 def test_each_source_beats_the_one_below(tmp_path: Path) -> None:
-    """T-1: flags over environment over file over default, and each value knows where it came from."""
+    """Flags over environment over file over default, and each value knows where it came from (T-1)."""
     text = "# ours\nport: 1\nhost: 10.0.0.1\nproject: file\n"
     loaded = load(tmp_path, text, {"BREAKLOOP_PORT": "2", "BREAKLOOP_HOST": "10.0.0.2"}, port=3, state=None)
     settings = loaded.settings
@@ -61,7 +61,7 @@ def test_each_source_beats_the_one_below(tmp_path: Path) -> None:
 
 
 def test_flag_origin_is_spelled_as_typed(tmp_path: Path) -> None:
-    """T-1: `admin_port` is `--admin-port` on the command line; flags given several times make a list."""
+    """`admin_port` is `--admin-port` on the command line; flags given several times make a list (T-1)."""
     loaded = load(tmp_path, admin_port=0, upstream=("a=http://x", "b=https://y"))
     assert loaded.origins["admin_port"] == "flag --admin-port"
     assert loaded.settings.upstream == ["a=http://x", "b=https://y"]
@@ -69,7 +69,7 @@ def test_flag_origin_is_spelled_as_typed(tmp_path: Path) -> None:
 
 
 def test_blocks_in_the_environment(tmp_path: Path) -> None:
-    """T-1: a field inside a block has its names joined, by one underscore or two; lists by commas."""
+    """A field inside a block has its names joined, by one underscore or two; lists by commas (T-1)."""
     env = {
         "BREAKLOOP_JWT_AUDIENCE": "me",
         "BREAKLOOP_JWT__ISSUER": "them",
@@ -91,7 +91,7 @@ def test_blocks_in_the_environment(tmp_path: Path) -> None:
 
 
 def test_loop_guard_by_its_own_names(tmp_path: Path) -> None:
-    """LD-2: LOOP_GUARD_* set the built-in block; with our prefix they win."""
+    """LOOP_GUARD_* set the built-in block; with our prefix they win (LD-2)."""
     env = {"LOOP_GUARD_WINDOW_SECONDS": "10", "LOOP_GUARD_MAX_HITS": "0", "LOOP_GUARD_COOLDOWN_SECONDS": "7"}
     loaded = load(tmp_path, "loop_guard: {max_hits: 3}\n", env)
     guard = loaded.settings.loop_guard
@@ -102,7 +102,7 @@ def test_loop_guard_by_its_own_names(tmp_path: Path) -> None:
 
 
 def test_unknown_variable_is_a_warning(tmp_path: Path) -> None:
-    """T-1: a misspelt variable does not stop a start, but is said, with what was meant."""
+    """A misspelt variable does not stop a start, but is said, with what was meant (T-1)."""
     env = {"BREAKLOOP_PROT": "1", "BREAKLOOP_URL": "x", "BREAKLOOP_ZZZ": "1", "OTHER": "1"}
     assert load(tmp_path, "", env).warnings == (
         "environment BREAKLOOP_PROT is no setting; did you mean BREAKLOOP_PORT?",
@@ -111,7 +111,7 @@ def test_unknown_variable_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_mistakes_in_the_file_are_located(tmp_path: Path) -> None:
-    """T-1: each with file, line, column and what is meant; all at once, in order."""
+    """Each with file, line, column and what is meant; all at once, in order (T-1)."""
     text = "port: abc\njwt:\n  secert: x\nlimits: 4\ntrusted_proxies: [::1, x]\nlog_level: loud\n"
     assert wrong(tmp_path, text) == [
         "breakloop.yaml:1:7: port: must be a whole number, got 'abc'",
@@ -123,7 +123,7 @@ def test_mistakes_in_the_file_are_located(tmp_path: Path) -> None:
 
 
 def test_file_that_is_no_map(tmp_path: Path) -> None:
-    """T-1: broken YAML and a list are located too; an empty file, or only comments, is a file without settings."""
+    """Broken YAML and a list are located too; an empty file, or only comments, is a file without settings (T-1)."""
     assert wrong(tmp_path, "port: [1\n")[0].startswith("breakloop.yaml:")
     assert wrong(tmp_path, "- a\n") == ["breakloop.yaml:1:1: must be a map (write port: 8787)"]
     assert load(tmp_path, "# nothing\n").settings.port == 8787
@@ -131,7 +131,7 @@ def test_file_that_is_no_map(tmp_path: Path) -> None:
 
 
 def test_mistakes_in_environment_and_flags_name_them(tmp_path: Path) -> None:
-    """T-1: a wrong value is said where it was set."""
+    """A wrong value is said where it was set (T-1)."""
     assert wrong(tmp_path, "", {"BREAKLOOP_PORT": "x"}) == [
         "environment BREAKLOOP_PORT: must be a whole number, got 'x'"
     ]
@@ -142,12 +142,12 @@ def test_mistakes_in_environment_and_flags_name_them(tmp_path: Path) -> None:
 
 
 def test_a_higher_source_hides_a_mistake_below(tmp_path: Path) -> None:
-    """T-1: what is not in effect is not judged."""
+    """What is not in effect is not judged (T-1)."""
     assert load(tmp_path, "port: abc\n", port=5).settings.port == 5
 
 
 def test_a_policy_that_is_no_path_stays_what_it_is(tmp_path: Path) -> None:
-    """B-3, T-2: URLs and `redis` do not start where the file lies; a token's file does, and no secret is shown."""
+    """URLs and `redis` do not start where the file lies; a token's file does, and no secret is shown (B-3, T-2)."""
     loaded = load(tmp_path, "policy: https://x/p.yaml\npolicy_token: canary-1\npolicy_token_file: token\n")
     assert loaded.settings.policy == "https://x/p.yaml"
     assert loaded.settings.policy_token_file == str(tmp_path / "token")
@@ -157,7 +157,7 @@ def test_a_policy_that_is_no_path_stays_what_it_is(tmp_path: Path) -> None:
 
 
 def test_config_names_the_file(tmp_path: Path) -> None:
-    """T-2: `--config`, or BREAKLOOP_CONFIG; a named file has to be there; its paths start where it lies."""
+    """`--config`, or BREAKLOOP_CONFIG; a named file has to be there; its paths start where it lies (T-2)."""
     other = tmp_path / "etc" / "own.yaml"
     other.parent.mkdir()
     other.write_text("policy: bundle.yaml\nsecret_file: /run/secret\n")
@@ -188,7 +188,7 @@ def test_data_directory(tmp_path: Path, env: dict[str, str], path: str, origin: 
 
 
 def test_the_collectors_own_variable(tmp_path: Path) -> None:
-    """G-5, T-1: OpenTelemetry's name works, and ours comes before it."""
+    """OpenTelemetry's name works, and ours comes before it (G-5, T-1)."""
     theirs = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
     loaded = load(tmp_path, "", theirs)
     assert loaded.settings.otel_endpoint == "http://127.0.0.1:4318"
@@ -203,7 +203,7 @@ def test_data_directory_without_a_home(tmp_path: Path) -> None:
 
 
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
-    """Y-1: not in a repr, not in what doctor lists, not in a message about a wrong value."""
+    """Not in a repr, not in what doctor lists, not in a message about a wrong value (Y-1)."""
     env = dict.fromkeys(("BREAKLOOP_SECRET", "BREAKLOOP_DEBUG_SECRET", "BREAKLOOP_ADMIN_TOKEN"), CANARY)
     loaded = load(tmp_path, f"jwt: {{secret: {CANARY}, jwks_url: 'https://{CANARY}:{CANARY}@keys.example'}}\n", env)
     assert loaded.settings.secret.get_secret_value() == CANARY
@@ -230,12 +230,12 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_in_the_wrong_place_is_not_repeated(tmp_path: Path, text: str) -> None:
-    """Y-1, Y-6: somebody pastes the key itself; the message goes to a log."""
+    """Somebody pastes the key itself; the message goes to a log (Y-1, Y-6)."""
     assert CANARY not in "".join(wrong(tmp_path, text + "\n"))
 
 
 def test_provider_keys_are_read_and_not_shown(tmp_path: Path) -> None:
-    """Y-6: settings name where a key is; its value is only in what is asked for."""
+    """Settings name where a key is; its value is only in what is asked for (Y-6)."""
     text = "upstream: [x=http://x]\nupstream_keys: [openai=env:OPENAI_API_KEY, x=env:X]\n"
     env = {"OPENAI_API_KEY": CANARY, "X": "k"}
     loaded = load(tmp_path, text, env)
@@ -248,7 +248,7 @@ def test_provider_keys_are_read_and_not_shown(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_the_how_to_hold(tmp_path: Path) -> None:
-    """Y-6: what the page on keys shows can be copied."""
+    """What the page on keys shows can be copied (Y-6)."""
     page = Path(__file__).parents[2] / "docs/how-to/hold-provider-keys.md"
     text = page.read_text("utf-8").split("```yml\n")[1].split("```")[0]
     settings = load(tmp_path, text).settings
@@ -258,14 +258,14 @@ def test_the_settings_of_the_how_to_hold(tmp_path: Path) -> None:
 
 
 def test_a_key_without_its_upstream_is_located(tmp_path: Path) -> None:
-    """Y-6, T-1: a key that would never be sent."""
+    """A key that would never be sent (Y-6, T-1)."""
     assert wrong(tmp_path, "upstream_keys: [openai=env:A,\n mine=env:B]\n") == [
         "breakloop.yaml:2:2: upstream_keys: names no upstream (known are anthropic, gemini, openai)"
     ]
 
 
 def test_effective_lists_every_setting(tmp_path: Path) -> None:
-    """T-1: `doctor` can show each value and its origin, plainly."""
+    """`doctor` can show each value and its origin, plainly (T-1)."""
     loaded = load(tmp_path, "trusted_proxies: []\nstrict: true\n", {"BREAKLOOP_JWT_LEEWAY_SECONDS": "2"})
     rows = {row.name: (row.value, row.origin) for row in effective(loaded)}
     assert rows.keys() == loaded.origins.keys()
@@ -275,7 +275,7 @@ def test_effective_lists_every_setting(tmp_path: Path) -> None:
 
 
 def test_json_schema_describes_every_field() -> None:
-    """T-1: the schema ships: strict, and every field has a description."""
+    """The schema ships: strict, and every field has a description (T-1)."""
     schema = settings_json_schema()
     assert schema["additionalProperties"] is False
     assert schema["properties"]["port"]["default"] == 8787
@@ -286,7 +286,7 @@ def test_json_schema_describes_every_field() -> None:
 
 
 def test_the_variables_that_are_documented_are_read(tmp_path: Path) -> None:
-    """T-1: every documented name sets its setting; of two, the first one wins."""
+    """Every documented name sets its setting; of two, the first one wins (T-1)."""
     names = environment_names()
     assert names["jwt.secret"] == ["BREAKLOOP_JWT_SECRET"]
     assert names["loop_guard.max_hits"] == ["BREAKLOOP_LOOP_GUARD_MAX_HITS", "LOOP_GUARD_MAX_HITS"]
@@ -298,7 +298,7 @@ def test_the_variables_that_are_documented_are_read(tmp_path: Path) -> None:
 
 
 def test_settings_travel_to_other_processes(tmp_path: Path) -> None:
-    """S-5: as they are, with secrets, exact amounts and what was not set; only the number of workers is one."""
+    """As they are, with secrets, exact amounts and what was not set; only the number of workers is one (S-5)."""
     text = "prices: {models: {m: {input_usd_per_million: 0.1, output_usd_per_million: 2.50}}}\ntls: {}\nvia: true\n"
     loaded = load(tmp_path, text, env={"BREAKLOOP_JWT_SECRET": CANARY}, workers=4, state="redis://127.0.0.1/0")
     found = settings_from_text(settings_text(loaded.settings))

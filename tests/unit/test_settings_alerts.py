@@ -64,7 +64,7 @@ def said(tmp_path: Path, text: str) -> str:
 
 
 def test_from_the_file(tmp_path: Path) -> None:
-    """G-4, T-1: a type may stand alone; the rest has defaults."""
+    """A type may stand alone; the rest has defaults (G-4, T-1)."""
     found = load(tmp_path)
     loops, every = found.settings.alerts
     assert (loops.type, loops.cooldown_seconds, loops.recovery, loops.shadow, loops.agent) == (
@@ -83,7 +83,7 @@ def test_from_the_file(tmp_path: Path) -> None:
 
 
 def test_as_a_variable(tmp_path: Path) -> None:
-    """T-1: JSON."""
+    """As a variable: JSON (T-1)."""
     text = '[{"name": "x", "type": "loop", "targets": ["mail"]}]'
     assert load(tmp_path, BREAKLOOP_ALERTS=text).settings.alerts[0].name == "x"
     with pytest.raises(SettingsError, match="must be a list"):
@@ -91,7 +91,7 @@ def test_as_a_variable(tmp_path: Path) -> None:
 
 
 def test_through_a_fleet(tmp_path: Path) -> None:
-    """S-5: what the supervisor read, its processes have."""
+    """What the supervisor read, its processes have (S-5)."""
     settings = load(tmp_path).settings
     again = settings_from_text(settings_text(settings))
     assert again.alerts == settings.alerts
@@ -124,7 +124,7 @@ def test_through_a_fleet(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_are_said_where_they_are(tmp_path: Path, old: str, new: str, message: str) -> None:
-    """T-1, Y-1: with file and line, and never with what may be a secret."""
+    """With file and line, and never with what may be a secret (T-1, Y-1)."""
     assert old in GOOD
     assert message in said(tmp_path, GOOD.replace(old, new, 1))
 
@@ -143,7 +143,7 @@ class NewTarget(Model):
 
 
 def test_a_secret_of_a_new_target_is_found_by_its_type() -> None:
-    """Y-1: no list of names has to be kept."""
+    """No list of names has to be kept (Y-1)."""
     targets = {"n": NewTarget(api_token="env:TOKEN", more=["env:A", "file:/b"]), "none": NewTarget()}
     assert dict(secrets_of(targets)) == {
         "alert_targets.n.api_token": "env:TOKEN",
@@ -171,7 +171,7 @@ def blocks(model: type[Model]) -> Iterator[type[Model]]:
 
 
 def test_what_is_called_a_secret_is_marked_as_one() -> None:
-    """Y-1: its value is masked, named by reference, or not repeated in messages; or it is said why it is no secret."""
+    """Its value is masked, named by reference, or not repeated in messages; or it is said why it is no secret (Y-1)."""
     models = set(blocks(Settings))
     assert {EmailAlerts, SlackAlerts, PagerDutyAlerts, WebhookAlerts, AppriseAlerts, Jwt} <= models
     unmarked = {
@@ -185,7 +185,7 @@ def test_what_is_called_a_secret_is_marked_as_one() -> None:
 
 
 def test_secrets_come_from_elsewhere(tmp_path: Path) -> None:
-    """Y-1: from the environment and files; what is missing is said by name."""
+    """From the environment and files; what is missing is said by name (Y-1)."""
     text = (
         GOOD + f"  chat:\n    type: slack\n    url: file:{tmp_path}/url\n  x:\n    type: apprise\n    urls: [env:A]\n"
     )

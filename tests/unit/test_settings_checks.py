@@ -61,7 +61,7 @@ def refused(**values: object) -> str:
     ],
 )
 def test_refused_with_a_way_out(values: dict[str, object], said: str) -> None:
-    """T-2, S-5, Y-6: a clear sentence and a hint, not a stack trace later; what may be a key is not repeated."""
+    """A clear sentence and a hint, not a stack trace later; what may be a key is not repeated (T-2, S-5, Y-6)."""
     text = refused(**values)
     assert said in text
     assert not text.endswith("| ")
@@ -70,7 +70,7 @@ def test_refused_with_a_way_out(values: dict[str, object], said: str) -> None:
 
 
 def test_accepted() -> None:
-    """T-2: what is allowed."""
+    """What is allowed (T-2)."""
     settings = Settings.model_validate(
         {
             "mode": "proxy",
@@ -90,6 +90,6 @@ def test_accepted() -> None:
 
 
 def test_admin_tokens_have_a_name_and_a_role() -> None:
-    """X-1, Y-3: hashed, so that the settings give nobody in."""
+    """Hashed, so that the settings give nobody in (X-1, Y-3)."""
     entry = f"grace@example.com:viewer:{HASH}"
     assert Settings.model_validate({"admin_tokens": [entry]}).admin_tokens == [entry]

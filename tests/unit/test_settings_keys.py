@@ -13,7 +13,7 @@ CANARY = "sk-canary-77aa"
 
 
 def test_from_environment_and_file(tmp_path: Path) -> None:
-    """Y-6: white space around a key is no part of it: files end in a line feed."""
+    """White space around a key is no part of it: files end in a line feed (Y-6)."""
     file = tmp_path / "key"
     file.write_text(f"{CANARY}\n")
     assert read_keys([f"x=file:{file}", "openai=env:KEY"], {"KEY": " k1 "}) == {"x": CANARY.encode(), "openai": b"k1"}
@@ -32,7 +32,7 @@ def test_from_environment_and_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_variable_that_holds_no_key(text: str | None, said: str) -> None:
-    """Y-1, Y-3, Y-6: said by name; nothing that could end a header line gets into one."""
+    """Said by name; nothing that could end a header line gets into one (Y-1, Y-3, Y-6)."""
     with pytest.raises(SettingsError) as raised:
         read_keys(["openai=env:KEY"], {} if text is None else {"KEY": text})
     assert str(raised.value).startswith("upstream_keys: openai: ")
@@ -41,7 +41,7 @@ def test_a_variable_that_holds_no_key(text: str | None, said: str) -> None:
 
 
 def test_a_file_that_holds_no_key(tmp_path: Path) -> None:
-    """Y-6: missing, a directory, empty, or not text."""
+    """Missing, a directory, empty, or not text (Y-6)."""
     empty, binary = tmp_path / "empty", tmp_path / "binary"
     empty.write_text("\n")
     binary.write_bytes(b"\xff\xfe")
@@ -57,7 +57,7 @@ def test_a_file_that_holds_no_key(tmp_path: Path) -> None:
 
 
 def test_other_secrets_are_named_by_their_reference(tmp_path: Path) -> None:
-    """Y-1, G-4: each is read once; what is wrong is said with the name of its setting."""
+    """Each is read once; what is wrong is said with the name of its setting (Y-1, G-4)."""
     file = tmp_path / "secret"
     file.write_text(f"{CANARY} x\n")
     assert read_references([("a.b", f"file:{file}"), ("c", "env:X")], {"X": "y"}) == {

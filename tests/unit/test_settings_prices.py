@@ -30,13 +30,13 @@ def wrong(tmp_path: Path, text: str = "", **env: str) -> list[str]:
     [("2.5", 2_500_000), ("0.0375", 37_500), ("3", 3_000_000), ("'1.10'", 1_100_000), ("1e-6", 1)],
 )
 def test_dollars_are_read_as_written(tmp_path: Path, written: str, microusd: int) -> None:
-    """L-5: 0.1 is a tenth, not what a float makes of it."""
+    """0.1 is a tenth, not what a float makes of it (L-5)."""
     text = f"prices: {{models: {{m: {{input_usd_per_million: {written}, output_usd_per_million: 0}}}}}}\n"
     assert price(load(tmp_path, text).settings.prices.models["m"]) == Price(microusd, 0)
 
 
 def test_every_kind() -> None:
-    """L-5: what is not set costs what it is part of."""
+    """What is not set costs what it is part of (L-5)."""
     said = ModelPrice.model_validate(
         {
             "input_usd_per_million": 1,
@@ -70,7 +70,7 @@ MUSEUM = {
 
 @pytest.mark.parametrize("case", MUSEUM)
 def test_museum(tmp_path: Path, case: str) -> None:
-    """L-5, T-1: file, line, column, field and remedy."""
+    """File, line, column, field and remedy (L-5, T-1)."""
     field, said = MUSEUM[case]
     text = f"port: 1\nprices:\n  models:\n    m:\n      {field}\n      output_usd_per_million: 1\n"
     found = wrong(tmp_path, text)
@@ -78,7 +78,7 @@ def test_museum(tmp_path: Path, case: str) -> None:
 
 
 def test_both_prices_are_needed(tmp_path: Path) -> None:
-    """L-5: a price without the other half would make half of every call free."""
+    """A price without the other half would make half of every call free (L-5)."""
     assert wrong(tmp_path, "prices:\n  models:\n    gpt-4.1: {input_usd_per_million: 1}\n") == [
         'breakloop.yaml:3:5: prices.models["gpt-4.1"].output_usd_per_million: is missing'
     ]
@@ -89,7 +89,7 @@ def test_both_prices_are_needed(tmp_path: Path) -> None:
 
 
 def test_assuming_needs_a_price(tmp_path: Path) -> None:
-    """L-5: `assume` without numbers would be free of charge."""
+    """`assume` without numbers would be free of charge (L-5)."""
     assert wrong(tmp_path, "prices:\n  unknown_model: assume\n  assume: {output_usd_per_million: 1}\n") == [
         "breakloop.yaml:2:18: prices.unknown_model: does not say what to assume (set prices.assume.input_usd_per_million)"
     ]
@@ -108,7 +108,7 @@ def test_assuming_needs_a_price(tmp_path: Path) -> None:
 
 
 def test_variables(tmp_path: Path) -> None:
-    """T-1: every one of them, the map as JSON; what is wrong names the variable and the field."""
+    """Every one of them, the map as JSON; what is wrong names the variable and the field (T-1)."""
     loaded = load(
         tmp_path,
         "prices: {unknown_model: deny, models: {a: {input_usd_per_million: 1, output_usd_per_million: 1}}}\n",
@@ -137,25 +137,25 @@ def test_variables(tmp_path: Path) -> None:
 
 
 def test_the_file_lies_beside_the_settings(tmp_path: Path) -> None:
-    """T-2: paths in breakloop.yaml start where it lies."""
+    """Paths in breakloop.yaml start where it lies (T-2)."""
     assert load(tmp_path, "prices: {file: prices.json}\n").settings.prices.file == str(tmp_path / "prices.json")
 
 
 def test_without_settings() -> None:
-    """L-5: the shipped table, standard prices, and a warning for what it does not know."""
+    """The shipped table, standard prices, and a warning for what it does not know (L-5)."""
     said = Settings().prices
     assert (said.file, said.models, said.unknown_model, said.service_tier) == ("", {}, "warn", "standard")
 
 
 def test_the_schema_knows_numbers() -> None:
-    """T-1: for editors."""
+    """The schema knows numbers: for editors (T-1)."""
     block = settings_json_schema()["$defs"]["ModelPrice"]
     assert block["properties"]["input_usd_per_million"]["type"] == "number"
     assert block["required"] == ["input_usd_per_million", "output_usd_per_million"]
 
 
 def test_a_name_must_not_be_empty() -> None:
-    """L-5."""
+    """A name must not be empty (L-5)."""
     with pytest.raises(ValidationError, match="must not be empty"):
         Settings.model_validate(
             {"prices": {"models": {" ": {"input_usd_per_million": 1, "output_usd_per_million": 1}}}}

@@ -29,7 +29,7 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
 
 @pytest.mark.parametrize(("given", "at", "message"), FAULTS.values(), ids=FAULTS)
 def test_it_is_refused_at_its_place(given: dict[str, Any], at: tuple[str | int, ...], message: str) -> None:
-    """T-1, S-5, B-3: a clear error that names the field and the remedy."""
+    """A clear error that names the field and the remedy (T-1, S-5, B-3)."""
     with pytest.raises(ValidationError) as caught:
         Settings.model_validate(given)
     [error] = caught.value.errors()
@@ -39,7 +39,7 @@ def test_it_is_refused_at_its_place(given: dict[str, Any], at: tuple[str | int, 
 
 
 def test_all_of_it_is_told_at_once() -> None:
-    """T-1: nobody mends one thing to hear of the next."""
+    """Nobody mends one thing to hear of the next (T-1)."""
     wrong = Settings.model_construct(
         policy="redis", workers=3, state="memory://", mode="proxy", envoy_grpc_port=1, upstream_keys=["x=y"]
     )
@@ -48,7 +48,7 @@ def test_all_of_it_is_told_at_once() -> None:
 
 
 def test_what_goes_together() -> None:
-    """T-1: the same with a Redis, an upstream, a decision service."""
+    """The same with a Redis, an upstream, a decision service (T-1)."""
     redis = {"state": "redis://127.0.0.1/", "policy": "redis", "workers": 2}
     proxy = {"upstream": ["mine=http://127.0.0.1:1"], "upstream_keys": ["mine=env:B"], "envoy_grpc_port": 9}
     assert faults(Settings.model_validate(redis | proxy)) == []

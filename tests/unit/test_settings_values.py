@@ -42,7 +42,7 @@ FIELDS = dict(fields_of(Outer))
 
 
 def test_a_block_is_no_setting_but_its_fields_are() -> None:
-    """T-1: at any depth."""
+    """A block is no setting but its fields are: at any depth (T-1)."""
     assert list(FIELDS)[-4:] == [("text",), ("rules",), ("places",), ("inner", "deep")]
 
 
@@ -67,7 +67,7 @@ def test_a_block_is_no_setting_but_its_fields_are() -> None:
     ],
 )
 def test_a_variable_is_read_by_the_type_of_its_field(name: str, text: str, value: object) -> None:
-    """T-1: what does not fit stays text, for validation to refuse."""
+    """What does not fit stays text, for validation to refuse (T-1)."""
     assert parse(text, FIELDS[(name,)]) == value
 
 
@@ -88,17 +88,17 @@ def test_a_variable_is_read_by_the_type_of_its_field(name: str, text: str, value
     ],
 )
 def test_values_for_people(value: Any, text: str) -> None:
-    """T-1, Y-1: short, and without secrets."""
+    """Short, and without secrets (T-1, Y-1)."""
     assert shown(value) == text
 
 
 def test_every_kind_says_what_it_must_be() -> None:
-    """T-1."""
+    """Every kind says what it must be (T-1)."""
     assert all(said.startswith(("must", "is missing")) for said in KINDS.values())
 
 
 def test_lists_and_maps_of_blocks() -> None:
-    """T-1: people see the names of blocks; which kinds there are is known, for hints."""
+    """People see the names of blocks; which kinds there are is known, for hints (T-1)."""
     assert shown([Named(name="a"), Named(name="b"), Other()]) == "a, b, ?"
     assert blocks_of(FIELDS["rules",]) == [Named]
     assert {block.__name__ for block in blocks_of(FIELDS["places",])} == {"Named", "Other"}
@@ -106,7 +106,7 @@ def test_lists_and_maps_of_blocks() -> None:
 
 
 def test_every_setting_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
-    """X-1, T-2: the same as `doctor` says."""
+    """The same as `doctor` says (X-1, T-2)."""
     loaded = load_settings({"port": 9999}, env={"BREAKLOOP_LOG_LEVEL": "debug"}, directory=tmp_path)
     shown = shown_settings(loaded.settings)
     assert shown == [(one.name, one.value, one.origin) for one in effective(loaded)]

@@ -47,7 +47,7 @@ def fleet(*, shares: bool) -> list[RemoteWorld]:
 
 
 def test_a_chain_is_one_session_wherever_its_requests_arrive() -> None:
-    """C-7, S-2: one more round trip where the answer passed elsewhere, none where it is known."""
+    """One more round trip where the answer passed elsewhere, none where it is known (C-7, S-2)."""
 
     def test() -> None:
         pair = fleet(shares=True)
@@ -71,7 +71,7 @@ def test_without_sharing_it_would_fall_apart() -> None:
 
 
 def test_a_chain_that_nobody_knows_goes_by_the_id_that_is_seen() -> None:
-    """C-7: as on one instance after a restart."""
+    """As on one instance after a restart (C-7)."""
 
     def test() -> None:
         there = fleet(shares=True)[0]
@@ -83,7 +83,7 @@ def test_a_chain_that_nobody_knows_goes_by_the_id_that_is_seen() -> None:
 
 
 def test_a_store_that_fails_holds_nobody_up() -> None:
-    """S-3: decided with what is known."""
+    """Decided with what is known (S-3)."""
 
     def test() -> None:
         there = fleet(shares=True)[0]
@@ -98,7 +98,7 @@ def test_a_store_that_fails_holds_nobody_up() -> None:
 
 
 def test_other_calls_are_not_asked_about() -> None:
-    """S-2: a session of the client's own, another dialect, no body."""
+    """A session of the client's own, another dialect, no body (S-2)."""
 
     def test() -> None:
         there = fleet(shares=True)[0]
@@ -112,7 +112,7 @@ def test_other_calls_are_not_asked_about() -> None:
 
 
 def test_late_is_too_late() -> None:
-    """S-3: what comes after the time budget changes nothing."""
+    """What comes after the time budget changes nothing (S-3)."""
 
     def test() -> None:
         there = fleet(shares=True)[0]

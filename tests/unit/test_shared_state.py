@@ -32,7 +32,7 @@ async def until(condition: Any) -> None:
 
 
 def test_going_and_coming_are_told_once_each() -> None:
-    """S-3, G-2: `store.degraded`, `store.recovered`."""
+    """`store.degraded`, `store.recovered` (S-3, G-2)."""
 
     async def test() -> None:
         async with fake_redis() as redis:
@@ -71,7 +71,7 @@ def test_a_secret_is_offered_and_the_agreed_one_taken() -> None:
 
 
 def test_without_redis_one_keeps_ones_own() -> None:
-    """S-3: and says why."""
+    """Without Redis an instance keeps its own state, and says why (S-3)."""
 
     async def test() -> None:
         shared = SharedState("redis://127.0.0.1:1/0", SharedClock(FakeClock()))
@@ -88,7 +88,7 @@ def test_without_redis_one_keeps_ones_own() -> None:
 
 
 def test_a_release_clears_what_is_remembered_there() -> None:
-    """G-1: the engine's quarantine drops keys in the shared store."""
+    """The engine's quarantine drops keys in the shared store (G-1)."""
 
     async def test() -> None:
         async with fake_redis() as redis:
@@ -104,7 +104,7 @@ def test_a_release_clears_what_is_remembered_there() -> None:
 
 
 def test_breakers_are_listed_and_closed_for_all() -> None:
-    """CB-2: by an operator, in the shared store."""
+    """By an operator, in the shared store (CB-2)."""
     rule = {"name": "r", "limit_keys": ["header:x-team"], "algorithm": "cost_based"}
     config = {"budget": 1000, "period": "1d", "cost_key": "fixed", "fixed_cost": 60}
     stages = [{"threshold_percent": 100, "action": "reject"}]
@@ -130,7 +130,7 @@ def test_breakers_are_listed_and_closed_for_all() -> None:
 
 
 def test_what_was_sent_arrives_before_the_end() -> None:
-    """S-6: what the last answers settled is not lost with the connection, and the end is no failure of the store."""
+    """What the last answers settled is not lost with the connection, and the end is no failure of the store (S-6)."""
 
     async def test() -> None:
         async with fake_redis() as redis:

@@ -35,7 +35,7 @@ async def lived(folder: Path, do: Any = None) -> Runtime:
 
 
 def test_counts_survive_a_restart(tmp_path: Path) -> None:
-    """S-1: a loop goes on to be counted where the life before has ended."""
+    """A loop goes on to be counted where the life before has ended (S-1)."""
 
     def sends(runtime: Runtime) -> None:
         for _ in range(LOOP_GUARD):
@@ -52,7 +52,7 @@ def test_counts_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_orders_survive_a_restart(tmp_path: Path) -> None:
-    """S-1, K-3, G-1: on disk before they are acknowledged."""
+    """On disk before they are acknowledged (S-1, K-3, G-1)."""
 
     def orders(runtime: Runtime) -> None:
         runtime.operator.kill("default", "bot", "too loud", "ann")
@@ -71,7 +71,7 @@ def test_orders_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_without_a_data_directory_everything_runs(tmp_path: Path) -> None:
-    """S-1: never a failed start."""
+    """Never a failed start (S-1)."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
 
@@ -83,7 +83,7 @@ def test_without_a_data_directory_everything_runs(tmp_path: Path) -> None:
 
 
 def test_what_is_ready_says_whether_state_is_kept(tmp_path: Path) -> None:
-    """S-1, D-5."""
+    """What is ready says whether state is kept (S-1, D-5)."""
 
     async def test() -> None:
         runtime = Runtime(made(tmp_path))
@@ -96,13 +96,13 @@ def test_what_is_ready_says_whether_state_is_kept(tmp_path: Path) -> None:
 
 
 def test_state_in_this_process_needs_no_opening(tmp_path: Path) -> None:
-    """S-1: the default."""
+    """State in this process needs no opening: the default (S-1)."""
     opened = asyncio.run(open_state(made(tmp_path)))
     assert (type(opened.clock), opened.shared, opened.secret) == (SystemClock, None, "")
 
 
 def test_a_redis_that_is_not_there_is_no_reason_not_to_start(tmp_path: Path) -> None:
-    """S-3: decided on local state, and the secret is the one that is kept here."""
+    """Decided on local state, and the secret is the one that is kept here (S-3)."""
     (tmp_path / "secret").write_text("kept\n")
 
     async def test() -> None:
@@ -144,7 +144,7 @@ def test_a_fleet_agrees_on_its_secret(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """T-1: with the command that installs it."""
+    """With the command that installs it (T-1)."""
     import sys
 
     monkeypatch.setitem(sys.modules, "breakloop.shared_state", None)

@@ -7,7 +7,7 @@ from tests.builders import bundle, chat, world
 
 
 def test_told_like_other_loops() -> None:
-    """LD-8, G-2: with the fields that receivers of `loop.detected` know; a watcher that only tells is in shadow."""
+    """With the fields that receivers of `loop.detected` know; a watcher that only tells is in shadow (LD-8, G-2)."""
     here = world(bundle())
     asked = chat(model="m-1")
     here.descriptors.chat(asked)

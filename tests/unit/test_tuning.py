@@ -9,7 +9,7 @@ from breakloop.tuning import GC_THRESHOLD, tune
 
 
 def test_garbage_is_collected_rarely_and_threads_take_turns_often() -> None:
-    """Q-1: what is made at the start is not looked at again."""
+    """What is made at the start is not looked at again (Q-1)."""
     before, switching = gc.get_threshold(), sys.getswitchinterval()
     try:
         tune()

@@ -11,7 +11,7 @@ def write(key: str, version: int, data: bytes | None) -> WindowWrite:
 
 
 def test_a_copy_is_used_until_it_is_too_old() -> None:
-    """S-2: the least recently used goes."""
+    """The least recently used goes (S-2)."""
     cache = WindowCache(2)
     cache.put("a", Window(1, b"a"))
     cache.put("b", Window(1, b"b"))
@@ -22,7 +22,7 @@ def test_a_copy_is_used_until_it_is_too_old() -> None:
 
 
 def test_what_is_sent_is_taken_for_written() -> None:
-    """S-2: the next request of the session goes on from it."""
+    """The next request of the session goes on from it (S-2)."""
     cache = WindowCache()
     cache.put("a", Window(3, b"old"))
     cache.sent([write("a", 3, b"new"), write("b", 7, None)])
@@ -31,7 +31,7 @@ def test_what_is_sent_is_taken_for_written() -> None:
 
 
 def test_what_was_refused_is_known_anew_or_read_again() -> None:
-    """E-5: nothing of a commit that conflicts was written."""
+    """Nothing of a commit that conflicts was written (E-5)."""
     cache = WindowCache()
     cache.sent([write("a", 3, b"mine"), write("b", 1, b"mine")])
     cache.refused([write("a", 3, b"mine"), write("b", 1, b"mine")], {"a": Window(9, b"theirs")})
@@ -40,7 +40,7 @@ def test_what_was_refused_is_known_anew_or_read_again() -> None:
 
 
 def test_what_was_lost_is_good_enough_without_the_store() -> None:
-    """S-3: its data is still there, its version is not."""
+    """Its data is still there, its version is not (S-3)."""
     cache = WindowCache()
     cache.sent([write("a", 3, b"mine")])
     cache.lost([write("a", 3, b"mine"), write("x", 3, b"gone meanwhile")])

@@ -36,7 +36,7 @@ def outcomes(here: World, turns: int, **headers: str) -> list[str]:
 
 
 def test_a_stuck_agent_is_noticed_and_then_blocked() -> None:
-    """LD-4: the history grows, so no two requests are alike, and still it is one loop."""
+    """The history grows, so no two requests are alike, and still it is one loop (LD-4)."""
     here = world(bundle(policy("p", loop=STEPS)))
     assert outcomes(here, 8) == ["pass", "pass", "loop_detected", "loop_detected", "deny", "deny", "deny", "deny"]
     [first, *_] = here.named("loop.detected")
@@ -44,7 +44,7 @@ def test_a_stuck_agent_is_noticed_and_then_blocked() -> None:
 
 
 def test_sessions_callers_and_policies_do_not_mix() -> None:
-    """C-7, LD-6: whoever comes with another key or session starts anew."""
+    """Whoever comes with another key or session starts anew (C-7, LD-6)."""
     here = world(bundle(policy("p", loop=STEPS)))
     assert outcomes(here, 5)[-1] == "deny"
     assert outcomes(here, 2, authorization="Bearer other") == ["pass", "pass"]
@@ -52,7 +52,7 @@ def test_sessions_callers_and_policies_do_not_mix() -> None:
 
 
 def test_a_different_step_passes_at_once() -> None:
-    """LD-4: a block is for the loop and not for the agent."""
+    """A block is for the loop and not for the agent (LD-4)."""
     here = world(bundle(policy("p", loop=STEPS)))
     assert outcomes(here, 6)[-1] == "deny"
     onward = [*stuck(6), *stuck(1, result="class Config: pass\nimport os", path="b")[1:]]
@@ -61,7 +61,7 @@ def test_a_different_step_passes_at_once() -> None:
 
 
 def test_the_same_step_passes_once_after_the_cooldown() -> None:
-    """LD-4: and then it is blocked for twice as long."""
+    """And then it is blocked for twice as long (LD-4)."""
     here = world(bundle(policy("p", loop=STEPS)))
     outcomes(here, 5)
     again = stuck(4)
@@ -74,14 +74,14 @@ def test_the_same_step_passes_once_after_the_cooldown() -> None:
 
 
 def test_shadow_only_watches() -> None:
-    """E-1: the client's answer is what it would have been without the policy."""
+    """The client's answer is what it would have been without the policy (E-1)."""
     here = world(bundle(policy("p", loop=STEPS, mode="shadow")))
     assert outcomes(here, 7) == ["pass"] * 7
     assert {event["policy"] for event in here.named("shadow.would_reject")} == {"p"}
 
 
 def test_actions_of_the_ladder() -> None:
-    """LD-5: a notice may steer, and nothing is denied where nothing denies."""
+    """A notice may steer, and nothing is denied where nothing denies (LD-5)."""
     ladder = {"notice": "steer", "block": "throttle", "stop": "throttle"}
     here = world(bundle(policy("p", loop={**STEPS, "ladder": ladder})))
     assert outcomes(here, 6) == ["pass", "pass", *["loop_detected"] * 4]
@@ -128,7 +128,7 @@ class Contended(MemoryStore):
 
 
 def test_a_session_that_moves_on_is_judged_again() -> None:
-    """S-2: at most three times; then the decision is made without writing the window, and counted."""
+    """At most three times; then the decision is made without writing the window, and counted (S-2)."""
     for rivals, conflicts in ((2, 0), (3, 0), (50, 1)):
         here = world(bundle(policy("p", loop=STEPS)), store=Contended(rivals))
         asked: Call = chat(*stuck(1), headers={"authorization": "Bearer k"})

@@ -27,7 +27,7 @@ def _actions(world: World) -> Actions:
 
 
 def test_an_order_waits_until_it_is_shared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K-3: and the audit log has it before."""
+    """And the audit log has it before (K-3)."""
     told: list[str] = []
 
     async def acknowledged(_timeout_s: float = 1.0) -> bool:
@@ -52,7 +52,7 @@ def test_what_is_refused_is_not_written_down(world: World) -> None:
 
 
 def test_settings_are_merged_kept_and_put_in_force(world: World) -> None:
-    """G-1: at run time, over the bundle's."""
+    """At run time, over the bundle's (G-1)."""
     told: list[tuple[str, str, Mapping[str, Any]]] = []
 
     async def changed(project: str, agent: str, settings: Mapping[str, Any]) -> None:
@@ -82,7 +82,7 @@ def test_an_agent_without_a_name_has_no_settings(world: World) -> None:
 
 
 def test_a_webhooks_address_is_not_written_down(world: World) -> None:
-    """Y-1: of the URL only its host; the rest may be a secret."""
+    """Of the URL only its host; the rest may be a secret (Y-1)."""
     url = "https://user:pass@hooks.example.com/T0KEN?k=T0KEN"
     made = asyncio.run(_actions(world).add_webhook(url, ["loop.detected"], allow_private=False))
     entry = world.history.audit_rows[0]
@@ -100,7 +100,7 @@ def test_long_texts_are_cut_in_the_log(world: World) -> None:
 
 
 def test_a_snooze_ends(world: World) -> None:
-    """LD-6."""
+    """A snooze ends (LD-6)."""
     until = asyncio.run(_actions(world).snooze("9b0c44d1e2a7f350", 600))
     assert until == world.clock.now() + 600
     assert world.snoozed == [("9b0c44d1e2a7f350", until, "ada")]

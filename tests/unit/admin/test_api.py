@@ -1,4 +1,4 @@
-"""Tests of `admin.api`: every operation of the table, checked the same way; and the names that SPEC T-2 fixes."""
+"""Tests of `admin.api`: every operation of the table, checked the same way; and the names that T-2 fixes."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def world() -> World:
     ],
 )
 def test_the_fixed_names_are_there(method: str, path: str) -> None:
-    """T-2, X-1: others build on these."""
+    """Others build on these (T-2, X-1)."""
     assert [one for one in OPERATIONS if (one.method, one.path) == (method, path)]
 
 
 def test_every_operation_without_or_with_a_wrong_token_is_401(world: World) -> None:
-    """X-1: generated from the table."""
+    """Generated from the table (X-1)."""
     for token in ("", "wrong"):
         made = client(world, token)
         assert {send(made, one, world).status_code for one in OPERATIONS} == {401}
@@ -82,7 +82,7 @@ def test_every_operation_without_or_with_a_wrong_token_is_401(world: World) -> N
 
 @pytest.mark.parametrize("operation", CHANGING, ids=named)
 def test_a_viewer_cannot_act(world: World, operation: Operation) -> None:
-    """X-1: 403, and nothing has changed."""
+    """403, and nothing has changed (X-1)."""
     before = (world.operator.holds(), world.operator.switches(), len(world.history.audit_rows))
     answer = send(client(world, LOOKS), operation, world)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
@@ -92,7 +92,7 @@ def test_a_viewer_cannot_act(world: World, operation: Operation) -> None:
 
 @pytest.mark.parametrize("operation", CHANGING, ids=named)
 def test_a_session_acts_only_with_its_csrf_text(operation: Operation) -> None:
-    """Y-3."""
+    """A session acts only with its CSRF text (Y-3)."""
     world = full()
     made, csrf = browser(world)
     assert send(made, operation, world).json()["error"]["code"] == "csrf"
@@ -102,7 +102,7 @@ def test_a_session_acts_only_with_its_csrf_text(operation: Operation) -> None:
 
 @pytest.mark.parametrize("operation", CHANGING, ids=named)
 def test_what_is_done_is_in_the_audit_log(world: World, operation: Operation) -> None:
-    """K-3, X-1: who, in which role, what, to whom, and when."""
+    """Who, in which role, what, to whom, and when (K-3, X-1)."""
     before = len(world.history.audit_rows)
     assert send(client(world), operation, world).status_code == operation.status
     assert len(world.history.audit_rows) == before + 1
@@ -117,7 +117,7 @@ def test_what_is_done_is_in_the_audit_log(world: World, operation: Operation) ->
 def test_what_cannot_be_written_down_is_not_acknowledged(
     world: World, operation: Operation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K-3: audited before it is acknowledged."""
+    """Audited before it is acknowledged (K-3)."""
 
     def full_disk(*_: Any) -> None:
         raise HistoryError("the disk is full")

@@ -24,7 +24,7 @@ def _held(world: World, agent: str) -> list[Hold]:
 
 @pytest.mark.parametrize("agent", [one for one in ODD if one.strip()])
 def test_any_name_can_be_killed_seen_set_and_released(world: World, agent: str) -> None:
-    """T-2: the id is URL-encoded, slashes too."""
+    """The id is URL-encoded, slashes too (T-2)."""
     made, path = client(world), f"/api/v1/agents/{quote(agent, safe='')}".replace("..", "%2E%2E")
     killed = made.post(f"{path}/kill", json={"reason": "spins"})
     assert killed.status_code == 200
@@ -51,7 +51,7 @@ def test_an_empty_name_is_refused(world: World, agent: str) -> None:
 
 
 def test_agents_are_listed_with_what_holds_them(world: World) -> None:
-    """G-1."""
+    """Agents are listed with what holds them (G-1)."""
     found = client(world).get("/api/v1/agents").json()["agents"]
     assert found[0]["agent"] == "support-triage"
     holds = {one["agent"]: [hold["by"] for hold in one["holds"]] for one in found if one["holds"]}
@@ -76,7 +76,7 @@ def test_a_kill_may_end_by_itself(world: World) -> None:
 
 
 def test_settings_are_checked_by_the_bundles_schema(world: World) -> None:
-    """B-1, G-1: the same words for the same mistakes."""
+    """The same words for the same mistakes (B-1, G-1)."""
     refused = client(world).patch("/api/v1/agents/planner", json={"rate_limit": {"requests_per_minute": 0}})
     error = refused.json()["error"]
     assert (refused.status_code, error["field"]) == (400, "rate_limit.requests_per_minute")
@@ -96,7 +96,7 @@ def test_everybody_who_is_held_is_listed(world: World) -> None:
 
 
 def test_a_caller_or_a_run_can_be_released(world: World) -> None:
-    """G-1: a caller is held, too, after three of its agents."""
+    """A caller is held, too, after three of its agents (G-1)."""
     now = world.clock.now()
     world.operator._quarantine.kill(Hold(CALLER, "default", "key:1", "", now, now + 60, "three of its agents"))
     made = client(world)
@@ -107,7 +107,7 @@ def test_a_caller_or_a_run_can_be_released(world: World) -> None:
 
 
 def test_a_kill_of_nobody_is_carried_out_and_said(world: World) -> None:
-    """G-1: with the name that may be meant; who is held and was never seen is listed, too."""
+    """With the name that may be meant; who is held and was never seen is listed, too (G-1)."""
     made = client(world)
     done = made.post("/api/v1/agents/plannr/kill", json={"reason": "spins"}).json()
     assert (done["hold"]["agent"], done["seen"], done["did_you_mean"]) == ("plannr", False, "planner")
@@ -122,7 +122,7 @@ def test_a_kill_of_nobody_is_carried_out_and_said(world: World) -> None:
 
 
 def test_whom_a_kill_switch_stops(world: World) -> None:
-    """K-2."""
+    """Whom a kill switch stops (K-2)."""
     switch = world.operator.set_switch("agent:id", "planner", "ada")
     assert client(world).get("/api/v1/agents/planner").json()["stopped_by"] == f"kill_switch/{switch}"
     found = {one["agent"]: one["stopped_by"] for one in client(world).get("/api/v1/agents").json()["agents"]}

@@ -15,7 +15,7 @@ def world() -> World:
 
 
 def test_it_is_shown_checked_and_compared(world: World) -> None:
-    """X-1."""
+    """It is shown, checked and compared (X-1)."""
     made = client(world)
     assert made.get("/api/v1/bundle").json()["version"] == 14
     assert made.get("/api/v1/bundle/policies").json()["policies"][0]["id"] == "builtin-steps"
@@ -42,7 +42,7 @@ def test_it_may_be_large_and_forced(world: World) -> None:
 
 
 def test_a_refused_bundle_tells_its_problems(world: World) -> None:
-    """B-2."""
+    """A refused bundle tells its problems (B-2)."""
     answer = client(world).post("/api/v1/bundle/apply", content=b"nonsense")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bundle_refused")
     assert answer.json()["error"]["problems"][0]["message"] == "is no bundle"

@@ -19,7 +19,7 @@ def world() -> World:
 
 
 def test_a_webhook_is_made_listed_tested_and_removed(world: World) -> None:
-    """T-2, G-4: `{url, events, allow_private}` answers with `{id, secret}`; the secret is never shown again."""
+    """`{url, events, allow_private}` answers with `{id, secret}`; the secret is never shown again (T-2, G-4)."""
     made = client(world)
     wanted = {"url": "https://hooks.example.com/in", "events": ["loop.detected"], "allow_private": False}
     answer = made.post(HOOKS, json=wanted)
@@ -37,7 +37,7 @@ def test_a_webhook_is_made_listed_tested_and_removed(world: World) -> None:
 
 
 def test_a_webhook_gets_a_new_secret(world: World) -> None:
-    """G-4: shown this once, and not written down."""
+    """Shown this once, and not written down (G-4)."""
     made = client(world)
     assert made.post(f"{HOOKS}/wh_1/rotate").json() == {"id": "wh_1", "secret": "whsec_bmV3"}
     assert made.post(f"{HOOKS}/wh_9/rotate").status_code == 404
@@ -47,7 +47,7 @@ def test_a_webhook_gets_a_new_secret(world: World) -> None:
 
 
 def test_what_was_given_up_is_sent_again(world: World) -> None:
-    """G-4: only that; what is under way or delivered is left alone."""
+    """Only that; what is under way or delivered is left alone (G-4)."""
     made = client(world)
     assert made.post("/api/v1/deliveries/msg_29/again").json() == {"id": "msg_29"}
     assert [one["state"] for one in world.hooks.sent] == ["pending", "delivered", "pending"]
@@ -62,7 +62,7 @@ def test_a_wrong_webhook_is_refused(world: World, wrong: dict[str, Any]) -> None
 
 
 def test_a_target_that_is_refused_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Y-4."""
+    """A target that is refused says why (Y-4)."""
 
     def refused(*_: Any, **__: Any) -> None:
         raise AlertError("10.0.0.1 is a private address")

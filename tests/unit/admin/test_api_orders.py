@@ -16,7 +16,7 @@ def world() -> World:
 
 
 def test_a_kill_switch_is_set_listed_and_lifted(world: World) -> None:
-    """K-3."""
+    """A kill switch is set, listed and lifted (K-3)."""
     made = client(world)
     wanted = {"scope_key": "header:x-team", "scope_value": "blue", "route": "/v1/*", "reason": "spends", "expires_at": 1_800_003_600}  # fmt: skip
     answer = made.post(SWITCHES, json=wanted)
@@ -42,14 +42,14 @@ def test_a_kill_switch_is_set_listed_and_lifted(world: World) -> None:
     ],
 )
 def test_a_wrong_kill_switch_is_refused(world: World, wrong: dict[str, object], field: str) -> None:
-    """K-2: checked as the bundle's are, and no secret is kept."""
+    """Checked as the bundle's are, and no secret is kept (K-2)."""
     refused = client(world).post(SWITCHES, json=wrong)
     assert (refused.status_code, refused.json()["error"]["field"]) == (400, field)
     assert len(world.operator.switches()) == 1
 
 
 def test_an_override_is_switched_on_and_off(world: World) -> None:
-    """K-1."""
+    """An override is switched on and off (K-1)."""
     made, until = client(world), world.clock.now() + 600
     assert made.put(f"{OVERRIDES}/global_shadow", json={"reason": "rollout", "expires_at": until}).status_code == 200
     (found,) = made.get(OVERRIDES).json()["overrides"]
@@ -73,7 +73,7 @@ def test_a_wrong_override_is_refused(world: World) -> None:
 
 
 def test_a_loop_is_snoozed(world: World) -> None:
-    """LD-6."""
+    """A loop is snoozed (LD-6)."""
     made = client(world)
     answer = made.post("/api/v1/snooze", json={"fingerprint": "9b0c44d1e2a7f350", "seconds": 60}).json()
     assert answer == {"fingerprint": "9b0c44d1e2a7f350", "until": world.clock.now() + 60}
@@ -84,7 +84,7 @@ def test_a_loop_is_snoozed(world: World) -> None:
 
 
 def test_a_breaker_is_closed_at_once(world: World) -> None:
-    """CB-2."""
+    """A breaker is closed at once (CB-2)."""
     made = client(world)
     listed = made.get("/api/v1/breakers").json()["breakers"]
     assert [one["state"] for one in listed] == ["open", "closed"]

@@ -27,7 +27,7 @@ def _pages(world: World, path: str, key: str, cursor: str) -> list[Any]:
 
 
 def test_incidents_by_page_and_by_filter(world: World) -> None:
-    """G-3."""
+    """Incidents by page and by filter (G-3)."""
     everything = [one.id for one in world.history.incident_rows]
     assert [one["id"] for one in _pages(world, "/api/v1/incidents?most=2", "incidents", "cursor")] == everything
     stopped = client(world).get("/api/v1/incidents?state=stopped").json()["incidents"]
@@ -54,7 +54,7 @@ def test_one_incident_has_its_steps(world: World) -> None:
 
 
 def test_events_by_page_both_ways(world: World) -> None:
-    """G-2."""
+    """Events by page both ways (G-2)."""
     everything = [one.id for one in world.history.event_rows]
     assert [one["id"] for one in _pages(world, "/api/v1/events?most=7", "events", "before")] == everything
     later = client(world).get(f"/api/v1/events?after={everything[3]}").json()
@@ -66,7 +66,7 @@ def test_events_by_page_both_ways(world: World) -> None:
 
 
 def test_the_audit_log_by_page(world: World) -> None:
-    """K-3."""
+    """The audit log by page (K-3)."""
     everything = [one.id for one in world.history.audit_rows]
     assert [one["id"] for one in _pages(world, "/api/v1/audit?most=3", "audit", "before")] == everything
 
@@ -84,7 +84,7 @@ def test_sums_and_curves(world: World) -> None:
 
 
 def test_what_shadow_would_have_denied(world: World) -> None:
-    """E-1."""
+    """What shadow would have denied (E-1)."""
     found = client(world).get("/api/v1/shadow?policy=support-shadow").json()["shadow"]
     assert found[0] == {"policy": "support-shadow", "rule": "per-agent", "reason": "token_bucket_exceeded", "count": 8}
     assert client(world).get("/api/v1/shadow?policy=x").json() == {"shadow": []}

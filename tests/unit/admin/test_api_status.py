@@ -19,13 +19,13 @@ def test_status_says_how_it_is_and_who_asks(world: World) -> None:
 
 
 def test_settings_with_secrets_masked(world: World) -> None:
-    """Y-1."""
+    """Settings with secrets masked (Y-1)."""
     found = {one["name"]: one for one in client(world).get("/api/v1/settings").json()["settings"]}
     assert found["admin_token"] == {"name": "admin_token", "value": "********", "origin": "BREAKLOOP_ADMIN_TOKEN"}
 
 
 def test_counters_of_a_key(world: World) -> None:
-    """X-1."""
+    """Counters of a key (X-1)."""
     made = client(world)
     found = made.get("/api/v1/counters?key=tb:").json()["counters"]
     assert [one["kind"] for one in found] == ["bucket"]

@@ -15,7 +15,7 @@ def world() -> World:
 
 
 def test_alive_and_metrics(world: World) -> None:
-    """D-5, G-5."""
+    """Alive and metrics (D-5, G-5)."""
     made = client(world)
     assert made.get("/livez").headers["content-type"].startswith("text/plain")
     assert made.get("/livez").headers["x-breakloop-plane"] == "admin"  # by which the CLI knows whom it shows a token
@@ -33,7 +33,7 @@ def test_further_names_can_be_allowed(world: World) -> None:
 
 
 def test_the_api_does_not_hide_the_pages(world: World) -> None:
-    """X-2: whoever has a token sees the same paths, as pages."""
+    """Whoever has a token sees the same paths, as pages (X-2)."""
     assert client(world).get("/api/v1/agents").headers["content-type"] == "application/json"
     assert client(world).get("/theme").status_code == 405
 
@@ -53,7 +53,7 @@ def test_slashes_are_not_redirected(world: World) -> None:
 
 
 def test_an_unknown_page_leads_back(world: World) -> None:
-    """X-2: a person gets a page, a program JSON."""
+    """A person gets a page, a program JSON (X-2)."""
     page = browser(world)[0].get("/agentz", headers={"accept": "text/html,*/*"})
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "There is nothing here" in page.text

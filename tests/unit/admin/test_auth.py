@@ -30,7 +30,7 @@ def _request(headers: dict[str, str] | None = None, peer_: str | None = "127.0.0
 
 @pytest.mark.parametrize("given", [{}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer"}, {"authorization": f"Basic {OWN}"}, {"authorization": ""}, {"authorization": OWN}, {"cookie": "breakloop_session=x"}])  # fmt: skip
 def test_without_a_token_nobody_is_known(world: World, given: dict[str, str]) -> None:
-    """X-1: 401, and the way to do it better."""
+    """401, and the way to do it better (X-1)."""
     answer = client(world, "").get("/api/v1/status", headers=given)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == 'Bearer realm="breakloop"'
@@ -50,7 +50,7 @@ def test_a_wrong_token_is_not_made_good_by_a_cookie(world: World) -> None:
 
 
 def test_a_session_reads_without_and_acts_only_with_its_csrf_text(world: World) -> None:
-    """Y-3: CSRF-safe."""
+    """A session reads without and acts only with its CSRF text: CSRF-safe (Y-3)."""
     made, csrf = browser(world)
     assert made.get("/api/v1/agents").status_code == 200
     for text in (b"", b"x", csrf.encode() + b"0", b"\xe9"):
@@ -87,7 +87,7 @@ def test_a_forms_field_is_as_good_as_the_header(world: World) -> None:
 
 
 def test_wrong_tokens_are_slowed_down(world: World) -> None:
-    """Y-3: brute force; everybody still gets 401, only later."""
+    """Brute force; everybody still gets 401, only later (Y-3)."""
     made, began = client(world, "wrong"), world.clock.now()
     assert {made.get("/api/v1/status").status_code for _ in range(FREE + 5)} == {401}
     assert world.clock.now() - began == pytest.approx(0.8)

@@ -41,7 +41,7 @@ policies:
 
 
 def test_a_policy_in_words() -> None:
-    """X-2."""
+    """A policy in words (X-2)."""
     one, other = policies(load_text(TEXT, "p.yaml").bundle)
     assert (one["id"], one["mode"]) == ("fair-use", "shadow")
     assert one["selector"] == "POST /v1/* to a.example or b.example"

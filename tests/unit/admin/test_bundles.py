@@ -76,7 +76,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_what_is_in_force_is_shown_as_it_was_read(bench: Bench) -> None:
-    """X-1."""
+    """What is in force is shown as it was read (X-1)."""
     bundles = bench.on_file()
     found = bundles.current()
     assert (found["version"], found["origin"], found["source"]) == (3, "source", str(bench.file))
@@ -122,7 +122,7 @@ def test_what_compiles_not_is_not_valid(bench: Bench) -> None:
 
 
 def test_a_bundle_is_applied_by_writing_its_file(bench: Bench) -> None:
-    """X-1: in force at once, and after a restart."""
+    """In force at once, and after a restart (X-1)."""
     bundles = bench.on_file()
     answer = bundles.apply(text(4), force=False, by="ada")
     assert (answer["version"], bench.version()) == (4, 4)
@@ -132,7 +132,7 @@ def test_a_bundle_is_applied_by_writing_its_file(bench: Bench) -> None:
 
 
 def test_nobody_sees_the_file_before_it_is_taken(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B-3: else the watcher would refuse a lower version that is just being forced."""
+    """Else the watcher would refuse a lower version that is just being forced (B-3)."""
     bundles, waited = bench.on_file(), list[bool]()
 
     def written(file: Path, content: bytes) -> None:
@@ -150,7 +150,7 @@ def test_nobody_sees_the_file_before_it_is_taken(bench: Bench, monkeypatch: pyte
 
 
 def test_a_lower_version_has_to_be_forced(bench: Bench) -> None:
-    """B-3."""
+    """A lower version has to be forced (B-3)."""
     bundles = bench.on_file()
     with pytest.raises(BundleError, match="2 is lower than 3, which is in force"):
         bundles.apply(text(2), force=False)
@@ -159,7 +159,7 @@ def test_a_lower_version_has_to_be_forced(bench: Bench) -> None:
 
 
 def test_an_earlier_one_comes_back_as_it_was(bench: Bench) -> None:
-    """X-1: rollback."""
+    """An earlier one comes back as it was: rollback (X-1)."""
     bundles = bench.on_file()
     bench.clock.advance(10)
     bundles.apply(text(4, policy="b"), force=False, by="ada")
@@ -174,7 +174,7 @@ def test_an_earlier_one_comes_back_as_it_was(bench: Bench) -> None:
 
 
 def test_a_policy_is_promoted_in_the_file(bench: Bench) -> None:
-    """X-2: the mode, the version, and nothing else."""
+    """The mode, the version, and nothing else (X-2)."""
     bundles = bench.on_file()
     assert bundles.promote("a", by="ada")["version"] == 4
     assert bench.file.read_bytes() == text(4, "enforce")
@@ -243,7 +243,7 @@ def test_a_url_belongs_to_somebody_else(bench: Bench) -> None:
 
 
 def test_signed_bundles_are_signed_elsewhere(bench: Bench) -> None:
-    """B-4: nothing unsigned gets in this way."""
+    """Nothing unsigned gets in this way (B-4)."""
     bundles = bench.on_file(signed=True)
     with pytest.raises(BundleError, match="have to be signed"):
         bundles.apply(text(4), force=True)
@@ -251,7 +251,7 @@ def test_signed_bundles_are_signed_elsewhere(bench: Bench) -> None:
 
 
 def test_without_a_source_the_builtin_protection_is_shown(bench: Bench) -> None:
-    """B-6."""
+    """Without a source the builtin protection is shown (B-6)."""
     bundles = bench.over(None)
     assert (bundles.current()["digest"], bundles.current()["text"]) == ("builtin", "")
     assert [one["id"] for one in bundles.policies()] == ["builtin"]
@@ -262,7 +262,7 @@ def test_without_a_source_the_builtin_protection_is_shown(bench: Bench) -> None:
 
 
 def test_the_last_good_copy_cannot_be_promoted(bench: Bench) -> None:
-    """B-3: with its source away there is nothing to write to."""
+    """With its source away there is nothing to write to (B-3)."""
     bench.on_file()
     bench.file.unlink()
     bundles = bench.on(FileSource(bench.file), str(bench.file))
@@ -298,7 +298,7 @@ class OneShelf:
 
 
 def test_redis_is_pushed_to(bench: Bench) -> None:
-    """B-3: pushed once, applied by all."""
+    """Pushed once, applied by all (B-3)."""
     shelf = OneShelf()
     shelf.push(_shelved())
     bundles = bench.on(RedisSource(shelf, Pace(0.5, 5, lambda: 0.0)), "redis", shelf=lambda: shelf)

@@ -45,7 +45,7 @@ def test_errors_of_other_parts_have_the_shape(error: BreakloopError, status: int
 
 
 def test_a_refused_bundle_tells_every_problem() -> None:
-    """B-2: line, column, path, message and hint."""
+    """Line, column, path, message and hint (B-2)."""
     found = _body(fault_of(BundleError([Problem("p.yaml", 3, 5, "policies[0].id", "is required", "name it")])))
     assert found["code"] == "bundle_refused"
     assert found["message"] == "p.yaml:3:5: policies[0].id: is required (name it)"

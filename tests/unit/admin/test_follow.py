@@ -42,7 +42,7 @@ def _heard(world: World, wanted: EventFilter, turns: list[list[EventRecord]]) ->
 
 
 def test_only_what_is_new_is_sent_each_once_in_order() -> None:
-    """X-1."""
+    """Only what is new is sent each once in order (X-1)."""
     world = full()
     newest = world.history.event_rows[0].id
     turns = [[_event(newest + 1), _event(newest + 2)], [], [_event(newest + 3, "agent.killed")]]

@@ -23,7 +23,7 @@ PATHS += ["/logout", "/livez/", "//livez", "/Login", "/static", "/metricsx", "/a
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"])
 @pytest.mark.parametrize("token", ["", "wrong"])
 def test_everything_else_needs_a_token(world: World, method: str, token: str) -> None:
-    """X-1: 401 without and with a wrong token, whether or not the path exists."""
+    """401 without and with a wrong token, whether or not the path exists (X-1)."""
     made = client(world, token)
     for path in PATHS:
         answer = made.request(method, f"http://127.0.0.1:8788{path}")
@@ -32,7 +32,7 @@ def test_everything_else_needs_a_token(world: World, method: str, token: str) ->
 
 
 def test_some_things_are_open(world: World) -> None:
-    """D-5, X-1."""
+    """Some things are open (D-5, X-1)."""
     made = client(world, "")
     assert made.get("/livez").text == "ok\n"
     assert made.get("/metrics").text == "breakloop_up 1\n"
@@ -40,14 +40,14 @@ def test_some_things_are_open(world: World) -> None:
 
 
 def test_metrics_from_elsewhere_need_a_token(world: World) -> None:
-    """X-1: no token on loopback only, and not for whoever stands behind a proxy there."""
+    """No token on loopback only, and not for whoever stands behind a proxy there (X-1)."""
     assert client(world, "", peer="10.0.0.9").get("/metrics").status_code == 401
     assert client(world, "").get("/metrics", headers={"x-forwarded-for": "10.0.0.9"}).status_code == 401
     assert client(world, LOOKS, peer="10.0.0.9").get("/metrics").status_code == 200
 
 
 def test_a_browser_is_led_to_the_form(world: World) -> None:
-    """X-2: 401 too, and the form knows where to go on."""
+    """401 too, and the form knows where to go on (X-2)."""
     answer = client(world, "").get("/agents?find=%22%3E", headers=HTML)
     assert answer.status_code == 401
     assert 'content="0; url=/login?next=%2Fagents%3Ffind%3D%2522%253E"' in answer.text
@@ -61,7 +61,7 @@ def test_a_part_of_a_page_sends_the_whole_page_to_the_form(world: World) -> None
 
 
 def test_the_form_opens_a_session(world: World) -> None:
-    """Y-3: HttpOnly, SameSite=Strict, twelve hours."""
+    """HttpOnly, SameSite=Strict, twelve hours (Y-3)."""
     made = client(world, "")
     answer = made.post("/login", data={"token": OWN, "next": "/agents"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/agents")
@@ -74,7 +74,7 @@ def test_the_form_opens_a_session(world: World) -> None:
 
 
 def test_the_form_says_what_is_wrong(world: World) -> None:
-    """X-2: 401 with the page, and the wrong token is counted as any other."""
+    """401 with the page, and the wrong token is counted as any other (X-2)."""
     made = client(world, "")
     assert made.get("/login").status_code == 200
     answer = made.post("/login", data={"token": "wrong"})

@@ -21,7 +21,7 @@ def described() -> Any:
 
 
 def test_it_is_what_the_server_gives_out(described: Any) -> None:
-    """X-1."""
+    """It is what the server gives out (X-1)."""
     answer = client(full()).get("/api/v1/openapi.json")
     assert answer.json() == json.loads(json.dumps(described))
     assert (described["openapi"], described["info"]["version"]) == ("3.1.0", __version__)
@@ -60,7 +60,7 @@ def test_events_can_be_followed(described: Any) -> None:
 
 
 def test_an_agents_settings_are_the_bundles_own_and_may_be_null(described: Any) -> None:
-    """G-1, B-1."""
+    """An agent's settings are the bundle's own, and may be null (G-1, B-1)."""
     changes = described["components"]["schemas"]["AgentChanges"]
     assert changes["additionalProperties"] is False
     assert {"budget_usd_per_day", "allowed_hours", "max_steps_per_run", "rate_limit"} <= set(changes["properties"])

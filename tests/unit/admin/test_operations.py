@@ -41,7 +41,7 @@ def _error(answer: Any) -> tuple[int, str, str]:
     ],
 )  # fmt: skip
 def test_a_wrong_body_is_refused_by_field(world: World, body: Any, field: str, message: str) -> None:
-    """X-1: one shape, with the field's name."""
+    """One shape, with the field's name (X-1)."""
     assert _error(client(world).post("/api/v1/agents/a/kill", json=body)) == (400, field, message)
 
 

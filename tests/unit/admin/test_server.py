@@ -35,7 +35,7 @@ def world() -> World:
 
 
 def test_it_serves_and_ends(world: World) -> None:
-    """X-1: a port of its own; signals stay the process'."""
+    """A port of its own; signals stay the process' (X-1)."""
 
     async def run() -> None:
         handler = signal.getsignal(signal.SIGTERM)
@@ -56,7 +56,7 @@ def test_it_serves_and_ends(world: World) -> None:
 
 @pytest.mark.parametrize("agent", ["a%2Fb", "team/bot", "ü/\n"])
 def test_names_come_through_as_they_are(world: World, agent: str) -> None:
-    """T-2: decoded once."""
+    """Names come through as they are: decoded once (T-2)."""
 
     async def run() -> None:
         server = AdminServer(app_of(world), "127.0.0.1", 0)
@@ -87,7 +87,7 @@ def test_a_stream_of_events_does_not_hold_up_the_end(world: World) -> None:
 
 
 def test_a_port_in_use_is_told(world: World) -> None:
-    """S-5: a second instance fails, and does not take half of it."""
+    """A second instance fails, and does not take half of it (S-5)."""
 
     async def run() -> None:
         with socket.socket() as other:
@@ -110,7 +110,7 @@ def test_every_address_of_a_name_has_the_same_port(world: World) -> None:
 
 
 def test_it_speaks_tls(world: World, tmp_path: Path) -> None:
-    """Y-6: with a certificate of its own, and the cookie stays there."""
+    """With a certificate of its own, and the cookie stays there (Y-6)."""
     authority = Authority(tmp_path)
     files = authority.issue("localhost")
 

@@ -18,7 +18,7 @@ def sessions(clock: FakeClock) -> Sessions:
 
 
 def test_a_session_lasts_twelve_hours(sessions: Sessions, clock: FakeClock) -> None:
-    """Y-3."""
+    """A session lasts twelve hours (Y-3)."""
     cookie = sessions.open(ADA)
     found = sessions.find(cookie)
     assert found is not None

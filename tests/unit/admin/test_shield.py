@@ -32,7 +32,7 @@ def test_loopback_names_are_known(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["", "evil.example", "evil.example:8788", "127.0.0.1.evil.example", "10.0.0.5", "[::2]", "localhost@evil.example"])  # fmt: skip
 def test_other_names_are_not(host: str) -> None:
-    """Y-3: a name that somebody makes lead here is refused (DNS rebinding)."""
+    """A name that somebody makes lead here is refused (DNS rebinding) (Y-3)."""
     assert not Hosts("127.0.0.1").known(host)
 
 
@@ -58,7 +58,7 @@ def test_a_foreign_host_gets_nothing(world: World, path: str) -> None:
 
 @pytest.mark.parametrize(("path", "token"), [("/livez", ""), ("/nope", OWN), ("/api/v1/agents", ""), ("/api/v1/agents", OWN), ("/metrics", ""), ("/static/nope", "")])  # fmt: skip
 def test_every_answer_has_the_header_fields(world: World, path: str, token: str) -> None:
-    """Y-3: security headers, no CORS."""
+    """Security headers, no CORS (Y-3)."""
     answer = client(world, token).get(path, headers={"origin": "http://evil.example"})
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
     assert "no-store" in answer.headers["cache-control"]
@@ -83,7 +83,7 @@ def test_bodies_have_a_size(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded"])
 def test_the_bound_that_an_operation_declares_holds(world: World, kind: str) -> None:
-    """X-1, Y-2: for each of them, whatever its path begins with, and also where a form is read to see who sends it."""
+    """For each of them, whatever its path begins with, and also where a form is read to see who sends it (X-1, Y-2)."""
     made = client(world)
     larger = b" " * (BODY_MAX + 1)
     writing = [one for one in OPERATIONS if one.method != "GET"]

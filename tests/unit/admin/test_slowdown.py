@@ -21,7 +21,7 @@ def test_a_few_mistakes_cost_nothing(clock: FakeClock) -> None:
 
 
 def test_then_attempts_are_looked_at_one_after_the_other(clock: FakeClock) -> None:
-    """Y-3: many connections at once help nobody."""
+    """Many connections at once help nobody (Y-3)."""
     slow = SlowDown(clock)
     _tried(slow, "10.0.0.1")
     waits = [slow.wait_s("10.0.0.1") for _ in range(4)]

@@ -11,7 +11,7 @@ from breakloop.admin.tokens import FILE, OWN_NAME, Token, Tokens, mark_of, open_
 
 
 def test_the_operators_token_is_made_once_and_kept_hashed(tmp_path: Path) -> None:
-    """X-1: made on first start, shown once, and not to be found on disk."""
+    """Made on first start, shown once, and not to be found on disk (X-1)."""
     tokens, shown = open_tokens(tmp_path, "")
     assert len(shown) > 40
     found = tokens.find(shown)
@@ -41,7 +41,7 @@ def test_a_damaged_file_is_replaced(tmp_path: Path, damage: str) -> None:
 
 
 def test_a_token_of_the_settings_takes_its_place(tmp_path: Path) -> None:
-    """T-2: BREAKLOOP_ADMIN_TOKEN sets it, and nothing is written."""
+    """BREAKLOOP_ADMIN_TOKEN sets it, and nothing is written (T-2)."""
     tokens, shown = open_tokens(tmp_path, "from the environment")
     assert shown == ""
     assert tokens.find("from the environment") is not None

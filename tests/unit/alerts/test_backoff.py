@@ -8,7 +8,7 @@ from breakloop.alerts.backoff import TRIES_MAX, WAITS_S, Breaker, given_up, wait
 
 
 def test_waits_grow_with_jitter() -> None:
-    """G-4: 1, 4, 16, 60, 300 s and on; at most a tenth more."""
+    """1, 4, 16, 60, 300 s and on; at most a tenth more (G-4)."""
     assert [wait_s(tries, 0.0) for tries in range(1, 6)] == [1, 4, 16, 60, 300]
     assert wait_s(1, 1.0) == pytest.approx(1.1)
     assert wait_s(99, 0.0) == WAITS_S[-1]
@@ -17,7 +17,7 @@ def test_waits_grow_with_jitter() -> None:
 
 
 def test_giving_up() -> None:
-    """G-4: after 12 tries, or when the next one would be more than a day after the event."""
+    """After 12 tries, or when the next one would be more than a day after the event (G-4)."""
     assert TRIES_MAX == 12
     assert not given_up(11, 0.0, 60_000.0)
     assert given_up(12, 0.0, 1.0)
@@ -25,7 +25,7 @@ def test_giving_up() -> None:
 
 
 def test_the_fifth_failure_opens() -> None:
-    """G-4: for a minute, doubled by each failed probe up to ten; a success closes it."""
+    """For a minute, doubled by each failed probe up to ten; a success closes it (G-4)."""
     breaker, now = Breaker(), 1000.0
     for _ in range(4):
         breaker.failed(now)
@@ -47,7 +47,7 @@ def test_the_fifth_failure_opens() -> None:
 
 
 def test_whoever_wants_rest_gets_it() -> None:
-    """G-4: Retry-After, also while the breaker is closed."""
+    """Retry-After, also while the breaker is closed (G-4)."""
     breaker = Breaker()
     breaker.failed(1000.0, 90.0)
     assert breaker.room(1089.0, 4) == 0

@@ -44,7 +44,7 @@ def made(targets: dict[str, Any], env: dict[str, str], rules: Any = ()) -> Confi
 
 
 def test_every_kind_of_target() -> None:
-    """G-4: with the secrets that the settings name."""
+    """With the secrets that the settings name (G-4)."""
     found = made(TARGETS, ENV, RULES)
     mail, chat, pager, hook = found.targets.values()
     assert isinstance(mail, EmailTarget)
@@ -73,7 +73,7 @@ def test_every_kind_of_target() -> None:
     [("SLACK", f"gopher://{CANARY}"), ("SLACK", CANARY), ("HOOK", CANARY), ("HOOK", f"whsec_{CANARY}")],
 )
 def test_secrets_that_cannot_be_used(name: str, value: str) -> None:
-    """Y-1: the target is named, the secret is not."""
+    """The target is named, the secret is not (Y-1)."""
     with pytest.raises(AlertError, match=r"alert_targets\.(chat|hook): ") as raised:
         made(TARGETS, ENV | {name: value})
     assert CANARY not in str(raised.value)

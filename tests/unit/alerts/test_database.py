@@ -15,7 +15,7 @@ def tables(database: Database) -> set[str]:
 
 
 def test_tables_are_made_and_only_the_owner_reads_them(tmp_path: Path) -> None:
-    """Y-1: it holds the secrets of webhooks."""
+    """It holds the secrets of webhooks (Y-1)."""
     database = Database(tmp_path, lambda _trouble: None)
     assert tables(database) == {"webhook", "delivery", "standing"}
     database.close()
@@ -23,7 +23,7 @@ def test_tables_are_made_and_only_the_owner_reads_them(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_begun_anew_with_what_is_known(tmp_path: Path) -> None:
-    """G-4: webhooks outlive the file they were kept in."""
+    """Webhooks outlive the file they were kept in (G-4)."""
     told: list[Trouble] = []
     database = Database(tmp_path, told.append)
     assert tables(database)

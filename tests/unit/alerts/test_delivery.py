@@ -74,7 +74,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_everything_due_is_sent_once(world: World) -> None:
-    """G-4: also more than goes at once."""
+    """Also more than goes at once (G-4)."""
     bodies = [str(number) for number in range(3 * AT_ONCE_EACH)]
     world.put(*bodies)
     world.put("x", target="u")
@@ -86,7 +86,7 @@ def test_everything_due_is_sent_once(world: World) -> None:
 
 
 def test_waits_grow_and_the_id_stays(world: World) -> None:
-    """G-4: the same webhook-id at each try; a later one of the same key waits for it."""
+    """The same webhook-id at each try; a later one of the same key waits for it (G-4)."""
     target = world.targets["t"]
     target.outcomes = [BAD, BAD, BAD]
     world.put("1", "2", key="k")
@@ -101,7 +101,7 @@ def test_waits_grow_and_the_id_stays(world: World) -> None:
 
 
 def test_it_is_given_up_after_twelve_tries(world: World) -> None:
-    """G-4: visible as failed, told in the log, and in nobody's way."""
+    """Visible as failed, told in the log, and in nobody's way (G-4)."""
     world.targets["t"].otherwise = BAD
     world.put(CANARY)
     for _ in range(40):
@@ -114,7 +114,7 @@ def test_it_is_given_up_after_twelve_tries(world: World) -> None:
 
 
 def test_a_day_is_the_longest(world: World) -> None:
-    """G-4: whatever else has kept it from being tried."""
+    """Whatever else has kept it from being tried (G-4)."""
     world.targets["t"].otherwise = BAD
     world.put("1")
     world.flush(86_400.0)
@@ -122,7 +122,7 @@ def test_a_day_is_the_longest(world: World) -> None:
 
 
 def test_a_target_that_fails_is_left_alone(world: World) -> None:
-    """G-4: five failures open the breaker; others are not held up; one probe closes it, and all the rest follows."""
+    """Five failures open the breaker; others are not held up; one probe closes it, and all the rest follows (G-4)."""
     bad, good = world.targets["t"], world.targets["u"]
     bad.otherwise = BAD
     world.put(*"12345678")
@@ -145,7 +145,7 @@ def test_a_target_that_fails_is_left_alone(world: World) -> None:
 
 
 def test_one_that_is_back_gets_everything_at_once(world: World) -> None:
-    """G-4: what had failed often would wait for hours else."""
+    """What had failed often would wait for hours else (G-4)."""
     target = world.targets["t"]
     target.otherwise = BAD
     world.put(*"123")
@@ -161,7 +161,7 @@ def test_one_that_is_back_gets_everything_at_once(world: World) -> None:
 
 
 def test_whoever_asks_for_time_gets_it(world: World) -> None:
-    """G-4: Retry-After holds for everything that goes there."""
+    """Retry-After holds for everything that goes there (G-4)."""
     target = world.targets["t"]
     target.outcomes = [Outcome(delivered=False, status=429, error="answered 429", retry_after_s=120.0)]
     world.put("1")
@@ -174,7 +174,7 @@ def test_whoever_asks_for_time_gets_it(world: World) -> None:
 
 
 def test_one_that_wants_nothing_any_more(world: World) -> None:
-    """G-4: 410. What waits for it is given up, and whoever knows it is told."""
+    """410. What waits for it is given up, and whoever knows it is told (G-4)."""
     world.targets["t"].otherwise = Outcome(delivered=False, status=410, error="answered 410", gone=True)
     world.put("1", "2", key="k")
     world.flush()
@@ -195,7 +195,7 @@ def test_a_fault_of_a_target_is_a_failed_try(world: World) -> None:
 
 
 def test_it_wakes_up(world: World) -> None:
-    """G-4: from a thread, without waiting for the next look; cancelling ends what is under way."""
+    """From a thread, without waiting for the next look; cancelling ends what is under way (G-4)."""
 
     async def main() -> None:
         running = asyncio.create_task(world.sender.run())
@@ -212,7 +212,7 @@ def test_it_wakes_up(world: World) -> None:
 
 
 def test_a_disk_that_fails_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G-4: what was delivered is not sent again only because that could not be written down."""
+    """What was delivered is not sent again only because that could not be written down (G-4)."""
     from breakloop.errors import StateError
 
     real: Callable[..., None] = world.outbox.delivered

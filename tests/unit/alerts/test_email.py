@@ -86,7 +86,7 @@ def sent(port: int, event: Any = None, tls: ssl.SSLContext | None = None, **othe
 
 
 def test_both_parts_arrive() -> None:
-    """G-4: text and HTML, a subject that tells agent, kind and money."""
+    """Text and HTML, a subject that tells agent, kind and money (G-4)."""
     with server() as (inbox, port):
         assert sent(port) == Outcome(delivered=True, status=250)
         assert inbox.got[0].rcpt_tos == ["ada@example.com", "grace@example.com"]
@@ -117,7 +117,7 @@ def test_alert_and_end_are_one_thread() -> None:
     "name", ["evil\r\nBcc: all@example.com", "a\nX: y", "a\u2028b\x0bc", "=?utf-8?q?x?=", "ü" * 200, "\ud800"]
 )
 def test_no_name_adds_a_header(name: str) -> None:
-    """Y-3: header injection is impossible, and odd names arrive."""
+    """Header injection is impossible, and odd names arrive (Y-3)."""
     with server() as (inbox, port):
         assert sent(port, loop(name)).delivered
         mail = inbox.mail()
@@ -128,7 +128,7 @@ def test_no_name_adds_a_header(name: str) -> None:
 
 
 def test_starttls_and_login(tmp_path: Path) -> None:
-    """G-4: the certificate is verified before the password is sent."""
+    """The certificate is verified before the password is sent (G-4)."""
     seen: list[str] = []
 
     def login(_server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any) -> AuthResult:
@@ -155,7 +155,7 @@ def test_tls_from_the_start(tmp_path: Path) -> None:
 
 
 def test_a_server_without_starttls_gets_nothing() -> None:
-    """Y-1: what is to be encrypted is never sent plain."""
+    """What is to be encrypted is never sent plain (Y-1)."""
     with server() as (inbox, port):
         outcome = sent(port, security="starttls", user="bot", password=CANARY)
         assert (outcome.delivered, outcome.error) == (False, "the mail server has no STARTTLS, or no login")
@@ -163,7 +163,7 @@ def test_a_server_without_starttls_gets_nothing() -> None:
 
 
 def test_failures_in_words(free_port: Any) -> None:
-    """Y-1: what the server said is not repeated: it may echo what it got."""
+    """What the server said is not repeated: it may echo what it got (Y-1)."""
     with server() as (inbox, port):
         inbox.code = f"451 {CANARY}"
         assert sent(port) == Outcome(delivered=False, status=451, error="the mail server answered 451")
@@ -171,7 +171,7 @@ def test_failures_in_words(free_port: Any) -> None:
 
 
 def test_the_password_is_not_shown() -> None:
-    """Y-1."""
+    """The password is not shown (Y-1)."""
     assert CANARY not in repr(Mailer("h", 25, "none", "a@example.com", TO, "bot", CANARY))
 
 

@@ -36,7 +36,7 @@ class Read(HTMLParser):
 
 
 def test_it_is_whole_and_tells_everything() -> None:
-    """G-4: well formed, with every fact, light and dark, and nothing loaded from elsewhere."""
+    """Well formed, with every fact, light and dark, and nothing loaded from elsewhere (G-4)."""
     told = message(notice_body(loop(), incident="inc-7"), "https://ops.example")
     page = Read(html(told))
     assert page.open == []
@@ -50,7 +50,7 @@ def test_it_is_whole_and_tells_everything() -> None:
 
 
 def test_names_are_escaped() -> None:
-    """Y-3: an agent's name is text."""
+    """An agent's name is text (Y-3)."""
     page = Read(html(message(notice_body(loop(EVIL)), 'https://ops.example/"><script>')))
     assert not {"script", "img"} & set(page.tags)
     assert page.open == []

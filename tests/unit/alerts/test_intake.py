@@ -66,7 +66,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_webhooks_get_what_they_want(world: World) -> None:
-    """G-4: every event of these names, whatever rules say."""
+    """Every event of these names, whatever rules say (G-4)."""
     one = world.webhooks.add("https://a.example", ["loop.*"], allow_private=False, now=NOW)
     every = world.webhooks.add("https://b.example", [], allow_private=False, now=NOW + 1)
     assert world.intake.take([loop(), loop(at=NOW + 1), killed()])
@@ -77,7 +77,7 @@ def test_webhooks_get_what_they_want(world: World) -> None:
 
 
 def test_targets_get_what_rules_tell(world: World) -> None:
-    """G-4: people a notice, webhooks a payload; of the end only those who asked for it, and pagers."""
+    """People a notice, webhooks a payload; of the end only those who asked for it, and pagers (G-4)."""
     world.intake.take([loop(), loop(at=NOW + 1), released(at=NOW + 2)])
     assert world.waiting() == [
         ("target:chat", "loop.detected"), ("target:pager", "loop.detected"), ("target:hook", "loop.detected"), ("target:pager", "agent.released"),
@@ -88,14 +88,14 @@ def test_targets_get_what_rules_tell(world: World) -> None:
 
 
 def test_what_was_told_is_remembered(world: World) -> None:
-    """G-4: the same loop, a moment later."""
+    """The same loop, a moment later (G-4)."""
     assert world.intake.take([loop()])
     assert not world.intake.take([loop(at=NOW + 1)])
     assert len(world.waiting()) == 3
 
 
 def test_what_else_is_known_goes_with_it(world: World) -> None:
-    """G-3, G-4: the incident and its money, as the history knows them."""
+    """The incident and its money, as the history knows them (G-3, G-4)."""
     world.intake.details = lambda event: (
         {"incident": "inc-7", "spent_microusd": 5} if event.name == "loop.detected" else {}
     )
@@ -115,7 +115,7 @@ def test_a_history_that_fails_keeps_nobody_from_being_told(world: World) -> None
 
 
 def test_a_flood_is_thin(world: World) -> None:
-    """G-4: nobody is told of each request."""
+    """Nobody is told of each request (G-4)."""
     hook = world.webhooks.add("https://a.example", [], allow_private=False, now=NOW)
     world.intake.take([limited() for _ in range(5000)])
     assert world.waiting() == [(hook.id, "limit.exceeded")]
@@ -126,7 +126,7 @@ def test_a_flood_is_thin(world: World) -> None:
 
 
 def test_a_disk_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G-4: events wait in memory, and are written once, in order; what is too much is counted."""
+    """Events wait in memory, and are written once, in order; what is too much is counted (G-4)."""
     hook = world.webhooks.add("https://a.example", ["loop.detected"], allow_private=False, now=NOW)
     real, fails = world.outbox.put, [True, True]
 
@@ -147,7 +147,7 @@ def test_a_disk_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_restart_goes_on_where_it_was(world: World, tmp_path: Path) -> None:
-    """G-4: told and not told are on disk together with what is to be sent."""
+    """Told and not told are on disk together with what is to be sent (G-4)."""
     world.intake.take([loop()])
     again = make(tmp_path, Rule("loops", ("loop",), ("chat", "pager", "hook")))
     assert not again.intake.take([loop(at=NOW + 1)])

@@ -19,7 +19,7 @@ def test_chance_is_between_nothing_and_all() -> None:
 
 
 def test_servers_are_verified(tmp_path: Path) -> None:
-    """Y-4: by the system's authorities and those of a file, never not at all."""
+    """By the system's authorities and those of a file, never not at all (Y-4)."""
     context = trust()
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     names = [one["subject"] for one in trust(str(Authority(tmp_path, "own").file)).get_ca_certs()]

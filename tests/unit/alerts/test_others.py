@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the 
 
 
 def test_a_service_gets_it() -> None:
-    """G-4: everything else through one library."""
+    """Everything else through one library (G-4)."""
     with receiver() as server:
         port = server.server_address[1]
         target = apprise_target(means(), [f"json://127.0.0.1:{port}/{CANARY}"], "https://ops.example")
@@ -32,7 +32,7 @@ def test_a_service_gets_it() -> None:
 
 
 def test_what_it_refuses_is_a_failure() -> None:
-    """Y-1: and its log, which names URLs, is not ours."""
+    """And its log, which names URLs, is not ours (Y-1)."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -50,7 +50,7 @@ def test_what_it_refuses_is_a_failure() -> None:
 
 @pytest.mark.parametrize("urls", [[], [CANARY], ["nonsense://" + CANARY]])
 def test_unknown_services(urls: list[str]) -> None:
-    """Y-1: refused without being repeated."""
+    """Refused without being repeated (Y-1)."""
     with pytest.raises(AlertError) as raised:
         apprise_target(means(), urls)
     assert CANARY not in str(raised.value)

@@ -34,7 +34,7 @@ def due(outbox: Outbox, now: float = NOW, busy: tuple[int, ...] = (), most: int 
 
 
 def test_it_is_on_disk_before_anything_is_sent(outbox: Outbox, tmp_path: Path) -> None:
-    """G-4: another process finds it, with the same id."""
+    """Another process finds it, with the same id (G-4)."""
     outbox.put([entry("a")], NOW)
     (mine,), _ = outbox.due("t", NOW, (), 10)
     (theirs,), _ = Outbox(Database(tmp_path, lambda _trouble: None)).due("t", NOW, (), 10)
@@ -43,7 +43,7 @@ def test_it_is_on_disk_before_anything_is_sent(outbox: Outbox, tmp_path: Path) -
 
 
 def test_of_one_key_only_the_oldest(outbox: Outbox) -> None:
-    """G-4: in order; other keys, other targets and those without a key go by themselves."""
+    """In order; other keys, other targets and those without a key go by themselves (G-4)."""
     outbox.put(
         [entry("1", "k"), entry("2", "k"), entry("3", "other"), entry("4"), entry("5"), entry("6", "k", "u")], NOW
     )
@@ -58,7 +58,7 @@ def test_of_one_key_only_the_oldest(outbox: Outbox) -> None:
 
 
 def test_one_that_is_given_up_is_in_nobodys_way(outbox: Outbox) -> None:
-    """G-4: and can be sent again, under the same id."""
+    """And can be sent again, under the same id (G-4)."""
     outbox.put([entry("1", "k"), entry("2", "k")], NOW)
     first = outbox.due("t", NOW, (), 1)[0][0]
     outbox.failed(first.seq, 500, "answered 500", NOW)
@@ -81,7 +81,7 @@ def test_when_the_next_is_due(outbox: Outbox) -> None:
 
 
 def test_all_or_nothing(outbox: Outbox) -> None:
-    """G-4: what belongs to it is on disk too, or neither is."""
+    """What belongs to it is on disk too, or neither is (G-4)."""
 
     def fails(_file: object) -> None:
         raise OSError(28, "no space")
@@ -92,7 +92,7 @@ def test_all_or_nothing(outbox: Outbox) -> None:
 
 
 def test_it_is_bounded(database: Database) -> None:
-    """G-4: the oldest of what is not critical goes first, with a count; then the oldest."""
+    """The oldest of what is not critical goes first, with a count; then the oldest (G-4)."""
     outbox = Outbox(database, waiting_max=3)
     outbox.put([entry("1"), entry("2", critical=False), entry("3", critical=False), entry("4")], NOW)
     assert (due(outbox), outbox.dropped) == (["1", "3", "4"], 1)
@@ -101,7 +101,7 @@ def test_it_is_bounded(database: Database) -> None:
 
 
 def test_what_people_see(outbox: Outbox) -> None:
-    """Y-1: never what is in it."""
+    """Never what is in it (Y-1)."""
     outbox.put([entry(CANARY), entry(CANARY), entry(CANARY)], NOW)
     one, two, _ = outbox.due("t", NOW, (), 10)[0]
     outbox.delivered(one.seq, 204, NOW + 1)
@@ -121,7 +121,7 @@ def test_what_people_see(outbox: Outbox) -> None:
 
 
 def test_what_was_delivered_is_not_kept(outbox: Outbox, database: Database) -> None:
-    """Y-1: its body goes at once, the rest of it after a week; what failed after a month."""
+    """Its body goes at once, the rest of it after a week; what failed after a month (Y-1)."""
     outbox.put([entry("a"), entry("b")], NOW)
     one, two = outbox.due("t", NOW, (), 10)[0]
     outbox.delivered(one.seq, 200, NOW)

@@ -11,7 +11,7 @@ from tests.alert_world import CANARY, loop, means, notice_body, receiver, releas
 
 
 def test_trigger_and_resolve() -> None:
-    """G-4: Events API v2, with the same dedup_key."""
+    """Events API v2, with the same dedup_key (G-4)."""
     with receiver() as server:
         server.status = 202
         target = PagerDutyTarget(
@@ -32,7 +32,7 @@ def test_trigger_and_resolve() -> None:
 
 
 def test_its_key_is_not_shown() -> None:
-    """Y-1."""
+    """Its key is not shown (Y-1)."""
     target = PagerDutyTarget(means(), CANARY)
     assert target.url == URL
     assert CANARY not in repr(target)

@@ -15,7 +15,7 @@ FIELDS = {"fingerprint", "hit_count", "model", "cooldown_seconds", "kind", "evid
 
 
 def test_a_loop() -> None:
-    """G-4: the envelope and `data`."""
+    """The envelope and `data` (G-4)."""
     made = payload(loop(), {"incident": "inc-1", "spent_microusd": 120})
     assert {name: made[name] for name in made if name != "data"} == {
         "event": "loop.detected",
@@ -29,12 +29,12 @@ def test_a_loop() -> None:
 
 
 def test_a_loop_that_says_little_has_all_fields() -> None:
-    """G-4: receivers may rely on them."""
+    """Receivers may rely on them (G-4)."""
     assert set(payload(Event(LOOP_DETECTED, NOW, {}))["data"]) == FIELDS
 
 
 def test_nothing_long_or_deep() -> None:
-    """Y-1: steps, scores and excerpts stay in the history, whatever form they have."""
+    """Steps, scores and excerpts stay in the history, whatever form they have (Y-1)."""
     odd: dict[str, Any] = {"steps": [CANARY], "score": {"x": CANARY}, "excerpt": CANARY, "list": [CANARY], "map": {"a": CANARY}, "b": CANARY.encode()}  # fmt: skip
     made = payload(loop(**odd), {"steps": CANARY})
     assert CANARY not in encoded(made)
@@ -42,7 +42,7 @@ def test_nothing_long_or_deep() -> None:
 
 
 def test_it_is_bounded_and_always_json() -> None:
-    """Y-2: names come from requests."""
+    """Names come from requests (Y-2)."""
     many = {f"n{number}": number for number in range(500)}
     made = payload(loop(agent="x" * 10_000, rate=math.inf, odd=math.nan, cut="\ud800", **many))
     assert len(made["data"]) <= 60

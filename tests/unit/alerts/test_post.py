@@ -46,7 +46,7 @@ def raw(answer: bytes, *, close: bool = True) -> Iterator[str]:
 
 
 def test_what_is_sent() -> None:
-    """G-4: JSON, with the fields that are given, and the name of the host."""
+    """JSON, with the fields that are given, and the name of the host (G-4)."""
     with receiver() as server:
         port = server.server_address[1]
         url = f"http://hooks.example.com:{port}/in?x=1"
@@ -60,7 +60,7 @@ def test_what_is_sent() -> None:
 
 
 def test_a_name_is_resolved_once() -> None:
-    """Y-4: DNS rebinding. The second answer is another machine, and is never asked for."""
+    """DNS rebinding. The second answer is another machine, and is never asked for (Y-4)."""
     asked = []
 
     def changing(host: str, port: int) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_name_is_resolved_once() -> None:
 
 
 def test_a_private_address_gets_nothing() -> None:
-    """Y-4: checked at every send, not only when it was registered."""
+    """Checked at every send, not only when it was registered (Y-4)."""
     with receiver() as server:
         for url in (server.url, f"http://localhost:{server.server_address[1]}/"):
             outcome = sent(url, allow_private=False)
@@ -91,7 +91,7 @@ def test_the_next_address_is_tried(free_port: Any) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(status: int) -> None:
-    """Y-4: to a private address or any other; it is a failure that says so."""
+    """To a private address or any other; it is a failure that says so (Y-4)."""
     with receiver() as inside, receiver() as server:
         server.status, server.headers = status, {"Location": inside.url}
         outcome = sent(server.url)
@@ -114,7 +114,7 @@ def test_redirects_are_not_followed(status: int) -> None:
     ],
 )  # fmt: skip
 def test_what_an_answer_means(status: int, headers: dict[str, str], expected: Outcome) -> None:
-    """G-4: 2xx is delivered, 410 the end, and Retry-After of 429 and 503 is believed up to an hour."""
+    """2xx is delivered, 410 the end, and Retry-After of 429 and 503 is believed up to an hour (G-4)."""
     assert NOW == 1_800_000_000.0
     with receiver() as server:
         server.status, server.headers = status, headers
@@ -136,7 +136,7 @@ def test_nobody_there(free_port: Any) -> None:
     ],
 )
 def test_odd_answers(answer: bytes, said: str) -> None:
-    """Y-2: bounded, and never taken for delivered."""
+    """Bounded, and never taken for delivered (Y-2)."""
     with raw(answer) as url:
         assert sent(url) == Outcome(delivered=False, error=said)
 
@@ -147,19 +147,19 @@ def test_what_comes_before_the_answer_is_skipped() -> None:
 
 
 def test_a_slow_target_does_not_hold_us_up() -> None:
-    """G-4: the whole exchange has one time limit, however slowly an answer drips."""
+    """The whole exchange has one time limit, however slowly an answer drips (G-4)."""
     with raw(b"HTTP/1.1 200 OK\r\n", close=False) as url:
         assert sent(url, timeout_s=0.2) == Outcome(delivered=False, error="no answer within 0.2 s")
 
 
 def test_an_endless_body_is_left() -> None:
-    """Y-2: at most 1 KB of it is read."""
+    """At most 1 KB of it is read (Y-2)."""
     with raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100_000) as url:
         assert sent(url) == Outcome(delivered=True, status=200)
 
 
 def test_certificates_are_verified(tmp_path: Path) -> None:
-    """Y-4: of the name in the URL, although the connection goes to an address."""
+    """Of the name in the URL, although the connection goes to an address (Y-4)."""
     authority = Authority(tmp_path)
     with receiver(tls=authority.issue("hooks.example.com").server) as server:
         port = server.server_address[1]
@@ -173,14 +173,14 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
 
 
 def test_no_field_can_end_its_line() -> None:
-    """Y-3: header injection."""
+    """Header injection (Y-3)."""
     with receiver() as server:
         outcome = sent(server.url, fields={"webhook-id": "x\r\nX-Evil: 1"})
         assert (outcome.delivered, server.got) == (False, [])
 
 
 def test_errors_have_no_secrets(free_port: Any) -> None:
-    """Y-1: what stands behind the host of a URL is never repeated."""
+    """What stands behind the host of a URL is never repeated (Y-1)."""
     for url in (
         f"http://127.0.0.1:{free_port()}/{CANARY}?{CANARY}",
         f"http://10.0.0.1/{CANARY}",

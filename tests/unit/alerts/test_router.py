@@ -35,7 +35,7 @@ class Told:
 
 
 def test_once_while_it_goes_on_and_once_when_it_is_over() -> None:
-    """G-4: a hundred sightings, one alert, one recovery."""
+    """A hundred sightings, one alert, one recovery (G-4)."""
     told = Told()
     assert told(loop()) == [("loops", FIRING, "loop.detected")]
     assert told(*(loop(at=NOW + number * 30, kind="exact") for number in range(1, 100))) == []
@@ -46,7 +46,7 @@ def test_once_while_it_goes_on_and_once_when_it_is_over() -> None:
 
 
 def test_not_only_once_ever() -> None:
-    """G-4: the next loop of the same agent is told again, but not within the cooldown."""
+    """The next loop of the same agent is told again, but not within the cooldown (G-4)."""
     told = Told()
     told(loop())
     told(released(at=NOW + 10))
@@ -57,7 +57,7 @@ def test_not_only_once_ever() -> None:
 
 
 def test_a_loop_that_is_heard_of_no_more_is_over() -> None:
-    """G-4: after ten quiet minutes, or its own longer cooldown."""
+    """After ten quiet minutes, or its own longer cooldown (G-4)."""
     told = Told()
     told(loop(), loop("slow", cooldown_seconds=3600))
     assert told(now=NOW + QUIET_S - 1) == []
@@ -68,7 +68,7 @@ def test_a_loop_that_is_heard_of_no_more_is_over() -> None:
 
 
 def test_a_held_agent_is_quiet_and_its_loop_is_not_over() -> None:
-    """G-1, G-4: it ends when the agent is released."""
+    """It ends when the agent is released (G-1, G-4)."""
     told = Told(LOOPS, Rule("kills", ("kill_switch",), ("pager",), recovery=True))
     assert told(loop(), killed(at=NOW + 1)) == [("loops", FIRING, "loop.detected"), ("kills", FIRING, "agent.killed")]
     assert told(now=NOW + 86_400) == []
@@ -91,7 +91,7 @@ def test_agents_do_not_hide_each_other() -> None:
 
 
 def test_what_happens_once_is_told_once_a_cooldown() -> None:
-    """G-4: a budget's stages are different things; nothing ends them."""
+    """A budget's stages are different things; nothing ends them (G-4)."""
     told = Told(Rule("money", ("budget",), ("mail",), cooldown_s=60.0, recovery=True))
 
     def reached(percent: int, at: float = NOW) -> Event:
@@ -113,7 +113,7 @@ def test_what_happens_once_is_told_once_a_cooldown() -> None:
     ],
 )  # fmt: skip
 def test_other_things_that_go_on(word: str, begins: Any, ends: Any) -> None:
-    """G-4: they stay until somebody says that they are over."""
+    """They stay until somebody says that they are over (G-4)."""
     told = Told(Rule("ops", (word,), ("pager",)))
     assert told(Event(begins[0], NOW, begins[1])) == [("ops", FIRING, begins[0])]
     assert told(Event(begins[0], NOW + 5, begins[1]), now=NOW + 86_400) == []
@@ -127,14 +127,14 @@ def test_limits_are_over_when_they_are_quiet() -> None:
 
 
 def test_reminders() -> None:
-    """G-4: only if a rule asks for them."""
+    """Only if a rule asks for them (G-4)."""
     told = Told(Rule("loops", ("loop",), ("chat",), repeat_s=900.0))
     seen = [bool(told(loop(at=NOW + minute * 60))) for minute in range(31)]
     assert [minute for minute, yes in enumerate(seen) if yes] == [0, 15, 30]
 
 
 def test_nothing_has_changed_until_it_is_on_disk() -> None:
-    """G-4: events that could not be written are routed again, with the same result."""
+    """Events that could not be written are routed again, with the same result (G-4)."""
     router = Router([LOOPS])
     first, change = (router.route([(loop(), payload(loop()))], NOW) for _ in range(2))
     assert first == change
@@ -153,7 +153,7 @@ def test_standings_are_kept_as_text() -> None:
 
 
 def test_they_are_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Y-2: invented names fill nothing."""
+    """Invented names fill nothing (Y-2)."""
     monkeypatch.setattr(module, "STATES_MAX", 10)
     told = Told()
     told(*(loop(f"a{number}") for number in range(50)))
@@ -164,7 +164,7 @@ def test_they_are_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_nobody_ends_is_forgotten_silently() -> None:
-    """G-4: after a month, so that the next one is told again."""
+    """After a month, so that the next one is told again (G-4)."""
     told = Told(Rule("ops", ("store",), ("pager",)))
     down = Event(events.STORE_DEGRADED, NOW, {})
     assert len(told(down)) == 1

@@ -41,12 +41,12 @@ def test_the_settings_know_the_same_types() -> None:
     ],
 )
 def test_types_and_names(types: tuple[str, ...], event: Event, wanted: bool) -> None:
-    """G-4: `kill_switch` is `agent.killed`; names of events do too."""
+    """`kill_switch` is `agent.killed`; names of events do too (G-4)."""
     assert rule(*types).wants(event) is wanted
 
 
 def test_agents_and_projects() -> None:
-    """G-4: by patterns."""
+    """Agents and projects: by patterns (G-4)."""
     assert rule("loop", agent="sum*").wants(loop())
     assert not rule("loop", agent="code-*").wants(loop())
     assert not rule("loop", agent="?*").wants(loop(""))
@@ -55,19 +55,19 @@ def test_agents_and_projects() -> None:
 
 @pytest.mark.parametrize(("least", "done", "wanted"), [("reject", "warn", False), ("reject", "reject", True), ("reject", "cut", True), ("reject", "kill", True), ("kill", "reject", False), ("warn", "odd", False), ("", "odd", True)])  # fmt: skip
 def test_how_grave(least: str, done: str, wanted: bool) -> None:
-    """G-4: of loops, what was at least done about them."""
+    """Of loops, what was at least done about them (G-4)."""
     assert rule("loop", min_action=least).wants(loop(action=done)) is wanted
     assert rule("kill_switch", min_action=least).wants(killed())
 
 
 def test_shadow_is_asked_for() -> None:
-    """G-4: by default only what was enforced."""
+    """By default only what was enforced (G-4)."""
     assert not rule("loop").wants(loop(shadow=True))
     assert rule("loop", shadow=True).wants(loop(shadow=True))
     assert rule("any", shadow=True).wants(SHADOW)
 
 
 def test_a_breaker_that_is_to_wake_nobody() -> None:
-    """CB-2: `alert: false` of its policy."""
+    """`alert: false` of its policy (CB-2)."""
     for alert in (True, False):
         assert rule("breaker").wants(Event(events.BREAKER_OPENED, NOW, {"alert": alert})) is alert

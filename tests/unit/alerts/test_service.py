@@ -43,13 +43,13 @@ def flush(alerts: Alerts) -> None:
 
 
 def test_it_is_what_the_admin_plane_wants(tmp_path: Path) -> None:
-    """X-1: `Hooks`."""
+    """It is what the admin plane wants: `Hooks` (X-1)."""
     hooks: Hooks = started(tmp_path)
     assert (hooks.webhooks(), hooks.deliveries(), hooks.rules()) == ([], [], [])
 
 
 def test_a_webhook_from_beginning_to_end(tmp_path: Path, server: Receiver) -> None:
-    """G-4, T-2: registered, signed, delivered, listed, removed."""
+    """Registered, signed, delivered, listed, removed (G-4, T-2)."""
     alerts = started(tmp_path, SystemClock())
     made = alerts.add_webhook(server.url, ["loop.detected", "agent.*"], allow_private=True)
     assert set(made) == {"id", "secret"}
@@ -72,7 +72,7 @@ def test_a_webhook_from_beginning_to_end(tmp_path: Path, server: Receiver) -> No
     ["http://127.0.0.1:1/", "http://localhost/", "ftp://x.example", "http://2130706433/", "http://inside.example/"],
 )
 def test_a_target_inside_is_refused_at_once(tmp_path: Path, url: str) -> None:
-    """Y-4: when it is registered."""
+    """When it is registered (Y-4)."""
     alerts = started(tmp_path, resolve=fixed("10.0.0.7"))
     with pytest.raises(AlertError):
         alerts.add_webhook(url, [], allow_private=False)
@@ -80,7 +80,7 @@ def test_a_target_inside_is_refused_at_once(tmp_path: Path, url: str) -> None:
 
 
 def test_a_name_that_leads_inside_later_is_refused_too(tmp_path: Path, server: Receiver) -> None:
-    """Y-4: at every send."""
+    """At every send (Y-4)."""
     answers = [["93.184.215.14"], ["127.0.0.1"]]
     alerts = started(tmp_path, resolve=lambda _host, _port: answers.pop(0))
     alerts.add_webhook(f"http://hooks.example.com:{server.server_address[1]}/", [], allow_private=False)
@@ -95,7 +95,7 @@ def test_a_name_that_leads_inside_later_is_refused_too(tmp_path: Path, server: R
 
 
 def test_a_redirect_inside_is_refused(tmp_path: Path, server: Receiver) -> None:
-    """Y-4: a receiver that redirects to a private address."""
+    """A receiver that redirects to a private address (Y-4)."""
     with receiver() as inside:
         server.status, server.headers = 302, {"Location": inside.url}
         alerts = started(tmp_path)
@@ -107,7 +107,7 @@ def test_a_redirect_inside_is_refused(tmp_path: Path, server: Receiver) -> None:
 
 
 def test_a_receiver_that_is_down_for_a_while(tmp_path: Path, free_port: Any) -> None:
-    """G-4: refused, then 500s, then back: each event once, in order for each agent, none lost over restarts."""
+    """Refused, then 500s, then back: each event once, in order for each agent, none lost over restarts (G-4)."""
     clock, port = FakeClock(NOW), free_port()
     alerts = started(tmp_path, clock)
     alerts.add_webhook(f"http://127.0.0.1:{port}/hook", [], allow_private=True)
@@ -138,7 +138,7 @@ def test_a_receiver_that_is_down_for_a_while(tmp_path: Path, free_port: Any) -> 
 
 
 def test_rules_tell_people(tmp_path: Path, server: Receiver) -> None:
-    """G-4: a loop once, its end once, to chat and pager; when a rule last told is known over a restart."""
+    """A loop once, its end once, to chat and pager; when a rule last told is known over a restart (G-4)."""
     clock = FakeClock(NOW)
     base = server.url.removesuffix("/hook")
     targets: dict[str, Target] = {
@@ -165,7 +165,7 @@ def test_rules_tell_people(tmp_path: Path, server: Receiver) -> None:
 
 
 def test_tests_are_sent_at_once(tmp_path: Path, server: Receiver) -> None:
-    """X-1: to a webhook, or to a target of the settings; nothing of it is kept."""
+    """To a webhook, or to a target of the settings; nothing of it is kept (X-1)."""
     targets: dict[str, Target] = {"chat": SlackTarget(means(), f"{server.url}/slack", allow_private=True)}
     alerts = started(tmp_path, SystemClock(), Configured([], targets))
     made = alerts.add_webhook(server.url, ["loop.detected"], allow_private=True)
@@ -187,7 +187,7 @@ def test_tests_are_sent_at_once(tmp_path: Path, server: Receiver) -> None:
 
 
 def test_one_that_wants_nothing_any_more(tmp_path: Path, server: Receiver) -> None:
-    """G-4: 410 disables it; a new secret enables it."""
+    """410 disables it; a new secret enables it (G-4)."""
     said = Said()
     alerts = started(tmp_path, say=said)
     made = alerts.add_webhook(server.url, [], allow_private=True)
@@ -209,7 +209,7 @@ def test_one_that_wants_nothing_any_more(tmp_path: Path, server: Receiver) -> No
 
 
 def test_what_was_given_up_can_be_sent_again(tmp_path: Path, server: Receiver) -> None:
-    """G-4: visible as failed; under the same id."""
+    """Visible as failed; under the same id (G-4)."""
     clock = FakeClock(NOW)
     alerts = started(tmp_path, clock)
     alerts.add_webhook(server.url, [], allow_private=True)
@@ -231,7 +231,8 @@ def test_what_was_given_up_can_be_sent_again(tmp_path: Path, server: Receiver) -
 
 
 def test_it_runs(tmp_path: Path, server: Receiver) -> None:
-    """S-6, G-4: as a job beside the traffic; closing sends what is due, and what is left is there at the next start."""
+    """As a job beside the traffic; closing sends what is due, and what is left is there at the next start
+    (S-6, G-4)."""
 
     async def main() -> None:
         alerts = started(tmp_path)
@@ -249,7 +250,7 @@ def test_it_runs(tmp_path: Path, server: Receiver) -> None:
 
 
 def test_closing_waits_for_nobody(tmp_path: Path, server: Receiver, free_port: Any) -> None:
-    """S-6: a target that is down holds up no shutdown."""
+    """A target that is down holds up no shutdown (S-6)."""
     alerts = started(tmp_path)
     alerts.add_webhook(f"http://127.0.0.1:{free_port()}/", [], allow_private=True)
     alerts.take([loop()])
@@ -258,7 +259,7 @@ def test_closing_waits_for_nobody(tmp_path: Path, server: Receiver, free_port: A
 
 
 def test_targets_that_are_no_more(tmp_path: Path) -> None:
-    """G-4: what waits for a target that the settings do not name any more is given up."""
+    """What waits for a target that the settings do not name any more is given up (G-4)."""
     targets: dict[str, Target] = {
         "chat": SlackTarget(means(), "https://h.example"),
         "pager": PagerDutyTarget(means(), "key"),
@@ -283,7 +284,7 @@ def test_the_tick_ends_what_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_nothing_secret_anywhere(tmp_path: Path, server: Receiver, caplog: pytest.LogCaptureFixture) -> None:
-    """Y-1: canaries in the URL and in the secret: in no log, list, error or repr; the file is its owner's alone."""
+    """Canaries in the URL and in the secret: in no log, list, error or repr; the file is its owner's alone (Y-1)."""
     said = Said()
     clock = FakeClock(NOW)
     alerts = started(tmp_path, clock, say=said)
@@ -305,7 +306,7 @@ def test_nothing_secret_anywhere(tmp_path: Path, server: Receiver, caplog: pytes
 
 
 def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
-    """G-4: told in the log and to whoever asks; taking events raises nothing."""
+    """Told in the log and to whoever asks; taking events raises nothing (G-4)."""
     said = Said()
     folder = tmp_path / "data"
     folder.mkdir()

@@ -16,7 +16,7 @@ BODY = b'{"event":"loop.detected"}'
 
 
 def test_the_real_library_verifies() -> None:
-    """G-4: Standard Webhooks."""
+    """Standard Webhooks (G-4)."""
     secret = signing.new_secret()
     fields = signing.headers("msg_1", SystemClock().now(), BODY, [signing.key_of(secret)])
     assert Webhook(secret).verify(BODY, fields) == {"event": "loop.detected"}
@@ -30,7 +30,7 @@ def test_the_real_library_verifies() -> None:
 
 
 def test_while_a_secret_is_changed_both_verify() -> None:
-    """G-4: several signatures, the newest first."""
+    """Several signatures, the newest first (G-4)."""
     secrets = [signing.new_secret() for _ in range(2)]
     fields = signing.headers("msg_1", SystemClock().now(), BODY, [signing.key_of(one) for one in secrets])
     assert [Webhook(one).verify(BODY, fields) for one in secrets] == [{"event": "loop.detected"}] * 2
@@ -52,7 +52,7 @@ def test_a_known_signature() -> None:
     "secret", ["", CANARY, f"whsec_{CANARY}", "whsec_", "whsec_AAAA", "whsec_" + "A" * 200, "AAAA" * 8]
 )
 def test_what_is_no_secret(secret: str) -> None:
-    """Y-1: refused without being repeated."""
+    """Refused without being repeated (Y-1)."""
     with pytest.raises(AlertError) as raised:
         signing.key_of(secret)
     assert CANARY not in str(raised.value)

@@ -11,7 +11,7 @@ from tests.alert_world import CANARY, loop, means, notice_body, receiver, releas
 
 
 def test_a_message() -> None:
-    """G-4: a line for notifications, and blocks within Slack's bounds."""
+    """A line for notifications, and blocks within Slack's bounds (G-4)."""
     with receiver() as server:
         target = SlackTarget(means(), server.url + f"?{CANARY}", "https://ops.example", allow_private=True)
         parcel = Parcel("msg_1", "loop.detected", notice_body(loop(), spent_microusd=1_230_000))
@@ -31,7 +31,7 @@ def test_its_end_looks_different() -> None:
 
 
 def test_names_call_nobody_and_link_nowhere() -> None:
-    """Y-3: an agent's name is text."""
+    """An agent's name is text (Y-3)."""
     made = blocks(message(notice_body(loop("<!channel> <http://evil|click> @here *x*"))))
     texts = [made["text"], made["blocks"][1]["text"]["text"], *(one["text"] for one in made["blocks"][2]["fields"])]
     assert len(texts) > 5
@@ -40,7 +40,7 @@ def test_names_call_nobody_and_link_nowhere() -> None:
 
 
 def test_a_private_address_needs_permission() -> None:
-    """Y-4."""
+    """A private address needs permission (Y-4)."""
     with receiver() as server:
         outcome = asyncio.run(SlackTarget(means(), server.url).send(Parcel("m", "loop.detected", notice_body(loop()))))
         assert (outcome.delivered, server.got) == (False, [])

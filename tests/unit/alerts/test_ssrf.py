@@ -56,7 +56,7 @@ PUBLIC = fixed("93.184.215.14")
     ],
 )
 def test_what_is_no_target(url: str) -> None:
-    """Y-4: refused before anybody is asked; what may be a secret in it is not repeated."""
+    """Refused before anybody is asked; what may be a secret in it is not repeated (Y-4)."""
     with pytest.raises(AlertError) as raised:
         place(url)
     assert "pass" not in str(raised.value).replace("password", "")
@@ -75,7 +75,7 @@ def test_what_is_no_target(url: str) -> None:
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_public(host: str) -> None:
-    """Y-4: literal, and as the answer for a name."""
+    """Literal, and as the answer for a name (Y-4)."""
     with pytest.raises(AlertError, match="is refused"):
         checked(place(f"http://{host}/x"), PUBLIC, allow_private=False)
     with pytest.raises(AlertError, match="is refused"):
@@ -84,25 +84,25 @@ def test_addresses_that_are_not_public(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["93.184.215.14", "8.8.8.8", "[2606:4700::1111]", "[64:ff9b::808:808]"])
 def test_public_addresses(host: str) -> None:
-    """Y-4: without asking anybody."""
+    """Without asking anybody (Y-4)."""
     assert checked(place(f"https://{host}/"), fixed("127.0.0.1"), allow_private=False) == [host.strip("[]")]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "[::1]", "[fd12::1]", "169.254.1.1", "[::ffff:127.0.0.1]"])
 def test_private_addresses_can_be_allowed(host: str) -> None:
-    """Y-4: for a receiver in one's own network."""
+    """For a receiver in one's own network (Y-4)."""
     assert checked(place(f"http://{host}/"), PUBLIC, allow_private=True)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "169.254.169.254", "[fd00:ec2::254]", "224.0.0.1", "[::ffff:a9fe:a9fe]", "100.100.100.200"])  # fmt: skip
 def test_what_is_never_allowed(host: str) -> None:
-    """Y-4: credentials of the machine, and addresses of no machine."""
+    """Credentials of the machine, and addresses of no machine (Y-4)."""
     with pytest.raises(AlertError, match="is refused"):
         checked(place(f"http://{host}/"), PUBLIC, allow_private=True)
 
 
 def test_one_bad_address_is_enough() -> None:
-    """Y-4: a name must not have a public address for the check and a private one for the connection."""
+    """A name must not have a public address for the check and a private one for the connection (Y-4)."""
     with pytest.raises(AlertError, match=r"hooks\.example\.com is refused: it is this machine"):
         checked(place("https://hooks.example.com/"), fixed("93.184.215.14", "127.0.0.1"), allow_private=False)
     with pytest.raises(AlertError, match="refused"):

@@ -38,7 +38,7 @@ def told(database: Database, router: Router, event: object) -> int:
 
 
 def test_a_restart_tells_nothing_twice_and_forgets_nothing(database: Database) -> None:
-    """G-4: neither the loop again, nor that its end is to be told."""
+    """Neither the loop again, nor that its end is to be told (G-4)."""
     assert told(database, started(database), loop()) == 1
     again = started(database)
     assert again.last_at("loops") == NOW

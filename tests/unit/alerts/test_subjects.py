@@ -11,7 +11,7 @@ from tests.alert_world import NOW, killed, limited, loop, released
 
 
 def test_one_loop_is_one_subject() -> None:
-    """G-4: however often it is seen, by whichever detector."""
+    """However often it is seen, by whichever detector (G-4)."""
     assert subject(loop()) == subject(loop(kind="exact", hit_count=9, fingerprint="other", at=NOW + 60))
     others = [
         loop("other"),
@@ -29,7 +29,7 @@ def test_the_store_is_one_for_all_projects() -> None:
 
 
 def test_each_upstream_fails_by_itself() -> None:
-    """G-4: and each cause is another."""
+    """And each cause is another (G-4)."""
     failed = [
         Event(events.UPSTREAM_FAILED, NOW, {"upstream": name, "cause": cause, "status": status})
         for name, cause, status in (("a", "x", 502), ("a", "x", 504), ("b", "x", 502), ("a", "y", 502))
@@ -38,7 +38,7 @@ def test_each_upstream_fails_by_itself() -> None:
 
 
 def test_what_keeps_its_order() -> None:
-    """G-4: a loop, its agent's kill and its release arrive in this order."""
+    """A loop, its agent's kill and its release arrive in this order (G-4)."""
     cleared = Event("loop.cleared", NOW, {"agent": "summariser", "caller": "key:5f1c"}, "default")
     assert len({order_key(one) for one in (loop(), killed(), released(), cleared, loop(kind="exact"))}) == 1
     assert order_key(loop("other")) != order_key(loop())
@@ -68,7 +68,7 @@ def test_what_keeps_its_order() -> None:
     ],
 )
 def test_what_ends_a_loop(event: Event, family: str, over: bool) -> None:
-    """G-4: of the same agent, or of all agents of a caller."""
+    """Of the same agent, or of all agents of a caller (G-4)."""
     assert ends(event, family, "default", loop().data) is over
 
 
@@ -79,7 +79,7 @@ def test_what_ends_a_breaker() -> None:
 
 
 def test_everything_that_lasts_can_end() -> None:
-    """G-4: no alert stays open for ever."""
+    """No alert stays open for ever (G-4)."""
     fading = {"limit", "shadow"}
     assert set(FAMILIES.values()) - fading == {family for families in ENDS.values() for family in families}
     assert same_agent(killed(), "default", loop().data)
@@ -96,7 +96,7 @@ def test_everything_that_lasts_can_end() -> None:
     ],
 )
 def test_one_loop_of_an_agent_may_be_over_and_another_not(said: dict[str, object], over: bool) -> None:
-    """G-4: nobody is told that all is well because a shadow policy has calmed down."""
+    """Nobody is told that all is well because a shadow policy has calmed down (G-4)."""
     known = loop(kind="tail", policy="mine").data
     cleared = Event(events.LOOP_CLEARED, NOW, {"agent": known["agent"], "caller": known["caller"], **said}, "default")
     assert ends(cleared, "loop", "default", known) is over

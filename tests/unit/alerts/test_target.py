@@ -7,7 +7,7 @@ from tests.alert_world import CANARY
 
 
 def test_what_is_in_a_parcel_is_not_shown() -> None:
-    """Y-1: in logs and tracebacks."""
+    """In logs and tracebacks (Y-1)."""
     assert CANARY not in repr(Parcel("msg_1", "loop.detected", CANARY))
 
 

@@ -10,7 +10,7 @@ from tests.alert_world import NOW, limited, loop
 
 
 def test_a_flood_becomes_two() -> None:
-    """G-4: the first at once, then one with the count of the others; nobody gets one a request."""
+    """The first at once, then one with the count of the others; nobody gets one a request (G-4)."""
     thin = Thinning()
     assert thin.pass_on([limited() for _ in range(1000)], NOW) == [limited()]
     assert thin.pass_on([limited()], NOW + 9.9) == []
@@ -21,7 +21,7 @@ def test_a_flood_becomes_two() -> None:
 
 
 def test_rare_events_pass_all() -> None:
-    """G-4: a loop is never left out."""
+    """A loop is never left out (G-4)."""
     assert len(Thinning().pass_on([loop(), loop(), limited("a"), limited("b")], NOW)) == 4
 
 
@@ -32,7 +32,7 @@ def test_a_single_one_has_no_echo() -> None:
 
 
 def test_too_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Y-2: counted only."""
+    """Too many kinds: counted only (Y-2)."""
     monkeypatch.setattr(thinning, "_KEYS_MAX", 3)
     thin = Thinning()
     assert len(thin.pass_on([limited(str(number)) for number in range(10)], NOW)) == 3

@@ -15,7 +15,7 @@ from tests.alert_world import CANARY, loop, means, receiver
 
 
 def test_the_receivers_library_verifies_what_arrives() -> None:
-    """G-4: Standard Webhooks, with every secret that signs; the time is that of the try."""
+    """Standard Webhooks, with every secret that signs; the time is that of the try (G-4)."""
     secrets = [signing.new_secret(), signing.new_secret()]
     body = encoded(payload(loop("ünïcode")))
     with receiver() as server:
@@ -29,7 +29,7 @@ def test_the_receivers_library_verifies_what_arrives() -> None:
 
 
 def test_private_addresses_are_refused() -> None:
-    """Y-4."""
+    """Private addresses are refused (Y-4)."""
     with receiver() as server:
         target = WebhookTarget(means(), server.url, lambda _now: [b"k" * 32])
         assert not asyncio.run(target.send(Parcel("m", "x", "{}"))).delivered
@@ -37,6 +37,6 @@ def test_private_addresses_are_refused() -> None:
 
 
 def test_nothing_secret_is_shown() -> None:
-    """Y-1."""
+    """Nothing secret is shown (Y-1)."""
     target = WebhookTarget(means(), f"https://h.example/{CANARY}", lambda _now: [CANARY.encode()])
     assert CANARY not in repr(target)

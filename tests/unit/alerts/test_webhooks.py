@@ -28,7 +28,7 @@ def loaded(database: Database) -> Webhooks:
 
 
 def test_they_are_kept(database: Database) -> None:
-    """G-4: also over a restart."""
+    """Also over a restart (G-4)."""
     hooks = loaded(database)
     one = hooks.add("https://a.example/x", ["loop.detected", "agent.*"], allow_private=False, now=NOW)
     other = hooks.add("https://b.example/x", [], allow_private=True, now=NOW + 1)
@@ -40,7 +40,7 @@ def test_they_are_kept(database: Database) -> None:
 
 
 def test_what_they_want(database: Database) -> None:
-    """G-4: names, patterns, or everything."""
+    """Names, patterns, or everything (G-4)."""
     hooks = loaded(database)
     some = hooks.add("https://a.example", ["loop.detected", "agent.*"], allow_private=False, now=NOW)
     every = hooks.add("https://a.example", [], allow_private=False, now=NOW)
@@ -57,7 +57,7 @@ def test_what_is_no_event(database: Database, name: str) -> None:
 
 
 def test_a_new_secret_and_the_old_one_sign_for_a_day(database: Database) -> None:
-    """G-4: several signatures while rotating."""
+    """Several signatures while rotating (G-4)."""
     hooks = loaded(database)
     old = hooks.add("https://a.example", [], allow_private=False, now=NOW)
     new = hooks.rotate(old.id, NOW)
@@ -69,7 +69,7 @@ def test_a_new_secret_and_the_old_one_sign_for_a_day(database: Database) -> None
 
 
 def test_one_that_is_disabled_gets_nothing(database: Database) -> None:
-    """G-4: until it has a new secret."""
+    """Until it has a new secret (G-4)."""
     hooks = loaded(database)
     made = hooks.add("https://a.example", [], allow_private=False, now=NOW)
     hooks.disable(made.id, "it answered 410")
@@ -82,7 +82,7 @@ def test_one_that_is_disabled_gets_nothing(database: Database) -> None:
 
 
 def test_there_are_not_too_many(database: Database) -> None:
-    """Y-2."""
+    """There are not too many (Y-2)."""
     hooks = loaded(database)
     hooks._known = {str(number): None for number in range(MOST)}  # type: ignore[misc]
     with pytest.raises(AlertError, match="100 webhooks already"):
@@ -90,7 +90,7 @@ def test_there_are_not_too_many(database: Database) -> None:
 
 
 def test_they_outlive_their_file(database: Database, tmp_path: Path) -> None:
-    """G-4: what is known by heart is written into a new file."""
+    """What is known by heart is written into a new file (G-4)."""
     hooks = loaded(database)
     made = hooks.add("https://a.example", [], allow_private=False, now=NOW)
     database.close()
@@ -101,7 +101,7 @@ def test_they_outlive_their_file(database: Database, tmp_path: Path) -> None:
 
 
 def test_secrets_are_not_shown(database: Database) -> None:
-    """Y-1: neither the secret nor a token in the URL."""
+    """Neither the secret nor a token in the URL (Y-1)."""
     made = loaded(database).add(f"https://a.example/?{CANARY}", [], allow_private=False, now=NOW)
     assert made.secret not in repr(made)
     assert CANARY not in repr(made)

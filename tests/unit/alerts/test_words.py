@@ -28,7 +28,7 @@ def told(event: Event, about: Event | None = None, link: str = "", **more: Any) 
 
 
 def test_a_loop() -> None:
-    """G-4: the title tells agent, kind, what was done, and money."""
+    """The title tells agent, kind, what was done, and money (G-4)."""
     found = told(
         loop(), link="https://ops.example/", spent_microusd=1_230_000, saved_microusd=40_000_000, incident="inc-7"
     )
@@ -67,7 +67,7 @@ def test_its_end() -> None:
     ],
 )  # fmt: skip
 def test_titles(event: Event, title: str, severity: str) -> None:
-    """G-4: every event can be told."""
+    """Every event can be told (G-4)."""
     found = told(event)
     assert (found.title, found.severity) == (title, severity)
 
@@ -79,7 +79,7 @@ def test_every_event_has_a_title_of_its_own() -> None:
 
 
 def test_names_from_requests_stay_on_their_line() -> None:
-    """Y-3: whatever an agent calls itself."""
+    """Whatever an agent calls itself (Y-3)."""
     found = told(loop("evil\r\nBcc: all@example.com\u2028\x00\u202e {policy}" + "x" * 500))
     assert found.title.isprintable()
     assert len(found.title) <= 150

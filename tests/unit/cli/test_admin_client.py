@@ -18,7 +18,7 @@ def failure(url: str, token: str = TOKEN) -> AdminError:
 
 
 def test_what_is_sent() -> None:
-    """X-1, T-2: paths below /api/v1, the token as a bearer's, bodies as JSON."""
+    """Paths below /api/v1, the token as a bearer's, bodies as JSON (X-1, T-2)."""
     with fake_admin() as admin:
         admin.answers |= {"GET /agents": {"agents": []}, "POST /agents/a%2Fb/kill": {"ok": 1}, "DELETE /x/1": {}}
         client = AdminClient(admin.url, TOKEN)
@@ -44,7 +44,7 @@ def test_without_a_token_none_is_sent() -> None:
 
 
 def test_who_is_there_is_asked_once_before_the_token_is_shown() -> None:
-    """Y-3: a token is for an admin plane, and nobody else sees it."""
+    """A token is for an admin plane, and nobody else sees it (Y-3)."""
     with fake_admin() as admin:
         admin.answers["GET /status"] = {}
         client = AdminClient(admin.url, TOKEN)
@@ -54,7 +54,7 @@ def test_who_is_there_is_asked_once_before_the_token_is_shown() -> None:
 
 
 def test_the_traffic_port_never_sees_the_token() -> None:
-    """Y-3: it would forward it to a provider."""
+    """It would forward it to a provider (Y-3)."""
     with fake_admin() as traffic:
         traffic.plane = ""
         error = failure(traffic.url)
@@ -67,7 +67,7 @@ def test_the_traffic_port_never_sees_the_token() -> None:
 
 
 def test_nobody_is_there() -> None:
-    """X-3: exit code 2, and what to do."""
+    """Exit code 2, and what to do (X-3)."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -91,7 +91,7 @@ def test_nobody_is_there() -> None:
     ],
 )  # fmt: skip
 def test_refusals_say_what_to_do(status: int, error: dict[str, str], said: str) -> None:
-    """X-3: exit code 1, in the API's words."""
+    """Exit code 1, in the API's words (X-3)."""
     with fake_admin() as admin:
         admin.answers["GET /status"] = (status, {"error": {"code": "x", **error}})
         raised = failure(admin.url)
@@ -102,7 +102,7 @@ def test_refusals_say_what_to_do(status: int, error: dict[str, str], said: str) 
     "answer", [b"<html>", (404, b"not here"), (500, []), (404, {"detail": {"error": "not_found"}})]
 )
 def test_a_stranger_is_recognised(answer: object) -> None:
-    """X-3: the traffic port, say."""
+    """The traffic port, say (X-3)."""
     with fake_admin() as admin:
         admin.answers["GET /status"] = answer
         raised = failure(admin.url)
@@ -112,7 +112,7 @@ def test_a_stranger_is_recognised(answer: object) -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8788", "ftp://x", "http://", "http://h:port", "redis://x:1"])
 def test_urls_that_are_none(url: str) -> None:
-    """X-3: exit code 3."""
+    """URLs that are none: exit code 3 (X-3)."""
     raised = failure(url)
     assert raised.code == 3
     assert "write it like http://127.0.0.1:8788" in str(raised)
@@ -125,7 +125,7 @@ def test_a_token_with_a_line_break_in_it() -> None:
 
 
 def test_a_password_in_the_url_is_not_repeated() -> None:
-    """Y-1."""
+    """A password in the URL is not repeated (Y-1)."""
     assert AdminClient("https://user:secret@host.example/behind/", "").url == "https://host.example"
 
 
@@ -133,7 +133,7 @@ STREAM = b': hello\n\nid: 7\nevent: a.b\ndata: {"id": 7}\n\n: still here\n\nid: 
 
 
 def test_a_stream_is_read_message_by_message() -> None:
-    """X-1: comments are passed over, and so is what was cut off."""
+    """Comments are passed over, and so is what was cut off (X-1)."""
     with fake_admin() as admin:
         admin.answers["GET /events"] = [STREAM]
         found = list(AdminClient(admin.url, TOKEN).follow("/events", {"follow": "true"}, "6"))

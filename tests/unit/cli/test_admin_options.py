@@ -33,7 +33,7 @@ def presented(*more: str) -> str:
 
 
 def test_where_the_token_comes_from(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-3, T-2: the flag before the environment, that before the settings, that before the file."""
+    """The flag before the environment, that before the settings, that before the file (X-3, T-2)."""
     assert presented() == ""
     folder = here / "data" / "breakloop"
     folder.mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_a_token_file_that_cannot_be_read(here: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_failure_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: text on standard error, JSON on standard output, the same exit code."""
+    """Text on standard error, JSON on standard output, the same exit code (X-3)."""
     with fake_admin() as admin:
         admin.answers["GET /kill-switches"] = (401, {"error": {"message": "the token is wrong"}})
         args = [*LIST, "--url", admin.url, "--token", TOKEN]
@@ -67,7 +67,7 @@ def test_a_failure_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 2."""
+    """Nobody is there: exit code 2 (X-3)."""
     assert run([*LIST, "--url", "http://127.0.0.1:1", "--token", TOKEN]) == 2
     assert "cannot be reached" in capsys.readouterr().err
 

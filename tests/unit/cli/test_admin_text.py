@@ -9,7 +9,7 @@ from breakloop.cli.admin_text import ago, clean, count, dollars, moment, show_ta
 
 
 def test_names_cannot_move_the_cursor() -> None:
-    """Y-1, X-3: an agent may be called anything."""
+    """An agent may be called anything (Y-1, X-3)."""
     assert clean("\x1b[2Jgone\r\nü") == "\\x1b[2Jgone\\r\\nü"
     assert clean("\u202etxet") == "\\u202etxet"
     assert clean("x" * 70) == "x" * 57 + "..."
@@ -46,7 +46,7 @@ def test_so_many() -> None:
 
 
 def test_what_an_event_carries() -> None:
-    """G-2: the weightiest first; what stands elsewhere, is empty or long is left out."""
+    """The weightiest first; what stands elsewhere, is empty or long is left out (G-2)."""
     data = {
         "agent": "a",
         "model": "gpt-x",

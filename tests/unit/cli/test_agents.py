@@ -21,7 +21,7 @@ NEW = {**AGENT, "agent": "new\x1b[0m", "last_at": None, "requests": 0, "denied":
 
 
 def test_the_list(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """G-1, X-3: who was seen, what it cost, who is held."""
+    """Who was seen, what it cost, who is held (G-1, X-3)."""
     monkeypatch.setattr("breakloop.cli.agents.SystemClock.now", lambda _: 1_800_000_064.0)
     with fake_admin() as admin:
         admin.answers["GET /agents"] = {"agents": [AGENT, NEW]}
@@ -36,7 +36,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 
 def test_one_agent(capsys: pytest.CaptureFixture[str]) -> None:
-    """G-1: with what is set for it and what holds it."""
+    """With what is set for it and what holds it (G-1)."""
     with fake_admin() as admin:
         admin.answers["GET /agents/a%2Fcode-fixer"] = {**AGENT, "settings": {"active": True}, "holds": [HOLD]}
         assert run(["agents", "a/code-fixer", "--project", "blue", *admin.args]) == 0
@@ -58,7 +58,7 @@ def test_one_agent(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 1."""
+    """One that is not there: exit code 1 (X-3)."""
     with fake_admin() as admin:
         message = "there is no such agent in this project"
         admin.answers["GET /agents/nobody"] = (404, {"error": {"code": "unknown_agent", "message": message}})
@@ -78,7 +78,7 @@ def test_nobody(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3."""
+    """JSON (X-3)."""
     with fake_admin() as admin:
         admin.answers |= {"GET /agents": {"agents": [AGENT]}, "GET /agents/code-fixer": AGENT}
         assert run(["agents", "--json", *admin.args]) == 0
@@ -88,7 +88,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_whom_a_kill_switch_stops(capsys: pytest.CaptureFixture[str]) -> None:
-    """K-2."""
+    """Whom a kill switch stops (K-2)."""
     stopped = {**AGENT, "stopped_by": "kill_switch/ab12"}
     with fake_admin() as admin:
         admin.answers["GET /agents"] = {"agents": [stopped]}

@@ -9,7 +9,7 @@ from breakloop.cli.main import USAGE, run
 
 
 def test_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: what there is, and 3 for what there is not."""
+    """What there is, and 3 for what there is not (X-3)."""
     assert list(command.commands) == ["push", "show", "keygen", "sign", "verify"]
     assert run(["bundle", "--help"]) == 0
     assert "Push a bundle to Redis, for every instance." in capsys.readouterr().out

@@ -29,7 +29,7 @@ def nobody() -> Iterator[str]:
 
 
 def test_unreachable_is_2(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: and the password is not repeated."""
+    """And the password is not repeated (X-3)."""
     assert run(["bundle", "push", "p.yaml", "--state", nobody]) == UNREACHABLE
     assert run(["bundle", "show", "--state", nobody, "--json"]) == UNREACHABLE
     out, err = capsys.readouterr()
@@ -39,7 +39,7 @@ def test_unreachable_is_2(nobody: str, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_bad_bundle_is_not_pushed(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2, B-3: it is validated first: 1 although nobody listens."""
+    """It is validated first: 1 although nobody listens (B-2, B-3)."""
     Path("p.yaml").write_text("bundle_version: 0\npolicies: []\n")
     assert run(["bundle", "push", "p.yaml", "--state", nobody]) == PROBLEM
     assert "p.yaml:1:17: bundle_version" in capsys.readouterr().err
@@ -50,14 +50,14 @@ def test_a_bad_bundle_is_not_pushed(nobody: str, capsys: pytest.CaptureFixture[s
 def test_an_unsigned_bundle_is_not_pushed_where_signatures_are_wanted(
     nobody: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """B-4: the key of the settings holds here too."""
+    """The key of the settings holds here too (B-4)."""
     Path("breakloop.yaml").write_text("policy_hmac_secret: a shared secret of some length\n")
     assert run(["bundle", "push", "p.yaml", "--state", nobody]) == PROBLEM
     assert "is not signed" in capsys.readouterr().err
 
 
 def test_wrong_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 3 for no file and for a directory, which is several; 1 for settings without a Redis."""
+    """3 for no file and for a directory, which is several; 1 for settings without a Redis (X-3)."""
     assert run(["bundle", "push", "none.yaml", "--state", "redis://127.0.0.1"]) == USAGE
     assert run(["bundle", "push", str(tmp_path), "--state", "redis://127.0.0.1"]) == USAGE
     assert run(["bundle", "push", "p.yaml"]) == PROBLEM

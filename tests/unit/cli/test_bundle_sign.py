@@ -19,7 +19,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_from_keys_to_a_verified_bundle(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-4, X-3: three commands; a changed bundle is noticed."""
+    """Three commands; a changed bundle is noticed (B-4, X-3)."""
     assert run(["bundle", "keygen"]) == 0
     assert Path("policy.key").stat().st_mode & 0o777 == 0o600
     assert run(["bundle", "sign", "p.yaml", "--key", "policy.key"]) == 0
@@ -32,7 +32,7 @@ def test_from_keys_to_a_verified_bundle(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_keys_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-4: a lost private key cannot be made again."""
+    """A lost private key cannot be made again (B-4)."""
     assert run(["bundle", "keygen", "mine", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["private_key"] == "mine.key"
     before = Path("mine.key").read_bytes()
@@ -42,7 +42,7 @@ def test_keys_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_shared_secret_and_a_change_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-4: `--add` keeps the signatures that are there, so that both keys work meanwhile."""
+    """`--add` keeps the signatures that are there, so that both keys work meanwhile (B-4)."""
     for name in ("old", "new"):
         Path(name).write_text(f"the {name} shared secret\n")
     assert run(["bundle", "sign", "p.yaml", "--secret-file", "old"]) == 0
@@ -55,7 +55,7 @@ def test_a_shared_secret_and_a_change_of_keys(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_directory_is_signed_whole() -> None:
-    """B-4: one signature in it; a file more is noticed."""
+    """One signature in it; a file more is noticed (B-4)."""
     Path("policies").mkdir()
     Path("policies/a.yaml").write_text(GOOD)
     Path("secret").write_text("a shared secret of some length")
@@ -67,7 +67,7 @@ def test_a_directory_is_signed_whole() -> None:
 
 
 def test_keys_of_the_settings() -> None:
-    """B-4: `verify` alone asks what the server would."""
+    """`verify` alone asks what the server would (B-4)."""
     Path("secret").write_text("a shared secret of some length")
     Path("breakloop.yaml").write_text("policy_hmac_secret_file: secret\n")
     assert run(["bundle", "verify", "p.yaml"]) == PROBLEM
@@ -76,7 +76,7 @@ def test_keys_of_the_settings() -> None:
 
 
 def test_what_cannot_be_signed_or_verified(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-4, X-3: no key, two keys, no bundle, a key that is none: 3 for a wrong call, 1 for a problem."""
+    """No key, two keys, no bundle, a key that is none: 3 for a wrong call, 1 for a problem (B-4, X-3)."""
     Path("secret").write_text("a shared secret of some length")
     Path("bad.yaml").write_text("bundle_version: 0\n")
     assert run(["bundle", "sign", "p.yaml"]) == USAGE

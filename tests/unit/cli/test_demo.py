@@ -50,7 +50,7 @@ def _on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-4, LD-4: the fourth failure is the last, however often it asks; the healthy agent gets its work done."""
+    """The fourth failure is the last, however often it asks; the healthy agent gets its work done (X-4, LD-4)."""
     assert run(["demo", "--plain"]) == 0
     out = capsys.readouterr().out
     assert _without_ports(out).startswith(PLAIN)
@@ -62,7 +62,7 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_tutorial_shows_what_is_printed() -> None:
-    """X-4: the first page that people read is true."""
+    """The first page that people read is true (X-4)."""
     tutorial = Path(__file__).parents[3] / "docs/tutorial/first-loop.md"
     found = re.search(r"```text\n(  t=.*?)```", tutorial.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
@@ -70,7 +70,7 @@ def test_the_tutorial_shows_what_is_printed() -> None:
 
 
 def test_the_last_lines_say_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-4: from the show to one's own agent."""
+    """From the show to one's own agent (X-4)."""
     assert run(["demo", "--plain", "--seconds", "2"]) == 0
     *_, serve, export, init = capsys.readouterr().out.splitlines()
     assert serve.startswith("  breakloop serve ")
@@ -79,7 +79,7 @@ def test_the_last_lines_say_what_to_do_next(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_same_every_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """E-7: same requests, same clock, same verdicts."""
+    """Same requests, same clock, same verdicts (E-7)."""
     texts = []
     for _ in range(2):
         assert run(["demo", "--seconds", "60"]) == 0
@@ -88,7 +88,7 @@ def test_the_same_every_time(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: --json is the summary alone, and --price is what it is reckoned with."""
+    """--json is the summary alone, and --price is what it is reckoned with (X-3)."""
     assert run(["demo", "--json", "--seconds", "18", "--price", "10", "20"]) == 0
     found = json.loads(capsys.readouterr().out)
     looping = found["looping"]
@@ -104,7 +104,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_live(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-4: on a terminal both agents are shown while it runs, and the summary stays."""
+    """On a terminal both agents are shown while it runs, and the summary stays (X-4)."""
     _on_a_terminal(monkeypatch)
     assert run(["demo", "--seconds", "18", "--speed", "10000"]) == 0
     out = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", capsys.readouterr().out)
@@ -118,7 +118,7 @@ def test_live(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_a_terminal_without_room_gets_lines(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-4: where no picture can be drawn, lines are better than rubbish."""
+    """Where no picture can be drawn, lines are better than rubbish (X-4)."""
     _on_a_terminal(monkeypatch)
     monkeypatch.setenv(name, value)
     assert run(["demo", "--seconds", "2"]) == 0
@@ -129,7 +129,7 @@ def test_a_terminal_without_room_gets_lines(
 
 @pytest.mark.parametrize("arguments", [["--speed", "10000"], ["--plain"], ["--json"]])
 def test_broken_off(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-4: Ctrl-C ends the picture, not the story: the summary is about what was seen, and nothing failed."""
+    """Ctrl-C ends the picture, not the story: the summary is about what was seen, and nothing failed (X-4)."""
 
     @asynccontextmanager
     async def interrupted() -> AsyncIterator[Stage]:
@@ -164,5 +164,5 @@ def test_no_port(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 
 def test_defaults_end_soon() -> None:
-    """X-4: long enough to be followed, and well under a minute."""
+    """Long enough to be followed, and well under a minute (X-4)."""
     assert 15 <= demo.SECONDS / demo.SPEED <= 25

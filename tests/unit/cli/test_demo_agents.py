@@ -27,7 +27,7 @@ def _talk(name: str, *answers: Answer) -> tuple[list[Answered], list[dict[str, A
 
 
 def test_a_tool_call_is_made_and_its_result_goes_back() -> None:
-    """X-4: as an agent does: the next request carries the call and what came of it."""
+    """As an agent does: the next request carries the call and what came of it (X-4)."""
     answered, sent = _talk(HEALTHY, call_tool("read", {"path": "cart.py"}), say("That is all."))
     assert [one.did for one in answered] == ["read(cart.py) -> 31 lines", "answers: done"]
     assert [one.finished for one in answered] == [False, True]
@@ -39,7 +39,7 @@ def test_a_tool_call_is_made_and_its_result_goes_back() -> None:
 
 
 def test_a_missing_file_is_an_error_each_time() -> None:
-    """LD-2: the conversation grows, and ends in the same messages but for the ids of the calls."""
+    """The conversation grows, and ends in the same messages but for the ids of the calls (LD-2)."""
     missing = call_tool("read", {"path": "config.yml"}, text="I need it.")
     answered, sent = _talk(LOOPING, *[missing] * 4)
     assert {one.did for one in answered} == {"read(config.yml) -> error"}
@@ -53,13 +53,13 @@ def test_a_missing_file_is_an_error_each_time() -> None:
 
 
 def test_usage_is_what_the_answer_says() -> None:
-    """X-4: tokens are read from the answer."""
+    """Tokens are read from the answer (X-4)."""
     answered, _ = _talk(HEALTHY, say("Done.").with_usage(1234, 56))
     assert (answered[0].tokens_in, answered[0].tokens_out) == (1234, 56)
 
 
 def test_a_refused_agent_sends_the_same_again() -> None:
-    """X-4: it has learnt nothing; status, wait, code and message are those of the answer."""
+    """It has learnt nothing; status, wait, code and message are those of the answer (X-4)."""
     no = fail(429, "No.", code="x", headers={"X-Breakloop-Reason": "loop_detected", "Retry-After": "30"})
     answered, sent = _talk(LOOPING, no, no)
     assert sent[0] == sent[1]
@@ -69,7 +69,7 @@ def test_a_refused_agent_sends_the_same_again() -> None:
 
 
 def test_an_error_that_is_no_verdict_is_not_called_blocked() -> None:
-    """X-4: nothing is claimed that the gateway has not said."""
+    """Nothing is claimed that the gateway has not said (X-4)."""
     answered, _ = _talk(LOOPING, fail(502, "Gone."))
     assert (answered[0].passed, answered[0].blocked, answered[0].outcome) == (False, False, "failed")
 

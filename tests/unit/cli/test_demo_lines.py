@@ -33,7 +33,7 @@ def _text(story: Story) -> str:
 
 
 def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-4: what changes is told, what repeats is counted."""
+    """What changes is told, what repeats is counted (X-4)."""
     story = _story()
     lines = Lines(story)
     for one in (Answered(LOOPING, 0, 200, "read(x) -> error"), _blocked(2), _blocked(4), _blocked(6)):
@@ -55,7 +55,7 @@ def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_cooldown_at_the_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-4: no blocked request is left out."""
+    """No blocked request is left out (X-4)."""
     story = _story()
     lines = Lines(story)
     for one in (_blocked(2), _blocked(4)):
@@ -66,7 +66,7 @@ def test_a_cooldown_at_the_end_is_told(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_introduction_says_what_is_real_and_what_is_not() -> None:
-    """X-4: ports, the simulated clock, the assumed price."""
+    """Ports, the simulated clock, the assumed price (X-4)."""
     text = "\n".join(introduction(_story()))
     assert "gateway 127.0.0.1:4001 -> stand-in LLM 127.0.0.1:4002" in text
     assert "time is simulated" in text
@@ -74,7 +74,7 @@ def test_the_introduction_says_what_is_real_and_what_is_not() -> None:
 
 
 def test_the_summary() -> None:
-    """X-4: counts, money with its price, what it would have cost, and the SDK's error in full."""
+    """Counts, money with its price, what it would have cost, and the SDK's error in full (X-4)."""
     text = _text(_story(Answered(LOOPING, 0, 200, tokens_in=10_000, tokens_out=100), _blocked(2), _blocked(4)))
     assert "looping: 1 request passed, 2 blocked; cooldowns of 30 s\n" in text
     assert "the stand-in LLM itself counted 1 request\n" in text
@@ -85,7 +85,7 @@ def test_the_summary() -> None:
 
 
 def test_nothing_is_claimed_that_did_not_happen() -> None:
-    """X-4: too short for a loop, and broken off."""
+    """Too short for a loop, and broken off (X-4)."""
     text = _text(_story(Answered(LOOPING, 0, 200), seen_s=2))
     assert text.startswith("After 2 of 10 simulated seconds\n")
     assert "cooldown" not in text
@@ -96,12 +96,12 @@ def test_nothing_is_claimed_that_did_not_happen() -> None:
 
 
 def test_failures_are_not_hidden() -> None:
-    """X-4: if the demonstration breaks, it says so."""
+    """If the demonstration breaks, it says so (X-4)."""
     assert "looping: 0 requests passed, 0 blocked, 1 failed\n" in _text(_story(Answered(LOOPING, 0, 502)))
 
 
 def test_wrapped_lines_stay_indented() -> None:
-    """X-4: at 60 columns."""
+    """At 60 columns (X-4)."""
     out = Console(file=StringIO(), width=60)
     with out.capture() as captured:
         for line in summary(_story(_blocked(2))):

@@ -33,7 +33,7 @@ def _whole(until_s: int = 130) -> tuple[list[Answered], int]:
 
 
 def test_the_looping_agent_is_stopped_by_the_gateway() -> None:
-    """X-4, LD-4: it fails four times, and then it is denied; whoever goes on asking stays denied."""
+    """It fails four times, and then it is denied; whoever goes on asking stays denied (X-4, LD-4)."""
     answers, llm_requests = _whole()
     looping = [one for one in answers if one.agent == LOOPING]
     assert [one.status for one in looping] == [200] * 4 + [429] * 61
@@ -46,7 +46,7 @@ def test_the_looping_agent_is_stopped_by_the_gateway() -> None:
 
 
 def test_the_healthy_agent_finishes() -> None:
-    """X-4: another file each time, an answer at the end, and nobody in its way."""
+    """Another file each time, an answer at the end, and nobody in its way (X-4)."""
     healthy = [one for one in _whole()[0] if one.agent == HEALTHY]
     assert all(one.passed for one in healthy)
     assert len({one.did for one in healthy}) == len(healthy) == len(FILES) + 2
@@ -55,7 +55,7 @@ def test_the_healthy_agent_finishes() -> None:
 
 
 def test_with_the_protection_off_nothing_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-4: it is the engine that denies, and not the demonstration."""
+    """It is the engine that denies, and not the demonstration (X-4)."""
     off = Settings(loop_guard=LoopGuard(max_hits=0))
     monkeypatch.setattr(demo_run, "Settings", lambda upstream: off.model_copy(update={"upstream": upstream}))
     answers, _ = _whole(60)
@@ -63,7 +63,7 @@ def test_with_the_protection_off_nothing_is_stopped(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_real_sdk_raises_what_the_summary_says() -> None:
-    """X-4, A-3: the looping agent's conversation, sent by the real `openai` package, after one request."""
+    """The looping agent's conversation, sent by the real `openai` package, after one request (X-4, A-3)."""
 
     async def ask() -> openai.RateLimitError:
         async with stage() as on:
@@ -84,7 +84,7 @@ def test_a_real_sdk_raises_what_the_summary_says() -> None:
 
 
 def test_only_this_machine_is_spoken_to() -> None:
-    """X-4, Y-1: every address that is bound, connected to or looked up is loopback; a way out does not exist."""
+    """Every address that is bound, connected to or looked up is loopback; a way out does not exist (X-4, Y-1)."""
     heard: list[tuple[str, object]] = []
     listening = True
 
@@ -102,7 +102,7 @@ def test_only_this_machine_is_spoken_to() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1beta/models/m:generateContent"])
 def test_every_way_out_leads_to_the_stand_in(path: str) -> None:
-    """X-4: also the upstreams that are built in."""
+    """Also the upstreams that are built in (X-4)."""
 
     async def ask() -> tuple[int, int]:
         async with stage() as on:
@@ -115,7 +115,7 @@ def test_every_way_out_leads_to_the_stand_in(path: str) -> None:
 
 
 def test_nothing_stays_open() -> None:
-    """S-6: no task, connection or listener outlives the show (warnings are errors)."""
+    """No task, connection or listener outlives the show (warnings are errors) (S-6)."""
 
     async def left() -> set[asyncio.Task[object]]:
         async with stage() as on:
@@ -140,6 +140,6 @@ def test_a_stand_in_that_cannot_listen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_rule_is_the_gateways() -> None:
-    """LD-2: what is said about the rule are the numbers that are in force."""
+    """What is said about the rule are the numbers that are in force (LD-2)."""
     guard = Settings().loop_guard
     assert rule() == f"repeated steps; the same end {guard.max_hits + 1} times in {guard.window_seconds} s"

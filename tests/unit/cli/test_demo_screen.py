@@ -39,7 +39,7 @@ def _story(passed: int = 25, blocked: int = 25) -> Story:
 @pytest.mark.parametrize(("width", "height"), SIZES)
 @pytest.mark.parametrize("blocked", [0, 25])
 def test_the_picture_fits(width: int, height: int, blocked: int) -> None:
-    """X-4: no line wraps, nothing scrolls, nothing is cut off, and there is room for the ^C of a terminal."""
+    """No line wraps, nothing scrolls, nothing is cut off, and there is room for the ^C of a terminal (X-4)."""
     lines = _drawn(_story(blocked=blocked), width, height)
     assert max(map(len, lines)) <= min(width, 120)
     assert len(lines) <= height - 1
@@ -50,7 +50,7 @@ def test_the_picture_fits(width: int, height: int, blocked: int) -> None:
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_what_matters_is_there(width: int, height: int) -> None:
-    """X-4: state, wait, counts, tokens, money and the denial, in words: colours may be missing."""
+    """State, wait, counts, tokens, money and the denial, in words: colours may be missing (X-4)."""
     text = "\n".join(_drawn(_story(), width, height))
     for part in (
         "100 of 130 s, simulated",
@@ -72,12 +72,12 @@ def test_what_matters_is_there(width: int, height: int) -> None:
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_it_keeps_its_height(width: int, height: int) -> None:
-    """X-4: from the first moment to the last, so that nothing jumps."""
+    """From the first moment to the last, so that nothing jumps (X-4)."""
     assert len({len(_drawn(_story(*given), width, height)) for given in ((0, 0), (3, 0), (25, 0), (25, 25))}) == 1
 
 
 def test_side_by_side_or_one_above_the_other() -> None:
-    """X-4: 80 columns are enough for both panes."""
+    """80 columns are enough for both panes (X-4)."""
 
     def with_both(width: int) -> bool:
         return any("looping agent" in line and "healthy agent" in line for line in _drawn(_story(), width, 24))
@@ -86,20 +86,20 @@ def test_side_by_side_or_one_above_the_other() -> None:
 
 
 def test_the_smallest_terminal_still_shows_requests() -> None:
-    """X-4: below that, `demo` writes lines."""
+    """Below that, `demo` writes lines (X-4)."""
     lines = _drawn(_story(), LEAST_WIDTH, LEAST_HEIGHT)
     assert sum("429 loop_detected" in line for line in lines) == 1
     assert sum("read(refund.py)" in line for line in lines) == 1
 
 
 def test_the_newest_requests_are_shown() -> None:
-    """X-4: the last ones, in order."""
+    """The last ones, in order (X-4)."""
     times = [line.split()[1] for line in _drawn(_story(), 60, 24) if "429" in line]
     assert times == ["120s", "121s", "122s", "123s", "124s"]
 
 
 def test_before_the_loop_the_rule_is_shown() -> None:
-    """X-4: and no verdict."""
+    """And no verdict (X-4)."""
     text = "\n".join(_drawn(_story(blocked=0), 80, 24))
     assert "Rule: repeated steps; the same end 6 times in 60 s." in text
     assert "RateLimitError" not in text
@@ -115,7 +115,7 @@ def test_an_agent_that_is_done_says_so() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
 def test_a_failure_is_shown_as_one(width: int, height: int) -> None:
-    """X-4: neither passed nor blocked."""
+    """Neither passed nor blocked (X-4)."""
     story = Story(Price(3.0, 15.0), 130)
     story.take(Answered(LOOPING, 0, 502))
     text = "\n".join(_drawn(story, width, height))

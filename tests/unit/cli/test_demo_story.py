@@ -27,14 +27,14 @@ def test_detections_are_told_from_cooldowns() -> None:
 
 
 def test_an_error_is_neither_passed_nor_blocked() -> None:
-    """X-4: a 502 saves nobody money."""
+    """A 502 saves nobody money (X-4)."""
     totals = Totals()
     totals.count(Answered(LOOPING, 0, 502))
     assert (totals.passed, totals.blocked, totals.failed) == (0, 0, 1)
 
 
 def test_money() -> None:
-    """X-4: spent by reported usage; saved, at the mean of what passed; one call every two seconds, left alone."""
+    """Spent by reported usage; saved, at the mean of what passed; one call every two seconds, left alone (X-4)."""
     story = Story(Price(2.0, 10.0), 10)
     for one in (_passed(100_000, 1_000), _passed(300_000, 3_000), _blocked(), _blocked(), _blocked()):
         story.take(one)
@@ -54,7 +54,7 @@ def test_nothing_happened_yet() -> None:
 
 
 def test_the_first_denial_is_kept() -> None:
-    """X-4: it is what the summary quotes."""
+    """It is what the summary quotes (X-4)."""
     story = Story(Price(3.0, 15.0), 10)
     first, second = _blocked(30), _blocked(28)
     story.take(first)

@@ -22,7 +22,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_value_and_where_it_came_from(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """T-1: flag, environment, file and default; secrets are masked; no control codes in a pipe."""
+    """Flag, environment, file and default; secrets are masked; no control codes in a pipe (T-1)."""
     Path("b.yaml").write_text(BUNDLE)
     Path("breakloop.yaml").write_text("project: mine\n")
     monkeypatch.setenv("BREAKLOOP_SECRET", "canary-secret-canary")
@@ -41,7 +41,7 @@ def test_every_value_and_where_it_came_from(
 
 
 def test_wrong_settings_are_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    """T-1, X-3: exit code 1, located."""
+    """Exit code 1, located (T-1, X-3)."""
     Path("breakloop.yaml").write_text("prot: 1\nport: x\n")
     assert run(["doctor"]) == 1
     text = capsys.readouterr().out
@@ -50,14 +50,14 @@ def test_wrong_settings_are_a_problem(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_bad_bundle_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: exit code 1 when the bundle does not load."""
+    """Exit code 1 when the bundle does not load (X-3)."""
     Path("b.yaml").write_text("bundle_version: 0\npolicies: []\n")
     assert run(["doctor", "--policy", "b.yaml"]) == 1
     assert "x problem policy: b.yaml:1:17: bundle_version" in capsys.readouterr().out
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: the same for programs."""
+    """The same for programs (X-3)."""
     Path("b.yaml").write_text(BUNDLE)
     monkeypatch.setenv("BREAKLOOP_PROT", "1")
     assert run(["doctor", "--json", "--policy", "b.yaml"]) == 0

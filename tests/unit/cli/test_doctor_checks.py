@@ -45,7 +45,7 @@ def policies(*specs: str) -> str:
 
 
 def test_sound_settings_have_nothing_to_say(doctor: Doctor) -> None:
-    """T-1: no false alarms."""
+    """No false alarms (T-1)."""
     assert doctor.says("problem", policies("rules: []")) == ""
     assert doctor.says("warning", policies("rules: []")) == ""
     assert not doctor.data.exists(), "doctor only looks"
@@ -67,18 +67,18 @@ def test_sound_settings_have_nothing_to_say(doctor: Doctor) -> None:
     ],
 )
 def test_unsafe_settings(doctor: Doctor, values: dict[str, object], said: str) -> None:
-    """T-1: each unsafe value is warned of."""
+    """Each unsafe value is warned of (T-1)."""
     assert said in doctor.says("warning", "", **values)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
 def test_loopback_is_safe(doctor: Doctor, host: str) -> None:
-    """T-1: what only this machine reaches needs no warning."""
+    """What only this machine reaches needs no warning (T-1)."""
     assert "host" not in doctor.says("warning", host=host)
 
 
 def test_unverified_tokens_in_use(doctor: Doctor) -> None:
-    """C-3: rules, fallbacks and kill switches that count by claims nobody verifies; with keys all is well."""
+    """Rules, fallbacks and kill switches that count by claims nobody verifies; with keys all is well (C-3)."""
     assert "jwt:sub is used" in doctor.says("warning", policies(f"rules: [{RULE}]"))
     assert "jwt:sub is used" in doctor.says("warning", policies(f"fallback_limit: {RULE}"))
     switch = "policies: []\nkill_switches: [{scope_key: 'jwt:sub', scope_value: eve}]"
@@ -87,7 +87,7 @@ def test_unverified_tokens_in_use(doctor: Doctor) -> None:
 
 
 def test_routes_without_loop_detection(doctor: Doctor) -> None:
-    """B-6: a disabled block of a policy's own, or none at all and the default off; not a shadow policy's."""
+    """A disabled block of a policy's own, or none at all and the default off; not a shadow policy's (B-6)."""
     text = doctor.says("warning", policies(OFF, "rules: []", f"mode: shadow, {OFF}"))
     assert [line for line in text.splitlines() if "loop_detection" in line] == [
         "loop_detection: none on /p0/* (policy p0)"
@@ -100,20 +100,20 @@ def test_routes_without_loop_detection(doctor: Doctor) -> None:
 
 
 def test_routes_name_method_and_host(doctor: Doctor) -> None:
-    """B-6: enough to find the route."""
+    """Enough to find the route (B-6)."""
     selector = "{pathExact: /x, methods: [POST], hosts: [a.example]}"
     text = doctor.says("warning", f"policies: [{{id: p, spec: {{selector: {selector}, {OFF}}}}}]")
     assert "none on POST a.example/x (policy p)" in text
 
 
 def test_bundle_that_does_not_load(doctor: Doctor) -> None:
-    """T-1: every problem, located; a missing path as well."""
+    """Every problem, located; a missing path as well (T-1)."""
     assert "policy: " in doctor.says("problem", "policies: 5")
     assert "cannot be read" in doctor.says("problem", policy=str(doctor.folder / "none.yaml"))
 
 
 def test_bundle_that_is_elsewhere(doctor: Doctor) -> None:
-    """B-3, B-4, T-1: it is fetched once, as the server would; a way without TLS, and keys that are none, are said."""
+    """It is fetched once, as the server would; a way without TLS, and keys that are none, are said (B-3, B-4, T-1)."""
     with bundle_server() as server:
         server.put("/p", "bundle_version: 7\npolicies: []\n")
         said = doctor.says("warning", policy=server.url + "/p", policy_token="canary-token")
@@ -129,12 +129,12 @@ def test_bundle_that_is_elsewhere(doctor: Doctor) -> None:
 
 
 def test_bundle_that_has_expired(doctor: Doctor) -> None:
-    """B-5: it is enforced, and said."""
+    """It is enforced, and said (B-5)."""
     assert "the bundle expired at 2020" in doctor.says("warning", "policies: []\nexpires_at: 2020-01-01T00:00:00Z")
 
 
 def test_readable_secrets(doctor: Doctor) -> None:
-    """T-1: a secret that others can read; one that cannot be read at all is a problem."""
+    """A secret that others can read; one that cannot be read at all is a problem (T-1)."""
     doctor.data.mkdir()
     kept = doctor.data / "secret"
     kept.write_text("x" * 64)
@@ -147,7 +147,7 @@ def test_readable_secrets(doctor: Doctor) -> None:
 
 
 def test_data_directory(doctor: Doctor) -> None:
-    """B-3: one that cannot be written to, and what is kept in it."""
+    """One that cannot be written to, and what is kept in it (B-3)."""
     blocked = doctor.folder / "file"
     blocked.write_text("")
     assert "data_dir: " in doctor.says("warning", data_dir=str(blocked / "below"))
@@ -160,7 +160,7 @@ def test_data_directory(doctor: Doctor) -> None:
 
 
 def test_an_admin_plane_for_everybody(doctor: Doctor) -> None:
-    """Y-3: it has a token, and no TLS of its own."""
+    """It has a token, and no TLS of its own (Y-3)."""
     everywhere = {"admin_host": "0.0.0.0", "admin_port": 8788}
     assert "admin_host: the admin plane speaks plain HTTP on 0.0.0.0" in doctor.says("warning", **everywhere)
     assert "admin_host" not in doctor.says("warning", **{**everywhere, "admin_port": 0})
@@ -168,13 +168,13 @@ def test_an_admin_plane_for_everybody(doctor: Doctor) -> None:
 
 
 def test_files_that_cannot_be_used(doctor: Doctor) -> None:
-    """T-1: keys and address files are tried."""
+    """Keys and address files are tried (T-1)."""
     assert "jwt: keys cannot be read" in doctor.says("problem", jwt={"jwks_file": str(doctor.folder / "none")})
     assert "geo_file" in doctor.says("problem", geo_file=str(doctor.folder / "none"))
 
 
 def test_price_files(doctor: Doctor) -> None:
-    """L-5, T-1: one that cannot be read is a problem, entries that are left out are warnings, a few of them."""
+    """One that cannot be read is a problem, entries that are left out are warnings, a few of them (L-5, T-1)."""
     file = doctor.folder / "prices.json"
     prices = {"prices": {"file": str(file)}}
     assert doctor.says("problem", **prices) == f"prices.file: {file}: cannot be read: No such file or directory"

@@ -10,7 +10,7 @@ from breakloop.cli.doctor_findings import Finding
 
 
 def test_a_finding() -> None:
-    """T-1: `doctor --json` prints its three parts by these names."""
+    """`doctor --json` prints its three parts by these names (T-1)."""
     finding = Finding("warning", "host", "is unsafe")
     assert asdict(finding) == {"level": "warning", "about": "host", "message": "is unsafe"}
     with pytest.raises(FrozenInstanceError):

@@ -51,13 +51,13 @@ def certificate(folder: Path) -> tuple[str, str]:
 
 
 def test_defaults_have_nothing_to_say() -> None:
-    """T-1: no false alarms."""
+    """No false alarms (T-1)."""
     assert everything() == ""
 
 
 @pytest.mark.usefixtures("_key")
 def test_provider_keys_open_to_everybody() -> None:
-    """Y-6: keys held, no callers asked, and other machines reach it."""
+    """Keys held, no callers asked, and other machines reach it (Y-6)."""
     held: dict[str, object] = {"upstream_keys": ["openai=env:KEY", "gemini=env:KEY"]}
     text = says("warning", host="0.0.0.0", **held)
     assert text.startswith("callers: whoever reaches 0.0.0.0 spends the provider keys held here (openai, gemini)")
@@ -67,7 +67,7 @@ def test_provider_keys_open_to_everybody() -> None:
 
 
 def test_reach_without_keys() -> None:
-    """T-1, Y-6: asked for a key or not, and in the clear or not."""
+    """Asked for a key or not, and in the clear or not (T-1, Y-6)."""
     assert "host: 0.0.0.0 can be reached from other machines, and nobody is asked" in says("warning", host="0.0.0.0")
     assert says("warning", host="0.0.0.0", callers=CALLERS).startswith("callers: guards what is forwarded; whoever")
     text = says("warning", host="0.0.0.0", callers=CALLERS, mode="proxy")
@@ -77,20 +77,20 @@ def test_reach_without_keys() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
 def test_loopback(host: str) -> None:
-    """T-1: what only this machine reaches."""
+    """What only this machine reaches (T-1)."""
     assert is_loopback(host)
     assert not is_loopback("0.0.0.0")
 
 
 def test_keys_that_are_not_there() -> None:
-    """Y-6: a start would fail; said by name."""
+    """A start would fail; said by name (Y-6)."""
     text = says("problem", upstream_keys=["openai=env:NO_SUCH_VARIABLE"])
     assert text == "upstream_keys: openai: environment variable NO_SUCH_VARIABLE is not set"
 
 
 @pytest.mark.usefixtures("_key")
 def test_keys_in_the_clear(tmp_path: Path) -> None:
-    """Y-6: over plain HTTP to another machine, or in a file that others read."""
+    """Over plain HTTP to another machine, or in a file that others read (Y-6)."""
     given: dict[str, object] = {"upstream": ["x=http://x.example/v1"], "upstream_keys": ["x=env:KEY"]}
     assert says("warning", **given) == "upstream_keys: the key of x is sent to http://x.example/v1 without TLS"
     assert everything(upstream=["x=http://127.0.0.1:9"], upstream_keys=["x=env:KEY"]) == ""
@@ -116,19 +116,19 @@ def test_keys_in_the_clear(tmp_path: Path) -> None:
     ],
 )
 def test_an_upstream_that_is_this_port(values: dict[str, object], wrong: bool) -> None:
-    """LD-9: said before the first 508."""
+    """Said before the first 508 (LD-9)."""
     expected = "upstream: x points back at this port: requests for it are answered 508" if wrong else ""
     assert says("problem", **values) == expected
 
 
 def test_upstreams_without_a_proxy() -> None:
-    """T-2: settings that do nothing are said."""
+    """Settings that do nothing are said (T-2)."""
     text = says("note", mode="decision", upstream=["x=http://127.0.0.1:8787"])
     assert text == "upstream: is not used: mode decision forwards nothing"
 
 
 def test_certificates(tmp_path: Path) -> None:
-    """Y-6: they are tried; a private key that others can read is warned of."""
+    """They are tried; a private key that others can read is warned of (Y-6)."""
     cert, key = certificate(tmp_path)
     assert everything(tls={"cert_file": cert, "key_file": key}, upstream_ca_file=cert) == ""
     Path(key).chmod(0o640)
@@ -142,7 +142,7 @@ def test_certificates(tmp_path: Path) -> None:
 
 
 def test_a_private_key_with_a_passphrase_is_said_and_not_asked_for(tmp_path: Path) -> None:
-    """Y-6: there is nobody to type it when a service starts."""
+    """There is nobody to type it when a service starts (Y-6)."""
     cert, key = certificate(tmp_path)
     private = serialization.load_pem_private_key(Path(key).read_bytes(), None)
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)

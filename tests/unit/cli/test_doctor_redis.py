@@ -47,7 +47,7 @@ def test_a_sound_server() -> None:
     ],
 )
 def test_what_a_server_says_of_itself(facts: Facts, level: str, says: str) -> None:
-    """S-1: version, eviction, persistence."""
+    """Version, eviction, persistence (S-1)."""
     found = [text for of_level, text in said(**facts) if of_level == level]
     assert [text for text in found if says in text], found
 
@@ -70,7 +70,7 @@ def test_what_is_hidden() -> None:
     ],
 )
 def test_exposure(url: str, says: list[str]) -> None:
-    """Y-1"""
+    """Exposure (Y-1)."""
     found = [finding.message for finding in exposure(parse_redis_url(url))]
     assert len(found) == len(says)
     assert all(text.startswith(part) for text, part in zip(found, says, strict=True))
@@ -117,7 +117,7 @@ def test_a_server_is_asked() -> None:
 
 
 def test_too_slow_for_its_budget() -> None:
-    """S-3: the budget is what decisions have; whoever cannot keep it is told what will happen."""
+    """The budget is what decisions have; whoever cannot keep it is told what will happen (S-3)."""
 
     def slow(command: Command) -> bytes:
         if command[0] == b"PING" and fake.seen:
@@ -148,7 +148,7 @@ def test_nobody_there_and_wrong_urls() -> None:
 
 
 def test_it_is_part_of_doctor(tmp_path: Path) -> None:
-    """T-1: who names a Redis in the settings hears about it, and nobody else."""
+    """Who names a Redis in the settings hears about it, and nobody else (T-1)."""
 
     def about(state: str) -> list[str]:
         settings = Settings.model_validate({"data_dir": str(tmp_path), "state": state})

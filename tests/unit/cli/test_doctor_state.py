@@ -19,13 +19,13 @@ def says(folder: Path, clock: FakeClock, **values: object) -> list[str]:
 
 
 def test_nothing_to_say(tmp_path: Path, clock: FakeClock) -> None:
-    """T-1: before the first start there is no file, and no word."""
+    """Before the first start there is no file, and no word (T-1)."""
     assert says(tmp_path, clock) == []
     assert says(tmp_path / "nowhere", clock) == []
 
 
 def test_how_much_and_how_old(tmp_path: Path, clock: FakeClock) -> None:
-    """T-1: a good file is a note."""
+    """A good file is a note (T-1)."""
     life = Life(tmp_path, clock)
     for number in range(1234):
         life.spend(f"tpd:{number}")
@@ -39,7 +39,7 @@ def test_how_much_and_how_old(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_a_file_that_will_be_set_aside(tmp_path: Path, clock: FakeClock) -> None:
-    """T-1: said beforehand, and what was set aside before is named."""
+    """Said beforehand, and what was set aside before is named (T-1)."""
     state_file(tmp_path).write_bytes(b"nonsense" * 1000)
     (line,) = says(tmp_path, clock)
     assert line.startswith(f"warning data_dir: {state_file(tmp_path)} cannot be used (file is not a database): a start")
@@ -49,7 +49,7 @@ def test_a_file_that_will_be_set_aside(tmp_path: Path, clock: FakeClock) -> None
 
 
 def test_a_file_ahead_of_the_clock(tmp_path: Path, clock: FakeClock) -> None:
-    """T-1: why nothing refills."""
+    """Why nothing refills (T-1)."""
     life = Life(tmp_path, clock)
     life.spend("tpd:a")
     life.end()
@@ -59,7 +59,7 @@ def test_a_file_ahead_of_the_clock(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_a_directory_in_its_place(tmp_path: Path, clock: FakeClock) -> None:
-    """T-1: no traceback."""
+    """A directory in its place: no traceback (T-1)."""
     state_file(tmp_path).mkdir()
     (line,) = says(tmp_path, clock)
     assert line.startswith("warning data_dir: ")
@@ -77,6 +77,6 @@ def test_a_directory_in_its_place(tmp_path: Path, clock: FakeClock) -> None:
     ],
 )
 def test_agents_are_spread_over_a_cluster(tmp_path: Path, clock: FakeClock, state: str, said: list[str]) -> None:
-    """T-1, E-5: `shard_by: agent` is for nothing else."""
+    """`shard_by: agent` is for nothing else (T-1, E-5)."""
     settings = Settings(data_dir=str(tmp_path), state=state, shard_by="agent")
     assert [one.message for one in examine_state(settings, clock) if one.about == "shard_by"] == said

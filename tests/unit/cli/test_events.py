@@ -34,7 +34,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_page_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
-    """G-2, X-3."""
+    """A page oldest first (G-2, X-3)."""
     with fake_admin() as admin:
         admin.answers["GET /events"] = {"events": [event(2, reason="\x1b[2J"), event(1)], "next": None}
         assert run(["events", *admin.args]) == 0
@@ -48,7 +48,7 @@ def test_a_page_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_which_ones(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-3: filters are the API's."""
+    """Filters are the API's (X-3)."""
     monkeypatch.setattr("breakloop.cli.events.SystemClock.now", lambda _: 1_800_000_000.0)
     with fake_admin() as admin:
         admin.answers["GET /events"] = {"events": [], "next": None}
@@ -63,7 +63,7 @@ def test_which_ones(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3."""
+    """JSON (X-3)."""
     with fake_admin() as admin:
         admin.answers["GET /events"] = {"events": [event(2), event(1)], "next": None}
         assert run(["events", "--json", *admin.args]) == 0
@@ -73,7 +73,8 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_following_goes_on_behind_the_last_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G-2, X-3: the last ones first, then what happens; a connection that is lost is made again, and none comes twice."""
+    """The last ones first, then what happens; a connection that is lost is made again, and none comes twice
+    (G-2, X-3)."""
     monkeypatch.setattr(events, "_TRIES", 1)
     with fake_admin() as admin:
         asked: list[Any] = [b": hello\n\n" + message(3), message(4) + b"id: 5\ndata: {"]
@@ -98,7 +99,7 @@ def test_following_goes_on_behind_the_last_one(
 def test_following_as_json_is_one_line_an_event(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-3: for other programs."""
+    """For other programs (X-3)."""
     monkeypatch.setattr(events, "_TRIES", 0)
     with fake_admin() as admin:
         admin.answers["GET /events"] = [message(1) + message(2)]
@@ -116,7 +117,7 @@ def test_a_refusal_is_not_tried_again(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_control_c_ends_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-3: that is how following ends, and no problem."""
+    """That is how following ends, and no problem (X-3)."""
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt

@@ -47,7 +47,7 @@ def explain(*more: str) -> list[str]:
 
 
 def test_it_says_why_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    """E-7: what was read, what was looked at and what came of it, under headings in the order of evaluation."""
+    """What was read, what was looked at and what came of it, under headings in the order of evaluation (E-7)."""
     assert run(explain()) == 0
     out = capsys.readouterr().out
     headings = [line for line in out.splitlines() if line and not line.startswith(" ")]
@@ -70,7 +70,7 @@ def test_it_says_why_in_order(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_repeats_show_the_way_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """E-7: --repeat sends it again on a simulated clock, and explains the last."""
+    """--repeat sends it again on a simulated clock, and explains the last (E-7)."""
     assert run(explain("--repeat", "5", "--every", "2")) == 0
     out = capsys.readouterr().out
     assert out.startswith("Sent 5 times; the last is explained\n")
@@ -85,7 +85,7 @@ def test_repeats_show_the_way_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: --json carries every step and the answer."""
+    """--json carries every step and the answer (X-3)."""
     assert run(explain("--json", "--repeat", "4")) == 0
     said = json.loads(capsys.readouterr().out)
     assert [one["decision"] for one in said["requests"]] == ["allow", "allow", "allow", "deny"]
@@ -96,7 +96,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_keys_and_prompts_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """Y-1: neither the API key nor what the request says comes out, in either form."""
+    """Neither the API key nor what the request says comes out, in either form (Y-1)."""
     switch = "kill_switches: [{scope_key: header:x-api-key, scope_value: sk-other-canary}]\n"
     Path("p.yaml").write_text(POLICY + switch, encoding="utf-8")
     assert run(explain()) == 0
@@ -107,7 +107,7 @@ def test_keys_and_prompts_are_not_shown(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_json_request_from_standard_input() -> None:
-    """T-2: JSON {method, path, headers, body}; - is standard input."""
+    """JSON {method, path, headers, body}; - is standard input (T-2)."""
     request = {"method": "GET", "path": "/other", "headers": {"Host": "a.example.com"}}
     done = CliRunner().invoke(cli, ["explain", "--policy", "p.yaml", "--request", "-"], input=json.dumps(request))
     assert done.exit_code == 0
@@ -117,7 +117,7 @@ def test_a_json_request_from_standard_input() -> None:
 
 
 def test_a_request_that_cannot_be_judged(capsys: pytest.CaptureFixture[str]) -> None:
-    """R-3: an encoded slash is 400, and that is shown."""
+    """An encoded slash is 400, and that is shown (R-3)."""
     Path("r.http").write_text("GET /tools/a%2Fb HTTP/1.1\nHost: a\n\n", encoding="utf-8")
     assert run(explain()) == 0
     out = capsys.readouterr().out
@@ -138,7 +138,7 @@ def test_many_policies_that_do_not_match_are_cut(capsys: pytest.CaptureFixture[s
 
 
 def test_digests_are_those_of_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """LD-1: with the server's data directory they are its own; else it is said that they are not."""
+    """With the server's data directory they are its own; else it is said that they are not (LD-1)."""
     assert run(explain()) == 0
     alone = capsys.readouterr()
     assert "digests differ from those of a server" in alone.err
@@ -155,7 +155,7 @@ def test_digests_are_those_of_the_server(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: a missing or bad request or bundle gives 1 with its place; no request is a usage error."""
+    """A missing or bad request or bundle gives 1 with its place; no request is a usage error (X-3)."""
     assert run(["explain", "--request", "nowhere"]) == 1
     assert capsys.readouterr().err == "nowhere: cannot be read: No such file or directory\n"
     Path("r.http").write_text("hello\n", encoding="utf-8")
@@ -169,7 +169,7 @@ def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_keys_behind_a_url_are_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    """C-3: no network is used, so what a fetched key would verify is only read, and that is said."""
+    """No network is used, so what a fetched key would verify is only read, and that is said (C-3)."""
     Path("breakloop.yaml").write_text("jwt: {jwks_url: 'https://keys.example.com/'}\n", encoding="utf-8")
     assert run(explain()) == 0
     assert "jwks_url is not fetched here" in capsys.readouterr().err

@@ -55,7 +55,7 @@ def claude(tmp_path: Path, clock: FakeClock) -> Claude:
 
 
 def test_a_loop_is_warned_then_denied_then_stopped(claude: Claude) -> None:
-    """P-3, LD-5: over calls that know of each other only by what was kept."""
+    """Over calls that know of each other only by what was kept (P-3, LD-5)."""
     said = [claude.call() for _ in range(7)]
     inner = [one.get("hookSpecificOutput", {}) for one in said]
     assert said[:2] == [{}, {}]
@@ -68,7 +68,7 @@ def test_a_loop_is_warned_then_denied_then_stopped(claude: Claude) -> None:
 
 
 def test_a_person_gives_it_another_chance(claude: Claude) -> None:
-    """LD-4: what was blocked may be tried again."""
+    """What was blocked may be tried again (LD-4)."""
     for _ in range(6):
         claude.call()
     assert claude.tell("UserPromptSubmit", prompt="I have mended it, try again.") == {}
@@ -76,7 +76,7 @@ def test_a_person_gives_it_another_chance(claude: Claude) -> None:
 
 
 def test_a_healthy_agent_is_untouched(claude: Claude) -> None:
-    """P-3: no answer to anything."""
+    """No answer to anything (P-3)."""
     assert [claude.call(f"compiled {n} of 30 files, {n * 31} lines") for n in range(30)] == [{}] * 30
     assert claude.tell("Stop", stop_hook_active=False) == {}
     assert claude.tell("SomethingNew") == {}
@@ -92,7 +92,7 @@ def test_the_end_of_a_session(claude: Claude) -> None:
 
 
 def test_in_shadow_only_the_person_is_told(tmp_path: Path, clock: FakeClock) -> None:
-    """E-6."""
+    """In shadow only the person is told (E-1)."""
     claude = Claude(tmp_path, clock, Options(shadow=True))
     said = [claude.tell("PostToolUse", tool_response="1", tool_use_id=f"toolu_{clock.now()}") for _ in range(5)]
     assert [list(one) for one in said] == [[], [], *[["systemMessage"]] * 3]
@@ -113,7 +113,7 @@ def denial(**more: Any) -> Any:
 
 
 def test_the_gateway_decides(service: ThreadedLLM, tmp_path: Path, clock: FakeClock) -> None:
-    """D-3: asked behind a call; a call that it has blocked is denied here, without asking again."""
+    """Asked behind a call; a call that it has blocked is denied here, without asking again (D-3)."""
     claude = Claude(tmp_path, clock, Options(url=service.url, agent="nightly"))
     service.next(ALLOWED, denial())
     assert claude.call() == {}
@@ -127,7 +127,7 @@ def test_the_gateway_decides(service: ThreadedLLM, tmp_path: Path, clock: FakeCl
 
 
 def test_a_throttle_is_waited_for(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-5: but not for longer than a hook may take."""
+    """But not for longer than a hook may take (LD-5)."""
     waits: list[float] = []
     monkeypatch.setattr("breakloop.cli.hook.time.sleep", waits.append)
     monkeypatch.setattr(GatewayJudge, "step", lambda *_: Decision(delay_seconds=30.0))
@@ -141,7 +141,7 @@ def typed(sent: bytes, monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """P-3: JSON in, JSON out; nothing at all where there is nothing to say."""
+    """JSON in, JSON out; nothing at all where there is nothing to say (P-3)."""
     said = []
     for number in range(3):
         event = {
@@ -172,7 +172,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 def test_a_fault_allows(
     sent: bytes, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S-3: exit code 0 and no answer, so Claude Code goes on; a word about it, and nothing that was said."""
+    """Exit code 0 and no answer, so Claude Code goes on; a word about it, and nothing that was said (S-3)."""
     assert typed(sent, monkeypatch, *flags) == OK
     out, err = capsys.readouterr()
     assert out == ""
@@ -183,7 +183,7 @@ def test_a_fault_allows(
 def test_a_gateway_that_is_not_there_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S-3: one line, with the URL and why; nobody's password is in it."""
+    """One line, with the URL and why; nobody's password is in it (S-3)."""
     event = b'{"hook_event_name":"UserPromptSubmit","session_id":"s","prompt":"canary"}'
     assert typed(event, monkeypatch, "--url", "http://ada:secret@127.0.0.1:9") == OK
     failed = "breakloop: the hook failed, and everything is allowed: "
@@ -195,7 +195,7 @@ def test_a_gateway_that_is_not_there_is_named(
 def test_a_directory_that_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """S-3: the same."""
+    """A directory that cannot be written: the same (S-3)."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BREAKLOOP_DATA_DIR", str(tmp_path / "file"))
     assert typed(b'{"hook_event_name":"PreToolUse","session_id":"s"}', monkeypatch) == OK
@@ -203,6 +203,6 @@ def test_a_directory_that_cannot_be_written(
 
 
 def test_a_wrong_flag_does_not_block(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """P-3: exit code 2 would; it is never used."""
+    """Exit code 2 would; it is never used (P-3)."""
     assert typed(b"{}", monkeypatch, "--sensitivity", "none") == USAGE == 3
     assert run(["hook"]) == USAGE

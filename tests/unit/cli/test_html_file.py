@@ -15,7 +15,7 @@ HEADING = Heading("Loops", 1, 3, "the built-in protection")
 
 
 def test_it_is_written_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: on standard error, so that --json stays JSON."""
+    """On standard error, so that --json stays JSON (X-6)."""
     path = tmp_path / "out.html"
     write_html(str(path), HEADING, [line("bbb")])
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -24,7 +24,7 @@ def test_it_is_written_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_where_it_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: a problem, named."""
+    """A problem, named (X-3)."""
     with click.Context(click.Command("x")), pytest.raises(click.exceptions.Exit) as raised:
         write_html(str(tmp_path), HEADING, [])
     assert raised.value.exit_code == 1

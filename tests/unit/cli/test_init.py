@@ -34,7 +34,7 @@ def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_everything_it_writes_works(
     template: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-3: the bundle validates without a note, its tests pass, the settings load and name the bundle."""
+    """The bundle validates without a note, its tests pass, the settings load and name the bundle (X-3)."""
     assert run(["init", "new", "--template", template]) == 0
     monkeypatch.chdir("new")
     assert {path.as_posix() for path in Path().rglob("*") if path.is_file()} == FILES
@@ -47,7 +47,7 @@ def test_everything_it_writes_works(
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_editors_find_the_schemas(template: str) -> None:
-    """T-1: the first line names a schema file that is written beside it."""
+    """The first line names a schema file that is written beside it (T-1)."""
     texts = contents(template)
     for name, schema in (("policy.yaml", "bundle"), ("breakloop.yaml", "settings")):
         first = texts[name].splitlines()[0]
@@ -68,7 +68,7 @@ def test_its_tests_notice_a_change(template: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_overwrites_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: one file that is there stops everything, and is named; --force overwrites."""
+    """One file that is there stops everything, and is named; --force overwrites (X-3)."""
     Path("policy.yaml").write_text("mine\n", encoding="utf-8")
     assert run(["init"]) == 1
     assert capsys.readouterr().err.splitlines() == [
@@ -82,7 +82,7 @@ def test_it_overwrites_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_says_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: the next three commands, and the way into the directory if it is another."""
+    """The next three commands, and the way into the directory if it is another (X-3)."""
     assert run(["init"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[-3:]] == ["validate", "test", "serve"]
@@ -95,7 +95,7 @@ def test_it_says_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_it_writes_for_what_you_run(
     what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P-4: the policy passes its tests, the settings load, and the next three commands end with one for it."""
+    """The policy passes its tests, the settings load, and the next three commands end with one for it (P-4)."""
     assert run(["init", "new", "--for", what]) == 0
     assert capsys.readouterr().out.splitlines()[-4] == "  cd new"
     monkeypatch.chdir("new")
@@ -110,7 +110,7 @@ def test_what_it_writes_for_what_you_run(
 
 @pytest.mark.parametrize("what", CHOICES)
 def test_it_protects_no_less_than_no_policy(what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """B-6, X-3: an agent that runs one failing command is stopped as early as by the built-in protection."""
+    """An agent that runs one failing command is stopped as early as by the built-in protection (B-6, X-3)."""
     records = list(transcripts.claude([("pytest -q", "ERROR: no module named app")] * 20, "stuck"))
     for number, record in enumerate(records):
         record["timestamp"] = transcripts.stamp(number * 10)  # three records a turn: too slow for `tail`
@@ -137,7 +137,7 @@ def test_a_template_beside_what_you_run() -> None:
 
 
 def test_what_you_run_is_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: neither the policy nor the other files."""
+    """Neither the policy nor the other files (X-3)."""
     Path("nginx").mkdir()
     Path("nginx/nginx.conf").write_text("mine\n", encoding="utf-8")
     assert run(["init", "--for", "nginx"]) == 1
@@ -177,7 +177,7 @@ def test_scripts_are_not_asked(flags: list[str], monkeypatch: pytest.MonkeyPatch
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: --json, for both ends."""
+    """--json, for both ends (X-3)."""
     assert run(["init", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told["written"]) == FILES
@@ -187,14 +187,14 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_directory_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: what the system says, and 1."""
+    """What the system says, and 1 (X-3)."""
     Path("file").write_text("", encoding="utf-8")
     assert run(["init", "file/below"]) == 1
     assert "cannot be written" in capsys.readouterr().err
 
 
 def test_hooks_are_brought_into_a_file_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """P-3: what others keep in it stays, also with --force; a file that cannot be read is not touched."""
+    """What others keep in it stays, also with --force; a file that cannot be read is not touched (P-3)."""
     settings = Path(".claude/settings.json")
     settings.parent.mkdir()
     settings.write_text('{"model": "opus"}', encoding="utf-8")

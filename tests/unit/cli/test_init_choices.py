@@ -17,7 +17,7 @@ DEFAULT = "http://127.0.0.1:8787"
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_files_can_be_read(name: str) -> None:
-    """P-4: Python, JSON and YAML are valid; clients go to where breakloop listens."""
+    """Python, JSON and YAML are valid; clients go to where breakloop listens (P-4)."""
     found = texts(name)
     assert found
     for path, text in found.items():
@@ -33,7 +33,7 @@ def test_files_can_be_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", GATEWAYS)
 def test_gateways_get_what_is_tested(name: str) -> None:
-    """P-4: the files of examples/, in a folder of their own, without the page and the policy."""
+    """The files of examples/, in a folder of their own, without the page and the policy (P-4)."""
     folder = ROOT / "examples" / name
     own = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     assert texts(name) == {
@@ -46,7 +46,7 @@ def test_gateways_get_what_is_tested(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_three_commands(name: str) -> None:
-    """X-3: test, run, use."""
+    """Test, run, use (X-3)."""
     commands = [line for line, _ in CHOICES[name].commands]
     assert len(commands) == len(PLAIN) == 3
     assert commands[0] == "breakloop test policy-test.yaml"

@@ -17,18 +17,18 @@ MINE = {"matcher": "Bash", "hooks": [{"type": "command", "command": "mine.sh"}]}
 
 
 def test_ours_are_those_that_are_answered() -> None:
-    """P-3: every event that the command answers, and no other."""
+    """Every event that the command answers, and no other (P-3)."""
     assert set(json.loads(OURS)["hooks"]) == {*EVENTS, END}
 
 
 @pytest.mark.parametrize("there", ["", "{}"])
 def test_into_an_empty_file(there: str) -> None:
-    """P-3: all of ours."""
+    """Into an empty file: all of ours (P-3)."""
     assert json.loads(merged(there, OURS)) == json.loads(OURS)
 
 
 def test_what_is_there_stays() -> None:
-    """P-3: settings and hooks of others, in front of ours."""
+    """Settings and hooks of others, in front of ours (P-3)."""
     there = {"permissions": {"allow": ["Bash(ls)"]}, "hooks": {"PreToolUse": [MINE], "Stop": [MINE]}, "ä": 1}
     made = json.loads(merged(json.dumps(there), OURS))
     assert (made["permissions"], made["ä"]) == ({"allow": ["Bash(ls)"]}, 1)
@@ -38,7 +38,7 @@ def test_what_is_there_stays() -> None:
 
 
 def test_twice_is_once() -> None:
-    """P-3: byte for byte the same, also where somebody has tuned the command."""
+    """Byte for byte the same, also where somebody has tuned the command (P-3)."""
     once = merged(json.dumps({"hooks": {"PreToolUse": [MINE]}}), OURS)
     assert merged(once, OURS) == once
     tuned = once.replace("breakloop hook claude-code", "/opt/bin/breakloop hook claude-code --shadow")
@@ -47,13 +47,13 @@ def test_twice_is_once() -> None:
 
 @pytest.mark.parametrize("there", ["{", "[]", '{"hooks": []}', '{"hooks": {"PreToolUse": {}}}'])
 def test_what_is_no_settings_file(there: str) -> None:
-    """P-3: it is not touched."""
+    """It is not touched (P-3)."""
     with pytest.raises(MergeError):
         merged(there, OURS)
 
 
 def test_the_same_stands_in_the_example_and_on_the_page() -> None:
-    """P-3: whoever copies it gets what `init` writes."""
+    """Whoever copies it gets what `init` writes (P-3)."""
     assert (ROOT / "examples/claude-code/settings.json").read_text(encoding="utf-8") == OURS
     page = (ROOT / "docs/how-to/claude-code-hooks.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)

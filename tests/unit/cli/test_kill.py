@@ -23,7 +23,7 @@ def held(until: float | None, *, shared: bool = True) -> dict[str, Any]:
 
 
 def test_until_it_is_released(capsys: pytest.CaptureFixture[str]) -> None:
-    """G-1, T-2: with a reason, for the audit log."""
+    """With a reason, for the audit log (G-1, T-2)."""
     with fake_admin() as admin:
         admin.answers[PATH] = held(None)
         assert run(["kill", "code-fixer", "--reason", "burns money", *admin.args]) == 0
@@ -32,7 +32,7 @@ def test_until_it_is_released(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_for_an_hour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-3: --for 1h."""
+    """For an hour: --for 1h (X-3)."""
     monkeypatch.setattr("breakloop.cli.kill.SystemClock.now", lambda _: 1_800_000_000.0)
     with fake_admin() as admin:
         admin.answers[PATH] = held(1_800_003_600.0, shared=False)
@@ -46,7 +46,7 @@ def test_for_an_hour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 
 def test_a_viewer_cannot(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 1, and why."""
+    """A viewer cannot: exit code 1, and why (X-3)."""
     with fake_admin() as admin:
         admin.answers[PATH] = (403, {"error": {"message": "your role is viewer, and this needs operator"}})
         assert run(["kill", "code-fixer", *admin.args]) == 1
@@ -56,7 +56,7 @@ def test_a_viewer_cannot(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["a", "--for", "soon"], ["a", "b"]])
 def test_called_wrongly(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 3."""
+    """Called wrongly: exit code 3 (X-3)."""
     assert run(["kill", *arguments]) == 3
     assert "Usage: breakloop kill" in capsys.readouterr().err
 
@@ -69,7 +69,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_that_was_never_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    """G-1: a name that was mistyped does not look like success."""
+    """A name that was mistyped does not look like success (G-1)."""
     with fake_admin() as admin:
         admin.answers[PATH] = {**held(None), "seen": False, "did_you_mean": "code-fixers"}
         assert run(["kill", "code-fixer", *admin.args]) == 0

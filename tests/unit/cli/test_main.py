@@ -14,7 +14,7 @@ from breakloop.cli.main import COMMANDS, OK, USAGE, cli, main, run
 
 
 def test_list_of_commands_loads_none(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: `--help` names every command with a line about it."""
+    """`--help` names every command with a line about it (X-3)."""
     assert run(["--help"]) == OK
     text = capsys.readouterr().out
     for name, (_, line) in COMMANDS.items():
@@ -26,13 +26,13 @@ def test_list_of_commands_loads_none(capsys: pytest.CaptureFixture[str]) -> None
     "arguments", [["bogus"], ["version", "--bogus"], ["serve", "--port", "x"], ["serve", "extra"], []]
 )
 def test_wrong_usage_is_3(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: a command line that makes no sense exits 3 and says why on standard error."""
+    """A command line that makes no sense exits 3 and says why on standard error (X-3)."""
     assert run(arguments) == USAGE
     assert "Usage: breakloop" in capsys.readouterr().err
 
 
 def test_a_mistyped_command_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: the command that was probably meant is named; far from all of them, none is."""
+    """The command that was probably meant is named; far from all of them, none is (X-3)."""
     assert run(["validat", "x.yaml"]) == USAGE
     assert "No such command 'validat'. Did you mean 'validate'?" in capsys.readouterr().err
     assert run(["frobnicate"]) == USAGE
@@ -40,7 +40,7 @@ def test_a_mistyped_command_is_recognised(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_usual_flag_for_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: `--version` says what `version` says."""
+    """`--version` says what `version` says (X-3)."""
     assert run(["--version"]) == OK
     said = capsys.readouterr().out
     assert run(["version"]) == OK
@@ -48,7 +48,7 @@ def test_the_usual_flag_for_the_version(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_command_modules_are_where_the_table_says() -> None:
-    """X-3: what is there can be called by its name."""
+    """What is there can be called by its name (X-3)."""
     context = click.Context(cli)
     for name, (where, _) in COMMANDS.items():
         if find_spec(where.partition(":")[0]) is not None:
@@ -59,7 +59,7 @@ def test_command_modules_are_where_the_table_says() -> None:
 
 
 def test_code_of_a_command_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-3: whatever a command returns, exits with, or breaks off with."""
+    """Whatever a command returns, exits with, or breaks off with (X-3)."""
 
     def use(function: Callable[[], object]) -> None:
         monkeypatch.setattr(cli, "get_command", lambda _context, _name: click.Command("x", callback=function))
@@ -87,7 +87,7 @@ def test_main_exits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_version_loads_next_to_nothing() -> None:
-    """X-3: a quick command does not wait for what only the server needs."""
+    """A quick command does not wait for what only the server needs (X-3)."""
     code = (
         "import sys; from breakloop.cli.main import run; run(['version']);"
         "print(sorted({'pydantic', 'uvloop', 'ruamel', 'rich', 'jwt', 'httptools', 'asyncio'} & set(sys.modules)))"

@@ -34,13 +34,13 @@ def called(*arguments: str) -> int:
 
 
 def test_the_exit_code_is_the_servers() -> None:
-    """P-3: and what follows the two dashes is its own."""
+    """And what follows the two dashes is its own (P-3)."""
     assert called("--", sys.executable, "-c", "raise SystemExit(9)", "--policy", "x") == 9
     assert called(sys.executable, "-c", "raise SystemExit(8)", "--url") == 8
 
 
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """P-3: what a shell would say."""
+    """What a shell would say (P-3)."""
     assert called("--", "/nowhere/at-all") == 127
     assert capsys.readouterr().err == "breakloop: /nowhere/at-all cannot be started: No such file or directory\n"
 
@@ -49,7 +49,7 @@ def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wrong_policy_is_said_at_once(
     flag: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """B-2: before the server is started."""
+    """Before the server is started (B-2)."""
     monkeypatch.chdir(tmp_path)
     assert called(flag, value, "--", sys.executable, "-c", "open('started', 'w')") == USAGE
     assert capsys.readouterr().err.startswith("breakloop: ")
@@ -57,20 +57,20 @@ def test_a_wrong_policy_is_said_at_once(
 
 
 def test_a_policy_of_ones_own(tmp_path: Path) -> None:
-    """B-1: it is loaded, and the server runs."""
+    """It is loaded, and the server runs (B-1)."""
     policy = tmp_path / "policy.yaml"
     policy.write_text("bundle_version: 1\npolicies: []\n")
     assert called("--policy", str(policy), "--agent", "a", "--shadow", "--", sys.executable, "-c", "pass") == 0
 
 
 def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: there must be one; and a mistyped option is not taken for it."""
+    """There must be one; and a mistyped option is not taken for it (X-3)."""
     assert called() == USAGE
     assert called("--polcy", "x", "--", "true") == USAGE
 
 
 def test_what_it_says_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """Y-1, S-3: a mistake of ours once, and nothing of the message that it was made with."""
+    """A mistake of ours once, and nothing of the message that it was made with (Y-1, S-3)."""
     faults = _Faults()
     faults(ValueError("canary"))
     faults(ValueError("canary"))

@@ -40,7 +40,7 @@ def ask(service: Offline, *headers: tuple[str, str], path: str = "/a/b", host: s
 
 
 def test_the_door_answers_and_the_engine_remembers() -> None:
-    """E-7: status, headers and the record of the same decision."""
+    """Status, headers and the record of the same decision (E-7)."""
     service = offline()
     first = service.send(CaseRequest("POST", "/a/b", "a.example.com", (("X-Team", "red"),)))
     assert first.record is not None
@@ -60,7 +60,7 @@ def test_time_moves_when_told() -> None:
 
 
 def test_host_and_headers_arrive_as_a_gateway_sends_them() -> None:
-    """C-1, C-2: the host is normalised, names are canonical, the first of repeated fields counts."""
+    """The host is normalised, names are canonical, the first of repeated fields counts (C-1, C-2)."""
     service = offline()
     assert ask(service, ("X_TEAM", "red"), ("x-team", "blue")) == 200
     assert ask(service, ("X-Team", "blue")) == 200
@@ -70,7 +70,7 @@ def test_host_and_headers_arrive_as_a_gateway_sends_them() -> None:
 
 
 def test_what_cannot_be_judged_has_no_record() -> None:
-    """R-3: 400, with the reason in the answer."""
+    """400, with the reason in the answer (R-3)."""
     exchange = offline().send(CaseRequest("GET", "/a%2fb"))
     assert exchange.record is None
     answer = exchange.answer()
@@ -86,7 +86,7 @@ def test_a_record_is_of_this_request_only() -> None:
 
 
 def test_settings_reach_the_parts() -> None:
-    """T-1: prefix, loop guard and project hold here as they do when serving."""
+    """Prefix, loop guard and project hold here as they do when serving (T-1)."""
     service = offline(header_prefix="X-Stop-", loop_guard={"max_hits": 2}, project="mine")
     assert "X-Stop-Request-Id" in dict(service.send(CaseRequest("GET", "/")).headers)
     assert loop_guard(Settings.model_validate({"loop_guard": {"max_hits": 2}})).max_hits == 2
@@ -99,13 +99,13 @@ def test_settings_reach_the_parts() -> None:
 
 
 def test_keys_behind_a_url_are_not_asked_for() -> None:
-    """C-3: with keys at hand tokens are verified; a URL alone is not fetched, and tokens are only read."""
+    """With keys at hand tokens are verified; a URL alone is not fetched, and tokens are only read (C-3)."""
     assert offline(jwt={"secret": "x" * 40}).descriptors.tokens.verifies
     assert not offline(jwt={"jwks_url": "https://keys.example.com/"}).descriptors.tokens.verifies
 
 
 def test_fingerprints_depend_on_the_secret_alone() -> None:
-    """SPEC 7: the same secret gives the same caller digest, another one another."""
+    """The same secret gives the same caller digest, another one another."""
 
     def caller(secret: bytes) -> str:
         service = Offline(None, Settings(), FakeClock(), secret)
@@ -118,7 +118,7 @@ def test_fingerprints_depend_on_the_secret_alone() -> None:
 
 
 def test_load_policy(tmp_path: Path) -> None:
-    """B-6: no path means the built-in protection alone."""
+    """No path means the built-in protection alone (B-6)."""
     assert load_policy("", 0.0) is None
     file = tmp_path / "p.yaml"
     file.write_bytes(POLICY)
@@ -136,7 +136,7 @@ def test_header_bytes_survive(value: str) -> None:
 
 
 def test_the_secret_is_that_of_the_server(tmp_path: Path) -> None:
-    """LD-1: digests that `explain` shows can be put into a kill switch or an allow list."""
+    """Digests that `explain` shows can be put into a kill switch or an allow list (LD-1)."""
 
     def secret(**settings: str) -> bytes:
         return server_secret(Settings.model_validate({"data_dir": str(tmp_path / "data"), **settings}))
@@ -154,7 +154,7 @@ def test_the_secret_is_that_of_the_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["https://x/p.yaml?key=canary", "redis"])
 def test_a_bundle_that_is_elsewhere_is_not_fetched(path: str) -> None:
-    """B-3: these commands use no network, and say what to give instead."""
+    """These commands use no network, and say what to give instead (B-3)."""
     with pytest.raises(BundleError, match="is elsewhere, and this uses no network") as caught:
         load_policy(path, 0.0)
     assert "canary" not in str(caught.value)
@@ -175,7 +175,7 @@ policies:
 
 
 def test_money_costs_what_the_settings_say() -> None:
-    """L-5, E-7: `test` and `explain` judge by the same prices as the server."""
+    """`test` and `explain` judge by the same prices as the server (L-5, E-7)."""
     body = b'{"model": "mine", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1000}'
     asked = CaseRequest("POST", "/v1/chat/completions", "x", (("content-type", "application/json"),), body)
     for usd, status in ((9, 200), (11, 429)):

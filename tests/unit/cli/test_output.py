@@ -25,14 +25,14 @@ def outcome(action: Callable[[], object]) -> tuple[int, str, str]:
 
 
 def test_fail_ends_with_one() -> None:
-    """X-3: problems go to standard error as text, to standard output as JSON; both end with 1."""
+    """Problems go to standard error as text, to standard output as JSON; both end with 1 (X-3)."""
     assert outcome(lambda: output.fail("no")) == (1, "", "no\n")
     code, out, err = outcome(lambda: output.fail("no", as_json=True))
     assert (code, json.loads(out), err) == (1, {"ok": False, "error": "no"}, "")
 
 
 def test_problems_are_told_with_their_place() -> None:
-    """B-2: file:line:column: path: message (hint)."""
+    """File:line:column: path: message (hint) (B-2)."""
     assert outcome(lambda: output.fail_problems([PROBLEM])) == (1, "", "f.yaml:3:4: a.b: is wrong (fix it)\n")
     code, out, _ = outcome(lambda: output.fail_problems([PROBLEM], as_json=True))
     assert code == 1
@@ -41,7 +41,7 @@ def test_problems_are_told_with_their_place() -> None:
 
 
 def test_settings_that_are_wrong_end_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """T-1: a wrong settings file is told with its place."""
+    """A wrong settings file is told with its place (T-1)."""
     monkeypatch.chdir(tmp_path)
     Path("other.yaml").write_text("port: high\n", encoding="utf-8")
     code, _, err = outcome(lambda: output.settings_of("other.yaml"))
@@ -71,7 +71,7 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_options() -> None:
-    """X-3: the shared options have the same names everywhere."""
+    """The shared options have the same names everywhere (X-3)."""
 
     @click.command()
     @output.policy_option

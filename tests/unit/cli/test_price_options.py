@@ -17,7 +17,7 @@ OWN = Settings.model_validate(
 
 
 def test_the_list_unless_options_say_otherwise() -> None:
-    """X-6, L-5."""
+    """The list unless options say otherwise (X-6, L-5)."""
     listed = pricing_of(NOTHING, OWN)
     assert isinstance(listed, ByModel)
     assert listed("own", Usage(1_000_000, 1_000_000)) == 2.5
@@ -28,7 +28,7 @@ def test_the_list_unless_options_say_otherwise() -> None:
 
 
 def test_models_without_a_price_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """L-5: a few of them, in one line, whatever their names hold; nothing when there are none."""
+    """A few of them, in one line, whatever their names hold; nothing when there are none (L-5)."""
     pricing = pricing_of(NOTHING, OWN)
     tell_unpriced(pricing)
     assert capsys.readouterr().err == ""

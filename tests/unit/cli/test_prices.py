@@ -31,7 +31,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_a_model_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """L-5, X-3: the name it was found under, the list, every kind, and tiers."""
+    """The name it was found under, the list, every kind, and tiers (L-5, X-3)."""
     assert run(["prices", "models/gemini-2.5-pro"]) == 0
     assert capsys.readouterr().out == (
         "models/gemini-2.5-pro: google/gemini-2.5-pro, from genai-prices 0.2.1\n"
@@ -52,7 +52,7 @@ def test_a_model_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_tokens_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    """L-5: to the micro-dollar."""
+    """To the micro-dollar (L-5)."""
     assert (
         run(["prices", "gpt-4.1", "--input", "10000", "--cached", "9000", "--output", "501", "--reasoning", "1"]) == 0
     )
@@ -67,7 +67,7 @@ def test_what_tokens_cost(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: amounts as text, so that they stay exact; each kind has one."""
+    """Amounts as text, so that they stay exact; each kind has one (X-3)."""
     assert run(["prices", "claude-opus-4-5", "--json", "--input", "1000", "--cache-write", "200"]) == 0
     assert printed(capsys) == {
         "ok": True,
@@ -95,7 +95,7 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 1, with the nearest names, what follows from it, and what to do."""
+    """An unknown model: exit code 1, with the nearest names, what follows from it, and what to do (X-3)."""
     assert run(["prices", "openai/gpt-4.1-mni"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -111,7 +111,7 @@ def test_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_remedy_works(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: what it says to write can be written."""
+    """What it says to write can be written (X-3)."""
     assert run(["prices", "own/x.1"]) == 1
     (here / "breakloop.yaml").write_text(capsys.readouterr().err.splitlines()[-1].strip() + "\n")
     assert run(["prices", "own/x.1"]) == 0
@@ -119,7 +119,7 @@ def test_the_remedy_works(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_settings_and_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """L-5: overrides, and which entries of the file were left out."""
+    """Overrides, and which entries of the file were left out (L-5)."""
     (here / "breakloop.yaml").write_text(SETTINGS)
     (here / "prices.json").write_text('{"m": {"input_cost_per_token": 1e-06},\n "bad": {"input_cost_per_token": "x"}}')
     assert run(["prices", "own-large"]) == 0
@@ -141,7 +141,7 @@ def test_settings_and_file(here: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_what_is_assumed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """L-5: unknown_model and assume are shown."""
+    """unknown_model and assume are shown (L-5)."""
     (here / "c.yaml").write_text(
         "prices: {unknown_model: assume, assume: {input_usd_per_million: 3, output_usd_per_million: 15}}\n"
     )
@@ -161,12 +161,12 @@ def test_what_is_assumed(here: Path, capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_calling_it_wrongly(arguments: list[str]) -> None:
-    """X-3: usage is 3."""
+    """Calling it wrongly: usage is 3 (X-3)."""
     assert run(["prices", *arguments]) == 3
 
 
 def test_wrong_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 1, and what is wrong."""
+    """Wrong settings: exit code 1, and what is wrong (X-3)."""
     (here / "breakloop.yaml").write_text("prices: {file: none.json}\n")
     assert run(["prices", "gpt-4.1"]) == 1
     assert "prices.file: none.json: cannot be read: No such file" in capsys.readouterr().err
@@ -176,7 +176,7 @@ def test_wrong_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_how_to_is_right(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """L-5: its settings can be copied, and its output is what is printed."""
+    """Its settings can be copied, and its output is what is printed (L-5)."""
     page = (Path(__file__).parents[3] / "docs/how-to/prices.md").read_text("utf-8")
     command, _, output = page.split("```console\n$ breakloop ")[1].split("```")[0].partition("\n")
     assert run(command.split()) == 0

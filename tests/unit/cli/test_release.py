@@ -13,7 +13,7 @@ PATH = "POST /agents/code-fixer/release"
 
 
 def test_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
-    """G-1, T-2."""
+    """An agent (G-1, T-2)."""
     with fake_admin() as admin:
         admin.answers[PATH] = {"released": [{}, {}], "loops": 1, "shared": True}
         assert run(["release", "code-fixer", "--project", "blue", *admin.args]) == 0
@@ -22,7 +22,7 @@ def test_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_caller_and_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """G-1: what binds a caller or a run."""
+    """What binds a caller or a run (G-1)."""
     path = "POST /quarantine/release"
     with fake_admin() as admin:
         admin.answers[path] = {"released": [{}], "loops": 0, "shared": False}
@@ -50,7 +50,7 @@ def test_one_that_was_not_held(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_whom(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 3."""
+    """Whom: exit code 3 (X-3)."""
     assert run(["release", "--url", "http://127.0.0.1:1", "--token", "t"]) == 3
     assert "release whom? name an AGENT, --caller or --run" in capsys.readouterr().err
 

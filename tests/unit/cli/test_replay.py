@@ -44,7 +44,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_a_line_a_session_and_one_of_totals(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5, T-2: names and values that others build on."""
+    """Names and values that others build on (X-5, T-2)."""
     assert run(["replay", "a.jsonl", "--policy", "tail.yaml", "--json"]) == 0
     first, second, last = printed(capsys)
     assert {name: first[name] for name in ("id", "loop", "turns", "first_notice", "first_block", "kind")} == {
@@ -62,7 +62,7 @@ def test_a_line_a_session_and_one_of_totals(here: Path, capsys: pytest.CaptureFi
 
 
 def test_the_built_in_protection_is_the_default(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5, B-6: without --policy, whatever the settings say."""
+    """Without --policy, whatever the settings say (X-5, B-6)."""
     (here / "breakloop.yaml").write_text("policy: off.yaml\n")
     assert run(["replay", "a.jsonl", "--json"]) == 0
     first, second, _ = printed(capsys)
@@ -74,7 +74,7 @@ def test_the_built_in_protection_is_the_default(here: Path, capsys: pytest.Captu
 def test_several_files_gzipped_or_from_standard_input(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-5."""
+    """Several files gzipped or from standard input (X-5)."""
     (here / "b.gz").write_bytes(gzip.compress((here / "a.jsonl").read_bytes()))
     stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO((here / "b.gz").read_bytes())))
     monkeypatch.setattr(sys, "stdin", stream)
@@ -87,13 +87,13 @@ def test_several_files_gzipped_or_from_standard_input(
     [("block", "tail", 1), ("block", "warn", 0), ("notice", "warn", 1), ("notice", "tail", 1), ("notice", "off", 0)],
 )
 def test_exit_codes(here: Path, fail_on: str, policy: str, code: int) -> None:
-    """X-3: 0 also when loops are found, unless --fail-on asks for 1; a block is more than a notice."""
+    """0 also when loops are found, unless --fail-on asks for 1; a block is more than a notice (X-3)."""
     assert run(["replay", "a.jsonl", "--policy", f"{policy}.yaml"]) == 0
     assert run(["replay", "a.jsonl", "--policy", f"{policy}.yaml", "--fail-on", fail_on]) == code
 
 
 def test_calling_it_wrongly(here: Path) -> None:
-    """X-3: usage is 3."""
+    """Calling it wrongly: usage is 3 (X-3)."""
     assert run(["replay"]) == 3
     assert run(["replay", "a.jsonl", "--fail-on", "smoke"]) == 3
 
@@ -108,7 +108,7 @@ def test_calling_it_wrongly(here: Path) -> None:
     ],
 )
 def test_problems_end_it_with_one(here: Path, arguments: list[str], said: str) -> None:
-    """X-3: a file or bundle that cannot be used is named, in JSON too."""
+    """A file or bundle that cannot be used is named, in JSON too (X-3)."""
     result = CliRunner().invoke(cli, ["replay", *arguments], standalone_mode=False)
     assert said in result.stderr
     assert run(["replay", *arguments]) == 1
@@ -117,7 +117,7 @@ def test_problems_end_it_with_one(here: Path, arguments: list[str], said: str) -
 
 
 def test_the_difference_to_another_bundle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5: --against, in both forms."""
+    """--against, in both forms (X-5)."""
     arguments = ["replay", "a.jsonl", "--policy", "tail.yaml", "--against", "off.yaml"]
     assert run([*arguments, "--json"]) == 0
     first, _, last = printed(capsys)
@@ -128,13 +128,13 @@ def test_the_difference_to_another_bundle(here: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_bad_file_among_good_ones_is_a_line_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3, X-5: what was printed before stays JSON Lines."""
+    """What was printed before stays JSON Lines (X-3, X-5)."""
     assert run(["replay", "a.jsonl", "missing.jsonl", "--json"]) == 1
     assert [line.get("ok") for line in printed(capsys)] == [None, None, False]
 
 
 def test_records_that_are_passed_over_are_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5: on standard error, so that standard output stays JSON."""
+    """On standard error, so that standard output stays JSON (X-5)."""
     with (here / "a.jsonl").open("a") as file:
         file.write('{"turns": [')
     assert run(["replay", "a.jsonl", "--json"]) == 0
@@ -146,7 +146,7 @@ def test_records_that_are_passed_over_are_told(here: Path, capsys: pytest.Captur
 def test_a_bar_shows_how_far_it_is(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-3: on a terminal only, on standard error, over all files."""
+    """On a terminal only, on standard error, over all files (X-3)."""
     with replay._progress(["a.jsonl"]) as nothing:
         assert nothing is None
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -164,14 +164,14 @@ def test_a_bar_shows_how_far_it_is(
 
 
 def test_nothing_of_a_prompt_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Y-1: evidence counts; it does not quote."""
+    """Evidence counts; it does not quote (Y-1)."""
     assert run(["replay", "a.jsonl"]) == 0
     assert run(["replay", "a.jsonl", "--json"]) == 0
     assert "Is it done?" not in capsys.readouterr().out
 
 
 def test_a_report_as_html(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: the same pictures as `scan` has, of what the first bundle says."""
+    """The same pictures as `scan` has, of what the first bundle says (X-6)."""
     arguments = ["replay", "a.jsonl", "--policy", "tail.yaml", "--against", "off.yaml", "--html", "out.html"]
     assert run(arguments) == 0
     assert "report: out.html" in capsys.readouterr().err
@@ -183,7 +183,7 @@ def test_a_report_as_html(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_money(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5, L-5: what was saved, by the list of prices or by the options; models without a price are named."""
+    """What was saved, by the list of prices or by the options; models without a price are named (X-5, L-5)."""
     write(here / "m.jsonl", {**own_line("stuck", 8), "model": "gpt-4.1"})
     assert run(["replay", "m.jsonl", "--policy", "tail.yaml", "--json"]) == 0
     line, last = printed(capsys)
@@ -201,7 +201,7 @@ def test_money(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_budgets_count_money(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5, L-2: a budget of US dollars is used up as it would have been."""
+    """A budget of US dollars is used up as it would have been (X-5, L-2)."""
     stages = [{"threshold_percent": 100, "action": "reject"}]
     budget = {"budget": 0.00001, "period": "1d", "cost_key": "usage:usd", "staged_actions": stages}
     rule = {"name": "r", "limit_keys": [], "algorithm": "cost_based", "algorithm_config": budget}

@@ -24,7 +24,7 @@ def made(name: str, block: int | None = None, notice: int | None = None, *, loop
 
 
 def test_what_was_flagged_and_what_it_saved(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5: blocks first, with kind and evidence; the saving is called an estimate."""
+    """Blocks first, with kind and evidence; the saving is called an estimate (X-5)."""
     tell([made("a1", notice=3), made("b1", 9, 4), made("c1")], "policy.yaml")
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["b1", "20", "4", "9", "dry", "nothing", "new", "for", "8", "turns"]
@@ -34,7 +34,7 @@ def test_what_was_flagged_and_what_it_saved(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_an_estimate_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5, L-5: tokens and money are of one source; one session without recorded tokens makes it an estimate."""
+    """Tokens and money are of one source; one session without recorded tokens makes it an estimate (X-5, L-5)."""
     one, other = made("a1", 9), made("b1", 9)
     one.saved_usd = other.saved_usd = 0.25
     tell([one, other], "p")
@@ -47,7 +47,7 @@ def test_an_estimate_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_rates_by_source_where_there_are_labels(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5: precision, recall, false positives."""
+    """Precision, recall, false positives (X-5)."""
     tell([made("a1", 5, loop=True), made("a2", loop=True), made("b1", loop=False), made("b2", 11, loop=False)], "p")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["all", "2", "1", "2", "1", "0.500", "0.500", "0.500"] in lines
@@ -57,7 +57,7 @@ def test_rates_by_source_where_there_are_labels(capsys: pytest.CaptureFixture[st
 
 
 def test_nothing_found_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5."""
+    """Nothing found is one line (X-5)."""
     tell([made("a1")], "the built-in protection")
     assert capsys.readouterr().out == (
         "1 session, 20 turns, judged by the built-in protection: 0 blocked, 0 noticed only\n"
@@ -65,7 +65,7 @@ def test_nothing_found_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_limits_and_shadow_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5, E-6."""
+    """Limits and shadow are told apart (X-5, E-1)."""
     one, other = made("a1"), made("a2")
     one.denied, other.denied, other.shadowed = {"token_bucket_exceeded": 2}, {"token_bucket_exceeded": 1}, 4
     tell([one, other], "p")
@@ -75,7 +75,7 @@ def test_limits_and_shadow_are_told_apart(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_long_lists_and_long_names_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5: --json has them all."""
+    """--json has them all (X-5)."""
     tell([made("x" * 100, 3) for _ in range(25)], "p")
     said = capsys.readouterr().out
     assert "and 5 more (--json lists them)" in said
@@ -84,7 +84,7 @@ def test_long_lists_and_long_names_are_cut(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_differences(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-5: what the other bundle says otherwise."""
+    """What the other bundle says otherwise (X-5)."""
     tell_differences([made("a1", 5), made("a2", 3), made("a3")], [made("a1"), made("a2", 9), made("a3")], "q.yaml")
     said = capsys.readouterr().out
     assert "compared with q.yaml:" in said

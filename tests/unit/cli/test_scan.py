@@ -38,7 +38,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_a_line_a_session_and_one_of_totals(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6, T-2: `breakloop scan PATH --json`."""
+    """`breakloop scan PATH --json` (X-6, T-2)."""
     assert run(["scan", "t", "--json"]) == 0
     first, second, last = printed(capsys)
     assert (first["id"], first["turns"], first["first_block"] is not None) == ("stuck-1", 19, True)
@@ -47,7 +47,7 @@ def test_a_line_a_session_and_one_of_totals(here: Path, capsys: pytest.CaptureFi
 
 
 def test_the_report_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6, Y-1: it sums up, lists, draws and says what to do; no words of a prompt, no colours in a pipe."""
+    """It sums up, lists, draws and says what to do; no words of a prompt, no colours in a pipe (X-6, Y-1)."""
     assert run(["scan", "t"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("2 sessions, 1 with loops: ")
@@ -60,7 +60,7 @@ def test_the_report_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_usual_places(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: without a PATH, and it says which; below home, wherever that is."""
+    """Without a PATH, and it says which; below home, wherever that is (X-6)."""
     write(here / "home/.claude/projects/p/s.jsonl", transcripts.claude(FINE, "mine"))
     write(here / "home/.codex/sessions/2026/01/02/rollout-1.jsonl", transcripts.rollout(FINE, "too"))
     assert run(["scan"]) == 0
@@ -71,7 +71,7 @@ def test_the_usual_places(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_no_usual_places(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3, X-6: that is not reachable, and it says where transcripts would be."""
+    """That is not reachable, and it says where transcripts would be (X-3, X-6)."""
     assert run(["scan"]) == 2
     said = capsys.readouterr()
     assert "give a PATH" in said.err
@@ -84,7 +84,7 @@ def test_no_usual_places(here: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_path_that_is_not_there_is_unreachable(
     here: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-3: 2, named."""
+    """A path that is not there is unreachable: exit code 2, named (X-3)."""
     assert run(["scan", *arguments]) == 2
     said = capsys.readouterr()
     assert "cannot be read: No such file" in said.err + said.out
@@ -94,19 +94,19 @@ def test_a_path_that_is_not_there_is_unreachable(
     ("path", "fail_on", "code"), [("t", "block", 1), ("t", "notice", 1), ("n", "block", 0), ("n", "notice", 1)]
 )
 def test_exit_codes(here: Path, path: str, fail_on: str, code: int) -> None:
-    """X-3: 0 also when loops are found, unless --fail-on asks for 1."""
+    """0 also when loops are found, unless --fail-on asks for 1 (X-3)."""
     assert run(["scan", path]) == 0
     assert run(["scan", path, "--fail-on", fail_on]) == code
 
 
 def test_calling_it_wrongly(here: Path) -> None:
-    """X-3: usage is 3."""
+    """Calling it wrongly: usage is 3 (X-3)."""
     for arguments in (["--fail-on", "smoke"], ["--price-in", "-1"], ["--price-in", "much"], ["--nothing"]):
         assert run(["scan", "t", *arguments]) == 3
 
 
 def test_a_file_that_is_no_transcript(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: a problem when it was named; in a folder it is one of the other files."""
+    """A problem when it was named; in a folder it is one of the other files (X-3)."""
     assert run(["scan", "off.yaml"]) == 1
     assert "off.yaml: is neither JSON Lines nor a JSON document" in capsys.readouterr().err
     (here / "e").mkdir()
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_transcript(here: Path, capsys: pytest.CaptureFixture[
 
 
 def test_damage_is_told_on_standard_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: file, line and reason; standard output stays JSON."""
+    """File, line and reason; standard output stays JSON (X-6)."""
     with (here / "t/claude.jsonl").open("a") as file:
         file.write("{broken\n" * 8)
     assert run(["scan", "t"]) == 0
@@ -130,7 +130,7 @@ def test_damage_is_told_on_standard_error(here: Path, capsys: pytest.CaptureFixt
 
 
 def test_prices(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6, L-5: by the list of prices, to the micro-dollar; what the options say comes before it."""
+    """By the list of prices, to the micro-dollar; what the options say comes before it (X-6, L-5)."""
     assert run(["scan", "t", "--json"]) == 0
     # claude-opus-4-5, a turn: 10 fresh at $5, 90 written to the cache at $6.25, 900 cached at $0.50, 50 answered at $25
     assert printed(capsys)[0]["cost_usd"] == 19 * 2313 / 1e6
@@ -144,7 +144,7 @@ def test_prices(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_another_bundle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: --policy judges instead; one that is wrong is a problem."""
+    """--policy judges instead; one that is wrong is a problem (X-6)."""
     assert run(["scan", "t", "--policy", "off.yaml", "--json"]) == 0
     assert printed(capsys)[-1]["totals"]["looping"] == 0
     assert run(["scan", "t", "--policy", "gone.yaml"]) == 1
@@ -152,7 +152,7 @@ def test_another_bundle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_report_as_html(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6, Y-1: beside the text; no words of a prompt in it unless they are asked for."""
+    """Beside the text; no words of a prompt in it unless they are asked for (X-6, Y-1)."""
     assert run(["scan", "t", "--html", "out.html"]) == 0
     assert "report: out.html" in capsys.readouterr().err
     text = (here / "out.html").read_text()
@@ -166,7 +166,7 @@ def test_a_report_as_html(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_report_that_cannot_be_written(here: Path) -> None:
-    """X-3."""
+    """A report that cannot be written (X-3)."""
     result = CliRunner().invoke(cli, ["scan", "t", "--html", "no/such/place.html"], standalone_mode=False)
     assert "no/such/place.html: cannot be written: No such file" in result.stderr
     assert run(["scan", "t", "--html", "no/such/place.html"]) == 1
@@ -175,7 +175,7 @@ def test_a_report_that_cannot_be_written(here: Path) -> None:
 def test_a_bar_shows_how_far_it_is(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-3: on a terminal only, on standard error."""
+    """On a terminal only, on standard error (X-3)."""
     with scan._progress(100, quiet=False) as nothing:
         assert nothing is None
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -191,7 +191,7 @@ def test_a_bar_shows_how_far_it_is(
 
 
 def test_prices_of_the_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """L-5: overrides hold for scan too; models without a price are told, and are in no sum."""
+    """Overrides hold for scan too; models without a price are told, and are in no sum (L-5)."""
     (here / "breakloop.yaml").write_text(
         "prices: {models: {claude-opus-4-5: {input_usd_per_million: 1, output_usd_per_million: 0}}}\n"
     )

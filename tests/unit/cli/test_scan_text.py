@@ -19,7 +19,7 @@ from tests.unit.replay.transcripts import FINE, STUCK, write
 
 
 def test_one_line_that_sums_up() -> None:
-    """X-6."""
+    """One line that sums up (X-6)."""
     after = Spent(181_000, 0, estimated=True)
     found = Summary(37, 212, 3, 2, 4, 41, after, after, after)
     assert summed(found) == (
@@ -33,7 +33,7 @@ def test_one_line_that_sums_up() -> None:
 
 
 def test_a_mark_a_turn() -> None:
-    """X-6: new, the same again, noticed, blocked; a long session is folded, and the worst is seen."""
+    """New, the same again, noticed, blocked; a long session is folded, and the worst is seen (X-6)."""
     found = line("...nnbb.", ["a", "b", *["x"] * 5, "c"])
     assert (
         strip(found, 80).plain == "\N{MIDDLE DOT}" * 3 + "\N{DARK SHADE}" * 2 + "\N{FULL BLOCK}" * 2 + "\N{MIDDLE DOT}"
@@ -45,7 +45,7 @@ def test_a_mark_a_turn() -> None:
 
 
 def test_terminals_that_have_no_such_characters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """X-6: plain ones, and no crash."""
+    """Plain ones, and no crash (X-6)."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
     write(tmp_path / "a.jsonl", transcripts.claude([*FINE, *STUCK]))
@@ -58,7 +58,7 @@ def test_terminals_that_have_no_such_characters(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_few_of_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: a table of twenty and eight pictures are enough; the rest is counted."""
+    """A table of twenty and eight pictures are enough; the rest is counted (X-6)."""
     for number in range(23):
         write(tmp_path / f"{number}.jsonl", transcripts.claude(STUCK, f"s-{number:02}"))
     scanned, made = scan(tmp_path)
@@ -69,7 +69,7 @@ def test_few_of_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_notices_alone_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: nothing would have been stopped, so there is no table."""
+    """Nothing would have been stopped, so there is no table (X-6)."""
     write(tmp_path / "a.jsonl", transcripts.claude([*FINE, *STUCK[:3]]))
     scanned, made = scan(tmp_path)
     tell(scanned, made.files, ["x"])
@@ -86,14 +86,14 @@ def _stuck(path: Path) -> list[Scanned]:
 
 
 def test_excerpts_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Y-1: and not otherwise; a timeline without them has none to show."""
+    """And not otherwise; a timeline without them has none to show (Y-1)."""
     scanned = _stuck(tmp_path)
     tell(scanned, Files(), ["x"], excerpts=True)
     assert "pytest tests/parser" not in capsys.readouterr().out
 
 
 def test_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: teaches where to look."""
+    """Teaches where to look (X-6)."""
     tell([], Files(), ["logs"])
     said = capsys.readouterr().out
     assert said.startswith("no sessions in logs")

@@ -41,7 +41,7 @@ def compiled(bundle: Bundle | None, guard: LoopGuard) -> CompiledBundle:
 
 
 def test_schemas(capsys: pytest.CaptureFixture[str]) -> None:
-    """T-1: the bundle's schema by default, the settings' on request."""
+    """The bundle's schema by default, the settings' on request (T-1)."""
     assert run(["schema"]) == 0
     assert json.loads(capsys.readouterr().out) == bundle_json_schema()
     assert run(["schema", "--settings", "--json"]) == 0
@@ -49,7 +49,7 @@ def test_schemas(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_builtin_block_is_what_the_engine_uses(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-6: put into a bundle as printed, it is the same detector as without a word about it."""
+    """Put into a bundle as printed, it is the same detector as without a word about it (B-6)."""
     assert run(["schema", "--builtin"]) == 0
     printed = capsys.readouterr().out
     said = compiled(load_text((REST + printed).encode(), "b.yaml").bundle, LoopGuard()).default_loops
@@ -69,7 +69,7 @@ def test_the_builtin_block_is_what_the_engine_uses(capsys: pytest.CaptureFixture
 
 
 def test_loop_guard_numbers_are_in_effect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-2: LOOP_GUARD_* show up with where they came from; 0 hits is off."""
+    """LOOP_GUARD_* show up with where they came from; 0 hits is off (LD-2)."""
     monkeypatch.setenv("LOOP_GUARD_MAX_HITS", "9")
     monkeypatch.setenv("LOOP_GUARD_COOLDOWN_SECONDS", "1800")
     assert run(["schema", "--builtin"]) == 0
@@ -88,7 +88,7 @@ def test_loop_guard_numbers_are_in_effect(capsys: pytest.CaptureFixture[str], mo
 def test_any_number_of_hits_makes_a_block_that_loads(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, max_hits: int
 ) -> None:
-    """LD-2: N hits also lift `storm` to at least N and 2 N, never where that cannot be counted."""
+    """N hits also lift `storm` to at least N and 2 N, never where that cannot be counted (LD-2)."""
     monkeypatch.setenv("LOOP_GUARD_MAX_HITS", str(max_hits))
     assert run(["schema", "--builtin"]) == 0
     steps = load_text((REST + capsys.readouterr().out).encode(), "b.yaml").bundle.defaults.loops[1]
@@ -99,19 +99,19 @@ def test_any_number_of_hits_makes_a_block_that_loads(
 
 
 def test_builtin_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: --json."""
+    """Builtin as JSON: --json (X-3)."""
     assert run(["schema", "--builtin", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"defaults": {"loop_detection": builtin_block(LoopGuard())}}
 
 
 def test_one_thing_at_a_time() -> None:
-    """X-3: 3 for what makes no sense together."""
+    """3 for what makes no sense together (X-3)."""
     assert run(["schema", "--builtin", "--settings"]) == 3
     assert run(["schema", "--builtin", "--presets"]) == 3
 
 
 def test_several_builtin_blocks_are_a_list(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """B-6, LD-4: as printed they load again, thresholds included; a number that is no setting says no origin."""
+    """As printed they load again, thresholds included; a number that is no setting says no origin (B-6, LD-4)."""
     blocks: tuple[AnyLoop, ...] = (
         TailLoop(similarity="tail"),
         StepsLoop(similarity="steps", thresholds={"storm": (9, 18, math.inf)}, action="kill", stream_guard=False),
@@ -136,7 +136,7 @@ def test_several_builtin_blocks_are_a_list(capsys: pytest.CaptureFixture[str], m
 
 
 def test_the_presets_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """LD-4: what a sensitivity stands for can be seen, kind by kind."""
+    """What a sensitivity stands for can be seen, kind by kind (LD-4)."""
     assert run(["schema", "--presets"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["kind", "relaxed", "normal", "strict", "counts"]
@@ -149,7 +149,7 @@ def test_the_presets_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_presets_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """LD-4, X-3: each preset can be put into a bundle as it is printed."""
+    """Each preset can be put into a bundle as it is printed (LD-4, X-3)."""
     assert run(["schema", "--presets", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert list(said["kinds"]) == list(SETTABLE)

@@ -40,7 +40,7 @@ def running(**values: object) -> Runtime:
 
 
 def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T-2: every flag by its fixed name."""
+    """Every flag by its fixed name (T-2)."""
     seen: list[Loaded] = []
     monkeypatch.setattr(serve, "start", seen.append)
     line = "--host ::1 --port 0 --admin-port 0 --upstream a=http://x --upstream b=http://y --policy p.yaml"
@@ -56,7 +56,7 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wrong_settings_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    """T-1, S-5: what is wrong, on standard error, and exit code 1."""
+    """What is wrong, on standard error, and exit code 1 (T-1, S-5)."""
     assert run(["serve", "--state", "disk://", "--upstream", "openai"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[1] for line in lines] == ["flag --state", "flag --upstream"]
@@ -64,7 +64,7 @@ def test_wrong_settings_are_printed_a_line_each(capsys: pytest.CaptureFixture[st
 
 
 def test_workers_need_a_shared_state(capsys: pytest.CaptureFixture[str]) -> None:
-    """S-5: it refuses to start, and says what to do."""
+    """It refuses to start, and says what to do (S-5)."""
     assert run(["serve", "--workers", "2"]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("breakloop: flag --workers: 2 processes cannot share the state of memory://")
@@ -72,7 +72,7 @@ def test_workers_need_a_shared_state(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """T-1: a warning, and it starts."""
+    """A warning, and it starts (T-1)."""
     monkeypatch.setenv("BREAKLOOP_PROT", "1")
     monkeypatch.setattr(serve, "start", lambda _loaded: 0)
     assert run(["serve"]) == 0
@@ -82,7 +82,7 @@ def test_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_it_says_it_is_ready_and_ends_with_0(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """T-2: the last line is the one that others wait for."""
+    """The last line is the one that others wait for (T-2)."""
     announce = serve.announce
 
     def announce_and_stop(runtime: Runtime) -> None:
@@ -96,14 +96,14 @@ def test_it_says_it_is_ready_and_ends_with_0(
 
 
 def test_strict_without_bundle_prints_the_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """E-0: located, and exit code 1."""
+    """Located, and exit code 1 (E-0)."""
     Path("b.yaml").write_text("bundle_version: 0\npolicies: []\n")
     assert run(["serve", "--port", "0", "--policy", "b.yaml", "--strict"]) == 1
     assert "breakloop: b.yaml:1:17: bundle_version" in capsys.readouterr().err
 
 
 def test_summary_without_policy() -> None:
-    """T-2: what is protected when nothing is set, and where to ask."""
+    """What is protected when nothing is set, and where to ask (T-2)."""
     text = "\n".join(summary())
     assert "built-in loop protection only (`breakloop init` writes one)" in text
     assert "  loops     LLM calls: repeated steps; the same end 6 times in 60 s\n" in text
@@ -114,13 +114,13 @@ def test_summary_without_policy() -> None:
 
 
 def test_summary_says_where_envoy_may_ask() -> None:
-    """D-3: over gRPC, where that is on."""
+    """Over gRPC, where that is on (D-3)."""
     assert not [line for line in summary() if "gRPC" in line]
     assert "            127.0.0.1:8789 (Envoy, gRPC)" in summary(envoy_grpc_port=8789)
 
 
 def test_summary_says_how_to_go_through_it() -> None:
-    """D-2, T-2: the upstreams, and the lines that a person copies; only for the doors that are open."""
+    """The upstreams, and the lines that a person copies; only for the doors that are open (D-2, T-2)."""
     lines = summary()
     assert "  upstream  openai https://api.openai.com (default)" in lines
     assert "            anthropic https://api.anthropic.com" in lines
@@ -138,12 +138,12 @@ def test_summary_says_how_to_go_through_it() -> None:
     ("url", "shown"), [("http://0.0.0.0:1", "http://127.0.0.1:1"), ("http://[::]:1", "http://[::1]:1")]
 )
 def test_nobody_is_told_to_connect_to_everywhere(url: str, shown: str) -> None:
-    """T-2: an address to listen on is not always one to connect to."""
+    """An address to listen on is not always one to connect to (T-2)."""
     assert f"            export ANTHROPIC_BASE_URL={shown}" in serve.summary(running().settings, Started(url=url))
 
 
 def test_summary_with_policy() -> None:
-    """T-2, E-0: version and number of policies; a copy or nothing at all is said loudly."""
+    """Version and number of policies; a copy or nothing at all is said loudly (T-2, E-0)."""
     file = Path("b.yaml")
     file.write_text(BUNDLE)
     assert "b.yaml, version 4, 1 policy" in "\n".join(summary(policy="b.yaml"))
@@ -167,7 +167,7 @@ def test_summary_with_policy() -> None:
 
 
 def test_later_starts_say_how_to_get_another_token() -> None:
-    """X-1, Y-3: it was shown once; not where it is set, and not where it is shown right now."""
+    """It was shown once; not where it is set, and not where it is shown right now (X-1, Y-3)."""
     seen = Started(url="http://127.0.0.1:8787", admin_url="http://127.0.0.1:8788")
     lines = serve.summary(running().settings, seen)
     at = lines.index("            token: shown at the first start. Lost it? Start again without the file")

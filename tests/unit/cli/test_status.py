@@ -32,7 +32,7 @@ def answering(admin: Admin, **changes: Any) -> Admin:
 
 
 def test_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: version, bundle, state, what was stopped and saved."""
+    """Version, bundle, state, what was stopped and saved (X-3)."""
     with fake_admin() as admin:
         assert run(["status", *answering(admin, holds=[{}]).args]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -50,7 +50,7 @@ def test_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_wrong_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3, S-3: exit code 1 for a script that asks."""
+    """Exit code 1 for a script that asks (X-3, S-3)."""
     with fake_admin() as admin:
         changed = answering(admin, status={"state": "redis", "degraded": True}, bundle={"problems": [{}, {}]})
         assert run(["status", *changed.args]) == 1
@@ -72,7 +72,7 @@ def test_without_a_bundle(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: everything but the bundle's text."""
+    """Everything but the bundle's text (X-3)."""
     with fake_admin() as admin:
         assert run(["status", *answering(admin).args, "--json"]) == 0
         said = json.loads(capsys.readouterr().out)

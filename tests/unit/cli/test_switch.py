@@ -17,7 +17,7 @@ SWITCH: dict[str, Any] = {
 
 
 def test_set(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """K-3: and how to lift it again."""
+    """And how to lift it again (K-3)."""
     monkeypatch.setattr("breakloop.cli.switch.SystemClock.now", lambda _: 1_800_000_000.0)
     with fake_admin() as admin:
         admin.answers["POST /kill-switches"] = (201, {"id": "ks-1", "shared": True})
@@ -41,7 +41,7 @@ def test_set(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_wrong_descriptor(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 1, with the field."""
+    """A wrong descriptor: exit code 1, with the field (X-3)."""
     with fake_admin() as admin:
         error = {"message": "is no descriptor", "field": "scope_key"}
         admin.answers["POST /kill-switches"] = (400, {"error": error})
@@ -50,7 +50,7 @@ def test_a_wrong_descriptor(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
-    """K-3."""
+    """List (K-3)."""
     other = {**SWITCH, "id": "ks-2", "route": "/v1/*", "expires_at": 1_800_003_600.0, "reason": ""}
     with fake_admin() as admin:
         admin.answers["GET /kill-switches"] = {"kill_switches": [SWITCH, other]}
@@ -71,7 +71,7 @@ def test_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lift(capsys: pytest.CaptureFixture[str]) -> None:
-    """K-3."""
+    """Lift (K-3)."""
     with fake_admin() as admin:
         admin.answers["DELETE /kill-switches/ks-1"] = {"shared": False}
         assert run(["switch", "lift", "ks-1", *admin.args]) == 0
@@ -84,7 +84,7 @@ def test_lift(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: of all three."""
+    """JSON: of all three (X-3)."""
     with fake_admin() as admin:
         admin.answers |= {
             "POST /kill-switches": (201, {"id": "ks-1", "shared": True}),

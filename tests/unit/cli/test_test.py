@@ -50,7 +50,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_cases_that_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: the clock is simulated, state is shared by the cases, exit 0."""
+    """The clock is simulated, state is shared by the cases, exit 0 (X-3)."""
     Path("t.yaml").write_text(CASES, encoding="utf-8")
     assert run(["test", "t.yaml", "--policy", "policy.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -61,7 +61,7 @@ def test_cases_that_pass(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_failing_case_says_where_and_what(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: expected and actual, the place in the file, and who decided; exit 1. The file may name its bundle."""
+    """Expected and actual, the place in the file, and who decided; exit 1. The file may name its bundle (X-3)."""
     Path("t.yaml").write_text(WRONG, encoding="utf-8")
     assert run(["test", "t.yaml"]) == 1
     out = capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_a_failing_case_says_where_and_what(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: --json carries the differences."""
+    """--json carries the differences (X-3)."""
     Path("t.yaml").write_text(WRONG, encoding="utf-8")
     assert run(["test", "t.yaml", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
@@ -89,7 +89,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_notes_on_the_bundle_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2: whoever wonders why nothing happens is told what does nothing."""
+    """Whoever wonders why nothing happens is told what does nothing (B-2)."""
     Path("policy.yaml").write_text(POLICY + "expires_at: 2020-01-01T00:00:00Z\n", encoding="utf-8")
     Path("t.yaml").write_text(CASES, encoding="utf-8")
     assert run(["test", "t.yaml", "--policy", "policy.yaml"]) == 0
@@ -97,14 +97,14 @@ def test_notes_on_the_bundle_are_shown(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: what a case may say is in the help."""
+    """What a case may say is in the help (X-3)."""
     assert run(["test", "--help"]) == 0
     said = capsys.readouterr().out
     assert [name for name in (*CASE, *REQUEST, *EXPECTED, *TOP) if name not in said] == []
 
 
 def test_a_bad_test_file_is_located(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2 for test files: every mistake with its place and a suggestion, and nothing runs."""
+    """For test files: every mistake with its place and a suggestion, and nothing runs (B-2)."""
     Path("t.yaml").write_text("- request: {pth: /a}\n  expect: {decison: allow}\n", encoding="utf-8")
     assert run(["test", "t.yaml", "--policy", "policy.yaml"]) == 1
     err = capsys.readouterr().err.splitlines()
@@ -114,14 +114,14 @@ def test_a_bad_test_file_is_located(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_bundle_given_as_tests_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: whoever swaps the two files is told how to write it."""
+    """Whoever swaps the two files is told how to write it (X-3)."""
     Path("b.yaml").write_text("bundle_version: 1\npolicies: []\n", encoding="utf-8")
     assert run(["test", "b.yaml"]) == 1
     assert "b.yaml looks like a bundle: write `breakloop test TESTS.yaml --policy b.yaml`" in capsys.readouterr().err
 
 
 def test_a_bad_bundle_is_located(capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2: the bundle's own problems come out as `validate` tells them."""
+    """The bundle's own problems come out as `validate` tells them (B-2)."""
     Path("t.yaml").write_text(CASES, encoding="utf-8")
     Path("policy.yaml").write_text("bundle_version: 1\npolicies: {}\n", encoding="utf-8")
     assert run(["test", "t.yaml", "--policy", "policy.yaml"]) == 1
@@ -131,7 +131,7 @@ def test_a_bad_bundle_is_located(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_a_policy_the_builtin_protection_is_tested() -> None:
-    """B-6: an LLM call is judged without any bundle; the test file comes from standard input."""
+    """An LLM call is judged without any bundle; the test file comes from standard input (B-6)."""
     case = {"path": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "hi"}]}}
     cases = [
         {"request": case, "repeat": 5, "expect": {"decision": "allow"}},
@@ -143,7 +143,7 @@ def test_without_a_policy_the_builtin_protection_is_tested() -> None:
 
 
 def test_settings_apply(capsys: pytest.CaptureFixture[str]) -> None:
-    """T-1: ./breakloop.yaml names the policy and counts; a wrong one ends the command."""
+    """./breakloop.yaml names the policy and counts; a wrong one ends the command (T-1)."""
     Path("breakloop.yaml").write_text("policy: policy.yaml\nheader_prefix: X-Stop-\n", encoding="utf-8")
     Path("t.yaml").write_text(
         "- request: {path: /tools/a}\n  repeat: 2\n  expect: {decision: allow}\n"
@@ -157,7 +157,7 @@ def test_settings_apply(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 1 with a plain message; no file at all is a usage error."""
+    """1 with a plain message; no file at all is a usage error (X-3)."""
     assert run(["test", "nowhere.yaml"]) == 1
     assert capsys.readouterr().err == "nowhere.yaml: cannot be read: No such file or directory\n"
     assert run(["test"]) == 3

@@ -41,7 +41,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 def test_a_valid_bundle(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: exit 0, with what was read."""
+    """Exit 0, with what was read (X-3)."""
     assert run(["validate", write("good.yaml", GOOD)]) == 0
     first, summary = capsys.readouterr().out.splitlines()
     assert first.startswith("good.yaml: ok, version 2, 1 policy, digest ")
@@ -49,7 +49,7 @@ def test_a_valid_bundle(write: Write, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_every_problem_with_its_place(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2: file, line, column, path and hint; every problem, not the first; exit 1."""
+    """File, line, column, path and hint; every problem, not the first; exit 1 (B-2)."""
     assert run(["validate", write("bad.yaml", BAD)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[:2] for line in lines[:-1]] == [
@@ -62,7 +62,7 @@ def test_every_problem_with_its_place(write: Write, capsys: pytest.CaptureFixtur
 
 
 def test_notes_do_not_refuse_unless_strict(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """B-2: a note is marked as one; only --strict makes it count."""
+    """A note is marked as one; only --strict makes it count (B-2)."""
     name = write("odd.yaml", SURPRISING)
     assert run(["validate", name]) == 0
     out = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_notes_do_not_refuse_unless_strict(write: Write, capsys: pytest.CaptureF
 
 
 def test_several_files_and_a_missing_one(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: one bad file among many gives 1; a file that is not there is said plainly."""
+    """One bad file among many gives 1; a file that is not there is said plainly (X-3)."""
     assert run(["validate", write("good.yaml", GOOD), "nowhere.yaml"]) == 1
     out = capsys.readouterr().out
     assert "nowhere.yaml: there is no such file or directory\n" in out
@@ -81,7 +81,7 @@ def test_several_files_and_a_missing_one(write: Write, capsys: pytest.CaptureFix
 
 
 def test_a_directory_is_one_bundle(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """B-3: the files of a directory are merged, so an id may not stand in two of them."""
+    """The files of a directory are merged, so an id may not stand in two of them (B-3)."""
     write("d/1.yaml", GOOD)
     write("d/2.yaml", "policies:\n  - id: b\n    spec: {selector: {pathPrefix: /b/}}\n")
     assert run(["validate", "d"]) == 0
@@ -91,7 +91,7 @@ def test_a_directory_is_one_bundle(write: Write, capsys: pytest.CaptureFixture[s
 
 
 def test_standard_input() -> None:
-    """X-3: - reads standard input."""
+    """- reads standard input (X-3)."""
     runner = CliRunner()
     assert runner.invoke(cli, ["validate", "-"], input=GOOD).output.startswith("<stdin>: ok")
     refused = runner.invoke(cli, ["validate", "-"], input=BAD)
@@ -100,7 +100,7 @@ def test_standard_input() -> None:
 
 
 def test_json(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: --json gives the same as data."""
+    """--json gives the same as data (X-3)."""
     assert run(["validate", "--json", write("bad.yaml", BAD), write("good.yaml", GOOD), "nowhere"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] is False
@@ -124,7 +124,7 @@ def test_json(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
 def test_another_kind_of_file_is_recognised(
     write: Write, capsys: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
-    """X-3: whoever gives the file of another command is told which."""
+    """Whoever gives the file of another command is told which (X-3)."""
     assert run(["validate", write("x.yaml", text)]) == 1
     assert said in capsys.readouterr().out.splitlines()
     assert run(["validate", write("typo.yaml", GOOD + "polcy: 1\n")]) == 1
@@ -132,7 +132,7 @@ def test_another_kind_of_file_is_recognised(
 
 
 def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: 3 for a command that was called wrongly."""
+    """3 for a command that was called wrongly (X-3)."""
     assert run(["validate"]) == 3
     assert "FILE" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ from breakloop.cli.main import run
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """X-3: one line, or JSON."""
+    """One line, or JSON (X-3)."""
     assert run(["version"]) == 0
     assert capsys.readouterr().out == f"breakloop {__version__}\n"
     assert run(["version", "--json"]) == 0

@@ -23,7 +23,7 @@ def covers(now: float = 0.0, called: str = "", **lists: Any) -> bool:
     [("routes", "/v1/*"), ("routes", "/v1/x"), ("agents", "bot"), ("callers", "me"), ("fingerprints", "f")],
 )
 def test_each_kind_and_its_expiry(kind: str, value: str) -> None:
-    """LD-6: covered until the time, and not at it."""
+    """Covered until the time, and not at it (LD-6)."""
     timed: dict[str, Any] = {kind: {value: 10.0}}
     assert covers(9.9, **timed)
     assert not covers(10.0, **timed)
@@ -34,7 +34,7 @@ def test_each_kind_and_its_expiry(kind: str, value: str) -> None:
 
 
 def test_tools_need_all_of_them() -> None:
-    """LD-6: a call is covered only if every tool it names is listed and not expired, and it names one."""
+    """A call is covered only if every tool it names is listed and not expired, and it names one (LD-6)."""
     listed = {"search": math.inf, "read": 10.0}
     assert covers(called="search,read", tools=listed)
     assert not covers(10.0, called="search,read", tools=listed)
@@ -43,7 +43,7 @@ def test_tools_need_all_of_them() -> None:
 
 
 def test_an_empty_list_says_nothing() -> None:
-    """LD-6: so that it costs nothing per request."""
+    """So that it costs nothing per request (LD-6)."""
     assert not AllowList(**NOBODY).says_anything
     assert not covers()
     for kind in NOBODY:
@@ -55,5 +55,5 @@ def test_an_empty_list_says_nothing() -> None:
     [("/a", "/a", True), ("/a", "/a/", False), ("/a*", "/ab", True), ("/a/*", "/a", False), ("/*", "/", True)],
 )
 def test_routes(route: str, path: str, fits: bool) -> None:
-    """K-2, LD-6: exact, or a prefix ending in `*`."""
+    """Exact, or a prefix ending in `*` (K-2, LD-6)."""
     assert route_matches(route, path) is fits

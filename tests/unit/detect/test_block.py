@@ -40,7 +40,7 @@ def test_calls_without_a_step_are_not_looked_at() -> None:
 
 
 def test_allow_lists_hold() -> None:
-    """LD-6: a snoozed agent is left alone until its time."""
+    """A snoozed agent is left alone until its time (LD-6)."""
     allow = AllowList({}, {"agent": 10.0}, {}, {}, {})
     assert block(allow=allow).newest(call(), 7.0) is None
     assert block(allow=allow).newest(call(), 10.0) is STEP
@@ -64,7 +64,7 @@ def test_looking_is_for_those_who_inherit() -> None:
 
 
 def test_nobody_cools_down_for_somebody_elses_loop() -> None:
-    """LD-6: whose loop it is stands in the key of its cooldown."""
+    """Whose loop it is stands in the key of its cooldown (LD-6)."""
     op = block().operation(call(), Found(), "project", 0)
     assert isinstance(op, Repeat)
     assert op.key == "cnt:project:s:me:p:0:" + "ab" * 8

@@ -19,7 +19,7 @@ def made(body: Callable[[bytes], bytes] = bytes) -> ExactFingerprint:
 
 
 def test_what_tells_requests_apart() -> None:
-    """LD-1: method, path, query, body, and who sends."""
+    """Method, path, query, body, and who sends (LD-1)."""
     read = made()
     calls = [
         call(),
@@ -33,14 +33,14 @@ def test_what_tells_requests_apart() -> None:
 
 
 def test_what_does_not() -> None:
-    """LD-1: order of the query, other headers, host, request id."""
+    """Order of the query, other headers, host, request id (LD-1)."""
     read = made()
     assert read(call(query="a=1&b=2")) == read(call(query="b=2&a=1"))
     assert read(call(headers={"x": "y"}, host="h", request_id="1")) == read(call())
 
 
 def test_bodies_are_compared_in_one_spelling() -> None:
-    """LD-1: by whatever the reader makes of them; without a body it is not asked."""
+    """By whatever the reader makes of them; without a body it is not asked (LD-1)."""
     read = made(body=lambda body: body.lower())
     assert read(call(body=b"X")) == read(call(body=b"x"))
 
@@ -51,5 +51,5 @@ def test_bodies_are_compared_in_one_spelling() -> None:
 
 
 def test_an_unseen_body_has_no_fingerprint() -> None:
-    """LD-1: what was not shown cannot be compared."""
+    """What was not shown cannot be compared (LD-1)."""
     assert made()(call(body_unseen=True)) is None

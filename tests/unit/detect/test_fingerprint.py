@@ -13,7 +13,7 @@ PARTS = st.lists(TEXTS, min_size=1, max_size=5)
 
 
 def test_128_bits_in_hex() -> None:
-    """LD-1: what is stored or shown is a keyed 128-bit digest."""
+    """What is stored or shown is a keyed 128-bit digest (LD-1)."""
     digest = MADE.digest(["a", "b"], b"matter")
     assert len(digest) == 32
     assert int(digest, 16) >= 0
@@ -21,14 +21,14 @@ def test_128_bits_in_hex() -> None:
 
 
 def test_another_secret_gives_other_fingerprints() -> None:
-    """Y-1: without the secret nobody can try prompts out; a fleet that shares it agrees."""
+    """Without the secret nobody can try prompts out; a fleet that shares it agrees (Y-1)."""
     assert MADE.digest(["a"]) != Fingerprinter(b"other").digest(["a"])
     assert Fingerprinter(b"").digest(["a"]) != MADE.digest(["a"])
     assert len(Fingerprinter(b"k" * 500).digest(["a"])) == 32
 
 
 def test_order_and_matter_count() -> None:
-    """LD-1: each part stands in its place."""
+    """Each part stands in its place (LD-1)."""
     digests = {
         MADE.digest(["a", "b"]),
         MADE.digest(["b", "a"]),
@@ -44,26 +44,26 @@ def test_order_and_matter_count() -> None:
 @given(one=PARTS, other=PARTS)
 @example(one=["a\x00b", "c"], other=["a", "b\x00c"])
 def test_separators_in_parts_cannot_collide(one: list[str], other: list[str]) -> None:
-    """LD-1: whatever the parts hold, also the separator itself and half characters."""
+    """Whatever the parts hold, also the separator itself and half characters (LD-1)."""
     assert (packed(one) == packed(other)) is (one == other)
     assert (MADE.digest(one) == MADE.digest(other)) is (one == other)
 
 
 @given(parts=PARTS)
 def test_a_part_cannot_pass_for_several(parts: list[str]) -> None:
-    """LD-1: the same characters in one part are something else."""
+    """The same characters in one part are something else (LD-1)."""
     whole = ["\x00".join(parts)]
     assert (packed(parts) == packed(whole)) is (parts == whole)
 
 
 def test_a_list_cannot_pass_for_a_longer_one() -> None:
-    """LD-1: not even with the length prefixes that keep separators apart."""
+    """Not even with the length prefixes that keep separators apart (LD-1)."""
     sly = ["a\x00b", "c"]
     assert packed(sly) != packed(["", "3", "a", "b1", "c"])
     assert packed(["3", "a", "b1", "c"]) != packed(sly)
 
 
 def test_nothing_is_not_an_empty_text() -> None:
-    """SPEC 7: a conversation without messages is not one with an empty one."""
+    """A conversation without messages is not one with an empty one."""
     assert packed([]) == b"\xff"
     assert packed([""]) == b""

@@ -39,7 +39,7 @@ def block(spy: Spy, step: Step | None = PLAIN, allow: AllowList | None = None) -
 
 
 def test_the_call_learns_that_it_is_in_a_crowd() -> None:
-    """DETECTION: two derived sessions overlapped."""
+    """Two derived sessions overlapped (LD-4)."""
     asked, spy = call(), Spy()
     window = b"memory"
     judged = block(spy).look(asked, window, 7.0)
@@ -65,7 +65,7 @@ def test_others_are_left_alone() -> None:
 
 
 def test_ids_of_calls_tell_conversations_apart_by_themselves() -> None:
-    """Q-1: where they are there, no lane is read or written."""
+    """Where they are there, no lane is read or written (Q-1)."""
     assert block(Spy(), PLAIN).owner(call()) == "a:me"
     assert block(Spy(), ACTS).owner(call()) == "a:me"
     assert block(Spy(), ACTS._replace(call_ids=("call_1",))).owner(call()) == ""

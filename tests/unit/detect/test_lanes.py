@@ -1,4 +1,4 @@
-"""LD-4: sessions without a name: whether they run side by side, and prompts that are wrapped anew each time."""
+"""Sessions without a name: whether they run side by side, and prompts that are wrapped anew each time (LD-4)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def levels(judged: list[LaneJudged]) -> list[int]:
 
 
 def test_a_prompt_wrapped_anew_each_time() -> None:
-    """LD-4, C20: each has a session of its own; noticed by the fourth, blocked by the sixth, stopped by the ninth."""
+    """Each has a session of its own; noticed by the fourth, blocked by the sixth, stopped by the ninth (LD-4, C20)."""
     found = Sender().wrap(10)
     assert levels(found) == [NOTHING] * 3 + [NOTICE] * 2 + [BLOCK] * 3 + [STOP] * 2
     assert found[3].kind == "nested"
@@ -76,13 +76,13 @@ def test_a_prompt_wrapped_anew_each_time() -> None:
 
 
 def test_a_loop_is_told_once_at_a_level_and_again_at_twice_the_count() -> None:
-    """LD-4: at 3 as a notice, at 5 as a block, at 8 as a stop, at 16 again."""
+    """At 3 as a notice, at 5 as a block, at 8 as a stop, at 16 again (LD-4)."""
     fresh = [at for at, one in enumerate(Sender().wrap(20)) if one.fresh]
     assert fresh == [3, 5, 8, 16]
 
 
 def test_a_prompt_that_grows_at_its_end() -> None:
-    """LD-4: the same plea behind it again and again is a loop; a transcript that a client sends whole is none."""
+    """The same plea behind it again and again is a loop; a transcript that a client sends whole is none (LD-4)."""
     sender = Sender()
     pleas = levels([sender.send(f"s{at}", asked(PROMPT + " Try again!" * at)) for at in range(8)])
     assert pleas == [NOTHING] * 4 + [NOTICE] * 2 + [BLOCK] * 2
@@ -93,7 +93,7 @@ def test_a_prompt_that_grows_at_its_end() -> None:
 
 
 def test_thresholds() -> None:
-    """LD-4: those of the policy."""
+    """Those of the policy (LD-4)."""
     detector = LaneDetector((1, 2, 3), digest)
     window, found = b"", []
     for at in range(4):
@@ -104,7 +104,7 @@ def test_thresholds() -> None:
 
 
 def test_another_prompt_ends_it_and_another_loop_has_another_name() -> None:
-    """LD-4: what does not hold the prompt before it is progress."""
+    """What does not hold the prompt before it is progress (LD-4)."""
     sender = Sender()
     first = sender.wrap(6)[-1]
     other = sender.send("s", asked("And now the ten longest rivers, please."))
@@ -118,7 +118,7 @@ def test_another_prompt_ends_it_and_another_loop_has_another_name() -> None:
 
 
 def test_the_same_prompt_again_stands_as_it_stood() -> None:
-    """LD-4: no step and no progress; what is blocked stays blocked, and nothing is written."""
+    """No step and no progress; what is blocked stays blocked, and nothing is written (LD-4)."""
     sender = Sender()
     blocked = sender.wrap(6)[-1]
     for _ in range(5):
@@ -131,7 +131,7 @@ def test_the_same_prompt_again_stands_as_it_stood() -> None:
 
 
 def test_what_is_sent_again_stays_in_mind() -> None:
-    """LD-4: a blocked prompt that comes every minute is blocked after an hour."""
+    """A blocked prompt that comes every minute is blocked after an hour (LD-4)."""
     sender = Sender()
     sender.wrap(6)
     assert {sender.send("s", asked(AGAIN * 5 + PROMPT), after=60.0).level for _ in range(60)} == {BLOCK}
@@ -139,13 +139,13 @@ def test_what_is_sent_again_stays_in_mind() -> None:
 
 @pytest.mark.parametrize(("after", "block_at"), [(19.0, 5), (20.0, 10), (60.0, 20), (600.0, None)])
 def test_slow_repeats(after: float, block_at: int | None) -> None:
-    """LD-4: from 20 s on they count half, from 60 s on a quarter; after ten minutes it begins anew."""
+    """From 20 s on they count half, from 60 s on a quarter; after ten minutes it begins anew (LD-4)."""
     found = levels(Sender().wrap(40, after))
     assert (found.index(BLOCK) if BLOCK in found else None) == block_at
 
 
 def test_lanes_do_not_mix() -> None:
-    """LD-4: another program of the same caller, at the same time, changes nothing."""
+    """Another program of the same caller, at the same time, changes nothing (LD-4)."""
     sender, found = Sender(), []
     for at in range(6):
         found.append(sender.send(f"a{at}", asked(AGAIN * at + PROMPT), "one"))
@@ -156,7 +156,7 @@ def test_lanes_do_not_mix() -> None:
 
 
 def test_the_lane_used_longest_ago_is_forgotten() -> None:
-    """LD-4: memory is bounded."""
+    """Memory is bounded (LD-4)."""
     sender = Sender()
     sender.wrap(3, lane="kept")
     sender.wrap(3, lane="lost")
@@ -168,7 +168,7 @@ def test_the_lane_used_longest_ago_is_forgotten() -> None:
 
 
 def test_steps_with_calls_are_not_looked_at() -> None:
-    """LD-4: an agent at work neither counts nor ends anything, and its lane need not be known."""
+    """An agent at work neither counts nor ends anything, and its lane need not be known (LD-4)."""
     sender = Sender()
     sender.wrap(5)
     for at in range(4):
@@ -184,7 +184,7 @@ def test_steps_with_calls_are_not_looked_at() -> None:
 
 
 def test_sessions_side_by_side() -> None:
-    """LD-4: A, B, A, B within ten minutes; ten minutes after the last time it is over."""
+    """A, B, A, B within ten minutes; ten minutes after the last time it is over (LD-4)."""
     sender = Sender()
     assert [sender.work(one).crowded for one in "AABBAB"] == [False] * 5 + [True]
     assert sender.work("B", after=599.0).crowded
@@ -192,19 +192,19 @@ def test_sessions_side_by_side() -> None:
 
 
 def test_calls_in_between_are_no_second_session() -> None:
-    """LD-4: an agent whose tools ask the model for something of their own, each time something else."""
+    """An agent whose tools ask the model for something of their own, each time something else (LD-4)."""
     sender = Sender()
     assert not any(sender.work("A" if at % 2 else f"summary {at}").crowded for at in range(40))
 
 
 def test_sessions_one_after_the_other() -> None:
-    """LD-4: a client whose every request begins a new one never overlaps."""
+    """A client whose every request begins a new one never overlaps (LD-4)."""
     sender = Sender()
     assert not any(sender.work(f"s{at // 3}").crowded for at in range(300))
 
 
 def test_a_session_that_comes_back_late() -> None:
-    """LD-4: after ten minutes it is another run of the same program."""
+    """After ten minutes it is another run of the same program (LD-4)."""
     sender = Sender()
     sender.work("A")
     sender.work("B", after=300.0)
@@ -214,14 +214,14 @@ def test_a_session_that_comes_back_late() -> None:
 
 
 def test_many_sessions_in_turn() -> None:
-    """LD-4: a dozen at once are seen to overlap when the second comes again."""
+    """A dozen at once are seen to overlap when the second comes again (LD-4)."""
     sender = Sender()
     assert not any(sender.work(f"s{at}", after=0.1).crowded for at in range(13) for at in [at % 12])
     assert all(sender.work(f"s{at}", after=0.1).crowded for at in range(1, 12))
 
 
 def test_nothing_is_written_where_nothing_changed() -> None:
-    """Q-1: the newest session within 30 s; sessions side by side within a minute of when that was noted."""
+    """The newest session within 30 s; sessions side by side within a minute of when that was noted (Q-1)."""
     sender = Sender()
     before = sender.work("A").window
     assert all(sender.work("A").window is before for _ in range(14))
@@ -235,7 +235,7 @@ def test_nothing_is_written_where_nothing_changed() -> None:
 
 
 def test_memory_is_bounded_and_holds_no_words() -> None:
-    """LD-4, Y-1: digests only, which another key makes others."""
+    """Digests only, which another key makes others (LD-4, Y-1)."""
     sender = Sender()
     for at in range(60):
         sender.send(f"session {at}", asked(f"A prompt about something, number {at}."), f"model {at}\0system")
@@ -253,7 +253,7 @@ NAMES = st.sampled_from(["", "a", "b", "c", "\udfff"])
 
 @given(st.binary(max_size=300), st.integers(0, 16), st.integers(0, 16), STEPS, st.floats(-1e12, 1e12))
 def test_any_window_can_be_read(garbage: bytes, sessions: int, lanes: int, step: Step, now: float) -> None:
-    """LD-4: what cannot be read counts as new; judging twice gives the same."""
+    """What cannot be read counts as new; judging twice gives the same (LD-4)."""
     filled = (garbage * 40 or bytes(1067))[: 8 + sessions * 17 + lanes * 49]
     for window in (garbage, b"\x02" + filled[:8] + bytes((sessions, lanes)) + filled[8:]):
         first = DETECTOR.judge(window, "a", "b", step, now)
@@ -265,7 +265,7 @@ def test_any_window_can_be_read(garbage: bytes, sessions: int, lanes: int, step:
 
 @pytest.mark.parametrize("cut", [1, 49, 60])
 def test_memory_that_is_cut_short_is_not_read(cut: int) -> None:
-    """S-2: it counts as new."""
+    """It counts as new (S-2)."""
     sender = Sender()
     for session in "ABA":
         sender.send(session, asked(PROMPT))
@@ -275,7 +275,7 @@ def test_memory_that_is_cut_short_is_not_read(cut: int) -> None:
 
 
 def test_memory_of_another_version_is_not_read() -> None:
-    """S-2: it counts as new."""
+    """It counts as new (S-2)."""
     sender = Sender()
     sender.wrap(5)
     sender.window = b"\x01" + sender.window[1:]
@@ -284,7 +284,7 @@ def test_memory_of_another_version_is_not_read() -> None:
 
 @pytest.mark.parametrize("count", [math.nan, math.inf, -1.0, 60_000.0])
 def test_counts_that_no_lane_has(count: float) -> None:
-    """LD-4: whatever wrote them, they block nobody."""
+    """Whatever wrote them, they block nobody (LD-4)."""
     sender = Sender()
     sender.wrap(6)
     start = len(sender.window) - 49 + 36
@@ -294,7 +294,7 @@ def test_counts_that_no_lane_has(count: float) -> None:
 
 @given(st.binary(min_size=49, max_size=49), STEPS, st.floats(0, 1e10))
 def test_any_lane_can_be_read(garbage: bytes, step: Step, now: float) -> None:
-    """LD-4: counts that no lane ever has make it a new one."""
+    """Counts that no lane ever has make it a new one (LD-4)."""
     key = DETECTOR.judge(b"", "a", "b", asked(PROMPT), now).window[27:35]
     window = b"\x01" + bytes(8) + b"\x00\x01" + key + garbage[8:]
     judged = DETECTOR.judge(window, "a", "b", step, now)
@@ -303,7 +303,7 @@ def test_any_lane_can_be_read(garbage: bytes, step: Step, now: float) -> None:
 
 @given(st.lists(st.tuples(NAMES, NAMES, STEPS, st.floats(0, 700)), max_size=30))
 def test_any_order_of_steps(sent: list[tuple[str, str, Step, float]]) -> None:
-    """LD-4: levels are there or not, memory stays bounded, and the same at once changes nothing."""
+    """Levels are there or not, memory stays bounded, and the same at once changes nothing (LD-4)."""
     window, now = b"", 1e9
     for session, lane, step, after in sent:
         now += after

@@ -36,7 +36,7 @@ def planned(made: LoopDetector, asked: Call | None = None, group: int = 0) -> Re
 
 
 def test_keys_name_kind_project_policy_and_block() -> None:
-    """S-2, E-1: `ld:` for exact, `cnt:` for tail, escaped parts, `shadow:` in front for shadow."""
+    """`ld:` for exact, `cnt:` for tail, escaped parts, `shadow:` in front for shadow (S-2, E-1)."""
     assert planned(detector("exact")).key == f"ld:proj:p:1:{PRINT}"
     assert planned(detector("tail")).key == f"cnt:proj:p:1:{PRINT}"
     assert planned(detector("tail", "a:b")).key == f"cnt:proj:a%3Ab:1:{PRINT}"
@@ -45,7 +45,7 @@ def test_keys_name_kind_project_policy_and_block() -> None:
 
 
 def test_what_is_tracked_is_planned_so() -> None:
-    """LD-6: only a door that sees answers lets its requests join each other."""
+    """Only a door that sees answers lets its requests join each other (LD-6)."""
     asked = call()
     assert planned(detector(), asked).tracked is False
     asked.tracked = True
@@ -53,7 +53,7 @@ def test_what_is_tracked_is_planned_so() -> None:
 
 
 def test_nothing_to_say() -> None:
-    """LD-2, LD-6: no fingerprint, or an allow list that covers the call."""
+    """No fingerprint, or an allow list that covers the call (LD-2, LD-6)."""
     assert detector(fingerprint=None).plan(call(), "proj", 0, 0.0) is None
     allow = AllowList({}, {}, {}, {}, {PRINT: 10.0})
     assert detector(allow=allow).plan(call(), "proj", 0, 9.0) is None
@@ -75,7 +75,7 @@ def test_nothing_to_say() -> None:
     ],
 )
 def test_announced_repeats(value: str, limit: int) -> None:
-    """LD-6: raise the limit up to a bound, never lower it; nonsense changes nothing."""
+    """Raise the limit up to a bound, never lower it; nonsense changes nothing (LD-6)."""
     asked = call(headers={"X-Breakloop-Expect-Repeats": value})
     assert planned(detector(expects=frozenset({"me"})), asked).limit == limit
     assert planned(detector(expects=frozenset({"you"})), asked).limit == 5
@@ -83,7 +83,7 @@ def test_announced_repeats(value: str, limit: int) -> None:
 
 
 def test_what_the_client_is_told() -> None:
-    """A-3: counts, seconds rounded up, what was repeated how often and what to do; `tail` says what it compares."""
+    """Counts, seconds rounded up, what was repeated how often and what to do; `tail` says what it compares (A-3)."""
     made = detector()
     loop = made.found(planned(made), Repeated(6, True, True, 29.2))
     assert (loop.fingerprint, loop.hit_count, loop.window_s, loop.cooldown_s) == (PRINT, 6, 60, 30)
@@ -119,7 +119,8 @@ def test_what_the_client_is_told() -> None:
 def test_how_often_it_came_is_said_in_no_more_seconds_than_are_known(
     spec: RepeatSpec, result: Repeated, said: str
 ) -> None:
-    """A-3: a window bounds what a sliding count holds; not a count that goes on in a cooldown, nor one from gap to gap."""
+    """A window bounds what a sliding count holds; not a count that goes on in a cooldown, nor one from gap to gap
+    (A-3)."""
     loop = detector("exact", spec=spec).found(planned(detector()), result)
     assert loop.evidence == f"identical request sent {said}"
     assert loop.message.startswith(f"Blocked: identical request sent {said}. This usually ")
@@ -127,11 +128,11 @@ def test_how_often_it_came_is_said_in_no_more_seconds_than_are_known(
 
 @pytest.mark.parametrize(("count", "delay"), [(4, 400), (299, 29_900), (300, 30_000), (301, 30_000), (10**6, 30_000)])
 def test_delays(count: int, delay: int) -> None:
-    """LD-5: 100 ms a repeat, at most 30 s."""
+    """100 ms a repeat, at most 30 s (LD-5)."""
     assert detector().delay_ms(count) == delay
 
 
 def test_a_snooze_for_ever() -> None:
-    """LD-6: an entry without expiry never ends."""
+    """An entry without expiry never ends (LD-6)."""
     allow = AllowList({}, {"bot": math.inf}, {}, {}, {})
     assert detector(allow=allow).plan(call(), "proj", 0, 1e18) is None

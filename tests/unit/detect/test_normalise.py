@@ -43,7 +43,7 @@ UUID_TEXT = "550e8400-e29b-41d4-a716-446655440000"
     ],
 )
 def test_what_is_taken_out(text: str, same: str) -> None:
-    """LD-3: UUIDs and long hex, ISO timestamps, numbers, white space, case."""
+    """UUIDs and long hex, ISO timestamps, numbers, white space, case (LD-3)."""
     assert normalised(text) == same
 
 
@@ -57,12 +57,12 @@ def test_what_is_taken_out(text: str, same: str) -> None:
     ],
 )
 def test_what_stays(text: str) -> None:
-    """LD-3: words stay, and names that end in digits."""
+    """Words stay, and names that end in digits (LD-3)."""
     assert normalised(text) == text
 
 
 def test_the_order_of_the_steps() -> None:
-    """LD-3: an id of digits only is an id, the digits of a timestamp are no numbers."""
+    """An id of digits only is an id, the digits of a timestamp are no numbers (LD-3)."""
     assert normalised("1234567890123456 2024-01-15T10:30:00Z 12") == "<id> <ts> <num>"
 
 
@@ -73,25 +73,25 @@ times = st.datetimes().map(lambda at: f"{at:%Y}".rjust(4, "0") + f"{at:-%m-%dT%H
 
 @given(plain, plain, st.uuids(), st.uuids())
 def test_uuids_make_no_difference(before: str, after: str, one: UUID, other: UUID) -> None:
-    """LD-3: property."""
+    """UUIDs make no difference: property (LD-3)."""
     assert normalised(f"{before} {one} {after}") == normalised(f"{before} {other.hex.upper()} {after}")
 
 
 @given(plain, plain, numbers, numbers)
 def test_numbers_make_no_difference(before: str, after: str, one: int, other: int) -> None:
-    """LD-3: property."""
+    """Numbers make no difference: property (LD-3)."""
     assert normalised(f"{before} {one} {after}") == normalised(f"{before} {other} {after}")
 
 
 @given(plain, plain, times, times)
 def test_times_make_no_difference(before: str, after: str, one: str, other: str) -> None:
-    """LD-3: property."""
+    """Times make no difference: property (LD-3)."""
     assert normalised(f"{before} {one}Z {after}") == normalised(f"{before} {other}+02:00 {after}")
 
 
 @given(st.text(st.characters(max_codepoint=127)))
 def test_case_and_white_space_make_no_difference(text: str) -> None:
-    """LD-3: property; and once is enough."""
+    """Property; and once is enough (LD-3)."""
     found = normalised(text)
     assert normalised(text.swapcase()) == found
     assert normalised("\t".join(f" {text} ".split(" "))) == found
@@ -100,5 +100,5 @@ def test_case_and_white_space_make_no_difference(text: str) -> None:
 
 @given(st.text())
 def test_anything_can_come(text: str) -> None:
-    """Y-2: nothing fails, and no white space is left but single blanks."""
+    """Nothing fails, and no white space is left but single blanks (Y-2)."""
     assert normalised(text).split(" ") == normalised(text).split() or not normalised(text)

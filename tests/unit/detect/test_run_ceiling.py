@@ -26,7 +26,7 @@ def counted(made: RunCeiling, window: bytes, at: float) -> tuple[bytes, bool]:
 
 
 def test_the_one_after_the_last_is_refused() -> None:
-    """G-1, C33: every call counts, whatever it says."""
+    """Every call counts, whatever it says (G-1, C33)."""
     made, window, refused = ceiling(), b"", []
     for at in range(5):
         window, over = counted(made, window, 1000.0 + at)
@@ -35,7 +35,7 @@ def test_the_one_after_the_last_is_refused() -> None:
 
 
 def test_idle_minutes_begin_a_new_run_but_not_beyond_the_ceiling() -> None:
-    """G-1: ten idle minutes end a run; one that is at its ceiling stays there."""
+    """Ten idle minutes end a run; one that is at its ceiling stays there (G-1)."""
     made = ceiling()
     window = counted(made, counted(made, counted(made, b"", 0.0)[0], 1.0)[0], 2.0)[0]
     fresh, over = counted(made, window, 602.0)
@@ -64,7 +64,7 @@ def test_other_requests_are_not_counted() -> None:
 
 
 def test_what_it_says() -> None:
-    """A-4: the reason is in the closed list, and the words name the setting."""
+    """The reason is in the closed list, and the words name the setting (A-4)."""
     made, verdict = ceiling(), Verdict(allowed=False)
     made.refused(call(), verdict)
     assert made.refusal == "run_limit_exceeded"

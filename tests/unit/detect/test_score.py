@@ -56,7 +56,7 @@ def first_trip(agent: Agent, answers: bool, calls: bool) -> int:
     [(False, False, 12), (True, False, 6), (False, True, 6), (True, True, 4)],
 )
 def test_when_it_trips(answers: bool, calls: bool, request_number: int) -> None:
-    """LD-3: 1.0 a prompt, 2.0 an answer, 1.5 a call, over the earlier requests, and more than 10 of that.
+    """1.0 a prompt, 2.0 an answer, 1.5 a call, over the earlier requests, and more than 10 of that (LD-3).
 
     S3's code trips at 10, and so one request earlier in two of these.
     """
@@ -64,7 +64,7 @@ def test_when_it_trips(answers: bool, calls: bool, request_number: int) -> None:
 
 
 def test_the_sum() -> None:
-    """LD-3: what is counted, and the score made of it."""
+    """What is counted, and the score made of it (LD-3)."""
     agent = Agent()
     for _ in range(4):
         agent.ask(PROMPT, [SEARCH])
@@ -79,7 +79,7 @@ def test_the_sum() -> None:
 
 
 def test_similar_is_less_than_three_bits_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-3: for prompts and for answers."""
+    """For prompts and for answers (LD-3)."""
     monkeypatch.setattr(score, "simhash", lambda text, _seed: int(text, 2))
     monkeypatch.setattr(score, "normalised", str)
     agent = Agent()
@@ -96,7 +96,7 @@ def test_similar_is_less_than_three_bits_apart(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_weights_and_threshold_can_be_set() -> None:
-    """LD-3: weights settable; a score that equals the threshold does not trip."""
+    """Weights settable; a score that equals the threshold does not trip (LD-3)."""
     agent = Agent(ScoreDetector(threshold_score=3, prompt_weight=0.5, response_weight=1, tool_weight=0.25))
     scores = []
     for _ in range(4):
@@ -109,7 +109,7 @@ def test_weights_and_threshold_can_be_set() -> None:
 
 
 def test_the_window_counts_requests() -> None:
-    """LD-3: the last 20 requests, the newest among them; older ones are forgotten."""
+    """The last 20 requests, the newest among them; older ones are forgotten (LD-3)."""
     agent = Agent()
     assert [agent.ask(PROMPT) for _ in range(30)][-1].prompts == 19
     assert len(agent.window) == 1 + 20 * 25
@@ -121,7 +121,7 @@ def test_the_window_counts_requests() -> None:
 
 
 def test_volatile_parts_do_not_hide_a_loop() -> None:
-    """LD-3: ids, times and numbers are new in every request."""
+    """Ids, times and numbers are new in every request (LD-3)."""
     agent = Agent()
     for number in range(12):
         prompt = f"Order {number}: retry {number:032x} at 2024-01-15T10:30:{number:02}Z, PLEASE" + " " * number
@@ -129,7 +129,7 @@ def test_volatile_parts_do_not_hide_a_loop() -> None:
 
 
 def test_a_request_like_no_other_is_free_whatever_was_before() -> None:
-    """LD-3: against the current request: somebody who changes course passes at once."""
+    """Against the current request: somebody who changes course passes at once (LD-3)."""
     agent = Agent()
     for _ in range(15):
         agent.ask(PROMPT)
@@ -140,7 +140,7 @@ def test_a_request_like_no_other_is_free_whatever_was_before() -> None:
 
 
 def test_the_same_answer_to_different_questions_is_no_loop() -> None:
-    """LD-3: a batch being classified."""
+    """A batch being classified (LD-3)."""
     agent = Agent()
     for number in range(40):
         assert agent.ask(other(number)).score == 0
@@ -148,7 +148,7 @@ def test_the_same_answer_to_different_questions_is_no_loop() -> None:
 
 
 def test_turns_of_a_cycle_are_compared_with_their_like() -> None:
-    """LD-3: two prompts in turn, each with its own answer."""
+    """Two prompts in turn, each with its own answer (LD-3)."""
     agent = Agent()
     trips = []
     for number in range(16):
@@ -158,7 +158,7 @@ def test_turns_of_a_cycle_are_compared_with_their_like() -> None:
 
 
 def test_a_healthy_run_with_tools() -> None:
-    """LD-3: the last user message and the declared tools are the same all the time, and count for nothing."""
+    """The last user message and the declared tools are the same all the time, and count for nothing (LD-3)."""
     agent = Agent()
     for number in range(50):
         calls = [ToolCall("read", f'{{"path":"{other(number)}"}}')]
@@ -167,7 +167,7 @@ def test_a_healthy_run_with_tools() -> None:
 
 
 def test_acknowledgements_are_no_prompts() -> None:
-    """LD-3: many distinct writes, each answered `ok`; but the same write again and again is a loop."""
+    """Many distinct writes, each answered `ok`; but the same write again and again is a loop (LD-3)."""
     agent = Agent()
     for number in range(40):
         assert agent.ask("ok", [ToolCall("write", f'{{"path":"{other(number)}"}}')]).score == 0
@@ -180,7 +180,7 @@ def test_acknowledgements_are_no_prompts() -> None:
 
 
 def test_no_prompt_is_like_no_prompt() -> None:
-    """LD-3: what has no text must not look like everything else that has none, as it does in S3's code."""
+    """What has no text must not look like everything else that has none, as it does in S3's code (LD-3)."""
     agent = Agent()
     for _ in range(30):
         assert agent.ask("").score == 0
@@ -188,7 +188,7 @@ def test_no_prompt_is_like_no_prompt() -> None:
 
 
 def test_calls_are_compared_as_rounds() -> None:
-    """LD-3: name and arguments; the order of calls made together says nothing, one more makes another round."""
+    """Name and arguments; the order of calls made together says nothing, one more makes another round (LD-3)."""
     one, two = ToolCall("read", "a"), ToolCall("read", "b")
     agent = Agent()
     agent.ask(other(1), [one, two])
@@ -199,7 +199,7 @@ def test_calls_are_compared_as_rounds() -> None:
 
 
 def test_answers_are_text_and_calls() -> None:
-    """LD-3: never their envelope or ids."""
+    """Never their envelope or ids (LD-3)."""
     detector = ScoreDetector()
     window = detector.judge(b"", PROMPT, ()).window
     one = detector.answered(window, Answer(200, "Well.", (SEARCH,), model="a", response_id="x", complete=True))
@@ -210,7 +210,7 @@ def test_answers_are_text_and_calls() -> None:
 
 
 def test_an_answer_belongs_to_the_newest_request_without_one() -> None:
-    """LD-3: as in S3; one that nobody waits for changes nothing."""
+    """As in S3; one that nobody waits for changes nothing (LD-3)."""
     agent = Agent()
     agent.ask(PROMPT)
     agent.ask(PROMPT)
@@ -225,7 +225,7 @@ def test_an_answer_belongs_to_the_newest_request_without_one() -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503, 0])
 def test_trying_again_after_a_failure_is_no_loop(status: int) -> None:
-    """LD-6: a request that failed upstream leaves the window."""
+    """A request that failed upstream leaves the window (LD-6)."""
     agent = Agent()
     for _ in range(30):
         assert agent.ask(PROMPT, tracked=True).score == 0
@@ -234,7 +234,7 @@ def test_trying_again_after_a_failure_is_no_loop(status: int) -> None:
 
 
 def test_asking_many_times_at_once_is_no_loop() -> None:
-    """LD-6: what is not answered yet does not count, where the answer is going to be seen."""
+    """What is not answered yet does not count, where the answer is going to be seen (LD-6)."""
     agent = Agent()
     assert [agent.ask(PROMPT, tracked=True).score for _ in range(16)] == [0] * 16
     agent.hear("One.")
@@ -243,7 +243,7 @@ def test_asking_many_times_at_once_is_no_loop() -> None:
 
 
 def test_what_is_denied_goes_on_being_denied() -> None:
-    """LD-3: requests that trip are never answered, and must not push the loop out of the window."""
+    """Requests that trip are never answered, and must not push the loop out of the window (LD-3)."""
     agent = Agent()
     for number in range(1, 60):
         found = agent.ask(PROMPT, tracked=True)
@@ -253,7 +253,7 @@ def test_what_is_denied_goes_on_being_denied() -> None:
 
 
 def test_an_answer_that_is_awaited_comes_first() -> None:
-    """LD-3: and not to a later request that was denied."""
+    """And not to a later request that was denied (LD-3)."""
     detector = ScoreDetector(threshold_score=0)
     first = detector.judge(b"", PROMPT, ()).window
     second = detector.judge(first, other(1), (), tracked=True).window
@@ -263,7 +263,7 @@ def test_an_answer_that_is_awaited_comes_first() -> None:
 
 
 def test_what_cannot_be_read_is_new() -> None:
-    """LD-3: a window of another kind, of another version or cut short."""
+    """A window of another kind, of another version or cut short (LD-3)."""
     detector = ScoreDetector()
     window = detector.judge(b"", PROMPT, ()).window
     for broken in (b"", window[:-1], b"\x01" + window[1:], b"{}", b"\xa1x"):
@@ -274,7 +274,7 @@ def test_what_cannot_be_read_is_new() -> None:
 
 @given(st.binary(max_size=200), st.text(), st.text())
 def test_whatever_comes(window: bytes, prompt: str, text: str) -> None:
-    """Y-2: no window, prompt or answer makes it fail or grow."""
+    """No window, prompt or answer makes it fail or grow (Y-2)."""
     detector = ScoreDetector()
     for start in (window, b"\xa1" + window[: len(window) // 25 * 25]):
         kept = detector.judge(start, prompt, [ToolCall(text, prompt)]).window
@@ -282,7 +282,7 @@ def test_whatever_comes(window: bytes, prompt: str, text: str) -> None:
 
 
 def test_the_identity_of_a_loop() -> None:
-    """LD-3: one loop has one name while it goes on; nothing that was said can be read in it, or in the evidence."""
+    """One loop has one name while it goes on; nothing that was said can be read in it, or in the evidence (LD-3)."""
     agent = Agent()
     names = [agent.ask(PROMPT).identity for _ in range(20)]
     assert names[:11] == [""] * 11
@@ -295,7 +295,7 @@ def test_the_identity_of_a_loop() -> None:
 
 
 def test_long_texts_are_judged_by_pieces_of_all_of_them() -> None:
-    """Y-2: bounded work; a change of the whole middle is still seen."""
+    """Bounded work; a change of the whole middle is still seen (Y-2)."""
     long = "".join(f"{other(number)}\n" for number in range(100)) * 6
     assert len(long) > 3 * TEXT_MAX_CHARS
     agent = Agent()
@@ -314,7 +314,7 @@ def step(*, results: tuple[Result, ...] = (), users: tuple[str, ...] = ()) -> St
 
 
 def test_what_is_new_in_a_request() -> None:
-    """LD-3: the last user message, or the results after the last answer; of what was said before, nothing."""
+    """The last user message, or the results after the last answer; of what was said before, nothing (LD-3)."""
     assert new_prompt(step(users=("Hello.",))) == "Hello."
     assert new_prompt(step(users=("A document.", "Sum it up."))) == "A document.\nSum it up."
     results = (Result("one", call_id="a"), Result("", media=("image/png:4",)), Result("two", error=True))

@@ -25,7 +25,7 @@ def block(*, step: Step | None = STEP, allow: AllowList | None = None) -> ScoreL
 
 
 def test_similar_prompts_and_answers_add_up() -> None:
-    """LD-3: five earlier prompts alike and four answers alike: 1 x 5 + 2 x 4 = 13 > 10."""
+    """Five earlier prompts alike and four answers alike: 1 x 5 + 2 x 4 = 13 > 10 (LD-3)."""
     made, window, found = block(), b"", []
     for _ in range(6):
         scored = made.look(call(), window, 7.0)

@@ -34,7 +34,7 @@ def ladder() -> Ladder:
 
 @pytest.mark.parametrize(("level", "action"), [(1, "steer"), (2, "reject"), (3, "kill"), (4, "kill")])
 def test_the_ladder(level: int, action: str) -> None:
-    """LD-5: notice, block and stop have actions of their own; what denies cools down, what does not is noted."""
+    """Notice, block and stop have actions of their own; what denies cools down, what does not is noted (LD-5)."""
     op = ladder().operation(Found(), level, "project", 0)
     assert op is not None
     assert isinstance(op.owner, Seen)
@@ -51,14 +51,14 @@ def test_nothing_found_is_nothing_to_do() -> None:
 
 
 def test_shadow_counts_apart() -> None:
-    """E-1: under its own name space."""
+    """Under its own name space (E-1)."""
     op = ladder().operation(Found(), 2, "project", 2)
     assert isinstance(op, Repeat)
     assert op.key.startswith("shadow:cnt:project:")
 
 
 def test_what_the_client_is_told() -> None:
-    """A-3: short and exact, with how long and what to do."""
+    """Short and exact, with how long and what to do (A-3)."""
     op = ladder().operation(Found(), 2, "project", 0)
     assert op is not None
     seen: Seen = op.owner
@@ -71,7 +71,7 @@ def test_what_the_client_is_told() -> None:
 
 
 def test_what_is_only_noted_says_whether_it_was_told_before() -> None:
-    """DETECTION: one loop is notified once."""
+    """One loop is notified once (LD-4)."""
     for fresh in (True, False):
         op = ladder().operation(Found(fresh=fresh), 1, "project", 0)
         assert op is not None
@@ -79,14 +79,14 @@ def test_what_is_only_noted_says_whether_it_was_told_before() -> None:
 
 
 def test_what_is_remembered_against_whoever_loops() -> None:
-    """G-1: a release clears it, and nothing of others whose names begin alike."""
+    """A release clears it, and nothing of others whose names begin alike (G-1)."""
     op = ladder().operation(Found(), 2, "project:s:me", 0)
     assert op is not None
     assert op.owner.remembered == ("win:project:s:me:",)
 
 
 def test_a_throttle_grows_with_the_loop() -> None:
-    """LD-5: count x 100 ms; what does not count is one."""
+    """Count x 100 ms; what does not count is one (LD-5)."""
 
     class Counted(NamedTuple):
         window: bytes = b""

@@ -31,28 +31,28 @@ def plainly(text: str) -> int:
 
 @given(st.lists(words, max_size=40))
 def test_it_counts_as_it_should(given_words: list[str]) -> None:
-    """LD-3: a bit is set where more than half of the 3-grams set it; words where there are fewer than three."""
+    """A bit is set where more than half of the 3-grams set it; words where there are fewer than three (LD-3)."""
     text = " ".join(given_words)
     assert simhash(text) == plainly(text)
     assert 0 <= simhash(text) < 1 << 64
 
 
 def test_distances() -> None:
-    """LD-3: as S3's own tests have them."""
+    """As S3's own tests have them (LD-3)."""
     assert (distance(1, 2), distance(1, 3), distance(0, 15), distance(7, 7)) == (2, 1, 4, 0)
     assert distance(5, 9) == distance(9, 5)
     assert distance(0, (1 << 64) - 1) == 64
 
 
 def test_it_is_the_same_everywhere() -> None:
-    """E-7: windows are shared by a fleet, so no process may have hashes of its own."""
+    """Windows are shared by a fleet, so no process may have hashes of its own (E-7)."""
     assert simhash("the same text for everybody") == 304372875090880818
     assert simhash("") == 0
     assert simhash("one") == int.from_bytes(xxhash.xxh3_128_digest(b"one")[:8], "little")
 
 
 def test_the_order_of_words_counts() -> None:
-    """LD-3: 3-grams, and not words."""
+    """3-grams, and not words (LD-3)."""
     one = simhash("a quick brown fox jumps over the lazy dog today")
     other = simhash("today dog lazy the over jumps fox brown quick a")
     assert distance(one, other) >= 10
@@ -60,19 +60,19 @@ def test_the_order_of_words_counts() -> None:
 
 
 def test_who_lacks_the_seed_sees_nothing() -> None:
-    """LD-3, SPEC 7: what is stored is keyed."""
+    """What is stored is keyed (LD-3)."""
     assert distance(simhash(TEXT, seed=1), simhash(TEXT, seed=2)) >= 10
 
 
 def test_a_small_change_of_a_long_text_is_small() -> None:
-    """LD-3: one word of three thousand changes fewer than three bits; a tenth of them many more."""
+    """One word of three thousand changes fewer than three bits; a tenth of them many more (LD-3)."""
     assert distance(simhash(TEXT), simhash(TEXT.replace("word150x", "other"))) < 3
     changed = " ".join("other" if number % 10 == 0 else word for number, word in enumerate(TEXT.split()))
     assert distance(simhash(TEXT), simhash(changed)) >= 6
 
 
 def test_each_retry_wraps_the_last_prompt() -> None:
-    """LD-3: S1's classic loop ends in prompts that are all alike."""
+    """S1's classic loop ends in prompts that are all alike (LD-3)."""
     prompt = "Extract the order and the total from this text and answer in JSON: three books and a lamp, please"
     hashes = []
     for _ in range(12):
@@ -83,7 +83,7 @@ def test_each_retry_wraps_the_last_prompt() -> None:
 
 @given(st.lists(words, min_size=12, max_size=60, unique=True), st.lists(words, min_size=12, max_size=60, unique=True))
 def test_unrelated_texts_are_far_apart(one: list[str], other: list[str]) -> None:
-    """LD-3: texts without a word in common are never similar."""
+    """Texts without a word in common are never similar (LD-3)."""
     if not set(one) & set(other):
         assert distance(simhash(" ".join(one)), simhash(" ".join(other))) >= 10
 
@@ -92,7 +92,7 @@ def test_unrelated_texts_are_far_apart(one: list[str], other: list[str]) -> None
 def test_volatile_parts_make_no_difference(
     text: list[str], one: UUID, other: UUID, number: int, data: st.DataObject
 ) -> None:
-    """LD-3: case, white space, ids and numbers do not change the SimHash of a prompt."""
+    """Case, white space, ids and numbers do not change the SimHash of a prompt (LD-3)."""
     at = data.draw(st.integers(0, len(text)))
     before = " ".join([*text[:at], str(one), "17", *text[at:]])
     after = "\n \t".join([*text[:at], other.hex, str(number), *text[at:]]).upper()

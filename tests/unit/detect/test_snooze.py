@@ -7,7 +7,7 @@ from breakloop.state.ops import Noted, Repeat, RepeatSpec
 
 
 def test_by_fingerprint_and_until_its_time() -> None:
-    """LD-6: only what counts this fingerprint, and not longer."""
+    """Only what counts this fingerprint, and not longer (LD-6)."""
     op = Repeat(RepeatSpec(60.0, 3), "cnt:p:|builtin:0:abc", None)
     assert is_snoozed(op, {"abc": 10.0}, 9.9)
     assert not is_snoozed(op, {"abc": 10.0}, 10.0)

@@ -1,4 +1,4 @@
-"""LD-4: agents that start agents for the same task, or hand work to each other and back."""
+"""Agents that start agents for the same task, or hand work to each other and back (LD-4)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def levels(judged: list[Judged]) -> list[int]:
 
 @pytest.mark.parametrize("after", [0.1, 5.0, 90.0])
 def test_the_same_task_handed_down(after: float) -> None:
-    """LD-4, C31: notice at the fourth, block at the eighth, however slowly."""
+    """Notice at the fourth, block at the eighth, however slowly (LD-4, C31)."""
     found = Caller().line(9, after=after)
     assert levels(found) == [NOTHING] * 3 + [NOTICE] * 4 + [BLOCK] * 2
     assert found[4].evidence == "the same task was handed on 5 times, 5 deep"
@@ -61,7 +61,7 @@ def test_the_same_task_handed_down(after: float) -> None:
 
 
 def test_evidence_tells_how_deep_and_how_often() -> None:
-    """LD-4: what lies above the loop is depth, and no repeat."""
+    """What lies above the loop is depth, and no repeat (LD-4)."""
     caller = Caller()
     caller.begin("s1", "s0", "Plan the release of the next version.")
     found = [caller.begin(f"s{at + 1}", f"s{at}") for at in range(1, 6)]
@@ -70,7 +70,7 @@ def test_evidence_tells_how_deep_and_how_often() -> None:
 
 
 def test_a_task_that_is_wrapped_anew_or_only_looks_different() -> None:
-    """LD-4: with words before or behind it, other white space, another time in it; not with another number."""
+    """With words before or behind it, other white space, another time in it; not with another number (LD-4)."""
     caller, task = Caller(), TASK
     for at in range(3):
         task = f"Please take this over: {task}" if at % 2 else f"{task} Report to me."
@@ -88,7 +88,7 @@ def test_a_task_that_is_wrapped_anew_or_only_looks_different() -> None:
 
 
 def test_a_task_that_comes_back_every_other_generation() -> None:
-    """LD-4: one that an ancestor had counts, whatever lies between."""
+    """One that an ancestor had counts, whatever lies between (LD-4)."""
     caller = Caller()
     tasks = [TASK if at % 2 else "Check what the other one did, and go on." for at in range(1, 9)]
     found = [caller.begin(f"s{at + 1}", f"s{at}", task) for at, task in enumerate(tasks)]
@@ -99,7 +99,7 @@ def test_a_task_that_comes_back_every_other_generation() -> None:
 
 @pytest.mark.parametrize("names", ["session", "agent"])
 def test_two_agents_that_hand_on_to_each_other(names: str) -> None:
-    """LD-4: A starts B starts A, whatever they ask of each other; parents named by session or by agent."""
+    """A starts B starts A, whatever they ask of each other; parents named by session or by agent (LD-4)."""
     caller = Caller()
     found = []
     for at in range(8):
@@ -112,7 +112,7 @@ def test_two_agents_that_hand_on_to_each_other(names: str) -> None:
 
 
 def test_a_chain_of_different_agents_is_no_swap() -> None:
-    """LD-4: nor is one agent that starts itself for other tasks, nor a child that names itself its parent."""
+    """Nor is one agent that starts itself for other tasks, nor a child that names itself its parent (LD-4)."""
     caller = Caller()
     for at in range(12):
         assert caller.begin(f"s{at + 1}", f"s{at}", f"Question number {at}.", agent=f"a{at % 3}").level == NOTHING
@@ -122,19 +122,19 @@ def test_a_chain_of_different_agents_is_no_swap() -> None:
 
 
 def test_many_of_one_agent_for_one_task() -> None:
-    """LD-4: where all agents have one name, that name says nothing about who started whom."""
+    """Where all agents have one name, that name says nothing about who started whom (LD-4)."""
     caller = Caller()
     assert levels([caller.begin(f"s{at}", "a", after=0.1) for at in range(12)]) == [NOTHING] * 12
 
 
 def test_a_session_that_names_itself_its_parent() -> None:
-    """LD-4: nobody started it."""
+    """Nobody started it (LD-4)."""
     caller = Caller()
     assert levels([caller.begin("s", "s", f"{'Again: ' * at}{TASK}") for at in range(12)]) == [NOTHING] * 12
 
 
 def test_agents_that_go_by_their_names_have_older_parents() -> None:
-    """LD-4: of two with one name, the parent is the last that had begun by then."""
+    """Of two with one name, the parent is the last that had begun by then (LD-4)."""
     caller = Caller(SpawnDetector(digest, depth=(2, 8)))
     tasks = [TASK, "Check this, and say what is wrong.", "Then write it anew from the start.", TASK]
     found = []
@@ -145,7 +145,7 @@ def test_agents_that_go_by_their_names_have_older_parents() -> None:
 
 
 def test_sessions_that_go_by_their_opening() -> None:
-    """LD-4: two that began alike have one name; another parent or another task makes another conversation of it."""
+    """Two that began alike have one name; another parent or another task makes another conversation of it (LD-4)."""
     caller = Caller()
     for at in range(4):
         caller.begin(f"c{at}", "boss", f"Part {at} of the work, all of it.")
@@ -156,7 +156,7 @@ def test_sessions_that_go_by_their_opening() -> None:
 
 
 def test_healthy_trees() -> None:
-    """LD-4: fifty tasks at once, and a tree three deep, are work."""
+    """Fifty tasks at once, and a tree three deep, are work (LD-4)."""
     caller = Caller()
     assert levels([caller.begin(f"s{at}", "boss", f"Read file {at}.", after=0.01) for at in range(50)]) == [0] * 50
     caller = Caller()
@@ -171,7 +171,7 @@ def test_healthy_trees() -> None:
 
 @pytest.mark.parametrize(("count", "level"), [(SAMPLES, NOTHING), (SAMPLES + 4, NOTICE), (60, NOTICE)])
 def test_one_question_asked_often_at_once(count: int, level: int) -> None:
-    """LD-4: sampling is no loop; a great many are noticed, and never blocked."""
+    """Sampling is no loop; a great many are noticed, and never blocked (LD-4)."""
     caller = Caller()
     found = [caller.begin(f"s{at}", "boss", after=0.05) for at in range(count)]
     assert max(levels(found)) == level
@@ -181,7 +181,7 @@ def test_one_question_asked_often_at_once(count: int, level: int) -> None:
 
 @pytest.mark.parametrize(("after", "highest"), [(5.0, BLOCK), (30.0, BLOCK), (61.0, NOTHING)])
 def test_the_same_task_given_out_one_after_the_other(after: float, highest: int) -> None:
-    """LD-4: with time between them it is no sampling; slow ones hardly count."""
+    """With time between them it is no sampling; slow ones hardly count (LD-4)."""
     caller = Caller()
     found = levels([caller.begin(f"s{at}", "boss", after=after) for at in range(20)])
     assert max(found) == highest
@@ -190,7 +190,7 @@ def test_the_same_task_given_out_one_after_the_other(after: float, highest: int)
 
 
 def test_a_tree_that_grows_wide_and_deep() -> None:
-    """LD-4: each starts three more with its own task, all at once: blocked long before it is eight deep."""
+    """Each starts three more with its own task, all at once: blocked long before it is eight deep (LD-4)."""
     caller, row, blocked_at = Caller(), ["boss"], 0
     for depth in range(1, 5):
         below = [f"{parent}.{at}" for parent in row for at in range(3)]
@@ -202,7 +202,7 @@ def test_a_tree_that_grows_wide_and_deep() -> None:
 
 
 def test_only_a_trace_is_known() -> None:
-    """LD-4: then all of one trace are children of one root; those of another are counted apart."""
+    """Then all of one trace are children of one root; those of another are counted apart (LD-4)."""
     caller = Caller()
     assert levels([caller.begin(f"s{at}", root="trace-1") for at in range(4)])[-1] == NOTICE
     assert levels([caller.begin(f"t{at}", root="trace-2") for at in range(3)])[-1] == NOTHING
@@ -212,21 +212,21 @@ def test_only_a_trace_is_known() -> None:
 
 
 def test_a_parent_stands_above_a_trace_that_is_new_each_time() -> None:
-    """LD-4: some clients make a trace for each request."""
+    """Some clients make a trace for each request (LD-4)."""
     caller = Caller()
     assert levels([caller.begin(f"s{at}", "boss", root=f"trace-{at}") for at in range(4)])[-1] == NOTICE
 
 
 @pytest.mark.parametrize("task", ["", "go on", "Begin now."])
 def test_words_that_say_nothing(task: str) -> None:
-    """LD-4: the task of such agents stands elsewhere, so that many may begin alike."""
+    """The task of such agents stands elsewhere, so that many may begin alike (LD-4)."""
     caller = Caller()
     assert levels([caller.begin(f"s{at}", "boss", task) for at in range(12)]) == [NOTHING] * 12
     assert (Caller().line(4, task)[-1].level == NOTICE) is bool(task)
 
 
 def test_agents_whose_task_stands_in_their_system_prompt() -> None:
-    """LD-4: they all begin with the same words; the time in a system prompt is no other task."""
+    """They all begin with the same words; the time in a system prompt is no other task (LD-4)."""
     words = "Do what your instructions say, and report."
     for systems, expected in (("Review file {at}.", NOTHING), ("It is 10:0{at}:00. Review all.", NOTICE)):
         window = b""
@@ -258,12 +258,12 @@ def test_agents_whose_task_stands_in_their_system_prompt() -> None:
     ],
 )  # fmt: skip
 def test_what_an_agent_is_to_do(users: tuple[str, ...], task: str) -> None:
-    """LD-4: what a harness puts before it in tags is the same for all agents, and not their task."""
+    """What a harness puts before it in tags is the same for all agents, and not their task (LD-4)."""
     assert task_of(users) == task
 
 
 def test_the_same_request_again_starts_nobody() -> None:
-    """LD-4: a retry is judged as it was, is not told again, and nothing is written."""
+    """A retry is judged as it was, is not told again, and nothing is written (LD-4)."""
     caller = Caller()
     found = caller.line(4)
     before = caller.window
@@ -275,7 +275,7 @@ def test_the_same_request_again_starts_nobody() -> None:
 
 
 def test_a_retry_is_a_sign_of_life() -> None:
-    """LD-4: what is forgotten is what nothing was heard of for ten minutes, children and retries included."""
+    """What is forgotten is what nothing was heard of for ten minutes, children and retries included (LD-4)."""
     caller = Caller()
     caller.line(3)
     for _ in range(4):
@@ -292,7 +292,7 @@ def test_a_retry_is_a_sign_of_life() -> None:
 
 
 def test_a_loop_is_told_again_at_twice_the_count() -> None:
-    """LD-4: and another loop is told for itself."""
+    """And another loop is told for itself (LD-4)."""
     caller = Caller(SpawnDetector(digest, depth=(2, 100), same_task=(99, 100)))
     fresh = [one.fresh for one in caller.line(9)]
     assert [at + 1 for at, one in enumerate(fresh) if one] == [2, 4, 8]
@@ -302,7 +302,7 @@ def test_a_loop_is_told_again_at_twice_the_count() -> None:
 
 
 def test_many_loops_of_one_caller() -> None:
-    """LD-4: only the last few are known to have been told."""
+    """Only the last few are known to have been told (LD-4)."""
     caller = Caller()
     for name in "abcdef":
         found = [caller.begin(f"{name}{at + 1}", f"{name}{at}") for at in range(4)]
@@ -312,7 +312,7 @@ def test_many_loops_of_one_caller() -> None:
 
 
 def test_memory_of_another_version_is_not_read() -> None:
-    """S-2: it counts as new."""
+    """It counts as new (S-2)."""
     caller = Caller()
     caller.line(3)
     caller.window = b"\x02" + caller.window[1:]
@@ -320,14 +320,14 @@ def test_memory_of_another_version_is_not_read() -> None:
 
 
 def test_thresholds() -> None:
-    """LD-4: each of the two counts has its own."""
+    """Each of the two counts has its own (LD-4)."""
     assert levels(Caller(SpawnDetector(digest, depth=(2, 3), same_task=(99, 99))).line(4)) == [0, 1, 2, 2]
     siblings = Caller(SpawnDetector(digest, depth=(99, 99), same_task=(2, 3)))
     assert levels([siblings.begin(f"s{at}", "boss") for at in range(4)]) == [0, 1, 2, 2]
 
 
 def test_memory_is_bounded_and_holds_no_words() -> None:
-    """LD-4, Y-1: the last ones are known; digests only, which another key makes others."""
+    """The last ones are known; digests only, which another key makes others (LD-4, Y-1)."""
     caller = Caller()
     for at in range(300):
         caller.begin(f"session-{at}", "planner", f"Task number {at} of the many.", agent="worker", after=0.1)
@@ -348,7 +348,7 @@ BEGINS = st.builds(
 
 @given(st.binary(max_size=400), BEGINS, st.floats(-1e12, 1e12))
 def test_any_window_can_be_read(garbage: bytes, begin: Begin, now: float) -> None:
-    """LD-4: what cannot be read counts as new; judging twice gives the same."""
+    """What cannot be read counts as new; judging twice gives the same (LD-4)."""
     for window in (garbage, b"\x01\x01" + garbage, b"\x01\x01" + garbage[: 11 + len(garbage[11:]) // 47 * 47]):
         first = DETECTOR.judge(window, begin, now)
         assert first == DETECTOR.judge(window, begin, now)
@@ -358,7 +358,7 @@ def test_any_window_can_be_read(garbage: bytes, begin: Begin, now: float) -> Non
 
 @given(st.lists(st.tuples(BEGINS, st.floats(0, 700)), max_size=30))
 def test_any_order_of_beginnings(begins: list[tuple[Begin, float]]) -> None:
-    """LD-4: levels are there or not, memory stays bounded, and a retry at once changes nothing."""
+    """Levels are there or not, memory stays bounded, and a retry at once changes nothing (LD-4)."""
     window, now = b"", 1e9
     for begin, after in begins:
         now += after

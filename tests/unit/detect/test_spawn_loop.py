@@ -66,7 +66,7 @@ def test_one_that_is_under_way_is_not(step: Step | None) -> None:
 
 
 def test_only_a_beginning_has_an_owner() -> None:
-    """Q-1: nobody asks where a conversation comes from that is under way."""
+    """Nobody asks where a conversation comes from that is under way (Q-1)."""
     spy = Spy()
     assert block(spy, BEGINS).owner(call()) == "c:me"
     for step in (None, BEGINS._replace(said="I look."), BEGINS._replace(calls=(ToolCall("look", "{}"),))):

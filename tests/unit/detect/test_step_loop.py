@@ -56,7 +56,7 @@ def test_it_judges_the_newest_step_with_what_the_session_remembers() -> None:
     ("unnamed", "owed", "waits", "hears"), [(1, 0, 0, 0), (1, 1, 0, 1), (1, 0, 1, 1), (0, 0, 0, 1)]
 )
 def test_answers_matter_where_others_may_copy_them(unnamed: int, owed: int, waits: int, hears: int) -> None:
-    """Q-1: or where a repeat waits to be counted; else nothing is read and written for them."""
+    """Or where a repeat waits to be counted; else nothing is read and written for them (Q-1)."""
     window = Window()
     window.owed, window.waits = owed, waits
     made = block()
@@ -69,7 +69,7 @@ def test_answers_are_heard() -> None:
 
 
 def test_in_a_crowd_of_unnamed_conversations_a_block_is_only_noted() -> None:
-    """DETECTION, C-7: two derived sessions of one caller overlap; then notice, and the client learns why."""
+    """Two derived sessions of one caller overlap; then notice, and the client learns why (C-7)."""
     asked, made = call(), block(2)
     judged = made.look(asked, b"", 7.0)
     assert judged is not None
@@ -84,7 +84,7 @@ def test_in_a_crowd_of_unnamed_conversations_a_block_is_only_noted() -> None:
 
 
 def test_where_two_conversations_were_taken_for_one_a_block_is_only_noted() -> None:
-    """C-7: two unnamed ones that open alike; a loop that goes on and on is stopped all the same."""
+    """Two unnamed ones that open alike; a loop that goes on and on is stopped all the same (C-7)."""
     judged = Judged(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, mixed=True)
     op = block().operation(call(), judged, "project", 0)
     assert isinstance(op, Noted)
@@ -93,7 +93,7 @@ def test_where_two_conversations_were_taken_for_one_a_block_is_only_noted() -> N
 
 
 def test_answers_to_those_who_are_left_alone_are_not_watched() -> None:
-    """LD-6, LD-8: an allow list holds for the stream guard too."""
+    """An allow list holds for the stream guard too (LD-6, LD-8)."""
     allow = AllowList({}, {"agent": 10.0}, {}, {}, {})
     terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), allow)
     ladder = Ladder(terms, ("steer", "reject", "kill"), SPEC, WHO)
@@ -107,7 +107,7 @@ def test_answers_to_those_who_are_left_alone_are_not_watched() -> None:
 
 
 def test_the_detector_learns_what_else_is_known() -> None:
-    """LD-4: whether its answer will be told, whether its session has a name, and who speaks."""
+    """Whether its answer will be told, whether its session has a name, and who speaks (LD-4)."""
     asked = call(body=b"{}")
     asked.tracked = True
     spy = Spy(0)
@@ -119,7 +119,7 @@ def test_the_detector_learns_what_else_is_known() -> None:
 
 
 def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
-    """DETECTION: rather a block than a night of burning money."""
+    """Rather a block than a night of burning money (LD-4)."""
     asked, made = call(), block(3)
     asked.crowded = True
     judged = made.look(asked, b"", 7.0)
@@ -134,7 +134,7 @@ def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
     [(False, (0,), 0), (True, (0,), CUTS), (True, (3,), ONLY_TELLS), (True, (3, 0), CUTS), (True, (0, 3), CUTS)],
 )
 def test_the_answer_is_watched_too(guards: bool, groups: tuple[int, ...], said: int) -> None:
-    """LD-8: cut where a block is enforced, only told where all are in shadow."""
+    """Cut where a block is enforced, only told where all are in shadow (LD-8)."""
     asked, made = call(), block(guards=guards)
     for group in groups:
         made.plan(asked, "project", group, 7.0)
@@ -142,7 +142,7 @@ def test_the_answer_is_watched_too(guards: bool, groups: tuple[int, ...], said: 
 
 
 def test_announced_repeats_are_no_loop() -> None:
-    """LD-6: up to the number that a caller whom the policy names has announced."""
+    """Up to the number that a caller whom the policy names has announced (LD-6)."""
     judged = Judged(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, hits=5.0)
     terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset({"caller"}), None)
     ladder = Ladder(terms, ("steer", "reject", "kill"), SPEC, WHO)

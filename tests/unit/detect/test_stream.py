@@ -51,7 +51,7 @@ def rows(row: str, count: int = 400) -> str:
     ],
 )
 def test_repeating_prose_is_cut(unit: str) -> None:
-    """LD-8, C32: at eight repeats and 1,200 characters, and not much later."""
+    """At eight repeats and 1,200 characters, and not much later (LD-8, C32)."""
     text = INTRO + unit * (6000 // len(unit))
     cut = cut_at(text)
     due = len(INTRO) + max(8 * len(unit), 1200)
@@ -59,7 +59,7 @@ def test_repeating_prose_is_cut(unit: str) -> None:
 
 
 def test_the_bar() -> None:
-    """LD-8: 1,200 characters, and eight repeats."""
+    """1,200 characters, and eight repeats (LD-8)."""
     assert not StreamProbe().feed((SENTENCE * 20)[:1199])
     assert StreamProbe().feed((SENTENCE * 20)[:1200])
     assert not StreamProbe().feed((PARAGRAPH * 8)[1:])
@@ -68,7 +68,7 @@ def test_the_bar() -> None:
 
 @pytest.mark.parametrize(("unit", "times"), [(SENTENCE, 20), (PARAGRAPH, 8), ("and so on ", 130)])
 def test_what_it_found_is_told_exactly(unit: str, times: int) -> None:
-    """LD-8: evidence names how long the repeated text is, and how often it came."""
+    """Evidence names how long the repeated text is, and how often it came (LD-8)."""
     probe = StreamProbe()
     assert (probe.period, probe.times) == (0, 0)
     assert probe.feed(INTRO + unit * times)
@@ -78,14 +78,14 @@ def test_what_it_found_is_told_exactly(unit: str, times: int) -> None:
 
 
 def test_more_than_is_kept_is_counted_as_far_as_it_is() -> None:
-    """Y-2: the last 8 KB."""
+    """The last 8 KB (Y-2)."""
     probe = StreamProbe()
     assert probe.feed("and so on " * 2000)
     assert probe.times == 8 * 1024 // 10
 
 
 def test_a_value_of_json_that_does_not_end_is_cut() -> None:
-    """LD-8: what repeats is prose, wherever it stands."""
+    """What repeats is prose, wherever it stands (LD-8)."""
     assert cut_at('{"thought": "' + SENTENCE * 40)
 
 
@@ -127,19 +127,19 @@ def test_a_value_of_json_that_does_not_end_is_cut() -> None:
 )
 @pytest.mark.parametrize("piece", [3, 64, 5000])
 def test_what_repeats_for_good_reasons_is_never_cut(text: str, piece: int) -> None:
-    """LD-8, C32: base64, grids, dot leaders, tables, code, JSON."""
+    """base64, grids, dot leaders, tables, code, JSON (LD-8, C32)."""
     assert not cut_at(INTRO + text, piece)
 
 
 def test_a_table_of_four_hundred_rows() -> None:
-    """LD-8, C32: with rows that differ, and with rows that do not."""
+    """With rows that differ, and with rows that do not (LD-8, C32)."""
     table = "| item | state |\n|---|---|\n" + "".join(f"| item {row} | done |\n" for row in range(400))
     assert not cut_at(table)
     assert not cut_at("Item: one, state: done\n" * 400)
 
 
 def test_prose_that_says_something_is_not_cut() -> None:
-    """LD-8: a long text, and one that says a thing seven times over."""
+    """A long text, and one that says a thing seven times over (LD-8)."""
     text = " ".join(
         f"In step {number} we move item {number * 7 % 31} to the shelf, and note it." for number in range(300)
     )
@@ -149,7 +149,7 @@ def test_prose_that_says_something_is_not_cut() -> None:
 
 
 def test_it_is_cut_after_code_was_closed() -> None:
-    """LD-8: fences are followed however they are split."""
+    """Fences are followed however they are split (LD-8)."""
     code = "```python\nprint(1)\n```\n"
     for piece in (1, 2, 3, 7):
         assert cut_at(code * 3 + SENTENCE * 40, piece)
@@ -157,7 +157,7 @@ def test_it_is_cut_after_code_was_closed() -> None:
 
 
 def test_a_fence_between_two_looks() -> None:
-    """LD-8: one that comes in two pieces is one."""
+    """One that comes in two pieces is one (LD-8)."""
     probe = StreamProbe()
     assert not probe.feed("y" * (PROBE_CHARS - 2) + "``")
     assert not probe.feed("`\n" + SENTENCE * 40)
@@ -165,7 +165,7 @@ def test_a_fence_between_two_looks() -> None:
 
 
 def test_a_repeat_within_what_repeats_does_not_hide_it() -> None:
-    """LD-8: the unit ends as it goes on, and its length is a multiple of the probe's distance."""
+    """The unit ends as it goes on, and its length is a multiple of the probe's distance (LD-8)."""
     unit = (
         "I have to look at the parser before I can say more about it, so I look at it ".ljust(106, "!")
         + "again and " * 15
@@ -176,7 +176,7 @@ def test_a_repeat_within_what_repeats_does_not_hide_it() -> None:
 
 
 def test_once_found_it_stays_so() -> None:
-    """LD-8: the caller may look later."""
+    """The caller may look later (LD-8)."""
     probe = StreamProbe()
     assert not probe.feed(INTRO)
     assert probe.feed(SENTENCE * 40)
@@ -186,7 +186,7 @@ def test_once_found_it_stays_so() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Y-2: a megabyte passes, some kilobytes are kept."""
+    """A megabyte passes, some kilobytes are kept (Y-2)."""
     probe = StreamProbe()
     for number in range(40_000):
         probe.feed(f"{number} and something else, ")
@@ -195,7 +195,7 @@ def test_memory_is_bounded() -> None:
 
 @given(st.lists(st.text(max_size=30), max_size=60), st.integers(1, 40))
 def test_whatever_comes(pieces: list[str], times: int) -> None:
-    """Y-2: nothing fails, and how the text is split changes nothing about what is kept."""
+    """Nothing fails, and how the text is split changes nothing about what is kept (Y-2)."""
     one, other = StreamProbe(), StreamProbe()
     for piece in pieces * times:
         one.feed(piece)
@@ -206,7 +206,7 @@ def test_whatever_comes(pieces: list[str], times: int) -> None:
 
 
 def test_prose() -> None:
-    """LD-8: what counts as prose at all."""
+    """What counts as prose at all (LD-8)."""
     assert is_prose(SENTENCE)
     assert not is_prose("")
     assert not is_prose("\n\n\n")

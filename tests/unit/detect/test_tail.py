@@ -25,13 +25,13 @@ def mark(*tail: Message, model: str = "m", messages: int = 3, caller: str = "c",
     ("text", "same"), [("  Do\n\tIT  ", "do it"), ("STRASSE", "straße"), ("", "   "), ("a\u00a0b", "a b")]
 )
 def test_folding(text: str, same: str) -> None:
-    """LD-2: trimmed, white space folded, case-folded."""
+    """Trimmed, white space folded, case-folded (LD-2)."""
     assert folded(text) == folded(same)
     assert mark(Message("user", text)) == mark(Message("user", same))
 
 
 def test_what_tells_them_apart() -> None:
-    """LD-2, LD-6: caller, agent, model, role, text, tool name, arguments, order."""
+    """Caller, agent, model, role, text, tool name, arguments, order (LD-2, LD-6)."""
     one, two = Message("user", "a"), Message("user", "b")
     marks = {
         mark(one),
@@ -52,14 +52,14 @@ def test_what_tells_them_apart() -> None:
 
 
 def test_only_the_last_messages_count() -> None:
-    """LD-2: the last 3, or as many as asked for."""
+    """The last 3, or as many as asked for (LD-2)."""
     last = [Message("user", text) for text in "bcd"]
     assert mark(Message("user", "a"), *last) == mark(Message("user", "z"), *last) == mark(*last)
     assert mark(Message("user", "a"), *last, messages=4) != mark(Message("user", "z"), *last, messages=4)
 
 
 def test_no_chat_no_fingerprint() -> None:
-    """LD-2: anything but an LLM request is not judged."""
+    """Anything but an LLM request is not judged (LD-2)."""
     made = TailFingerprint(
         Fingerprinter(b"s"), caller=lambda _: "", agent=lambda _: "", chat=lambda _: None, messages=3
     )
@@ -77,12 +77,12 @@ def plain(message: Message) -> tuple[object, ...]:
 
 @given(one=MESSAGES, other=MESSAGES)
 def test_separators_in_messages_cannot_collide(one: list[Message], other: list[Message]) -> None:
-    """LD-2: no role, text, tool name or argument can pass for something else."""
+    """No role, text, tool name or argument can pass for something else (LD-2)."""
     assert (mark(*one) == mark(*other)) is ([plain(m) for m in one] == [plain(m) for m in other])
 
 
 def test_calls_and_messages_are_not_confused() -> None:
-    """LD-2: three messages are not one message with three calls, whatever they are named."""
+    """Three messages are not one message with three calls, whatever they are named (LD-2)."""
     three = [Message("r", "t"), Message("r", "t"), Message("r", "t")]
     for end in ("\x00", "\x1f", "0", ""):
         one = Message("r", "t", (ToolCall(end, "r"), ToolCall("t", end), ToolCall("r", "t")))
@@ -91,19 +91,19 @@ def test_calls_and_messages_are_not_confused() -> None:
 
 @given(st.text(alphabet=st.sampled_from("aZ \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x00\x85\xa0\u2003Äß")))
 def test_folding_is_the_same_for_every_text(text: str) -> None:
-    """LD-2: the quick way for ASCII and the slow one come to the same."""
+    """The quick way for ASCII and the slow one come to the same (LD-2)."""
     assert folded(text) == " ".join(text.split()).casefold()
 
 
 def test_few_runs_of_white_space_and_many() -> None:
-    """LD-2: however a text is taken apart for it."""
+    """However a text is taken apart for it (LD-2)."""
     for runs in (1, 31, 32, 33, 100):
         text = "  " + "Aa \tb  \n   C" * runs + "   "
         assert folded(text) == " ".join(text.split()).casefold()
 
 
 def test_a_result_is_told_by_its_call() -> None:
-    """LD-2: "ok" is the result of many calls, so the call that the oldest message is the result of counts too."""
+    """Many calls return "ok", so the call that the oldest message is the result of counts too (LD-2)."""
     ok, again, failed = (
         Message("tool", "ok"),
         Message("assistant", "", (ToolCall("run_tests", "{}"),)),
@@ -118,12 +118,12 @@ def test_a_result_is_told_by_its_call() -> None:
 
 @given(st.text(st.sampled_from(list("aB \t\n\x1c\x0b.")), max_size=600))
 def test_short_and_long_texts_are_folded_alike(text: str) -> None:
-    """LD-2: by whichever way costs less."""
+    """By whichever way costs less (LD-2)."""
     assert folded(text) == " ".join(text.split()).lower()
 
 
 def test_who_sends_is_hashed_once_and_the_fingerprint_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-2, Y-2: and what is kept for it is bounded."""
+    """And what is kept for it is bounded (LD-2, Y-2)."""
     monkeypatch.setattr("breakloop.detect.tail._SENDERS_MAX", 2)
     model, maker = [""], Fingerprinter(b"s")
 

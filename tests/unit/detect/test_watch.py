@@ -14,7 +14,7 @@ def terms(policy: str = "p", index: int = 0, where: str = "") -> LoopTerms:
 
 
 def test_each_block_has_a_section_of_its_own() -> None:
-    """E-1: by policy, place, number and part; what a shadow policy remembers stands apart."""
+    """By policy, place, number and part; what a shadow policy remembers stands apart (E-1)."""
     made = [tags(terms()), tags(terms("q")), tags(terms(index=1)), tags(terms(where="|")), tags(terms(), "lanes:")]
     names = [tag for pair in made for tag in pair]
     assert len(set(names)) == len(names) == 10

@@ -55,7 +55,7 @@ async def opened() -> tuple[End, End]:
 
 
 def test_messages_arrive_in_order() -> None:
-    """S-5: small ones, large ones, both ways."""
+    """Small ones, large ones, both ways (S-5)."""
 
     async def main() -> None:
         one, other = await opened()
@@ -75,7 +75,7 @@ def test_messages_arrive_in_order() -> None:
 
 
 def test_bytes_come_as_they_like() -> None:
-    """S-5: a message in many pieces, several in one."""
+    """A message in many pieces, several in one (S-5)."""
 
     async def main() -> None:
         end = End()
@@ -91,7 +91,7 @@ def test_bytes_come_as_they_like() -> None:
 
 
 def test_the_last_word_is_heard() -> None:
-    """S-6: also when the other side writes to somebody who has just finished."""
+    """Also when the other side writes to somebody who has just finished (S-6)."""
 
     async def main() -> None:
         one, other = await opened()
@@ -111,7 +111,7 @@ def test_the_last_word_is_heard() -> None:
 
 
 def test_nobody_waits_for_who_does_not_read() -> None:
-    """S-5: what finds no room is not sent; there is room again when the other side has read."""
+    """What finds no room is not sent; there is room again when the other side has read (S-5)."""
 
     async def main() -> None:
         ends = End(), End()
@@ -137,7 +137,7 @@ def test_nobody_waits_for_who_does_not_read() -> None:
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc1"])
 def test_what_is_no_message_ends_it(data: bytes) -> None:
-    """S-5: a stranger at the other end is not listened to."""
+    """A stranger at the other end is not listened to (S-5)."""
 
     async def main() -> None:
         end = End()

@@ -19,12 +19,12 @@ from breakloop.settings import Settings
     [(0, "exit code 0"), (1, "exit code 1"), (-9, "killed by SIGKILL"), (-250, "killed by signal 250")],
 )
 def test_how_it_ended(code: int, words: str) -> None:
-    """S-5: in words that people know."""
+    """In words that people know (S-5)."""
     assert child.how(code) == words
 
 
 def test_modules_are_not_looked_for_where_they_were_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """S-5: `-m` alone would put the working directory first."""
+    """`-m` alone would put the working directory first (S-5)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["/usr/bin", *sys.path])
     assert child._is_safe()
@@ -38,7 +38,8 @@ def command_line(pid: int) -> str:
 
 @pytest.mark.e2e
 def test_a_process_hears_and_is_heard(tmp_path: Path) -> None:
-    """S-5: it is told its settings in memory, says that it is ready, ends when it is told to; a dead one says no more."""
+    """It is told its settings in memory, says that it is ready, ends when it is told to; a dead one says no more
+    (S-5)."""
     settings = Settings.model_validate({"data_dir": str(tmp_path / "data"), "admin_port": 0, "secret": "sk-canary"})
 
     async def main() -> None:

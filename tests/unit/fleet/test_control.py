@@ -105,7 +105,7 @@ def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_it_delivers_the_bundle_and_its_changes(tmp_path: Path, log: Log) -> None:
-    """S-5, B-3: the last good copy is written here; SIGHUP to the supervisor arrives as a word."""
+    """The last good copy is written here; SIGHUP to the supervisor arrives as a word (S-5, B-3)."""
     file = tmp_path / "b.yaml"
     file.write_text(BUNDLE.format(4))
 
@@ -129,7 +129,7 @@ def test_it_delivers_the_bundle_and_its_changes(tmp_path: Path, log: Log) -> Non
 
 
 def test_events_are_published_once(tmp_path: Path, log: Log) -> None:
-    """S-5: those of workers and of the supervisor; what was left out is told at the end."""
+    """Those of workers and of the supervisor; what was left out is told at the end (S-5)."""
 
     async def steps() -> None:
         here = Supervised(tmp_path)
@@ -149,7 +149,7 @@ def test_events_are_published_once(tmp_path: Path, log: Log) -> None:
 
 @pytest.mark.parametrize(("strict", "first", "starts"), [(True, True, False), (False, True, True), (True, False, True)])
 def test_without_a_valid_bundle(tmp_path: Path, log: Log, strict: bool, first: bool, starts: bool) -> None:
-    """E-0: strict, it does not start and says why; in place of one that died, it does: there is traffic."""
+    """Strict, it does not start and says why; in place of one that died, it does: there is traffic (E-0)."""
     file = tmp_path / "b.yaml"
     file.write_text("bundle_version: 0\npolicies: []\n")
 
@@ -173,7 +173,7 @@ def test_without_a_valid_bundle(tmp_path: Path, log: Log, strict: bool, first: b
 
 
 def test_a_slow_source_does_not_hold_up_the_end(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-6: whoever stops while it starts does not wait for a bundle."""
+    """Whoever stops while it starts does not wait for a bundle (S-6)."""
     free = threading.Event()
     monkeypatch.setattr(BundleSource, "start", lambda _source: free.wait(20))
 
@@ -188,7 +188,7 @@ def test_a_slow_source_does_not_hold_up_the_end(tmp_path: Path, log: Log, monkey
 
 
 def test_without_its_supervisor_it_waits_for_the_workers(tmp_path: Path, log: Log) -> None:
-    """S-5: no orphan; but what workers still have to tell is heard."""
+    """No orphan; but what workers still have to tell is heard (S-5)."""
 
     async def steps() -> None:
         here = Supervised(tmp_path)

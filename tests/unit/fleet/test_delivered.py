@@ -30,7 +30,7 @@ class Worker:
 
 
 def test_a_bundle_is_put_in_force_and_acknowledged() -> None:
-    """S-5, B-3: with the digest it has where it was read, and without notes, which were told there."""
+    """With the digest it has where it was read, and without notes, which were told there (S-5, B-3)."""
     worker, loaded = Worker(), replace(load_text(TEXT, "b.yaml"), digest="of the YAML")
     worker.gets(1, loaded)
     assert [(one.bundle, one.digest, one.notes) for one in worker.used] == [(loaded.bundle, "of the YAML", [])]
@@ -42,7 +42,7 @@ def test_a_bundle_is_put_in_force_and_acknowledged() -> None:
 
 
 def test_the_same_is_not_put_in_force_twice() -> None:
-    """S-5: a new control process delivers what is there already; its origin may be another."""
+    """A new control process delivers what is there already; its origin may be another (S-5)."""
     worker, loaded = Worker(), load_text(TEXT, "b.yaml")
     worker.gets(1, loaded, origin="last good copy")
     worker.gets(2, loaded)
@@ -51,7 +51,7 @@ def test_the_same_is_not_put_in_force_twice() -> None:
 
 
 def test_without_a_bundle_the_old_one_stays() -> None:
-    """E-0: nothing is in force as long as there was none; afterwards nothing takes it away."""
+    """Nothing is in force as long as there was none; afterwards nothing takes it away (E-0)."""
     problem = Problem("b.yaml", 1, 1, "", "is wrong")
     worker = Worker()
     worker.source.put(Policy(1, "b.yaml", "", 1, [problem]))
@@ -64,7 +64,7 @@ def test_without_a_bundle_the_old_one_stays() -> None:
 
 
 def test_one_that_cannot_be_used_changes_nothing() -> None:
-    """S-5: the old one stays in force, and why is acknowledged."""
+    """The old one stays in force, and why is acknowledged (S-5)."""
     worker, loaded = Worker(), load_text(TEXT, "b.yaml")
     worker.gets(1, loaded)
 
@@ -79,7 +79,7 @@ def test_one_that_cannot_be_used_changes_nothing() -> None:
 
 
 def test_nothing_delivered_nothing_done() -> None:
-    """S-5: it is not looked for."""
+    """It is not looked for (S-5)."""
     worker = Worker()
     worker.source.poll()
     assert worker.told == []
@@ -88,6 +88,6 @@ def test_nothing_delivered_nothing_done() -> None:
 
 @pytest.mark.parametrize("path", sorted(GOOD.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_good_bundle_arrives_as_it_is(path: Path) -> None:
-    """S-5: what workers read is what was validated."""
+    """What workers read is what was validated (S-5)."""
     loaded = load_bundle(path)
     assert load_text(bundle_text(loaded), "b.json").bundle == loaded.bundle

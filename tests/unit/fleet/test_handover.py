@@ -24,7 +24,7 @@ def settings() -> Settings:
 
 
 def test_it_arrives_as_it_was_given() -> None:
-    """S-5: every setting, secrets and exact amounts too; a process of several is one process."""
+    """Every setting, secrets and exact amounts too; a process of several is one process (S-5)."""
     given = Handover(WORKER, 2, 3, settings(), line=7, listeners=(8, 9), shares=10, mark="m", first=False)
     found = read(write(given))
     assert found.settings == settings().model_copy(update={"workers": 1})
@@ -33,13 +33,13 @@ def test_it_arrives_as_it_was_given() -> None:
 
 
 def test_the_secret_of_the_fleet_becomes_a_setting() -> None:
-    """S-5: all processes have the same, whoever made it."""
+    """All processes have the same, whoever made it (S-5)."""
     found = read(write(Handover(WORKER, 1, 2, settings(), secret="shared")))
     assert found.settings.secret.get_secret_value() == "shared"
 
 
 def test_nothing_is_left_on_a_disk() -> None:
-    """Y-1: it is in memory, and gone with its last descriptor."""
+    """It is in memory, and gone with its last descriptor (Y-1)."""
     fd = write(Handover(WORKER, 1, 2, settings()))
     assert "memfd:" in str(Path(f"/proc/self/fd/{fd}").readlink())
     read(fd)

@@ -34,7 +34,7 @@ def run(steps: Any) -> None:
 
 
 def test_messages_and_sockets_are_handed_over() -> None:
-    """S-5: a socket that was handed over works, and no process inherits it by accident."""
+    """A socket that was handed over works, and no process inherits it by accident (S-5)."""
 
     async def steps(one: Ear, other: Ear) -> None:
         left, right = socket.socketpair()
@@ -54,7 +54,7 @@ def test_messages_and_sockets_are_handed_over() -> None:
 
 
 def test_the_end_of_the_other_is_noticed_once() -> None:
-    """S-5: that is how a process learns that its supervisor is gone."""
+    """That is how a process learns that its supervisor is gone (S-5)."""
 
     async def steps(one: Ear, other: Ear) -> None:
         one.line.say({"is": "ready"})
@@ -68,7 +68,7 @@ def test_the_end_of_the_other_is_noticed_once() -> None:
 
 
 def test_what_was_said_last_is_heard() -> None:
-    """S-5: of a process that is gone already."""
+    """Of a process that is gone already (S-5)."""
 
     async def steps(one: Ear, other: Ear) -> None:
         one.line.say({"is": "failed", "why": "because"})
@@ -79,7 +79,7 @@ def test_what_was_said_last_is_heard() -> None:
 
 
 def test_a_long_text_is_cut_and_a_full_line_says_so() -> None:
-    """S-5: whoever does not listen holds up nobody."""
+    """Whoever does not listen holds up nobody (S-5)."""
 
     async def steps(one: Ear, other: Ear) -> None:
         assert one.line.say({"is": "failed", "why": "x" * 1_000_000})

@@ -97,7 +97,7 @@ def log() -> Iterator[io.StringIO]:
 
 
 def test_everybody_has_the_newest(source: BundleSource, tmp_path: Path) -> None:
-    """S-5: whoever comes gets what is in force, and everybody what comes later; what did not change is not sent."""
+    """Whoever comes gets what is in force, and everybody what comes later; what did not change is not sent (S-5)."""
 
     async def steps() -> None:
         members = Members(nowhere)
@@ -135,7 +135,7 @@ def test_everybody_has_the_newest(source: BundleSource, tmp_path: Path) -> None:
 
 
 def test_who_does_not_read_gets_the_newest_later(source: BundleSource, tmp_path: Path) -> None:
-    """S-5: a worker that hangs holds up nobody, and skips what was overtaken."""
+    """A worker that hangs holds up nobody, and skips what was overtaken (S-5)."""
 
     async def steps() -> None:
         members = Members(nowhere)
@@ -159,7 +159,7 @@ def test_who_does_not_read_gets_the_newest_later(source: BundleSource, tmp_path:
 
 
 def test_events_counts_and_losses(log: io.StringIO) -> None:
-    """S-5: events are published as they are, counts added up, lost ones told once an interval, mistakes at once."""
+    """Events are published as they are, counts added up, lost ones told once an interval, mistakes at once (S-5)."""
 
     async def steps() -> None:
         published: list[Event] = []

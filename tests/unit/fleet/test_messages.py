@@ -30,12 +30,12 @@ EVENT = Event("loop.detected", 1.5, {"hit_count": 6, "shadow": False, "x": None,
     ],
 )
 def test_they_arrive_as_they_were_sent(message: Message) -> None:
-    """S-5: every kind, with everything in it."""
+    """Every kind, with everything in it (S-5)."""
     assert decode(encode(message)) == message
 
 
 def test_an_unusual_value_is_told_as_text() -> None:
-    """S-5: an event never fails for what is in it."""
+    """An event never fails for what is in it (S-5)."""
     sent = Happened([Event("a", 1.0, {"path": ValueError("x")})])
     found = decode(encode(sent))
     assert isinstance(found, Happened)
@@ -44,6 +44,6 @@ def test_an_unusual_value_is_told_as_text() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x81\xa4type\xa5other", encode(Fleet(1))[:-1]])
 def test_anything_else_is_refused(data: bytes) -> None:
-    """S-5: what cannot be read raises one kind of error."""
+    """What cannot be read raises one kind of error (S-5)."""
     with pytest.raises(ValueError, match=r"."):
         decode(data)

@@ -59,7 +59,7 @@ def hear(members: Members, message: Any, pid: int = 7) -> None:
 
 
 def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
-    """S-5, G-1: over all of them, and taken away."""
+    """Over all of them, and taken away (S-5, G-1)."""
     members = Chief(tmp_path).members
     hear(members, did(3, 10.0, "m-1"))
     hear(members, did(4, 9.0), pid=8)
@@ -71,7 +71,7 @@ def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
 
 
 def test_the_office_shows_all_workers(tmp_path: Path) -> None:
-    """S-5, X-1: counts of all, orders through its own engine, events told like those of a worker."""
+    """Counts of all, orders through its own engine, events told like those of a worker (S-5, X-1)."""
 
     async def test() -> None:
         chief = Chief(tmp_path)
@@ -96,7 +96,7 @@ def test_the_office_shows_all_workers(tmp_path: Path) -> None:
 
 
 def test_metrics_are_those_of_the_workers(tmp_path: Path) -> None:
-    """G-5, S-5: live and gone ones together, nothing twice; the control process does not serve."""
+    """Live and gone ones together, nothing twice; the control process does not serve (G-5, S-5)."""
 
     async def test() -> None:
         chief = Chief(tmp_path)

@@ -46,7 +46,7 @@ def event(number: int) -> Event:
 
 
 def test_events_go_together_after_a_moment() -> None:
-    """S-5: without being asked, and those of a moment in one message; also out of a thread."""
+    """Without being asked, and those of a moment in one message; also out of a thread (S-5)."""
 
     async def steps(wire: Wire, outbox: Outbox) -> None:
         for number in range(3):
@@ -66,7 +66,7 @@ def test_events_go_together_after_a_moment() -> None:
 
 
 def test_what_finds_no_room_is_counted() -> None:
-    """S-5: the oldest stay, in their order; how many are missing is told with the next."""
+    """The oldest stay, in their order; how many are missing is told with the next (S-5)."""
 
     async def steps(wire: Wire, outbox: Outbox) -> None:
         wire.open = False
@@ -86,7 +86,7 @@ def test_what_finds_no_room_is_counted() -> None:
 
 
 def test_once_a_second_it_tells_what_was_counted() -> None:
-    """S-5: `flush` is called every second, and at the end."""
+    """`flush` is called every second, and at the end (S-5)."""
 
     async def steps(wire: Wire, outbox: Outbox) -> None:
         outbox.flush(1.0)
@@ -101,7 +101,7 @@ def test_once_a_second_it_tells_what_was_counted() -> None:
 
 
 def test_what_agents_did_goes_with_it() -> None:
-    """S-5, G-1: where somebody wants to know, and only if there is anything."""
+    """Where somebody wants to know, and only if there is anything (S-5, G-1)."""
 
     async def steps(wire: Wire, outbox: Outbox) -> None:
         sums = [Activity(), Activity({("p", "c", "a"): AgentUse(requests=2)})]

@@ -35,7 +35,7 @@ def reports(folder: Path) -> Reports:
 
 
 def test_it_says_what_there_is_to_show(tmp_path: Path) -> None:
-    """G-5, S-5: what was counted until it is asked, and what agents did."""
+    """What was counted until it is asked, and what agents did (G-5, S-5)."""
     runtime = reports(tmp_path)
     assert runtime.outbox.figures is not None
     assert runtime.outbox.activity == runtime.activity
@@ -48,7 +48,7 @@ def test_it_says_what_there_is_to_show(tmp_path: Path) -> None:
 
 
 def test_a_message_stays_small(tmp_path: Path) -> None:
-    """S-5, G-5: whatever names come from outside."""
+    """Whatever names come from outside (S-5, G-5)."""
     runtime = reports(tmp_path)
     tally, figures = runtime.engine.tally, runtime.outbox.figures
     assert figures is not None

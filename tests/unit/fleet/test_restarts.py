@@ -13,12 +13,12 @@ def lives(restarts: Restarts, seconds: float, *, ready: bool = True) -> float:
 
 
 def test_the_first_death_costs_no_time() -> None:
-    """S-5: it is replaced at once."""
+    """It is replaced at once (S-5)."""
     assert lives(Restarts(), 1.0) == 0.0
 
 
 def test_dying_at_once_again_and_again_takes_ever_longer() -> None:
-    """S-5: back-off, with a bound."""
+    """Back-off, with a bound (S-5)."""
     restarts = Restarts()
     delays = [lives(restarts, 1.0) for _ in range(12)]
     assert delays[:5] == [0.0, 0.25, 0.5, 1.0, 2.0]
@@ -27,7 +27,7 @@ def test_dying_at_once_again_and_again_takes_ever_longer() -> None:
 
 
 def test_a_life_of_some_length_makes_it_good() -> None:
-    """S-5: whoever lived well begins anew; whoever only took long to start does not."""
+    """Whoever lived well begins anew; whoever only took long to start does not (S-5)."""
     restarts = Restarts()
     for _ in range(5):
         lives(restarts, 1.0)
@@ -37,7 +37,7 @@ def test_a_life_of_some_length_makes_it_good() -> None:
 
 
 def test_not_even_starting_is_hopeless() -> None:
-    """S-5: a few starts in a row that come to nothing; one that succeeds gives hope."""
+    """A few starts in a row that come to nothing; one that succeeds gives hope (S-5)."""
     restarts = Restarts()
     for _ in range(HOPELESS - 1):
         lives(restarts, 1.0, ready=False)

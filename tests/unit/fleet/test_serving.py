@@ -22,7 +22,7 @@ def settings(tmp_path: Path, **values: object) -> Settings:
 
 
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
-    """S-5: before any process is started."""
+    """Before any process is started (S-5)."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -32,7 +32,7 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_the_admin_port_is_looked_at_too(tmp_path: Path) -> None:
-    """S-5: the control process would meet it after it has opened the history of the instance that has it."""
+    """The control process would meet it after it has opened the history of the instance that has it (S-5)."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         busy = settings(tmp_path, admin_port=taken.getsockname()[1])
         with pytest.raises(SettingsError, match=r"is in use .* --admin-port"):
@@ -41,7 +41,7 @@ def test_the_admin_port_is_looked_at_too(tmp_path: Path) -> None:
 
 
 def test_all_have_one_secret(tmp_path: Path) -> None:
-    """S-5: the one that is kept, made if need be; none of its own where the settings name one."""
+    """The one that is kept, made if need be; none of its own where the settings name one (S-5)."""
     made = asyncio.run(fleet_secret(settings(tmp_path)))
     assert (tmp_path / "data/secret").read_text().strip() == made
     assert asyncio.run(fleet_secret(settings(tmp_path))) == made
@@ -55,7 +55,7 @@ def test_all_have_one_secret(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
-    """S-5, E-0: real processes; what one of them says is what the command prints."""
+    """Real processes; what one of them says is what the command prints (S-5, E-0)."""
     seen: list[Started] = []
     (tmp_path / "b.yaml").write_text("bundle_version: 0\n")
     strict = settings(tmp_path, policy=str(tmp_path / "b.yaml"), strict=True)

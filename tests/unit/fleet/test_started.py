@@ -20,13 +20,13 @@ def seen(tmp_path: Path, **values: object) -> Started:
 
 
 def test_without_a_policy(tmp_path: Path) -> None:
-    """T-2: no source, and the built-in protection, if it is on."""
+    """No source, and the built-in protection, if it is on (T-2)."""
     assert seen(tmp_path) == Started(url="http://x", loops=LOOPS_BUILTIN)
     assert seen(tmp_path, loop_guard={"max_hits": 0}).loops == LOOPS_OFF
 
 
 def test_with_one(tmp_path: Path) -> None:
-    """T-2, E-0: where it is from, and what is wrong with its source."""
+    """Where it is from, and what is wrong with its source (T-2, E-0)."""
     file = tmp_path / "b.yaml"
     file.write_text(BUNDLE + "defaults: {loop_detection: {similarity: tail}}\n")
     found = seen(tmp_path, policy=str(file))
@@ -40,7 +40,7 @@ def test_with_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "bundle_version: 0\n"])
 def test_with_none_that_is_valid(tmp_path: Path, text: str) -> None:
-    """E-0: nothing is judged."""
+    """Nothing is judged (E-0)."""
     file = tmp_path / "b.yaml"
     file.write_text(text)
     found = seen(tmp_path, policy=str(file))

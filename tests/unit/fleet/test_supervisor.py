@@ -116,7 +116,7 @@ def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_it_is_ready_when_everybody_is() -> None:
-    """S-5: not before; each worker and the control process get the ends of a channel."""
+    """Not before; each worker and the control process get the ends of a channel (S-5)."""
 
     async def steps() -> None:
         stage = Stage()
@@ -140,7 +140,7 @@ def test_it_is_ready_when_everybody_is() -> None:
 
 
 def test_a_dead_worker_is_replaced_at_once() -> None:
-    """S-5: and told to the control process, which is connected with the new one."""
+    """And told to the control process, which is connected with the new one (S-5)."""
 
     async def steps() -> None:
         stage = Stage()
@@ -162,7 +162,7 @@ def test_a_dead_worker_is_replaced_at_once() -> None:
 
 
 def test_dying_again_and_again_backs_off() -> None:
-    """S-5: each time it is told how long the next start waits; the others go on."""
+    """Each time it is told how long the next start waits; the others go on (S-5)."""
 
     async def steps() -> None:
         stage = Stage()
@@ -183,7 +183,7 @@ def test_dying_again_and_again_backs_off() -> None:
 
 
 def test_a_dead_control_process_is_replaced_and_logged_here() -> None:
-    """S-5: while it is away there is nobody to tell; the new one gets a channel to every worker, and so do they."""
+    """While it is away there is nobody to tell; the new one gets a channel to every worker, and so do they (S-5)."""
 
     async def steps() -> None:
         stage = Stage()
@@ -206,7 +206,7 @@ def test_a_dead_control_process_is_replaced_and_logged_here() -> None:
     ("said", "message"), [("tls: no certificate", "tls: no certificate"), ("", "worker 1 ended while it started: exit")]
 )
 def test_what_cannot_start_ends_the_start(said: str, message: str) -> None:
-    """S-5: exit 1 with its message, and nobody is left."""
+    """Exit 1 with its message, and nobody is left (S-5)."""
 
     async def steps() -> None:
         stage = Stage()
@@ -225,7 +225,7 @@ def test_what_cannot_start_ends_the_start(said: str, message: str) -> None:
 
 
 def test_when_no_worker_can_be_started_any_more_it_ends() -> None:
-    """S-5: as long as one serves it goes on trying; with none left it says why and exits."""
+    """As long as one serves it goes on trying; with none left it says why and exits (S-5)."""
 
     async def steps() -> None:
         stage = Stage()
@@ -245,7 +245,7 @@ def test_when_no_worker_can_be_started_any_more_it_ends() -> None:
 
 
 def test_a_system_without_room_for_processes_is_waited_for() -> None:
-    """S-5: a start that fails is a death like others; at the very beginning it ends the start."""
+    """A start that fails is a death like others; at the very beginning it ends the start (S-5)."""
 
     async def steps() -> None:
         stage = Stage()
@@ -265,7 +265,7 @@ def test_a_system_without_room_for_processes_is_waited_for() -> None:
 
 
 def test_the_end_is_in_order() -> None:
-    """S-6: workers first, and the control process when the last of them is gone; nobody comes in meanwhile."""
+    """Workers first, and the control process when the last of them is gone; nobody comes in meanwhile (S-6)."""
 
     async def steps() -> None:
         stage = Stage(grace_s=60)
@@ -289,7 +289,7 @@ def test_the_end_is_in_order() -> None:
 
 
 def test_a_second_signal_hurries() -> None:
-    """S-6: workers are told to end at once, and the exit code is 1."""
+    """Workers are told to end at once, and the exit code is 1 (S-6)."""
 
     async def steps() -> None:
         stage = Stage(grace_s=60)
@@ -308,7 +308,7 @@ def test_a_second_signal_hurries() -> None:
 
 
 def test_who_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-6: after the grace and a little more; the exit code says so."""
+    """After the grace and a little more; the exit code says so (S-6)."""
     monkeypatch.setattr("breakloop.fleet.supervisor._MARGIN_S", 0.01)
     monkeypatch.setattr("breakloop.fleet.supervisor._HURRIED_S", 0.01)
     monkeypatch.setattr("breakloop.fleet.supervisor._CONTROL_S", 0.01)
@@ -327,7 +327,7 @@ def test_who_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_signal_while_it_starts_ends_it() -> None:
-    """S-6: nothing is announced; who is just being started is told, too."""
+    """Nothing is announced; who is just being started is told, too (S-6)."""
 
     async def steps() -> None:
         stage = Stage()
@@ -340,7 +340,7 @@ def test_a_signal_while_it_starts_ends_it() -> None:
 
 
 def test_a_worker_that_failed_at_the_end_is_told_by_the_exit_code() -> None:
-    """S-6: 0 means that everything ended well."""
+    """0 means that everything ended well (S-6)."""
 
     async def steps() -> None:
         stage = Stage()

@@ -125,8 +125,8 @@ def policy(number: int, version: int) -> Policy:
 
 
 def test_it_serves_what_is_delivered(tmp_path: Path) -> None:
-    """S-5: nobody is let in before there is a bundle; a new one is in force when it is acknowledged; `/readyz` says
-    which worker answers, of how many."""
+    """Nobody is let in before there is a bundle; a new one is in force when it is acknowledged; `/readyz` says which
+    worker answers, of how many (S-5)."""
 
     async def steps() -> None:
         fleet = Fleeting(tmp_path, policy="b.yaml")
@@ -153,7 +153,7 @@ def test_it_serves_what_is_delivered(tmp_path: Path) -> None:
 
 
 def test_its_events_and_counts_arrive(tmp_path: Path) -> None:
-    """S-5: while it runs, and the last ones when it ends."""
+    """While it runs, and the last ones when it ends (S-5)."""
 
     async def steps() -> None:
         fleet = Fleeting(tmp_path)
@@ -177,8 +177,8 @@ def shown(fleet: Fleeting) -> list[Figures]:
 
 
 def test_its_metrics_arrive_where_somebody_shows_them(tmp_path: Path) -> None:
-    """G-5, S-5: all that one process alone would show, but for what the control process knows itself; the last ones
-    when it ends; and at once to a new control process."""
+    """All that one process alone would show, but for what the control process knows itself; the last ones when it ends;
+    and at once to a new control process (G-5, S-5)."""
 
     async def steps() -> None:
         fleet = Fleeting(tmp_path, admin_port=1)
@@ -206,7 +206,7 @@ def test_its_metrics_arrive_where_somebody_shows_them(tmp_path: Path) -> None:
 
 
 def test_it_ends_with_its_supervisor(tmp_path: Path) -> None:
-    """S-5: no orphan, whether or not it got as far as serving."""
+    """No orphan, whether or not it got as far as serving (S-5)."""
 
     async def steps() -> None:
         fleet = Fleeting(tmp_path)
@@ -221,7 +221,7 @@ def test_it_ends_with_its_supervisor(tmp_path: Path) -> None:
 
 
 def test_signals(tmp_path: Path) -> None:
-    """S-6: SIGINT and SIGHUP are the supervisor's; SIGTERM ends it, and a second one does not hurry."""
+    """SIGINT and SIGHUP are the supervisor's; SIGTERM ends it, and a second one does not hurry (S-6)."""
 
     async def steps() -> None:
         fleet = Fleeting(tmp_path)
@@ -237,7 +237,7 @@ def test_signals(tmp_path: Path) -> None:
 
 
 def test_hurry(tmp_path: Path) -> None:
-    """S-6: what is under way is not waited for."""
+    """What is under way is not waited for (S-6)."""
 
     async def steps() -> None:
         fleet = Fleeting(tmp_path)
@@ -254,7 +254,7 @@ def test_hurry(tmp_path: Path) -> None:
 
 
 def test_what_keeps_it_from_starting_is_said(tmp_path: Path) -> None:
-    """S-5: to the supervisor, which tells people."""
+    """To the supervisor, which tells people (S-5)."""
 
     async def steps() -> None:
         (tmp_path / "bad.pem").write_text("nothing")
@@ -269,7 +269,7 @@ def test_what_keeps_it_from_starting_is_said(tmp_path: Path) -> None:
 
 
 def test_a_new_control_process_takes_over(tmp_path: Path) -> None:
-    """S-5: its channel replaces the old one, and events go there."""
+    """Its channel replaces the old one, and events go there (S-5)."""
 
     async def steps() -> None:
         fleet = Fleeting(tmp_path, policy="b.yaml")

@@ -128,7 +128,7 @@ def test_content_is_not_copied_where_it_need_not_be() -> None:
 )
 @pytest.mark.parametrize("whole", [True, False])
 def test_where_other_content_could_follow(fed: bytes, joint: Joint | None, whole: bool) -> None:
-    """LD-8: after any byte it is known what has to be written first, and what the running chunk still needs."""
+    """After any byte it is known what has to be written first, and what the running chunk still needs (LD-8)."""
     framing = Chunked()
     for piece in [fed] if whole else [fed[at : at + 1] for at in range(len(fed))]:
         framing.feed(piece)

@@ -19,7 +19,7 @@ def parse(*lines: bytes, method: str = "GET") -> AnswerHead:
 
 
 def test_end_to_end_fields_pass_as_they_are() -> None:
-    """D-1: unknown fields, repeated ones and their spelling belong to the client."""
+    """Unknown fields, repeated ones and their spelling belong to the client (D-1)."""
     head = parse(b"HTTP/1.1 200 OK", b"X-Odd_Name:  v ", b"set-cookie: a", b"Set-Cookie: b", b"Content-Length: 3")
     assert head.lines == b"X-Odd_Name:  v \r\nset-cookie: a\r\nSet-Cookie: b\r\n"
     assert (head.status, head.line, head.length, head.keeps) == (200, b"HTTP/1.1 200 OK\r\n", 3, True)
@@ -27,7 +27,7 @@ def test_end_to_end_fields_pass_as_they_are() -> None:
 
 
 def test_hop_by_hop_fields_stay_here() -> None:
-    """D-1: what is between us and the upstream is not the client's business."""
+    """What is between us and the upstream is not the client's business (D-1)."""
     names = ("Connection", "Keep-Alive", "Transfer-Encoding", "Proxy-Authenticate", "Proxy-Connection", "Upgrade", "TE")
     values = {"Connection": "x-private, close", "Transfer-Encoding": "chunked"}
     lines = [f"{name}: {values.get(name, 'v')}".encode() for name in names]
@@ -36,7 +36,7 @@ def test_hop_by_hop_fields_stay_here() -> None:
 
 
 def test_connection_cannot_take_what_the_client_needs() -> None:
-    """CHECKLIST: `Connection: content-type` must not strip it."""
+    """`Connection: content-type` must not strip it."""
     head = parse(b"HTTP/1.1 200 OK", b"Connection: content-type, retry-after", b"Content-Type: a/b", b"Retry-After: 1")
     assert head.lines == b"Content-Type: a/b\r\nRetry-After: 1\r\n"
 
@@ -88,6 +88,6 @@ def test_a_reason_phrase_may_be_missing() -> None:
     ],
 )
 def test_what_can_be_read_in_two_ways_is_no_answer(lines: list[bytes]) -> None:
-    """Y-3, the other way round: an ambiguous answer would let an upstream smuggle one to the next client."""
+    """The other way round: an ambiguous answer would let an upstream smuggle one to the next client (Y-3)."""
     with pytest.raises(UpstreamError):
         parse(*lines)

@@ -35,7 +35,7 @@ LENGTH, CHUNKED, NONE = b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r
 def test_framing_fits_the_client(
     fields: bytes, is_1_1: bool, connection: bytes, close: bool, lines: bytes, framing: int
 ) -> None:
-    """D-1: exactly one framing, and a connection that is said to end does."""
+    """Exactly one framing, and a connection that is said to end does (D-1)."""
     request = Request("GET", b"/", {}, connection=connection, is_1_1=is_1_1)
     head = AnswerHeads().parse(b"HTTP/1.1 200 OK\r\nX: y\r\n" + fields + b"\r\n", "GET")
     out = head_out(request, head, b"Ours: 1\r\n", close=close)
@@ -66,12 +66,12 @@ BETWEEN = Joint(b"", 0)
     ],
 )
 def test_ending_with_something_of_ours(framing: int, joint: Joint | None, expected: bytes) -> None:
-    """LD-8: whatever the framing, and wherever in it."""
+    """Whatever the framing, and wherever in it (LD-8)."""
     assert can_follow(framing, joint)
     assert ended_with(b"OURS", framing, joint) == expected
 
 
 @pytest.mark.parametrize("joint", [None, Joint(b"", 65 * 1024)])
 def test_where_nothing_can_follow(joint: Joint | None) -> None:
-    """LD-8: an answer of known length, the middle of a chunk's size, and a chunk that would have to be filled."""
+    """An answer of known length, the middle of a chunk's size, and a chunk that would have to be filled (LD-8)."""
     assert not can_follow(AS_IT_CAME, joint)

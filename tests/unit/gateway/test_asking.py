@@ -62,7 +62,7 @@ def tally(proxy: Proxy) -> tuple[int, int]:
 
 
 def test_the_upstream_is_asked_and_the_client_sees_nothing_of_it(proxy: Proxy, settled: list[Answer]) -> None:
-    """D-1, L-3: the count reaches the engine, and the client gets what it would have got."""
+    """The count reaches the engine, and the client gets what it would have got (D-1, L-3)."""
     proxy.send(request("Accept-Encoding: gzip, br"))
     head, body = got(proxy)
     assert body.endswith(b"," + ASKS + b"}")
@@ -82,7 +82,7 @@ def test_the_upstream_is_asked_and_the_client_sees_nothing_of_it(proxy: Proxy, s
 
 
 def test_each_event_passes_when_it_comes(proxy: Proxy) -> None:
-    """D-1: nothing waits for the next one."""
+    """Nothing waits for the next one (D-1)."""
     proxy.send(request())
     proxy.upstream().says(answer("Transfer-Encoding: chunked", SSE))
     for asked, plain in zip(ASKED[:3], PLAIN[:3], strict=True):
@@ -97,7 +97,7 @@ def test_each_event_passes_when_it_comes(proxy: Proxy) -> None:
 
 
 def test_wherever_the_upstreams_bytes_are_split() -> None:
-    """D-1: chunks within events, events within chunks, and packets within both."""
+    """Chunks within events, events within chunks, and packets within both (D-1)."""
     whole = chunks(b"".join(ASKED[:1]), *[b"".join(ASKED[1:])[at : at + 50] for at in range(0, 600, 50)])
     stream = answer("Transfer-Encoding: chunked", SSE) + whole.replace(b"0\r\n\r\n0\r\n\r\n", b"0\r\n\r\n")
     for at in range(1, len(stream), 7):
@@ -110,7 +110,7 @@ def test_wherever_the_upstreams_bytes_are_split() -> None:
 @pytest.mark.parametrize("framing", ["length", "close"])
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 def test_other_framings(framing: str, version: str, settled: list[Answer]) -> None:
-    """D-1: a length would be wrong now, so the client gets chunks, or the end of the connection."""
+    """A length would be wrong now, so the client gets chunks, or the end of the connection (D-1)."""
     with Proxy(POLICY) as proxy:
         proxy.send(request(version=version))
         sent = b"".join(ASKED)
@@ -137,7 +137,7 @@ def test_other_framings(framing: str, version: str, settled: list[Answer]) -> No
     ],
 )
 def test_who_asks_himself_or_needs_not_ask(proxy: Proxy, more: dict[str, Any]) -> None:
-    """D-1: the body passes byte for byte, and so does the answer."""
+    """The body passes byte for byte, and so does the answer (D-1)."""
     sent = request(**more)
     proxy.send(sent)
     assert got(proxy)[1] == sent.partition(b"\r\n\r\n")[2]
@@ -148,7 +148,7 @@ def test_who_asks_himself_or_needs_not_ask(proxy: Proxy, more: dict[str, Any]) -
 
 
 def test_nobody_asks_where_no_policy_needs_it(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-1: bytes pass as they are."""
+    """Bytes pass as they are (D-1)."""
     monkeypatch.setattr(Call, "wants_usage", False)
     sent = request()
     proxy.send(sent)
@@ -157,7 +157,7 @@ def test_nobody_asks_where_no_policy_needs_it(proxy: Proxy, monkeypatch: pytest.
 
 
 def test_a_packed_request_goes_plain(proxy: Proxy) -> None:
-    """C-9: what is changed was unpacked for judging."""
+    """What is changed was unpacked for judging (C-9)."""
     body = gzip.compress(chat_body(user("Tell me"), stream=True))
     fields = (f"Content-Length: {len(body)}", "Content-Encoding: gzip")
     proxy.send(get("/v1/chat/completions", *fields, method="POST") + body)
@@ -167,7 +167,7 @@ def test_a_packed_request_goes_plain(proxy: Proxy) -> None:
 
 
 def test_a_packed_answer_passes_with_the_count(proxy: Proxy, settled: list[Answer]) -> None:
-    """D-1: an upstream that packs although it was asked not to; the count is read all the same."""
+    """An upstream that packs although it was asked not to; the count is read all the same (D-1)."""
     proxy.send(request("Accept-Encoding: gzip"))
     packed = gzip.compress(b"".join(ASKED))
     proxy.upstream().says(answer("Transfer-Encoding: chunked", SSE, "Content-Encoding: gzip"), chunked(packed[:99]))
@@ -178,7 +178,7 @@ def test_a_packed_answer_passes_with_the_count(proxy: Proxy, settled: list[Answe
 
 
 def test_an_answer_that_is_no_stream_passes_as_it_is(proxy: Proxy, settled: list[Answer]) -> None:
-    """D-1: the upstream does not stream after all."""
+    """The upstream does not stream after all (D-1)."""
     proxy.send(request())
     body = dump({"id": "c", "choices": [{"index": 0, "message": {"content": "Hi"}}], "usage": COUNT})
     proxy.upstream().says(ok(body, "Content-Type: application/json"))
@@ -187,7 +187,7 @@ def test_an_answer_that_is_no_stream_passes_as_it_is(proxy: Proxy, settled: list
 
 
 def test_a_stream_that_lacks_its_last_line_passes_whole(proxy: Proxy) -> None:
-    """D-1: an error without an event around it, as some servers send it, and no empty line behind it."""
+    """An error without an event around it, as some servers send it, and no empty line behind it (D-1)."""
     proxy.send(request())
     broken = [*ASKED[:2], b'{"error":{"message":"Overloaded"}}']
     proxy.upstream().says(answer("Transfer-Encoding: chunked", SSE) + chunks(*broken))
@@ -195,7 +195,7 @@ def test_a_stream_that_lacks_its_last_line_passes_whole(proxy: Proxy) -> None:
 
 
 def test_a_stream_that_breaks_off_is_aborted(proxy: Proxy, settled: list[Answer]) -> None:
-    """D-1: it never looks whole."""
+    """It never looks whole (D-1)."""
     proxy.send(request())
     proxy.upstream().says(answer("Transfer-Encoding: chunked", SSE), chunked(ASKED[0]), chunked(ASKED[1][:20]))
     proxy.upstream().goes()
@@ -205,7 +205,7 @@ def test_a_stream_that_breaks_off_is_aborted(proxy: Proxy, settled: list[Answer]
 
 
 def test_a_cancelled_stream_settles_by_what_passed(proxy: Proxy, settled: list[Answer]) -> None:
-    """L-3: its text is there to be counted."""
+    """Its text is there to be counted (L-3)."""
     proxy.send(request())
     proxy.upstream().says(answer("Transfer-Encoding: chunked", SSE), chunked(ASKED[0]), chunked(ASKED[1]))
     proxy.connection.connection_lost(ConnectionResetError())
@@ -213,7 +213,7 @@ def test_a_cancelled_stream_settles_by_what_passed(proxy: Proxy, settled: list[A
 
 
 def test_steering_and_asking_go_together() -> None:
-    """LD-5, D-1: both change the body."""
+    """Both change the body (LD-5, D-1)."""
     loop = tail(max_hits=1, action="steer", retry_free=0, concurrent_free=0)
     with Proxy(bundle(policy("p", loop=loop))) as steering:
         for _ in range(2):
@@ -226,7 +226,7 @@ def test_steering_and_asking_go_together() -> None:
 
 
 def test_the_stream_guard_cuts_a_rewritten_stream(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-8: with a proper end, and without what was asked for."""
+    """With a proper end, and without what was asked for (LD-8)."""
     monkeypatch.setattr(Call, "guards_stream", 1)
     proxy.send(request())
     proxy.upstream().says(answer("Transfer-Encoding: chunked", SSE))
@@ -247,7 +247,7 @@ def test_the_stream_guard_cuts_a_rewritten_stream(proxy: Proxy, monkeypatch: pyt
 
 @pytest.mark.parametrize("status", ["400 Bad Request", "422 Unprocessable Content"])
 def test_a_refusal_is_asked_again_without_the_question(proxy: Proxy, settled: list[Answer], status: str) -> None:
-    """D-1: the client's own request, once, and from then on."""
+    """The client's own request, once, and from then on (D-1)."""
     sent = request("Accept-Encoding: gzip")
     proxy.send(sent)
     proxy.upstream().says(ok(b'{"error":"Unknown parameter: stream_options"}', status=status))
@@ -272,7 +272,7 @@ def test_a_refusal_is_asked_again_without_the_question(proxy: Proxy, settled: li
 
 
 def test_a_request_that_is_bad_anyway_is_the_clients(proxy: Proxy, settled: list[Answer]) -> None:
-    """D-1: it gets the refusal of its own request, and the next one is asked again."""
+    """It gets the refusal of its own request, and the next one is asked again (D-1)."""
     proxy.send(request())
     proxy.upstream().says(ok(b"first", status="400 Bad Request"))
     proxy.loop.turn(3)
@@ -286,7 +286,7 @@ def test_a_request_that_is_bad_anyway_is_the_clients(proxy: Proxy, settled: list
 
 
 def test_a_large_refused_request_is_sent_again_whole(proxy: Proxy) -> None:
-    """D-1: it is kept until the answer begins, and then no longer."""
+    """It is kept until the answer begins, and then no longer (D-1)."""
     sent = request(messages=[user("x" * 200_000)])
     proxy.send(sent)
     asked = proxy.upstream()
@@ -299,7 +299,7 @@ def test_a_large_refused_request_is_sent_again_whole(proxy: Proxy) -> None:
 
 
 def test_other_failures_are_passed_on(proxy: Proxy) -> None:
-    """D-1: whoever is busy or broken is not asked twice."""
+    """Whoever is busy or broken is not asked twice (D-1)."""
     for status in ("429 Too Many Requests", "500 Oh", "401 Unauthorized"):
         before = len(proxy.sent())
         proxy.send(request())

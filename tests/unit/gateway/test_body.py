@@ -64,7 +64,7 @@ def test_trailers_are_thrown_away() -> None:
     ],
 )
 def test_malformed_chunks(stream: bytes) -> None:
-    """Y-3: one reading only."""
+    """One reading only (Y-3)."""
     assert refused(stream) == (400, "malformed chunk")
 
 
@@ -87,7 +87,7 @@ def test_malformed_trailers(line: bytes) -> None:
 
 
 def test_lines_are_bounded() -> None:
-    """Y-2: chunk extensions, zeros and trailers are capped, complete or not."""
+    """Chunk extensions, zeros and trailers are capped, complete or not (Y-2)."""
     long = "chunk line or trailers too long"
     assert read(b"1;" + b"x" * 252)[2] is False
     assert refused(b"1;" + b"x" * 254) == (400, long)
@@ -97,7 +97,7 @@ def test_lines_are_bounded() -> None:
 
 
 def test_size_is_bounded_by_what_a_chunk_announces() -> None:
-    """Y-2: the content is not waited for."""
+    """The content is not waited for (Y-2)."""
     limits = Limits(body_bytes=10)
     assert read(b"a\r\n", limits=limits)[2] is False
     assert refused(b"b\r\n", limits=limits)[0] == 413
@@ -105,7 +105,7 @@ def test_size_is_bounded_by_what_a_chunk_announces() -> None:
 
 
 def test_many_tiny_chunks_are_refused_early() -> None:
-    """Y-2: 256 KB in chunks of one byte would be 262,144 steps; it ends after about a thousand."""
+    """256 KB in chunks of one byte would be 262,144 steps; it ends after about a thousand (Y-2)."""
     stream = b"1\r\nx\r\n" * 262_144 + b"0\r\n\r\n"
     content = bytearray()
     reader = reader_for(CHUNKED, Limits(), content.extend, None)

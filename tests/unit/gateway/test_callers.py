@@ -40,7 +40,7 @@ def callers() -> Callers:
     ],
 )
 def test_known_keys(callers: Callers, headers: dict[str, bytes], query: bytes) -> None:
-    """Y-6: wherever the client's SDK puts a key; a field of our own beside the provider's."""
+    """Wherever the client's SDK puts a key; a field of our own beside the provider's (Y-6)."""
     assert callers.check(headers, query) == "alice"
 
 
@@ -65,31 +65,31 @@ def test_known_keys(callers: Callers, headers: dict[str, bytes], query: bytes) -
     ],
 )
 def test_unknown_keys(callers: Callers, headers: dict[str, bytes], query: bytes) -> None:
-    """Y-6: nothing, half a key, a digest, or a key in another place opens nothing."""
+    """Nothing, half a key, a digest, or a key in another place opens nothing (Y-6)."""
     assert callers.check(headers, query) is None
 
 
 def test_a_key_is_changed_without_a_gap(callers: Callers) -> None:
-    """Y-6: two keys of one name are both good."""
+    """Two keys of one name are both good (Y-6)."""
     assert callers.check({"x-api-key": b"bl-alice-new"}) == callers.check({"x-api-key": KEY}) == "alice"
     assert callers.check({"x-api-key": b"bl-bob"}) == "bob"
 
 
 def test_the_own_field_follows_the_prefix() -> None:
-    """A-1: `header_prefix` is a setting."""
+    """`header_prefix` is a setting (A-1)."""
     callers = Callers([entry("alice", KEY).upper().replace("ALICE", "alice")], prefix="X-Own-")
     assert callers.check({"x-own-key": KEY}) == "alice"
     assert callers.check({"x-other-key": KEY}) is None
 
 
 def test_the_library_is_known_whatever_the_prefix_is() -> None:
-    """A-1, Y-6: it sends `X-Breakloop-Key`, beside the provider's key of the request that it asks about."""
+    """It sends `X-Breakloop-Key`, beside the provider's key of the request that it asks about (A-1, Y-6)."""
     callers = Callers([entry("alice", KEY)], prefix="X-Own-")
     assert callers.check({"x-breakloop-key": KEY, "authorization": b"Bearer sk-provider"}) == "alice"
 
 
 def test_stored_digests_are_not_what_is_compared(callers: Callers) -> None:
-    """Y-5: a look-up takes no longer the more of a stored digest is guessed, because that is not what it looks for."""
+    """A look-up takes no longer the more of a stored digest is guessed, because that is not what it looks for (Y-5)."""
     digests = {sha256(key).digest() for key in (KEY, b"bl-bob", b"bl-alice-new")}
     assert not digests & callers._names.keys()
     assert callers._names.keys() != Callers([entry("alice", KEY)])._names.keys()

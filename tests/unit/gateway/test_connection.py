@@ -29,7 +29,7 @@ def test_one_write_per_reply() -> None:
 
 
 def test_trailers_never_enter_the_request() -> None:
-    """Y-3: an Authorization in the trailer is not the request's."""
+    """An Authorization in the trailer is not the request's (Y-3)."""
     with Client() as client:
         client.send(chunked(b"abc", trailers=b"Authorization: Bearer x\r\n"), get("/next"))
         assert client.replies() == [(200, b"POST /c abc"), (200, b"GET /next ")]
@@ -77,7 +77,7 @@ def test_websockets_are_refused_with_an_answer() -> None:
     ],
 )
 def test_refusals_answer_and_close(data: bytes, status: int, code: str) -> None:
-    """Y-2, Y-3: a small JSON body, Connection: close, and nothing after it is looked at."""
+    """A small JSON body, Connection: close, and nothing after it is looked at (Y-2, Y-3)."""
     with Client() as client:
         client.send(get("/first"), data, get("/smuggled"))
         assert [request.target for request in client.seen] == [b"/first"]
@@ -107,14 +107,14 @@ def test_a_refused_client_can_read_the_answer_before_the_connection_goes() -> No
 
 
 def test_long_heads_in_small_pieces_are_refused_without_parsing() -> None:
-    """Y-2: counted in data_received; the parser never sees it."""
+    """Counted in data_received; the parser never sees it (Y-2)."""
     with Client() as client:
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\nX: ", *[b"x" * 100] * 700)
         assert [status for status, _ in client.replies()] == [431]
 
 
 def test_http_1_0() -> None:
-    """D-1: closed after the reply unless keep-alive was asked for; nginx's auth_request is such a client."""
+    """Closed after the reply unless keep-alive was asked for; nginx's auth_request is such a client (D-1)."""
     with Client() as client:
         client.send(b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         assert b"\r\nconnection: keep-alive\r\n" in client.sent()
@@ -144,7 +144,7 @@ def test_100_continue_is_sent_only_when_the_body_will_be_read() -> None:
 
 
 def test_pipelined_requests_are_answered_in_order_and_take_turns() -> None:
-    """Y-2: at most 16 of one connection before others get their turn; the rest waits as bytes."""
+    """At most 16 of one connection before others get their turn; the rest waits as bytes (Y-2)."""
     with Client() as client:
         client.connection.take(b"".join(get(f"/{n}") for n in range(50)))
         assert client.phase() is Phase.QUEUED
@@ -157,7 +157,7 @@ def test_pipelined_requests_are_answered_in_order_and_take_turns() -> None:
 
 
 def test_many_pipelined_requests_stop_reading() -> None:
-    """Y-2: one read can hold thousands of requests; reading pauses until they are worked off."""
+    """One read can hold thousands of requests; reading pauses until they are worked off (Y-2)."""
     with Client() as client:
         client.connection.take(get() * 6000)
         assert not client.reading()
@@ -167,7 +167,7 @@ def test_many_pipelined_requests_stop_reading() -> None:
 
 
 def test_a_throttled_reply_waits_without_a_task() -> None:
-    """E-6: sent after its delay; what the client sends meanwhile is answered after it, in order."""
+    """Sent after its delay; what the client sends meanwhile is answered after it, in order (E-6)."""
     with Client(lambda r: Reply(200, b"", r.target, 2.0 if r.target == b"/slow" else 0.0)) as client:
         client.send(get("/slow"), get("/quick"))
         client.loop.advance(1.9)
@@ -178,7 +178,7 @@ def test_a_throttled_reply_waits_without_a_task() -> None:
 
 @pytest.mark.parametrize("end", ["eof", "lost"])
 def test_a_client_that_leaves_frees_its_throttled_slot_at_once(end: str) -> None:
-    """E-6: also when it only closes its side."""
+    """Also when it only closes its side (E-6)."""
     with Client(fixed(Reply(200, delay_s=30.0))) as client:
         client.send(get())
         handle = client.connection._pending
@@ -195,7 +195,7 @@ def test_a_client_that_leaves_frees_its_throttled_slot_at_once(end: str) -> None
 
 
 def test_a_client_that_sends_on_while_throttled_is_paused_at_a_bound() -> None:
-    """Y-2: reading goes on, to notice a disconnect, but only into a small buffer."""
+    """Reading goes on, to notice a disconnect, but only into a small buffer (Y-2)."""
     with Client(fixed(Reply(200, delay_s=1.0))) as client:
         client.send(get(), post(b"x" * 60_000))
         assert client.reading()
@@ -246,7 +246,7 @@ def test_an_awaited_reply_is_cancelled_when_the_client_leaves() -> None:
 
 @pytest.mark.parametrize("how", ["at once", "awaited", "cancelled"])
 def test_a_failing_handler_gives_500_and_one_log_line(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Y-1: without any content of the request; the connection and the process live on."""
+    """Without any content of the request; the connection and the process live on (Y-1)."""
 
     async def later(request: Request) -> Reply:
         await asyncio.sleep(0)
@@ -301,7 +301,7 @@ def test_nothing_is_written_after_close() -> None:
 
 
 def test_a_client_that_does_not_read_is_not_read_from() -> None:
-    """D-1: back-pressure: no request is looked at while answers pile up."""
+    """Back-pressure: no request is looked at while answers pile up (D-1)."""
     with Client() as client:
         client.transport.on_write = client.connection.pause_writing
         client.send(get("/a") + get("/b") + get("/c"))
@@ -327,7 +327,7 @@ def sweeps_until_closed(client: Client) -> int:
 
 
 def test_idle_connections_end_after_75_seconds() -> None:
-    """Y-2: counted from the last reply, by the one sweep."""
+    """Counted from the last reply, by the one sweep (Y-2)."""
     with Client() as client:
         client.server.sweep()
         client.send(get())
@@ -336,7 +336,7 @@ def test_idle_connections_end_after_75_seconds() -> None:
 
 
 def test_a_head_must_complete_within_10_seconds() -> None:
-    """Y-2: from its first byte, however many trickle in."""
+    """From its first byte, however many trickle in (Y-2)."""
     with Client() as client:
         client.send(get())
         for _ in range(11):
@@ -347,7 +347,7 @@ def test_a_head_must_complete_within_10_seconds() -> None:
 
 
 def test_a_body_may_take_long_but_not_stand_still() -> None:
-    """Y-2: 60 seconds without progress."""
+    """60 seconds without progress (Y-2)."""
     with Client() as client:
         client.send(post(b"x" * 10)[:-10])
         for _ in range(5):
@@ -366,7 +366,7 @@ def test_waiting_is_the_handlers_time() -> None:
 
 
 def test_more_connections_than_the_cap_are_closed_at_once() -> None:
-    """Y-2: and counted; a place that becomes free is given again."""
+    """And counted; a place that becomes free is given again (Y-2)."""
     with Client(limits=Limits(connections=1)) as client:
         second, transport = Connection(client.server), FakeTransport()
         second.connection_made(transport)
@@ -384,7 +384,7 @@ def test_more_connections_than_the_cap_are_closed_at_once() -> None:
 
 
 def test_draining() -> None:
-    """S-6: idle connections go, a running request is answered with Connection: close."""
+    """Idle connections go, a running request is answered with Connection: close (S-6)."""
     with Client(fixed(Reply(200, delay_s=1.0))) as client:
         client.send(get())
         client.server.draining = True
@@ -399,7 +399,7 @@ def test_draining() -> None:
 
 
 def test_cut_sends_a_throttled_reply_at_once() -> None:
-    """S-6: its verdict is known, so the client gets it even when the grace is over."""
+    """Its verdict is known, so the client gets it even when the grace is over (S-6)."""
     with Client(fixed(Reply(200, delay_s=30.0))) as client:
         client.send(get())
         client.server.draining = True

@@ -43,7 +43,7 @@ from tests.unit.gateway.repeating import (
 
 
 def test_a_guarded_stream_has_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Q-1: none is made only to be thrown away."""
+    """None is made only to be thrown away (Q-1)."""
     made: list[StreamReader] = []
     init = StreamReader.__init__
 
@@ -93,7 +93,7 @@ def told(proxy: Proxy) -> list[tuple[object, ...]]:
 
 
 def test_an_answer_that_repeats_itself_is_ended(proxy: Proxy, settled: list[Answer]) -> None:
-    """LD-8: with a proper end for the client, and none for the upstream."""
+    """With a proper end for the client, and none for the upstream (LD-8)."""
     got = streams(proxy, *LOOP)
     [(status, body, fields)] = read_replies(got)
     assert (status, fields[b"transfer-encoding"]) == (200, b"chunked")
@@ -108,7 +108,7 @@ def test_an_answer_that_repeats_itself_is_ended(proxy: Proxy, settled: list[Answ
 
 
 def test_what_is_told_of_it(proxy: Proxy) -> None:
-    """LD-8, G-2: kind, action and exact evidence; nothing of the text."""
+    """Kind, action and exact evidence; nothing of the text (LD-8, G-2)."""
     body = read_replies(streams(proxy, *LOOP))[0][1]
     times = said(payloads(body)).count(UNIT)
     evidence = f"the same {len(UNIT)} characters {times} times in one answer"
@@ -118,7 +118,7 @@ def test_what_is_told_of_it(proxy: Proxy) -> None:
 
 
 def test_the_connection_lives_on_and_the_upstreams_does_not(proxy: Proxy) -> None:
-    """D-1: the next request of the client is answered, on another connection to the upstream."""
+    """The next request of the client is answered, on another connection to the upstream (D-1)."""
     streams(proxy, *LOOP)
     check_cut(read_replies(streams(proxy, *LOOP))[0][1], b"".join(LOOP))
     assert read_replies(proxy.exchange())[0][:2] == (200, b"fine")
@@ -127,7 +127,7 @@ def test_the_connection_lives_on_and_the_upstreams_does_not(proxy: Proxy) -> Non
 
 
 def test_what_comes_after_the_cut_reaches_nobody(proxy: Proxy) -> None:
-    """LD-8: bytes that were on their way already."""
+    """Bytes that were on their way already (LD-8)."""
     before = streams(proxy, *LOOP)
     upstream = proxy.upstream()
     upstream._unread += 1
@@ -137,7 +137,7 @@ def test_what_comes_after_the_cut_reaches_nobody(proxy: Proxy) -> None:
 
 
 def test_without_the_guard_everything_passes(guards: Callable[[int], None], settled: list[Answer]) -> None:
-    """LD-8: it is a policy's to switch on."""
+    """It is a policy's to switch on (LD-8)."""
     guards(0)
     with Proxy(POLICY) as proxy:
         got = streams(proxy, *LOOP, finished(), DONE)
@@ -149,7 +149,7 @@ def test_without_the_guard_everything_passes(guards: Callable[[int], None], sett
 
 
 def test_in_shadow_it_is_told_once_and_everything_passes(guards: Callable[[int], None], settled: list[Answer]) -> None:
-    """LD-8, E-3: what would have been done."""
+    """What would have been done (LD-8, E-1)."""
     guards(2)
     with Proxy(POLICY) as proxy:
         sent = [*LOOP, *LOOP, finished(), DONE]
@@ -167,7 +167,7 @@ def test_in_shadow_it_is_told_once_and_everything_passes(guards: Callable[[int],
 
 @pytest.mark.parametrize("framing", ["length", "gzip"])
 def test_what_cannot_be_cut_is_told(proxy: Proxy, framing: str) -> None:
-    """LD-8: the client knows the length already, or waits for the end of what was packed."""
+    """The client knows the length already, or waits for the end of what was packed (LD-8)."""
     sent = [*LOOP, finished(), DONE]
     if framing == "length":
         head, pieces = answer(f"Content-Length: {sum(map(len, sent))}", SSE), sent
@@ -185,7 +185,7 @@ def test_what_cannot_be_cut_is_told(proxy: Proxy, framing: str) -> None:
 
 
 def test_an_answer_that_is_no_stream_is_left_alone(proxy: Proxy) -> None:
-    """LD-8: inside one streamed answer."""
+    """Inside one streamed answer (LD-8)."""
     body = chat(UNIT * 40).removeprefix(b"data: ").replace(b'"delta"', b'"message"')
     got = streams(proxy, body, head=answer("Content-Type: application/json"))
     assert got.endswith(chunked(body))
@@ -205,7 +205,7 @@ def test_an_answer_that_is_no_stream_is_left_alone(proxy: Proxy) -> None:
     ],
 )
 def test_which_answers_are_watched(dialect: str, kind: bytes, guarded: bool) -> None:
-    """LD-8: event streams of dialects that have an end."""
+    """Event streams of dialects that have an end (LD-8)."""
     head = AnswerHead(200, b"", b"", {"content-type": kind} if kind else {}, -1, b"", True)
     asked_for = Chat(dialect, "m", (), 1, stream=True)
     watch = Watch(lambda *_: None, lambda *_: None, guards=1)
@@ -215,7 +215,7 @@ def test_which_answers_are_watched(dialect: str, kind: bytes, guarded: bool) -> 
 
 
 def test_an_answer_until_the_end_of_the_connection(proxy: Proxy) -> None:
-    """LD-8: an HTTP/1.1 client gets chunks of ours, and the last of them."""
+    """An HTTP/1.1 client gets chunks of ours, and the last of them (LD-8)."""
     got = streams(proxy, *LOOP, head=UNTIL_CLOSE_HEAD)
     check_cut(read_replies(got)[0][1], b"".join(LOOP))
     assert (proxy.upstream().wire.aborted, proxy.closed()) == (True, False)
@@ -223,7 +223,7 @@ def test_an_answer_until_the_end_of_the_connection(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("head", [CHUNKED_HEAD, UNTIL_CLOSE_HEAD])
 def test_http_1_0_clients(proxy: Proxy, head: bytes) -> None:
-    """LD-8, D-1: the end of the connection is the end of the answer, and a proper one."""
+    """The end of the connection is the end of the answer, and a proper one (LD-8, D-1)."""
     proxy.send(asked(version="1.0"))
     proxy.upstream().says(head, *[chunked(one) if head == CHUNKED_HEAD else one for one in LOOP[:18]])
     check_cut(proxy.sent().partition(b"\r\n\r\n")[2], b"".join(LOOP))
@@ -231,7 +231,7 @@ def test_http_1_0_clients(proxy: Proxy, head: bytes) -> None:
 
 
 def test_a_chunk_without_end_is_waited_for(proxy: Proxy) -> None:
-    """LD-8: a chunk that promises megabytes cannot be filled up; the answer is cut when little of it is left."""
+    """A chunk that promises megabytes cannot be filled up; the answer is cut when little of it is left (LD-8)."""
     proxy.send(asked())
     proxy.upstream().says(CHUNKED_HEAD, b"%x\r\n" % 200_000)
     sent = 0
@@ -246,7 +246,7 @@ def test_a_chunk_without_end_is_waited_for(proxy: Proxy) -> None:
 
 
 def test_a_chunk_that_is_never_small_enough(proxy: Proxy, settled: list[Answer]) -> None:
-    """LD-8: then it is told at the end."""
+    """Then it is told at the end (LD-8)."""
     body = b"".join([*LOOP, finished(), DONE])
     tail = b":" + b"x" * 100_000
     got = streams(proxy, body[: -len(DONE) - len(finished())])
@@ -268,7 +268,7 @@ def test_a_chunk_that_is_never_small_enough(proxy: Proxy, settled: list[Answer])
 
 
 def test_an_answer_that_ends_by_itself_is_not_cut(proxy: Proxy, settled: list[Answer]) -> None:
-    """LD-8: the last piece brings the repetition and the end."""
+    """The last piece brings the repetition and the end (LD-8)."""
     got = streams(proxy, b"".join([*LOOP, finished()]), DONE)
     proxy.upstream().says(b"0\r\n\r\n")
     assert got.endswith(chunked(DONE))
@@ -277,7 +277,7 @@ def test_an_answer_that_ends_by_itself_is_not_cut(proxy: Proxy, settled: list[An
 
 
 def test_the_last_chunk_comes_with_the_repetition(proxy: Proxy) -> None:
-    """LD-8: HTTP says that this is all: nothing is added."""
+    """HTTP says that this is all: nothing is added (LD-8)."""
     sent = chunks(*LOOP)
     got = streams(proxy, head=CHUNKED_HEAD + sent)
     assert got.endswith(sent)
@@ -286,7 +286,7 @@ def test_the_last_chunk_comes_with_the_repetition(proxy: Proxy) -> None:
 
 
 def test_an_upstream_that_ends_while_a_place_is_waited_for(proxy: Proxy) -> None:
-    """D-1: half an event, and then the connection is gone: the client is aborted as ever."""
+    """Half an event, and then the connection is gone: the client is aborted as ever (D-1)."""
     proxy.send(asked())
     proxy.upstream().says(CHUNKED_HEAD, chunked(b"".join(LOOP) + LOOP[0][:10]))
     assert not proxy.upstream().wire.closed
@@ -296,14 +296,14 @@ def test_an_upstream_that_ends_while_a_place_is_waited_for(proxy: Proxy) -> None
 
 
 def test_nonsense_while_a_place_is_waited_for(proxy: Proxy) -> None:
-    """Y-3: the framing is as strict as ever up to the cut."""
+    """The framing is as strict as ever up to the cut (Y-3)."""
     proxy.send(asked())
     proxy.upstream().says(CHUNKED_HEAD, chunked(b"".join(LOOP) + LOOP[0][:10]), b"nonsense\r\n")
     assert proxy.transport.aborted
 
 
 def test_nonsense_behind_the_cut_is_not_looked_at(proxy: Proxy) -> None:
-    """LD-8: the rest of the same piece is thrown away."""
+    """The rest of the same piece is thrown away (LD-8)."""
     proxy.send(asked())
     proxy.upstream().says(CHUNKED_HEAD, chunked(b"".join(LOOP) + LOOP[0][:10]))
     proxy.upstream().says(chunked(LOOP[0][10:]) + b"nonsense\r\n" * 3)
@@ -312,7 +312,7 @@ def test_nonsense_behind_the_cut_is_not_looked_at(proxy: Proxy) -> None:
 
 
 def test_an_answer_that_ends_while_a_place_is_waited_for(proxy: Proxy, settled: list[Answer]) -> None:
-    """LD-8: line by line to its own end, after which the connection is as good as any."""
+    """Line by line to its own end, after which the connection is as good as any (LD-8)."""
     proxy.send(asked())
     proxy.upstream().says(CHUNKED_HEAD, chunked(b"".join(LOOP) + finished()[:10]))
     proxy.upstream().says(chunked(finished()[10:], DONE) + b"0\r\nT: 1\r\n\r\n")
@@ -323,7 +323,7 @@ def test_an_answer_that_ends_while_a_place_is_waited_for(proxy: Proxy, settled: 
 
 
 def test_bytes_behind_an_answer_that_was_taken_by_line(proxy: Proxy) -> None:
-    """D-1: a connection with something behind the answer is not used again."""
+    """A connection with something behind the answer is not used again (D-1)."""
     proxy.send(asked())
     proxy.upstream().says(CHUNKED_HEAD, chunked(b"".join(LOOP) + finished()[:10]))
     proxy.upstream().says(chunked(finished()[10:], DONE) + b"0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
@@ -335,7 +335,7 @@ def test_bytes_behind_an_answer_that_was_taken_by_line(proxy: Proxy) -> None:
 
 
 def test_a_client_that_does_not_read_while_it_is_cut(proxy: Proxy) -> None:
-    """D-1: back-pressure holds until the answer is through, and the next one is not held up by it."""
+    """Back-pressure holds until the answer is through, and the next one is not held up by it (D-1)."""
     proxy.send(asked())
     upstream = proxy.upstream()
     upstream.says(CHUNKED_HEAD, chunked(*LOOP[:5]))
@@ -350,7 +350,7 @@ def test_a_client_that_does_not_read_while_it_is_cut(proxy: Proxy) -> None:
 
 
 def test_a_client_that_leaves_while_a_place_is_waited_for(proxy: Proxy, settled: list[Answer]) -> None:
-    """D-1: its upstream is freed at once."""
+    """Its upstream is freed at once (D-1)."""
     proxy.send(asked())
     upstream = proxy.upstream()
     upstream.says(CHUNKED_HEAD, chunked(b"".join(LOOP) + LOOP[0][:10]))
@@ -362,7 +362,7 @@ def test_a_client_that_leaves_while_a_place_is_waited_for(proxy: Proxy, settled:
 
 
 def test_a_client_that_left_before_the_piece_that_cuts(proxy: Proxy, settled: list[Answer]) -> None:
-    """D-1: nothing is written to it, and nothing fails."""
+    """Nothing is written to it, and nothing fails (D-1)."""
     proxy.send(asked())
     proxy.upstream().says(CHUNKED_HEAD, chunked(*LOOP[:5]))
     proxy.transport.closed = True
@@ -372,7 +372,7 @@ def test_a_client_that_left_before_the_piece_that_cuts(proxy: Proxy, settled: li
 
 
 def test_requests_that_wait_behind_a_stream_that_is_cut(proxy: Proxy) -> None:
-    """D-1: they get their answers, in order."""
+    """They get their answers, in order (D-1)."""
     proxy.send(asked() + asked())
     first: FakeConnection = proxy.upstream()
     first.says(CHUNKED_HEAD, *[chunked(one) for one in LOOP[:17]])
@@ -388,7 +388,7 @@ def test_requests_that_wait_behind_a_stream_that_is_cut(proxy: Proxy) -> None:
 
 
 def test_anthropic(proxy: Proxy, settled: list[Answer]) -> None:
-    """LD-8: the block and the message are ended; tokens are guessed, for nobody counted them."""
+    """The block and the message are ended; tokens are guessed, for nobody counted them (LD-8)."""
     found = payloads(read_replies(streams(proxy, *BLOCKS, path="/v1/messages"))[0][1])
     assert [event["type"] for event in found[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
     tokens = len(UNIT) * (len(found) - 5) // 4
@@ -400,7 +400,7 @@ def test_anthropic(proxy: Proxy, settled: list[Answer]) -> None:
 
 
 def test_thoughts_that_repeat_themselves_are_cut(proxy: Proxy, settled: list[Answer]) -> None:
-    """LD-8: models repeat themselves there most of all; the answer's text is none of it."""
+    """Models repeat themselves there most of all; the answer's text is none of it (LD-8)."""
     thinking = [chat("", delta={"reasoning_content": UNIT})] * LOOPED
     found = payloads(read_replies(streams(proxy, *thinking))[0][1])
     assert found[-2]["choices"][0]["finish_reason"] == "length"
@@ -408,7 +408,7 @@ def test_thoughts_that_repeat_themselves_are_cut(proxy: Proxy, settled: list[Ans
 
 
 def test_thoughts_and_text_are_looked_at_apart(proxy: Proxy) -> None:
-    """LD-8: half a loop in each is none."""
+    """Half a loop in each is none (LD-8)."""
     half = LOOPED // 2
     sent = [chat("", delta={"reasoning_content": UNIT})] * half + [chat(UNIT)] * half + [finished(), DONE]
     assert streams(proxy, *sent).endswith(chunked(DONE))
@@ -416,7 +416,7 @@ def test_thoughts_and_text_are_looked_at_apart(proxy: Proxy) -> None:
 
 
 def test_one_of_several_answers_repeats_itself(proxy: Proxy) -> None:
-    """LD-8: the others are worth waiting for; when they have ended, the rest is cut."""
+    """The others are worth waiting for; when they have ended, the rest is cut (LD-8)."""
     healthy = [chat(PROSE.format(number), 1) for number in range(2 * LOOPED)]
     both = [piece for pair in zip(LOOP + LOOP, healthy, strict=True) for piece in pair]
     got = streams(proxy, *both, finished(1), chat(UNIT))
@@ -427,14 +427,14 @@ def test_one_of_several_answers_repeats_itself(proxy: Proxy) -> None:
 
 
 def test_several_answers_that_all_repeat_themselves(proxy: Proxy) -> None:
-    """LD-8: each gets its end."""
+    """Each gets its end (LD-8)."""
     both = [piece for pair in zip(LOOP, [chat(UNIT, 1)] * LOOPED, strict=True) for piece in pair]
     found = payloads(read_replies(streams(proxy, *both))[0][1])
     assert [(one["index"], one["finish_reason"]) for one in found[-2]["choices"]] == [(0, "length"), (1, "length")]
 
 
 def test_more_answers_than_anybody_looks_at(proxy: Proxy) -> None:
-    """Y-2: what is kept is bounded, and what is not looked at is not cut."""
+    """What is kept is bounded, and what is not looked at is not cut (Y-2)."""
     crowd = [chat(UNIT, index) for _ in range(LOOPED) for index in range(ANSWERS_MAX + 1)]
     assert streams(proxy, *crowd, DONE).endswith(chunked(DONE))
     assert told(proxy) == []
@@ -444,7 +444,7 @@ def test_more_answers_than_anybody_looks_at(proxy: Proxy) -> None:
 
 
 def test_a_fault_in_ending_a_stream_lets_it_pass(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-1: as if nobody had looked."""
+    """As if nobody had looked (D-1)."""
 
     def broken(*_: object) -> bytes:
         raise KeyError("x")
@@ -457,7 +457,7 @@ def test_a_fault_in_ending_a_stream_lets_it_pass(proxy: Proxy, monkeypatch: pyte
 
 
 def test_a_fault_in_telling_of_it_is_counted(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-8: the answer is cut all the same."""
+    """The answer is cut all the same (LD-8)."""
 
     def broken(*_: object) -> None:
         raise KeyError("x")

@@ -75,7 +75,7 @@ CUT = {"policy": "p", "rule": "t", "reason": "max_completion_tokens", "action": 
 
 
 def test_a_stream_ends_where_it_is_too_long(settled: list[Answer]) -> None:
-    """L-3: 100 tokens pass, the event that brings more passes too, and then the dialect's own end."""
+    """100 tokens pass, the event that brings more passes too, and then the dialect's own end (L-3)."""
     with Proxy(made()) as proxy:
         found = got(streams(proxy, *[chat(TEN)] * 50))
         assert said(found[:-2] + found[-1:]) == TEN * 11
@@ -91,14 +91,14 @@ def test_a_stream_ends_where_it_is_too_long(settled: list[Answer]) -> None:
 
 
 def test_it_settles_by_what_passed() -> None:
-    """L-3: 2 tokens asked, 110 passed; the reservation of 102 is corrected by one."""
+    """2 tokens asked, 110 passed; the reservation of 102 is corrected by one (L-3)."""
     with Proxy(made()) as proxy:
         streams(proxy, *[chat(TEN)] * 50)
         assert left(proxy) == 6000 - 2 - 110
 
 
 def test_exactly_as_much_passes(settled: list[Answer]) -> None:
-    """L-3: up to the last character."""
+    """Up to the last character (L-3)."""
     with Proxy(made()) as proxy:
         end = [chat("", delta={}, finish_reason="stop"), DONE]
         assert streams(proxy, *[chat(TEN)] * 10, *end).endswith(chunked(DONE))
@@ -108,7 +108,7 @@ def test_exactly_as_much_passes(settled: list[Answer]) -> None:
 
 @pytest.mark.parametrize("rule", [capped(enforce_mid_stream=False), capped(20)])
 def test_who_does_not_ask_is_not_cut(rule: Json) -> None:
-    """L-3: the maximum alone only bounds what is reserved."""
+    """The maximum alone only bounds what is reserved (L-3)."""
     asks = rule["algorithm_config"]["enforce_mid_stream"]
     with Proxy(made(rule)) as proxy:
         streams(proxy, *[chat(TEN)] * 50)
@@ -117,7 +117,7 @@ def test_who_does_not_ask_is_not_cut(rule: Json) -> None:
 
 
 def test_in_shadow_it_is_told_once(settled: list[Answer]) -> None:
-    """L-3, E-3: what would have been done."""
+    """What would have been done (L-3, E-1)."""
     with Proxy(made(mode="shadow")) as proxy:
         sent = [*[chat(TEN)] * 50, chat("", delta={}, finish_reason="stop"), DONE]
         assert streams(proxy, *sent).endswith(chunked(DONE))
@@ -129,7 +129,7 @@ def test_in_shadow_it_is_told_once(settled: list[Answer]) -> None:
 
 
 def test_the_lowest_of_several_caps_cuts() -> None:
-    """L-3: whichever rule it is of."""
+    """Whichever rule it is of (L-3)."""
     with Proxy(made(capped(200, "high"), capped(50, "low"))) as proxy:
         found = got(streams(proxy, *[chat(TEN)] * 50))
         assert said(found[:-2] + found[-1:]) == TEN * 6
@@ -138,7 +138,7 @@ def test_the_lowest_of_several_caps_cuts() -> None:
 
 @pytest.mark.parametrize("framing", ["length", "gzip"])
 def test_what_cannot_be_cut_is_told(framing: str) -> None:
-    """L-3: the client knows the length already, or waits for the end of what was packed."""
+    """The client knows the length already, or waits for the end of what was packed (L-3)."""
     sent = [*[chat(TEN)] * 50, DONE]
     if framing == "length":
         head, pieces = answer(f"Content-Length: {sum(map(len, sent))}", SSE), sent
@@ -157,7 +157,7 @@ def test_what_cannot_be_cut_is_told(framing: str) -> None:
 
 
 def test_thoughts_count_and_are_charged(settled: list[Answer]) -> None:
-    """L-3: nobody keeps them, but they are paid for."""
+    """Nobody keeps them, but they are paid for (L-3)."""
     with Proxy(made()) as proxy:
         thinking = [chat("", delta={"reasoning_content": TEN})] * 50
         found = got(streams(proxy, *thinking))
@@ -167,7 +167,7 @@ def test_thoughts_count_and_are_charged(settled: list[Answer]) -> None:
 
 
 def test_arguments_of_calls_count() -> None:
-    """L-3: a file that is written without end is one call."""
+    """A file that is written without end is one call (L-3)."""
     call: Json = {"index": 0, "id": "c-1", "type": "function", "function": {"name": "write", "arguments": ""}}
     more = {"index": 0, "function": {"arguments": TEN}}
     sent = [chat("", delta={"tool_calls": [one]}) for one in (call, *[more] * 50)]
@@ -177,7 +177,7 @@ def test_arguments_of_calls_count() -> None:
 
 
 def test_several_answers_share_what_they_may_have() -> None:
-    """L-3: two answers, twice as much; each that is open gets its end."""
+    """Two answers, twice as much; each that is open gets its end (L-3)."""
     both = [piece for _ in range(25) for piece in (chat(TEN), chat(TEN, 1))]
     with Proxy(made()) as proxy:
         found = got(streams(proxy, *both, n=2))
@@ -196,7 +196,7 @@ ANTHROPIC = [
 
 
 def test_anthropic(settled: list[Answer]) -> None:
-    """L-3: a block of any kind is stopped, and the tokens are guessed, because nobody counted them."""
+    """A block of any kind is stopped, and the tokens are guessed, because nobody counted them (L-3)."""
     with Proxy(made()) as proxy:
         found = got(streams(proxy, *ANTHROPIC, path="/v1/messages", max_tokens=500))
         assert [event["type"] for event in found[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
@@ -211,7 +211,7 @@ def test_anthropic(settled: list[Answer]) -> None:
 
 @pytest.mark.parametrize(("tokens", "cut", "cut_long"), [(100, 0, 1), (4000, 1, 0)])
 def test_with_the_stream_guard(tokens: int, cut: int, cut_long: int) -> None:
-    """L-3, LD-8: whichever comes first."""
+    """Whichever comes first (L-3, LD-8)."""
     with Proxy(made(capped(tokens), loop={"similarity": "steps"})) as proxy:
         found = got(streams(proxy, *[chat(UNIT)] * 40))
         assert found[-2]["choices"][0]["finish_reason"] == "length"
@@ -220,7 +220,7 @@ def test_with_the_stream_guard(tokens: int, cut: int, cut_long: int) -> None:
 
 
 def test_with_the_count_that_we_asked_for() -> None:
-    """L-3, D-1: what the question brought into the stream is not in what the client gets."""
+    """What the question brought into the stream is not in what the client gets (L-3, D-1)."""
     piece = chat(TEN).replace(b"}\n\n", b',"usage":null}\n\n')
     assert piece.endswith(b',"usage":null}\n\n')
     with Proxy(made()) as proxy:
@@ -261,7 +261,7 @@ CONTENT = chat(TEN) * 30
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_split_at_every_byte(line_end: bytes) -> None:
-    """L-3, D-1: around the place of the cut."""
+    """Around the place of the cut (L-3, D-1)."""
     sent = chunked(*[chat(TEN).replace(b"\n", line_end)] * 30)
     each = len(sent) // 30
     for at in range(10 * each - 3, 11 * each + 3):
@@ -269,7 +269,7 @@ def test_split_at_every_byte(line_end: bytes) -> None:
 
 
 def test_byte_by_byte() -> None:
-    """L-3: then it is cut as soon as can be."""
+    """Then it is cut as soon as can be (L-3)."""
     sent = chunked(CONTENT)
     body = cut_in([sent[at : at + 1] for at in range(len(sent))])
     check(body)
@@ -283,7 +283,7 @@ def test_byte_by_byte() -> None:
 )
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=50)
 def test_any_chunks_in_any_pieces(in_chunks: list[int], in_pieces: list[int], framed: bool) -> None:
-    """L-3, D-1: for both framings."""
+    """For both framings (L-3, D-1)."""
 
     def split(data: bytes, places: list[int]) -> list[bytes]:
         ends = sorted({0, len(data), *[place for place in places if place < len(data)]})
@@ -301,7 +301,7 @@ def test_any_chunks_in_any_pieces(in_chunks: list[int], in_pieces: list[int], fr
 
 
 def test_a_fault_in_telling_of_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L-3: the answer is cut all the same."""
+    """The answer is cut all the same (L-3)."""
 
     def broken(*_: object) -> None:
         raise KeyError("x")
@@ -314,7 +314,7 @@ def test_a_fault_in_telling_of_it_is_counted(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_other_answers_are_not_watched() -> None:
-    """L-3: only streams have a middle."""
+    """Only streams have a middle (L-3)."""
     body = dump({"choices": [{"message": {"content": TEN * 50}}]})
     with Proxy(made()) as proxy:
         data = streams(proxy, body, head=answer("Content-Type: application/json"))

@@ -58,7 +58,7 @@ def split(data: bytes, places: Sequence[int]) -> list[bytes]:
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_an_event_to_a_chunk_split_at_every_byte(line_end: bytes) -> None:
-    """LD-8, D-1: around the place of the cut, with the line ends of every kind."""
+    """Around the place of the cut, with the line ends of every kind (LD-8, D-1)."""
     sent = chunked(*[one.replace(b"\n", line_end) for one in LOOP])
     content = CONTENT.replace(b"\n", line_end)
     each = len(sent) // len(LOOP)
@@ -73,7 +73,7 @@ def test_an_event_to_a_chunk_split_at_every_byte(line_end: bytes) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, EVENT - 1, EVENT + 1, 1000])
 def test_chunks_that_know_nothing_of_events(size: int) -> None:
-    """LD-8, D-1: what stands between an upstream and us may frame it anew; split at every byte of some chunks."""
+    """What stands between an upstream and us may frame it anew; split at every byte of some chunks (LD-8, D-1)."""
     sent = chunked(*split(CONTENT, range(0, len(CONTENT), size)))
     last = len(sent) * DUE // len(LOOP)
     with Proxy(POLICY) as proxy:
@@ -82,7 +82,7 @@ def test_chunks_that_know_nothing_of_events(size: int) -> None:
 
 
 def test_byte_by_byte() -> None:
-    """LD-8, D-1: then it is cut as soon as can be."""
+    """Then it is cut as soon as can be (LD-8, D-1)."""
     with Proxy(POLICY) as proxy:
         for sent in (chunked(*LOOP), chunked(*split(CONTENT, range(0, len(CONTENT), 100)))):
             body = cut(proxy, [sent[at : at + 1] for at in range(len(sent))])
@@ -91,7 +91,7 @@ def test_byte_by_byte() -> None:
 
 
 def test_one_piece() -> None:
-    """LD-8: what came with the repetition has passed already, and nothing after it does."""
+    """What came with the repetition has passed already, and nothing after it does (LD-8)."""
     with Proxy(POLICY) as proxy:
         body = cut(proxy, [chunked(*LOOP), chunked(*LOOP)])
     check_cut(body, CONTENT)
@@ -108,7 +108,7 @@ def test_one_piece() -> None:
 @example([EVENT * DUE - 1], [EVENT * DUE, EVENT * DUE + 10], (CHUNKED_HEAD, "1.1"))
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_cut_anywhere(in_chunks: list[int], in_pieces: list[int], how: tuple[bytes, str]) -> None:
-    """LD-8, D-1: any chunks in any pieces, for every framing."""
+    """Any chunks in any pieces, for every framing (LD-8, D-1)."""
     head, version = how
     sent = chunked(*split(CONTENT * 2, in_chunks)) if head == CHUNKED_HEAD else CONTENT * 2
     with Proxy(POLICY) as proxy:

@@ -34,7 +34,7 @@ def shown(reply: Reply) -> dict[str, str]:
 
 
 def test_the_cookie_flow() -> None:
-    """A-6: the secret gives a signed cookie for 15 minutes, which scripts and other sites cannot read or send."""
+    """The secret gives a signed cookie for 15 minutes, which scripts and other sites cannot read or send (A-6)."""
     here, door = debugged()
     reply = door(request(SESSION, {"X-Breakloop-Debug-Secret": SECRET}))
     assert (reply.status, reply.body) == (204, b"")
@@ -52,7 +52,7 @@ def test_the_cookie_flow() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"x-breakloop-debug-secret": "wrong"}, {"x-breakloop-debug-secret": ""}])
 def test_a_wrong_secret_is_403(given: Fields) -> None:
-    """A-6: without a cookie."""
+    """Without a cookie (A-6)."""
     _, door = debugged()
     reply = door(request(SESSION, given))
     assert reply.status == 403
@@ -62,7 +62,7 @@ def test_a_wrong_secret_is_403(given: Fields) -> None:
 
 @pytest.mark.parametrize("path", [SESSION, "/v1/debug/logout"])
 def test_without_a_secret_the_endpoint_does_not_exist(path: str) -> None:
-    """A-6: 404, as for any other path; and a cookie means nothing."""
+    """404, as for any other path; and a cookie means nothing (A-6)."""
     here = world(bundle())
     assert here.door(request(path)).status == 404
     _, door = debugged()
@@ -71,14 +71,14 @@ def test_without_a_secret_the_endpoint_does_not_exist(path: str) -> None:
 
 @pytest.mark.parametrize("path", [SESSION, "/v1/debug/logout"])
 def test_only_post(path: str) -> None:
-    """A-6: 405 with `Allow`."""
+    """405 with `Allow` (A-6)."""
     _, door = debugged()
     reply = door(request(path, {"X-Breakloop-Debug-Secret": SECRET}, "GET"))
     assert (reply.status, reply.head) == (405, b"Allow: POST\r\n")
 
 
 def test_a_cookie_expires_after_15_minutes() -> None:
-    """A-6: just before it holds, at the time it does not."""
+    """Just before it holds, at the time it does not (A-6)."""
     here, door = debugged()
     cookie = open_session(door)
     here.clock.advance(899)
@@ -104,21 +104,21 @@ def test_a_cookie_expires_after_15_minutes() -> None:
     ],
 )
 def test_a_tampered_cookie_is_none(tamper: object) -> None:
-    """A-6: signature, time and form are checked; nothing breaks."""
+    """Signature, time and form are checked; nothing breaks (A-6)."""
     _, door = debugged()
     cookie = tamper(open_session(door))  # type: ignore[operator]
     assert shown(door(about(headers={"cookie": cookie}))) == {}
 
 
 def test_another_secret_does_not_sign() -> None:
-    """A-6: changing the secret ends every session."""
+    """Changing the secret ends every session (A-6)."""
     here, door = debugged()
     other = here.make_door(debug_secret="another")
     assert shown(other(about(headers={"cookie": open_session(door)}))) == {}
 
 
 def test_logout_takes_the_cookie_away() -> None:
-    """A-6: an expired cookie of the same name."""
+    """An expired cookie of the same name (A-6)."""
     _, door = debugged()
     reply = door(request("/v1/debug/logout"))
     assert reply.status == 204
@@ -126,7 +126,7 @@ def test_logout_takes_the_cookie_away() -> None:
 
 
 def test_fields_of_an_allowed_answer() -> None:
-    """A-6: policy, rule, decision, mode, reason, latency, descriptors."""
+    """Policy, rule, decision, mode, reason, latency, descriptors (A-6)."""
     _, door = debugged(policy("p", bucket(keys=["header:x-user"])), policy("q", mode="shadow"))
     reply = door(about(headers={"cookie": open_session(door), "x-user": "ann"}))
     found = shown(reply)
@@ -145,7 +145,7 @@ def test_fields_of_an_allowed_answer() -> None:
 
 
 def test_fields_of_a_denial() -> None:
-    """A-6: beside everything that a denial has anyway."""
+    """Beside everything that a denial has anyway (A-6)."""
     _, door = debugged(policy("p", loop=exact(2)))
     asked = about(headers={"cookie": open_session(door)})
     door(asked)
@@ -170,13 +170,13 @@ def test_fields_of_a_denial() -> None:
     ],
 )
 def test_the_mode(policies: list[dict[str, object]], top: dict[str, object], mode: str) -> None:
-    """A-6, K-1: shadow if nothing that matched is enforced, by itself or by the override."""
+    """Shadow if nothing that matched is enforced, by itself or by the override (A-6, K-1)."""
     _, door = debugged(*policies, **top)
     assert shown(door(about(headers={"cookie": open_session(door)})))["Mode"] == mode
 
 
 def test_what_shadow_would_have_done() -> None:
-    """A-6, E-1: in a debug session the would-be verdict can be seen."""
+    """In a debug session the would-be verdict can be seen (A-6, E-1)."""
     _, door = debugged(policy("s", bucket(rate=1, burst=1), mode="shadow"))
     asked = about(headers={"cookie": open_session(door)})
     door(asked)
@@ -184,7 +184,7 @@ def test_what_shadow_would_have_done() -> None:
 
 
 def test_nobody_can_inject_a_header() -> None:
-    """A-6, Y-3: whatever a client or a policy's author wrote, each field is one line of printable ASCII."""
+    """Whatever a client or a policy's author wrote, each field is one line of printable ASCII (A-6, Y-3)."""
     name = "p\r\nSet-Cookie: evil=1"
     _, door = debugged(policy(name, bucket("r\r\nX-Evil: 1", keys=["query:q", "header:h"]), prefix="/"))
     uri = "/x?q=a%0d%0aX-Evil:%201%C3%BC"
@@ -198,7 +198,7 @@ def test_nobody_can_inject_a_header() -> None:
 
 
 def test_values_are_cut_and_counted() -> None:
-    """A-6, Y-2: at most 16 descriptors of 256 characters, so that the head stays small."""
+    """At most 16 descriptors of 256 characters, so that the head stays small (A-6, Y-2)."""
     keys = [f"header:h{number:02}" for number in range(20)]
     _, door = debugged(policy("p", bucket(keys=keys)))
     headers = {f"h{number:02}": "v" * 300 for number in range(20)}
@@ -208,7 +208,7 @@ def test_values_are_cut_and_counted() -> None:
 
 
 def test_keys_are_not_shown() -> None:
-    """Y-1: not in a debug session either."""
+    """Not in a debug session either (Y-1)."""
     _, door = debugged(policy("p", bucket(keys=["header:authorization", "query:key"])))
     headers = {"cookie": open_session(door), "authorization": "Bearer canary"}
     reply = door(about("/x?key=canary2", headers=headers))
@@ -217,7 +217,7 @@ def test_keys_are_not_shown() -> None:
 
 
 def test_a_debug_session_changes_no_verdict() -> None:
-    """A-6, E-7: with and without, the same calls are allowed."""
+    """With and without, the same calls are allowed (A-6, E-7)."""
     for cookie in (True, False):
         _, door = debugged(policy("p", bucket(rate=1, burst=3)))
         headers = {"cookie": open_session(door)} if cookie else {}
@@ -225,7 +225,7 @@ def test_a_debug_session_changes_no_verdict() -> None:
 
 
 def test_no_bundle_in_a_debug_session() -> None:
-    """E-0, A-6: nothing to match, and still an answer."""
+    """Nothing to match, and still an answer (E-0, A-6)."""
     here = world(load=False)
     door = here.make_door(debug_secret=SECRET)
     reply = door(about(headers={"cookie": open_session(door)}))

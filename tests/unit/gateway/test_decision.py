@@ -53,7 +53,7 @@ SEED_ASKED = about("/v1/tools/search?q=x", "POST", {"x-org": "o", "x-tool-name":
 
 
 def test_the_loop_pages_example_throttles() -> None:
-    """LD-1, LD-5: the 3rd identical request is not delayed; the 4th by 400 ms, and the header says so."""
+    """The 3rd identical request is not delayed; the 4th by 400 ms, and the header says so (LD-1, LD-5)."""
     here = world(
         bundle(policy("agent-tools", SEED_RULE, prefix="/v1/tools/", loop={**SEED_LOOP, "action": "throttle"}))
     )
@@ -75,7 +75,7 @@ def test_the_loop_pages_example_throttles() -> None:
 
 
 def test_the_loop_pages_example_rejects() -> None:
-    """LD-1, A-1, A-2: the same with reject: 429, `Retry-After: 45` exactly, reason `loop_detected`."""
+    """The same with reject: 429, `Retry-After: 45` exactly, reason `loop_detected` (LD-1, A-1, A-2)."""
     here = world(bundle(policy("agent-tools", SEED_RULE, prefix="/v1/tools/", loop=SEED_LOOP)))
     assert here.ask(SEED_ASKED, 3).status == 200
     reply = here.ask(SEED_ASKED)
@@ -95,7 +95,7 @@ def test_the_loop_pages_example_rejects() -> None:
 
 
 def test_a_tail_denial_speaks_openai() -> None:
-    """A-3: the OpenAI error object stands beside `detail`, with our text, so that SDKs raise their own error."""
+    """The OpenAI error object stands beside `detail`, with our text, so that SDKs raise their own error (A-3)."""
     here = world()
     reply = here.ask(ask_chat(), 6)
     assert reply.status == 429
@@ -113,7 +113,7 @@ def test_a_tail_denial_speaks_openai() -> None:
 
 
 def test_a_streaming_request_gets_the_same_denial() -> None:
-    """A-3: the same status and body, not a broken stream."""
+    """The same status and body, not a broken stream (A-3)."""
     replies = []
     for stream in (False, True):
         asked = about(CHAT, "POST", {"authorization": "Bearer sk-one"}, body=chat_body(user("again"), stream=stream))
@@ -124,7 +124,7 @@ def test_a_streaming_request_gets_the_same_denial() -> None:
 
 
 def test_a_limit_denial_in_full() -> None:
-    """A-1, A-4: every header line, and the body in the same shape with the reason as its error."""
+    """Every header line, and the body in the same shape with the reason as its error (A-1, A-4)."""
     here = world(bundle(policy("p", bucket(rate=10, burst=10))))
     assert here.ask(about(), 10).status == 200
     reply = here.ask(about())
@@ -147,7 +147,7 @@ def test_a_limit_denial_in_full() -> None:
 
 
 def test_an_allowed_answer_carries_nothing_else() -> None:
-    """A-5: the request id, and the limits if there are any."""
+    """The request id, and the limits if there are any (A-5)."""
     plain = world(bundle()).door(about())
     assert (plain.status, plain.body, plain.head) == (200, b"", b"X-Breakloop-Request-Id: t-0\r\n")
     limited = world(bundle(policy("p", bucket(rate=10, burst=10)))).door(about())
@@ -162,7 +162,7 @@ def test_an_allowed_answer_carries_nothing_else() -> None:
 
 
 def test_the_tightest_limit_is_shown() -> None:
-    """A-5: of several limits the one that will bite first."""
+    """Of several limits the one that will bite first (A-5)."""
     here = world(
         bundle(policy("wide", bucket(burst=1000)), policy("narrow", bucket(burst=20)), policy("mid", bucket(burst=50)))
     )
@@ -170,14 +170,14 @@ def test_the_tightest_limit_is_shown() -> None:
 
 
 def test_request_ids_differ() -> None:
-    """A-5: every answer has its own, denials and allowed ones."""
+    """Every answer has its own, denials and allowed ones (A-5)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1))))
     heads = [here.door(about()).head.split(b"\r\n")[0] for _ in range(3)]
     assert heads == [b"X-Breakloop-Request-Id: t-0", b"X-Breakloop-Request-Id: t-1", b"X-Breakloop-Request-Id: t-2"]
 
 
 def test_no_bundle_is_503() -> None:
-    """E-0: with its reason and when to come back."""
+    """With its reason and when to come back (E-0)."""
     reply = world(load=False).door(about())
     assert reply.status == 503
     assert lines(reply) == ["X-Breakloop-Reason: no_bundle_loaded", "Retry-After: 1", JSON]
@@ -185,7 +185,7 @@ def test_no_bundle_is_503() -> None:
 
 
 def test_a_kill_switch_denial() -> None:
-    """K-2, A-1: 429, an hour or less, and no retry."""
+    """429, an hour or less, and no retry (K-2, A-1)."""
     switch = {"scope_key": "header:x-agent", "scope_value": "a", "expires_at": at(90), "reason": "bad\r\nX-Evil: 1"}
     here = world(bundle(kill_switches=[switch]))
     reply = here.door(about(headers={"x-agent": "a"}))
@@ -197,13 +197,13 @@ def test_a_kill_switch_denial() -> None:
 
 
 def test_deny_status_of_the_policy() -> None:
-    """A-1: `deny_status` changes the status of that policy's denials."""
+    """`deny_status` changes the status of that policy's denials (A-1)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1), deny_status=402)))
     assert here.ask(about(), 2).status == 402
 
 
 def test_store_errors() -> None:
-    """LD-7, S-3: allowed without a store; refused where the policy says so, and worth a retry."""
+    """Allowed without a store; refused where the policy says so, and worth a retry (LD-7, S-3)."""
     allow = world(bundle(policy("p", bucket())), store=FailingStore())
     assert (allow.door(about()).status, lines(allow.door(about()))) == (200, [""] * 0)
     deny = world(bundle(policy("p", bucket(), on_store_error="deny", deny_status=503)), store=FailingStore())
@@ -215,7 +215,7 @@ def test_store_errors() -> None:
 
 
 def test_problem_json_by_accept() -> None:
-    """A-4: asked for it, the decision service answers with `application/problem+json`, same head otherwise."""
+    """Asked for it, the decision service answers with `application/problem+json`, same head otherwise (A-4)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1))))
     here.ask(about())
     reply = here.ask(about(headers={"accept": "text/html, application/problem+json;q=0.9"}))
@@ -242,7 +242,7 @@ def only(path: str = "/v1/x", **selector: Any) -> Json:
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
 def test_generic_takes_get_post_and_head(method: str) -> None:
-    """D-3: the gateway's own method is not that of the request being judged."""
+    """The gateway's own method is not that of the request being judged (D-3)."""
     here = world(only(methods=["DELETE"]))
     fields = {"x-original-method": "DELETE", "x-original-uri": "/v1/x"}
     assert here.door(request("/v1/decision", fields, method)).status == 429
@@ -251,7 +251,7 @@ def test_generic_takes_get_post_and_head(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_generic_refuses_other_methods(method: str) -> None:
-    """D-3: 405 with `Allow`, so that a misconfigured gateway is found."""
+    """405 with `Allow`, so that a misconfigured gateway is found (D-3)."""
     reply = world(only()).door(request("/v1/decision", method=method))
     assert (reply.status, reply.head) == (405, b"Allow: GET, HEAD, POST\r\n")
 
@@ -267,7 +267,7 @@ def test_generic_refuses_other_methods(method: str) -> None:
     ],
 )
 def test_generic_reads_what_gateways_send(fields: dict[str, str]) -> None:
-    """D-3, C-1, R-3: `X-Original-*` or `X-Forwarded-*`, whole URLs, the query split off, host and path normalised."""
+    """`X-Original-*` or `X-Forwarded-*`, whole URLs, the query split off, host and path normalised (D-3, C-1, R-3)."""
     here = world(only(hosts=["api.example"], methods=["POST"]))
     assert here.door(request("/v1/decision", fields)).status == 429
 
@@ -281,7 +281,7 @@ def test_generic_reads_what_gateways_send(fields: dict[str, str]) -> None:
     ],
 )
 def test_generic_refuses_contradictions(one: dict[str, str], other: dict[str, str]) -> None:
-    """D-3: one of them was made up by the client; which one cannot be known."""
+    """One of them was made up by the client; which one cannot be known (D-3)."""
     reply = world(only()).door(request("/v1/decision", {**one, **other}))
     assert reply.status == 400
     assert content(reply)["detail"]["error"] == "bad_request"
@@ -289,7 +289,7 @@ def test_generic_refuses_contradictions(one: dict[str, str], other: dict[str, st
 
 
 def test_generic_judges_bodies_that_are_sent_along() -> None:
-    """D-3, LD-1: with a body if the gateway forwards it; without, it is not judged as if it were empty."""
+    """With a body if the gateway forwards it; without, it is not judged as if it were empty (D-3, LD-1)."""
     here = world(bundle(policy("p", loop=exact(2))))
     assert here.ask(about("/x", "POST", body=b"one")).status == 200
     assert here.ask(about("/x", "POST", body=b"two")).status == 200
@@ -300,7 +300,7 @@ def test_generic_judges_bodies_that_are_sent_along() -> None:
 
 
 def test_nginx_denies_with_403_and_carries_the_rest() -> None:
-    """D-3: nginx turns a 429 into a 500 and drops bodies, so the real status and the body travel in header fields."""
+    """nginx turns a 429 into a 500 and drops bodies, so the real status and the body travel in header fields (D-3)."""
     here = world(bundle(policy("p", loop=exact(3))))
     fields = {"x-original-uri": "/v1/x?a=1", "x-original-method": "POST", "x-original-host": "h"}
     asked = request("/v1/decision/nginx", fields, "GET")
@@ -317,7 +317,7 @@ def test_nginx_denies_with_403_and_carries_the_rest() -> None:
 
 
 def test_nginx_reads_only_what_nginx_sets() -> None:
-    """D-3: what a client put into `X-Forwarded-*` does not count there, and is no contradiction."""
+    """What a client put into `X-Forwarded-*` does not count there, and is no contradiction (D-3)."""
     here = world(only(hosts=["real"], methods=["POST"]))
     real = {"x-original-uri": "/v1/x", "x-original-method": "POST", "x-original-host": "real"}
     made_up = {"x-forwarded-uri": "/free", "x-forwarded-method": "GET", "x-forwarded-host": "other"}
@@ -326,7 +326,7 @@ def test_nginx_reads_only_what_nginx_sets() -> None:
 
 
 def test_nginx_bodies_fit_a_header_field() -> None:
-    """D-3: one line of ASCII, whatever the texts in it."""
+    """One line of ASCII, whatever the texts in it (D-3)."""
     here = world(bundle(kill_switches=[{"scope_key": "header:a", "scope_value": "1", "reason": "Stöp\x7f\u2028\n"}]))
     reply = here.door(request("/v1/decision/nginx", {"a": "1"}))
     line = header(reply, "X-Breakloop-Body")
@@ -338,7 +338,7 @@ def test_nginx_bodies_fit_a_header_field() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
 def test_envoy_appends_the_original_path(method: str) -> None:
-    """D-3: any method; path, method and host are its own."""
+    """Any method; path, method and host are its own (D-3)."""
     here = world(only(hosts=["api.example"], methods=[method]))
     asked = request("/v1/decision/envoy/v1/x?a=1", {"host": "API.example:8080", "x-original-uri": "/free"}, method)
     assert here.door(asked).status == 429
@@ -346,7 +346,7 @@ def test_envoy_appends_the_original_path(method: str) -> None:
 
 
 def test_envoy_takes_no_denial_for_a_failure() -> None:
-    """D-3: a 5xx would let the request pass where Envoy fails open; without a bundle that is what is meant."""
+    """A 5xx would let the request pass where Envoy fails open; without a bundle that is what is meant (D-3)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=1), deny_status=503)))
     asked = request("/v1/decision/envoy/x", {})
     denied = here.ask(asked, 2)
@@ -356,14 +356,14 @@ def test_envoy_takes_no_denial_for_a_failure() -> None:
 
 
 def test_envoy_judges_the_root() -> None:
-    """D-3: the path behind the prefix may be just a slash."""
+    """The path behind the prefix may be just a slash (D-3)."""
     here = world(only("/"))
     assert here.door(request("/v1/decision/envoy/", {})).status == 429
     assert here.door(request("/v1/decision/envoyx/", {})).status == 404
 
 
 def test_the_agent_in_the_path() -> None:
-    """C-7, R-3: `/agents/x` names the agent and is not part of the path."""
+    """`/agents/x` names the agent and is not part of the path (C-7, R-3)."""
     switch = {"scope_key": "agent:id", "scope_value": "x", "route": "/v1/y"}
     here = world(bundle(kill_switches=[switch]))
     assert here.door(about("/agents/x/v1/y")).status == 429
@@ -373,21 +373,21 @@ def test_the_agent_in_the_path() -> None:
 @pytest.mark.parametrize("uri", ["/a%2fb", "/a%2Fb", "/a%5cb", "/a%00b", "/a\\b", "/a%", "v1/x", "ftp://h/x"])
 @pytest.mark.parametrize("door", ["/v1/decision", "/v1/decision/nginx"])
 def test_ambiguous_paths_are_refused(uri: str, door: str) -> None:
-    """R-3: an encoded slash, a backslash, NUL: 400, whichever way it is asked."""
+    """An encoded slash, a backslash, NUL: 400, whichever way it is asked (R-3)."""
     reply = world(bundle()).door(request(door, {"x-original-uri": uri}))
     assert (header(reply, "X-Breakloop-Status") if door.endswith("nginx") else str(reply.status)) == "400"
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/decision/", "/v1/decisions", "/v1/chat/completions", "/v1/debug/session"])
 def test_other_paths_are_404(path: str) -> None:
-    """D-3: and the answer says where to ask; without a debug secret there is no debug endpoint."""
+    """And the answer says where to ask; without a debug secret there is no debug endpoint (D-3)."""
     reply = world(bundle()).door(request(path))
     assert (reply.status, reply.head) == (404, b"Content-Type: application/json\r\n")
     assert content(reply)["detail"]["error"] == "not_found"
 
 
 def test_health() -> None:
-    """D-5: alive without a bundle; readiness is what the runtime says, also with a query."""
+    """Alive without a bundle; readiness is what the runtime says, also with a query (D-5)."""
     here = world(load=False)
     alive = here.door(request("/livez", method="GET"))
     assert (alive.status, alive.body) == (200, b'{"status":"ok"}')
@@ -398,7 +398,7 @@ def test_health() -> None:
 
 
 def test_header_prefix() -> None:
-    """A-1: every field of ours carries the configured prefix."""
+    """Every field of ours carries the configured prefix (A-1)."""
     here = world(bundle(policy("p", loop=exact(2, action="throttle")), policy("q", loop=exact(3))))
     door = here.make_door("X-Edge-", debug_secret="s")
     replies = [door(request("/v1/decision/nginx")) for _ in range(3)]
@@ -409,7 +409,7 @@ def test_header_prefix() -> None:
 
 
 def test_prompts_and_keys_stay_out_of_answers() -> None:
-    """Y-1: neither what was said nor who said it with which key comes back."""
+    """Neither what was said nor who said it with which key comes back (Y-1)."""
     here = world(bundle(policy("p", bucket(rate=1, burst=9, keys=["header:authorization"]), loop=tail())))
     for _ in range(12):
         reply = here.door(ask_chat("canary-prompt", {"authorization": "Bearer canary-key"}))
@@ -418,7 +418,7 @@ def test_prompts_and_keys_stay_out_of_answers() -> None:
 
 
 def test_a_caller_with_odd_characters_gets_an_answer() -> None:
-    """A-2: whatever a token's subject holds, its owner is told to wait."""
+    """Whatever a token's subject holds, its owner is told to wait (A-2)."""
     import base64
 
     from breakloop.policy.descriptors import ContextSettings
@@ -442,7 +442,7 @@ def test_a_caller_with_odd_characters_gets_an_answer() -> None:
 def test_a_fault_of_ours_lets_the_request_pass(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S-4: whatever goes wrong inside, the gateway in front is told to go on; counted, logged without the request."""
+    """Whatever goes wrong inside, the gateway in front is told to go on; counted, logged without the request (S-4)."""
     here = world(bundle(policy("p", loop=exact(2))))
 
     def broken(*_: object) -> None:

@@ -44,7 +44,7 @@ def ask(coding: str, body: bytes, uri: str = CHAT, **more: Any) -> Request:
 
 
 def test_compression_hides_no_loop() -> None:
-    """C-9, LD-2: six times the same chat, never the same bytes, is a loop; the denial speaks the chat's dialect."""
+    """Six times the same chat, never the same bytes, is a loop; the denial speaks the chat's dialect (C-9, LD-2)."""
     here = world()
     statuses = [here.door(ask(*packed)) for packed in PACKED]
     assert [reply.status for reply in statuses] == [200] * 5 + [429]
@@ -55,7 +55,7 @@ def test_compression_hides_no_loop() -> None:
 
 
 def test_plain_and_packed_are_one_loop() -> None:
-    """C-9, LD-1: `exact` sees the same JSON, packed, plain, in another order and through every door."""
+    """`exact` sees the same JSON, packed, plain, in another order and through every door (C-9, LD-1)."""
     here = world(bundle(policy("p", loop=exact(4))))
     spelled = b'{"b": 1, "a": [2]}'
     packed = gzip.compress(b'{"a":[2],"b":1}')
@@ -68,7 +68,7 @@ def test_plain_and_packed_are_one_loop() -> None:
 
 
 def test_a_field_that_came_twice_is_a_list() -> None:
-    """C-9: two lines of it mean the same as one with a comma."""
+    """Two lines of it mean the same as one with a comma (C-9)."""
     here = world()
     body = brotli.compress(gzip.compress(BODY))
     asked = ask("gzip", body, repeated=(("x-other", b"1"), ("content-encoding", b"br")))
@@ -88,7 +88,7 @@ def test_a_field_that_came_twice_is_a_list() -> None:
     ids=["cut off", "another coding", "unknown", "too many", "ratio"],  # and not bytes with a time in them
 )
 def test_what_stays_packed(coding: str, body: bytes, reason: str) -> None:
-    """C-9: `tail` does not apply, `exact` counts the bytes as they came; counted, and told without the body."""
+    """`tail` does not apply, `exact` counts the bytes as they came; counted, and told without the body (C-9)."""
     here = world()
     assert here.ask(ask(coding, body), 7).status == 200
     assert here.engine.tally.not_unpacked == {reason: 7}
@@ -99,14 +99,14 @@ def test_what_stays_packed(coding: str, body: bytes, reason: str) -> None:
 
 @pytest.mark.parametrize(("coding", "reason"), [("gzip", "broken"), ("compress", "unknown_coding")])
 def test_a_false_field_hides_nothing(coding: str, reason: str) -> None:
-    """C-9: servers that do not unpack read plain JSON as it is, whatever is said about it, and so is it judged."""
+    """Servers that do not unpack read plain JSON as it is, whatever is said about it, and so is it judged (C-9)."""
     here = world()
     assert here.ask(ask(coding, BODY), 6).status == 429
     assert here.engine.tally.not_unpacked == {reason: 6}
 
 
 def test_the_limit_of_bodies_holds_for_what_comes_out() -> None:
-    """C-9, Y-2: over it the body is not judged; the number is the door's, and `runtime` sets it."""
+    """Over it the body is not judged; the number is the door's, and `runtime` sets it (C-9, Y-2)."""
     here = world()
     here.door._judging.body_bytes = len(BODY) - 1
     assert here.ask(ask("gzip", gzip.compress(BODY)), 7).status == 200
@@ -116,7 +116,7 @@ def test_the_limit_of_bodies_holds_for_what_comes_out() -> None:
 
 
 def test_bodies_that_are_not_there() -> None:
-    """C-9: a field about a body that was kept back, or cut by the gateway, is no failure to unpack."""
+    """A field about a body that was kept back, or cut by the gateway, is no failure to unpack (C-9)."""
     here = world()
     here.door(ask("gzip", b""))
     cut = {"content-encoding": "gzip", "x-envoy-auth-partial-body": "true"}
@@ -125,14 +125,14 @@ def test_bodies_that_are_not_there() -> None:
 
 
 def test_the_request_is_left_alone() -> None:
-    """C-9: what the server holds keeps its bytes and its fields."""
+    """What the server holds keeps its bytes and its fields (C-9)."""
     asked = ask(*PACKED[0])
     world().door(asked)
     assert (asked.body, asked.headers["content-encoding"]) == (PACKED[0][1], b"gzip")
 
 
 def test_policies_still_see_the_other_fields() -> None:
-    """C-9: only the field that spoke of the packed bytes is gone."""
+    """Only the field that spoke of the packed bytes is gone (C-9)."""
     switch = {"scope_key": "header:x-team", "scope_value": "a"}
     here = world(bundle(kill_switches=[switch]))
     packed = gzip.compress(BODY)
@@ -154,7 +154,7 @@ def wire(coding: str, body: bytes) -> bytes:
 
 
 def test_through_a_socket() -> None:
-    """C-9, Y-2: a gigabyte in a megabyte passes unjudged, at the price of the limit; the loop after it is seen."""
+    """A gigabyte in a megabyte passes unjudged, at the price of the limit; the loop after it is seen (C-9, Y-2)."""
     here = world()
     bombed = zeros(1024)
     started = time.thread_time()
@@ -190,7 +190,7 @@ def test_through_a_socket() -> None:
 
 
 def test_many_bodies_that_stay_packed_are_one_line_of_log(caplog: pytest.LogCaptureFixture) -> None:
-    """C-9, Y-2: whatever the reasons, one line an interval; the counts tell the rest."""
+    """Whatever the reasons, one line an interval; the counts tell the rest (C-9, Y-2)."""
     here = world()
     for coding in ("gzip", "br", "compress"):
         here.ask(ask(coding, b"canary"), 5)
@@ -203,7 +203,7 @@ def test_many_bodies_that_stay_packed_are_one_line_of_log(caplog: pytest.LogCapt
 
 
 def test_the_configured_limit_reaches_the_door(tmp_path: Path) -> None:
-    """C-9: `limits.body_bytes`."""
+    """`limits.body_bytes` (C-9)."""
     settings = Settings(data_dir=str(tmp_path), limits=Limits(body_bytes=4321))
     here = world(bundle())
     assert parts.judging(settings, here.engine, here.descriptors, SECRET, here.clock).body_bytes == 4321
@@ -218,7 +218,7 @@ def test_the_configured_limit_reaches_the_door(tmp_path: Path) -> None:
     ],
 )
 def test_denials_speak_the_dialect(dialect: str, added: Json, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A-3: with our request id or the client's, read from the packed body too."""
+    """With our request id or the client's, read from the packed body too (A-3)."""
     chat = Chat(dialect, "m", (Message("user", "again"),), 1)
     monkeypatch.setattr(Descriptors, "chat", lambda _self, _call: chat)
     reply = world().ask(ask("gzip", gzip.compress(b'{"jsonrpc":"2.0","id":"call-7"}')), 6)

@@ -20,7 +20,7 @@ THROTTLED = bundle(policy("p", loop=exact(2, action="throttle")))
     ],
 )
 def test_a_throttle_is_told_and_not_carried_out(target: str, delay_s: float) -> None:
-    """D-3, D-4: the delay stands in its header field, and the answer comes at once."""
+    """The delay stands in its header field, and the answer comes at once (D-3, D-4)."""
     door = world(THROTTLED).door
     headers = {"X-Original-URI": "/x", "X-Original-Method": "GET"}
     replies = [door(request(target, headers)) for _ in range(2)]
@@ -30,7 +30,7 @@ def test_a_throttle_is_told_and_not_carried_out(target: str, delay_s: float) -> 
 
 
 def test_a_client_cannot_ask_for_it() -> None:
-    """Y-3: only the URL that a gateway sets says so, not what it passes on of the client's."""
+    """Only the URL that a gateway sets says so, not what it passes on of the client's (Y-3)."""
     door = world(THROTTLED).door
     headers = {"X-Original-URI": "/x?wait=client", "X-Original-Method": "GET", "wait": "client"}
     replies = [door(request("/v1/decision", headers)) for _ in range(2)]

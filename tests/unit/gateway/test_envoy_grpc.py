@@ -52,7 +52,7 @@ def over_grpc(
 
 
 def test_a_loop_is_stopped_over_grpc(free_port: Callable[[], int]) -> None:
-    """D-3, LD-1: what is allowed passes with its fields, what is denied has status, fields and body."""
+    """What is allowed passes with its fields, what is denied has status, fields and body (D-3, LD-1)."""
     here = world(bundle(policy("p", bucket(rate=100, burst=100), loop=exact(3))))
 
     async def test(ask: Ask) -> None:
@@ -69,7 +69,7 @@ def test_a_loop_is_stopped_over_grpc(free_port: Callable[[], int]) -> None:
 
 
 def test_clients_are_told_apart() -> None:
-    """C-4: by the address that is connected to Envoy, whatever they say it is."""
+    """By the address that is connected to Envoy, whatever they say it is (C-4)."""
     here = world(bundle(policy("p", loop=exact(2))))
     said = {"x-forwarded-for": "203.0.113.1"}
     answers = asked_of(here, check(), check(peer="198.51.100.8"), check(headers=said))
@@ -77,8 +77,8 @@ def test_clients_are_told_apart() -> None:
 
 
 def test_bodies_that_were_not_sent_are_no_loop() -> None:
-    """LD-1: Envoy sends bodies where it is told to. Where it does not, or cuts them, POSTs are not taken for the same;
-    a client cannot hide a request by saying so."""
+    """Envoy sends bodies where it is told to. Where it does not, or cuts them, POSTs are not taken for the same; a
+    client cannot hide a request by saying so (LD-1)."""
     here = world(bundle(policy("p", loop=exact(2))))
     part = {"x-envoy-auth-partial-body": "true"}
     unseen = [
@@ -99,7 +99,7 @@ def test_bodies_that_were_not_sent_are_no_loop() -> None:
 
 
 def test_what_is_no_request_is_refused() -> None:
-    """Y-3, R-3: by the rules of any other head; a line break adds no field."""
+    """By the rules of any other head; a line break adds no field (Y-3, R-3)."""
     here = world(bundle(policy("p", loop=exact(2))))
     asked = [
         check("/a%2Fb"),
@@ -114,13 +114,13 @@ def test_what_is_no_request_is_refused() -> None:
 
 
 def test_a_5xx_of_a_policy_is_a_denial() -> None:
-    """A-1: over gRPC Envoy tells it from a failure."""
+    """Over gRPC Envoy tells it from a failure (A-1)."""
     here = world(bundle(policy("p", bucket(rate=0.01, burst=1), deny_status=503)))
     assert [answer.status for answer in asked_of(here, check("/1"), check("/2"))] == [200, 503]
 
 
 def test_without_a_bundle_there_is_no_answer(free_port: Callable[[], int]) -> None:
-    """E-0: Envoy does then what failure_mode_allow says; the same with a message that is none, and with a fault."""
+    """Envoy does then what failure_mode_allow says; the same with a message that is none, and with a fault (E-0)."""
     here = world(load=False)
     wrong = [(here.door.envoy, check(), "UNAVAILABLE"), (here.door.envoy, b"\x0b", "INVALID_ARGUMENT")]
 
@@ -141,7 +141,7 @@ def test_without_a_bundle_there_is_no_answer(free_port: Callable[[], int]) -> No
 def test_a_fault_is_logged_without_what_was_asked(
     free_port: Callable[[], int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Y-1."""
+    """A fault is logged without what was asked (Y-1)."""
 
     def broken(_request: object) -> Reply:
         raise KeyError("a secret prompt")
@@ -157,7 +157,7 @@ def test_a_fault_is_logged_without_what_was_asked(
 
 
 def test_a_throttled_answer_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-5: by not answering."""
+    """By not answering (LD-5)."""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -171,7 +171,7 @@ def test_a_throttled_answer_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_decision_that_has_to_be_waited_for() -> None:
-    """S-2: with state elsewhere the answer comes when it is there; Envoy may leave meanwhile."""
+    """With state elsewhere the answer comes when it is there; Envoy may leave meanwhile (S-2)."""
 
     async def test() -> None:
         made, pending = Pending(), Pending()
@@ -195,7 +195,7 @@ def test_a_decision_that_has_to_be_waited_for() -> None:
 
 
 def test_two_instances_do_not_share_a_port(free_port: Callable[[], int]) -> None:
-    """S-5: unless they are workers of one; else the second says why it cannot start."""
+    """Unless they are workers of one; else the second says why it cannot start (S-5)."""
     here, port = world(bundle(policy("p"))), free_port()
 
     async def second(_ask: Ask) -> None:
@@ -208,7 +208,7 @@ def test_two_instances_do_not_share_a_port(free_port: Callable[[], int]) -> None
 
 
 def test_tls(free_port: Callable[[], int], tmp_path: Path) -> None:
-    """Y-6: the traffic port's certificate is shown here, too."""
+    """The traffic port's certificate is shown here, too (Y-6)."""
     authority, port = Authority(tmp_path), free_port()
     files = authority.issue("127.0.0.1")
     here = world(bundle(policy("p")))

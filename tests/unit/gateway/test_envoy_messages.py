@@ -15,7 +15,7 @@ from tests.unit.gateway.envoy_client import check, checked
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_a_check_request_is_read(*, raw: bool) -> None:
-    """D-3: method, path with query, host, address, fields and body, in both spellings of fields and bodies."""
+    """Method, path with query, host, address, fields and body, in both spellings of fields and bodies (D-3)."""
     found = asked(check("/v1/x?q=1", "POST", {"x-agent-id": "a"}, b'{"a": 1}' * 40, peer="2001:db8::1", raw=raw))
     pseudo = ((b":authority", b"api.test"), (b":method", b"POST"), (b":path", b"/v1/x?q=1"))
     headers = (*pseudo, (b"x-agent-id", b"a"))
@@ -38,14 +38,14 @@ def test_what_is_missing_is_empty() -> None:
     ],
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:
-    """Y-2: with one kind of error, whatever is wrong."""
+    """With one kind of error, whatever is wrong (Y-2)."""
     with pytest.raises(ValueError, match="malformed CheckRequest"):
         asked(data)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    """Y-2: nothing but `ValueError` comes out of it."""
+    """Nothing but `ValueError` comes out of it (Y-2)."""
     with contextlib.suppress(ValueError):
         asked(data)
 
@@ -70,7 +70,7 @@ def test_pairs_of_every_spelling(name: bytes, value: bytes, more: bytes, *, turn
 
 
 def test_answers_are_written() -> None:
-    """A-1: status, fields and body of a denial; the fields of an allowed answer. As the bytes of the schema."""
+    """Status, fields and body of a denial; the fields of an allowed answer. As the bytes of the schema (A-1)."""
     assert allowed([]) == b"\x0a\x00\x1a\x00"
     assert allowed([(b"a", b"b")]) == b"\x0a\x00\x1a\x0c" + b"\x32\x0a\x0a\x06\x0a\x01a\x12\x01b\x18\x02"
     message = denied(429, [(b"Retry-After", b"60")], b"{}" * 100)

@@ -1,4 +1,4 @@
-"""One exchange after another through the proxy, with client and upstream played by the test (SPEC D-1)."""
+"""One exchange after another through the proxy, with client and upstream played by the test (D-1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok
 
 
 def test_a_request_goes_there_and_its_answer_comes_back() -> None:
-    """D-1: bodies pass byte for byte, unknown fields with them."""
+    """Bodies pass byte for byte, unknown fields with them (D-1)."""
     with Proxy() as proxy:
         proxy.send(post(b"\x00\xffbody", "X-Unknown: 1"))
         head, _, body = proxy.upstream().wire.sent.partition(b"\r\n\r\n")
@@ -28,7 +28,7 @@ def test_a_request_goes_there_and_its_answer_comes_back() -> None:
 
 
 def test_connections_are_used_again() -> None:
-    """D-1: keep-alive on both sides."""
+    """Keep-alive on both sides (D-1)."""
     with Proxy() as proxy:
         for _ in range(3):
             assert read_replies(proxy.exchange())[0][:2] == (200, b"fine")
@@ -44,7 +44,7 @@ def test_an_upstream_that_closes_is_not_used_again(field: str) -> None:
 
 
 def test_every_chunk_passes_at_once_and_as_it_came() -> None:
-    """D-1: streams pass as they arrive; chunk extensions and trailers too."""
+    """Streams pass as they arrive; chunk extensions and trailers too (D-1)."""
     with Proxy() as proxy:
         proxy.send(get("/v1/models"))
         proxy.upstream().says(answer("Transfer-Encoding: chunked", "Content-Type: text/event-stream"))
@@ -95,7 +95,7 @@ def test_an_answer_without_length_ends_with_its_connection() -> None:
 
 
 def test_http_1_0_clients_get_no_chunks() -> None:
-    """D-1: HTTP/1.0 clients get close-delimited answers."""
+    """HTTP/1.0 clients get close-delimited answers (D-1)."""
     with Proxy() as proxy:
         proxy.send(get("/a", version="1.0"))
         assert b" HTTP/1.1\r\n" in proxy.upstream().wire.sent
@@ -107,7 +107,7 @@ def test_http_1_0_clients_get_no_chunks() -> None:
 
 
 def test_http_1_0_clients_of_a_cut_answer_get_a_reset() -> None:
-    """D-1: the end of the connection would be the proper end of the answer."""
+    """The end of the connection would be the proper end of the answer (D-1)."""
     with Proxy() as proxy:
         options: list[tuple[object, ...]] = []
         spy = type("Socket", (), {"setsockopt": lambda _self, *given: options.append(given)})()
@@ -135,7 +135,7 @@ def test_http_1_0_keep_alive_cannot_be_kept_without_one() -> None:
 
 
 def test_a_long_body_is_not_kept_while_its_answer_streams() -> None:
-    """Y-2: once nobody can need it again, it goes."""
+    """Once nobody can need it again, it goes (Y-2)."""
     body = chat_body(user("x" * 100_000))
     request = get("/v1/chat/completions", f"Content-Length: {len(body)}", method="POST") + body
     with Proxy(bundle(policy("p", loop=tail()))) as proxy:
@@ -189,7 +189,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 def test_h2c_is_ignored_with_the_body_intact() -> None:
-    """CHECKLIST: Java's client offers h2c by default; the offer is between neighbours and stays here."""
+    """Java's client offers h2c by default; the offer is between neighbours and stays here."""
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMA")
     with Proxy() as proxy:
         proxy.exchange(post(b"payload", *offer))

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to an upstream and back, and what a client sees of it (SPEC D-1)."""
+"""What can go wrong on the way to an upstream and back, and what a client sees of it (D-1)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_upstream_that_cannot_be_reached(error: Exception, said: str) -> None
 
 
 def test_a_failure_is_told() -> None:
-    """G-2: which upstream, why, and what the client got; not once for each request."""
+    """Which upstream, why, and what the client got; not once for each request (G-2)."""
     events: list[Event] = []
     with Proxy(faults=UpstreamFaults(events.append, FakeClock())) as proxy:
         for _ in range(3):
@@ -54,7 +54,7 @@ def test_a_failure_is_told() -> None:
 
 
 def test_an_answer_that_is_cut_is_told_too() -> None:
-    """G-2: the client sees an aborted connection; people see why."""
+    """The client sees an aborted connection; people see why (G-2)."""
     events: list[Event] = []
     with Proxy(faults=UpstreamFaults(events.append, FakeClock())) as proxy:
         proxy.send(get("/a"))
@@ -65,7 +65,7 @@ def test_an_answer_that_is_cut_is_told_too() -> None:
 
 
 def test_errors_speak_the_clients_dialect() -> None:
-    """D-1: 502 in the dialect's error shape, with the request id."""
+    """502 in the dialect's error shape, with the request id (D-1)."""
     with Proxy() as proxy:
         proxy.pools["anthropic"].refuses.append(ConnectionRefusedError())
         sent = get("/v1/messages", "Content-Length: 57", method="POST")
@@ -88,7 +88,7 @@ def test_a_fresh_connection_that_dies_is_not_tried_again(error: Exception | None
 
 
 def test_a_reused_connection_that_died_unheard_is_tried_again_once() -> None:
-    """CHECKLIST: retry only on a reused connection with zero bytes received."""
+    """Retry only on a reused connection with zero bytes received."""
     with Proxy() as proxy:
         proxy.exchange()
         proxy.send(post(b"body"))
@@ -136,7 +136,7 @@ def test_an_upstream_that_answers_nonsense(nonsense: bytes) -> None:
 )
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_an_answer_cut_short_is_never_a_clean_end(given: bytes, how: str) -> None:
-    """D-1: the client is aborted; no final chunk, no error page in the stream."""
+    """The client is aborted; no final chunk, no error page in the stream (D-1)."""
     with Proxy() as proxy:
         proxy.send(get("/a"))
         proxy.upstream().says(given)
@@ -166,7 +166,7 @@ def test_bad_chunks_in_the_middle_abort_the_client() -> None:
 
 
 def test_bytes_behind_an_answer_end_the_connection() -> None:
-    """CHECKLIST: they would be taken for the next answer."""
+    """They would be taken for the next answer."""
     with Proxy() as proxy:
         proxy.exchange(answer=ok(b"1") + ok(b"evil"))
         assert [body for _, body, _ in read_replies(proxy.sent())] == [b"1"]
@@ -216,7 +216,7 @@ def test_an_upstream_that_stalls_in_its_answer() -> None:
 
 
 def test_idle_connections_are_closed_before_the_upstream_does() -> None:
-    """CHECKLIST: uvicorn and Node close after 5 s."""
+    """Uvicorn and Node close after 5 s."""
     with Proxy() as proxy:
         proxy.exchange()
         for _ in range(4):
@@ -228,7 +228,7 @@ def test_idle_connections_are_closed_before_the_upstream_does() -> None:
 
 
 def test_a_throttled_request_waits_and_a_client_that_leaves_frees_it() -> None:
-    """E-6: the delay comes before the upstream sees anything."""
+    """The delay comes before the upstream sees anything (E-6)."""
     data = bundle(policy("p", loop=tail(max_hits=1, action="throttle")))
     body = chat_body(user("again"))
     request = get("/v1/chat/completions", f"Content-Length: {len(body)}", method="POST") + body
@@ -254,7 +254,7 @@ def test_a_throttled_request_waits_and_a_client_that_leaves_frees_it() -> None:
 @pytest.mark.parametrize("when", ["connecting", "waiting", "streaming"])
 @pytest.mark.parametrize("end", ["half-close", "reset"])
 def test_a_client_that_leaves_cancels_the_upstream_call(when: str, end: str) -> None:
-    """D-1: the upstream's connection goes at once."""
+    """The upstream's connection goes at once (D-1)."""
     with Proxy() as proxy:
         proxy.pools["up"].never = when == "connecting"
         proxy.send(get("/a"))
@@ -280,7 +280,7 @@ def test_a_connection_that_comes_too_late_is_kept_for_the_next() -> None:
 
 
 def test_a_client_that_does_not_read_stops_the_upstream() -> None:
-    """D-1: back-pressure; and the connection is readable again for the next exchange."""
+    """Back-pressure; and the connection is readable again for the next exchange (D-1)."""
     with Proxy() as proxy:
         proxy.send(get("/a"))
         proxy.upstream().says(answer("Transfer-Encoding: chunked"), b"1\r\nx\r\n")
@@ -297,7 +297,7 @@ def test_a_client_that_does_not_read_stops_the_upstream() -> None:
 
 
 def test_shutting_down_lets_an_answer_finish_and_closes() -> None:
-    """S-6: finish streams up to a limit."""
+    """Finish streams up to a limit (S-6)."""
     with Proxy() as proxy:
         proxy.send(get("/a"))
         proxy.server.draining = True

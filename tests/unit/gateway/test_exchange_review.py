@@ -38,9 +38,9 @@ def another(proxy: Proxy) -> tuple[Connection, FakeTransport]:
 
 @pytest.mark.parametrize("how", ["closes", "resets", "speaks first"])
 def test_a_connection_that_dies_before_the_request_is_on_it(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """D-1: between the making of a connection and the request on it lie turns of the loop in which it can die (a port
-    that is forwarded to nobody accepts and closes; 73 of 100 on a real socket). Nobody tells the exchange, what it
-    writes goes nowhere, and its client waits for `answer_s`, ten minutes."""
+    """Between the making of a connection and the request on it lie turns of the loop in which it can die (a port that
+    is forwarded to nobody accepts and closes; 73 of 100 on a real socket). Nobody tells the exchange, what it writes
+    goes nowhere, and its client waits for `answer_s`, ten minutes (D-1)."""
     connect = FakePool.connect
 
     async def dies(pool: FakePool) -> UpstreamConnection:
@@ -102,9 +102,9 @@ def test_a_fault_in_giving_up_takes_nobody_elses_request(monkeypatch: pytest.Mon
 
 
 def test_a_blocked_client_stops_an_upstream_that_is_still_being_connected() -> None:
-    """D-1: `Exchange.pause` is lost while there is no connection yet. The transport says "full" once, so the answer of
-    an upstream that never stops is then kept whole: 800 MB in a second on real sockets (20 pipelined requests of
-    200 KB each, and one to another upstream)."""
+    """`Exchange.pause` is lost while there is no connection yet. The transport says "full" once, so the answer of an
+    upstream that never stops is then kept whole: 800 MB in a second on real sockets (20 pipelined requests of 200 KB
+    each, and one to another upstream) (D-1)."""
     with Proxy() as proxy:
         proxy.send(get("/a") + get("/anthropic/b"))
         proxy.transport.on_write = proxy.connection.pause_writing
@@ -117,7 +117,8 @@ def test_a_blocked_client_stops_an_upstream_that_is_still_being_connected() -> N
 
 
 def test_a_request_of_a_client_that_is_blocked_already() -> None:
-    """D-1: the short way in `Receiving.take` does not look at `_blocked`: an exchange that begins then is never told."""
+    """The short way in `Receiving.take` does not look at `_blocked`: an exchange that begins then is never told
+    (D-1)."""
     with Proxy() as proxy:
         proxy.exchange()
         proxy.connection.pause_writing()
@@ -127,7 +128,7 @@ def test_a_request_of_a_client_that_is_blocked_already() -> None:
 
 
 def test_a_second_try_for_a_blocked_client() -> None:
-    """D-1: the connection of a second try does not know that the first one was paused."""
+    """The connection of a second try does not know that the first one was paused (D-1)."""
     with Proxy() as proxy:
         proxy.exchange()
         proxy.send(get("/b"))
@@ -153,8 +154,8 @@ class SlowWire(FakeTransport):
 
 
 def test_an_upload_that_fills_the_upstream_at_once_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-1, Y-2: `Exchange._send` first sends what has been collected (10 MB), which makes the upstream say "full", and
-    then tells the client's connection to go on, which undoes that: the rest of the upload, of any size, is kept."""
+    """`Exchange._send` first sends what has been collected (10 MB), which makes the upstream say "full", and then tells
+    the client's connection to go on, which undoes that: the rest of the upload, of any size, is kept (D-1, Y-2)."""
 
     async def slow(pool: FakePool) -> UpstreamConnection:
         made = FakeConnection(pool.hub, pool)
@@ -172,8 +173,8 @@ def test_an_upload_that_fills_the_upstream_at_once_is_held(monkeypatch: pytest.M
 
 
 def test_an_upstream_that_does_not_read_is_to_blame_and_not_the_client() -> None:
-    """D-1: while an upload is held because the upstream does not read, its time-out says 408 and that the client's body
-    does not arrive; it is settled as a client that left."""
+    """While an upload is held because the upstream does not read, its time-out says 408 and that the client's body does
+    not arrive; it is settled as a client that left (D-1)."""
     with Proxy(limits=Limits(body_bytes=100)) as proxy:
         proxy.send(get("/c", "Content-Length: 5000", method="POST") + b"x" * 1000)
         proxy.upstream().pause_writing()
@@ -201,7 +202,7 @@ def test_an_early_answer_is_not_destroyed_by_what_was_not_read() -> None:
 
 
 def test_bytes_that_came_before_a_request_are_not_its_answer() -> None:
-    """CHECKLIST: bytes on an idle upstream connection discard it. Where they come in the same turn of the loop as a
+    """Bytes on an idle upstream connection discard it. Where they come in the same turn of the loop as a
     client's request, and behind it, they wait in the inbox while the request takes that very connection, and are then
     taken for its answer (servers that close idle connections with a 408 do this)."""
     with Proxy() as proxy:
@@ -232,8 +233,8 @@ def test_bytes_behind_an_answer_are_not_the_next_clients() -> None:
 
 @pytest.mark.parametrize("split", [False, True])
 def test_a_chat_is_judged_whatever_its_type_says_and_however_it_arrives(*, split: bool) -> None:
-    """B-6, E-7: readers go by the path, but `needs_body` by the type. So a chat that says `text/plain` (or what curl -d
-    says) is judged if it comes in one segment with its head, and passes for ever if it does not."""
+    """Readers go by the path, but `needs_body` by the type. So a chat that says `text/plain` (or what curl -d says) is
+    judged if it comes in one segment with its head, and passes for ever if it does not (B-6, E-7)."""
     with Proxy(BUILTIN) as proxy:
         statuses = []
         body = chat_body(user("again"))
@@ -250,8 +251,8 @@ def test_a_chat_is_judged_whatever_its_type_says_and_however_it_arrives(*, split
 
 @pytest.mark.parametrize("data", [BUILTIN, bundle()])
 def test_an_error_after_a_long_body_still_speaks_its_dialect(data: Any) -> None:
-    """A-3: bodies over 64 KB are forgotten once they are sent; the error made of what is left has no JSON-RPC id, or
-    (where no detector has looked at the request) not even the dialect's shape."""
+    """Bodies over 64 KB are forgotten once they are sent; the error made of what is left has no JSON-RPC id, or (where
+    no detector has looked at the request) not even the dialect's shape (A-3)."""
     asked = {
         "jsonrpc": "2.0",
         "id": 7,
@@ -288,8 +289,8 @@ def test_close_beats_keep_alive() -> None:
 
 
 def test_long_names_and_hosts_are_not_remembered() -> None:
-    """Y-2: the caches of field names and hosts count entries and not bytes: a thousand requests with names of 60 KB
-    leave 118 MB behind, and as many with such a Host another 117."""
+    """The caches of field names and hosts count entries and not bytes: a thousand requests with names of 60 KB leave
+    118 MB behind, and as many with such a Host another 117 (Y-2)."""
     parser = HeadParser(Limits())
     tracemalloc.start()
     try:
@@ -303,7 +304,7 @@ def test_long_names_and_hosts_are_not_remembered() -> None:
 
 
 def test_an_answer_in_tiny_chunks_takes_no_more_memory_than_its_size() -> None:
-    """Y-2: `BodyReader` keeps each piece as an object of its own: 10 MB that come in chunks of two bytes take 207."""
+    """`BodyReader` keeps each piece as an object of its own: 10 MB that come in chunks of two bytes take 207 (Y-2)."""
     collecting = reader("openai_chat", b"application/json")
     assert collecting is not None
     pieces = [json.dumps(number).encode() for number in range(100, 10_000)]
@@ -318,8 +319,8 @@ def test_an_answer_in_tiny_chunks_takes_no_more_memory_than_its_size() -> None:
 
 
 def test_a_request_that_was_under_way_for_long_is_not_sent_twice() -> None:
-    """D-1: a reused connection that dies unheard is taken for one that died idle, however long ago the request was
-    sent: an upstream that restarts after minutes of work gets it again, and the client pays twice."""
+    """A reused connection that dies unheard is taken for one that died idle, however long ago the request was sent: an
+    upstream that restarts after minutes of work gets it again, and the client pays twice (D-1)."""
     with Proxy() as proxy:
         proxy.exchange()
         proxy.send(post(b"expensive"))
@@ -335,7 +336,7 @@ def test_a_request_that_was_under_way_for_long_is_not_sent_twice() -> None:
 
 @pytest.mark.parametrize("line", [b"data: x\n\n", b"data: {\n\n"])
 def test_a_stream_of_nonsense_is_not_read_for_long(line: bytes) -> None:
-    """Y-2: a quarter of a megabyte of gzip held 38 MB of such events, and blocked the loop for half a minute."""
+    """A quarter of a megabyte of gzip held 38 MB of such events, and blocked the loop for half a minute (Y-2)."""
     stream = reader("openai_chat", b"text/event-stream")
     assert stream is not None
     stream.feed(line * 200)
@@ -346,7 +347,7 @@ def test_a_stream_of_nonsense_is_not_read_for_long(line: bytes) -> None:
 
 
 def test_a_piece_that_no_network_brings_is_not_read() -> None:
-    """Y-2: the same with events that are well formed."""
+    """The same with events that are well formed (Y-2)."""
     stream = reader("openai_chat", b"text/event-stream")
     assert stream is not None
     stream.feed(b'data: {"choices":[]}\n\n' * 60_000)
@@ -354,7 +355,7 @@ def test_a_piece_that_no_network_brings_is_not_read() -> None:
 
 
 def test_bodies_under_way_count_as_room() -> None:
-    """Y-2: what arrived is kept until the upstream answers; an upstream that stalls must not fill the memory."""
+    """What arrived is kept until the upstream answers; an upstream that stalls must not fill the memory (Y-2)."""
     body = b"x" * 100_000
     with Proxy(LOOPS, limits=Limits(all_bodies_bytes=250_000)) as proxy:
         clients = [another(proxy) for _ in range(3)]
@@ -371,7 +372,7 @@ def test_bodies_under_way_count_as_room() -> None:
 
 
 def test_a_head_byte_by_byte_costs_no_more_than_its_size() -> None:
-    """Y-2: searching and copying it from the beginning each time cost 4 s for 120 KB."""
+    """Searching and copying it from the beginning each time cost 4 s for 120 KB (Y-2)."""
     head = answer(*[f"X-{number}: {'y' * 1000}" for number in range(60)], "Content-Length: 0")
     with Proxy() as proxy:
         proxy.send(get("/a"))
@@ -387,7 +388,7 @@ def test_a_head_byte_by_byte_costs_no_more_than_its_size() -> None:
 
 @pytest.mark.parametrize("name", ["Content-Length", "transfer_encoding", "Host"])
 def test_trailers_that_are_about_framing_end_an_answer(name: str) -> None:
-    """Y-3: the other way round; nobody behind us may come to read them."""
+    """The other way round; nobody behind us may come to read them (Y-3)."""
     with Proxy() as proxy:
         proxy.send(get("/a"))
         proxy.upstream().says(answer("Transfer-Encoding: chunked"), f"0\r\n{name}: 5\r\n\r\n".encode())
@@ -395,7 +396,7 @@ def test_trailers_that_are_about_framing_end_an_answer(name: str) -> None:
 
 
 def test_a_client_that_drains_slowly_is_not_cut_off() -> None:
-    """Y-2: slow is not gone; only no progress for a minute is."""
+    """Slow is not gone; only no progress for a minute is (Y-2)."""
     with Proxy() as proxy:
         left = [10_000]
         setattr(proxy.transport, "get_write_buffer_size", lambda: left[0])  # noqa: B010

@@ -14,7 +14,7 @@ SMALL = Limits(body_bytes=100)
 
 
 def test_a_large_upload_is_streamed() -> None:
-    """Y-2: what is larger than what is judged passes unjudged, piece by piece, as long as nobody objects."""
+    """What is larger than what is judged passes unjudged, piece by piece, as long as nobody objects (Y-2)."""
     with Proxy(limits=SMALL) as proxy:
         head = get("/v1/files", "Content-Length: 300", method="POST")
         proxy.send(head + b"a" * 50)
@@ -62,7 +62,7 @@ def test_a_chunked_body_that_is_collected_goes_on_with_its_length() -> None:
 
 
 def test_an_upstream_that_does_not_read_stops_the_upload() -> None:
-    """D-1: back-pressure the other way."""
+    """Back-pressure the other way (D-1)."""
     limits = Limits(body_bytes=100, backlog_bytes=1000, head_bytes=1000)
     with Proxy(limits=limits) as proxy:
         proxy.send(get("/v1/files", "Content-Length: 100000", method="POST") + b"a" * 200)
@@ -134,7 +134,7 @@ def test_a_denied_upload_is_answered_and_the_connection_ends() -> None:
 
 
 def test_a_policy_may_refuse_what_is_too_large_to_be_judged() -> None:
-    """Y-2: 413 if the policy says so, in the client's dialect; else it passes and is counted."""
+    """413 if the policy says so, in the client's dialect; else it passes and is counted (Y-2)."""
     head = get("/v1/files", "Content-Length: 300", method="POST")
     with Proxy(bundle(policy("p", prefix="/v1/", on_large_body="reject")), limits=SMALL) as proxy:
         proxy.door._judging.body_bytes = SMALL.body_bytes

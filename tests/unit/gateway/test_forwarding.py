@@ -43,7 +43,7 @@ def fields(came: Request, forwarding: Forwarding | None = None, *, plain: bool =
 
 
 def test_a_whole_head() -> None:
-    """D-1: the request line, Host of the upstream, the client's fields as they came, framing, our mark."""
+    """The request line, Host of the upstream, the client's fields as they came, framing, our mark (D-1)."""
     came = request(
         "accept: */*", "X-Odd:  two  spaces\t", b"X-Bytes: \xff", "X-Odd: again", "Empty:", line="PATCH /x/y?a=b&c"
     )
@@ -63,7 +63,7 @@ def test_a_whole_head() -> None:
 
 
 def test_a_head_that_began_with_an_empty_line_or_has_no_host() -> None:
-    """D-1: old clients; towards the upstream it is HTTP/1.1 with a Host like any other."""
+    """Old clients; towards the upstream it is HTTP/1.1 with a Host like any other (D-1)."""
     head = b"\r\nGET /v1/x HTTP/1.0\r\nA: b\r\n\r\n"
     came = HeadParser(Limits()).parse(head, "")
     destination = Targets(upstreams([])).find(b"/v1/x", {})
@@ -87,7 +87,7 @@ def test_a_head_that_began_with_an_empty_line_or_has_no_host() -> None:
     ],
 )
 def test_framing_is_ours(method: str, length: int, framing: list[bytes]) -> None:
-    """D-1, Y-3: whatever the client's framing was, there is exactly the one that the body will have."""
+    """Whatever the client's framing was, there is exactly the one that the body will have (D-1, Y-3)."""
     for client in ("Content-Length: 99", "Transfer-Encoding: chunked", "A: b"):
         _, lines = sent(request(client, line=f"{method} /x/y"), length=length)
         of_client = [b"A: b"] if client == "A: b" else []
@@ -118,7 +118,7 @@ def test_framing_is_ours(method: str, length: int, framing: list[bytes]) -> None
     ],
 )
 def test_fields_that_end_here(field: str) -> None:
-    """D-1, Y-3: what is between neighbours, and copies of our own, in every spelling."""
+    """What is between neighbours, and copies of our own, in every spelling (D-1, Y-3)."""
     assert fields(request("A: b", field, "C: d")) == [b"A: b", b"C: d"]
 
 
@@ -143,12 +143,12 @@ def test_fields_that_end_here(field: str) -> None:
     ],
 )
 def test_fields_that_pass(field: str) -> None:
-    """D-1: everything else, byte for byte."""
+    """Everything else, byte for byte (D-1)."""
     assert fields(request("A: b", field)) == [b"A: b", field.encode()]
 
 
 def test_the_configured_prefix_is_ours_too() -> None:
-    """A-1, Y-3: and so is the default one."""
+    """And so is the default one (A-1, Y-3)."""
     forwarding = Forwarding("X-Own-", TOKEN)
     assert fields(request("x_own-reason: x", "X-Breakloop-Reason: x", "X-Other: y"), forwarding) == [b"X-Other: y"]
 
@@ -167,7 +167,7 @@ def test_the_configured_prefix_is_ours_too() -> None:
     ],
 )
 def test_fields_that_connection_names(option: str, passes: bool) -> None:
-    """D-1, CHECKLIST: they end here, but nobody can make us lose what the other end is meant to see."""
+    """They end here, but nobody can make us lose what the other end is meant to see (D-1)."""
     kept = ["Authorization: Bearer k", "Content-Type: a/b"]
     came = request(f"Connection: {option}", "X-Private: 1", *kept)
     private = [b"X-Private: 1"] if passes else []
@@ -195,12 +195,12 @@ def test_fields_that_connection_names(option: str, passes: bool) -> None:
     ],
 )
 def test_connection_cannot_take_these(field: str) -> None:
-    """CHECKLIST: the request was judged with them."""
+    """The request was judged with them."""
     assert fields(request(f"Connection: close, {field}", f"{field}: x")) == [f"{field}: x".encode()]
 
 
 def test_connection_in_several_lines() -> None:
-    """D-1: all of them count."""
+    """All of them count (D-1)."""
     came = request("Connection: close", "X-A: 1", "Connection: x-a, x-b", "X-B: 2", "X-C: 3")
     assert fields(came) == [b"X-C: 3"]
     assert fields(request("Connection: keep-alive", "X-A: 1", "X-A: 2")) == [b"X-A: 1", b"X-A: 2"]
@@ -224,19 +224,19 @@ def test_connection_in_several_lines() -> None:
     ],
 )
 def test_accept_encoding_is_what_we_can_read(offered: str, sent_on: str) -> None:
-    """C-9: q values stay; a client that names nothing readable gets it plain."""
+    """q values stay; a client that names nothing readable gets it plain (C-9)."""
     assert fields(request(f"Accept-Encoding: {offered}")) == [f"Accept-Encoding: {sent_on}".encode()]
 
 
 def test_a_rewritten_body_loses_what_was_said_of_its_bytes() -> None:
-    """LD-5: steer unpacks the body; encoding and digests spoke of the old bytes."""
+    """Steer unpacks the body; encoding and digests spoke of the old bytes (LD-5)."""
     came = request("Content-Encoding: zstd", "content_md5: x", "Digest: x", "Content-Digest: x", "Content-Type: a/b")
     assert fields(came, plain=True) == [b"Content-Type: a/b"]
     assert len(fields(came)) == 5
 
 
 def test_an_answer_that_will_be_rewritten_must_not_be_packed() -> None:
-    """D-1: whatever the client can unpack."""
+    """Whatever the client can unpack (D-1)."""
     came = request("Accept-Encoding: gzip, br", "accept_encoding: zstd", "Accept: */*")
     _, lines = sent(came, wants_plain=True)
     assert lines[1:] == [b"Accept: */*", b"content-length: 0", HOP, b"accept-encoding: identity"]
@@ -258,12 +258,12 @@ def test_an_answer_that_will_be_rewritten_must_not_be_packed() -> None:
     ],
 )
 def test_a_request_that_came_through_is_recognised(lines: tuple[str, ...], came: bool) -> None:
-    """LD-9: by this proxy's own token, among those of others."""
+    """By this proxy's own token, among those of others (LD-9)."""
     assert Forwarding("X-Breakloop-", TOKEN).came_through(request(*lines)) is came
 
 
 def test_what_is_forwarded_is_recognised_when_it_comes_back() -> None:
-    """LD-9: over another breakloop with a prefix of its own, too."""
+    """Over another breakloop with a prefix of its own, too (LD-9)."""
     ours, other = Forwarding("X-Breakloop-", TOKEN), Forwarding("X-Own-", "other-token")
     destination = Targets(upstreams([])).find(b"/v1/x", {})
     came = request("A: b", line="GET /v1/x")
@@ -276,7 +276,7 @@ def test_what_is_forwarded_is_recognised_when_it_comes_back() -> None:
 
 
 def test_made_up_tokens_do_not_grow() -> None:
-    """Y-2: only what looks like a token, and not too many, the nearest ones."""
+    """Only what looks like a token, and not too many, the nearest ones (Y-2)."""
     many = ", ".join(f"t{number}" for number in range(100))
     _, lines = sent(request(f"X-Breakloop-Hop: {many}, {'x' * 65}, a b, <c>"))
     tokens = lines[-1].removeprefix(b"X-Breakloop-Hop: ").split(b", ")
@@ -287,7 +287,7 @@ def test_made_up_tokens_do_not_grow() -> None:
 
 
 def test_via() -> None:
-    """D-1: a setting: who asked, by which host and scheme; the client's own Via stays in front of ours."""
+    """A setting: who asked, by which host and scheme; the client's own Via stays in front of ours (D-1)."""
     forwarding = Forwarding("X-Breakloop-", TOKEN, via=True, scheme="https")
     came = request(
         "Via: 1.0 a",
@@ -309,7 +309,7 @@ def test_via() -> None:
 
 
 def test_via_of_a_trusted_proxy_and_of_a_socket() -> None:
-    """C-4, D-1: a trusted proxy knows scheme and host better; a Unix socket has no address."""
+    """A trusted proxy knows scheme and host better; a Unix socket has no address (C-4, D-1)."""
     forwarding = Forwarding("X-Breakloop-", TOKEN, via=True, trusts=lambda peer: peer == "192.0.2.7")
     named = ("X-Forwarded-Host: real.example", "X-Forwarded-Proto: https")
     assert sent(request(*named), forwarding)[1][-3:-1] == [
@@ -338,12 +338,13 @@ def test_via_of_a_trusted_proxy_and_of_a_socket() -> None:
     ],
 )
 def test_each_dialect_has_its_key_field(upstream: str, path: str, field: bytes) -> None:
-    """Y-6: the key goes where that upstream looks for it."""
+    """The key goes where that upstream looks for it (Y-6)."""
     assert key_field(parse_upstream(*upstream.split("=")), path) == field
 
 
 def test_our_key_replaces_every_key_of_the_client() -> None:
-    """Y-6: the client's credentials do not reach the upstream, wherever they stood; other upstreams get them as ever."""
+    """The client's credentials do not reach the upstream, wherever they stood; other upstreams get them as ever
+    (Y-6)."""
     forwarding = Forwarding("X-Breakloop-", TOKEN, keys={"x": b"sk-ours"})
     theirs = ["Authorization: Bearer t", "authorization: Basic t", "X_API_Key: t", "api-key: t", "X-Goog-Api-Key: t"]
     came = request("A: b", *theirs, "X-Breakloop-Key: t", "Cookie: c", line="POST /x/y?key=t&a=b&%6Bey=t&monkey=1&key")
@@ -359,13 +360,13 @@ def test_our_key_replaces_every_key_of_the_client() -> None:
 
 
 def test_a_query_that_was_only_a_key() -> None:
-    """Y-6: no question mark is left over."""
+    """No question mark is left over (Y-6)."""
     forwarding = Forwarding("X-Breakloop-", TOKEN, keys={"x": b"sk-ours"})
     assert sent(request(line="GET /x/y?key=t"), forwarding)[0] == b"GET /base/y HTTP/1.1"
 
 
 def test_the_cookie_of_our_debug_sessions_stays_here() -> None:
-    """A-6: it is a secret between the client and us; the client's other cookies pass."""
+    """It is a secret between the client and us; the client's other cookies pass (A-6)."""
     assert fields(request("Cookie: a=1; breakloop_debug=9.x; b=2", "X: y")) == [b"Cookie: a=1; b=2", b"X: y"]
     assert fields(request("cookie: breakloop_debug=9.x", "X: y")) == [b"X: y"]
 
@@ -373,7 +374,7 @@ def test_the_cookie_of_our_debug_sessions_stays_here() -> None:
 @pytest.mark.parametrize("keys", [{}, {"x": b"provider"}])
 @pytest.mark.parametrize("how", [{}, {"plain": True}, {"wants_plain": True}])
 def test_lines_of_a_head_that_is_known_are_passed_on_as_before(keys: dict[str, bytes], how: dict[str, bool]) -> None:
-    """D-1: whatever was made of them for another upstream, or for another body."""
+    """Whatever was made of them for another upstream, or for another body (D-1)."""
     own = (
         "Authorization: Bearer mine",
         "Accept-Encoding: gzip, odd",

@@ -43,7 +43,7 @@ def test_request_fields() -> None:
 
 
 def test_first_value_wins_and_the_others_are_kept() -> None:
-    """C-7: names that differ only by case, `-` or `_` are one field."""
+    """Names that differ only by case, `-` or `_` are one field (C-7)."""
     request = parse(b"GET / HTTP/1.1\r\nX_Key: 1\r\nHost: a\r\nx-key: 2\r\nX-Key: 3\r\nX-Key: 3\r\n\r\n")
     assert request.headers == {"x-key": b"1", "host": b"a"}
     assert request.repeated == (("x-key", b"2"), ("x-key", b"3"), ("x-key", b"3"))
@@ -57,13 +57,13 @@ def test_white_space_around_a_value_is_no_part_of_it() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PATCH", "DELETE", "PROPFIND", "M-SEARCH", "QUERY"])
 def test_methods_of_llhttp_are_taken(method: str) -> None:
-    """D-1: any method that llhttp knows."""
+    """Any method that llhttp knows (D-1)."""
     assert parse(f"{method} / HTTP/1.1\r\nHost: a\r\n\r\n".encode()).method == method
 
 
 @pytest.mark.parametrize("method", ["FOO", "get", "CONNECT", "PRI", "DESCRIBE", "GETX"])
 def test_other_methods_get_501(method: str) -> None:
-    """D-1: else 501. CONNECT and PRI ask for something else than an answer."""
+    """Else 501. CONNECT and PRI ask for something else than an answer (D-1)."""
     assert refused(f"{method} / HTTP/1.1\r\nHost: a\r\n\r\n".encode()) == 501
 
 
@@ -93,7 +93,7 @@ def test_other_methods_get_501(method: str) -> None:
     ],
 )
 def test_request_lines_refused(line: bytes, status: int) -> None:
-    """Y-3: origin-form and HTTP/1.x only."""
+    """Origin-form and HTTP/1.x only (Y-3)."""
     assert refused(line + b"\r\nHost: a\r\n\r\n") == status
 
 
@@ -148,7 +148,7 @@ def test_one_empty_line_before_a_request_is_skipped_and_two_are_not() -> None:
     ],
 )
 def test_ambiguous_heads_get_400(fields: bytes) -> None:
-    """Y-3: nothing that two servers could read in two ways, `_` spelling of framing fields included."""
+    """Nothing that two servers could read in two ways, `_` spelling of framing fields included (Y-3)."""
     assert refused(b"POST / HTTP/1.1\r\n" + fields + b"\r\n") == 400
 
 
@@ -180,7 +180,7 @@ def test_http_1_0_may_leave_out_host_but_not_send_transfer_encoding() -> None:
     ],
 )
 def test_keep_alive(version: str, fields: str, line: bytes) -> None:
-    """D-1: HTTP/1.1 keeps alive unless told not to, HTTP/1.0 only when asked."""
+    """HTTP/1.1 keeps alive unless told not to, HTTP/1.0 only when asked (D-1)."""
     assert parse(f"GET / HTTP/{version}\r\nHost: a\r\n{fields}\r\n".encode()).connection == line
 
 
@@ -200,7 +200,7 @@ def test_expectations() -> None:
 
 
 def test_field_count_and_line_length() -> None:
-    """Y-2: 200 fields and no more; a target has its own limit."""
+    """200 fields and no more; a target has its own limit (Y-2)."""
     limits = Limits(fields=3, request_line_bytes=30)
     line = b"GET /%b HTTP/1.1\r\n"
     assert parse(line % b"" + b"Host: a\r\nA: 1\r\nB: 2\r\n\r\n", limits).headers["b"] == b"2"
@@ -211,7 +211,7 @@ def test_field_count_and_line_length() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """Y-2: memory stays bounded under any stream of unique requests."""
+    """Memory stays bounded under any stream of unique requests (Y-2)."""
     parser = HeadParser(Limits())
     fields = parser._field.__self__  # type: ignore[attr-defined]
     for number in range(5000):
@@ -242,7 +242,7 @@ def test_what_is_remembered_is_bounded() -> None:
     ],
 )
 def test_faults_of_an_unfinished_head(data: bytes, status: int | None) -> None:
-    """Y-2: counted before parsing, and refused without waiting for the end that may never come."""
+    """Counted before parsing, and refused without waiting for the end that may never come (Y-2)."""
     refusal = early_refusal(data, 0, len(data), 0, Limits(head_bytes=80, request_line_bytes=30))
     assert (refusal.status if refusal else None) == status
 
@@ -252,7 +252,7 @@ def sized(size: str, name: str = "Content-Length", more: str = "") -> bytes:
 
 
 def test_a_head_with_another_length_is_read_as_any_other() -> None:
-    """Y-3: agents send the same head again and again, with a longer body each time."""
+    """Agents send the same head again and again, with a longer body each time (Y-3)."""
     parser = HeadParser(Limits())
     for size in ("7", "8"):
         assert parser.parse(sized(size), "").like is None  # met once, and kept the second time
@@ -270,7 +270,7 @@ def test_a_head_with_another_length_is_read_as_any_other() -> None:
 
 @pytest.mark.parametrize("size", ["-1", "+1", "1 2", "", "1" * 19, "0x1", "1,1", "\xb2"])
 def test_a_known_head_does_not_make_a_length_of_what_is_none(size: str) -> None:
-    """Y-3: the number is checked each time."""
+    """The number is checked each time (Y-3)."""
     parser = HeadParser(Limits())
     for _ in range(3):
         parser.parse(sized("7"), "")
@@ -286,7 +286,7 @@ def test_only_heads_whose_length_stands_last_of_its_kind_are_known(head: bytes) 
 
 
 def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Y-2: whoever sends something new each time fills nothing."""
+    """Whoever sends something new each time fills nothing (Y-2)."""
     monkeypatch.setattr(Likes, "max_entries", 2)
     monkeypatch.setattr(Likes, "max_met", 4)
     likes, request = Likes(), HeadParser(Limits()).parse(sized("7"), "")
@@ -310,7 +310,7 @@ def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     st.sampled_from(["content-length", "Content-Length", "CONTENT-LENGTH"]),
 )
 def test_what_is_known_changes_nothing_but_the_cost(fields: list[str], size: int, name: str) -> None:
-    """Y-3: whatever else stands in the head."""
+    """Whatever else stands in the head (Y-3)."""
     head = sized(str(size), name, "".join(f"{field}\r\n" for field in fields))
     parser = HeadParser(Limits())
     for length in ("1", "2"):

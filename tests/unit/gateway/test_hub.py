@@ -12,7 +12,7 @@ from tests.unit.gateway.fake_client import Client, FakeTransport, get, post
 
 
 def test_a_failure_is_logged_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
-    """Y-1: the text of an exception may quote the request."""
+    """The text of an exception may quote the request (Y-1)."""
     with Client() as client:
         with pytest.raises(ValueError) as caught:
             raise ValueError("secret prompt")
@@ -30,7 +30,7 @@ def test_phases_from_waiting_on_do_not_look_at_input() -> None:
 
 
 def test_what_arrives_in_one_turn_is_answered_together() -> None:
-    """Q-1: all is decided before anything is written, so that a burst of answers wakes a client once."""
+    """All is decided before anything is written, so that a burst of answers wakes a client once (Q-1)."""
     with Client() as client:
         other = FakeTransport()
         second = Connection(client.server)
@@ -60,7 +60,7 @@ def test_a_burst_is_bounded() -> None:
 
 
 def test_a_long_piece_is_used_at_once() -> None:
-    """Y-2: what is kept for a turn of the loop stays small, and in order."""
+    """What is kept for a turn of the loop stays small, and in order (Y-2)."""
     with Client() as client:
         client.connection.data_received(get("/first"))
         client.connection.data_received(post(b"x" * client.server.large))
@@ -68,7 +68,7 @@ def test_a_long_piece_is_used_at_once() -> None:
 
 
 def test_a_refusal_does_not_overtake_an_answer() -> None:
-    """Y-3: answers keep the order of the requests, whatever they are."""
+    """Answers keep the order of the requests, whatever they are (Y-3)."""
     with Client() as client:
         client.connection.data_received(get("/good"))
         client.connection.data_received(b"BAD\r\n\r\n")
@@ -77,7 +77,7 @@ def test_a_refusal_does_not_overtake_an_answer() -> None:
 
 
 def test_what_was_sent_before_half_closing_is_answered() -> None:
-    """D-1: a client that sends its request and closes its side gets the answer."""
+    """A client that sends its request and closes its side gets the answer (D-1)."""
     with Client() as client:
         client.connection.data_received(get())
         client.connection.eof_received()
@@ -120,7 +120,7 @@ def test_a_write_that_fails_does_not_cost_the_others_their_answers() -> None:
 
 
 def test_what_was_read_is_answered_before_the_server_stops() -> None:
-    """S-6: a request that waits for its turn of the loop is no idle connection."""
+    """A request that waits for its turn of the loop is no idle connection (S-6)."""
     with Client() as client:
         stopping = client.loop.create_task(client.server.stop(0))
         client.connection.data_received(get("/last"))

@@ -47,7 +47,7 @@ def test_a_body_in_pieces() -> None:
 
 
 def test_a_length_above_the_limit_is_refused_with_the_head() -> None:
-    """Y-2: 413 before any of the body is read, and no 100 Continue for it."""
+    """413 before any of the body is read, and no 100 Continue for it (Y-2)."""
     stream = incoming(Limits(body_bytes=10))
     stream.push(get("/", "Content-Length: 11", "Expect: 100-continue", method="POST"))
     with pytest.raises(RequestError) as error:
@@ -67,7 +67,7 @@ def test_continue_is_due_only_while_a_body_is_missing() -> None:
 
 
 def test_a_head_is_refused_at_its_first_byte_too_many() -> None:
-    """Y-2: counted before the parser sees anything."""
+    """Counted before the parser sees anything (Y-2)."""
     stream = incoming(Limits(head_bytes=100))
     stream.push(get() + get("/", "X: " + "x" * 40)[:-4])
     assert stream.next("") is not None
@@ -87,7 +87,7 @@ def test_clear_forgets_everything() -> None:
 
 
 def test_all_bodies_together_have_a_bound() -> None:
-    """Y-2: many half-sent bodies cannot take more than so much; room comes back when one is done or given up."""
+    """Many half-sent bodies cannot take more than so much; room comes back when one is done or given up (Y-2)."""
     limits = Limits(all_bodies_bytes=100)
     room = Room(limits)
     first, second = (Incoming(HeadParser(limits), limits, room) for _ in range(2))

@@ -24,7 +24,7 @@ def test_every_request_has_an_id_of_its_own() -> None:
 
 
 def test_gateways_get_the_status_and_mcp_clients_a_result() -> None:
-    """A-3: the same verdict, for two who read different things."""
+    """The same verdict, for two who read different things (A-3)."""
     here = world(LOOP)
     body = b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"t"}}'
     asked = [call("/mcp", "POST", body=body) for _ in range(2)]
@@ -38,7 +38,7 @@ def test_gateways_get_the_status_and_mcp_clients_a_result() -> None:
 
 
 def test_debug_fields_come_with_the_verdict() -> None:
-    """A-6: only with the cookie."""
+    """Only with the cookie (A-6)."""
     here = world(LOOP)
     judge = judging(here, "open sesame")
     assert judge.debug is not None

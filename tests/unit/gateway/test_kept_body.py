@@ -13,7 +13,7 @@ from breakloop.model.call import Call, Chat, Message
 
 @pytest.mark.parametrize(("size", "kept"), [(KEPT_BYTES, True), (KEPT_BYTES + 1, False)])
 def test_only_a_long_one_is_forgotten(size: int, kept: bool) -> None:
-    """Y-2: with what was read from it."""
+    """With what was read from it (Y-2)."""
     body = b"x" * size
     request = Request("POST", b"/", {}, body=body)
     call = Call("POST", "/", body=body)
@@ -25,7 +25,7 @@ def test_only_a_long_one_is_forgotten(size: int, kept: bool) -> None:
 
 
 def test_the_id_of_a_call_of_a_tool_stays() -> None:
-    """A-1: an error in its stead has to carry it."""
+    """An error in its stead has to carry it (A-1)."""
     body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": "x" * KEPT_BYTES}).encode()
     call = Call("POST", "/mcp", body=body)
     forget_body(Request("POST", b"/mcp", {}, body=body), call)

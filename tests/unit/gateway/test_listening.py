@@ -11,7 +11,7 @@ from breakloop.gateway.listening import bind, check_free, url, why_not
 
 
 def test_a_free_port_is_listened_on() -> None:
-    """S-5: connections wait in its queue, whoever accepts them."""
+    """Connections wait in its queue, whoever accepts them (S-5)."""
     (listener,) = bind("127.0.0.1", 0)
     with listener, socket.create_connection(listener.getsockname(), timeout=5):
         assert not listener.getblocking()
@@ -20,7 +20,7 @@ def test_a_free_port_is_listened_on() -> None:
 
 
 def test_nobody_else_gets_it() -> None:
-    """S-5: a second instance fails, also one that would share the port."""
+    """A second instance fails, also one that would share the port (S-5)."""
     (listener,) = bind("127.0.0.1", 0)
     with listener:
         port = listener.getsockname()[1]
@@ -34,7 +34,7 @@ def test_nobody_else_gets_it() -> None:
 
 
 def test_all_addresses_of_a_name_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-5: `localhost` may be two; one that fails leaves none behind."""
+    """`localhost` may be two; one that fails leaves none behind (S-5)."""
     two = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.1", "127.0.0.2")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: two)
     bound = bind("two.example", 0)
@@ -49,7 +49,7 @@ def test_all_addresses_of_a_name_get_the_same_port(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_port_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-5: nothing stays bound; what is no matter of the port is left to the start."""
+    """Nothing stays bound; what is no matter of the port is left to the start (S-5)."""
     (listener,) = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     with listener, pytest.raises(OSError) as raised:
@@ -75,11 +75,11 @@ def test_a_port_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_why_not(code: int, text: str) -> None:
-    """T-2: one line that says what to do."""
+    """One line that says what to do (T-2)."""
     assert why_not("127.0.0.1", 80, OSError(code, "too many")).startswith(text)
 
 
 def test_url() -> None:
-    """T-2: as clients write it."""
+    """As clients write it (T-2)."""
     assert url("127.0.0.1", 1, tls=False) == "http://127.0.0.1:1"
     assert url("::1", 2, tls=True) == "https://[::1]:2"

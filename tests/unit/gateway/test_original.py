@@ -10,7 +10,7 @@ from tests.builders import Fields, request
 
 
 def test_x_original() -> None:
-    """D-3: method, path, query and host of the original; headers, peer and body as they came."""
+    """Method, path, query and host of the original; headers, peer and body as they came (D-3)."""
     fields = {
         "x-original-uri": "/a/b?c=d%20e",
         "x-original-method": "PATCH",
@@ -24,7 +24,7 @@ def test_x_original() -> None:
 
 
 def test_nothing_but_the_request_itself() -> None:
-    """D-3: without any of these headers the question is about itself."""
+    """Without any of these headers the question is about itself (D-3)."""
     made = original_call(request("/v1/decision?a=1", {"host": "h"}, "GET"), "")
     assert (made.method, made.path, made.query, made.host) == ("GET", "/v1/decision", "a=1", "h")
 
@@ -46,7 +46,7 @@ def test_nothing_but_the_request_itself() -> None:
     ],
 )
 def test_targets(uri: str, path: str, query: str) -> None:
-    """D-3, R-3: whole URLs lose their authority, the query is split off, the path is normalised."""
+    """Whole URLs lose their authority, the query is split off, the path is normalised (D-3, R-3)."""
     for read in (original_call, nginx_call):
         made = read(request(headers={"x-original-uri": uri}), "")
         assert (made.path, made.query) == (path, query)
@@ -54,20 +54,20 @@ def test_targets(uri: str, path: str, query: str) -> None:
 
 @pytest.mark.parametrize("uri", ["a/b", "//%2f", "ws://h/a", "javascript:x", "/%2e%2e%2f", "/a%5c"])
 def test_refused_targets(uri: str) -> None:
-    """R-3: 400 for what has no one meaning."""
+    """400 for what has no one meaning (R-3)."""
     with pytest.raises(RequestError) as raised:
         original_call(request(headers={"x-original-uri": uri}), "")
     assert raised.value.status == 400
 
 
 def test_agent_in_the_path() -> None:
-    """C-7: `/agents/{agent}` is taken off and kept."""
+    """`/agents/{agent}` is taken off and kept (C-7)."""
     made = original_call(request(headers={"x-original-uri": "/agents/a%20b/v1/x"}), "")
     assert (made.path_agent, made.path) == ("a b", "/v1/x")
 
 
 def test_envoy() -> None:
-    """D-3: what follows the prefix is the original; headers that name another one are not read."""
+    """What follows the prefix is the original; headers that name another one are not read (D-3)."""
     fields = {"host": "h:8080", "x-original-uri": "/no", "x-forwarded-host": "no"}
     made = envoy_call(request("/v1/decision/envoy/a/b?c=1", fields, "DELETE"), "")
     assert (made.method, made.path, made.query, made.host) == ("DELETE", "/a/b", "c=1", "h")
@@ -84,12 +84,12 @@ def test_envoy() -> None:
     ],
 )
 def test_a_body_that_was_kept_back(fields: Fields, body: bytes, unseen: bool) -> None:
-    """D-3, LD-1: the gateway can say that there is a body it did not send."""
+    """The gateway can say that there is a body it did not send (D-3, LD-1)."""
     assert nginx_call(request(headers=fields, body=body), "").body_unseen is unseen
 
 
 def test_a_contradiction_names_the_fields() -> None:
-    """D-3: so that whoever configures the gateway finds it; an empty field says nothing."""
+    """So that whoever configures the gateway finds it; an empty field says nothing (D-3)."""
     with pytest.raises(RequestError, match="x-original-uri and x-forwarded-uri contradict each other"):
         original_call(request(headers={"x-original-uri": "/a", "x-forwarded-uri": "/b"}), "")
     assert original_call(request(headers={"x-original-uri": "", "x-forwarded-uri": "/b"}), "").path == "/b"
@@ -97,7 +97,7 @@ def test_a_contradiction_names_the_fields() -> None:
 
 @pytest.mark.parametrize("name", ["x-original-uri", "x-original-method", "x-original-host", "x-forwarded-uri"])
 def test_a_field_that_says_two_things_is_refused(name: str) -> None:
-    """D-3, Y-3: `X_Original_URI` of a client beside the gateway's own; the same value twice does no harm."""
+    """`X_Original_URI` of a client beside the gateway's own; the same value twice does no harm (D-3, Y-3)."""
     asked = request(headers={name: "/a"}, repeated=((name, b"/b"),))
     reads = (original_call,) if name.startswith("x-forwarded") else (original_call, nginx_call)
     for read in reads:
@@ -108,7 +108,7 @@ def test_a_field_that_says_two_things_is_refused(name: str) -> None:
 
 
 def test_a_length_is_believed_beside_the_uri_of_the_same_kind() -> None:
-    """D-3, LD-1: Traefik and Caddy pass on what a client says about a length, so alone it hides nothing."""
+    """Traefik and Caddy pass on what a client says about a length, so alone it hides nothing (D-3, LD-1)."""
     fields: Fields = {"x-forwarded-uri": "/a", "x-forwarded-method": "POST", "x-original-content-length": "5"}
     assert original_call(request(headers=fields), "").body_unseen is False
     assert original_call(request(headers={**fields, "x-original-uri": "/a"}), "").body_unseen is True

@@ -56,7 +56,7 @@ def statuses(proxy: Proxy) -> list[int]:
 
 
 def test_a_request_is_forwarded_once_it_is_decided(proxy: Proxy) -> None:
-    """S-2, D-1: nothing reaches the upstream before."""
+    """Nothing reaches the upstream before (S-2, D-1)."""
     proxy.send(get("/v1/models"))
     assert (proxy.phase(), proxy.pools["up"].made) == (Phase.WAITING, [])
     held(proxy).decided()
@@ -66,7 +66,7 @@ def test_a_request_is_forwarded_once_it_is_decided(proxy: Proxy) -> None:
 
 
 def test_a_decision_that_is_there_at_once_is_not_waited_for(proxy: Proxy) -> None:
-    """S-3: as without the store."""
+    """As without the store (S-3)."""
     held(proxy).at_once = True
     proxy.exchange()
     proxy.send(get("/v1/models"))
@@ -87,7 +87,7 @@ def test_pipelined_requests_keep_their_order(proxy: Proxy) -> None:
 
 
 def test_a_client_that_left_is_settled_as_such(proxy: Proxy, settled: list[Answer]) -> None:
-    """E-6, L-3: it was counted and charged; nobody is connected to for it."""
+    """It was counted and charged; nobody is connected to for it (E-6, L-3)."""
     proxy.send(get("/v1/models"))
     proxy.connection.eof_received()
     assert proxy.server.abandoned == 1
@@ -106,7 +106,7 @@ def test_a_denial_that_nobody_waits_for(proxy: Proxy, settled: list[Answer]) -> 
 
 
 def test_throttled_after_it_was_waited_for(proxy: Proxy) -> None:
-    """E-6: the delay begins when it is decided."""
+    """The delay begins when it is decided (E-6)."""
     verdict = Verdict()
     verdict.delay_ms = 200
     proxy.send(get("/v1/models"))
@@ -116,7 +116,7 @@ def test_throttled_after_it_was_waited_for(proxy: Proxy) -> None:
 
 
 def test_a_body_in_pieces_waits_for_the_decision(proxy: Proxy) -> None:
-    """D-1: nobody needs to see it, and still it is not sent before."""
+    """Nobody needs to see it, and still it is not sent before (D-1)."""
     big = b"x" * 3_000_000
     head = get("/v1/files", f"Content-Length: {12 * 1024 * 1024}", method="POST")
     proxy.send(head, big)
@@ -144,7 +144,7 @@ def test_a_fault_while_making_the_reply_is_answered(proxy: Proxy) -> None:
 
 
 def test_the_decision_service_waits_too() -> None:
-    """D-3: for nginx the status travels in a header field then as ever."""
+    """For nginx the status travels in a header field then as ever (D-3)."""
     here = world(bundle(policy("p", loop=exact(2))))
     remote: Any = Held(here)
     here.door._judging.remote = remote
@@ -161,7 +161,7 @@ def test_the_decision_service_waits_too() -> None:
 
 
 def test_a_debug_session_sees_what_it_sees_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A-6: with the time that the decision took."""
+    """With the time that the decision took (A-6)."""
     here = world(bundle(policy("p", loop=exact(2))))
     door = here.make_door(debug_secret="a secret for debugging")
     judging = door._judging

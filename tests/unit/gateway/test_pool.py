@@ -65,7 +65,7 @@ def test_one_that_dies_idle_is_forgotten() -> None:
 
 
 def test_the_end_closes_everything() -> None:
-    """S-6: idle ones, and those at work."""
+    """Idle ones, and those at work (S-6)."""
     with Proxy() as proxy:
         proxy.send(get("/a"))
         [waiting] = idle(proxy, 1)
@@ -95,7 +95,7 @@ def test_nothing_is_kept_while_the_server_stops() -> None:
     ],
 )  # fmt: skip
 def test_why_there_is_no_connection(error: OSError, said: str) -> None:
-    """Y-1: what the system says about addresses is not for clients."""
+    """What the system says about addresses is not for clients (Y-1)."""
     assert unreachable(error) == said
 
 

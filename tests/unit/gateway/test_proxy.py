@@ -31,7 +31,7 @@ def last(proxy: Proxy) -> tuple[int, dict[str, Any], dict[bytes, bytes]]:
 
 
 def test_the_sixth_identical_request_never_reaches_the_upstream() -> None:
-    """LD-2, A-3: in the OpenAI dialect, with what the SDK needs not to try again."""
+    """In the OpenAI dialect, with what the SDK needs not to try again (LD-2, A-3)."""
     with Proxy(GUARDED) as proxy:
         for _ in range(5):
             proxy.exchange(send(CHAT, chat_body(user("again"))))
@@ -45,7 +45,7 @@ def test_the_sixth_identical_request_never_reaches_the_upstream() -> None:
 
 
 def test_an_mcp_client_sees_a_denial_as_the_tools_error() -> None:
-    """A-3: 200 with isError, because a model reads that and no status."""
+    """200 with isError, because a model reads that and no status (A-3)."""
     with Proxy(GUARDED) as proxy:
         for number in range(5):
             proxy.exchange(send("/mcp", json.dumps({**TOOL, "id": number}).encode()))
@@ -56,7 +56,7 @@ def test_an_mcp_client_sees_a_denial_as_the_tools_error() -> None:
 
 
 def test_failed_requests_may_be_tried_again() -> None:
-    """LD-6: repeats after an upstream 429, 5xx or time-out are free."""
+    """Repeats after an upstream 429, 5xx or time-out are free (LD-6)."""
     with Proxy(GUARDED) as proxy:
         for status in ("500 Oops", "429 Busy", "503 Gone", "529 Overloaded", "502 Bad"):
             proxy.exchange(send(CHAT, chat_body(user("again"))), ok(b"{}", status=status))
@@ -76,7 +76,7 @@ def last_status(proxy: Proxy) -> int:
 
 
 def test_requests_in_flight_are_known() -> None:
-    """LD-6: identical requests that start together, before the first is answered, count once (sampling)."""
+    """Identical requests that start together, before the first is answered, count once (sampling) (LD-6)."""
     with Proxy(GUARDED) as proxy:
         body = send(CHAT, chat_body(user("again")))
         clients = [Client(server=proxy.server, loop=proxy.loop) for _ in range(8)]
@@ -103,7 +103,7 @@ def test_requests_in_flight_are_known() -> None:
     ],
 )
 def test_upstreams_are_named_by_the_path(target: str, sent: bytes, agent: str, upstream: str) -> None:
-    """D-2: and policies see the path without those names (R-3)."""
+    """And policies see the path without those names (R-3) (D-2)."""
     with Proxy() as proxy:
         calls = []
         decide = proxy.world.engine.decide
@@ -121,7 +121,7 @@ def test_upstreams_are_named_by_the_path(target: str, sent: bytes, agent: str, u
 
 @pytest.mark.parametrize("target", ["/livez", "/readyz", "/v1/decision", "/v1/decision?x=1", "/v1/debug/session"])
 def test_our_own_paths_are_never_forwarded(target: str) -> None:
-    """D-2: reserved."""
+    """Our own paths are never forwarded: reserved (D-2)."""
     with Proxy() as proxy:
         proxy.send(get(target))
         assert proxy.pools["up"].made == []
@@ -129,7 +129,7 @@ def test_our_own_paths_are_never_forwarded(target: str) -> None:
 
 
 def test_a_path_with_two_meanings_is_refused() -> None:
-    """R-3."""
+    """A path with two meanings is refused (R-3)."""
     with Proxy() as proxy:
         proxy.send(get("/v1%2fchat"))
         assert last_status(proxy) == 400
@@ -137,7 +137,7 @@ def test_a_path_with_two_meanings_is_refused() -> None:
 
 
 def test_a_request_that_came_through_here_before_is_not_forwarded() -> None:
-    """LD-9: 508, and the reason says why."""
+    """508, and the reason says why (LD-9)."""
     with Proxy() as proxy:
         proxy.exchange(send(CHAT, chat_body(user("x"))))
         token = next(line for line in proxy.upstream().wire.sent.split(b"\r\n") if b"hop" in line.lower())
@@ -149,7 +149,7 @@ def test_a_request_that_came_through_here_before_is_not_forwarded() -> None:
 
 
 def test_copies_of_our_fields_stay_here() -> None:
-    """Y-3: in `_` spelling too."""
+    """In `_` spelling too (Y-3)."""
     with Proxy() as proxy:
         proxy.exchange(send(CHAT, b"{}", "X-Breakloop-Expect-Repeats: 5", "X_Breakloop_Reason: mine", "X-Kept: 1"))
         sent = proxy.upstream().wire.sent
@@ -159,7 +159,7 @@ def test_copies_of_our_fields_stay_here() -> None:
 
 
 def test_only_known_callers_are_let_through() -> None:
-    """Y-6: an error in the client's dialect for the others, and nothing reaches the upstream."""
+    """An error in the client's dialect for the others, and nothing reaches the upstream (Y-6)."""
     callers = Callers([f"alice={sha256(b'alice-key').hexdigest()}"])
     with Proxy(callers=callers) as proxy:
         proxy.send(send(CHAT, chat_body(user("x")), "Authorization: Bearer nobody"))
@@ -173,7 +173,7 @@ def test_only_known_callers_are_let_through() -> None:
 
 
 def test_a_token_of_the_admin_plane_goes_nowhere(tmp_path: Path) -> None:
-    """Y-3: who takes the one port for the other does not show an operator's token to a provider."""
+    """Who takes the one port for the other does not show an operator's token to a provider (Y-3)."""
     _, token = open_tokens(tmp_path, "")
     with Proxy() as proxy:
         proxy.send(get("/api/v1/status", f"Authorization: Bearer {token}"))
@@ -190,7 +190,7 @@ STEER = bundle(policy("p", loop=tail(max_hits=1, action="steer")))
 
 
 def test_a_steered_request_carries_the_note() -> None:
-    """LD-5: the model is told in its own conversation, and the length is right."""
+    """The model is told in its own conversation, and the length is right (LD-5)."""
     with Proxy(STEER) as proxy:
         for _ in range(2):
             proxy.exchange(send(CHAT, chat_body(user("again"))))
@@ -206,7 +206,7 @@ def test_a_steered_request_carries_the_note() -> None:
 
 
 def test_a_steered_request_that_was_packed_goes_on_unpacked() -> None:
-    """LD-5, C-9."""
+    """A steered request that was packed goes on unpacked (LD-5, C-9)."""
     with Proxy(STEER) as proxy:
         packed = gzip.compress(chat_body(user("again")))
         for _ in range(2):
@@ -218,7 +218,7 @@ def test_a_steered_request_that_was_packed_goes_on_unpacked() -> None:
 
 
 def test_where_a_body_cannot_be_changed_the_client_is_told() -> None:
-    """LD-5: warn, with the note in X-Breakloop-Note."""
+    """Warn, with the note in X-Breakloop-Note (LD-5)."""
     with Proxy(STEER) as proxy:
         for _ in range(2):
             proxy.exchange(send("/mcp", json.dumps(TOOL).encode()))
@@ -228,7 +228,7 @@ def test_where_a_body_cannot_be_changed_the_client_is_told() -> None:
 
 
 def test_compressed_bodies_are_judged_and_pass_as_they_came() -> None:
-    """C-9: decoded for judging, the original bytes are forwarded."""
+    """Decoded for judging, the original bytes are forwarded (C-9)."""
     with Proxy(GUARDED) as proxy:
         for level in range(1, 6):
             packed = gzip.compress(chat_body(user("again")), level, mtime=level)
@@ -239,7 +239,7 @@ def test_compressed_bodies_are_judged_and_pass_as_they_came() -> None:
 
 
 def test_usage_is_read_as_it_passes() -> None:
-    """D-1, C-8: streamed or not, packed or not."""
+    """Streamed or not, packed or not (D-1, C-8)."""
     usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
     whole = json.dumps({"id": "c", "model": "m", "choices": [], "usage": usage}).encode()
     with Proxy(GUARDED) as proxy:
@@ -284,7 +284,7 @@ def test_a_fault_of_ours_does_not_stop_traffic() -> None:
 
 
 def test_a_body_that_no_policy_needs_passes_in_pieces() -> None:
-    """D-1: large uploads are streamed when no policy needs the body; JSON might be an LLM call."""
+    """Large uploads are streamed when no policy needs the body; JSON might be an LLM call (D-1)."""
     upload = ("Content-Type: multipart/form-data; boundary=x", "Content-Length: 1000")
     with Proxy(GUARDED) as proxy:
         proxy.send(get("/v1/files", *upload, method="POST") + b"part")
@@ -297,7 +297,7 @@ def test_a_body_that_no_policy_needs_passes_in_pieces() -> None:
 
 
 def test_nothing_is_forwarded_without_a_bundle() -> None:
-    """E-0."""
+    """Nothing is forwarded without a bundle (E-0)."""
     with Proxy() as proxy:
         proxy.world.engine._bundle = None
         proxy.send(send(CHAT, chat_body(user("x"))))

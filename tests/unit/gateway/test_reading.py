@@ -48,7 +48,7 @@ def read(body: bytes, *, step: int, **fields: str) -> tuple[Answer, list[str]]:
     [("", BODY), ("identity", BODY), ("gzip", gzip.compress(BODY)), ("deflate", zlib.compress(BODY))],
 )
 def test_packed_answers_are_read_in_any_pieces(step: int, coding: str, packed: bytes) -> None:
-    """C-9, D-1."""
+    """Packed answers are read in any pieces (C-9, D-1)."""
     fields = {"content_encoding": coding} if coding else {}
     answer, why = read(packed, step=step, content_type="application/json", **fields)
     assert (answer.text, answer.response_id, answer.finish, why) == ("hello", "c-1", "stop", [])
@@ -104,6 +104,6 @@ def test_a_stream_without_a_type_is_read_as_what_was_asked_for() -> None:
 
 
 def test_what_is_no_json_is_counted() -> None:
-    """C-9: each fallback is counted."""
+    """Each fallback is counted (C-9)."""
     answer, why = read(b"{broken", step=100, content_type="application/json")
     assert (answer.text, why) == ("", ["unreadable"])

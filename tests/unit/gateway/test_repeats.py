@@ -7,7 +7,7 @@ from tests.unit.gateway.repeating import LOOPED, PROSE, UNIT
 
 
 def test_answers_without_end_are_not_all_kept() -> None:
-    """Y-2: an upstream may number them as it likes."""
+    """An upstream may number them as it likes (Y-2)."""
     repeats = Repeats()
     for choice in range(5000):
         repeats.said(choice, 0, UNIT)
@@ -17,7 +17,7 @@ def test_answers_without_end_are_not_all_kept() -> None:
 
 
 def test_a_new_part_is_another_text() -> None:
-    """LD-8: what is said before and after a tool's call is not one text."""
+    """What is said before and after a tool's call is not one text (LD-8)."""
     repeats = Repeats()
     for part in range(LOOPED):
         repeats.said(0, part, UNIT)
@@ -30,7 +30,7 @@ def test_a_new_part_is_another_text() -> None:
 
 
 def test_how_much_was_said_and_thought() -> None:
-    """LD-8: for a guess at the tokens, so it may lag behind by less than a look, for each text."""
+    """For a guess at the tokens, so it may lag behind by less than a look, for each text (LD-8)."""
     repeats = Repeats()
     for number in range(40):
         repeats.said(0, 0, PROSE.format(number))

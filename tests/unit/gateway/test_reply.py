@@ -22,7 +22,7 @@ def test_whole_reply() -> None:
 
 
 def test_head_gets_the_length_without_the_body() -> None:
-    """D-1: HEAD."""
+    """Head gets the length without the body: HEAD (D-1)."""
     for size in (5, 5000):
         data = render(lines(), Reply(200, b"", b"x" * size), b"", "HEAD")
         assert read_replies(data, "HEAD") == [

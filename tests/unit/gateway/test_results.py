@@ -59,7 +59,7 @@ def error(reply: Reply) -> tuple[int, str, str]:
 
 
 def test_a_failed_result_takes_the_count_back() -> None:
-    """D-6, LD-6: from the first report on: ten failures, then the 3rd identical request is a loop again."""
+    """From the first report on: ten failures, then the 3rd identical request is a loop again (D-6, LD-6)."""
     there = service()
     for _ in range(10):
         assert there.tell(there.ask(), 503).status == 204
@@ -72,13 +72,13 @@ def test_a_failed_result_takes_the_count_back() -> None:
 
 
 def test_without_results_everything_counts() -> None:
-    """D-6: failed or running requests are not recognised where nobody tells."""
+    """Failed or running requests are not recognised where nobody tells (D-6)."""
     there = service()
     assert [bool(there.ask()) for _ in range(3)] == [True, True, False]
 
 
 def test_a_result_is_taken_once() -> None:
-    """D-6: 204, then 404; an answer that came is no failure."""
+    """204, then 404; an answer that came is no failure (D-6)."""
     there = service()
     first = there.ask()
     reply = there.tell(first, 200)
@@ -93,7 +93,7 @@ def test_a_result_is_taken_once() -> None:
 
 @pytest.mark.parametrize("request_id", ["nobody", "t-ff", "t-1/x", "..", "%74-1", ""])
 def test_an_unknown_request_is_404(request_id: str) -> None:
-    """D-6: also one that is only spelled otherwise."""
+    """Also one that is only spelled otherwise (D-6)."""
     there = service()
     there.ask()
     assert there.tell(request_id).status == 404
@@ -101,7 +101,7 @@ def test_an_unknown_request_is_404(request_id: str) -> None:
 
 
 def test_a_denial_has_no_result() -> None:
-    """D-6, LD-6: what was denied is not running."""
+    """What was denied is not running (D-6, LD-6)."""
     there = service(policy("p", bucket(rate=1, burst=1), loop=exact(9)))
     assert there.ask()
     assert there.ask() == ""
@@ -109,7 +109,7 @@ def test_a_denial_has_no_result() -> None:
 
 
 def test_what_nobody_counted_has_no_result() -> None:
-    """D-6: without a loop detector there is nothing to settle yet, and nothing is kept for it."""
+    """Without a loop detector there is nothing to settle yet, and nothing is kept for it (D-6)."""
     there = service(policy("p", bucket()))
     there.ask()
     assert len(there.results) == 0
@@ -118,7 +118,7 @@ def test_what_nobody_counted_has_no_result() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
 def test_only_post(method: str) -> None:
-    """D-6: 405 with what is allowed; nothing is settled."""
+    """405 with what is allowed; nothing is settled (D-6)."""
     there = service()
     first = there.ask()
     reply = there.tell(first, method=method)
@@ -127,7 +127,7 @@ def test_only_post(method: str) -> None:
 
 
 def test_a_mistake_loses_nothing() -> None:
-    """D-6: whoever sends nonsense can send the result again."""
+    """Whoever sends nonsense can send the result again (D-6)."""
     there = service()
     first = there.ask()
     assert there.tell(first, {"status": "ok"}).status == 400
@@ -135,14 +135,14 @@ def test_a_mistake_loses_nothing() -> None:
 
 
 def test_the_query_is_not_part_of_the_id() -> None:
-    """D-6: as on the other paths."""
+    """As on the other paths (D-6)."""
     there = service()
     target = f"/v1/decision/{there.ask()}/result?x=/result"
     assert there.results.take(request(target, body=b'{"status": 200}')).status == 204
 
 
 def test_usage_is_counted() -> None:
-    """D-6: tokens of reported answers add up."""
+    """Tokens of reported answers add up (D-6)."""
     there = service()
     there.tell(there.ask(), {"status": 200, "usage": {"prompt_tokens": 100, "completion_tokens": 20}})
     there.tell(there.ask(), {"status": 200, "usage": {"input_tokens": 5, "output_tokens": 1}})
@@ -154,7 +154,8 @@ def test_usage_is_counted() -> None:
 
 
 def test_who_reports_may_sample() -> None:
-    """D-6, LD-6: after a report the caller's running requests are known, so that those that start together count once."""
+    """After a report the caller's running requests are known, so that those that start together count once
+    (D-6, LD-6)."""
     there = service()
     there.tell(there.ask(), 200)
     assert there.results.reports(chat(headers=KEY))
@@ -169,7 +170,7 @@ def test_who_reports_may_sample() -> None:
 
 
 def test_others_are_not_believed() -> None:
-    """D-6: a caller who has told nothing is counted request by request, whoever else tells."""
+    """A caller who has told nothing is counted request by request, whoever else tells (D-6)."""
     there = service()
     there.tell(there.ask(), 200)
     other = chat(headers={"authorization": "Bearer sk-two"})
@@ -178,7 +179,7 @@ def test_others_are_not_believed() -> None:
 
 
 def test_belief_lasts_ten_minutes() -> None:
-    """D-6: after the last report; a new one renews it."""
+    """After the last report; a new one renews it (D-6)."""
     there = service()
     first, second = there.ask(), there.ask(call())
     there.tell(first)
@@ -195,7 +196,7 @@ def test_belief_lasts_ten_minutes() -> None:
 
 
 def test_results_are_awaited_for_a_quarter_of_an_hour() -> None:
-    """D-6, Y-2: exactly then it is forgotten, and what is forgotten is cleared away."""
+    """Exactly then it is forgotten, and what is forgotten is cleared away (D-6, Y-2)."""
     there = service()
     first = there.ask()
     there.here.clock.advance(899.9)
@@ -209,7 +210,7 @@ def test_results_are_awaited_for_a_quarter_of_an_hour() -> None:
 
 
 def test_it_is_bounded() -> None:
-    """Y-2: the oldest goes first, and settled ones make room."""
+    """The oldest goes first, and settled ones make room (Y-2)."""
     there = service(max_open=10)
     ids = [there.ask(call(f"/{number}")) for number in range(25)]
     assert len(there.results) == 10
@@ -221,7 +222,7 @@ def test_it_is_bounded() -> None:
 
 
 def test_it_keeps_no_request() -> None:
-    """Y-2, Y-1: neither body nor header fields stay in memory."""
+    """Neither body nor header fields stay in memory (Y-2, Y-1)."""
     there = service()
     there.ask(chat(headers={"authorization": "Bearer sk-canary"}))
     (awaited,) = there.results._oldest
@@ -252,12 +253,12 @@ def read(told: Any, headers: dict[str, str] | None = None) -> Answer:
     ],
 )
 def test_what_a_report_says(told: Any, answer: Answer) -> None:
-    """D-6: status, and a text or a digest of it; unknown fields are ignored."""
+    """Status, and a text or a digest of it; unknown fields are ignored (D-6)."""
     assert read(told) == answer
 
 
 def test_long_texts_are_cut() -> None:
-    """Y-2: as where answers are read."""
+    """As where answers are read (Y-2)."""
     assert len(read({"status": 200, "text": "x" * 100_000}).text) == 64 * 1024
 
 
@@ -278,7 +279,7 @@ CALL = (ToolCall("search", '{"a":1,"q":"x"}'),)
     ],
 )
 def test_tool_calls_in_every_spelling(told: Any, calls: tuple[ToolCall, ...]) -> None:
-    """D-6, C-8: ours, OpenAI's, Anthropic's, Gemini's; arguments in one spelling."""
+    """Ours, OpenAI's, Anthropic's, Gemini's; arguments in one spelling (D-6, C-8)."""
     assert read({"status": 200, "tool_calls": told}).calls == calls
 
 
@@ -334,7 +335,7 @@ def test_tool_calls_in_every_spelling(told: Any, calls: tuple[ToolCall, ...]) ->
     ],
 )
 def test_usage_in_every_spelling(told: Json, usage: Usage | None) -> None:
-    """D-6: ours, OpenAI's two, Anthropic's, where the cached parts stand beside the input, and Gemini's."""
+    """Ours, OpenAI's two, Anthropic's, where the cached parts stand beside the input, and Gemini's (D-6)."""
     assert read({"status": 200, "usage": told}).usage == usage
 
 
@@ -372,7 +373,7 @@ def test_usage_in_every_spelling(told: Json, usage: Usage | None) -> None:
     ],
 )
 def test_what_is_wrong_is_named(told: Any, says: str) -> None:
-    """D-6: the field and the remedy."""
+    """The field and the remedy (D-6)."""
     with pytest.raises(RequestError) as caught:
         read(told)
     assert caught.value.status == 400
@@ -380,7 +381,7 @@ def test_what_is_wrong_is_named(told: Any, says: str) -> None:
 
 
 def test_refusals_have_the_shape_of_all_errors() -> None:
-    """A-1: a message a person can act on."""
+    """A message a person can act on (A-1)."""
     there = service()
     assert error(there.tell(there.ask(), {}))[:2] == (400, "bad_request")
     status, code, message = error(there.tell(there.ask(call()), b" " * (BODY_MAX_BYTES + 1)))
@@ -389,7 +390,7 @@ def test_refusals_have_the_shape_of_all_errors() -> None:
 
 
 def test_packed_results_are_refused() -> None:
-    """Y-2: nothing is unpacked here."""
+    """Nothing is unpacked here (Y-2)."""
     with pytest.raises(RequestError, match="Content-Encoding: send the result plain"):
         read({"status": 200}, {"content-encoding": "gzip"})
     assert read({"status": 200}, {"content-encoding": "identity"}).status == 200
@@ -407,12 +408,12 @@ def test_packed_results_are_refused() -> None:
     ],
 )
 def test_its_paths(path: bytes, expected: bool) -> None:
-    """D-6: the door tells them apart."""
+    """The door tells them apart (D-6)."""
     assert is_result(path) is expected
 
 
 def test_shadow_policies_settle_too() -> None:
-    """E-1, D-6: what a shadow policy counted is taken back as well."""
+    """What a shadow policy counted is taken back as well (E-1, D-6)."""
     there = service(policy("s", loop=exact(2), mode="shadow"))
     found: list[int] = []
     for status in (503, 503, 200, 200):

@@ -47,7 +47,7 @@ def tell(here: World, told: str, status: int = 200, **more: Any) -> int:
 
 @pytest.mark.parametrize("loop", [None, exact(9)])
 def test_a_result_gives_back_what_was_not_used(loop: Json | None) -> None:
-    """D-6, L-3: reserved 5000, used 3000: 2000 come back, with loop detection and without; once."""
+    """Reserved 5000, used 3000: 2000 come back, with loop detection and without; once (D-6, L-3)."""
     here = world(bundle(policy("p", tokens(), loop=loop)))
     first = ask(here)
     assert header(first, "RateLimit-Remaining") == "1000"
@@ -59,7 +59,7 @@ def test_a_result_gives_back_what_was_not_used(loop: Json | None) -> None:
 
 
 def test_what_was_used_beyond_is_charged() -> None:
-    """D-6, L-3: reserved 5000, used 5900."""
+    """Reserved 5000, used 5900 (D-6, L-3)."""
     here = world(bundle(policy("p", tokens())))
     tell(here, request_id(ask(here)), usage={"prompt_tokens": 1900, "completion_tokens": 4000})
     assert left(here) == 100
@@ -81,7 +81,7 @@ def test_what_was_used_beyond_is_charged() -> None:
     ],
 )
 def test_results_without_a_count(told: Json, remaining: int | None) -> None:
-    """D-6, L-3: by what is told; what is not told stays as it was estimated."""
+    """By what is told; what is not told stays as it was estimated (D-6, L-3)."""
     here = world(bundle(policy("p", tokens())))
     assert tell(here, request_id(ask(here)), **told) == 204
     if remaining is None:
@@ -93,7 +93,7 @@ def test_results_without_a_count(told: Json, remaining: int | None) -> None:
 
 
 def test_money() -> None:
-    """D-6, L-5: what the answer cost, by the model of the request."""
+    """What the answer cost, by the model of the request (D-6, L-5)."""
     price = Price(2_000_000, 8_000_000, None, None, None)
     stages = [{"threshold_percent": 100, "action": "reject"}]
     config = {"budget": 1, "period": "1d", "cost_key": "usage:usd", "staged_actions": stages}
@@ -107,7 +107,7 @@ def test_money() -> None:
 
 
 def test_denials_and_unknown_requests() -> None:
-    """D-6: 404, and nothing is given back."""
+    """404, and nothing is given back (D-6)."""
     here = world(bundle(policy("p", tokens())))
     ask(here)
     denied = ask(here)
@@ -118,7 +118,7 @@ def test_denials_and_unknown_requests() -> None:
 
 
 def test_it_keeps_no_request() -> None:
-    """Y-1, Y-2: neither the messages nor the key."""
+    """Neither the messages nor the key (Y-1, Y-2)."""
     here = world(bundle(policy("p", tokens())))
     ask(here, model="m-1", user="canary")
     results = here.door._results

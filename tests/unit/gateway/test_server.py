@@ -69,7 +69,7 @@ def test_requests_over_a_socket() -> None:
 
 
 def test_a_refused_client_reads_why() -> None:
-    """Y-2: also when it is still sending its body: no reset before the answer."""
+    """Also when it is still sending its body: no reset before the answer (Y-2)."""
 
     async def steps(_: Server, port: int) -> None:
         answer = await ask(port, get("/", "Content-Length: 700000", method="POST") + b"x" * 700_000)
@@ -79,7 +79,7 @@ def test_a_refused_client_reads_why() -> None:
 
 
 def test_a_client_that_does_not_read_holds_no_more_than_the_buffers() -> None:
-    """D-1: back-pressure through real sockets; every reply arrives once the client reads."""
+    """Back-pressure through real sockets; every reply arrives once the client reads (D-1)."""
 
     body = b"x" * 20_000
 
@@ -98,7 +98,7 @@ def test_a_client_that_does_not_read_holds_no_more_than_the_buffers() -> None:
 
 
 def test_connections_above_the_cap_are_closed() -> None:
-    """Y-2: accepted and closed at once, and counted."""
+    """Accepted and closed at once, and counted (Y-2)."""
 
     async def steps(server: Server, port: int) -> None:
         reader, writer = await asyncio.open_connection(LOCAL, port)
@@ -114,7 +114,7 @@ def test_connections_above_the_cap_are_closed() -> None:
 
 
 def test_a_disconnected_client_frees_its_throttled_slot() -> None:
-    """E-6: noticed through the socket, not after the delay."""
+    """Noticed through the socket, not after the delay (E-6)."""
 
     async def steps(server: Server, port: int) -> None:
         _, writer = await asyncio.open_connection(LOCAL, port)
@@ -168,7 +168,7 @@ def test_sockets_that_are_bound_already(tmp_path: Path) -> None:
 
 
 def test_stop_finishes_what_runs_and_accepts_no_more() -> None:
-    """S-6: the throttled reply comes at its time, with Connection: close; idle connections end at once."""
+    """The throttled reply comes at its time, with Connection: close; idle connections end at once (S-6)."""
 
     async def main() -> None:
         server = Server(lambda r: Reply(200, b"", b"done", 0.05 if r.target == b"/slow" else 0.0))
@@ -192,7 +192,7 @@ def test_stop_finishes_what_runs_and_accepts_no_more() -> None:
 
 
 def test_stop_cuts_what_outlasts_the_grace() -> None:
-    """S-6: a throttled reply goes out early, a request that hangs is cancelled; both are counted as cut."""
+    """A throttled reply goes out early, a request that hangs is cancelled; both are counted as cut (S-6)."""
     cancelled = []
 
     async def hang(_: Request) -> Reply:
@@ -217,7 +217,7 @@ def test_stop_cuts_what_outlasts_the_grace() -> None:
 
 
 def test_stop_ends_although_a_client_does_not_read() -> None:
-    """S-6: what is still to be written to it does not hold the process."""
+    """What is still to be written to it does not hold the process (S-6)."""
 
     async def main() -> None:
         server = Server(lambda _: Reply(200, b"", b"x" * 20_000_000))
@@ -233,7 +233,7 @@ def test_stop_ends_although_a_client_does_not_read() -> None:
 
 
 def test_one_timer_sweeps_once_a_second() -> None:
-    """Y-2: no timer per request or connection; the Date line moves with it."""
+    """No timer per request or connection; the Date line moves with it (Y-2)."""
     loop, clock = FakeLoop(), FakeClock()
     server = Server(echo, clock=clock, loop=loop)
     loop.run_until_complete(server.start(LOCAL))

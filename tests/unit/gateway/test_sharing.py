@@ -33,7 +33,7 @@ def shares() -> Shares:
 
 
 def test_who_has_no_more_than_the_others_may_take_one(shares: Shares) -> None:
-    """S-5: an eighth more than the least is fair; whoever is absent does not count."""
+    """An eighth more than the least is fair; whoever is absent does not count (S-5)."""
     shares.has(0, 0)
     assert shares.allows(0)
     assert not shares.allows(1)
@@ -48,7 +48,7 @@ def test_who_has_no_more_than_the_others_may_take_one(shares: Shares) -> None:
 
 
 def test_many_that_come_and_go_need_speed(shares: Shares) -> None:
-    """S-5: whoever has taken thousands within a second does not wait for the others at each."""
+    """Whoever has taken thousands within a second does not wait for the others at each (S-5)."""
     shares.has(0, 0)
     assert not shares.allows(1, recent=15)
     assert shares.allows(1, recent=16)
@@ -56,7 +56,7 @@ def test_many_that_come_and_go_need_speed(shares: Shares) -> None:
 
 
 def test_all_processes_see_the_same() -> None:
-    """S-5: it is one memory, however often it is mapped."""
+    """It is one memory, however often it is mapped (S-5)."""
     memory = os.memfd_create("shares")
     os.ftruncate(memory, 8)
     one, other = Shares(memory, 2), Shares(memory, 2)
@@ -104,7 +104,7 @@ async def until(happened: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_connections_are_shared_evenly(shares: Shares, together: bool) -> None:
-    """S-5: a burst and one after the other; those that close make room for new ones."""
+    """A burst and one after the other; those that close make room for new ones (S-5)."""
 
     async def steps(servers: list[Server], port: int) -> None:
         if together:
@@ -127,7 +127,7 @@ def test_connections_are_shared_evenly(shares: Shares, together: bool) -> None:
 
 
 def test_who_hangs_holds_up_nobody(shares: Shares) -> None:
-    """S-5: somebody with fewer connections who does not take any is waited for, but only a moment, and ever less."""
+    """Somebody with fewer connections who does not take any is waited for, but only a moment, and ever less (S-5)."""
 
     async def steps(servers: list[Server], port: int) -> None:
         shares.has(2, 0)  # takes none
@@ -143,7 +143,7 @@ def test_who_hangs_holds_up_nobody(shares: Shares) -> None:
 
 
 def test_who_stops_leaves_the_rest_to_the_others(shares: Shares) -> None:
-    """S-5, S-6: what waits in the queue is not lost."""
+    """What waits in the queue is not lost (S-5, S-6)."""
 
     async def steps(servers: list[Server], port: int) -> None:
         await servers[0].stop(0)
@@ -157,7 +157,7 @@ def test_who_stops_leaves_the_rest_to_the_others(shares: Shares) -> None:
 
 
 def test_encrypted_connections(shares: Shares, tmp_path: Path) -> None:
-    """S-5, Y-6: a handshake that fails leaves nothing behind, and counts no more."""
+    """A handshake that fails leaves nothing behind, and counts no more (S-5, Y-6)."""
     authority = Authority(tmp_path)
     files = authority.issue("127.0.0.1")
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -188,7 +188,7 @@ def test_encrypted_connections(shares: Shares, tmp_path: Path) -> None:
 
 
 def test_without_descriptors_it_rests(shares: Shares, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-5: connections wait, and nothing spins or breaks."""
+    """Connections wait, and nothing spins or breaks (S-5)."""
     monkeypatch.setattr(sharing, "_NONE_LEFT_S", 0.01)
 
     class Poor:

@@ -40,7 +40,7 @@ async def pair() -> tuple[Server, socket.socket, asyncio.AbstractServer]:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_the_other_end_gets_a_reset(run: object) -> None:
-    """D-1: an abort alone would be a proper end to whoever reads until the end."""
+    """An abort alone would be a proper end to whoever reads until the end (D-1)."""
 
     async def play() -> None:
         made, client, listener = await pair()
@@ -57,7 +57,7 @@ def test_the_other_end_gets_a_reset(run: object) -> None:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_whoever_leaves_is_seen_without_reading(run: object) -> None:
-    """CHECKLIST: `pause_reading` hides disconnects."""
+    """`pause_reading` hides disconnects."""
 
     async def play() -> None:
         made, client, listener = await pair()

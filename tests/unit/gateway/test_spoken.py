@@ -28,7 +28,7 @@ def capped(tokens: int, told: str = "", answers: int = 1, heard: list[str] | Non
     ],
 )
 def test_a_token_is_four_characters(piece: str, fits: int) -> None:
-    """L-3: exactly as much passes; one piece more is too much."""
+    """Exactly as much passes; one piece more is too much (L-3)."""
     spoken = Spoken([capped(10)])
     for _ in range(fits):
         spoken.said(0, 0, piece)
@@ -38,7 +38,7 @@ def test_a_token_is_four_characters(piece: str, fits: int) -> None:
 
 
 def test_thoughts_and_arguments_count() -> None:
-    """L-3: they are paid for like what is said."""
+    """They are paid for like what is said (L-3)."""
     spoken = Spoken([capped(10)])
     spoken.said(0, 0, "x" * 10)
     spoken.thought(0, 1, "x" * 20)
@@ -49,7 +49,7 @@ def test_thoughts_and_arguments_count() -> None:
 
 
 def test_all_answers_together() -> None:
-    """L-3: a request for three may have three times as much, whoever of them says it."""
+    """A request for three may have three times as much, whoever of them says it (L-3)."""
     spoken = Spoken([capped(10, answers=3)])
     for choice in (0, 1, 2):
         spoken.said(choice, 0, "x" * 40)
@@ -60,7 +60,7 @@ def test_all_answers_together() -> None:
 
 
 def test_several_caps() -> None:
-    """L-3, E-3: the lower one comes first; each is told once."""
+    """The lower one comes first; each is told once (L-3, E-3)."""
     heard: list[str] = []
     spoken = Spoken([capped(20, heard=heard), capped(10, "cut", heard=heard), capped(30, heard=heard)])
     spoken.said(0, 0, "x" * 41)
@@ -76,7 +76,7 @@ def test_several_caps() -> None:
 
 
 def test_the_stream_guard_hears_the_same() -> None:
-    """LD-8, L-3: both on one stream."""
+    """Both on one stream (LD-8, L-3)."""
     spoken = Spoken([capped(10_000)], Repeats(lambda *_: None))
     for _ in range(LOOPED):
         spoken.thought(0, 0, UNIT)
@@ -92,7 +92,7 @@ def test_the_stream_guard_hears_the_same() -> None:
 
 
 def test_answers_without_end_are_not_all_kept() -> None:
-    """Y-2: an upstream may number them as it likes."""
+    """An upstream may number them as it likes (Y-2)."""
     spoken = Spoken([])
     for choice in range(2 * OPEN_MAX):
         spoken.said(choice, 0, "x")

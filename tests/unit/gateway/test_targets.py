@@ -53,7 +53,7 @@ def went(path: str, *given: str) -> tuple[str, str, str]:
     ],
 )
 def test_paths(path: str, host: str, seen: str) -> None:
-    """D-2: the default, by version and dialect, by name; whatever else goes to the default."""
+    """The default, by version and dialect, by name; whatever else goes to the default (D-2)."""
     assert went(path) == (host, seen, seen)
     assert find(path).agent == ""
 
@@ -74,13 +74,13 @@ def test_paths(path: str, host: str, seen: str) -> None:
     ],
 )
 def test_agents(path: str, agent: str, host: str, seen: str) -> None:
-    """D-2: the same with the agent named in front."""
+    """The same with the agent named in front (D-2)."""
     assert went(path) == (host, seen, seen)
     assert find(path).agent == agent
 
 
 def test_given_upstreams() -> None:
-    """D-2, T-2: the first given is the default; a replaced one gets what belonged to the built-in one."""
+    """The first given is the default; a replaced one gets what belonged to the built-in one (D-2, T-2)."""
     mine = "mine=http://mine.example:81"
     assert went("/v1/x", mine) == ("mine.example", "/v1/x", "/v1/x")
     assert went("/mine/v1/messages", mine)[0] == "mine.example"
@@ -115,7 +115,7 @@ def test_given_upstreams() -> None:
     ],
 )
 def test_base_paths(path: str, base: str, seen: str, sent: str) -> None:
-    """D-2, R-3: a version is not doubled, and the same path sent is the same path seen."""
+    """A version is not doubled, and the same path sent is the same path seen (D-2, R-3)."""
     assert went(path, f"x=http://x.example{base}", "gemini=http://x.example" + base) == ("x.example", seen, sent)
 
 
@@ -153,13 +153,13 @@ def test_base_paths(path: str, base: str, seen: str, sent: str) -> None:
     ],
 )
 def test_azure(path: str, given: str, host: str, sent: str | None) -> None:
-    """D-2: /openai/deployments and the like are Azure's, not the upstream `openai`; all of it is sent."""
+    """/openai/deployments and the like are Azure's, not the upstream `openai`; all of it is sent (D-2)."""
     found = find(path, given)
     assert (found.upstream.host, found.target.decode()) == (host, sent or path)
 
 
 def test_azure_beside_openai_itself() -> None:
-    """D-2: with Azure among the upstreams its paths find it; without, they are OpenAI's, which answers 404 itself."""
+    """With Azure among the upstreams its paths find it; without, they are OpenAI's, which answers 404 itself (D-2)."""
     path = "/openai/deployments/d/chat/completions"
     given = ("openai=https://api.openai.com", "azure=https://r.openai.azure.com")
     assert went(path, *given) == ("r.openai.azure.com", path, path)
@@ -192,7 +192,7 @@ def test_azure_beside_openai_itself() -> None:
     ],
 )
 def test_the_original_is_sent_where_it_means_the_same(path: str, seen: str, sent: str) -> None:
-    """R-3: what was judged is what the upstream reads."""
+    """What was judged is what the upstream reads (R-3)."""
     assert went(path) == (OPENAI, seen, sent)
 
 
@@ -209,7 +209,7 @@ def test_the_original_is_sent_where_it_means_the_same(path: str, seen: str, sent
     ],
 )
 def test_tricks_change_no_route(path: str, host: str) -> None:
-    """R-3: the normal form chooses, so there is no second spelling that goes elsewhere."""
+    """The normal form chooses, so there is no second spelling that goes elsewhere (R-3)."""
     assert went(path)[0] == host
 
 
@@ -229,7 +229,7 @@ def test_tricks_change_no_route(path: str, host: str) -> None:
     ],
 )
 def test_dot_segments_do_not_leave_the_base(path: str, sent: str) -> None:
-    """D-2, Y-3: an upstream below a path stays below it; what leaves its name is a path of the default."""
+    """An upstream below a path stays below it; what leaves its name is a path of the default (D-2, Y-3)."""
     assert find(path, "default=http://d.example/base", "x=http://x.example/api").target.decode() == sent
 
 
@@ -237,7 +237,7 @@ def test_dot_segments_do_not_leave_the_base(path: str, sent: str) -> None:
     "path", ["/x/..;/admin", "/x/a/..;b=c/admin", "/x/.;/admin", "/x/..%3b/admin", "/x/%2e%2e%3B/admin"]
 )
 def test_dot_segments_with_parameters_are_refused(path: str) -> None:
-    """Y-3: some servers cut the parameter off and go up."""
+    """Some servers cut the parameter off and go up (Y-3)."""
     for url in ("http://x.example/api", "http://x.example"):
         with pytest.raises(RequestError) as raised:
             find(path, "d=http://d.example", f"x={url}")
@@ -246,7 +246,7 @@ def test_dot_segments_with_parameters_are_refused(path: str) -> None:
 
 @pytest.mark.parametrize("path", [b"/a%2fb", b"/openai/a%5cb", b"/a\\b", b"/a%00", b"/a%", b"/a%zz", b"*", b"a/b", b""])
 def test_paths_with_two_meanings_are_refused(path: bytes) -> None:
-    """R-3: and refused again when they come again."""
+    """And refused again when they come again (R-3)."""
     targets = Targets(upstreams([]))
     if path == b"":
         assert targets.find(path, {}).target == b"/"
@@ -258,7 +258,7 @@ def test_paths_with_two_meanings_are_refused(path: bytes) -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """Y-2: unique paths do not fill the memory, long ones are not kept."""
+    """Unique paths do not fill the memory, long ones are not kept (Y-2)."""
     targets = Targets(upstreams([]))
     for number in range(Remembered.max_entries + 10):
         targets.find(b"/%d" % number, {})
@@ -269,7 +269,8 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_anthropics_clients_reach_anthropic_with_every_path_of_theirs() -> None:
-    """D-2: /v1/models is a path of several providers, and the field says whose it is; a name in the path counts more."""
+    """/v1/models is a path of several providers, and the field says whose it is; a name in the path counts more
+    (D-2)."""
     targets = Targets(upstreams([]))
     fields = {"anthropic-version": b"2023-06-01"}
     for path in (b"/v1/models", b"/v1/files", b"/agents/a/v1/models"):

@@ -15,7 +15,7 @@ def upload(length: int, body: bytes = b"") -> Upload:
 @pytest.mark.parametrize("connected_after", range(4))
 @pytest.mark.parametrize(("length", "sent"), [(6, b"abcdef"), (CHUNKED, b"2\r\nab\r\n3\r\ncde\r\n1\r\nf\r\n0\r\n\r\n")])
 def test_the_upstream_gets_the_same_whenever_it_is_there(connected_after: int, length: int, sent: bytes) -> None:
-    """D-1: byte for byte, whether pieces had to wait or not."""
+    """Byte for byte, whether pieces had to wait or not (D-1)."""
     got: list[bytes] = []
     body = upload(length, b"ab")
     steps = [lambda: body.add(b"cde"), lambda: body.add(b"f"), body.finish]

@@ -19,7 +19,7 @@ def data(events: list[Event]) -> list[dict[str, Any]]:
 
 
 def test_an_outage_is_told_once_in_ten_seconds(clock: FakeClock) -> None:
-    """G-2: the first at once, and how many more there were; what comes later begins anew."""
+    """The first at once, and how many more there were; what comes later begins anew (G-2)."""
     events: list[Event] = []
     faults = UpstreamFaults(events.append, clock)
     for number in range(5):
@@ -40,7 +40,7 @@ def test_an_outage_is_told_once_in_ten_seconds(clock: FakeClock) -> None:
 
 
 def test_upstreams_and_causes_are_told_apart(clock: FakeClock) -> None:
-    """G-2: and there are not more of them than a bound."""
+    """And there are not more of them than a bound (G-2)."""
     events: list[Event] = []
     faults = UpstreamFaults(events.append, clock)
     faults.note(call(), 502, "refused the connection")

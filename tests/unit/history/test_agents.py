@@ -12,7 +12,7 @@ MIDNIGHT = 1_800_057_600.0  # UTC
 
 
 def test_an_agent_appears_and_is_added_up(history: History, clock: FakeClock) -> None:
-    """G-1: over its callers and over time."""
+    """Over its callers and over time (G-1)."""
     now = clock.now()
     first = Activity(
         agents={
@@ -77,7 +77,7 @@ def test_the_list(history: History, clock: FakeClock) -> None:
 
 
 def test_settings_stay_whatever_happens(history: History, clock: FakeClock) -> None:
-    """G-1: settings at run time, also of an agent that was not seen yet."""
+    """Settings at run time, also of an agent that was not seen yet (G-1)."""
     now = clock.now()
     history.set_agent("default", "bot", {"max_steps_per_run": 5, "nested": {"a": [1]}})
     found = history.agent("default", "bot")

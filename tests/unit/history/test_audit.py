@@ -11,7 +11,7 @@ from tests.histories import Past
 
 
 def test_audit(history: History, clock: FakeClock) -> None:
-    """K-3, X-2: newest first, page by page."""
+    """Newest first, page by page (K-3, X-2)."""
     now = clock.now()
     for index in range(5):
         history.audited("alice", "operator", "agent.kill", f"bot{index}", {"reason": "ä\0", "n": [index]}, now + index)
@@ -23,7 +23,7 @@ def test_audit(history: History, clock: FakeClock) -> None:
 
 
 def test_it_is_on_disk_before_it_is_acknowledged(sqlite_past: Past) -> None:
-    """K-3: another process sees it at once, and it is written through to the disk."""
+    """Another process sees it at once, and it is written through to the disk (K-3)."""
     history = sqlite_past.open()
     history.audited("alice", "operator", "bundle.apply", "7", {}, sqlite_past.clock.now())
     file = sqlite3.connect(sqlite_past.where)

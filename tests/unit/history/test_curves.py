@@ -26,7 +26,7 @@ def costs(points: list[Point]) -> dict[float, int]:
 
 
 def test_a_curve_shows_every_interval(history: History, clock: FakeClock) -> None:
-    """X-2: minutes, also the empty ones."""
+    """Minutes, also the empty ones (X-2)."""
     clock.advance(300)
     write(history, START, 1)
     write(history, START + 59, 2)
@@ -80,7 +80,7 @@ def test_hours_for_what_is_long_ago(history: History, clock: FakeClock) -> None:
 
 
 def test_totals(history: History, clock: FakeClock) -> None:
-    """X-2: from the minute of `since`, or the hour for what is older than two days."""
+    """From the minute of `since`, or the hour for what is older than two days (X-2)."""
     use = AgentUse(10, 2, 0, 300, 40, 5000, START, "m")
     history.write([detected(START, "a")], Activity(agents={("p", "c", "a"): use, ("q", "c", "b"): use}), START)
     clock.advance(120)

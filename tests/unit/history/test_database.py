@@ -134,7 +134,7 @@ def test_one_writes_at_a_time(clock: FakeClock) -> None:
 
 
 def test_a_failure_says_nothing_of_the_data(clock: FakeClock) -> None:
-    """Y-1: the words of an error are the place's; its cause is cut off."""
+    """The words of an error are the place's; its cause is cut off (Y-1)."""
     place = FakePlace()
     database = Database(place, clock)
     with pytest.raises(HistoryError, match="wrong") as caught, database.reading() as connection:

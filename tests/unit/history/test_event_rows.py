@@ -23,7 +23,7 @@ def write(history: History, clock: FakeClock, *events: Event) -> None:
 
 
 def test_an_event_is_kept_as_it_is(history: History, clock: FakeClock) -> None:
-    """G-2, Y-1: its data is stored as given, and nothing is added to it."""
+    """Its data is stored as given, and nothing is added to it (G-2, Y-1)."""
     data = {"agent": "bot", "nested": {"list": [1, 2.5, None, True]}, "text": "ä\0\ud800\N{SNOWMAN}", "big": 2**80}
     write(history, clock, Event("some.event", clock.now(), data, "p", "r-9"))
     assert history.events(EventFilter()) == [
@@ -70,7 +70,7 @@ FILTERS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("chosen", FILTERS, ids=str)
 @pytest.mark.parametrize("times", [{}, {"since": 20.0}, {"until": 40.0}, {"since": 20.0, "until": 25.5}], ids=str)
 def test_filters(history: History, clock: FakeClock, chosen: dict[str, Any], times: dict[str, Any]) -> None:
-    """X-1: every combination gives what looking at each event would, newest first, page by page, and onwards."""
+    """Every combination gives what looking at each event would, newest first, page by page, and onwards (X-1)."""
     kept = fill(history, clock)
     span = {name: clock.now() + value for name, value in times.items()}
     names = chosen.get("names")

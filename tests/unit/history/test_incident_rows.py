@@ -16,7 +16,7 @@ MARK = [1_800_000_000.0, "search", "aa", "bb", 10, False, "pass"]
 
 
 def test_an_incident_over_several_batches(history: History, clock: FakeClock) -> None:
-    """G-3: everything that belongs to one loop, with what it spent and what stopping it saved."""
+    """Everything that belongs to one loop, with what it spent and what stopping it saved (G-3)."""
     now = clock.now()
     history.write([detected(now, steps=[MARK], score={"total": 0.75})], NOTHING(), now)
     history.write([], looped(passed=2, passed_tokens=30, passed_microusd=400), now + 1)
@@ -115,7 +115,7 @@ def test_the_last_use_is_when_the_agent_was_seen(history: History, clock: FakeCl
 
 
 def test_filters_and_pages(history: History, clock: FakeClock) -> None:
-    """X-1: newest first; a page goes on behind the last one, also where many have the same time."""
+    """Newest first; a page goes on behind the last one, also where many have the same time (X-1)."""
     now = clock.now()
     events = [
         detected(

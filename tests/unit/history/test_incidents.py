@@ -51,7 +51,7 @@ def folded() -> Folded:
 
 
 def test_a_detection_is_an_incident(folded: Folded) -> None:
-    """G-3: agent, model, kind, evidence, first and last time."""
+    """Agent, model, kind, evidence, first and last time (G-3)."""
     assert folded.event(detected(T, hit_count=7)) == ["i1"]
     case = folded.cases["i1"]
     assert (case.project, case.caller, case.agent, case.model) == ("default", "key:1", "bot", "gpt")
@@ -62,7 +62,7 @@ def test_a_detection_is_an_incident(folded: Folded) -> None:
 
 
 def test_the_same_loop_again_is_the_same_incident(folded: Folded) -> None:
-    """G-3: also with another fingerprint; the last detection describes it, the highest count stays."""
+    """Also with another fingerprint; the last detection describes it, the highest count stays (G-3)."""
     again = detected(T + QUIET_S, fingerprint="f2", hit_count=3, cooldown_seconds=60, evidence="more")
     assert folded.event(detected(T), again) == ["i1", "i1"]
     case = folded.cases["i1"]
@@ -71,7 +71,7 @@ def test_the_same_loop_again_is_the_same_incident(folded: Folded) -> None:
 
 
 def test_after_ten_quiet_minutes_it_is_another(folded: Folded) -> None:
-    """G-3: the first is over, since the end of its quiet time."""
+    """The first is over, since the end of its quiet time (G-3)."""
     assert folded.event(detected(T), detected(T + QUIET_S + 1)) == ["i1", "i2"]
     assert (folded.cases["i1"].state, folded.cases["i1"].ended_at) == (CLEARED, T + QUIET_S)
     assert (folded.cases["i2"].state, folded.cases["i2"].detections) == (STOPPED, 1)
@@ -113,7 +113,7 @@ def test_it_stays_stopped_when_a_later_detection_only_warns(folded: Folded) -> N
 
 
 def test_a_kill_belongs_to_it_and_a_release_ends_it(folded: Folded) -> None:
-    """G-1, G-3: a kill stops it for as long as the quarantine lasts."""
+    """A kill stops it for as long as the quarantine lasts (G-1, G-3)."""
     folded.event(detected(T, action="warn"))
     kill = told(AGENT_KILLED, T + 1, binds="agent", agent="bot", caller="key:1", expires_at=None)
     assert folded.event(kill) == ["i1"]
@@ -133,7 +133,7 @@ def test_a_kill_that_ends_by_itself(folded: Folded) -> None:
 
 
 def test_a_kill_by_name_is_for_every_caller(folded: Folded) -> None:
-    """G-1: an operator's kill binds the agent's name; the event belongs to the last of its incidents."""
+    """An operator's kill binds the agent's name; the event belongs to the last of its incidents (G-1)."""
     folded.event(detected(T, action="warn"), detected(T + 1, caller="key:2", action="warn"), detected(T + 2, agent="b"))
     folded.event(detected(T + 3, shadow=True), detected(T + 3, project="other", action="warn"))
     kill = told(AGENT_KILLED, T + 5, binds="name", agent="bot", caller="", expires_at=None)
@@ -156,7 +156,7 @@ def test_a_kill_without_a_loop_belongs_to_none(folded: Folded) -> None:
 
 
 def test_cleared_ends_only_what_it_names(folded: Folded) -> None:
-    """G-2: `loop.cleared`."""
+    """`loop.cleared` (G-2)."""
     folded.event(detected(T), detected(T, kind="exact"))
     cleared = told("loop.cleared", T + 5, agent="bot", caller="key:1", kind="tail", policy="builtin")
     assert folded.event(cleared) == ["i1"]
@@ -170,7 +170,7 @@ def test_other_events_belong_to_none(folded: Folded) -> None:
 
 
 def test_what_a_loop_spent_and_what_stopping_saved(folded: Folded) -> None:
-    """G-3: tokens and money spent in the loop, requests and money saved by stopping it."""
+    """Tokens and money spent in the loop, requests and money saved by stopping it (G-3)."""
     folded.event(detected(T))
     use = {"passed": 1, "passed_tokens": 2, "passed_microusd": 3, "stopped": 4}
     folded.used(T + 500, **use, stopped_tokens=5, stopped_microusd=6)
@@ -203,7 +203,7 @@ MARK = [T, "search", "aa", "bb", 10, False, "pass"]
 
 
 def test_the_picture_is_the_newest_or_longest(folded: Folded) -> None:
-    """G-3: steps with their tools and digests, at most 60."""
+    """Steps with their tools and digests, at most 60 (G-3)."""
     folded.event(detected(T, steps=[MARK, MARK], score={"total": 0.9}))
     case = folded.cases["i1"]
     assert (case.steps, case.steps_at, case.steps_count) == ([MARK, MARK], T, 2)
@@ -253,7 +253,7 @@ def test_ids_sort_by_time_and_do_not_repeat() -> None:
 
 
 def test_whose_requests_were_denied_is_not_said_to_pass(folded: Folded) -> None:
-    """G-3: also where the detection itself only warned, and another one denied."""
+    """Also where the detection itself only warned, and another one denied (G-3)."""
     folded.event(detected(T, action="warn"))
     folded.used(T + 1, passed=1)
     assert folded.cases["i1"].state == OPEN

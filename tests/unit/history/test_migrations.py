@@ -28,7 +28,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 
 
 def test_steps_are_taken_once_and_in_order(engine: Engine) -> None:
-    """G-2: a database of an earlier version gets what it lacks, and keeps what it has."""
+    """A database of an earlier version gets what it lacks, and keeps what it has (G-2)."""
     first, second = "CREATE TABLE a (x TEXT)", "ALTER TABLE a ADD COLUMN y TEXT; CREATE TABLE b (at {real} NOT NULL)"
     with engine.begin() as connection:
         assert version(connection) == 0

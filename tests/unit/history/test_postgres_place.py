@@ -30,7 +30,7 @@ def test_which_urls_it_takes(where: str, is_one: bool) -> None:
     [("postgresql://user:canary@host", "names no database"), ("postgresql://user:canary@host:x/db", "not a URL")],
 )
 def test_a_url_that_cannot_be_right(url: str, words: str) -> None:
-    """Y-1: the password is in no message."""
+    """The password is in no message (Y-1)."""
     with pytest.raises(SettingsError, match=words) as caught:
         PostgresPlace(url)
     assert "canary" not in str(caught.value)
@@ -44,7 +44,7 @@ def test_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_there(clock: FakeClock) -> None:
-    """S-4: no reason not to start; each call says what is wrong, without the password."""
+    """No reason not to start; each call says what is wrong, without the password (S-4)."""
     history = Past(URL, clock).open()
     for _ in range(2):
         with pytest.raises(HistoryError, match=r"(?i)connection.*refused") as caught:
@@ -54,7 +54,7 @@ def test_nobody_there(clock: FakeClock) -> None:
 
 
 def test_what_is_said_of_failures() -> None:
-    """Y-1: only the first line: PostgreSQL quotes the row in the others."""
+    """Only the first line: PostgreSQL quotes the row in the others (Y-1)."""
     place = PostgresPlace(URL)
     assert place.explain(OSError("first\nDETAIL: Key (a)=(canary)")) == "first"
     assert place.explain(OSError("bad canary-password here")) == "bad *** here"
@@ -73,7 +73,7 @@ def test_settings_of_the_url_come_first() -> None:
 
 @pytest.mark.e2e
 def test_a_server_that_goes_and_comes_back(own_postgres: PostgresServer, clock: FakeClock) -> None:
-    """G-2, K-3: orders that were acknowledged stay, failures are told, and nobody has to start anything again."""
+    """Orders that were acknowledged stay, failures are told, and nobody has to start anything again (G-2, K-3)."""
     history = Past(own_postgres.url, clock).open()
     history.audited("alice", "operator", "before", "x", {}, 1.0)
     own_postgres.stop()

@@ -22,7 +22,7 @@ def names(history: History) -> list[str]:
 
 
 def test_by_age(past: Past) -> None:
-    """G-2: retention set."""
+    """Retention set (G-2)."""
     history, now = past.open(days=2), past.clock.now()
     history.write([told("old", now), detected(now, "old")], used("old", last_at=now), now)
     history.write([], Activity(shadow={("p", "a", "r", "x"): 1}), now)
@@ -119,7 +119,7 @@ def test_pictures_go_with_their_incidents(past: Past) -> None:
 
 
 def test_the_file_stays_within_what_it_keeps(sqlite_past: Past) -> None:
-    """G-2: room that becomes free goes back to the disk; the file does not grow for ever."""
+    """Room that becomes free goes back to the disk; the file does not grow for ever (G-2)."""
     history, now = sqlite_past.open(events=1000), sqlite_past.clock.now()
     file = Path(sqlite_past.where)
     history.write([told("e", now, text="x" * 2000) for _ in range(6000)], NOTHING(), now)

@@ -10,7 +10,7 @@ from tests.histories import told
 
 
 def test_shadow_report(history: History, clock: FakeClock) -> None:
-    """X-2: by policy, rule and reason, the most frequent first; and the events themselves."""
+    """By policy, rule and reason, the most frequent first; and the events themselves (X-2)."""
     now = clock.now()
     counts = {("p", "a", "r1", "rate"): 3, ("q", "a", "r1", "rate"): 4, ("p", "b", "r2", "budget"): 1}
     events = [told(SHADOW_WOULD_REJECT, now, policy="a", rule="r1", reason="rate")]

@@ -31,7 +31,7 @@ def quick(past: Past) -> History:
 
 
 def test_a_new_file(sqlite_past: Past) -> None:
-    """Y-1: only its owner reads it. It can shrink, and is written beside readers."""
+    """Only its owner reads it. It can shrink, and is written beside readers (Y-1)."""
     history = sqlite_past.open()
     assert not Path(sqlite_past.where).exists()
     write(history)
@@ -66,7 +66,7 @@ def aside(past: Past) -> list[str]:
 
 
 def test_a_damaged_file_is_set_aside(sqlite_past: Past) -> None:
-    """G-2: and a new one is begun; the old one stays to be looked at."""
+    """And a new one is begun; the old one stays to be looked at (G-2)."""
     Path(sqlite_past.where).write_bytes(b"not a database, and long enough to be one" * 100)
     history = sqlite_past.open()
     write(history)
@@ -231,7 +231,7 @@ def test_a_folder_that_cannot_be_made(sqlite_past: Past) -> None:
 
 
 def test_what_must_last_is_written_through(tmp_path: Path) -> None:
-    """K-3: an order outlives a failure of the power; the rest may lose its last second."""
+    """An order outlives a failure of the power; the rest may lose its last second (K-3)."""
     place = SqlitePlace(tmp_path / "h.db", lambda _trouble: None)
     engine = place.engine()
     found = []

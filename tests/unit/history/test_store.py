@@ -21,7 +21,7 @@ from tests.histories import NOTHING, detected, told
 
 
 def test_an_empty_history_answers_everything(history: History, clock: FakeClock) -> None:
-    """X-2: the pages of a new installation."""
+    """The pages of a new installation (X-2)."""
     assert history.events(EventFilter()) == []
     assert history.events(EventFilter(agent="a", project="p", since=1.0, until=2.0)) == []
     assert history.incidents(IncidentFilter()) == []
@@ -37,7 +37,7 @@ def test_an_empty_history_answers_everything(history: History, clock: FakeClock)
 
 @pytest.mark.parametrize("number", [-(10**30), -1, 10**12, 10**30, math.inf, -math.inf, math.nan], ids=str)
 def test_whatever_is_asked_is_answered(history: History, clock: FakeClock, number: Any) -> None:
-    """X-1: an odd question is not a failure of the database."""
+    """An odd question is not a failure of the database (X-1)."""
     history.write([detected(clock.now()), told("odd", number)], NOTHING(), clock.now())
     odd = "a\0\ud800%_" * 300
     count = int(number) if math.isfinite(number) else 1

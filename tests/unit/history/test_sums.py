@@ -10,7 +10,7 @@ T = 1_800_000_000.0
 
 
 def test_callers_of_an_agent_are_added_up() -> None:
-    """G-1: an agent is known by its project and name, whoever calls."""
+    """An agent is known by its project and name, whoever calls (G-1)."""
     activity = Activity(
         agents={
             ("p", "key:1", "bot"): AgentUse(3, 1, 1, 10, 20, 30, T + 1, "old"),

@@ -53,7 +53,7 @@ def test_json_comes_back_as_it_was() -> None:
 
 
 def test_json_of_what_it_has_no_form_for() -> None:
-    """Y-1: an object's own text may hold anything."""
+    """An object's own text may hold anything (Y-1)."""
     assert (
         to_json({"a": Secret(), "b": (1, 2), "c": MappingProxyType({"d": 1})})
         == '{"a":"<Secret>","b":[1,2],"c":{"d":1}}'

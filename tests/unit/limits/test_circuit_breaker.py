@@ -16,7 +16,7 @@ def denial(breaker: CircuitBreaker, broken: Broken) -> Verdict:
 
 
 def test_what_is_counted() -> None:
-    """CB-1: in units, so that sums are exact."""
+    """In units, so that sums are exact (CB-1)."""
     op = CircuitBreaker(1000, 5).plan("brk:k", 900_000, "owner", 2)
     assert isinstance(op, Breaker)
     assert (op.key, op.amount, op.owner, op.group) == ("brk:k", 900_000, "owner", 2)
@@ -25,7 +25,7 @@ def test_what_is_counted() -> None:
 
 
 def test_the_request_that_opens_it() -> None:
-    """CB-1, CB-2: it is denied, told the rate, and when to come again; with jitter."""
+    """It is denied, told the rate, and when to come again; with jitter (CB-1, CB-2)."""
     verdict = denial(CircuitBreaker(1000, 5), Broken(True, 1_000_000, 300.0, "opened"))
     assert (verdict.reason, verdict.retry_after_s, verdict.retry_jitter, verdict.never) == (
         "circuit_breaker_open", 300, True, False,
@@ -39,7 +39,7 @@ def test_the_request_that_opens_it() -> None:
 
 
 def test_while_it_is_open() -> None:
-    """CB-2: `Retry-After` is the time to the reset, rounded up, and never nothing."""
+    """`Retry-After` is the time to the reset, rounded up, and never nothing (CB-2)."""
     breaker = CircuitBreaker(5000, 5, unit=TOKENS)
     verdict = denial(breaker, Broken(True, 0.0, 12.3))
     assert verdict.retry_after_s == 13
@@ -51,7 +51,7 @@ def test_while_it_is_open() -> None:
 
 
 def test_only_an_operator() -> None:
-    """CB-2, L-4: without a reset there is nothing to wait for."""
+    """Without a reset there is nothing to wait for (CB-2, L-4)."""
     verdict = denial(CircuitBreaker(2.5, 0, unit=MICROUSD), Broken(True, 2_600_000, 0.0, "opened"))
     assert (verdict.retry_after_s, verdict.never, verdict.limit) == (None, True, None)
     assert verdict.message == (
@@ -61,7 +61,7 @@ def test_only_an_operator() -> None:
 
 
 def test_events() -> None:
-    """CB-2, G-2: what `breaker.opened` and `breaker.closed` tell, and whether somebody wants to be alerted."""
+    """What `breaker.opened` and `breaker.closed` tell, and whether somebody wants to be alerted (CB-2, G-2)."""
     breaker = CircuitBreaker(1000, 5, alert=True)
     op = breaker.plan("brk:k", 100_000, Ruled(breaker), 0)
     assert breaker.event_data(op, Broken(True, 1_000_000.4, 300.0, "opened")) == {

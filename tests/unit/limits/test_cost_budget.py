@@ -51,14 +51,14 @@ def denial(limiter: CostBudget, op: Spend, used: int, now: float = NOON) -> Verd
 
 
 def test_ten_tens() -> None:
-    """L-2: budget 100, cost 10: ten pass, the last with exactly 100 %; the 11th is rejected."""
+    """Budget 100, cost 10: ten pass, the last with exactly 100 %; the 11th is rejected (L-2)."""
     account = Account(budget())
     assert account.actions(*[10] * 11) == [""] * 7 + ["warn"] * 2 + ["throttle", "reject"]
     assert account.used == 100_000
 
 
 def test_stages() -> None:
-    """L-2: 79, 1, 15, 6 of 100: nothing, warn at 80, throttle at 95, reject; what is rejected is not charged."""
+    """79, 1, 15, 6 of 100: nothing, warn at 80, throttle at 95, reject; what is rejected is not charged (L-2)."""
     account = Account(budget())
     assert account.actions(79, 1, 15, 6) == ["", "warn", "throttle", "reject"]
     assert account.used == 95_000
@@ -71,12 +71,12 @@ def test_stages() -> None:
     ("used", "cost", "action"), [(790, 10, "warn"), (940, 10, "throttle"), (960, 1, "throttle"), (999, 1, "throttle")]
 )
 def test_stages_of_a_thousand(used: int, cost: int, action: str) -> None:
-    """L-2: the highest stage that is reached applies."""
+    """The highest stage that is reached applies (L-2)."""
     assert Account(budget(1000), used * 1000).actions(cost) == [action]
 
 
 def test_a_stage_begins_exactly_at_its_share() -> None:
-    """L-2: 99.9 % of a thousand is 999, although 99.9 is no binary fraction; 0 % is everybody."""
+    """99.9 % of a thousand is 999, although 99.9 is no binary fraction; 0 % is everybody (L-2)."""
     limiter = CostBudget(1000, Period("1d"), [(99.9, "warn", 0), (100, "reject", 0)])
     op = limiter.plan("k", 1, Ruled(limiter), 0, NOON)
     assert limiter.staged(op, 998_999) is None
@@ -87,7 +87,7 @@ def test_a_stage_begins_exactly_at_its_share() -> None:
 
 @given(size=st.integers(1, 10**12), percent=st.integers(1, 9999), data=st.data())
 def test_a_stage_is_reached_by_its_share_and_not_before(size: int, percent: int, data: st.DataObject) -> None:
-    """L-2: in whole numbers, whatever the sizes."""
+    """In whole numbers, whatever the sizes (L-2)."""
     limiter = CostBudget(size, Period("1d"), [(percent / 100, "warn", 0), (100, "reject", 0)], unit=TOKENS)
     used = data.draw(st.integers(0, size))
     stage = limiter.staged(limiter.plan("k", 0, Ruled(limiter), 0, NOON), used)
@@ -95,7 +95,7 @@ def test_a_stage_is_reached_by_its_share_and_not_before(size: int, percent: int,
 
 
 def test_the_key_tells_the_period() -> None:
-    """L-2: a correction has to find the account that was charged."""
+    """A correction has to find the account that was charged (L-2)."""
     op = budget().plan("cb:k", 7, "owner", 2, NOON)
     assert (op.key, op.cost, op.ends, op.owner, op.group) == ("cb:k:1770076800", 7, MIDNIGHT, "owner", 2)
     assert budget().plan("cb:k", 7, None, 0, MIDNIGHT).key == f"cb:k:{MIDNIGHT}"
@@ -103,7 +103,7 @@ def test_the_key_tells_the_period() -> None:
 
 
 def test_a_denial_says_when_the_next_period_begins() -> None:
-    """L-2, A-2: up to the period's end, without jitter; the day that began at 00:00 ends in 64,800 s at 06:00."""
+    """Up to the period's end, without jitter; the day that began at 00:00 ends in 64,800 s at 06:00 (L-2, A-2)."""
     limiter = budget()
     op, used, _ = Account(limiter, 95_500).ask(10)
     verdict = denial(limiter, op, used)
@@ -128,7 +128,7 @@ def test_a_denial_says_when_the_next_period_begins() -> None:
     ],
 )
 def test_every_period(period: str, now: float, wait_s: int, window_s: int, words: str) -> None:
-    """L-2: waits, windows and words."""
+    """Waits, windows and words (L-2)."""
     limiter = budget(period=period)
     op, used, _ = Account(limiter, 100_000).ask(1, now)
     verdict = denial(limiter, op, used, now)
@@ -138,7 +138,7 @@ def test_every_period(period: str, now: float, wait_s: int, window_s: int, words
 
 
 def test_what_is_left() -> None:
-    """A-1: true values, rounded down to whole ones; dollars in micro-dollars; never less than nothing."""
+    """True values, rounded down to whole ones; dollars in micro-dollars; never less than nothing (A-1)."""
     limiter = budget(period="1h")
     op = limiter.plan("k", 10_500, Ruled(limiter), 0, NOON + 60)
     assert limiter.limit("p", op, 10_500, NOON + 60) == Limit("p", 100, 3600, 89, 3540)
@@ -151,7 +151,7 @@ def test_what_is_left() -> None:
 
 
 def test_more_than_the_whole_budget_can_never_pass() -> None:
-    """L-4: no `Retry-After`, and it says so; the account is full all the same."""
+    """No `Retry-After`, and it says so; the account is full all the same (L-4)."""
     limiter = budget(cost_of=lambda _: "101")
     op, used, _ = Account(limiter).ask(101)
     verdict = denial(limiter, op, used)
@@ -162,7 +162,7 @@ def test_more_than_the_whole_budget_can_never_pass() -> None:
 
 
 def test_money_in_words() -> None:
-    """L-2: dollars; what a call of a model costs is not known before."""
+    """Dollars; what a call of a model costs is not known before (L-2)."""
     limiter = budget(12.34, unit=MICROUSD)
     op, used, _ = Account(limiter, 12_300_000).ask(0.105)
     assert denial(limiter, op, used).message.startswith(
@@ -178,7 +178,7 @@ def test_money_in_words() -> None:
     ("text", "cost"), [("4", 4000), ("2.5", 2500), (None, 1500), ("abc", 1500), ("-1", 1500), ("1e300", LARGEST)]
 )
 def test_cost_of_a_request(text: str | None, cost: int) -> None:
-    """L-2: from a header or query field, else the default."""
+    """From a header or query field, else the default (L-2)."""
 
     def header(asked: Call) -> str | None:
         return asked.header("x-cost")
@@ -191,7 +191,7 @@ def test_cost_of_a_request(text: str | None, cost: int) -> None:
 
 
 def test_costs_of_usage() -> None:
-    """L-2: `usage:*` charges the estimate, and settles by what was used; a fixed cost is what it is."""
+    """`usage:*` charges the estimate, and settles by what was used; a fixed cost is what it is (L-2)."""
     estimate = Estimate(1000, 500, microusd=7_000)
     plain, tokens, money = budget(cost=10), budget(unit=TOKENS), budget(unit=MICROUSD)
     costs = [limiter.cost_of(call(), estimate) for limiter in (plain, tokens, money)]
@@ -207,13 +207,13 @@ def test_costs_of_usage() -> None:
 
 
 def test_no_client_can_name_a_number_that_a_store_cannot_add() -> None:
-    """Y-2: `max_tokens` is the client's."""
+    """`max_tokens` is the client's (Y-2)."""
     assert budget(unit=TOKENS).cost_of(call(), Estimate(10, 10**30)) == LARGEST
     assert budget(unit=MICROUSD).cost_of(call(), Estimate(10, 10, 10**30)) == LARGEST
 
 
 def test_what_is_told_of_a_stage() -> None:
-    """G-2: `budget.threshold` for every stage that was reached, above those told before."""
+    """`budget.threshold` for every stage that was reached, above those told before (G-2)."""
     limiter = budget()
     account = Account(limiter, 75_000)
     op, used, stage = account.ask(10)

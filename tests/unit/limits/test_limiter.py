@@ -27,7 +27,7 @@ LIMITERS: list[Limiter] = [
 
 @pytest.mark.parametrize("limiter", LIMITERS)
 def test_one_protocol(limiter: Limiter) -> None:
-    """L-1 to L-3: a rule asks each in the same way, one key a family, and its charges lead back to it."""
+    """A rule asks each in the same way, one key a family, and its charges lead back to it (L-1 to L-3)."""
     rule = Ruled(limiter)
     keys = [f"{family}:k" for family in limiter.families]
     ops = limiter.charges(call(), keys, rule, 3, START, Estimate(500, 1500))
@@ -46,7 +46,7 @@ def test_one_protocol(limiter: Limiter) -> None:
 
 
 def test_the_longest_answer() -> None:
-    """L-3: what the request names, else 1000; -1 names nothing; what is no LLM call uses nothing."""
+    """What the request names, else 1000; -1 names nothing; what is no LLM call uses nothing (L-3)."""
     assert Estimate(10, 50).tokens == 60
     assert Estimate(10, None).tokens == 1010
     assert Estimate(10, -1).tokens == 1010
@@ -56,7 +56,7 @@ def test_the_longest_answer() -> None:
 
 
 def test_a_refusal_speaks_for_its_rule() -> None:
-    """L-4: it has the rule's status, and is recorded under its name."""
+    """It has the rule's status, and is recorded under its name (L-4)."""
     refusal = Refusal(Ruled(status=403), "prompt_tokens_exceeded", "Too long.")
     assert (refusal.refusal, refusal.refusal_at) == ("prompt_tokens_exceeded", ("p", "r"))
     verdict = Verdict(allowed=False)
@@ -65,7 +65,7 @@ def test_a_refusal_speaks_for_its_rule() -> None:
 
 
 def test_corrections_of_several_limiters() -> None:
-    """L-3: each charge by its own limiter; what was right is left out."""
+    """Each charge by its own limiter; what was right is left out (L-3)."""
     charged: list[Op] = []
     for number, limiter in enumerate(LIMITERS):
         keys = [f"{family}:{number}" for family in limiter.families]
@@ -77,6 +77,6 @@ def test_corrections_of_several_limiters() -> None:
 
 
 def test_warnings_of_stages() -> None:
-    """L-2: the words of the warning field."""
+    """The words of the warning field (L-2)."""
     assert Stage(80, "warn", 0, 8).warning == "budget_warn"
     assert Stage(95, "throttle", 200, 9).warning == "budget_throttle"

@@ -40,7 +40,7 @@ def denial(limiter: LlmTokens, op: Op, result: float) -> Verdict:
 
 
 def test_five_of_six_thousand() -> None:
-    """L-3: TPM 6000, a prompt of 4,000 characters and max_tokens 4000: 5000 are reserved, 1000 are left."""
+    """TPM 6000, a prompt of 4,000 characters and max_tokens 4000: 5000 are reserved, 1000 are left (L-3)."""
     limiter = LlmTokens(6000)
     (op,) = plan(limiter, 1000, 4000)
     assert isinstance(op, Bucket)
@@ -49,7 +49,7 @@ def test_five_of_six_thousand() -> None:
 
 
 def test_the_day_has_an_account_of_its_own() -> None:
-    """L-3: named by its start, so that a settlement after midnight finds the day that was charged."""
+    """Named by its start, so that a settlement after midnight finds the day that was charged (L-3)."""
     limiter = LlmTokens(6000, burst=8000, per_day=1_000_000)
     minute, day = plan(limiter, 1000, 4000)
     assert isinstance(minute, Bucket)
@@ -70,12 +70,12 @@ def test_the_day_has_an_account_of_its_own() -> None:
     ],
 )  # fmt: skip
 def test_what_is_reserved_for_the_answer(most: int | None, more: dict[str, Any], tokens: int) -> None:
-    """L-3: what the request names, at most `max_completion_tokens`, else `default_max_completion`."""
+    """What the request names, at most `max_completion_tokens`, else `default_max_completion` (L-3)."""
     assert reserved(LlmTokens(6000, ceilings=Ceilings(**more)), 100, most) == tokens
 
 
 def test_a_prompt_that_is_too_long() -> None:
-    """L-3, L-4: max_prompt_tokens 2048 and 12,000 characters: it can never pass, and says so."""
+    """max_prompt_tokens 2048 and 12,000 characters: it can never pass, and says so (L-3, L-4)."""
     limiter = LlmTokens(6000, ceilings=Ceilings(prompt=2048))
     refusal = refused(limiter, 3000, 10)
     assert refusal.refusal == "prompt_tokens_exceeded"
@@ -84,7 +84,7 @@ def test_a_prompt_that_is_too_long() -> None:
 
 
 def test_a_request_that_is_too_large() -> None:
-    """L-3, L-4: max_tokens_per_request 4096 and 5000 in all."""
+    """max_tokens_per_request 4096 and 5000 in all (L-3, L-4)."""
     limiter = LlmTokens(6000, ceilings=Ceilings(request=4096))
     refusal = refused(limiter, 1000, 4000)
     assert refusal.refusal == "max_tokens_per_request_exceeded"
@@ -98,13 +98,13 @@ def test_a_request_that_is_too_large() -> None:
 
 
 def test_the_prompt_is_looked_at_first() -> None:
-    """L-3: of two ceilings, the one that no lower max_tokens would help."""
+    """Of two ceilings, the one that no lower max_tokens would help (L-3)."""
     limiter = LlmTokens(6000, ceilings=Ceilings(request=100, prompt=50))
     assert refused(limiter, 60, 4000).refusal == "prompt_tokens_exceeded"
 
 
 def test_too_few_this_minute() -> None:
-    """L-3, A-2: 1000 are left, 5000 are wanted at 100 a second: 40 s, and jitter may be added."""
+    """1000 are left, 5000 are wanted at 100 a second: 40 s, and jitter may be added (L-3, A-2)."""
     limiter = LlmTokens(6000)
     (op,) = plan(limiter, 1000, 4000)
     verdict = denial(limiter, op, -4000.0)
@@ -119,7 +119,7 @@ def test_too_few_this_minute() -> None:
 
 
 def test_a_bucket_below_nothing() -> None:
-    """L-3: what an answer took beyond its reservation has to flow back first; nothing is shown as left."""
+    """What an answer took beyond its reservation has to flow back first; nothing is shown as left (L-3)."""
     limiter = LlmTokens(6000)
     (op,) = plan(limiter, 0, 500)
     verdict = denial(limiter, op, -1500.0)
@@ -128,7 +128,7 @@ def test_a_bucket_below_nothing() -> None:
 
 
 def test_too_few_today() -> None:
-    """L-3: 999,000 of a million used and 2000 wanted: until midnight UTC, without jitter; 1000 remain."""
+    """999,000 of a million used and 2000 wanted: until midnight UTC, without jitter; 1000 remain (L-3)."""
     limiter = LlmTokens(6000, per_day=1_000_000)
     day = plan(limiter, 1000, 1000)[1]
     verdict = denial(limiter, day, 1_001_000)
@@ -143,7 +143,7 @@ def test_too_few_today() -> None:
 
 
 def test_more_than_there_ever_is() -> None:
-    """L-4: larger than the bucket, or than the day: no `Retry-After`."""
+    """Larger than the bucket, or than the day: no `Retry-After` (L-4)."""
     limiter = LlmTokens(6000, per_day=5500)
     minute, day = plan(limiter, 1000, 6000)
     for op, result, reason, most in (
@@ -162,7 +162,7 @@ def test_more_than_there_ever_is() -> None:
     ("used", "amounts"), [(3000, [-2000, -2000]), (7000, [2000, 2000]), (5000, []), (0, [-5000] * 2)]
 )
 def test_settlement(used: int, amounts: list[int]) -> None:
-    """L-3: 5000 reserved and 3000 used gives 2000 back, 7000 used charges 2000 more: one signed correction each."""
+    """5000 reserved and 3000 used gives 2000 back, 7000 used charges 2000 more: one signed correction each (L-3)."""
     limiter = LlmTokens(6000, per_day=1_000_000)
     found = [one for op in plan(limiter, 1000, 4000) if (one := limiter.correction(op, Used(used)))]  # type: ignore[arg-type]
     assert [one.amount for one in found] == amounts
@@ -170,7 +170,7 @@ def test_settlement(used: int, amounts: list[int]) -> None:
 
 
 def test_no_stages() -> None:
-    """L-3: tokens pass or not."""
+    """Tokens pass or not (L-3)."""
     limiter = LlmTokens(6000)
     (op,) = plan(limiter, 1000, 4000)
     assert isinstance(op, Bucket)
@@ -178,7 +178,7 @@ def test_no_stages() -> None:
 
 
 def test_a_window_is_a_whole_minute_whatever_the_rate() -> None:
-    """A-1: 60 s, not 61 because 7 a minute is no binary fraction of a second."""
+    """60 s, not 61 because 7 a minute is no binary fraction of a second (A-1)."""
     for per_minute in range(1, 2000):
         limiter = LlmTokens(per_minute)
         (op,) = plan(limiter, 0, per_minute)
@@ -187,5 +187,5 @@ def test_a_window_is_a_whole_minute_whatever_the_rate() -> None:
 
 
 def test_no_client_can_name_a_number_that_a_store_cannot_add() -> None:
-    """Y-2: `max_tokens` is the client's."""
+    """`max_tokens` is the client's (Y-2)."""
     assert reserved(LlmTokens(6000), 10, 10**30) == LARGEST

@@ -36,7 +36,7 @@ def at(text: str) -> int:
     ],
 )
 def test_examples(name: str, now: str, start: str, end: str) -> None:
-    """L-2: UTC, weeks from Monday 00:00, `30d` is the month."""
+    """UTC, weeks from Monday 00:00, `30d` is the month (L-2)."""
     period = Period(name)
     assert (period.start(at(now)), period.end(at(now))) == (at(start), at(end))
     assert period.bounds(at(now) + 0.75) == (at(start), at(end))
@@ -46,7 +46,7 @@ def test_examples(name: str, now: str, start: str, end: str) -> None:
 @example(name="7d", now=0)
 @example(name="30d", now=at("2027-01-01T00:00:00") - 0.000001)
 def test_periods_follow_each_other(name: str, now: float) -> None:
-    """L-2: every moment is in one period, and the next begins where it ends."""
+    """Every moment is in one period, and the next begins where it ends (L-2)."""
     period = Period(name)
     start, end = period.bounds(now)
     assert type(start) is type(end) is int
@@ -58,7 +58,7 @@ def test_periods_follow_each_other(name: str, now: float) -> None:
 
 @given(TIMES)
 def test_they_begin_where_the_calendar_says(now: float) -> None:
-    """L-2: hours on the hour, days at midnight, weeks on Monday, months on the first."""
+    """Hours on the hour, days at midnight, weeks on Monday, months on the first (L-2)."""
     begins = {name: datetime.fromtimestamp(Period(name).start(now), UTC) for name in NAMES}
     assert begins["5m"].minute % 5 == begins["5m"].second == 0
     assert begins["1h"].minute == begins["1h"].second == 0
@@ -73,7 +73,7 @@ def test_they_begin_where_the_calendar_says(now: float) -> None:
 
 @given(st.lists(TIMES, min_size=2, max_size=20))
 def test_a_period_remembers_nothing_that_matters(times: list[float]) -> None:
-    """L-2: in whatever order it is asked, also backwards."""
+    """In whatever order it is asked, also backwards (L-2)."""
     month, day = Period("30d"), LocalDay(ZoneInfo("Europe/Berlin"))
     for now in times:
         assert month.bounds(now) == Period("30d").bounds(now)
@@ -81,7 +81,7 @@ def test_a_period_remembers_nothing_that_matters(times: list[float]) -> None:
 
 
 def test_an_unknown_period() -> None:
-    """L-2: the list is closed."""
+    """The list is closed (L-2)."""
     with pytest.raises(KeyError):
         Period("30m")
 
@@ -96,7 +96,7 @@ def test_an_unknown_period() -> None:
     ],
 )
 def test_a_day_of_a_time_zone(zone: str, now: str, hours: int) -> None:
-    """B-1: an agent's day is its own, also when its clocks change."""
+    """An agent's day is its own, also when its clocks change (B-1)."""
     start, end = LocalDay(ZoneInfo(zone)).bounds(at(now))
     local = datetime.fromtimestamp(start, ZoneInfo(zone))
     assert (local.hour, local.minute) == (0, 0)
@@ -105,7 +105,7 @@ def test_a_day_of_a_time_zone(zone: str, now: str, hours: int) -> None:
 
 @given(zone=st.sampled_from(ZONES), now=st.integers(0, 4_000_000_000))
 def test_days_of_a_time_zone_follow_each_other(zone: str, now: int) -> None:
-    """B-1: every moment is in one day."""
+    """Every moment is in one day (B-1)."""
     day = LocalDay(ZoneInfo(zone))
     start, end = day.bounds(now)
     assert start <= now < end

@@ -19,7 +19,7 @@ def denied(cost: int, used: int) -> Verdict:
 
 
 def test_a_charge_names_the_run_and_keeps_its_account() -> None:
-    """G-1: the key is the run's own, and no calendar is in it."""
+    """The key is the run's own, and no calendar is in it (G-1)."""
     op = DOLLAR.plan("run:k:7", 400_000, None, 2, START)
     assert (op.key, op.cost, op.group, op.spec.budget) == ("run:k:7", 400_000, 2, 1_000_000)
     assert op.ends >= START + 3600
@@ -28,7 +28,7 @@ def test_a_charge_names_the_run_and_keeps_its_account() -> None:
 
 
 def test_no_waiting_helps() -> None:
-    """G-1, L-4: no time to wait for, and the numbers."""
+    """No time to wait for, and the numbers (G-1, L-4)."""
     verdict = denied(400_000, 1_100_000)
     assert (verdict.reason, verdict.never, verdict.retry_after_s) == ("run_limit_exceeded", True, None)
     assert verdict.message == (
@@ -49,7 +49,7 @@ def corrected(limiter: RunBudget, cost: int, used: int) -> float | None:
 
 
 def test_an_answer_corrects_both_accounts() -> None:
-    """L-3: what is charged becomes what was used; what was paid grows by it."""
+    """What is charged becomes what was used; what was paid grows by it (L-3)."""
     assert corrected(DOLLAR, 400_000, 123_456) == -276_544
     assert corrected(DOLLAR, 400_000, 400_000) is None
     assert corrected(RunPaid(), 0, 123_456) == 123_456

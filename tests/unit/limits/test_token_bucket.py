@@ -33,7 +33,7 @@ def left(verdict: Verdict) -> int:
 
 
 def test_ten_a_second() -> None:
-    """L-1: burst 10: ten pass, the 11th is denied with 1 s to wait; half a second later one passes and 4 remain."""
+    """Burst 10: ten pass, the 11th is denied with 1 s to wait; half a second later one passes and 4 remain (L-1)."""
     here = limited()
     for number in range(10):
         assert left(here.decide(call())) == 9 - number
@@ -46,7 +46,7 @@ def test_ten_a_second() -> None:
 
 
 def test_cost() -> None:
-    """L-1: burst 20 and cost 5: four pass."""
+    """Burst 20 and cost 5: four pass (L-1)."""
     here = limited(1, 20, fixed_cost=5)
     assert passes(here, call()) == 4
     assert here.decide(call()).retry_after_s == 5
@@ -55,7 +55,7 @@ def test_cost() -> None:
 
 
 def test_keys_are_isolated() -> None:
-    """L-1: one caller's bucket is not another's, whatever characters the values hold."""
+    """One caller's bucket is not another's, whatever characters the values hold (L-1)."""
     here = limited(1, 2, keys=["header:a", "header:b"])
     people = [("x", "y"), ("x|y", ""), ("x", "y|z"), ("x|y", "z"), ("x%7Cy", "z"), ("x:", "y"), ("x", ":y")]
     for a, b in people:
@@ -65,7 +65,7 @@ def test_keys_are_isolated() -> None:
 
 
 def test_it_never_holds_more_than_the_burst() -> None:
-    """L-1: a long silence fills it, and no more."""
+    """A long silence fills it, and no more (L-1)."""
     here = limited(10, 12)
     assert passes(here, call()) == 12
     here.clock.advance(10_000)
@@ -73,7 +73,7 @@ def test_it_never_holds_more_than_the_burst() -> None:
 
 
 def test_a_clock_that_goes_back_refills_nothing() -> None:
-    """L-1: neither the step back nor the way to where it was before."""
+    """Neither the step back nor the way to where it was before (L-1)."""
     here = limited(1, 5)
     assert passes(here, call()) == 5
     here.clock.advance(-1)
@@ -90,7 +90,7 @@ def test_a_clock_that_goes_back_refills_nothing() -> None:
     [("4", 4), ("2.5", 2.5), (None, 2), ("", 2), ("0", 2), ("-3", 2), ("abc", 2), ("nan", 2), ("inf", 2), ("1e999", 2)],
 )
 def test_cost_of_a_request(source: str, value: str | None, cost: float) -> None:
-    """L-1: from a header or query field; nonsense, nothing and less cost the default: nobody gets in free."""
+    """From a header or query field; nonsense, nothing and less cost the default: nobody gets in free (L-1)."""
     here = limited(1, 10, cost_source=source, default_cost=2)
     asked = call()
     if value is not None:
@@ -99,7 +99,7 @@ def test_cost_of_a_request(source: str, value: str | None, cost: float) -> None:
 
 
 def test_a_cost_over_the_burst_can_never_pass() -> None:
-    """L-4: no `Retry-After`, no retry, and the message says why; the bucket is not touched."""
+    """No `Retry-After`, no retry, and the message says why; the bucket is not touched (L-4)."""
     here = limited(1, 10, cost_source="header:x-cost")
     verdict = here.decide(call(headers={"x-cost": "11"}))
     assert (verdict.allowed, verdict.retry_after_s, verdict.never) == (False, None, True)
@@ -109,7 +109,7 @@ def test_a_cost_over_the_burst_can_never_pass() -> None:
 
 
 def test_slow_buckets() -> None:
-    """L-1: one in ten seconds: the wait is told, and it is enough."""
+    """One in ten seconds: the wait is told, and it is enough (L-1)."""
     here = limited(0.1, 1)
     assert passes(here, call()) == 1
     here.clock.advance(2.5)
@@ -119,7 +119,7 @@ def test_slow_buckets() -> None:
 
 
 def test_limit_state() -> None:
-    """A-1: quota, window to fill it, what remains and when it is full again."""
+    """Quota, window to fill it, what remains and when it is full again (A-1)."""
     limiter = TokenBucket(2, 9)
     op = limiter.plan(call(), "k", None, 0)
     assert limiter.limit("p", op, 4.5) == Limit("p", 9, 5, 4, 3)
@@ -134,7 +134,7 @@ def test_limit_state() -> None:
 )
 @example(rate=1 / 49, burst=21, cost=3, start=0)
 def test_whoever_waits_as_told_passes(rate: float, burst: int, cost: int, start: int) -> None:
-    """A-2: `Retry-After` is the truth: after that many seconds the same request passes."""
+    """`Retry-After` is the truth: after that many seconds the same request passes (A-2)."""
     burst = max(burst, int(rate) + 1, cost)
     limiter, store, now = TokenBucket(rate, burst, fixed_cost=cost), MemoryStore(), 1_800_000_000.0 + start / 7
     for _ in range(60):

@@ -18,19 +18,19 @@ from breakloop.limits.units import COST, LARGEST, MICROUSD, TOKENS, Unit, read_c
     ],
 )  # fmt: skip
 def test_units(unit: Unit, value: float, units: int) -> None:
-    """L-2, L-5: to the nearest unit, at least one, and never more than a store can add exactly."""
+    """To the nearest unit, at least one, and never more than a store can add exactly (L-2, L-5)."""
     assert unit.of(value) == units
 
 
 @given(st.integers(1, 10**12))
 def test_what_has_three_decimals_is_exact(thousandths: int) -> None:
-    """L-2: costs as people write them lose nothing."""
+    """Costs as people write them lose nothing (L-2)."""
     assert COST.of(thousandths / 1000) == thousandths
 
 
 @given(st.integers(1, 10**9))
 def test_dollars_are_exact_to_the_micro_dollar(microusd: int) -> None:
-    """L-5: 1,000 dollars and below."""
+    """1,000 dollars and below (L-5)."""
     assert MICROUSD.of(microusd / 1_000_000) == microusd
 
 
@@ -45,7 +45,7 @@ def test_dollars_are_exact_to_the_micro_dollar(microusd: int) -> None:
     ],
 )  # fmt: skip
 def test_words(unit: Unit, units: float, words: str) -> None:
-    """L-2: what messages say."""
+    """What messages say (L-2)."""
     assert unit.words(units) == words
 
 
@@ -54,5 +54,5 @@ def test_words(unit: Unit, units: float, words: str) -> None:
     [("4", 4), ("2.5", 2.5), (None, 2), ("", 2), ("0", 2), ("-3", 2), ("abc", 2), ("nan", 2), ("inf", 2)],
 )
 def test_nobody_gets_in_free_by_nonsense(text: str | None, cost: float) -> None:
-    """L-1, L-2: what is no positive number costs the default."""
+    """What is no positive number costs the default (L-1, L-2)."""
     assert read_cost(text, 2) == cost

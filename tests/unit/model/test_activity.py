@@ -6,7 +6,7 @@ from breakloop.model.activity import Activity, AgentUse, LoopUse, add_use
 
 
 def test_sums_begin_at_nothing_and_do_not_mix() -> None:
-    """G-1: two intervals never share a sum."""
+    """Two intervals never share a sum (G-1)."""
     first, second = Activity(), Activity()
     first.agents["p", "c", "a"] = AgentUse(requests=1)
     first.loops["p", "c", "a", "f"] = LoopUse(stopped=1)
@@ -16,7 +16,7 @@ def test_sums_begin_at_nothing_and_do_not_mix() -> None:
 
 
 def test_sums_add_up() -> None:
-    """S-5: numbers add up; of times and names the later stays."""
+    """Numbers add up; of times and names the later stays (S-5)."""
     total = AgentUse(requests=1, cost_microusd=5, last_at=10.0, model="a")
     add_use(total, AgentUse(requests=2, cost_microusd=7, last_at=9.0, model=""))
     assert total == AgentUse(requests=3, cost_microusd=12, last_at=10.0, model="a")

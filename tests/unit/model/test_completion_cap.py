@@ -7,11 +7,11 @@ from breakloop.model.completion_cap import CAPPED, CompletionCap
 
 
 def test_a_call_has_none_by_itself() -> None:
-    """L-3: only a rule that asks for it caps anything."""
+    """Only a rule that asks for it caps anything (L-3)."""
     assert Call("POST", "/").caps == ()
 
 
 def test_in_shadow_it_is_the_same_cap() -> None:
-    """E-3: told, and not enforced."""
+    """Told, and not enforced (E-1)."""
     cap = CompletionCap(100, "p", "r", cuts=True)
     assert (cap._replace(cuts=False).tokens, CAPPED) == (100, "max_completion_tokens")

@@ -8,7 +8,7 @@ from breakloop.model.decision import Decision
 
 
 def test_a_plain_decision_allows_and_says_nothing() -> None:
-    """D-4: nothing to do, nothing to tell."""
+    """Nothing to do, nothing to tell (D-4)."""
     decision = Decision()
     assert (decision.allowed, decision.is_loop, decision.notice, decision.delay_seconds) == (True, False, "", 0.0)
 
@@ -26,18 +26,18 @@ def test_a_plain_decision_allows_and_says_nothing() -> None:
     ],
 )
 def test_the_notice_is_what_a_model_should_read(decision: Decision, notice: str) -> None:
-    """LD-5: the note of a steer, else what was seen; a denial with its code."""
+    """The note of a steer, else what was seen; a denial with its code (LD-5)."""
     assert decision.notice.startswith(notice)
     assert bool(decision.notice) == bool(notice)
 
 
 def test_only_a_denied_loop_is_one() -> None:
-    """A-4: other reasons are not, and a warning is not."""
+    """Other reasons are not, and a warning is not (A-4)."""
     assert Decision(allowed=False, reason="loop_detected").is_loop
     assert not Decision(warning="loop_detected").is_loop
     assert not Decision(allowed=False, reason="budget_exceeded").is_loop
 
 
 def test_content_is_not_shown() -> None:
-    """Y-1: what was asked about stays out of logs that print a decision."""
+    """What was asked about stays out of logs that print a decision (Y-1)."""
     assert "canary" not in repr(Decision(call="canary", verdict="canary", body=b"canary"))

@@ -9,7 +9,7 @@ from breakloop.model.events import Event, nowhere
 
 
 def test_names_are_dotted_and_differ() -> None:
-    """G-2: `thing.happened`; those of the specification are spelled as there."""
+    """`thing.happened`; those of the specification are spelled as there (G-2)."""
     names = [value for name, value in vars(events).items() if name.isupper()]
     assert len(set(names)) == len(names)
     assert all(name.count(".") == 1 and name == name.lower() for name in names)
@@ -25,7 +25,7 @@ def test_names_are_dotted_and_differ() -> None:
 
 
 def test_an_event_is_a_value() -> None:
-    """G-2: made once, read by many."""
+    """Made once, read by many (G-2)."""
     event = Event("loop.detected", 1.0, {"hit_count": 6})
     assert (event.project, event.request_id) == ("", "")
     with pytest.raises(AttributeError):

@@ -17,7 +17,7 @@ def _process(requests: int) -> Figures:
 
 
 def test_counts_are_added_and_marks_are_the_highest() -> None:
-    """G-5: what several processes show together."""
+    """What several processes show together (G-5)."""
     total = _process(3)
     total.add(_process(7))
     assert total.counters == {"requests": {("a",): 10}}
@@ -43,7 +43,7 @@ def test_adding_leaves_the_other_as_it_was() -> None:
 
 
 def test_what_a_process_counted_outlives_it() -> None:
-    """G-5: counters never fall when a worker is replaced; what it held open is gone."""
+    """Counters never fall when a worker is replaced; what it held open is gone (G-5)."""
     totals = FigureTotals()
     totals.heard(1, _process(3))
     totals.heard(2, _process(7))

@@ -8,7 +8,7 @@ from breakloop.model.histogram import BITS, Histogram, Timings, bounds_s
 
 
 def test_each_duration_is_in_the_bucket_below_its_bound() -> None:
-    """G-5: a bound of 2**n ns is above what took less, and not above what took as long."""
+    """A bound of 2**n ns is above what took less, and not above what took as long (G-5)."""
     times = Histogram()
     for took_ns in (0, 1023, 1024, 2047, 2048, 5000):
         times.note(took_ns)
@@ -34,7 +34,7 @@ def test_a_bucket_is_at_most_twice_as_wide_as_what_is_in_it(took_ns: int) -> Non
 
 
 def test_each_upstream_has_its_own() -> None:
-    """G-5: ours is apart from theirs."""
+    """Ours is apart from theirs (G-5)."""
     timings = Timings()
     timings.upstream("openai").note(5)
     assert timings.upstream("openai") is timings.upstreams["openai"]

@@ -7,7 +7,7 @@ from breakloop.wire import steer
 
 
 def test_a_marked_note_is_known_again() -> None:
-    """LD-5: between its marks, which `steer` takes out again; nothing is not marked."""
+    """Between its marks, which `steer` takes out again; nothing is not marked (LD-5)."""
     assert marked("Change course.") == "[breakloop] Change course. [/breakloop]"
     assert marked("Change course.").startswith(MARK)
     assert marked("Change course.").endswith(END)

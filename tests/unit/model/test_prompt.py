@@ -9,7 +9,7 @@ from breakloop.wire import prompt
 
 
 def test_the_one_that_wire_makes_is_one() -> None:
-    """L-3: the two do not know each other."""
+    """The two do not know each other (L-3)."""
     made: Prompt = prompt.Prompt(None, 7)
     assert (made.size, made.body_bytes, made.texts()) == (None, 7, [])
     assert PromptSize(3) == (3, 0, 0)
@@ -32,5 +32,5 @@ def test_the_one_that_wire_makes_is_one() -> None:
     ],
 )
 def test_how_long_a_text_is(text: str, expected: int) -> None:
-    """L-3: characters; three where one is most of a token."""
+    """Characters; three where one is most of a token (L-3)."""
     assert chars_of(text) == expected

@@ -37,7 +37,7 @@ LISTED = {
 
 
 def test_the_list_is_what_is_documented() -> None:
-    """A-4, L-4: every reason of the specification, and no other."""
+    """Every reason of the specification, and no other (A-4, L-4)."""
     assert set(REASONS) == LISTED
     assert (ALLOWED_NO_POLICY, ALLOWED) == ("no_matching_policy", "all_rules_passed")
     assert not {ALLOWED, ALLOWED_NO_POLICY} & LISTED
@@ -45,7 +45,7 @@ def test_the_list_is_what_is_documented() -> None:
 
 @pytest.mark.parametrize("reason", sorted(LISTED))
 def test_every_reason_explains_itself(reason: str) -> None:
-    """A-4: a status that denies, a meaning and a remedy in whole sentences."""
+    """A status that denies, a meaning and a remedy in whole sentences (A-4)."""
     info = REASONS[reason]
     assert info.status in {429, 503, 508}
     assert info.source
@@ -56,7 +56,7 @@ def test_every_reason_explains_itself(reason: str) -> None:
 
 
 def test_what_a_retry_cannot_help() -> None:
-    """A-1: loops, kills and what can never pass."""
+    """Loops, kills and what can never pass (A-1)."""
     for reason in ("loop_detected", "kill_switch", "agent_quarantined", "prompt_tokens_exceeded", "missing_descriptor"):
         assert not REASONS[reason].retry_helps
     for reason in ("token_bucket_exceeded", "budget_exceeded", "no_bundle_loaded", "store_unavailable"):
@@ -95,7 +95,7 @@ def decision_files() -> list[Path]:
 
 
 def test_no_code_says_a_reason_that_is_not_listed() -> None:
-    """A-4: whatever is said as a reason is in the list."""
+    """Whatever is said as a reason is in the list (A-4)."""
     found = [
         (path.name, line, text)
         for path in decision_files()
@@ -107,7 +107,7 @@ def test_no_code_says_a_reason_that_is_not_listed() -> None:
 
 
 def test_no_near_miss_of_a_reason_anywhere() -> None:
-    """A-4: a text that looks like a reason, in any file, is one (but for `testing`, which speaks as providers do)."""
+    """A text that looks like a reason, in any file, is one (but for `testing`, which speaks as providers do) (A-4)."""
     shape = re.compile(r"[a-z_]+_(exceeded|quarantined|unavailable|detected|inactive)")
     strays = [
         (path.relative_to(SRC).as_posix(), node.value)

@@ -18,7 +18,7 @@ def test_records_do_not_change() -> None:
 
 
 def test_states_of_an_incident() -> None:
-    """G-3: warned only; denied or killed; over."""
+    """Warned only; denied or killed; over (G-3)."""
     assert (OPEN, STOPPED, CLEARED) == ("open", "stopped", "cleared")
 
 

@@ -10,7 +10,7 @@ from breakloop.observe.tracing import Tracing
 
 
 def test_a_call_is_not_traced_unless_somebody_does() -> None:
-    """G-5: without tracing there is nothing on a call."""
+    """Without tracing there is nothing on a call (G-5)."""
     call = Call("GET", "/")
     assert call.span is None
     assert call.began_ns == 0

@@ -34,12 +34,12 @@ from breakloop.model.upstream import (
     ],
 )
 def test_urls(url: str, expected: tuple[bool, str, int, bytes, bytes]) -> None:
-    """D-2: scheme, host and port to connect to, the Host value, and the path in front of all paths."""
+    """Scheme, host and port to connect to, the Host value, and the path in front of all paths (D-2)."""
     assert parse_upstream("x", url) == Upstream("x", *expected)
 
 
 def test_url_of_an_upstream_is_as_a_person_writes_it() -> None:
-    """T-2: the banner and doctor show it."""
+    """The banner and doctor show it (T-2)."""
     assert parse_upstream("x", "HTTP://[::1]:8000/v1/").url == "http://[::1]:8000/v1"
     assert parse_upstream("x", "https://a.example:443").url == "https://a.example"
 
@@ -92,7 +92,7 @@ def test_url_of_an_upstream_is_as_a_person_writes_it() -> None:
     ],
 )
 def test_urls_refused_with_a_remedy(url: str, message: str, hint: str) -> None:
-    """T-2: each mistake is named, says what to write, and never repeats the URL with what may be a password."""
+    """Each mistake is named, says what to write, and never repeats the URL with what may be a password (T-2)."""
     with pytest.raises(UpstreamUrlError) as raised:
         parse_upstream("x", url)
     assert message in raised.value.message
@@ -104,14 +104,14 @@ def test_urls_refused_with_a_remedy(url: str, message: str, hint: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a/b", "a.b", "ä", "a" * 64, "a b"])
 def test_names_refused(name: str) -> None:
-    """D-2: a name is one plain segment of a path."""
+    """A name is one plain segment of a path (D-2)."""
     with pytest.raises(UpstreamUrlError, match=r"the name is not plain \(lower-case letters"):
         parse_upstream(name, "https://x")
 
 
 @pytest.mark.parametrize("name", ["v1", "v1beta", "agents", "livez", "readyz"])
 def test_reserved_names_refused(name: str) -> None:
-    """D-2: these begin paths of their own."""
+    """These begin paths of their own (D-2)."""
     assert name in RESERVED
     with pytest.raises(UpstreamUrlError, match="choose another name"):
         parse_upstream(name, "https://x")
@@ -119,19 +119,19 @@ def test_reserved_names_refused(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["openai", "https://x", "https://secret@x?a=b", "/a=b"])
 def test_not_name_and_url(text: str) -> None:
-    """T-2: a forgotten name is said as such."""
+    """A forgotten name is said as such (T-2)."""
     with pytest.raises(UpstreamUrlError, match=r"is not NAME=URL \(write openai=https://") as raised:
         parse_named(text)
     assert "secret" not in str(raised.value)
 
 
 def test_a_query_in_a_url_does_not_confuse_the_name() -> None:
-    """T-2: the first equals sign ends the name."""
+    """The first equals sign ends the name (T-2)."""
     assert parse_named("a=https://x/b=c").base == b"/b=c"
 
 
 def test_the_built_in_ones_stay_and_the_first_given_is_the_default() -> None:
-    """D-2, T-2: --upstream adds or replaces."""
+    """--upstream adds or replaces (D-2, T-2)."""
     assert [one.name for one in upstreams([])] == ["openai", "anthropic", "gemini"]
     assert [one.url for one in upstreams([])] == list(BUILTIN.values())
     found = upstreams(["mine=http://m", "anthropic=http://a"])

@@ -10,7 +10,7 @@ from breakloop.model.verdict import Limit, Loop, Shadowed, Verdict
 
 
 def test_a_plain_verdict_allows() -> None:
-    """A-5: and asks for no header at all."""
+    """And asks for no header at all (A-5)."""
     verdict = Verdict()
     assert (verdict.allowed, verdict.status, verdict.reason) == (True, 200, "all_rules_passed")
     assert (verdict.retry_after_s, verdict.retry_jitter, verdict.never, verdict.delay_ms) == (None, False, False, 0)
@@ -19,13 +19,13 @@ def test_a_plain_verdict_allows() -> None:
 
 
 def test_it_has_no_room_for_more() -> None:
-    """E-7: a field that nobody knows cannot be slipped in."""
+    """A field that nobody knows cannot be slipped in (E-7)."""
     with pytest.raises(AttributeError):
         Verdict().colour = "red"  # type: ignore[attr-defined]
 
 
 def test_what_it_carries_cannot_be_changed() -> None:
-    """E-7: findings are values."""
+    """Findings are values (E-7)."""
     loop = Loop("tail", "f", 6, 60, 30, "reject", fresh=True, message="", evidence="")
     with pytest.raises(AttributeError):
         loop.hit_count = 1  # type: ignore[misc]

@@ -10,7 +10,7 @@ SPENT, UPSTREAM = "breakloop_model_spend_microusd_total", "breakloop_upstream_se
 
 
 def test_the_first_names_stay_and_the_rest_are_one() -> None:
-    """G-5: also when others come later; nothing of a sum is lost."""
+    """Also when others come later; nothing of a sum is lost (G-5)."""
     bounded, figures = Bounded(), Figures()
     most = LABELS["model"].most
     for number in range(most - 1):
@@ -24,7 +24,7 @@ def test_the_first_names_stay_and_the_rest_are_one() -> None:
 
 
 def test_histograms_and_gauges_beyond_the_bound_are_one_too() -> None:
-    """G-5: each in the way of its kind."""
+    """Each in the way of its kind (G-5)."""
     bounded, figures = Bounded(), Figures()
     most = LABELS["upstream"].most
     for number in range(most + 2):
@@ -37,7 +37,7 @@ def test_histograms_and_gauges_beyond_the_bound_are_one_too() -> None:
 
 
 def test_long_names_are_cut_and_unknown_metrics_left_out() -> None:
-    """G-5, Y-1."""
+    """Long names are cut and unknown metrics left out (G-5, Y-1)."""
     figures = Figures()
     figures.count(SPENT, 1, "x" * 500)
     figures.count("breakloop_secret_total", 1)

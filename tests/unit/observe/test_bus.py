@@ -39,7 +39,7 @@ class Somebody:
 
 
 def test_what_finds_no_room_is_counted() -> None:
-    """G-2: the bus drops rather than delay a request."""
+    """The bus drops rather than delay a request (G-2)."""
     bus = Bus(most=2)
     for number in range(5):
         bus(event(number))
@@ -58,7 +58,7 @@ def test_flushing_keeps_what_is_there() -> None:
 
 
 def test_everybody_is_told_in_order() -> None:
-    """G-2."""
+    """Everybody is told in order (G-2)."""
     bus, one, other = Bus(), Somebody(), Somebody()
     fan = Fan(bus, sleep=at_once)
     fan.add("one", one.take)
@@ -119,7 +119,7 @@ def test_how_often_each_is_told() -> None:
 
 
 def test_a_failing_listener_is_tried_again_and_then_loses(caplog: pytest.LogCaptureFixture) -> None:
-    """G-2: and the others hear everything meanwhile."""
+    """And the others hear everything meanwhile (G-2)."""
     bus, failing, well = Bus(), Somebody(failures=4), Somebody()
     fan = Fan(bus, sleep=at_once)
     listeners = fan.add("failing", failing.take), fan.add("well", well.take)
@@ -146,7 +146,7 @@ def test_a_failing_listener_is_tried_again_and_then_loses(caplog: pytest.LogCapt
 
 
 def test_what_was_not_taken_comes_first_the_next_time(caplog: pytest.LogCaptureFixture) -> None:
-    """G-2: in order, also where more waits than fits into one batch."""
+    """In order, also where more waits than fits into one batch (G-2)."""
     bus, failing = Bus(), Somebody(failures=1)
     fan = Fan(bus, sleep=at_once)
     listener = fan.add("failing", failing.take)
@@ -164,7 +164,7 @@ def test_what_was_not_taken_comes_first_the_next_time(caplog: pytest.LogCaptureF
 
 
 def test_a_backlog_is_bounded_and_keeps_the_oldest() -> None:
-    """G-2: so that an incident keeps its beginning."""
+    """So that an incident keeps its beginning (G-2)."""
     bus, one = Bus(), Somebody()
     fan = Fan(bus, sleep=at_once)
     listener = fan.add("one", one.take, room=3)
@@ -177,7 +177,7 @@ def test_a_backlog_is_bounded_and_keeps_the_oldest() -> None:
 
 
 def test_what_is_being_written_when_a_process_ends_is_waited_for() -> None:
-    """S-6: neither lost nor written twice, though the job was cancelled."""
+    """Neither lost nor written twice, though the job was cancelled (S-6)."""
     bus = Bus()
     fan = Fan(bus, sleep=at_once)
     written: list[int] = []
@@ -207,7 +207,7 @@ def test_what_is_being_written_when_a_process_ends_is_waited_for() -> None:
 
 
 def test_a_slow_listener_loses_its_own_events_only() -> None:
-    """G-2: its backlog is bounded, the others' is not touched."""
+    """Its backlog is bounded, the others' is not touched (G-2)."""
     bus, well = Bus(), Somebody()
     fan = Fan(bus, sleep=at_once)
     begun = asyncio.Event()

@@ -8,7 +8,7 @@ from breakloop.observe.counted import Counted
 
 
 def test_events_by_name_and_loops_by_kind() -> None:
-    """G-5: what a dashboard asks first."""
+    """What a dashboard asks first (G-5)."""
     counted = Counted()
     loop = {"kind": "exact", "action": "reject", "agent": "secret-agent", "shadow": False}
     counted.take([Event(LOOP_DETECTED, 1.0, loop), Event(LOOP_DETECTED, 2.0, loop)])
@@ -20,7 +20,7 @@ def test_events_by_name_and_loops_by_kind() -> None:
 
 
 def test_denials_by_policy() -> None:
-    """G-5."""
+    """Denials by policy (G-5)."""
     counted = Counted()
     data = {"policy": "fair-use", "rule": "r", "reason": "tpm_exceeded"}
     counted.take([Event(LIMIT_EXCEEDED, 1.0, data), Event(SHADOW_WOULD_REJECT, 1.0, data)])
@@ -30,7 +30,7 @@ def test_denials_by_policy() -> None:
 
 
 def test_money_spent_and_saved_by_project() -> None:
-    """G-5, G-3: in micro-dollars; agents and callers are no labels."""
+    """In micro-dollars; agents and callers are no labels (G-5, G-3)."""
     counted = Counted()
     activity = Activity(
         agents={
@@ -54,7 +54,7 @@ def test_money_spent_and_saved_by_project() -> None:
 
 
 def test_names_from_outside_are_bounded() -> None:
-    """G-5: whoever makes up models or projects fills nobody's memory."""
+    """Whoever makes up models or projects fills nobody's memory (G-5)."""
     counted = Counted(kept=2)
     for model in ("a", "b", "c", "d", "a"):
         counted.spent(Activity(agents={("p", "", ""): AgentUse(cost_microusd=1, model=model)}))
@@ -63,7 +63,7 @@ def test_names_from_outside_are_bounded() -> None:
 
 
 def test_open_breakers_are_those_of_now() -> None:
-    """G-5: a level, not a count."""
+    """A level, not a count (G-5)."""
     counted = Counted()
     for is_open in (2, 1):
         counted.breakers(is_open)

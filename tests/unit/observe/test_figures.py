@@ -17,7 +17,7 @@ def sources(made: World, **more: Any) -> Sources:
 
 
 def test_decisions_by_reason() -> None:
-    """G-5: what was allowed and what was denied, and why."""
+    """What was allowed and what was denied, and why (G-5)."""
     made = world(bundle(policy("p", loop=exact())))
     made.decide(chat(user("again")), times=5)
     found = gather(sources(made)).counters
@@ -28,7 +28,7 @@ def test_decisions_by_reason() -> None:
 
 
 def test_every_count_of_the_tally_is_shown() -> None:
-    """G-5: whoever adds a count to the tally shows it."""
+    """Whoever adds a count to the tally shows it (G-5)."""
     made = world()
     names = [field.name for field in fields(Tally)]
     for number, name in enumerate(names):
@@ -39,7 +39,7 @@ def test_every_count_of_the_tally_is_shown() -> None:
 
 
 def test_everything_that_is_gathered_is_in_the_table() -> None:
-    """G-5: no metric without a line in the table, of its kind, with its labels."""
+    """No metric without a line in the table, of its kind, with its labels (G-5)."""
     figures = gather(full())
     gathered: dict[str, Any] = {**figures.counters, **figures.sums, **figures.highest, **figures.spreads}
     for name, series in gathered.items():
@@ -52,7 +52,7 @@ def test_everything_that_is_gathered_is_in_the_table() -> None:
 
 
 def test_everything_in_the_table_is_gathered_somewhere() -> None:
-    """G-5: no line of the table that never has a value."""
+    """No line of the table that never has a value (G-5)."""
     by_event = {"breakloop_limit_denials_total", "breakloop_shadow_rejects_total", "breakloop_loops_total"}
     by_event |= {"breakloop_events_total", "breakloop_breakers_open"}  # the last: asked for now and then
     money = {name for name in METRICS if "microusd" in name} | {"breakloop_saved_requests_total"}
@@ -125,7 +125,7 @@ def full() -> Sources:
 
 
 def test_what_the_parts_say() -> None:
-    """G-5: connections, upstreams, store, state, bundle, drops."""
+    """Connections, upstreams, store, state, bundle, drops (G-5)."""
     figures = gather(full())
     counters, levels, marks = figures.counters, figures.sums, figures.highest
     assert levels["breakloop_connections_open"] == {(): 2}
@@ -150,7 +150,7 @@ def test_what_the_parts_say() -> None:
 
 
 def test_holds_are_counted_once_over_all_processes() -> None:
-    """G-1: every process knows of every hold."""
+    """Every process knows of every hold (G-1)."""
     one, other = gather(full()), gather(full())
     one.highest["breakloop_holds"] = other.highest["breakloop_holds"] = {(): 3}
     one.add(other)
@@ -167,6 +167,6 @@ def test_before_anything_is_there() -> None:
 
 
 def test_who_serves_nobody_is_no_process_that_serves() -> None:
-    """S-5: the control process of a fleet adds nothing to their number."""
+    """The control process of a fleet adds nothing to their number (S-5)."""
     assert gather(sources(world())).sums["breakloop_processes"] == {(): 0}
     assert gather(full()).sums["breakloop_processes"] == {(): 1}

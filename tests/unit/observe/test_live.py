@@ -17,7 +17,7 @@ async def read(reader: Subscription, count: int) -> list[Any]:
 
 
 def test_readers_get_what_happens_from_when_they_came() -> None:
-    """X-2: live, without asking again."""
+    """Live, without asking again (X-2)."""
 
     async def run() -> None:
         live = Live()
@@ -45,7 +45,7 @@ def test_a_reader_waits_for_the_next() -> None:
 
 
 def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
-    """X-2: bounded, whoever reads."""
+    """Bounded, whoever reads (X-2)."""
 
     async def run() -> None:
         live = Live(room=2)

@@ -50,7 +50,7 @@ def event(name: str, at: float, **data: object) -> Event:
 
 
 def test_json_line_has_time_level_message_and_fields(sink: Sink) -> None:
-    """G-5: one JSON object a line, whatever is in it."""
+    """One JSON object a line, whatever is in it (G-5)."""
     log(logging.WARNING, "some\nthing", {"count": 3, "odd": object})
     (line,) = sink.lines()
     assert line["time"].endswith("Z")
@@ -58,7 +58,7 @@ def test_json_line_has_time_level_message_and_fields(sink: Sink) -> None:
 
 
 def test_text_lines_cannot_be_forged() -> None:
-    """G-5: a value with spaces, quotes or line ends stays one value on one line."""
+    """A value with spaces, quotes or line ends stays one value on one line (G-5)."""
     record = logging.LogRecord("breakloop", logging.INFO, "", 0, "it %s", ("happens",), None)
     record.fields = {"a": "plain", "b": 'two words"\nlevel=error', "c": 5, "d": "", "e": True}
     line = TextLines().format(record)
@@ -67,7 +67,7 @@ def test_text_lines_cannot_be_forged() -> None:
 
 
 def test_errors_come_with_their_trace() -> None:
-    """G-5: where it happened is in the line, in both forms."""
+    """Where it happened is in the line, in both forms (G-5)."""
     error = ZeroDivisionError("oh")
     record = logging.LogRecord("breakloop", logging.ERROR, "", 0, "failed", (), (type(error), error, None))
     assert "ZeroDivisionError: oh" in json.loads(JsonLines().format(record))["error"]
@@ -79,7 +79,7 @@ def test_errors_come_with_their_trace() -> None:
     [("auto", Terminal(), False), ("auto", io.StringIO(), True), ("json", Terminal(), True), ("text", None, False)],
 )
 def test_auto_is_text_on_a_terminal(form: str, stream: io.StringIO | None, is_json: bool) -> None:
-    """T-1: `auto` suits whoever reads."""
+    """`auto` suits whoever reads (T-1)."""
     sink = Sink(form, stream=stream)
     sink.logging.start()
     log(logging.INFO, "hello")
@@ -88,7 +88,7 @@ def test_auto_is_text_on_a_terminal(form: str, stream: io.StringIO | None, is_js
 
 
 def test_level_and_end(sink: Sink) -> None:
-    """T-1: below the level nothing is written, and after the end nothing at all."""
+    """Below the level nothing is written, and after the end nothing at all (T-1)."""
     log(logging.DEBUG, "too little")
     sink.logging.stop()
     logging.getLogger("breakloop").handlers.clear()
@@ -106,7 +106,7 @@ def test_full_queue_drops_and_counts(sink: Sink) -> None:
 
 
 def test_repeats_are_told_once_an_interval(sink: Sink) -> None:
-    """E-3, LD-7: the same thing again is counted; the count is told when the interval is over."""
+    """The same thing again is counted; the count is told when the interval is over (E-3, LD-7)."""
     events = LogEvents()
     for number in range(5):
         events(event(LOOP_DETECTED, 100.0 + number, **LOOP))
@@ -122,7 +122,7 @@ def test_repeats_are_told_once_an_interval(sink: Sink) -> None:
 
 
 def test_what_was_left_out_is_told_without_another_event(sink: Sink) -> None:
-    """E-3: a burst that ends is still accounted for, and its memory is freed."""
+    """A burst that ends is still accounted for, and its memory is freed (E-3)."""
     events = LogEvents()
     for _ in range(4):
         events(event(LIMIT_EXCEEDED, 100.0, policy="a", rule="r", reason="token_bucket_exceeded"))
@@ -133,7 +133,7 @@ def test_what_was_left_out_is_told_without_another_event(sink: Sink) -> None:
 
 
 def test_different_things_are_told_apart(sink: Sink) -> None:
-    """E-3: per key; and what is rare is told each time."""
+    """Per key; and what is rare is told each time (E-3)."""
     events = LogEvents()
     events(event(LIMIT_EXCEEDED, 1.0, policy="a", rule="r", reason="x"))
     events(event(LIMIT_EXCEEDED, 1.0, policy="b", rule="r", reason="x"))
@@ -151,7 +151,7 @@ def test_different_things_are_told_apart(sink: Sink) -> None:
 
 
 def test_a_storm_of_different_things_is_bounded(sink: Sink) -> None:
-    """Y-2: however many loops there are, lines and memory are bounded, and the rest is counted."""
+    """However many loops there are, lines and memory are bounded, and the rest is counted (Y-2)."""
     events = LogEvents()
     for number in range(1000):
         events(event(LOOP_DETECTED, 100.0, **{**LOOP, "fingerprint": str(number)}))
@@ -164,7 +164,7 @@ def test_a_storm_of_different_things_is_bounded(sink: Sink) -> None:
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_some_fields_stand_in_every_line(form: str) -> None:
-    """S-5: which worker it was."""
+    """Which worker it was (S-5)."""
     stream = io.StringIO()
     made = Logging(stream, "info", form, {"worker": 2})
     made.start()

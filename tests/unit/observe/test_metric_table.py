@@ -13,7 +13,7 @@ UNITS = ("_seconds", "_ratio")
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
 def test_names_say_what_is_counted_and_in_which_unit(metric: Metric) -> None:
-    """G-5: Prometheus' own rules for names."""
+    """Prometheus' own rules for names (G-5)."""
     assert re.fullmatch(r"breakloop(_[a-z0-9]+)+", metric.name)
     assert metric.kind in (COUNTER, GAUGE, HISTOGRAM)
     assert metric.name.endswith("_total") == (metric.kind == COUNTER)
@@ -22,7 +22,7 @@ def test_names_say_what_is_counted_and_in_which_unit(metric: Metric) -> None:
 
 
 def test_labels_are_bounded() -> None:
-    """G-5: nothing that everybody can make up is a label without a bound; of some, not at all."""
+    """Nothing that everybody can make up is a label without a bound; of some, not at all (G-5)."""
     used = {label for metric in METRICS.values() for label in metric.labels}
     assert used == set(LABELS)
     assert used & {"agent", "caller", "path", "key", "session", "request_id"} == set()

@@ -23,7 +23,7 @@ def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def test_prometheus_reads_what_the_engine_counted() -> None:
-    """G-5."""
+    """Prometheus reads what the engine counted (G-5)."""
     made = world(bundle(policy("p", loop=exact())))
     made.decide(chat(user("again")), times=5)
     found = samples(Metrics(lambda: [gather(Sources(made.engine, 1.0))]).text())
@@ -35,7 +35,7 @@ def test_prometheus_reads_what_the_engine_counted() -> None:
 
 
 def test_processes_are_one() -> None:
-    """G-5: workers are scraped together."""
+    """Workers are scraped together (G-5)."""
     one, other = Figures(), Figures()
     one.count("breakloop_answers_total", 2)
     other.count("breakloop_answers_total", 3)
@@ -46,7 +46,7 @@ def test_processes_are_one() -> None:
 
 
 def test_a_histogram_adds_up() -> None:
-    """G-5: buckets are cumulative, and the last has all."""
+    """Buckets are cumulative, and the last has all (G-5)."""
     made = world()
     sources = Sources(made.engine, 1.0)
     for took_ns in (1_500, 1_500, 3_000, 5_000_000_000):
@@ -63,7 +63,7 @@ def test_a_histogram_adds_up() -> None:
 
 
 def test_the_first_names_stay_and_the_rest_are_one() -> None:
-    """G-5: bounded labels; a series never changes its name."""
+    """Bounded labels; a series never changes its name (G-5)."""
     figures = Figures()
     metrics = Metrics(lambda: [figures])
     for number in range(50):
@@ -90,7 +90,7 @@ def test_upstreams_beyond_the_bound_share_a_histogram() -> None:
 
 
 def test_odd_names_are_written_so_that_they_are_read() -> None:
-    """Y-1: what somebody calls his model can neither break the page nor fill it."""
+    """What somebody calls his model can neither break the page nor fill it (Y-1)."""
     figures = Figures()
     odd = 'a"\n\\{}' + "x" * 500
     figures.count("breakloop_model_spend_microusd_total", 1, odd)
@@ -105,7 +105,7 @@ def test_what_is_not_in_the_table_is_not_written() -> None:
 
 
 def test_the_path_of_a_request_does_not_import_it() -> None:
-    """G-5: who serves without an admin plane pays nothing for it."""
+    """Who serves without an admin plane pays nothing for it (G-5)."""
     code = "import sys, breakloop.runtime; print([n for n in sys.modules if n.startswith(('prometheus', 'opentel'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -26,7 +26,7 @@ CHAT = Chat("openai_chat", "gpt-x", (), 3, stream=True, max_tokens=50, answers=2
 
 
 def test_a_chat_by_the_conventions() -> None:
-    """G-5: names as OpenTelemetry has them."""
+    """Names as OpenTelemetry has them (G-5)."""
     call = Call("POST", "/v1/chat/completions", request_id="r-1", upstream="openai")
     call.project = "blue"
     found = call_attributes(call, CHAT, "fixer")
@@ -60,7 +60,7 @@ def test_a_chat_by_the_conventions() -> None:
     ],
 )
 def test_providers_and_operations(upstream: str, dialect: str, provider: str, operation: str) -> None:
-    """G-5: the conventions' own values."""
+    """The conventions' own values (G-5)."""
     found = call_attributes(Call("POST", "/", upstream=upstream), Chat(dialect, "m", (), 1), "a")
     assert (found[PROVIDER], found[OPERATION]) == (provider, operation)
     values = vars(gen_ai_attributes)
@@ -76,7 +76,7 @@ def test_a_call_of_a_tool_and_plain_http() -> None:
 
 
 def test_all_names_are_the_conventions_own() -> None:
-    """G-5: no name with gen_ai in front that is not theirs."""
+    """No name with gen_ai in front that is not theirs (G-5)."""
     usage = Usage(10, 5, 4, 2, 1)
     answer = Answer(200, "text", usage=usage, model="gpt-x-1", response_id="id", finish="stop", complete=True)
     found = call_attributes(Call("POST", "/"), CHAT, "a", ("t",)) | answer_attributes(answer)
@@ -96,7 +96,7 @@ def test_every_dialect_has_an_operation() -> None:
 
 
 def test_a_verdict() -> None:
-    """G-5: what was decided, and why; neither message nor evidence."""
+    """What was decided, and why; neither message nor evidence (G-5)."""
     verdict = Verdict(allowed=False, reason="loop_detected", status=429, policy="p", message="said to the client")
     verdict.loop = Loop("exact", "f00", 5, 60, 30, "reject", fresh=True, message="m", evidence="e")
     verdict.shadow = (Shadowed("q", "r", "tpm_exceeded", "deny"),)
@@ -131,7 +131,7 @@ def test_a_verdict() -> None:
     ],
 )
 def test_why_an_answer_is_none(answer: Answer, why: str) -> None:
-    """Y-1: never in the words of the upstream."""
+    """Never in the words of the upstream (Y-1)."""
     assert failure(answer) == why
 
 
@@ -141,7 +141,7 @@ def test_an_answer_that_never_came_has_no_status() -> None:
 
 
 def test_models_of_metrics_are_bounded() -> None:
-    """G-5."""
+    """Models of metrics are bounded (G-5)."""
     names = Names()
     chat = {OPERATION: "chat", PROVIDER: "openai"}
     seen = {names.of({**chat, MODEL: f"m{number}"})[MODEL] for number in range(60)}

@@ -64,7 +64,7 @@ def ask(text: str = "hello", **more: Any) -> Call:
 
 
 def test_a_call_is_one_span_until_its_answer() -> None:
-    """G-5: GenAI names, tokens, and how long it took."""
+    """GenAI names, tokens, and how long it took (G-5)."""
     traced = Traced()
     call = ask()
     traced.decide(call)
@@ -89,7 +89,7 @@ def test_a_call_is_one_span_until_its_answer() -> None:
 
 
 def test_a_denial_ends_its_span_at_once() -> None:
-    """G-5: with the verdict, and as an error."""
+    """With the verdict, and as an error (G-5)."""
     traced = Traced()
     for _ in range(2):
         traced.decide(ask(), tracked=False)
@@ -107,7 +107,7 @@ def test_a_denial_ends_its_span_at_once() -> None:
 
 
 def test_the_clients_trace_goes_on() -> None:
-    """G-5: W3C traceparent."""
+    """W3C traceparent (G-5)."""
     traced = Traced()
     traced.decide(ask(headers={"traceparent": PARENT, "tracestate": "a=b"}), tracked=False)
     traced.decide(ask("other", headers={"traceparent": "nonsense"}), tracked=False)
@@ -120,14 +120,14 @@ def test_the_clients_trace_goes_on() -> None:
 
 
 def test_a_client_that_does_not_sample_is_not_traced() -> None:
-    """G-5: its own flag decides."""
+    """Its own flag decides (G-5)."""
     traced = Traced()
     traced.decide(ask(headers={"traceparent": PARENT[:-2] + "00"}), tracked=False)
     assert traced.ended() == []
 
 
 def test_a_question_of_a_gateway_ends_with_its_verdict() -> None:
-    """D-3: nobody knows when its answer is told; its tokens are counted when it is."""
+    """Nobody knows when its answer is told; its tokens are counted when it is (D-3)."""
     traced = Traced()
     call = ask()
     traced.decide(call, tracked=False)
@@ -143,7 +143,7 @@ def test_a_question_of_a_gateway_ends_with_its_verdict() -> None:
 
 
 def test_metrics_of_a_client() -> None:
-    """G-5: the conventions' two, with few attributes and the bounds they advise."""
+    """The conventions' two, with few attributes and the bounds they advise (G-5)."""
     traced = Traced()
     call = ask()
     traced.decide(call)
@@ -163,7 +163,7 @@ def test_metrics_of_a_client() -> None:
 
 
 def test_an_answer_that_failed() -> None:
-    """G-5."""
+    """An answer that failed (G-5)."""
     traced = Traced()
     call = ask()
     traced.decide(call)
@@ -185,7 +185,7 @@ def test_plain_http_has_a_span_and_no_metrics_of_models() -> None:
 
 
 def test_nothing_of_what_is_said_is_in_a_span() -> None:
-    """Y-1: neither prompt nor answer, key nor path."""
+    """Neither prompt nor answer, key nor path (Y-1)."""
     traced = Traced()
     call = ask(f"say {CANARY}", headers={"authorization": f"Bearer {CANARY}"})
     call.query = f"key={CANARY}"
@@ -200,7 +200,7 @@ def test_nothing_of_what_is_said_is_in_a_span() -> None:
 
 
 def test_a_fault_of_tracing_stops_nobody() -> None:
-    """G-5: it is counted."""
+    """It is counted (G-5)."""
     traced = Traced()
     call: Any = ask()
     call.headers = None
@@ -234,7 +234,7 @@ class Collector(BaseHTTPRequestHandler):
 
 
 def test_spans_reach_a_collector() -> None:
-    """G-5: by OTLP over HTTP."""
+    """By OTLP over HTTP (G-5)."""
     got: list[tuple[str, bytes]] = []
     server = HTTPServer(("127.0.0.1", 0), type("Here", (Collector,), {"got": got}))
     thread = Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""Which bodies have to be seen whole (SPEC D-1)."""
+"""Which bodies have to be seen whole (D-1)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BREAKER = {"enabled": True, "spend_rate_threshold_per_minute": 9, "spend_source"
     ],
 )
 def test_limits_of_tokens_and_money_read_the_prompt(data: Json, path: str, needed: bool) -> None:
-    """L-3, L-2, CB-1: a long prompt that comes in many pieces must not pass uncounted."""
+    """A long prompt that comes in many pieces must not pass uncounted (L-3, L-2, CB-1)."""
     compiled = world(data).engine.bundle
     assert compiled is not None
     assert needs_body(compiled, "h", "POST", path, b"application/json") is needed

@@ -6,7 +6,7 @@ from breakloop.policy.chains import Chains, Traces
 
 
 def test_a_chain_leads_back_to_its_root() -> None:
-    """C-7: `previous_response_id` is resolved to the session of the first request, however long the chain is."""
+    """`previous_response_id` is resolved to the session of the first request, however long the chain is (C-7)."""
     chains = Chains()
     chains.remember("key:a", "resp_0", "root")
     for number in range(100):
@@ -16,12 +16,12 @@ def test_a_chain_leads_back_to_its_root() -> None:
 
 
 def test_an_unknown_answer_is_a_root_itself() -> None:
-    """C-7: after a restart, or on another instance, every request that continues an answer has the same session."""
+    """After a restart, or on another instance, every request that continues an answer has the same session (C-7)."""
     assert Chains().root("key:a", "resp_7") == Chains().root("key:a", "resp_7") == "resp_7"
 
 
 def test_callers_have_chains_of_their_own() -> None:
-    """C-7: nobody gets into a session by naming somebody else's answer."""
+    """Nobody gets into a session by naming somebody else's answer (C-7)."""
     chains = Chains()
     chains.remember("key:a", "resp_1", "root")
     assert chains.root("key:b", "resp_1") == "resp_1"
@@ -37,7 +37,7 @@ def test_nothing_is_remembered_for_nothing() -> None:
 
 
 def test_chains_are_bounded_and_those_in_use_stay() -> None:
-    """C-7: memory has a limit, and what is asked for again outlives what is not."""
+    """Memory has a limit, and what is asked for again outlives what is not (C-7)."""
     chains = Chains(limit=10)
     chains.remember("key:a", "kept", "root")
     chains.remember("key:a", "unused", "other")
@@ -49,7 +49,7 @@ def test_chains_are_bounded_and_those_in_use_stay() -> None:
 
 
 def test_a_trace_counts_when_it_comes_again() -> None:
-    """C-7: a trace id is a session once it has recurred, for the same caller."""
+    """A trace id is a session once it has recurred, for the same caller (C-7)."""
     traces = Traces()
     assert [traces.recurs("key:a", "t1"), traces.recurs("key:a", "t2")] == [False, False]
     assert [traces.recurs("key:a", "t1"), traces.recurs("key:a", "t1")] == [True, True]
@@ -57,7 +57,7 @@ def test_a_trace_counts_when_it_comes_again() -> None:
 
 
 def test_traces_are_bounded() -> None:
-    """C-7: a new trace for every request does not fill the memory."""
+    """A new trace for every request does not fill the memory (C-7)."""
     traces = Traces(limit=10)
     for number in range(500):
         traces.recurs("key:a", str(number))

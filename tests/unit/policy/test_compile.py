@@ -72,12 +72,12 @@ SHADOW_UNTIL = {"enabled": True, "reason": "drill", "expires_at": at(1000)}
     ],
 )
 def test_default_loop_protection(data: Json | None, blocked: int) -> None:
-    """B-6: on for every LLM call that no policy's own enforced block covers, unless it is switched off."""
+    """On for every LLM call that no policy's own enforced block covers, unless it is switched off (B-6)."""
     assert blocked_at(world(data)) == blocked
 
 
 def test_default_protection_judges_llm_calls_only() -> None:
-    """B-6: other calls are not its business, with an `exact` default neither."""
+    """Other calls are not its business, with an `exact` default neither (B-6)."""
     for data in (None, bundle(defaults={"loop_detection": exact(3)})):
         here = world(data)
         assert here.decide(call("/health"), 50).allowed
@@ -85,7 +85,7 @@ def test_default_protection_judges_llm_calls_only() -> None:
 
 
 def test_default_protection_gives_its_reason() -> None:
-    """B-6, R-2: a denial of the built-in block is a loop denial, with no policy matched."""
+    """A denial of the built-in block is a loop denial, with no policy matched (B-6, R-2)."""
     here = world()
     assert here.decide(chat()).reason == "no_matching_policy"
     verdict = here.decide(chat(), 5)
@@ -93,14 +93,14 @@ def test_default_protection_gives_its_reason() -> None:
 
 
 def test_global_shadow_shows_what_would_be_enforced() -> None:
-    """K-1, B-6: a policy that opted out is not judged by the default in shadow either; one that did not is."""
+    """A policy that opted out is not judged by the default in shadow either; one that did not is (K-1, B-6)."""
     for loop, seen in ((OFF, False), (None, True)):
         here = world(bundle(own(loop=loop), defaults={}, global_shadow=SHADOW_UNTIL))
         assert bool(here.decide(chat(), 6).shadow) is seen
 
 
 def test_the_three_numbers_of_the_loop_guard() -> None:
-    """LD-2: LOOP_GUARD_WINDOW_SECONDS, _MAX_HITS and _COOLDOWN_SECONDS set the built-in block."""
+    """LOOP_GUARD_WINDOW_SECONDS, _MAX_HITS and _COOLDOWN_SECONDS set the built-in block (LD-2)."""
     here = world(guard=LoopGuard(window_seconds=10, max_hits=2, cooldown_seconds=5))
     assert blocked_at(here) == 3
     assert here.decide(chat()).retry_after_s == 5
@@ -112,7 +112,7 @@ def test_the_three_numbers_of_the_loop_guard() -> None:
 
 
 def test_a_loop_guard_of_0_hits_switches_the_built_in_block_off() -> None:
-    """LD-2: for everybody who does not say otherwise."""
+    """For everybody who does not say otherwise (LD-2)."""
     off = LoopGuard(max_hits=0)
     assert blocked_at(world(guard=off)) == 0
     on = bundle(defaults={}, projects={"default": {"loop_guard": {"max_hits": 4}}})
@@ -120,13 +120,13 @@ def test_a_loop_guard_of_0_hits_switches_the_built_in_block_off() -> None:
 
 
 def test_a_long_cooldown_of_the_loop_guard_is_not_cut() -> None:
-    """LD-2: a cooldown over the usual maximum of 900 s is what was asked for."""
+    """A cooldown over the usual maximum of 900 s is what was asked for (LD-2)."""
     here = world(guard=LoopGuard(cooldown_seconds=2000))
     assert here.decide(chat(), 6).retry_after_s == 2000
 
 
 def test_project_loop_guard_is_of_the_calls_project() -> None:
-    """B-1, B-6: projects are told apart by the descriptor that the settings name, and so are their counters."""
+    """Projects are told apart by the descriptor that the settings name, and so are their counters (B-1, B-6)."""
     data = bundle(defaults={}, projects={"eval": {"loop_guard": {"max_hits": 0}}})
     settings = ContextSettings(secret=SECRET, project_descriptor="header:x-project")
     here = world(data, settings=settings)
@@ -136,7 +136,7 @@ def test_project_loop_guard_is_of_the_calls_project() -> None:
 
 
 def test_tokens_and_keys_do_not_reach_state() -> None:
-    """Y-1: a limit by API key or token counts by a keyed digest; the same value, the same bucket."""
+    """A limit by API key or token counts by a keyed digest; the same value, the same bucket (Y-1)."""
     secrets = {"authorization": "Bearer sk-canary", "x-api-key": "canary-key", "cookie": "canary=1", "x-user": "ann"}
     keys = ["header:authorization", "header:x-api-key", "header:cookie", "query:key", "header:x-user"]
     store = SpyStore()
@@ -151,7 +151,7 @@ def test_tokens_and_keys_do_not_reach_state() -> None:
 
 
 def test_prompts_do_not_reach_state() -> None:
-    """Y-1: state keys hold digests of what was said."""
+    """State keys hold digests of what was said (Y-1)."""
     store = SpyStore()
     here = world(bundle(policy("p", bucket(), loop=[exact(), tail()])), store=store)
     here.decide(chat(user("canary prompt")), 9)
@@ -159,13 +159,13 @@ def test_prompts_do_not_reach_state() -> None:
 
 
 def test_without_a_bundle_version_0() -> None:
-    """D-5: "no policy configured" is told apart from a bundle."""
+    """ "no policy configured" is told apart from a bundle (D-5)."""
     assert compile_bundle(None, "", descriptors(), SECRET, LoopGuard()).version == 0
     assert compiled(bundle(bundle_version=7), descriptors()).version == 7
 
 
 def test_times_of_the_bundle() -> None:
-    """B-5, K-1: what has no end never expires, what is disabled was never on."""
+    """What has no end never expires, what is disabled was never on (B-5, K-1)."""
     plain = compiled(bundle(), descriptors())
     assert (plain.expires, plain.shadow_until, plain.kill_override_until) == (math.inf, 0.0, 0.0)
     dated = compiled(bundle(expires_at=at(5), kill_switch_override=SHADOW_UNTIL), descriptors())
@@ -173,7 +173,7 @@ def test_times_of_the_bundle() -> None:
 
 
 def test_a_bundle_that_needs_more_messages_gets_them() -> None:
-    """LD-2: a bundle states how many last messages its detectors look at."""
+    """A bundle states how many last messages its detectors look at (LD-2)."""
     made = compiled(bundle(policy("p", loop=tail(tail_messages=12))), descriptors())
     assert made.tail_messages == 13  # and the call that the first of them may be the result of
     assert compiled(None, descriptors()).tail_messages == 4
@@ -181,7 +181,7 @@ def test_a_bundle_that_needs_more_messages_gets_them() -> None:
 
 
 def test_blocks_of_later_versions_are_left_out() -> None:
-    """LD-3, LD-4: what this version does not enforce yet does no harm."""
+    """What this version does not enforce yet does no harm (LD-3, LD-4)."""
     steps = {"similarity": "steps"}
     here = world(bundle(policy("p", loop=[steps, exact(3)])))
     verdict = here.decide(chat(), 3)

@@ -8,7 +8,7 @@ from tests.builders import bundle, world
 
 
 def test_what_is_said_of_agents() -> None:
-    """B-1: a ceiling and a kill switch each become a detector; what says nothing is not there."""
+    """A ceiling and a kill switch each become a detector; what says nothing is not there (B-1)."""
     agents = {
         "a": {"max_steps_per_run": 7},
         "b-*": {"kill_switch_enabled": True},

@@ -37,7 +37,7 @@ def rule(algorithm: str, **config: Any) -> Json:
     ],
 )
 def test_each_algorithm_has_its_limiter(data: Json, kind: type, needs: str) -> None:
-    """L-1 to L-3: what an answer corrects has an estimator; whose it is can be remembered, whatever it costs."""
+    """What an answer corrects has an estimator; whose it is can be remembered, whatever it costs (L-1 to L-3)."""
     made = world(bundle()).use(bundle(policy("p", data))).policies[0]
     (compiled,) = made.rules
     assert type(compiled.limiter) is kind
@@ -55,7 +55,7 @@ def test_rules_share_an_estimator() -> None:
 
 
 def test_a_breaker_counts_what_the_first_rule_charges() -> None:
-    """CB-1: in that rule's unit, or in money."""
+    """In that rule's unit, or in money (CB-1)."""
     breaker = {"enabled": True, "spend_rate_threshold_per_minute": 5}
     tokens = rule("token_bucket_llm", tokens_per_minute=600)
     made = world(bundle()).use(bundle(policy("p", tokens, circuit_breaker=breaker))).policies[0].breaker
@@ -69,7 +69,7 @@ def test_a_breaker_counts_what_the_first_rule_charges() -> None:
 
 
 def test_the_cap_of_streams() -> None:
-    """L-3: only where it is asked for; in shadow it is another one, which cuts nothing."""
+    """Only where it is asked for; in shadow it is another one, which cuts nothing (L-3)."""
     asks = rule("token_bucket_llm", tokens_per_minute=600, max_completion_tokens=50, enforce_mid_stream=True)
     caps = world().use(bundle(policy("p", asks))).policies[0].rules[0].caps
     assert caps is not None

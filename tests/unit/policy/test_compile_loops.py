@@ -17,7 +17,7 @@ def detectors(block: Json) -> tuple[LoopDetector, ...]:
 
 
 def test_the_builtin_block_in_words() -> None:
-    """B-6, LD-2: 5 in 60 s, then 30 s, doubling up to 900 s."""
+    """5 in 60 s, then 30 s, doubling up to 900 s (B-6, LD-2)."""
     block, steps = builtin_blocks(LoopGuard())
     assert isinstance(block, TailLoop)
     assert (block.max_hits, block.window_seconds, block.cooldown_seconds) == (5, 60, 30)
@@ -30,7 +30,7 @@ def test_the_builtin_block_in_words() -> None:
 
 
 def test_more_hits_lift_storm() -> None:
-    """LD-2: `LOOP_GUARD_MAX_HITS` N also lifts `storm` to at least N / 2N."""
+    """`LOOP_GUARD_MAX_HITS` N also lifts `storm` to at least N / 2N (LD-2)."""
     for hits, lifted in ((1, {}), (5, {}), (6, {"storm": (6, 12, 24)}), (50, {"storm": (50, 100, 200)})):
         _, steps = builtin_blocks(LoopGuard(max_hits=hits))
         assert isinstance(steps, StepsLoop)
@@ -38,19 +38,19 @@ def test_more_hits_lift_storm() -> None:
 
 
 def test_a_cooldown_longer_than_the_longest_lengthens_that() -> None:
-    """LD-2: `LOOP_GUARD_COOLDOWN_SECONDS` means what it says."""
+    """`LOOP_GUARD_COOLDOWN_SECONDS` means what it says (LD-2)."""
     for block in builtin_blocks(LoopGuard(cooldown_seconds=3600)):
         assert isinstance(block, TailLoop | StepsLoop)
         assert (block.cooldown_seconds, block.cooldown_max_seconds) == (3600, 3600)
 
 
 def test_no_hits_no_blocks() -> None:
-    """LD-2: `LOOP_GUARD_MAX_HITS=0` switches it off."""
+    """`LOOP_GUARD_MAX_HITS=0` switches it off (LD-2)."""
     assert builtin_blocks(LoopGuard(max_hits=0)) == ()
 
 
 def test_a_policy_of_that_name_has_its_own_counters() -> None:
-    """B-6: a policy called `builtin` does not share the built-in block's counts, even of the same requests."""
+    """A policy called `builtin` does not share the built-in block's counts, even of the same requests (B-6)."""
     covered = policy("builtin", selector={"hosts": ["a"]}, loop=tail(max_hits=5))
     here = world(bundle(covered, defaults={}))
     for _ in range(5):
@@ -61,7 +61,7 @@ def test_a_policy_of_that_name_has_its_own_counters() -> None:
 
 
 def test_only_what_denies_cools_down() -> None:
-    """LD-2, LD-5: a warning blocks nothing, so there is no cooldown to wait for."""
+    """A warning blocks nothing, so there is no cooldown to wait for (LD-2, LD-5)."""
     made: list[LoopDetector] = []
     for action in ("warn", "steer", "throttle", "reject", "kill"):
         made += detectors({**tail(), "action": action})
@@ -70,13 +70,13 @@ def test_only_what_denies_cools_down() -> None:
 
 
 def test_the_threshold_counts_the_request_that_trips() -> None:
-    """LD-1: the Nth trips, so N - 1 pass."""
+    """The Nth trips, so N - 1 pass (LD-1)."""
     (detector,) = detectors(exact(4))
     assert detector.spec.limit == 3
 
 
 def test_what_is_free_comes_from_the_block() -> None:
-    """LD-6: 16 and 10 unless the block says otherwise."""
+    """16 and 10 unless the block says otherwise (LD-6)."""
     blocks = [exact(4), tail(), exact(4, concurrent_free=0, retry_free=3), tail(concurrent_free=2, retry_free=0)]
     specs = [detectors(block)[0].spec for block in blocks]
     assert [(spec.concurrent_free, spec.retry_free) for spec in specs] == [(16, 10), (16, 10), (0, 3), (2, 0)]

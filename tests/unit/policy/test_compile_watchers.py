@@ -15,7 +15,7 @@ def detectors(block: Json) -> list[object]:
 
 
 def test_steps_look_at_more_than_one_session() -> None:
-    """LD-4: the lanes first, because they tell whether the session is one of a crowd."""
+    """The lanes first, because they tell whether the session is one of a crowd (LD-4)."""
     lanes, spawn, steps = detectors({"similarity": "steps"})
     assert isinstance(lanes, LaneLoop)
     assert isinstance(spawn, SpawnLoop)
@@ -28,14 +28,14 @@ def test_steps_look_at_more_than_one_session() -> None:
 
 
 def test_a_score_kills_for_as_long_as_the_block_says() -> None:
-    """LD-3."""
+    """A score kills for as long as the block says (LD-3)."""
     [score] = detectors({"similarity": "simhash", "quarantine_seconds": 60})
     assert isinstance(score, ScoreLoop)
     assert (score.terms.action, score.terms.quarantine_s) == ("kill", 60)
 
 
 def test_thresholds_and_tools_of_a_block_hold() -> None:
-    """LD-4: what a block says of single kinds and tools reaches its detector."""
+    """What a block says of single kinds and tools reaches its detector (LD-4)."""
     here = world(bundle(policy("p", loop={"similarity": "steps", "thresholds": {"continue": [2, 2, 9]}})))
     messages = [user("Write a poem.")]
     verdicts = []

@@ -16,7 +16,7 @@ def found(agents: Agents, agent: str) -> str | None:
 
 
 def test_the_longest_pattern_holds_and_a_name_before_all() -> None:
-    """B-1."""
+    """The longest pattern holds and a name before all (B-1)."""
     agents = Agents([terms("*"), terms("crawl*"), terms("crawler-*"), terms("crawler-7")])
     names = ("x", "crawl", "crawler-1", "crawler-7")
     assert [found(agents, name) for name in names] == ["*", "crawl*", "crawler-*", "crawler-7"]

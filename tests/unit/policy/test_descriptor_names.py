@@ -9,13 +9,13 @@ from breakloop.policy import descriptor_names
 
 @pytest.mark.parametrize("kind", [*(f"{k}:{n}" for k, names in descriptor_names.FIXED.items() for n in names)])
 def test_every_fixed_descriptor_is_known(kind: str) -> None:
-    """C-6."""
+    """Every fixed descriptor is known (C-6)."""
     assert descriptor_names.fault(kind) is None
 
 
 @pytest.mark.parametrize("name", ["jwt:realm_access.roles", "jwt:https://example.com/org", "header:X-A", "query:a[b]"])
 def test_open_descriptors(name: str) -> None:
-    """C-6: claims are dotted and may be namespaced."""
+    """Claims are dotted and may be namespaced (C-6)."""
     assert descriptor_names.fault(name) is None
 
 
@@ -23,5 +23,5 @@ def test_open_descriptors(name: str) -> None:
     "name", ["jwt:", "jwt:a..b", "header:a b", "JWT:sub", "ip", "ip:", "agent:name", "", ":x", "query:a=b"]
 )
 def test_wrong_descriptors(name: str) -> None:
-    """C-6."""
+    """Wrong descriptors (C-6)."""
     assert descriptor_names.fault(name) is not None

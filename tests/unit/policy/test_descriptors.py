@@ -53,7 +53,7 @@ def unsigned(claims: dict[str, object]) -> bytes:
 
 
 def test_every_known_name_has_a_getter() -> None:
-    """C-6: each descriptor that a bundle may name can be read."""
+    """Each descriptor that a bundle may name can be read (C-6)."""
     names = [f"{kind}:{name}" for kind, known in descriptor_names.FIXED.items() for name in known]
     assert len(names) == 15
     for name in [*names, "jwt:sub", "header:x-team", "query:a"]:
@@ -62,7 +62,7 @@ def test_every_known_name_has_a_getter() -> None:
 
 @pytest.mark.parametrize("name", ["", "x", "ip:city", "header:", "jwt:", "Header:x", "llm:tokens"])
 def test_an_unknown_name_is_refused(name: str) -> None:
-    """C-6: a name that is none never reads as missing."""
+    """A name that is none never reads as missing (C-6)."""
     with pytest.raises(ValueError, match="descriptor"):
         make().getter(name)
 
@@ -72,7 +72,7 @@ _WORDS = st.lists(st.text("abcXYZ019", min_size=1, max_size=5), min_size=1, max_
 
 @given(_WORDS, st.data())
 def test_headers_resolve_in_any_spelling(words: list[str], data: st.DataObject) -> None:
-    """C-2: whatever the case, and whether written with hyphens or underscores."""
+    """Whatever the case, and whether written with hyphens or underscores (C-2)."""
 
     def spelling() -> str:
         joined = words[0] + "".join(data.draw(st.sampled_from("-_")) + word for word in words[1:])
@@ -83,7 +83,7 @@ def test_headers_resolve_in_any_spelling(words: list[str], data: st.DataObject) 
 
 
 def test_headers_and_queries() -> None:
-    """C-6: first value counts, an empty value is missing."""
+    """First value counts, an empty value is missing (C-6)."""
     assert get("header:x-team", plain(x_team=b"r\xe9d")) == "r\xe9d"
     assert get("header:x-team", plain(x_team=b"")) is None
     assert get("header:x-team", plain()) is None
@@ -93,7 +93,7 @@ def test_headers_and_queries() -> None:
 
 
 def test_claims_are_not_verified_without_keys() -> None:
-    """C-3: they can be matched on, and the call says that nobody checked them."""
+    """They can be matched on, and the call says that nobody checked them (C-3)."""
     call = plain(authorization=unsigned({"sub": "u", "org": {"tier": "gold"}}))
     context = make()
     assert context.getter("jwt:org.tier")(call) == "gold"
@@ -102,7 +102,7 @@ def test_claims_are_not_verified_without_keys() -> None:
 
 
 def test_a_verified_subject_is_the_caller() -> None:
-    """C-7: caller = verified `sub`, else the digest of the key."""
+    """Caller = verified `sub`, else the digest of the key (C-7)."""
     settings = {"jwt": JwtKeys(secret=SECRET)}
     call = plain(authorization=b"Bearer " + pyjwt.encode({"sub": "u"}, SECRET).encode(), x_api_key=b"sk")
     context = make(**settings)
@@ -117,7 +117,7 @@ def test_a_verified_subject_is_the_caller() -> None:
 
 
 def test_callers_by_key_and_address() -> None:
-    """C-7: the same key in another header is the same caller; without a key it is the address."""
+    """The same key in another header is the same caller; without a key it is the address (C-7)."""
     context = make()
     by_bearer = context.caller(plain(authorization=b"Bearer sk-1"))
     assert by_bearer == context.caller(plain(x_api_key=b"sk-1")) == context.caller(Call("GET", "/", query="key=sk-1"))
@@ -130,12 +130,12 @@ def test_callers_by_key_and_address() -> None:
 
 
 def test_an_escaped_query_key_is_found() -> None:
-    """C-7: spelling `key` with an escape hides nobody."""
+    """Spelling `key` with an escape hides nobody (C-7)."""
     assert make().caller(Call("GET", "/", query="%6bey=sk-1")) == make().caller(plain(x_api_key=b"sk-1"))
 
 
 def test_the_agent() -> None:
-    """C-7: the agent of the path, of X-Agent-Id, or the caller."""
+    """The agent of the path, of X-Agent-Id, or the caller (C-7)."""
     context = make()
     in_path = Call("GET", "/", path_agent="planner", headers={"x-agent-id": b"other"})
     assert context.agent(in_path) == context.getter("agent:id")(in_path) == "planner"
@@ -145,7 +145,7 @@ def test_the_agent() -> None:
 
 
 def test_the_project() -> None:
-    """C-7: a setting, or what a descriptor named in the settings says."""
+    """A setting, or what a descriptor named in the settings says (C-7)."""
     assert get("project:id", plain()) == "default"
     assert get("project:id", plain(), project="shop") == "shop"
     by_header = make(project="shop", project_descriptor="header:X_Project")
@@ -157,7 +157,7 @@ def test_the_project() -> None:
 
 
 def test_the_client_address() -> None:
-    """C-4: behind a trusted proxy the client is who it says."""
+    """Behind a trusted proxy the client is who it says (C-4)."""
     call = Call("GET", "/", peer="10.0.0.1", headers={"x-forwarded-for": b"198.51.100.4", "x-country-code": b"de"})
     context = make(trusted_proxies=("10.0.0.0/8",))
     assert context.getter("ip:address")(call) == context.client_ip(call) == "198.51.100.4"
@@ -167,7 +167,7 @@ def test_the_client_address() -> None:
 
 
 def test_user_agents() -> None:
-    """C-5, C-6: bot or not, and which kind."""
+    """Bot or not, and which kind (C-5, C-6)."""
     bot = plain(user_agent=b"GPTBot/1.2")
     assert (get("ua:bot", bot), get("ua:bot_category", bot)) == ("true", "ai_crawler")
     human = plain(user_agent=b"Mozilla/5.0 Firefox/140.0")
@@ -177,7 +177,7 @@ def test_user_agents() -> None:
 
 
 def test_what_an_llm_call_says() -> None:
-    """C-6: model, provider, tool and upstream."""
+    """Model, provider, tool and upstream (C-6)."""
     call = chat_call()
     call.upstream = "openai"
     context = make()
@@ -201,13 +201,13 @@ def test_what_an_llm_call_says() -> None:
     ],
 )
 def test_what_is_no_chat(call: Call) -> None:
-    """C-8, C-9: other methods and paths, no body, garbage, and what is compressed are plain HTTP."""
+    """Other methods and paths, no body, garbage, and what is compressed are plain HTTP (C-8, C-9)."""
     assert make().chat(call) is None
     assert call.chat_cache is False
 
 
 def test_the_body_is_read_once() -> None:
-    """Q-1: a body is decoded once a request, in as many messages as the bundle needs."""
+    """A body is decoded once a request, in as many messages as the bundle needs (Q-1)."""
     call = chat_call()
     call.headers = {"content-encoding": b"Identity"}
     context = make()
@@ -223,7 +223,7 @@ def test_the_body_is_read_once() -> None:
 
 
 def test_sessions() -> None:
-    """C-7: the client's id, else derived from caller, agent and how the conversation opens; none for plain HTTP."""
+    """The client's id, else derived from caller, agent and how the conversation opens; none for plain HTTP (C-7)."""
     context = make()
     assert context.session(plain(x_agent_session=b"s-1")) == "s-1"
     assert context.session(plain()) == ""
@@ -239,7 +239,7 @@ def test_sessions() -> None:
 
 
 def test_answers_are_kept_on_the_call() -> None:
-    """Q-1: who calls is worked out once a request."""
+    """Who calls is worked out once a request (Q-1)."""
     call = plain(x_api_key=b"sk")
     context = make()
     caller, agent, address = context.caller(call), context.agent(call), context.client_ip(call)
@@ -248,7 +248,7 @@ def test_answers_are_kept_on_the_call() -> None:
 
 
 def test_a_body_is_taken_apart_once_for_all_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Q-1: chat, step, session and lane read the same parts; nothing else is taken apart at all."""
+    """Chat, step, session and lane read the same parts; nothing else is taken apart at all (Q-1)."""
     taken: list[str] = []
     take = dialects.take
 
@@ -269,7 +269,7 @@ def test_a_body_is_taken_apart_once_for_all_that_is_asked(monkeypatch: pytest.Mo
 
 
 def test_a_head_is_completed_when_its_messages_are_wanted() -> None:
-    """L-3: whoever needs none of them does not pay for them, and takes nothing from those who do."""
+    """Whoever needs none of them does not pay for them, and takes nothing from those who do (L-3)."""
     call = Call("POST", "/v1/chat/completions", body=json.dumps(CHAT).encode())
     made = make()
     head = made.head(call)

@@ -27,7 +27,7 @@ policies:
 
 
 def test_a_policy_is_promoted_and_nothing_else_changes() -> None:
-    """X-2: comments, quotes and layout stay."""
+    """Comments, quotes and layout stay (X-2)."""
     made = promoted(YAML.encode(), "p.yaml", "new one").decode()
     expected = YAML.replace("'shadow'", "'enforce'").replace("bundle_version: 7", "bundle_version: 8")
     assert made == expected

@@ -35,12 +35,12 @@ policies:
 
 
 def test_where_it_is_installed_nothing_is_wrong() -> None:
-    """L-3."""
+    """Where it is installed nothing is wrong (L-3)."""
     assert load_text(BUNDLE, "b.yaml").bundle.bundle_version == 1
 
 
 def test_where_it_is_missing_the_bundle_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L-3, B-2: file, line, column, path and hint of every place."""
+    """File, line, column, path and hint of every place (L-3, B-2)."""
     monkeypatch.setitem(sys.modules, "toktok", None)
     with pytest.raises(BundleError) as refused:
         load_text(BUNDLE, "b.yaml")
@@ -52,6 +52,6 @@ def test_where_it_is_missing_the_bundle_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_other_bundles_do_not_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L-3: only those who name it."""
+    """Only those who name it (L-3)."""
     monkeypatch.setitem(sys.modules, "toktok", None)
     assert load_text(BUNDLE.replace(b"estimator: tokenizer", b"estimator: header_hint"), "b.yaml").notes == []

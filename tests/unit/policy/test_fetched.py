@@ -15,7 +15,7 @@ from breakloop.policy.source_http import HttpSource
 
 
 def test_nothing_is_signed_or_forced_unless_it_is_said() -> None:
-    """B-3, B-4: the defaults are the safe ones."""
+    """The defaults are the safe ones (B-3, B-4)."""
     fetched = Fetched((Document("a.yaml", b"x"),))
     assert (fetched.signature, fetched.forced, fetched.directory) == ("", False, False)
     assert (fetched.documents[0].kind, fetched.documents[0].unread) == ("", None)
@@ -23,7 +23,7 @@ def test_nothing_is_signed_or_forced_unless_it_is_said() -> None:
 
 @pytest.mark.parametrize("kind", ["file", "http"])
 def test_sources_are_sources(kind: str, tmp_path: Path) -> None:
-    """B-3: each kind is the same to whoever uses it."""
+    """Each kind is the same to whoever uses it (B-3)."""
     pace = Pace(5, 60, lambda: 0.0)
     http = HttpSource("https://x/policy.yaml?sig=1", HttpGet(FakeClock()), pace)
     source: Source = FileSource(tmp_path / "a.yaml") if kind == "file" else http

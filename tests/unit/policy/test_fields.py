@@ -7,7 +7,7 @@ from breakloop.policy.fields import where_it_belongs
 
 
 def test_unknown_fields_are_told_where_they_belong() -> None:
-    """B-2: one block in, one block out, another kind, or a misspelling."""
+    """One block in, one block out, another kind, or a misspelling (B-2)."""
     rule = ("policies", 0, "spec", "rules", 0, "token_bucket")
     assert where_it_belongs(schema.Bundle, ("policies", 0), "mode") == '; it belongs in "spec"'
     assert where_it_belongs(schema.Bundle, rule, "mode") == '; it belongs in "spec"'

@@ -28,7 +28,7 @@ def value(what: str, peer: str, headers: dict[str, bytes], geo_file: str = "", a
     ("what", "expected"), [("country", "DE"), ("asn", "15169"), ("type", "hosting"), ("tor", "true")]
 )
 def test_headers_count_from_a_trusted_proxy_only(what: str, expected: str) -> None:
-    """C-6: what a proxy says about an address counts only if the proxy is trusted."""
+    """What a proxy says about an address counts only if the proxy is trusted (C-6)."""
     assert value(what, PROXY, HEADERS) == expected
     assert value(what, STRANGER, HEADERS) is None
     assert value(what, PROXY, {}) is None
@@ -40,7 +40,7 @@ def test_tor_is_a_yes_or_a_no(sent: bytes, expected: str | None) -> None:
 
 
 def test_a_file_answers_when_no_trusted_header_does(tmp_path: Path) -> None:
-    """C-6: else a MaxMind-format file."""
+    """Else a MaxMind-format file (C-6)."""
     record = {
         "country": {"iso_code": "FR"},
         "autonomous_system_number": 3215,

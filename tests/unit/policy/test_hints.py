@@ -39,5 +39,5 @@ from tests.unit.policy.said import messages
     ],
 )
 def test_what_is_said_about_wrong_values(model: type[Model], data: Any, said: list[str]) -> None:
-    """B-2: plain words for each kind of mistake."""
+    """Plain words for each kind of mistake (B-2)."""
     assert messages(model, data) == said

@@ -51,7 +51,7 @@ def raw(server: BundleServer, path: str, *pieces: bytes) -> str:
 
 
 def test_an_answer_with_its_header_fields(server: BundleServer) -> None:
-    """B-3: the token goes with it, nothing is to be packed."""
+    """The token goes with it, nothing is to be packed (B-3)."""
     server.put("/a", "content", headers={"X-Own": "1"})
     answer = getter().get(server.url + "/a?q=1", {"Accept": "text/x"}, 7)
     assert (answer.status, answer.body, answer.headers["x-own"]) == (200, b"content", "1")
@@ -63,20 +63,20 @@ def test_an_answer_with_its_header_fields(server: BundleServer) -> None:
 
 
 def test_without_a_token_none_is_sent(server: BundleServer) -> None:
-    """B-3: the path of a bare host is /."""
+    """The path of a bare host is / (B-3)."""
     server.put("/", "root")
     assert getter("").get(server.url, {}, 10).body == b"root"
     assert server.field("Authorization") is None
 
 
 def test_other_statuses_have_no_body(server: BundleServer) -> None:
-    """B-3: what a server says beside an error is not looked at."""
+    """What a server says beside an error is not looked at (B-3)."""
     server.put("/a", "oh", status=500)
     assert getter().get(server.url + "/a", {}, 10).body == b""
 
 
 def test_chunks_are_put_together(server: BundleServer) -> None:
-    """B-3: an answer without a length may come in chunks; one that ends early is noticed."""
+    """An answer without a length may come in chunks; one that ends early is noticed (B-3)."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert getter().get(raw(server, "/a", head, b"3\r\nabc\r\n", b"2\r\nde\r\n0\r\n\r\n"), {}, 10).body == b"abcde"
     assert "no answer that can be used: IncompleteRead" in refused(raw(server, "/b", head, b"3\r\nabc\r\n"))
@@ -98,12 +98,12 @@ def test_chunks_are_put_together(server: BundleServer) -> None:
     ],
 )
 def test_what_is_no_answer(server: BundleServer, answer: bytes, said: str) -> None:
-    """B-3: garbage, silence, cut-off and huge answers have a reason, not a stack trace."""
+    """Garbage, silence, cut-off and huge answers have a reason, not a stack trace (B-3)."""
     assert said in refused(raw(server, "/a", answer))
 
 
 def test_a_server_that_says_nothing(server: BundleServer) -> None:
-    """B-3: waiting ends."""
+    """A server that says nothing: waiting ends (B-3)."""
 
     def stall(_handler: Handler) -> None:
         server.stalled.wait(10)
@@ -113,7 +113,7 @@ def test_a_server_that_says_nothing(server: BundleServer) -> None:
 
 
 def test_a_server_that_drips(server: BundleServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B-3: a byte now and then does not keep it waiting for ever."""
+    """A byte now and then does not keep it waiting for ever (B-3)."""
     monkeypatch.setattr(http_get, "_WHOLE_S", 0.2)
 
     def drip(handler: Handler) -> None:
@@ -128,7 +128,7 @@ def test_a_server_that_drips(server: BundleServer, monkeypatch: pytest.MonkeyPat
 
 
 def test_nobody_listens() -> None:
-    """B-3: what the system says, without the URL."""
+    """What the system says, without the URL (B-3)."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         assert refused(f"http://127.0.0.1:{bound.getsockname()[1]}/a") == "Connection refused | "
@@ -136,7 +136,7 @@ def test_nobody_listens() -> None:
 
 
 def test_redirects_are_followed_three_times(server: BundleServer) -> None:
-    """B-3: at most three, relative ones too; a loop ends."""
+    """At most three, relative ones too; a loop ends (B-3)."""
     server.put("/d", "there")
     for path, to in (("/a", "/b"), ("/b", server.url + "/c"), ("/c", "d")):
         server.redirect(path, to, 307)
@@ -150,7 +150,7 @@ def test_redirects_are_followed_three_times(server: BundleServer) -> None:
 
 
 def test_the_token_stays_with_its_server(server: BundleServer) -> None:
-    """B-3, Y-1: a redirect to another origin does not get the token; one to the same does."""
+    """A redirect to another origin does not get the token; one to the same does (B-3, Y-1)."""
     with bundle_server() as other:
         other.put("/b", "there")
         server.redirect("/a", other.url + "/b")
@@ -161,7 +161,7 @@ def test_the_token_stays_with_its_server(server: BundleServer) -> None:
 
 
 def test_tls_is_verified_and_not_left(tmp_path: Path) -> None:
-    """B-3: a certificate of an unknown authority is refused, and so is a way from https to http."""
+    """A certificate of an unknown authority is refused, and so is a way from https to http (B-3)."""
     authority = Authority(tmp_path)
     with bundle_server(authority.issue("127.0.0.1").server) as server, bundle_server() as plain:
         server.put("/a", "secure")

@@ -41,18 +41,18 @@ def key_of(headers: dict[str, bytes], query: str = "") -> bytes:
     ],
 )
 def test_where_an_api_key_stands(headers: dict[str, bytes], expected: bytes) -> None:
-    """C-7: Authorization, x-api-key, api-key, x-goog-api-key, in this order."""
+    """Authorization, x-api-key, api-key, x-goog-api-key, in this order (C-7)."""
     assert key_of(headers) == expected
 
 
 def test_the_query_key_comes_last() -> None:
-    """C-7: `?key=` counts when no header has a key."""
+    """`?key=` counts when no header has a key (C-7)."""
     assert key_of({}, "key=AIza") == b"AIza"
     assert key_of({"x-api-key": b"sk"}, "key=AIza") == b"sk"
 
 
 def test_digests_are_keyed_and_stable() -> None:
-    """C-7: 32 hex digits, the same on every instance with the same secret, and of the whole key."""
+    """32 hex digits, the same on every instance with the same secret, and of the whole key (C-7)."""
     expected = hashlib.blake2b(b"sk-1", key=b"secret", digest_size=16).hexdigest()
     assert Digests(b"secret").of_key(b"sk-1") == expected
     digests = Digests(b"secret")
@@ -62,7 +62,7 @@ def test_digests_are_keyed_and_stable() -> None:
 
 
 def test_secrets_of_any_length_work_in_full() -> None:
-    """C-7: a long secret is not cut off."""
+    """A long secret is not cut off (C-7)."""
     assert Digests(b"s" * 100 + b"1").of_key(b"k") != Digests(b"s" * 100 + b"2").of_key(b"k")
     assert len(Digests(b"").of_key(b"k")) == 32
 
@@ -80,14 +80,14 @@ def asked(**headers: bytes) -> Call:
 
 @pytest.mark.parametrize("name", CONVERSATION_HEADERS)
 def test_conversations_that_clients_name(name: str) -> None:
-    """C-7: what Codex, Claude Code, OpenCode, LiteLLM and others send names the conversation; ours comes first."""
+    """What Codex, Claude Code, OpenCode, LiteLLM and others send names the conversation; ours comes first (C-7)."""
     assert conversation_header(Call("POST", "/", headers={name: b" s-1 "})) == "s-1"
     both = Call("POST", "/", headers={name: b"theirs", "x-agent-session": b"ours"})
     assert conversation_header(both) == "ours"
 
 
 def test_the_narrowest_id_of_a_client_wins() -> None:
-    """C-7: Codex' sub-agents share a `session-id`, Claude Code's are told apart by a second header field."""
+    """Codex' sub-agents share a `session-id`, Claude Code's are told apart by a second header field (C-7)."""
     codex = asked(session_id=b"root", thread_id=b"sub-agent", x_client_request_id=b"sub-agent")
     assert conversation_header(codex) == "sub-agent"
     assert conversation_header(asked(x_claude_code_session_id=b"s", x_claude_code_agent_id=b"a")) == "s/a"
@@ -97,7 +97,7 @@ def test_the_narrowest_id_of_a_client_wins() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"  ", b"null", b"undefined", b"None"])
 def test_what_a_client_without_an_id_sends(value: bytes) -> None:
-    """C-7: the words of a program that has no id are not one."""
+    """The words of a program that has no id are not one (C-7)."""
     assert conversation_header(asked(x_agent_session=value)) == ""
     assert session_header(asked(mcp_session_id=value)) == ""
     assert conversation_header(asked(x_agent_session=value, session_id=b"next")) == "next"
@@ -117,13 +117,14 @@ def test_what_a_client_without_an_id_sends(value: bytes) -> None:
     ],
 )
 def test_wider_sessions(headers: dict[str, bytes], expected: str) -> None:
-    """C-7: MCP's and Helicone's sessions, whatever ends in -session-id, and baggage; never ids of users or requests."""
+    """MCP's and Helicone's sessions, whatever ends in -session-id, and baggage; never ids of users or requests
+    (C-7)."""
     assert session_header(asked(**headers)) == expected
     assert conversation_header(asked(**headers)) == ""
 
 
 def test_trace_ids() -> None:
-    """C-7: of `traceparent`, else of LiteLLM's own field."""
+    """Of `traceparent`, else of LiteLLM's own field (C-7)."""
     trace = b"4bf92f3577b34da6a3ce929d0e0e4736"
     sent = asked(traceparent=b"00-" + trace + b"-00f067aa0ba902b7-01", x_litellm_trace_id=b"t")
     assert trace_id(sent) == trace.decode()
@@ -134,7 +135,7 @@ def test_trace_ids() -> None:
 
 @pytest.mark.parametrize("name", PARENT_HEADERS)
 def test_parents_that_clients_name(name: str) -> None:
-    """C-7: ours, Codex', OpenCode's, Kilo Code's, Copilot's; a parent's session is never taken for one's own."""
+    """Ours, Codex', OpenCode's, Kilo Code's, Copilot's; a parent's session is never taken for one's own (C-7)."""
     assert parent_header(Call("POST", "/", headers={name: b" p-1 "})) == "p-1"
     assert parent_header(Call("POST", "/", headers={name: b"theirs", "x-agent-parent": b"ours"})) == "ours"
     assert parent_header(Call("POST", "/", headers={name: b"null"})) == ""
@@ -145,7 +146,7 @@ def test_parents_that_clients_name(name: str) -> None:
 
 
 def test_parents_of_claude_code() -> None:
-    """C-7: a sub-agent was started by the session, or by another sub-agent of it; by the names that these go by."""
+    """A sub-agent was started by the session, or by another sub-agent of it; by the names that these go by (C-7)."""
     main = asked(x_claude_code_session_id=b"s")
     first = asked(x_claude_code_session_id=b"s", x_claude_code_agent_id=b"a")
     second = asked(x_claude_code_session_id=b"s", x_claude_code_agent_id=b"b", x_claude_code_parent_agent_id=b"a")

@@ -37,7 +37,7 @@ def at(text: bytes, name: str, path: Path, *, key: bool = False) -> tuple[int, i
     ],
 )
 def test_places_in_json(path: Path, key: tuple[int, int], value: tuple[int, int]) -> None:
-    """B-2: tabs and characters beyond ASCII count as one column."""
+    """Tabs and characters beyond ASCII count as one column (B-2)."""
     assert at(JSON, "x.json", path, key=True) == key
     assert at(JSON, "x.json", path) == value
 
@@ -57,7 +57,7 @@ def parts(data: Any, path: Path = ()) -> list[tuple[Path, Any]]:
 
 @given(PLAIN, st.sampled_from([None, 1, "\t"]))
 def test_json_places_hold_the_values(data: Any, indent: Any) -> None:
-    """B-2: decoding from the reported place gives the value that stands there."""
+    """Decoding from the reported place gives the value that stands there (B-2)."""
     text = json.dumps(data, indent=indent, ensure_ascii=False)
     read, places = read_document(text.encode(), "x.json")
     assert read == data
@@ -76,7 +76,7 @@ def test_json_places_hold_the_values(data: Any, indent: Any) -> None:
     ],
 )
 def test_broken_syntax_goes_before_suspect_values(text: str, problem: str) -> None:
-    """B-2: what is suspect is only looked for in a text that is JSON at all."""
+    """What is suspect is only looked for in a text that is JSON at all (B-2)."""
     with pytest.raises(BundleError) as caught:
         read_json(text, "x.json")
     assert str(caught.value.problems[0]) == f"x.json:{problem}"

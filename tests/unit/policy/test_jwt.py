@@ -73,7 +73,7 @@ def wants(tokens: Tokens) -> bool:
 
 
 def test_without_keys_claims_are_read_and_not_believed(clock: FakeClock) -> None:
-    """C-3: without keys the payload is decoded whoever signed it and however old it is."""
+    """Without keys the payload is decoded whoever signed it and however old it is (C-3)."""
     tokens = Tokens(None, clock)
     assert not tokens.verifies
     assert tokens.claims(by_hand({"alg": "none"}, {"sub": "u", "exp": 1})) == {"sub": "u", "exp": 1}
@@ -100,20 +100,20 @@ BROKEN = {
 
 @pytest.mark.parametrize("authorization", BROKEN.values(), ids=BROKEN)
 def test_a_broken_token_has_no_claims(authorization: bytes, clock: FakeClock) -> None:
-    """C-3: never an exception, verified or not."""
+    """Never an exception, verified or not (C-3)."""
     assert Tokens(None, clock).claims(authorization) == {}
     assert Tokens(JwtKeys(secret=SECRET), clock).claims(authorization) == {}
 
 
 @pytest.mark.parametrize("token", [b"x.eyJzdWIiOiJ1In0.x", b"W10.eyJzdWIiOiJ1In0.!", b".eyJzdWIiOiJ1In0."])
 def test_without_keys_only_the_payload_has_to_be_right(token: bytes, clock: FakeClock) -> None:
-    """C-3: whoever checked the token in front may have left anything as its signature; with keys that is no token."""
+    """Whoever checked the token in front may have left anything as its signature; with keys that is no token (C-3)."""
     assert Tokens(None, clock).claims(b"Bearer " + token) == {"sub": "u"}
     assert Tokens(JwtKeys(secret=SECRET), clock).claims(b"Bearer " + token) == {}
 
 
 def test_a_shared_secret(clock: FakeClock) -> None:
-    """C-3: only a token signed with the secret has claims."""
+    """Only a token signed with the secret has claims (C-3)."""
     tokens = Tokens(JwtKeys(secret=SECRET), clock)
     for algorithm in ("HS256", "HS384", "HS512"):
         assert tokens.claims(signed({"sub": "u"}, algorithm=algorithm)) == {"sub": "u"}
@@ -144,7 +144,7 @@ def test_short_secrets_work_without_a_warning(clock: FakeClock) -> None:
     ids=["RS256", "PS512", "ES256", "EdDSA"],
 )
 def test_key_sets(key: Any, algorithm: str, clock: FakeClock, key_file: Callable[..., str]) -> None:
-    """C-3: keys of a `jwks_file`, by kid or by trying those that fit."""
+    """Keys of a `jwks_file`, by kid or by trying those that fit (C-3)."""
     other = rsa.generate_private_key(65537, 2048)
     tokens = with_file(key_file(jwk(other.public_key(), "other"), jwk(key.public_key(), "mine")), clock)
     assert tokens.claims(signed({"sub": "u"}, key, algorithm, kid="mine")) == {"sub": "u"}
@@ -154,7 +154,7 @@ def test_key_sets(key: Any, algorithm: str, clock: FakeClock, key_file: Callable
 
 
 def test_a_public_key_is_no_hmac_secret(clock: FakeClock, key_file: Callable[..., str]) -> None:
-    """C-3: a token signed with the public key as if it were a secret is refused."""
+    """A token signed with the public key as if it were a secret is refused (C-3)."""
     public = RSA_KEY.public_key()
     tokens = with_file(key_file(jwk(public, "k")), clock)
     pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -172,7 +172,7 @@ def test_a_public_key_is_no_hmac_secret(clock: FakeClock, key_file: Callable[...
 def test_a_signature_of_the_wrong_form_is_refused(
     algorithm: str, clock: FakeClock, key_file: Callable[..., str]
 ) -> None:
-    """C-3: too short, too long, empty."""
+    """Too short, too long, empty (C-3)."""
     tokens = with_file(key_file(*[jwk(key.public_key()) for key in (RSA_KEY, EC_KEY, ED_KEY)]), clock)
     for size in (0, 1, 63, 64, 65, 256, 2000):
         assert tokens.claims(by_hand({"alg": algorithm}, {"sub": "u"}, b"\xff" * size)) == {}
@@ -204,7 +204,7 @@ def test_critical_extensions_are_not_understood_and_so_refused(clock: FakeClock)
 
 
 def test_times_are_checked_on_every_use(clock: FakeClock) -> None:
-    """C-3: a token that was good is refused from the second it expires, from the cache too."""
+    """A token that was good is refused from the second it expires, from the cache too (C-3)."""
     now = clock.now()
     tokens = Tokens(JwtKeys(secret=SECRET), clock)
     token = signed({"sub": "u", "exp": now + 10, "nbf": now + 5})
@@ -241,7 +241,7 @@ def test_audience_and_issuer(clock: FakeClock) -> None:
 
 
 def test_an_unknown_kid_asks_for_new_keys_at_most_every_30_s(clock: FakeClock, key_file: Callable[..., str]) -> None:
-    """C-3: key rotation is found by the kid, and a stranger cannot make us fetch all day."""
+    """Key rotation is found by the kid, and a stranger cannot make us fetch all day (C-3)."""
     file = key_file(jwk(EC_KEY.public_key(), "old"))
     tokens = with_file(file, clock)
     new = signed({"sub": "u"}, RSA_KEY, "RS256", kid="new")
@@ -259,7 +259,7 @@ def test_an_unknown_kid_asks_for_new_keys_at_most_every_30_s(clock: FakeClock, k
 
 
 def test_withdrawn_keys_take_their_tokens_with_them(clock: FakeClock, key_file: Callable[..., str]) -> None:
-    """C-3: what was verified with a key is forgotten with it."""
+    """What was verified with a key is forgotten with it (C-3)."""
     tokens = with_file(key_file(jwk(EC_KEY.public_key(), "old")), clock)
     token = signed({"sub": "u"}, EC_KEY, "ES256", kid="old")
     assert tokens.claims(token) == {"sub": "u"}
@@ -270,7 +270,7 @@ def test_withdrawn_keys_take_their_tokens_with_them(clock: FakeClock, key_file: 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"keys": []}', '{"keys": 1}', '{"keys": [{"kty": "x"}]}', None])
 def test_a_failed_refresh_keeps_the_old_keys(text: str | None, clock: FakeClock, key_file: Callable[..., str]) -> None:
-    """C-3: an identity provider that is down, or talks nonsense, is not an outage."""
+    """An identity provider that is down, or talks nonsense, is not an outage (C-3)."""
     file = key_file(jwk(EC_KEY.public_key()))
     tokens = with_file(file, clock)
     if text is None:
@@ -282,7 +282,7 @@ def test_a_failed_refresh_keeps_the_old_keys(text: str | None, clock: FakeClock,
 
 
 def test_keys_from_a_url(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C-3: `jwks_url` is fetched by refresh, with a limit on size and time."""
+    """`jwks_url` is fetched by refresh, with a limit on size and time (C-3)."""
     answers = [json.dumps({"keys": [jwk(EC_KEY.public_key(), "a")]}).encode(), b" " * (2 << 20)]
     asked: list[tuple[str, float]] = []
 
@@ -308,7 +308,7 @@ def test_only_http_urls_are_fetched(clock: FakeClock, tmp_path: Path) -> None:
 
 
 def test_a_verified_token_is_verified_once(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Q-1: good and bad signatures are remembered, so a loop pays for one check."""
+    """Good and bad signatures are remembered, so a loop pays for one check (Q-1)."""
     tokens = Tokens(JwtKeys(secret=SECRET), clock)
     good, bad = signed({"sub": "u"}), signed({"sub": "u"}, "another secret that is long enough for HS256")
     assert (tokens.claims(good), tokens.claims(bad)) == ({"sub": "u"}, {})
@@ -338,7 +338,7 @@ def test_a_verified_token_is_verified_once(clock: FakeClock, monkeypatch: pytest
     ],
 )
 def test_claims_by_dotted_name(name: str, expected: str | None) -> None:
-    """C-3: nested claims by dotted name, a literal name first; lists and objects are no values."""
+    """Nested claims by dotted name, a literal name first; lists and objects are no values (C-3)."""
     claims: dict[str, object] = {
         "sub": "u",
         "level": 3,

@@ -37,12 +37,12 @@ def find(*switches: KillSwitch, path: str = "/v1/x", now: float = 100.0, **heade
     ],
 )
 def test_routes_are_exact_or_a_prefix(route: str, path: str, stopped: bool) -> None:
-    """K-2: `route` is exact, or a prefix where it ends in `*`."""
+    """`route` is exact, or a prefix where it ends in `*` (K-2)."""
     assert (find(KillSwitch(0, "header:a", "1", route), path=path, a="1") == 0) is stopped
 
 
 def test_the_value_has_to_be_equal() -> None:
-    """K-2: exactly, and a missing descriptor is equal to nothing."""
+    """Exactly, and a missing descriptor is equal to nothing (K-2)."""
     switch = KillSwitch(0, "header:a", "1")
     assert find(switch, a="1") == 0
     assert find(switch, a="11") is None
@@ -50,7 +50,7 @@ def test_the_value_has_to_be_equal() -> None:
 
 
 def test_expired_switches_are_skipped() -> None:
-    """K-2: from the very moment on."""
+    """From the very moment on (K-2)."""
     switch = KillSwitch(0, "header:a", "1", expires=100.0)
     assert find(switch, now=99.9, a="1") == 0
     assert find(switch, now=100.0, a="1") is None
@@ -59,7 +59,7 @@ def test_expired_switches_are_skipped() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 2, 0), (2, 3, 0, 1)])
 def test_the_first_of_the_bundle_wins(order: tuple[int, ...]) -> None:
-    """K-2: first match in the order of the bundle, across descriptors and values."""
+    """First match in the order of the bundle, across descriptors and values (K-2)."""
     kinds = [("header:a", ""), ("header:b", ""), ("header:a", "/v1/*"), ("header:c", "")]
     switches = [KillSwitch(index, kinds[kind][0], "1", kinds[kind][1]) for index, kind in enumerate(order)]
     assert find(*switches, a="1", b="1", c="1") == 0
@@ -72,12 +72,12 @@ def test_the_first_of_the_bundle_wins(order: tuple[int, ...]) -> None:
     [(math.inf, 3600), (100.0 + 3600, 3600), (100.0 + 3599.2, 3600), (100.0 + 60, 60), (100.0 + 0.01, 1)],
 )
 def test_retry_after_is_an_hour_or_less(expires: float, seconds: int) -> None:
-    """K-2: `Retry-After: 3600`, less if it expires sooner, rounded up."""
+    """`Retry-After: 3600`, less if it expires sooner, rounded up (K-2)."""
     assert KillSwitch(0, "header:a", "1", expires=expires).retry_after_s(100.0) == seconds
 
 
 def test_a_bundles_switches_in_force() -> None:
-    """K-2: through the engine: the agent is stopped everywhere under its route, until the switch expires."""
+    """Through the engine: the agent is stopped everywhere under its route, until the switch expires (K-2)."""
     switch = {"scope_key": "agent:id", "scope_value": "crawler", "route": "/v1/*", "expires_at": at(60)}
     here = world(bundle(kill_switches=[switch]))
     bad = call("/v1/x", path_agent="crawler")
@@ -89,7 +89,7 @@ def test_a_bundles_switches_in_force() -> None:
 
 
 def test_those_that_are_added_come_after() -> None:
-    """K-2: the first match wins, whichever descriptor it looks at."""
+    """The first match wins, whichever descriptor it looks at (K-2)."""
     own = [KillSwitch(0, "header:x-a", "1"), KillSwitch(1, "header:x-b", "1")]
     added = [KillSwitch(0, "header:x-c", "1", id="c"), KillSwitch(0, "header:x-d", "1", id="d")]
     all_of_them = KillSwitches(own, getter).with_more(added)
@@ -106,7 +106,7 @@ def test_those_that_are_added_come_after() -> None:
 
 
 def test_a_switch_by_its_scope() -> None:
-    """K-2: for people who ask whether a name is stopped as a whole: the first that lives and has no route."""
+    """For people who ask whether a name is stopped as a whole: the first that lives and has no route (K-2)."""
     over, routed = KillSwitch(0, "agent:id", "a", expires=5.0), KillSwitch(1, "agent:id", "a", route="/v1/x")
     whole = KillSwitch(2, "agent:id", "a")
     switches = KillSwitches([over, routed, whole], getter)

@@ -23,7 +23,7 @@ def loaded() -> LoadedBundle:
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
-    """B-3: bundle, version and the digest of its source survive."""
+    """Bundle, version and the digest of its source survive (B-3)."""
     kept = LastGood(tmp_path / "data", tmp_path / "bundle.yaml")
     assert kept.write(loaded()) == ""
     found = kept.read()
@@ -36,7 +36,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted(GOOD.glob("*")), ids=lambda file: file.name)
 def test_every_valid_bundle_comes_back(tmp_path: Path, file: Path) -> None:
-    """B-3: whatever loads can be kept, short forms and aliases included."""
+    """Whatever loads can be kept, short forms and aliases included (B-3)."""
     bundle = load_bundle(file)
     kept = LastGood(tmp_path, file)
     assert kept.write(bundle) == ""
@@ -46,7 +46,7 @@ def test_every_valid_bundle_comes_back(tmp_path: Path, file: Path) -> None:
 
 
 def test_each_source_has_its_own_copy(tmp_path: Path) -> None:
-    """B-3: two processes with different bundles can share a data directory."""
+    """Two processes with different bundles can share a data directory (B-3)."""
     one, other = LastGood(tmp_path, tmp_path / "a.yaml"), LastGood(tmp_path, tmp_path / "b.yaml")
     one.write(loaded())
     assert other.read() is None
@@ -67,7 +67,7 @@ def test_each_source_has_its_own_copy(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_copy_is_refused(tmp_path: Path, damage: Callable[[str], str]) -> None:
-    """B-3: a copy that is not what was written is never enforced."""
+    """A copy that is not what was written is never enforced (B-3)."""
     kept = LastGood(tmp_path, tmp_path / "bundle.yaml")
     kept.write(loaded())
     kept.path.write_text(damage(kept.path.read_text()))

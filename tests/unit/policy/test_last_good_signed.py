@@ -35,7 +35,7 @@ def kept(folder: Path, held: Fetched) -> LastGood:
 
 
 def test_a_signed_copy_comes_back(tmp_path: Path) -> None:
-    """B-3, B-4: verified anew; with the digest of its source. Without a key it is a copy like any other."""
+    """Verified anew; with the digest of its source. Without a key it is a copy like any other (B-3, B-4)."""
     copy = kept(tmp_path, fetched())
     for verifier in (Verifier(secret=SECRET), None):
         found = copy.read(verifier)
@@ -45,7 +45,7 @@ def test_a_signed_copy_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_signed_directory_comes_back(tmp_path: Path) -> None:
-    """B-4: all of its files."""
+    """All of its files (B-4)."""
     documents = (Document("/etc/p/a.yaml", b"bundle_version: 4\n"), Document("/etc/p/b.yaml", b"policies: []\n"))
     bare = Fetched(documents, directory=True)
     held = Fetched(documents, (), Signer(SECRET).sign(bare), directory=True)
@@ -55,14 +55,14 @@ def test_a_signed_directory_comes_back(tmp_path: Path) -> None:
 
 
 def test_json_by_its_content_type_comes_back(tmp_path: Path) -> None:
-    """B-3: what was said of a document is kept with it."""
+    """What was said of a document is kept with it (B-3)."""
     bare = Fetched((Document("p", b'{"bundle_version": 2, "policies": []}', "json"),))
     held = Fetched(bare.documents, (), Signer(SECRET).sign(bare))
     assert kept(tmp_path, held).read(Verifier(secret=SECRET)) is not None
 
 
 def test_an_unsigned_copy_is_refused_where_signatures_are_wanted(tmp_path: Path) -> None:
-    """B-4."""
+    """An unsigned copy is refused where signatures are wanted (B-4)."""
     copy = kept(tmp_path, Fetched((Document("p.yaml", ALL),)))
     assert copy.read() is not None
     with pytest.raises(BundleError, match="cannot be used: it is not signed"):
@@ -101,7 +101,7 @@ def forge_signature(copy: dict[str, Any]) -> None:
     ],
 )
 def test_a_tampered_copy_is_noticed(tmp_path: Path, damage: Callable[[dict[str, Any]], object], said: str) -> None:
-    """B-4: a checksum can be made by anybody, a signature cannot."""
+    """A checksum can be made by anybody, a signature cannot (B-4)."""
     copy = kept(tmp_path, fetched())
     content = json.loads(copy.path.read_text())
     damage(content)
@@ -113,7 +113,7 @@ def test_a_tampered_copy_is_noticed(tmp_path: Path, damage: Callable[[dict[str, 
 
 
 def test_copies_of_urls_have_their_own_files(tmp_path: Path) -> None:
-    """B-3: one file a source, whatever kind it is of."""
+    """One file a source, whatever kind it is of (B-3)."""
     copy = kept(tmp_path, fetched())
     assert LastGood(tmp_path, URL + "?other").read() is None
     assert LastGood(tmp_path, URL).path == copy.path

@@ -12,7 +12,7 @@ from breakloop.policy.load import load_bundle, load_text
 
 
 def test_all_unreadable_files_of_a_directory_are_reported(tmp_path: Path) -> None:
-    """B-2: every problem at once, sorted by file."""
+    """Every problem at once, sorted by file (B-2)."""
     (tmp_path / "b.yaml").write_text("a: [")
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "c.yaml").mkdir()
@@ -23,14 +23,14 @@ def test_all_unreadable_files_of_a_directory_are_reported(tmp_path: Path) -> Non
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """B-2: also that has a file and a reason."""
+    """Also that has a file and a reason (B-2)."""
     with pytest.raises(BundleError) as caught:
         load_bundle(tmp_path / "policy.yaml")
     assert str(caught.value) == f"{tmp_path / 'policy.yaml'}:1:1: cannot be read: No such file or directory"
 
 
 def test_every_problem_is_reported_at_once() -> None:
-    """B-2: fields, cross-field checks and duplicates together, in the order of the file."""
+    """Fields, cross-field checks and duplicates together, in the order of the file (B-2)."""
     text = b"""bundle_version: 0
 policies:
   - id: a
@@ -55,7 +55,7 @@ policies:
 
 
 def test_the_digest_is_of_the_content() -> None:
-    """B-3: layout, comments and the order of keys do not matter; values do."""
+    """Layout, comments and the order of keys do not matter; values do (B-3)."""
     one = load_text(b"bundle_version: 1\npolicies: []\n", "a.yaml")
     same = load_text(b'{"policies": [], "bundle_version": 1}', "b.json")
     other = load_text(b'{"policies": [], "bundle_version": 2}', "b.json")
@@ -65,7 +65,7 @@ def test_the_digest_is_of_the_content() -> None:
 
 
 def test_a_large_bundle_needs_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B-3: ten thousand policies are read by the fast path alone; positions are looked for when somebody asks."""
+    """Ten thousand policies are read by the fast path alone; positions are looked for when somebody asks (B-3)."""
     monkeypatch.setattr("breakloop.policy.json_positions.JsonPlaces._items", None)
     rule = {
         "name": "r",

@@ -43,21 +43,21 @@ def expected(name: str) -> tuple[str, str | None]:
 
 
 def test_there_are_enough_exhibits() -> None:
-    """B-2: at least 40 broken bundles, and each file belongs to an exhibit."""
+    """At least 40 broken bundles, and each file belongs to an exhibit (B-2)."""
     assert len(EXHIBITS) >= 45
     assert {path.stem for path in BAD.iterdir()} == set(EXHIBITS)
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
 def test_a_broken_bundle_gets_exactly_this_message(name: str) -> None:
-    """B-2: refused whole, with file, line, column, path and hint."""
+    """Refused whole, with file, line, column, path and hint (B-2)."""
     output = "".join(f"{problem}\n" for problem in problems_of(name))
     assert output.replace(f"{BAD}/", "") == expected(name)[0]
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
 def test_the_message_points_at_the_mistake(name: str) -> None:
-    """B-2: what stands at line and column is what the exhibit says is wrong."""
+    """What stands at line and column is what the exhibit says is wrong (B-2)."""
     first, here = problems_of(name)[0], expected(name)[1]
     assert first.line > 0
     assert first.column > 0
@@ -78,12 +78,12 @@ def test_messages_are_in_plain_words(name: str) -> None:
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_good_bundle_loads(name: str) -> None:
-    """B-1: what is right is not refused."""
+    """What is right is not refused (B-1)."""
     assert load_bundle(POLICIES / "good" / name).bundle.bundle_version > 0
 
 
 def test_the_loop_pages_example_loads() -> None:
-    """B-1: the documented example policy, `rps` alias included."""
+    """The documented example policy, `rps` alias included (B-1)."""
     (policy,) = load_bundle(POLICIES / "good" / "loop-page-example.json").bundle.policies
     (block,) = policy.spec.loops
     assert isinstance(block, schema.ExactLoop)
@@ -95,7 +95,7 @@ def test_the_loop_pages_example_loads() -> None:
 
 
 def test_the_every_field_bundle_has_every_field() -> None:
-    """B-1: each field of each block is written at least once, so each is known to load."""
+    """Each field of each block is written at least once, so each is known to load (B-1)."""
     seen: dict[type[Model], set[str]] = {}
     todo: list[object] = [load_bundle(POLICIES / "good" / "every-field.yaml").bundle]
     while todo:

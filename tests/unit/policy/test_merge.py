@@ -13,7 +13,7 @@ POLICIES = Path(__file__).parents[2] / "policies"
 
 
 def test_a_directory_is_one_bundle() -> None:
-    """B-3: files in the order of their names, lists joined, maps merged; dot files and others left alone."""
+    """Files in the order of their names, lists joined, maps merged; dot files and others left alone (B-3)."""
     bundle = load_bundle(POLICIES / "good" / "directory").bundle
     assert bundle.bundle_version == 9
     assert [policy.id for policy in bundle.policies] == ["base", "team"]
@@ -23,7 +23,7 @@ def test_a_directory_is_one_bundle() -> None:
 
 
 def test_notes_of_a_directory_name_the_right_files() -> None:
-    """B-2: path in the whole bundle, place in the file."""
+    """Path in the whole bundle, place in the file (B-2)."""
     directory = POLICIES / "good" / "directory"
     notes = [str(note).removeprefix(f"{directory}/") for note in load_bundle(directory).notes]
     assert notes == [

@@ -13,7 +13,7 @@ NOW = 1_800_000_000.0  # January 2027
 
 
 def test_what_has_expired_is_a_note() -> None:
-    """B-5: an expired bundle or override is not an outage."""
+    """An expired bundle or override is not an outage (B-5)."""
     text = json.dumps(
         {
             "bundle_version": 1,
@@ -40,14 +40,14 @@ def loops(*blocks: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_loop_blocks_need_no_notes() -> None:
-    """LD-1 to LD-5: every detector and every action is carried out."""
+    """Every detector and every action is carried out (LD-1 to LD-5)."""
     tail = {"similarity": "tail"}
     assert loops(tail, {"similarity": "simhash"}, {"similarity": "steps"}) == []
     assert loops({**tail, "action": "kill"}) == []
 
 
 def test_notes_on_agents() -> None:
-    """B-1: everything that can be said of an agent is enforced."""
+    """Everything that can be said of an agent is enforced (B-1)."""
     agents = {
         "a": {"active": False, "max_steps_per_run": 5},
         "b": {"max_usd_per_run": 5, "allowed_hours": "08:00-18:00"},
@@ -81,7 +81,7 @@ def test_equal_notes_become_one() -> None:
     ],
 )
 def test_kill_switches_that_can_never_fire(first: dict[str, str], second: dict[str, str], covered: bool) -> None:
-    """K-2: the first match wins, so a later one that it covers is dead."""
+    """The first match wins, so a later one that it covers is dead (K-2)."""
     base = {"scope_key": "agent:id", "scope_value": "x"}
     data = {"bundle_version": 1, "policies": [], "kill_switches": [{**base, **first}, {**base, **second}]}
     notes = load_text(json.dumps(data).encode(), "p.json").notes

@@ -1,4 +1,4 @@
-"""What is ordered at run time: checked as in the bundle, and laid over it (SPEC K-1, K-2, K-3)."""
+"""What is ordered at run time: checked as in the bundle, and laid over it (K-1, K-2, K-3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_without_orders_the_bundle_is_the_very_same() -> None:
 
 
 def test_a_switch_stops_as_one_of_the_bundle_does() -> None:
-    """K-2, K-3: reason, Retry-After, and the name that it can be lifted by."""
+    """Reason, Retry-After, and the name that it can be lifted by (K-2, K-3)."""
     here = world(bundle())
     here.engine.obey(Orders((switch("red", reason="INC-1", expires=START + 60),)))
     verdict = here.decide(call(headers={"x-team": "red"}))
@@ -39,7 +39,7 @@ def test_a_switch_stops_as_one_of_the_bundle_does() -> None:
 
 
 def test_those_of_the_bundle_come_first_and_stay() -> None:
-    """K-2: the first match wins."""
+    """The first match wins (K-2)."""
     own = {"scope_key": "header:x-team", "scope_value": "red"}
     here = world(bundle(kill_switches=[own]))
     here.engine.obey(Orders((switch("red"), switch("blue"))))
@@ -58,7 +58,7 @@ def test_orders_outlive_a_new_bundle() -> None:
 
 
 def test_orders_wait_for_the_first_bundle() -> None:
-    """E-0."""
+    """Orders wait for the first bundle (E-0)."""
     here = world(load=False)
     here.engine.obey(Orders((switch("red"),)))
     assert here.decide(call(headers={"x-team": "red"})).reason == "no_bundle_loaded"
@@ -67,7 +67,7 @@ def test_orders_wait_for_the_first_bundle() -> None:
 
 
 def test_the_override_skips_switches_of_both_kinds() -> None:
-    """K-1: kill_switch_override active: kill switches are skipped, whoever set them."""
+    """kill_switch_override active: kill switches are skipped, whoever set them (K-1)."""
     own = {"scope_key": "header:x-team", "scope_value": "blue"}
     here = world(bundle(kill_switches=[own]))
     here.engine.obey(Orders((switch("red"),), kill_override_until=START + 10))
@@ -79,7 +79,7 @@ def test_the_override_skips_switches_of_both_kinds() -> None:
 
 
 def test_the_longer_of_two_overrides_counts() -> None:
-    """K-1: the bundle's own, and the one set at run time."""
+    """The bundle's own, and the one set at run time (K-1)."""
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(100)}
     here = world(bundle(global_shadow=shadow))
     here.engine.obey(Orders(shadow_until=START + 10))
@@ -117,7 +117,7 @@ def test_fields_are_as_the_bundle_would_have_them() -> None:
     ],
 )
 def test_what_is_wrong_is_said_by_field(field: str, value: Any, problem: str) -> None:
-    """K-3, Y-1: the same checks as in a bundle, and no secret is kept."""
+    """The same checks as in a bundle, and no secret is kept (K-3, Y-1)."""
     given = {"scope_key": "agent:id", "scope_value": "nightly", "route": "/v1/*", "reason": "why"} | {field: value}
     with pytest.raises(OrderError) as caught:
         checked_switch(given, START)
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said_by_field(field: str, value: Any, problem: str) ->
     ],
 )
 def test_an_override_needs_a_reason_and_an_end(name: str, reason: str, expires_at: float | None, problem: str) -> None:
-    """K-1."""
+    """An override needs a reason and an end (K-1)."""
     check_override("global_shadow", "drill", START)
     with pytest.raises(OrderError) as caught:
         check_override(name, reason, expires_at)
@@ -155,7 +155,7 @@ def test_words_for_people_are_bounded() -> None:
 
 
 def test_an_agents_settings_are_checked_as_in_the_bundle() -> None:
-    """G-1, B-1: the same fields and words; what is not said is not made up, and None is left out."""
+    """The same fields and words; what is not said is not made up, and None is left out (G-1, B-1)."""
     assert checked_agent({"allowed_hours": [8, 18], "active": None}) == {"allowed_hours": "08:00-18:00"}
     assert checked_agent({"rate_limit": {"requests_per_minute": 5}}) == {"rate_limit": {"requests_per_minute": 5}}
     for wrong in ({"budget": 1}, {"budget": None}, {"budget_usd_per_day": -1}, {"max_steps_per_run": "5"}):

@@ -19,7 +19,7 @@ def asked(text: str = "hello", **headers: str) -> Any:
 
 
 def test_a_session_belongs_to_its_caller() -> None:
-    """C-7: whoever picks somebody else's id gets a session of his own."""
+    """Whoever picks somebody else's id gets a session of his own (C-7)."""
     read = owners()
     mine, other = asked(x_agent_session="s"), asked(x_agent_session="s", authorization="Bearer other")
     assert read.session(mine).startswith("s:")
@@ -34,7 +34,7 @@ def test_agents_are_told_apart() -> None:
 
 
 def test_only_unnamed_sessions_have_a_lane() -> None:
-    """C-7: derived from how the conversation opens."""
+    """Derived from how the conversation opens (C-7)."""
     read = owners()
     assert read.unnamed(asked()) == read.agent(asked())
     assert read.unnamed(asked(x_agent_session="s")) == ""

@@ -39,7 +39,7 @@ from breakloop.policy.paths import normalise, normalise_host, strip_agent
     ],
 )
 def test_normalises(sent: str, normal: str) -> None:
-    """R-3: unreserved characters decoded, double slashes and dot segments resolved, the rest in one spelling."""
+    """Unreserved characters decoded, double slashes and dot segments resolved, the rest in one spelling (R-3)."""
     assert normalise(sent) == normal
     assert normalise(sent.encode()) == normal
 
@@ -49,7 +49,7 @@ def test_normalises(sent: str, normal: str) -> None:
     ["/a%2fb", "/a%2Fb", "/a%5cb", "/a\\b", "/a%00", "/a\0b", "/a%", "/a%2", "/a%zz", "/a%2%66b", "/a#b", "v1/x"],
 )
 def test_refuses_what_can_be_read_in_two_ways(sent: str) -> None:
-    """R-3: an encoded slash, backslash or NUL is 400; so is a stray percent sign, which could become one."""
+    """An encoded slash, backslash or NUL is 400; so is a stray percent sign, which could become one (R-3)."""
     with pytest.raises(RequestError) as caught:
         normalise(sent)
     assert caught.value.status == 400
@@ -71,7 +71,7 @@ _PIECES = st.sampled_from(
     st.lists(_PIECES, max_size=12).map(lambda pieces: "/" + "".join(pieces)) | st.binary().map(lambda raw: b"/" + raw)
 )
 def test_normalising_twice_changes_nothing(path: str | bytes) -> None:
-    """R-3: the normal form is its own normal form, and holds nothing left to resolve."""
+    """The normal form is its own normal form, and holds nothing left to resolve (R-3)."""
     try:
         once = normalise(path)
     except RequestError:
@@ -98,7 +98,7 @@ def test_normalising_twice_changes_nothing(path: str | bytes) -> None:
     ],
 )
 def test_strip_agent(path: str, expected: tuple[str, str]) -> None:
-    """C-7, R-3: `/agents/{agent}` names the agent and is not part of what is matched."""
+    """`/agents/{agent}` names the agent and is not part of what is matched (C-7, R-3)."""
     assert strip_agent(path) == expected
 
 
@@ -117,6 +117,6 @@ def test_strip_agent(path: str, expected: tuple[str, str]) -> None:
     ],
 )
 def test_normalise_host(host: str, normal: str) -> None:
-    """C-1: lower case, port and trailing dot dropped."""
+    """Lower case, port and trailing dot dropped (C-1)."""
     assert normalise_host(host) == normal
     assert normalise_host(host.encode()) == normal

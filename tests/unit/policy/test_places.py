@@ -12,13 +12,13 @@ def test_paths_as_people_write_them() -> None:
 
 
 def test_nothing_unprintable_reaches_a_terminal() -> None:
-    """Y-1: a file's text cannot drive the terminal of whoever reads the message."""
+    """A file's text cannot drive the terminal of whoever reads the message (Y-1)."""
     assert readable("a\x1b[31m\n\ud800") == "a\\x1b[31m\\n\\ud800"
     assert len(readable("x" * 10_000)) == 503
 
 
 def test_problems_are_sorted_and_cut() -> None:
-    """B-2: by place; after 50 only how many more there are."""
+    """By place; after 50 only how many more there are (B-2)."""
     problems = [Problem("f", line, 1, "", "m") for line in range(80, 0, -1)]
     ordered = in_order([*problems, problems[0]])
     assert [p.line for p in ordered] == list(range(1, 52))

@@ -13,7 +13,7 @@ from breakloop.policy.positions import read_document
 
 @pytest.mark.parametrize("name", ["x.yaml", "x.json"])
 def test_every_duplicate_key_is_reported(name: str) -> None:
-    """B-2: located at the second, naming the line of the first."""
+    """Located at the second, naming the line of the first (B-2)."""
     text = b'{"a": 1,\n "b": [{"c": 1, "c": 2}],\n "a": 3}'
     with pytest.raises(BundleError) as caught:
         read_document(text, name)
@@ -48,7 +48,7 @@ def test_json_is_known_by_its_content_too() -> None:
     ],
 )  # fmt: skip
 def test_texts_that_cannot_be_read(text: bytes, name: str, message: str) -> None:
-    """B-2: each has a place and says what to do."""
+    """Each has a place and says what to do (B-2)."""
     with pytest.raises(BundleError) as caught:
         read_document(text, name)
     assert [str(problem) for problem in caught.value.problems] == [message]
@@ -59,7 +59,7 @@ def test_surrogate_pairs_are_whole_characters() -> None:
 
 
 def test_size_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B-2: a file too large is refused before it is parsed."""
+    """A file too large is refused before it is parsed (B-2)."""
     monkeypatch.setattr(positions, "MAX_BYTES", 40)
     monkeypatch.setattr(positions, "MAX_YAML_LENGTH", 20)
     for text, name, message in (
@@ -73,7 +73,7 @@ def test_size_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.text("ab:- \n\t'\"[]{},&*!<|>#%@\\0.~?", max_size=40), st.sampled_from(["x.yaml", "x.json", "x"]))
 def test_no_text_makes_the_reader_fail_otherwise(text: str, name: str) -> None:
-    """B-2: any text is either read or refused with a place."""
+    """Any text is either read or refused with a place (B-2)."""
     problems: list[Problem] | None = None
     try:
         read_document(text.encode(), name)

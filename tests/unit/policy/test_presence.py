@@ -14,7 +14,7 @@ def at(hour: int, minute: int = 0, second: int = 0) -> float:
 
 
 def test_an_agent_that_is_switched_off() -> None:
-    """B-1: waiting does not help."""
+    """Waiting does not help (B-1)."""
     absence = Presence(active=False).absent(at(12))
     assert absence is not None
     assert (absence.reason, absence.wait_s) == ("agent_inactive", None)
@@ -37,7 +37,7 @@ def test_an_agent_that_is_switched_off() -> None:
     ],
 )
 def test_hours(hours: tuple[int, int], zone: str, now: float, wait_s: float | None) -> None:
-    """B-1: in the agent's own time zone, over midnight too."""
+    """In the agent's own time zone, over midnight too (B-1)."""
     absence = Presence(hours=hours, zone=zone).absent(now)
     assert (absence.wait_s if absence else None) == wait_s
     if absence is not None:

@@ -40,7 +40,7 @@ def test_clear_forgets_both_generations() -> None:
 
 
 def test_what_follows_from_a_key_is_worked_out_once() -> None:
-    """Y-2: short keys only, and all are forgotten when there are too many."""
+    """Short keys only, and all are forgotten when there are too many (Y-2)."""
     worked: list[str] = []
 
     def work_out(key: str) -> int:

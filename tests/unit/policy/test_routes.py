@@ -56,12 +56,12 @@ def matched(table: Routes[Entry], path: str, host: str = "", method: str = "GET"
     ],
 )
 def test_paths(selector: Selector, path: str, applies: bool) -> None:
-    """R-1: prefixes at every level and on whole segments, exact paths only at the leaf, `/` for all."""
+    """Prefixes at every level and on whole segments, exact paths only at the leaf, `/` for all (R-1)."""
     assert (matched(routes(selector), path) == [0]) is applies
 
 
 def test_order_is_that_of_the_bundle() -> None:
-    """R-1: overlapping policies apply in the order of the bundle, not by how specific they are."""
+    """Overlapping policies apply in the order of the bundle, not by how specific they are (R-1)."""
     table = routes(
         Selector(exact="/v1/a/b"),
         Selector(),
@@ -76,7 +76,7 @@ def test_order_is_that_of_the_bundle() -> None:
 
 
 def test_hosts_and_any_host_both_apply() -> None:
-    """R-1: host-specific and host-agnostic policies are merged, in the order of the bundle."""
+    """Host-specific and host-agnostic policies are merged, in the order of the bundle (R-1)."""
     table = routes(
         Selector(prefix="/", hosts=("api.example",)),
         Selector(prefix="/"),
@@ -89,21 +89,21 @@ def test_hosts_and_any_host_both_apply() -> None:
 
 
 def test_methods_filter_last() -> None:
-    """R-1: a policy with methods applies to these; without, to all."""
+    """A policy with methods applies to these; without, to all (R-1)."""
     table = routes(Selector(prefix="/", methods=frozenset({"POST", "PUT"})), Selector(prefix="/"))
     assert matched(table, "/x", method="POST") == [0, 1]
     assert matched(table, "/x", method="GET") == [1]
 
 
 def test_a_policy_that_matches_twice_applies_once() -> None:
-    """R-1: by its exact path and its prefix, or by a host named twice."""
+    """By its exact path and its prefix, or by a host named twice (R-1)."""
     table = routes(Selector(exact="/a/b", prefix="/a/"), Selector(prefix="/", hosts=("h", "h")))
     assert matched(table, "/a/b", "h") == [0, 1]
     assert matched(routes(Selector(prefix="/", hosts=("h", "h"))), "/", "h") == [0]
 
 
 def test_nothing_matches() -> None:
-    """R-2: an empty list, with policies elsewhere or none at all."""
+    """An empty list, with policies elsewhere or none at all (R-2)."""
     assert matched(routes(), "/x") == []
     assert matched(routes(Selector(exact="/y")), "/x") == []
 
@@ -126,7 +126,7 @@ def count_looks(node: _Node[Entry]) -> None:
 
 @pytest.mark.parametrize("policies", [10, 10_000])
 def test_the_number_of_policies_does_not_matter(policies: int) -> None:
-    """R-1, Q-2: a match walks as many nodes as the path is deep, with 10 policies or 10,000."""
+    """A match walks as many nodes as the path is deep, with 10 policies or 10,000 (R-1, Q-2)."""
     table = routes(*[Selector(prefix=f"/v1/t{n % 100}/p{n}/") for n in range(policies)])
     count_looks(table._any_host)
     CountingChildren.looked = 0
@@ -153,5 +153,5 @@ def naive(selector: Selector, path: str) -> bool:
     selectors=st.lists(st.builds(Selector, exact=st.none() | PATHS, prefix=st.none() | PATHS), max_size=6), path=PATHS
 )
 def test_the_trie_equals_looking_at_every_policy(selectors: list[Selector], path: str) -> None:
-    """R-1: what the trie finds is what comparing strings finds."""
+    """What the trie finds is what comparing strings finds (R-1)."""
     assert matched(routes(*selectors), path) == [n for n, selector in enumerate(selectors) if naive(selector, path)]

@@ -44,7 +44,7 @@ def key_of(made: Rule, asked: Call, project: str = "default", group: int = 0) ->
 
 
 def test_keys_name_project_policy_rule_and_values() -> None:
-    """S-2: name-spaced by project, policy and rule; `shadow:` in front for shadow."""
+    """Name-spaced by project, policy and rule; `shadow:` in front for shadow (S-2)."""
     asked = call(headers={"a": "x", "b": "y"})
     assert key_of(rule("a", "b"), asked) == "tb:default:p:r:x|y"
     assert key_of(rule("a"), asked, group=3) == "shadow:tb:default:p:r:x"
@@ -52,7 +52,7 @@ def test_keys_name_project_policy_rule_and_values() -> None:
 
 
 def test_values_cannot_name_anothers_key() -> None:
-    """S-2: parts are escaped, so ("a|b", "c") and ("a", "b|c") count apart, and so do rules."""
+    """Parts are escaped, so ("a|b", "c") and ("a", "b|c") count apart, and so do rules (S-2)."""
     made = rule("a", "b")
     one = key_of(made, call(headers={"a": "x|y", "b": "z"}))
     two = key_of(made, call(headers={"a": "x", "b": "y|z"}))
@@ -63,7 +63,7 @@ def test_values_cannot_name_anothers_key() -> None:
 
 
 def test_a_missing_descriptor_is_reported_and_skips() -> None:
-    """E-3: the first missing one is named; with `on_missing: reject` the rule refuses."""
+    """The first missing one is named; with `on_missing: reject` the rule refuses (E-3)."""
     told: list[tuple[str, str, str]] = []
 
     def report(policy: str, rule: str, descriptor: str) -> None:
@@ -80,7 +80,7 @@ def test_a_missing_descriptor_is_reported_and_skips() -> None:
 
 
 def test_match_is_equality_of_every_descriptor() -> None:
-    """E-3: all of them; no match at all applies always."""
+    """All of them; no match at all applies always (E-3)."""
     match: Match = ((lambda call: call.header("a"), "1"), (lambda call: call.header("b"), "2"))
     assert rule(match=match).applies(call(headers={"a": "1", "b": "2"}))
     assert not rule(match=match).applies(call(headers={"a": "1", "b": "3"}))
@@ -101,14 +101,14 @@ def test_keys_and_charges_are_two_steps() -> None:
 
 
 def test_whose_breaker_it_is() -> None:
-    """CB-2, Y-1: the descriptors and their values, as keys hold them."""
+    """The descriptors and their values, as keys hold them (CB-2, Y-1)."""
     made = BreakerRule(rule("header:x-team", "jwt:sub"), CircuitBreaker(10, 5))
     assert made.label("blue%7Cgreen|u") == "header:x-team=blue|green, jwt:sub=u"
     assert BreakerRule(rule(), CircuitBreaker(10, 5)).label("") == ""
 
 
 def test_a_rule_that_counts_by_agent_is_in_the_agents_place() -> None:
-    """E-5: where the agent has one; every other rule is in the project's, whoever asks."""
+    """Where the agent has one; every other rule is in the project's, whoever asks (E-5)."""
     asked = call(headers={"agent:id": "x", "b": "y"})
     asked.shard = "default|x"
     assert key_of(rule("b", "agent:id"), asked) == "tb:default|x:p:r:y|x"

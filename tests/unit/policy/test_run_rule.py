@@ -53,7 +53,7 @@ def keys(made: RunRule, window: bytes, now: float) -> tuple[list[str], bytes]:
 
 
 def test_the_accounts_of_a_run() -> None:
-    """G-1: one of what was paid, one of what may be spent, both named by when the run began."""
+    """One of what was paid, one of what may be spent, both named by when the run began (G-1)."""
     ops, _ = charges(rule(), b"", START)
     stem = f"run:default:agents:work*/max_usd_per_run:s:me:{round(START * 1e6)}"
     assert [(op.key, op.cost) for op in ops] == [(f"{stem}:paid", 0), (stem, 400_000)]
@@ -61,7 +61,7 @@ def test_the_accounts_of_a_run() -> None:
 
 
 def test_ten_idle_minutes_begin_a_run() -> None:
-    """G-1: as with `max_steps_per_run`; a clock that steps back begins none."""
+    """As with `max_steps_per_run`; a clock that steps back begins none (G-1)."""
     made = rule()
     first, window = keys(made, b"", START)
     second, window = keys(made, window, START + 599.9)
@@ -73,7 +73,7 @@ def test_ten_idle_minutes_begin_a_run() -> None:
 
 
 def test_what_charges_nothing() -> None:
-    """L-5: no LLM call; a model without a price is refused where it is to be."""
+    """No LLM call; a model without a price is refused where it is to be (L-5)."""
     assert rule().plan(call(), 0, Meter(llm=False)) == ()
     (op,) = rule().plan(call(), 3, Meter(denying=True))
     assert isinstance(op, Refuse)
@@ -91,7 +91,7 @@ def reached(paid: int, cost: int) -> str | None:
 
 
 def test_when_a_person_has_to_decide() -> None:
-    """G-1: not for what is in flight, and not for a request that no run may pay."""
+    """Not for what is in flight, and not for a request that no run may pay (G-1)."""
     assert reached(700_000, 300_001) == "$1.00 (max_usd_per_run), of which $0.70 were spent"
     assert reached(700_000, 300_000) is None
     assert reached(0, 1_000_001) is None

@@ -15,14 +15,14 @@ def spec(**fields: Any) -> schema.Spec:
 
 
 def test_defaults_of_a_spec() -> None:
-    """B-1: enforce, 429 and allow unless said otherwise."""
+    """Enforce, 429 and allow unless said otherwise (B-1)."""
     made = spec()
     assert (made.mode, made.deny_status, made.on_store_error) == ("enforce", 429, "allow")
     assert (made.rules, made.loops, made.fallback_limit, made.circuit_breaker) == ([], (), None, None)
 
 
 def test_one_loop_block_or_a_list() -> None:
-    """LD-1, LD-2: `loop_detection` is one block or a list."""
+    """`loop_detection` is one block or a list (LD-1, LD-2)."""
     one = spec(loop_detection={"enabled": True, "window_seconds": 9, "threshold_identical_requests": 3})
     two = spec(loop_detection=[{"similarity": "tail"}, {"similarity": "simhash"}])
     assert [type(block) for block in one.loops] == [schema.ExactLoop]
@@ -30,7 +30,7 @@ def test_one_loop_block_or_a_list() -> None:
 
 
 def test_defaults_off_builtin_and_own() -> None:
-    """B-6: nothing said is the built-in block, `off` is none."""
+    """Nothing said is the built-in block, `off` is none (B-6)."""
     off = schema.Defaults.model_validate({"loop_detection": "off"})
     own = schema.Defaults.model_validate({"loop_detection": {"similarity": "tail"}})
     assert (schema.Defaults().loop_detection, schema.Defaults().loops) == (None, ())
@@ -39,7 +39,7 @@ def test_defaults_off_builtin_and_own() -> None:
 
 
 def test_fallback_may_leave_its_name_out() -> None:
-    """B-1."""
+    """Fallback may leave its name out (B-1)."""
     nameless = {"limit_keys": [], "algorithm": "token_bucket", "algorithm_config": {"rps": 1, "burst": 2}}
     fallback = spec(fallback_limit=nameless).fallback_limit
     assert fallback is not None
@@ -47,18 +47,18 @@ def test_fallback_may_leave_its_name_out() -> None:
 
 
 def test_an_override_needs_reason_and_end_only_when_enabled() -> None:
-    """K-1."""
+    """An override needs reason and end only when enabled (K-1)."""
     assert messages(schema.Override, {"enabled": False}) == []
     assert messages(schema.Override, {"enabled": True}) == ["is required when enabled", "is required when enabled"]
 
 
 def test_an_override_that_has_expired_is_no_error() -> None:
-    """B-5."""
+    """An override that has expired is no error (B-5)."""
     past = {"enabled": True, "reason": "x", "expires_at": "2001-01-01T00:00:00Z"}
     assert messages(schema.Override, past) == []
 
 
 @pytest.mark.parametrize("route", ["*", "v1", "/a*b", "/v1?x", "/a//b*"])
 def test_wrong_routes(route: str) -> None:
-    """K-2: exact, or a prefix ending in `*`."""
+    """Exact, or a prefix ending in `*` (K-2)."""
     assert messages(schema.KillSwitch, {"scope_key": "jwt:sub", "scope_value": "x", "route": route})

@@ -15,7 +15,7 @@ from tests.unit.policy.said import messages
     [("08:00-18:30", (480, 1110)), ("22:00-06:00", (1320, 360)), ([8, 18], (480, 1080)), ([0, 24], (0, 1440))],
 )
 def test_allowed_hours(said: Any, minutes: tuple[int, int]) -> None:
-    """B-1: as text or as two hours, over midnight too."""
+    """As text or as two hours, over midnight too (B-1)."""
     assert schema.Agent.model_validate({"allowed_hours": said}).hours == minutes
 
 

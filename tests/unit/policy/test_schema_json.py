@@ -6,7 +6,7 @@ from breakloop.policy.schema_json import bundle_json_schema
 
 
 def test_json_schema_describes_every_field() -> None:
-    """T-1: the schema ships, and reference pages are made from its descriptions."""
+    """The schema ships, and reference pages are made from its descriptions (T-1)."""
     made = bundle_json_schema()
     assert made["$schema"].startswith("https://json-schema.org/")
     for name, block in {"Bundle": made, **made["$defs"]}.items():

@@ -11,7 +11,7 @@ from tests.unit.policy.said import messages
 
 
 def test_stages_are_sorted() -> None:
-    """L-2: accepted in any order."""
+    """Accepted in any order (L-2)."""
     config = schema.CostBasedConfig.model_validate(
         {
             "budget": 9,
@@ -47,19 +47,19 @@ def test_stages_are_sorted() -> None:
     ],
 )
 def test_llm_limits_that_can_never_work(config: dict[str, int], wrong: list[str]) -> None:
-    """L-3, B-2: cross-field values."""
+    """Cross-field values (L-3, B-2)."""
     found = findings(validate(schema.LlmTokensConfig, config)[1], config, schema.LlmTokensConfig)
     assert [finding.path[-1] for finding in found] == wrong
 
 
 def test_llm_burst_defaults_to_the_rate() -> None:
-    """L-3."""
+    """LLM burst defaults to the rate (L-3)."""
     assert schema.LlmTokensConfig(tokens_per_minute=70).burst == 70
     assert schema.LlmTokensConfig(tokens_per_minute=70, burst_tokens=90).burst == 90
 
 
 def test_a_fixed_cost_above_the_budget_can_never_pass() -> None:
-    """L-2, B-2: cross-field values; with another source of cost the fixed one is not used."""
+    """Cross-field values; with another source of cost the fixed one is not used (L-2, B-2)."""
     stages = [{"threshold_percent": 100, "action": "reject"}]
     config = {"budget": 5, "period": "1h", "fixed_cost": 6, "staged_actions": stages}
     assert messages(schema.CostBasedConfig, config) == ["must be at most the budget (5), got 6"]

@@ -7,7 +7,7 @@ from tests.unit.policy.said import messages
 
 
 def test_defaults_of_the_loop_kinds() -> None:
-    """LD-1 to LD-4: the documented defaults."""
+    """The documented defaults (LD-1 to LD-4)."""
     exact = schema.ExactLoop(enabled=True, window_seconds=9, threshold_identical_requests=3)
     tail, simhash = schema.TailLoop(similarity="tail"), schema.SimhashLoop(similarity="simhash")
     steps = schema.StepsLoop(similarity="steps")
@@ -25,7 +25,7 @@ def test_defaults_of_the_loop_kinds() -> None:
 
 
 def test_what_a_tail_or_steps_block_says_of_its_cooldown() -> None:
-    """LD-2, LD-4: both have the same three fields, with the same check."""
+    """Both have the same three fields, with the same check (LD-2, LD-4)."""
     for block in (schema.TailLoop, schema.StepsLoop):
         assert (block.model_fields["cooldown_seconds"].default, block.model_fields["cooldown_growth"].default) == (
             30,

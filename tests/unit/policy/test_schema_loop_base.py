@@ -12,7 +12,7 @@ from tests.unit.policy.said import messages
 
 
 def test_a_single_action_leaves_notices_as_warnings() -> None:
-    """LD-5: one `action` is for loops; a mere notice warns."""
+    """One `action` is for loops; a mere notice warns (LD-5)."""
     block = schema.StepsLoop(similarity="steps", action="kill")
     assert [block.action_for(s) for s in ("notice", "block", "stop")] == ["warn", "kill", "kill"]
 
@@ -28,7 +28,7 @@ def test_a_single_action_leaves_notices_as_warnings() -> None:
     ],
 )
 def test_a_step_that_is_left_out_is_at_least_the_one_before(said: dict[str, str], steps: tuple[str, ...]) -> None:
-    """LD-5: ladders rise."""
+    """A step that is left out is at least the one before: ladders rise (LD-5)."""
     ladder = schema.Ladder.model_validate(said)
     assert (ladder.notice, ladder.block, ladder.stop) == steps
 
@@ -49,5 +49,5 @@ def test_a_broken_ladder_is_refused_without_a_crash(ladder: Any) -> None:
     ],
 )
 def test_cooldowns(said: dict[str, float], wrong: list[str]) -> None:
-    """LD-2: the first is never longer than the longest, and none is shorter than the one before."""
+    """The first is never longer than the longest, and none is shorter than the one before (LD-2)."""
     assert messages(Cooldowns, said) == wrong

@@ -17,7 +17,7 @@ def rules(*made: dict[str, Any]) -> list[schema.AnyRule]:
 
 
 def test_header_descriptors_have_one_spelling() -> None:
-    """C-2: case, `-` and `_` make no difference."""
+    """Case, `-` and `_` make no difference (C-2)."""
     rule = rules({**bucket(rps=1, burst=1, cost_source="header:X_Cost"), "limit_keys": ["header:X_Org"]})[0]
     assert rule.limit_keys == ["header:x-org"]
     assert isinstance(rule.config, schema.TokenBucketConfig)
@@ -30,13 +30,13 @@ def test_one_header_in_two_spellings_is_refused_in_match() -> None:
 
 
 def test_match_takes_numbers_and_booleans_as_their_text() -> None:
-    """E-3: equality is on text."""
+    """Equality is on text (E-3)."""
     rule = rules({**bucket(rps=1, burst=1), "match": {"jwt:tier": 2, "query:debug": True}})[0]
     assert rule.match == {"jwt:tier": "2", "query:debug": "true"}
 
 
 def test_circuit_breaker_needs_a_threshold_only_when_enabled() -> None:
-    """CB-1."""
+    """Circuit breaker needs a threshold only when enabled (CB-1)."""
     assert messages(schema.CircuitBreaker, {"enabled": False}) == []
     assert messages(schema.CircuitBreaker, {"enabled": True}) == ["is required when enabled"]
 
@@ -48,7 +48,7 @@ def test_a_rule_that_was_made_in_code_is_kept() -> None:
 
 
 def test_what_is_no_rule_is_told_so() -> None:
-    """B-2: a rule that is no map, and one whose configuration says another algorithm."""
+    """A rule that is no map, and one whose configuration says another algorithm (B-2)."""
     assert messages(schema.Spec, {"selector": {}, "rules": ["x"]}) == ['must be a map, got the text "x"']
     other = bucket(rps=1, burst=1, algorithm="cost_based")
     said = ['is "cost_based", but the rule\'s algorithm is "token_bucket"']

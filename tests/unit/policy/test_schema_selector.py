@@ -9,7 +9,7 @@ from tests.unit.policy.said import messages
 
 
 def test_hosts_are_normalised() -> None:
-    """C-1: lower case, without port and final dot."""
+    """Lower case, without port and final dot (C-1)."""
     made = schema.Selector.model_validate(
         {"hosts": ["API.Example.com:8443", "example.org.", "[::0:1]:80", "my_service"]}
     )
@@ -25,5 +25,5 @@ def test_what_is_no_host_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "v1", "/a/../b", "/a%2fb", "/%7Euser", "/a#b", "/a b", "/caf\u00e9", "/a\\b"])
 def test_paths_that_can_never_match_are_refused(path: str) -> None:
-    """R-3: selectors see normalised paths only."""
+    """Selectors see normalised paths only (R-3)."""
     assert messages(schema.Selector, {"pathExact": path})

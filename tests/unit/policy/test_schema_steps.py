@@ -27,7 +27,7 @@ def digest(data: bytes) -> bytes:
 
 
 def test_defaults() -> None:
-    """LD-4, LD-8: nothing said is the preset, with the stream guard on."""
+    """Nothing said is the preset, with the stream guard on (LD-4, LD-8)."""
     plain = block()
     assert plain.settings() == StepsSettings(dict(PRESETS["normal"]), {})
     assert plain.stream_guard is True
@@ -36,13 +36,13 @@ def test_defaults() -> None:
 
 @pytest.mark.parametrize("sensitivity", PRESETS)
 def test_a_sensitivity_is_its_thresholds(sensitivity: str) -> None:
-    """LD-4: a sensitivity, and the same written out by hand, are one thing."""
+    """A sensitivity, and the same written out by hand, are one thing (LD-4)."""
     spelled = {kind: [one if one < NEVER else "never" for one in three] for kind, three in PRESETS[sensitivity].items()}
     assert block(sensitivity=sensitivity).settings() == block(thresholds=spelled).settings()
 
 
 def test_single_kinds_stand_over_the_preset() -> None:
-    """LD-4: the others stay as the sensitivity has them; null and never are the same word."""
+    """The others stay as the sensitivity has them; null and never are the same word (LD-4)."""
     settings = block(
         sensitivity="strict", thresholds={"repeat": [3, 4.5, None], "dry": ["never", "never", "never"]}
     ).settings()
@@ -51,7 +51,7 @@ def test_single_kinds_stand_over_the_preset() -> None:
 
 
 def test_the_thresholds_are_what_the_detector_goes_by() -> None:
-    """LD-4: the same steps, judged as the block says."""
+    """The same steps, judged as the block says (LD-4)."""
 
     def levels(said: dict[str, Any]) -> list[int]:
         detector = StepsDetector(block(thresholds=said).settings(), digest)
@@ -72,7 +72,7 @@ def test_the_thresholds_are_what_the_detector_goes_by() -> None:
 
 
 def test_tools() -> None:
-    """LD-4: what is said of a tool, and of all whose names begin alike."""
+    """What is said of a tool, and of all whose names begin alike (LD-4)."""
     tools = (
         block(
             tools={
@@ -121,7 +121,7 @@ def test_tools() -> None:
     ],
 )
 def test_thresholds_that_are_refused(said: dict[str, Any], wrong: str | None) -> None:
-    """LD-4: a closed list of kinds; levels that rise and can be reached."""
+    """A closed list of kinds; levels that rise and can be reached (LD-4)."""
     assert messages(schema.StepsLoop, {"similarity": "steps", "thresholds": said}) == ([] if wrong is None else [wrong])
 
 
@@ -144,12 +144,12 @@ def test_thresholds_that_are_refused(said: dict[str, Any], wrong: str | None) ->
     ],
 )
 def test_tools_that_are_refused(said: dict[str, Any], wrong: list[str]) -> None:
-    """LD-4: what can never matter, or contradicts itself, is an error."""
+    """What can never matter, or contradicts itself, is an error (LD-4)."""
     assert messages(schema.StepsLoop, {"similarity": "steps", "tools": said}) == wrong
 
 
 def test_the_json_schema_knows_kinds_and_levels() -> None:
-    """T-1: an editor offers the kinds, and three levels each."""
+    """An editor offers the kinds, and three levels each (T-1)."""
     made = bundle_json_schema()["$defs"]
     thresholds = made["StepsLoop"]["properties"]["thresholds"]
     assert thresholds["propertyNames"] == {"enum": list(SETTABLE)}

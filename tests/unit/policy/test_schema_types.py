@@ -19,7 +19,7 @@ from tests.unit.policy.said import messages
     ],
 )
 def test_timestamps(text: str, moment: datetime) -> None:
-    """B-1: ISO-8601 with a zone."""
+    """ISO-8601 with a zone (B-1)."""
     assert schema.KillSwitch(scope_key="jwt:sub", scope_value="x", expires_at=text).expires_at == moment  # type: ignore[arg-type]
 
 
@@ -27,5 +27,5 @@ def test_timestamps(text: str, moment: datetime) -> None:
     "text", ["2026-1-1T00:00:00Z", "2026-01-01", "2026-01-01T24:61:00Z", "2026-01-01T00:00:00+99:00", "now", ""]
 )
 def test_wrong_timestamps(text: str) -> None:
-    """B-2: malformed, impossible and incomplete ones."""
+    """Malformed, impossible and incomplete ones (B-2)."""
     assert messages(schema.Override, {"enabled": False, "expires_at": text})

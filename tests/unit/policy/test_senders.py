@@ -29,7 +29,7 @@ def bearer(**claims: object) -> str:
 
 
 def test_the_same_fields_are_the_same_sender(clock: FakeClock) -> None:
-    """C-7: and the call knows him without working it out again."""
+    """And the call knows him without working it out again (C-7)."""
     known, descriptors = senders(clock)
     first = known.find(sent(authorization="Bearer k", x_agent_id="a"), clock.now())
     again = sent(authorization="Bearer k", x_agent_id="a")
@@ -54,7 +54,7 @@ def test_the_same_fields_are_the_same_sender(clock: FakeClock) -> None:
     ],
 )
 def test_whatever_a_descriptor_in_use_reads_makes_another_sender(clock: FakeClock, other: dict[str, str]) -> None:
-    """C-6: nobody gets what was worked out for somebody else."""
+    """Nobody gets what was worked out for somebody else (C-6)."""
     known, _ = senders(clock, "header:x-tool", "ua:bot", "ip:country")
     first = known.find(sent(authorization="Bearer k"), clock.now())
     assert known.find(sent(**other), clock.now()) is not first
@@ -69,7 +69,7 @@ def test_fields_that_nobody_reads_make_no_difference(clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("query", ["key=abc", "a=1&key=abc", "%6bey=abc"])
 def test_a_key_in_the_query_is_read_each_time(clock: FakeClock, query: str) -> None:
-    """C-7: `?key=` names the caller when no field does, an empty one neither."""
+    """`?key=` names the caller when no field does, an empty one neither (C-7)."""
     known, _ = senders(clock)
     assert known.find(sent(query=query), clock.now()) is None
     assert known.find(sent(query=query, authorization="Bearer "), clock.now()) is None
@@ -77,14 +77,14 @@ def test_a_key_in_the_query_is_read_each_time(clock: FakeClock, query: str) -> N
 
 
 def test_repeated_fields_are_read_each_time(clock: FakeClock) -> None:
-    """C-4: a second X-Forwarded-For is not in `headers`."""
+    """A second X-Forwarded-For is not in `headers` (C-4)."""
     known, _ = senders(clock)
     call = Call("GET", "/", peer="192.0.2.1", repeated=(("x-forwarded-for", b"203.0.113.9"),))
     assert known.find(call, clock.now()) is None
 
 
 def test_claims_are_forgotten_when_the_token_expires(clock: FakeClock) -> None:
-    """C-3: a remembered sender is no longer who he was once his token's time is over, or before it begins."""
+    """A remembered sender is no longer who he was once his token's time is over, or before it begins (C-3)."""
     known, _ = senders(clock, keys=JwtKeys(secret=SECRET))
     start = int(clock.now())
     fields = {"authorization": bearer(sub="u", nbf=start + 10, exp=start + 20)}
@@ -98,7 +98,7 @@ def test_claims_are_forgotten_when_the_token_expires(clock: FakeClock) -> None:
 
 
 def test_new_keys_make_everybody_new(clock: FakeClock, tmp_path: object) -> None:
-    """C-3: what a withdrawn key signed no longer counts, remembered or not."""
+    """What a withdrawn key signed no longer counts, remembered or not (C-3)."""
     known, descriptors = senders(clock, keys=JwtKeys(secret=SECRET))
     fields = {"authorization": bearer(sub="u")}
     first = known.find(sent(**fields), clock.now())
@@ -110,20 +110,20 @@ def test_new_keys_make_everybody_new(clock: FakeClock, tmp_path: object) -> None
 
 
 def test_unknown_tokens_are_looked_at_again(clock: FakeClock) -> None:
-    """C-3: the key of a token that cannot be verified yet may be on its way."""
+    """The key of a token that cannot be verified yet may be on its way (C-3)."""
     known, _ = senders(clock, keys=JwtKeys(secret=SECRET))
     call = sent(authorization="Bearer " + jwt.encode({"sub": "u"}, "another secret of thirty-two bytes or so"))
     assert known.find(call, clock.now()) is not known.find(call, clock.now())
 
 
 def test_long_fields_are_not_remembered(clock: FakeClock) -> None:
-    """Y-2: nobody chooses how much memory a sender takes."""
+    """Nobody chooses how much memory a sender takes (Y-2)."""
     known, _ = senders(clock)
     assert known.find(sent(authorization="Bearer " + "x" * 5000), clock.now()) is None
 
 
 def test_only_so_many_are_remembered(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Y-2: a flood of new senders does not grow the memory."""
+    """A flood of new senders does not grow the memory (Y-2)."""
     monkeypatch.setattr("breakloop.policy.senders._REMEMBERED", 10)
     known, _ = senders(clock)
     for number in range(100):

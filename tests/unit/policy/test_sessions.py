@@ -45,8 +45,8 @@ def settle(context: Descriptors, call: Call, response_id: str) -> str:
 
 
 def test_the_order_of_ids() -> None:
-    """C-7: X-Agent-Session, the client's conversation, the body's, a wider session, the chain, the cache key; the first
-    that is there wins, and taking one away shows the next.
+    """X-Agent-Session, the client's conversation, the body's, a wider session, the chain, the cache key; the first that
+    is there wins, and taking one away shows the next (C-7).
     """
     headers = {"x-agent-session": b"ours", "thread-id": b"thread", "helicone-session-id": b"wide"}
     fields: dict[str, Any] = {
@@ -63,7 +63,7 @@ def test_the_order_of_ids() -> None:
 
 
 def test_real_clients() -> None:
-    """C-7: one request each, as the client sends it."""
+    """One request each, as the client sends it (C-7)."""
     claude_code = json.dumps({"device_id": "d", "account_uuid": "a", "session_id": "cc"})
     sent = {
         "Claude Code": Call(
@@ -100,14 +100,14 @@ def test_real_clients() -> None:
 
 
 def test_users_are_no_sessions() -> None:
-    """C-7: with nothing but the name of a user, the session is derived."""
+    """With nothing but the name of a user, the session is derived (C-7)."""
     context = make()
     assert context.session(chat(user="u", safety_identifier="u")) == context.session(chat())
     assert context.session(chat()).startswith("derived:")
 
 
 def test_a_chain_has_the_session_of_its_first_request() -> None:
-    """C-7: `previous_response_id` is resolved to the root of its chain."""
+    """`previous_response_id` is resolved to the root of its chain (C-7)."""
     context = make()
     first = settle(context, response(), "resp_1")
     assert first.startswith("derived:")
@@ -119,7 +119,7 @@ def test_a_chain_has_the_session_of_its_first_request() -> None:
 
 
 def test_a_chain_that_began_elsewhere() -> None:
-    """C-7: on another instance the first id that is seen names it, and it holds from there on."""
+    """On another instance the first id that is seen names it, and it holds from there on (C-7)."""
     context = make()
     assert settle(context, response(previous_response_id="resp_7"), "resp_8") == "resp_7"
     assert settle(context, response(previous_response_id="resp_8"), "resp_9") == "resp_7"
@@ -127,7 +127,7 @@ def test_a_chain_that_began_elsewhere() -> None:
 
 
 def test_chains_are_the_callers_own() -> None:
-    """C-7: somebody else's answer leads nowhere."""
+    """Somebody else's answer leads nowhere (C-7)."""
     context = make()
     first = settle(context, response(b"sk-1"), "resp_1")
     assert context.session(response(b"sk-2", previous_response_id="resp_1")) == "resp_1" != first
@@ -142,7 +142,7 @@ def test_chains_are_the_callers_own() -> None:
     ],
 )
 def test_answers_that_continue_nothing(call: Call, answer: Answer) -> None:
-    """C-7: only the Responses API has chains; anything else costs nothing."""
+    """Only the Responses API has chains; anything else costs nothing (C-7)."""
     context = make()
     context.session(call)
     context.answered(call, answer)
@@ -150,7 +150,7 @@ def test_answers_that_continue_nothing(call: Call, answer: Answer) -> None:
 
 
 def test_nothing_is_remembered_where_nobody_goes_by_sessions() -> None:
-    """Q-1: an answer to a call whose session nobody asked for is let pass."""
+    """An answer to a call whose session nobody asked for is let pass (Q-1)."""
     context, call = make(), response()
     context.chat(call)
     context.answered(call, Answer(200, response_id="resp_1"))
@@ -158,7 +158,7 @@ def test_nothing_is_remembered_where_nobody_goes_by_sessions() -> None:
 
 
 def test_a_trace_is_a_session_once_it_has_recurred() -> None:
-    """C-7: a trace made anew for each request is none; neither is that of somebody else."""
+    """A trace made anew for each request is none; neither is that of somebody else (C-7)."""
     context = make()
     headers = {"traceparent": TRACEPARENT}
     first = chat(headers=headers)
@@ -172,7 +172,7 @@ def test_a_trace_is_a_session_once_it_has_recurred() -> None:
 
 
 def test_plain_requests_may_be_part_of_a_trace() -> None:
-    """C-7: a tool that the agent calls over HTTP shares the trace, and has no session otherwise."""
+    """A tool that the agent calls over HTTP shares the trace, and has no session otherwise (C-7)."""
     context = make()
     calls = [Call("GET", "/x", headers={"traceparent": TRACEPARENT}, peer="203.0.113.9") for _ in range(2)]
     assert [context.session(call) for call in calls] == ["", f"trace:{TRACE}"]
@@ -181,7 +181,7 @@ def test_plain_requests_may_be_part_of_a_trace() -> None:
 
 
 def test_long_ids_are_digested() -> None:
-    """C-7: whatever a client sends is short enough to be carried around."""
+    """Whatever a client sends is short enough to be carried around (C-7)."""
     long = "x" * 60_000
     context = make()
     for call in (
@@ -197,7 +197,7 @@ def test_long_ids_are_digested() -> None:
 
 
 def test_a_session_is_worked_out_once() -> None:
-    """Q-1: kept on the call."""
+    """Kept on the call (Q-1)."""
     context = make()
     call = chat(session_id="s-1")
     assert context.session(call) == "s-1"
@@ -207,13 +207,13 @@ def test_a_session_is_worked_out_once() -> None:
 
 
 def test_a_compressed_body_is_not_searched() -> None:
-    """C-9: what cannot be read has no ids; header fields count all the same."""
+    """What cannot be read has no ids; header fields count all the same (C-9)."""
     call = chat(headers={"content-encoding": b"zstd", "helicone-session-id": b"h"}, session_id="s")
     assert make().session(call) == "h"
 
 
 def test_which_sessions_have_no_name() -> None:
-    """C-7: those that go by their opening, and no others."""
+    """Those that go by their opening, and no others (C-7)."""
     context = make()
     assert context.derived(chat())
     assert not context.derived(chat(session_id="s-1"))
@@ -223,7 +223,7 @@ def test_which_sessions_have_no_name() -> None:
 
 
 def test_a_lane_is_model_and_system_prompt() -> None:
-    """LD-4: the same whatever is asked and whoever asks; another for another program."""
+    """The same whatever is asked and whoever asks; another for another program (LD-4)."""
     context = make()
 
     def lane(system: str, user: str, key: bytes = b"sk-1", model: str = "gpt") -> str:
@@ -241,7 +241,7 @@ def test_a_lane_is_model_and_system_prompt() -> None:
 
 
 def test_parents() -> None:
-    """C-7: as the client names them, and short enough to be carried around."""
+    """As the client names them, and short enough to be carried around (C-7)."""
     context = make()
     assert context.parent(chat(headers={"x-agent-parent": b"planner"})) == "planner"
     assert context.parent(chat()) == ""
@@ -251,7 +251,7 @@ def test_parents() -> None:
 
 
 def test_traces_that_have_recurred() -> None:
-    """C-7: asked about one request as often as one likes, also of those whose session has a name."""
+    """Asked about one request as often as one likes, also of those whose session has a name (C-7)."""
     context = make()
     headers = {"traceparent": TRACEPARENT}
     first, second = (chat(headers={**headers, "thread-id": name}) for name in (b"t-1", b"t-2"))
@@ -264,7 +264,7 @@ def test_traces_that_have_recurred() -> None:
 
 
 def test_a_trace_in_the_body() -> None:
-    """C-7: LiteLLM's, also of a request whose session the body names."""
+    """LiteLLM's, also of a request whose session the body names (C-7)."""
     context = make()
     found = [context.trace(chat(litellm_trace_id="t", session_id=f"s-{at}")) for at in range(2)]
     assert found == ["", "t"]

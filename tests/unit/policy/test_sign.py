@@ -63,7 +63,7 @@ def refused(verifier: Verifier, fetched: Fetched) -> str:
 
 
 def test_what_was_signed_fits(signer: Signer, verifier: Verifier) -> None:
-    """B-4: Ed25519, and HMAC-SHA256 with a shared secret."""
+    """Ed25519, and HMAC-SHA256 with a shared secret (B-4)."""
     signature = signer.sign(one())
     assert signature.startswith("ed25519:")
     verifier.check(one(signature=signature), "p.yaml")
@@ -74,7 +74,7 @@ def test_what_was_signed_fits(signer: Signer, verifier: Verifier) -> None:
 
 
 def test_unsigned_is_refused_with_a_way_out(verifier: Verifier) -> None:
-    """B-4: also what only looks like a signature."""
+    """Also what only looks like a signature (B-4)."""
     for text in ("", "\n", "ed25519:", "ed25519:!!!", "no base64 here!"):
         said = refused(verifier, one(signature=text))
         assert said.startswith("p.yaml:1:1: ")
@@ -83,7 +83,7 @@ def test_unsigned_is_refused_with_a_way_out(verifier: Verifier) -> None:
 
 
 def test_a_changed_bundle_is_refused(signer: Signer, verifier: Verifier) -> None:
-    """B-4: one byte is enough, also in a comment; so is another key, or another kind of signature."""
+    """One byte is enough, also in a comment; so is another key, or another kind of signature (B-4)."""
     signature = signer.sign(one())
     assert "does not fit" in refused(verifier, one(DATA + b"#", signature))
     assert "does not fit" in refused(verifier, one(DATA, Signer(SECRET).sign(one())))
@@ -95,13 +95,13 @@ def test_a_changed_bundle_is_refused(signer: Signer, verifier: Verifier) -> None
 
 
 def test_an_empty_key_fits_nothing() -> None:
-    """B-4: without a secret, what is signed with an empty one is not signed."""
+    """Without a secret, what is signed with an empty one is not signed (B-4)."""
     empty = hmac.new(b"", DATA, hashlib.sha256).digest()
     assert "does not fit" in refused(Verifier(), one(DATA, f"hmac-sha256:{base64.b64encode(empty).decode()}"))
 
 
 def test_base64_alone_will_do_and_unknown_kinds_are_passed_over(signer: Signer, verifier: Verifier) -> None:
-    """B-4: what other tools write; several lines, so that keys and kinds can be changed."""
+    """What other tools write; several lines, so that keys and kinds can be changed (B-4)."""
     signature = signer.sign(one())
     bare = signature.partition(":")[2]
     verifier.check(one(signature=bare), "p.yaml")
@@ -110,7 +110,7 @@ def test_base64_alone_will_do_and_unknown_kinds_are_passed_over(signer: Signer, 
 
 
 def test_two_keys_for_a_change(signer: Signer, keys: tuple[bytes, bytes]) -> None:
-    """B-4: a file with several public keys takes what any of them signed."""
+    """A file with several public keys takes what any of them signed (B-4)."""
     other = make_keys()
     both = Verifier(read_public_keys(other[1] + b"\n" + keys[1], "p"), SECRET)
     both.check(one(signature=signer.sign(one())), "p.yaml")
@@ -129,14 +129,14 @@ def test_two_keys_for_a_change(signer: Signer, keys: tuple[bytes, bytes]) -> Non
     ],
 )
 def test_a_directory_is_signed_whole(signer: Signer, verifier: Verifier, change: dict[str, bytes]) -> None:
-    """B-4: no file can be changed, left out, added, renamed or exchanged; where it lies does not matter."""
+    """No file can be changed, left out, added, renamed or exchanged; where it lies does not matter (B-4)."""
     signature = signer.sign(folder(a=b"1", b=b"2"))
     verifier.check(folder(signature, a=b"1", b=b"2"), "policies")
     assert "does not fit" in refused(verifier, folder(signature, **change))
 
 
 def test_a_list_of_files_is_no_bundle(signer: Signer, verifier: Verifier) -> None:
-    """B-4: what is signed of a directory cannot be given out as a file, and the other way round it is not valid."""
+    """What is signed of a directory cannot be given out as a file, and the other way round it is not valid (B-4)."""
     listed = payload(folder(a=b"1"))
     assert listed == f"breakloop bundle manifest 1\n{hashlib.sha256(b'1').hexdigest()}  a.yaml\n".encode()
     assert payload(one()) == DATA
@@ -144,13 +144,13 @@ def test_a_list_of_files_is_no_bundle(signer: Signer, verifier: Verifier) -> Non
 
 
 def test_what_could_not_be_read_is_not_judged(verifier: Verifier) -> None:
-    """B-4: its reader says why; it is never taken."""
+    """Its reader says why; it is never taken (B-4)."""
     unread = Document("p.yaml", b"", unread=Problem("p.yaml", 1, 1, "", "cannot be read"))
     verifier.check(Fetched((unread,)), "p.yaml")
 
 
 def test_public_keys_as_people_have_them(keys: tuple[bytes, bytes], signer: Signer) -> None:
-    """B-4: PEM, or base64 of the 32 bytes."""
+    """PEM, or base64 of the 32 bytes (B-4)."""
     raw = read_public_keys(keys[1], "p")[0].public_bytes(Encoding.Raw, PublicFormat.Raw)
     (key,) = read_public_keys(base64.b64encode(raw) + b"\n", "p")
     Verifier([key]).check(one(signature=signer.sign(one())), "p.yaml")
@@ -177,20 +177,20 @@ def pem_of_another_kind() -> tuple[bytes, bytes]:
     ],
 )
 def test_keys_that_are_none(read: Callable[[bytes, str], object], text: bytes, said: str) -> None:
-    """B-4: said at start, with where it was read from and never its content."""
+    """Said at start, with where it was read from and never its content (B-4)."""
     with pytest.raises(SettingsError, match=said) as caught:
         read(text, "p")
     assert not [word for word in text.decode().split() if word in str(caught.value) and len(word) > 4]
 
 
 def test_secrets_lose_the_white_space_around_them() -> None:
-    """B-4: editors add a line end."""
+    """Editors add a line end (B-4)."""
     assert shared_secret(SECRET + b"\n", "p") == SECRET
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here")
 def test_openssl_makes_the_same(tmp_path: Path, keys: tuple[bytes, bytes], verifier: Verifier) -> None:
-    """B-4: the exact bytes are signed, so that common tools can do it, as the docs say."""
+    """The exact bytes are signed, so that common tools can do it, as the docs say (B-4)."""
     (tmp_path / "key").write_bytes(keys[0])
     (tmp_path / "p.yaml").write_bytes(DATA)
     command = ["openssl", "pkeyutl", "-sign", "-rawin", "-inkey", "key", "-in", "p.yaml"]

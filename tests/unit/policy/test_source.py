@@ -82,7 +82,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_start_loads(bench: Bench) -> None:
-    """B-3: the first bundle is in force and told."""
+    """The first bundle is in force and told (B-3)."""
     source = bench.started(text(1))
     assert bench.used == [1]
     assert source.origin == FROM_SOURCE
@@ -91,7 +91,7 @@ def test_start_loads(bench: Bench) -> None:
 
 
 def test_change_is_applied_with_one_poll(bench: Bench) -> None:
-    """B-3: applied within a second: one poll is enough, and an unchanged file is not read again."""
+    """Applied within a second: one poll is enough, and an unchanged file is not read again (B-3)."""
     source = bench.started(text(1))
     bench.poll(source, 3)
     assert bench.loads == 1
@@ -110,7 +110,7 @@ def test_same_content_is_not_news(bench: Bench) -> None:
 
 
 def test_bad_edit_keeps_the_old_one_and_is_told_once(bench: Bench) -> None:
-    """B-2: one event and one count for one bad content, however often it is looked at."""
+    """One event and one count for one bad content, however often it is looked at (B-2)."""
     source = bench.started(text(1))
     written = bench.clock.now()
     bench.write(BAD)
@@ -129,7 +129,7 @@ def test_bad_edit_keeps_the_old_one_and_is_told_once(bench: Bench) -> None:
 
 
 def test_mended_file_is_applied_and_the_same_mistake_is_told_again(bench: Bench) -> None:
-    """B-2: after a good bundle a mistake is news, also the same one; going back to what is in force clears it."""
+    """After a good bundle a mistake is news, also the same one; going back to what is in force clears it (B-2)."""
     source = bench.started(text(1))
     for _ in range(2):
         bench.write(BAD)
@@ -142,7 +142,7 @@ def test_mended_file_is_applied_and_the_same_mistake_is_told_again(bench: Bench)
 
 
 def test_half_written_file_makes_no_noise(bench: Bench) -> None:
-    """B-3: a save that is caught in the middle is looked at again before anything is told."""
+    """A save that is caught in the middle is looked at again before anything is told (B-3)."""
     source = bench.started(text(1))
     bench.write(text(2)[:20])
     bench.poll(source)
@@ -154,7 +154,7 @@ def test_half_written_file_makes_no_noise(bench: Bench) -> None:
 
 
 def test_file_that_keeps_changing_is_told_within_a_second(bench: Bench) -> None:
-    """B-2: a bad file does not hide by changing all the time."""
+    """A bad file does not hide by changing all the time (B-2)."""
     source = bench.started(text(1))
     for number in range(3):
         bench.write(BAD + "#" * number)
@@ -163,7 +163,7 @@ def test_file_that_keeps_changing_is_told_within_a_second(bench: Bench) -> None:
 
 
 def test_vanished_file_is_told_and_the_old_one_stays(bench: Bench) -> None:
-    """B-3: a source that is gone is a problem, not an outage; its return is noticed."""
+    """A source that is gone is a problem, not an outage; its return is noticed (B-3)."""
     source = bench.started(text(1))
     bench.file.unlink()
     bench.poll(source, 3)
@@ -175,7 +175,7 @@ def test_vanished_file_is_told_and_the_old_one_stays(bench: Bench) -> None:
 
 
 def test_versions_do_not_go_back_unless_forced(bench: Bench) -> None:
-    """B-3: a lower version is refused; `reload`, which a person asks for, takes it. An equal one is not lower."""
+    """A lower version is refused; `reload`, which a person asks for, takes it. An equal one is not lower (B-3)."""
     source = bench.started(text(5))
     bench.write(text(4))
     bench.poll(source, 2)
@@ -200,7 +200,7 @@ def test_reload_answers_each_time(bench: Bench) -> None:
 
 
 def test_what_cannot_be_compiled_is_refused(bench: Bench) -> None:
-    """B-2: a mistake that only compiling finds is a mistake of the bundle; one of ours is told, not raised."""
+    """A mistake that only compiling finds is a mistake of the bundle; one of ours is told, not raised (B-2)."""
     source = bench.started(text(1))
 
     def refuse(_loaded: LoadedBundle) -> None:
@@ -224,7 +224,7 @@ def test_what_cannot_be_compiled_is_refused(bench: Bench) -> None:
 
 
 def test_restart_without_source_uses_the_last_good(bench: Bench) -> None:
-    """B-3, E-0: no source, but a copy: it enforces; the source is watched on."""
+    """No source, but a copy: it enforces; the source is watched on (B-3, E-0)."""
     bench.started(text(6))
     bench.file.unlink()
     source = bench.source()
@@ -238,7 +238,7 @@ def test_restart_without_source_uses_the_last_good(bench: Bench) -> None:
 
 
 def test_bad_edit_never_replaces_the_last_good(bench: Bench) -> None:
-    """B-3: only what was in force is kept."""
+    """Only what was in force is kept (B-3)."""
     source = bench.started(text(6))
     bench.write(BAD)
     bench.poll(source, 2)
@@ -249,14 +249,14 @@ def test_bad_edit_never_replaces_the_last_good(bench: Bench) -> None:
 
 
 def test_restart_may_go_back(bench: Bench) -> None:
-    """B-3: a restart is a person's act: the source counts, not the copy."""
+    """A restart is a person's act: the source counts, not the copy (B-3)."""
     bench.started(text(6))
     bench.started(text(2))
     assert bench.used == [6, 2]
 
 
 def test_damaged_copy_is_told_and_ignored(bench: Bench) -> None:
-    """B-3, E-0: without source and with a damaged copy there is no bundle, and both are told."""
+    """Without source and with a damaged copy there is no bundle, and both are told (B-3, E-0)."""
     bench.started(text(6))
     bench.file.unlink()
     (copy,) = (bench.data / "last-good").iterdir()
@@ -270,7 +270,7 @@ def test_damaged_copy_is_told_and_ignored(bench: Bench) -> None:
 
 
 def test_nothing_at_all(bench: Bench) -> None:
-    """E-0: no source, no copy, no data directory: nothing is in force until something valid comes."""
+    """No source, no copy, no data directory: nothing is in force until something valid comes (E-0)."""
     source = bench.source(keep=False)
     assert not source.start()
     assert source.rejected == 1
@@ -287,7 +287,7 @@ def test_copy_that_cannot_be_kept_is_said(bench: Bench) -> None:
 
 
 def test_expired_bundle_goes_on_and_is_told_once(bench: Bench) -> None:
-    """B-5: an expired bundle is an event, not an outage."""
+    """An expired bundle is an event, not an outage (B-5)."""
     source = bench.started(text(1, more="expires_at: 2027-01-15T08:00:10Z\n"))
     bench.poll(source)
     assert bench.told(BUNDLE_EXPIRED) == []
@@ -299,7 +299,7 @@ def test_expired_bundle_goes_on_and_is_told_once(bench: Bench) -> None:
 
 
 def test_directory_is_watched(bench: Bench, tmp_path: Path) -> None:
-    """B-3: files of a directory that come, change, go, or are links that turn are all changes."""
+    """Files of a directory that come, change, go, or are links that turn are all changes (B-3)."""
     folder = tmp_path / "policies"
     folder.mkdir()
     (folder / "a.yaml").write_text(text(1))
@@ -326,7 +326,7 @@ def test_directory_is_watched(bench: Bench, tmp_path: Path) -> None:
 def test_what_could_not_be_read_is_read_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, in_directory: bool
 ) -> None:
-    """B-3: too many open files pass without any change of the bundle, which must be applied all the same."""
+    """Too many open files pass without any change of the bundle, which must be applied all the same (B-3)."""
     source = bench.started(text(1))
     if in_directory:
         source = bench.source(bench.file.parent)
@@ -350,7 +350,7 @@ def test_what_could_not_be_read_is_read_later(
 
 
 def test_a_pipe_is_refused_and_not_read(bench: Bench) -> None:
-    """B-3: a path that became a pipe must not hang whoever watches it."""
+    """A path that became a pipe must not hang whoever watches it (B-3)."""
     source = bench.started(text(1))
     bench.file.unlink()
     os.mkfifo(bench.file)
@@ -364,7 +364,7 @@ def test_a_pipe_is_refused_and_not_read(bench: Bench) -> None:
 
 
 def test_what_was_read_is_remembered_for_whoever_shows_it(tmp_path: Path) -> None:
-    """X-1: the text in force, not the one that was refused after it; none where the last good copy is in force."""
+    """The text in force, not the one that was refused after it; none where the last good copy is in force (X-1)."""
     bench = Bench(tmp_path)
     source = bench.started(text(1))
     for content in (BAD, text(1)):

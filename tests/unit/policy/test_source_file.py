@@ -12,7 +12,7 @@ from breakloop.policy.source_file import POLL_S, FileSource, read_path, read_sig
 
 
 def test_a_file_is_read_when_it_changed(tmp_path: Path) -> None:
-    """B-3: the same stamp is nothing new; a change is, and so is an absence."""
+    """The same stamp is nothing new; a change is, and so is an absence (B-3)."""
     file = tmp_path / "a.yaml"
     file.write_bytes(b"one")
     source = FileSource(file)
@@ -32,7 +32,7 @@ def test_a_file_is_read_when_it_changed(tmp_path: Path) -> None:
 
 
 def test_files_of_a_directory_in_the_order_of_their_names(tmp_path: Path) -> None:
-    """B-3: policy files only, none that is hidden."""
+    """Policy files only, none that is hidden (B-3)."""
     for name in ("b.yml", "a.json", ".c.yaml", "d.txt", "bundle.sig", "e.yaml"):
         (tmp_path / name).write_text(name)
     fetched = read_path(tmp_path)
@@ -45,7 +45,7 @@ def test_files_of_a_directory_in_the_order_of_their_names(tmp_path: Path) -> Non
 
 
 def test_signatures_lie_beside_files_and_in_directories(tmp_path: Path) -> None:
-    """B-4: where they are looked for; none is an empty text."""
+    """Where they are looked for; none is an empty text (B-4)."""
     file = tmp_path / "a.yaml"
     assert signature_path(file) == tmp_path / "a.yaml.sig"
     assert signature_path(tmp_path) == tmp_path / "bundle.sig"
@@ -55,7 +55,7 @@ def test_signatures_lie_beside_files_and_in_directories(tmp_path: Path) -> None:
 
 
 def test_a_new_signature_is_a_change(tmp_path: Path) -> None:
-    """B-4: a bundle may be signed after it was written; without a key nobody looks."""
+    """A bundle may be signed after it was written; without a key nobody looks (B-4)."""
     file = tmp_path / "a.yaml"
     file.write_text("x")
     source, other = FileSource(file, signed=True), FileSource(file)
@@ -70,14 +70,14 @@ def test_a_new_signature_is_a_change(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
-    """B-3: it would wait for a writer, for ever."""
+    """It would wait for a writer, for ever (B-3)."""
     os.mkfifo(tmp_path / "a.yaml")
     with pytest.raises(BundleError, match="is a pipe"):
         FileSource(tmp_path / "a.yaml").fetch(None)
 
 
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B-3: people see the path that they gave; its last good copy goes by the whole one."""
+    """People see the path that they gave; its last good copy goes by the whole one (B-3)."""
     monkeypatch.chdir(tmp_path)
     source = FileSource(Path("a.yaml"))
     assert (source.name, source.key) == ("a.yaml", str(tmp_path / "a.yaml"))

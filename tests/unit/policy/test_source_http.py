@@ -38,7 +38,7 @@ def refused(source: HttpSource) -> str:
 
 
 def test_an_etag_saves_the_way(server: BundleServer) -> None:
-    """B-3: 304 is nothing new; another ETag is another bundle."""
+    """304 is nothing new; another ETag is another bundle (B-3)."""
     server.put("/policy.yaml", YAML, etag='"1"')
     own = source(server)
     first = own.fetch(None)
@@ -56,7 +56,7 @@ def test_an_etag_saves_the_way(server: BundleServer) -> None:
 
 
 def test_a_date_does_too(server: BundleServer) -> None:
-    """B-3: Last-Modified, for servers without ETags."""
+    """Last-Modified, for servers without ETags (B-3)."""
     server.put("/policy.yaml", YAML, modified="Sat, 31 Jan 2026 10:00:00 GMT")
     own = source(server)
     first = own.fetch(None)
@@ -66,7 +66,7 @@ def test_a_date_does_too(server: BundleServer) -> None:
 
 
 def test_without_either_the_bytes_are_compared(server: BundleServer) -> None:
-    """B-3: the same content is nothing new, however it came."""
+    """The same content is nothing new, however it came (B-3)."""
     server.put("/policy.yaml", YAML)
     own = source(server)
     first = own.fetch(None)
@@ -80,19 +80,19 @@ def test_without_either_the_bytes_are_compared(server: BundleServer) -> None:
     [(500, "answered 500"), (404, "answered 404 (is the path right?)"), (401, "answered 401 (set policy_token")],
 )
 def test_other_statuses_are_problems(server: BundleServer, status: int, said: str) -> None:
-    """B-3: named by their number, with what to do where that is known."""
+    """Named by their number, with what to do where that is known (B-3)."""
     server.put("/policy.yaml", "x", status=status)
     assert said in refused(source(server))
 
 
 def test_an_unasked_304_is_a_problem(server: BundleServer) -> None:
-    """B-3: nobody has what it speaks of."""
+    """Nobody has what it speaks of (B-3)."""
     server.put("/policy.yaml", "", status=304)
     assert "answered 304" in refused(source(server))
 
 
 def test_packed_and_huge_answers(server: BundleServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B-3: nothing is unpacked, and sizes are those of files."""
+    """Nothing is unpacked, and sizes are those of files (B-3)."""
     server.put("/policy.yaml", YAML, headers={"Content-Encoding": "gzip"})
     assert "packed the answer" in refused(source(server))
     monkeypatch.setattr(source_http, "MAX_BYTES", 10)
@@ -113,7 +113,7 @@ def test_packed_and_huge_answers(server: BundleServer, monkeypatch: pytest.Monke
     ],
 )
 def test_json_or_yaml(server: BundleServer, path: str, kind: str, body: str, said: str) -> None:
-    """B-1, B-3: by content type, else by the path, else by what it looks like."""
+    """By content type, else by the path, else by what it looks like (B-1, B-3)."""
     server.put(path, body, headers={"Content-Type": kind})
     fetched = source(server, path).fetch(None)
     assert fetched is not None
@@ -125,7 +125,7 @@ def test_json_or_yaml(server: BundleServer, path: str, kind: str, body: str, sai
 
 
 def test_a_signature_comes_with_it_or_lies_beside_it(server: BundleServer) -> None:
-    """B-4: the header field first, else the path with .sig; it is asked for only where it is needed."""
+    """The header field first, else the path with .sig; it is asked for only where it is needed (B-4)."""
     server.put("/policy.yaml", YAML, headers={"X-Breakloop-Signature": "ed25519:abc, ed25519:def"})
     own = source(server, "/policy.yaml?key=1", signed=True)
     fetched = own.fetch(None)
@@ -148,7 +148,7 @@ def test_a_signature_comes_with_it_or_lies_beside_it(server: BundleServer) -> No
 
 
 def test_a_query_is_not_told(server: BundleServer) -> None:
-    """Y-1: it may hold a credential."""
+    """It may hold a credential (Y-1)."""
     own = source(server, "/policy.yaml?sig=canary")
     assert "canary" not in refused(own) + own.name
     assert own.key.endswith("?sig=canary")

@@ -45,7 +45,7 @@ def shelved(data: bytes = DATA) -> Shelved:
 
 
 def test_what_is_pushed_is_fetched() -> None:
-    """B-3: the exact bytes, with their signature; the same stamp is nothing new."""
+    """The exact bytes, with their signature; the same stamp is nothing new (B-3)."""
     source = RedisSource(PlayedShelf(shelved()), PACE)
     fetched = source.fetch(None)
     assert fetched is not None
@@ -57,14 +57,14 @@ def test_what_is_pushed_is_fetched() -> None:
 
 
 def test_what_is_pushed_says_what_it_is() -> None:
-    """B-3: version, digest of the bytes, who, and whether it was forced."""
+    """Version, digest of the bytes, who, and whether it was forced (B-3)."""
     fetched = Fetched((Document("p.yaml", DATA),))
     pushed = to_push(fetched, load_fetched(fetched), by="me@here", force=True)
     assert pushed == Shelved(3, sha256(DATA).hexdigest(), DATA, "", forced=True, pushed_by="me@here")
 
 
 def test_tampered_bytes_are_refused() -> None:
-    """B-3: what does not have its digest was not pushed by us."""
+    """What does not have its digest was not pushed by us (B-3)."""
     source = RedisSource(PlayedShelf(replace(shelved(), data=DATA + b"#")), PACE)
     with pytest.raises(BundleError, match="its digest does not fit") as caught:
         source.fetch(None)
@@ -79,6 +79,6 @@ def test_tampered_bytes_are_refused() -> None:
     ],
 )
 def test_no_redis_and_no_bundle_may_pass(error: StateError, said: str) -> None:
-    """B-3: both are looked at again."""
+    """Both are looked at again (B-3)."""
     with pytest.raises(UnreadableError, match=said):
         RedisSource(PlayedShelf(error), PACE).fetch(None)

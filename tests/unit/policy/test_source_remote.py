@@ -98,7 +98,7 @@ def signed(data: bytes, secret: bytes = SECRET) -> str:
 
 
 def test_what_is_known_is_asked_for_by_its_stamp(bench: Bench) -> None:
-    """B-3: nothing new changes and tells nothing."""
+    """Nothing new changes and tells nothing (B-3)."""
     source = bench.started(text(1))
     bench.poll(source, 2)
     assert bench.played.asked == [None, (text(1),), (text(1),)]
@@ -110,7 +110,7 @@ def test_what_is_known_is_asked_for_by_its_stamp(bench: Bench) -> None:
 
 
 def test_a_bad_bundle_is_told_at_once(bench: Bench) -> None:
-    """B-2: it is never half-written; it is told once, and the old one stays."""
+    """It is never half-written; it is told once, and the old one stays (B-2)."""
     source = bench.started(text(1))
     bench.played.data = b"bundle_version: none\n"
     bench.poll(source)
@@ -121,7 +121,7 @@ def test_a_bad_bundle_is_told_at_once(bench: Bench) -> None:
 
 
 def test_a_failure_that_passes_makes_no_noise(bench: Bench) -> None:
-    """B-3: one failed look is tried again before anything is told."""
+    """One failed look is tried again before anything is told (B-3)."""
     source = bench.started(text(1))
     bench.played.data = None
     bench.poll(source)
@@ -132,7 +132,7 @@ def test_a_failure_that_passes_makes_no_noise(bench: Bench) -> None:
 
 
 def test_a_failure_that_stays_is_told_once_and_its_end_too(bench: Bench) -> None:
-    """B-3: the last good one stays; looks become rarer; afterwards everything is as before."""
+    """The last good one stays; looks become rarer; afterwards everything is as before (B-3)."""
     source = bench.started(text(1))
     bench.played.data = None
     bench.poll(source, 4)
@@ -147,7 +147,7 @@ def test_a_failure_that_stays_is_told_once_and_its_end_too(bench: Bench) -> None
 
 
 def test_restart_with_the_source_unreachable(bench: Bench) -> None:
-    """B-3, E-0: the last good copy enforces, until the source is back."""
+    """The last good copy enforces, until the source is back (B-3, E-0)."""
     bench.started(text(6))
     bench.played.data = None
     source = bench.source()
@@ -160,7 +160,7 @@ def test_restart_with_the_source_unreachable(bench: Bench) -> None:
 
 
 def test_reload_asks_for_it_whole(bench: Bench) -> None:
-    """B-3: SIGHUP takes a lower version, and answers also when nothing changed."""
+    """SIGHUP takes a lower version, and answers also when nothing changed (B-3)."""
     source = bench.started(text(5))
     bench.played.data = text(4)
     bench.poll(source)
@@ -174,7 +174,7 @@ def test_reload_asks_for_it_whole(bench: Bench) -> None:
 
 
 def test_a_forced_version_may_be_lower(bench: Bench) -> None:
-    """B-3: whoever pushed it asked for it; where bundles are signed that is not believed, because it is not signed."""
+    """Whoever pushed it asked for it; where bundles are signed that is not believed, because it is not signed (B-3)."""
     source = bench.started(text(5))
     bench.played.data, bench.played.forced = text(4), True
     bench.poll(source)
@@ -187,7 +187,7 @@ def test_a_forced_version_may_be_lower(bench: Bench) -> None:
 
 
 def test_expiry_is_told_for_every_source(bench: Bench) -> None:
-    """B-5: an expired bundle keeps enforcing and raises an event, also while its source is gone."""
+    """An expired bundle keeps enforcing and raises an event, also while its source is gone (B-5)."""
     source = bench.started(text(1, "expires_at: 2027-01-15T08:00:10Z\n"))
     bench.played.data = None
     bench.clock.advance(60)
@@ -198,7 +198,7 @@ def test_expiry_is_told_for_every_source(bench: Bench) -> None:
 
 
 def test_only_signed_bundles_are_taken(bench: Bench) -> None:
-    """B-4: unsigned and wrongly signed ones are refused and not even looked into; the last good one stays."""
+    """Unsigned and wrongly signed ones are refused and not even looked into; the last good one stays (B-4)."""
     verifier = Verifier(secret=SECRET)
     source = bench.started(text(1), verifier, signed(text(1)))
     bench.played.data, bench.played.signature = b"\xff not even text", ""
@@ -212,7 +212,7 @@ def test_only_signed_bundles_are_taken(bench: Bench) -> None:
 
 
 def test_a_signature_may_follow_its_bundle(bench: Bench) -> None:
-    """B-4: two things cannot be put at once: a bundle without its signature is looked at again, at the usual pace."""
+    """Two things cannot be put at once: a bundle without its signature is looked at again, at the usual pace (B-4)."""
     source = bench.started(text(1), Verifier(secret=SECRET), signed(text(1)))
     bench.played.data = text(2)
     bench.poll(source)
@@ -229,7 +229,7 @@ def test_a_signature_may_follow_its_bundle(bench: Bench) -> None:
 
 
 def test_an_unsigned_start_has_no_bundle(bench: Bench) -> None:
-    """B-4, E-0: with a key, nothing unsigned is in force, not even at first; nor out of an old unsigned copy."""
+    """With a key, nothing unsigned is in force, not even at first; nor out of an old unsigned copy (B-4, E-0)."""
     bench.started(text(1))
     verified = bench.source(Verifier(secret=SECRET))
     assert not verified.start()
@@ -240,7 +240,7 @@ def test_an_unsigned_start_has_no_bundle(bench: Bench) -> None:
 
 
 def test_the_last_good_copy_is_verified(bench: Bench) -> None:
-    """B-4: a signed copy enforces without its source; not with another key, which did not sign it."""
+    """A signed copy enforces without its source; not with another key, which did not sign it (B-4)."""
     bench.started(text(1), Verifier(secret=SECRET), signed(text(1)))
     bench.played.data = None
     again = bench.source(Verifier(secret=SECRET))
@@ -251,7 +251,7 @@ def test_the_last_good_copy_is_verified(bench: Bench) -> None:
 
 
 def test_a_signed_file(tmp_path: Path) -> None:
-    """B-4: file and signature beside it; a changed file is refused until it is signed again."""
+    """File and signature beside it; a changed file is refused until it is signed again (B-4)."""
     file, used = tmp_path / "p.yaml", []
     file.write_bytes(text(1))
     (tmp_path / "p.yaml.sig").write_text(signed(text(1)))

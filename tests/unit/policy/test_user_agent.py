@@ -31,7 +31,7 @@ from breakloop.policy.user_agent import UserAgents, classify
     ],
 )
 def test_categories(user_agent: str, category: str) -> None:
-    """C-5: bots by the name they give themselves."""
+    """Bots by the name they give themselves (C-5)."""
     assert classify(user_agent) == category
     agents = UserAgents()
     assert agents.category(user_agent.encode()) == category
@@ -39,11 +39,11 @@ def test_categories(user_agent: str, category: str) -> None:
 
 
 def test_the_longest_name_decides() -> None:
-    """C-5: Applebot crawls for search; a text that names two bots goes by the longer name."""
+    """Applebot crawls for search; a text that names two bots goes by the longer name (C-5)."""
     assert classify("Applebot/0.1 (like Googlebot)") == "search_engine"
     assert classify("Mozilla/5.0 (compatible; ChatGPT-User/1.0; like bingbot)") == "ai_assistant_user"
 
 
 def test_a_100_kb_user_agent_is_looked_at_in_part() -> None:
-    """C-5: a name beyond the first kilobyte is not looked for, and the whole is not kept."""
+    """A name beyond the first kilobyte is not looked for, and the whole is not kept (C-5)."""
     assert UserAgents().category(b"x" * 100_000 + b" GPTBot") == ""

@@ -43,7 +43,7 @@ def at(text: bytes, name: str, path: Path, *, key: bool = False) -> tuple[int, i
     ],
 )
 def test_places_in_yaml(path: Path, key: tuple[int, int], value: tuple[int, int]) -> None:
-    """B-2: line and column of each key and value; what is missing is looked for at the key of what is around it."""
+    """Line and column of each key and value; what is missing is looked for at the key of what is around it (B-2)."""
     assert at(YAML, "x.yaml", path, key=True) == key
     assert at(YAML, "x.yaml", path) == value
 
@@ -58,7 +58,7 @@ def test_places_in_yaml(path: Path, key: tuple[int, int], value: tuple[int, int]
     ],
 )  # fmt: skip
 def test_what_plain_yaml_words_mean(text: str, value: object) -> None:
-    """B-1: YAML 1.2; numbers with zeros in front stay text."""
+    """YAML 1.2; numbers with zeros in front stay text (B-1)."""
     made = plain_value(text)
     assert made == value
     assert type(made) is type(value)

@@ -20,7 +20,7 @@ from breakloop.policy.yaml_positions import read_yaml
     ],
 )
 def test_syntax_errors_are_located_and_explained(text: str, problem: str) -> None:
-    """B-2: in plain words, where the mistake is."""
+    """In plain words, where the mistake is (B-2)."""
     with pytest.raises(BundleError) as caught:
         read_yaml(text, "x.yaml")
     assert str(caught.value) == f"x.yaml:{problem}"

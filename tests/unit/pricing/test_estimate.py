@@ -45,7 +45,7 @@ class Said:
     ],
 )
 def test_four_characters_are_a_token(size: PromptSize | None, expected: int) -> None:
-    """L-3: 4,000 characters are 1,000 tokens; what cannot be read counts by the length of its body."""
+    """4,000 characters are 1,000 tokens; what cannot be read counts by the length of its body (L-3)."""
     assert SimpleWord().prompt_tokens(Said(size, 997)) == expected
 
 
@@ -68,7 +68,7 @@ def test_four_characters_are_a_token(size: PromptSize | None, expected: int) -> 
     ],
 )
 def test_a_client_may_know_better(hint: str | None, expected: int) -> None:
-    """L-3: `header_hint` takes a number, rounded up, and guesses where there is none of use."""
+    """`header_hint` takes a number, rounded up, and guesses where there is none of use (L-3)."""
     assert HeaderHint(SimpleWord()).prompt_tokens(Said(PromptSize(20)), hint) == expected
     assert SimpleWord().prompt_tokens(Said(PromptSize(20)), hint) == 5
 
@@ -77,7 +77,7 @@ def test_a_client_may_know_better(hint: str | None, expected: int) -> None:
     ("name", "kind"), [("simple_word", SimpleWord), ("header_hint", HeaderHint), ("tokenizer", Tokenizer)]
 )
 def test_each_has_its_name(name: str, kind: type) -> None:
-    """L-3: as a bundle writes it."""
+    """As a bundle writes it (L-3)."""
     assert type(estimator(name)) is kind
 
 
@@ -92,13 +92,13 @@ def test_each_has_its_name(name: str, kind: type) -> None:
     ],
 )
 def test_an_answer_that_broke_off_counts_by_what_came(text: str, calls: tuple[ToolCall, ...], expected: int) -> None:
-    """L-3: what is said and what is called."""
+    """What is said and what is called (L-3)."""
     assert answer_tokens(text, calls) == expected
     assert answer_tokens(text, calls, 4000) == expected + 1000
 
 
 def test_errors_are_gathered() -> None:
-    """L-3: count, sum, smallest, largest and a histogram of fixed size."""
+    """Count, sum, smallest, largest and a histogram of fixed size (L-3)."""
     errors = EstimateError()
     assert (errors.count, errors.mean, errors.smallest, errors.largest) == (0, 1.0, math.inf, 0.0)
     for estimated, actual in [(100, 100), (50, 100), (900, 100), (110, 100)]:
@@ -114,14 +114,14 @@ def test_errors_are_gathered() -> None:
 
 @pytest.mark.parametrize(("estimated", "actual"), [(5, 0), (5, -1), (-1, 5)])
 def test_a_pair_that_says_nothing_is_left_out(estimated: int, actual: int) -> None:
-    """L-3: no answer, no count."""
+    """No answer, no count (L-3)."""
     errors = EstimateError()
     errors.note(estimated, actual)
     assert (errors.count, sum(errors.buckets)) == (0, 0)
 
 
 def test_memory_is_bounded() -> None:
-    """Y-2: however many there are."""
+    """However many there are (Y-2)."""
     errors = EstimateError()
     for number in range(1, 2000):
         errors.note(number, 500)
@@ -129,7 +129,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_errors_of_each_estimator() -> None:
-    """L-3: apart from each other, and as lines to be told; one that says nothing is none."""
+    """Apart from each other, and as lines to be told; one that says nothing is none (L-3)."""
     errors = EstimateErrors()
     assert (errors.count, errors.lines()) == (0, [])
     for name, estimated in [("tokenizer", 100), ("simple_word", 80), ("simple_word", 130), ("header_hint", -1)]:
@@ -144,5 +144,5 @@ def test_errors_of_each_estimator() -> None:
 
 @pytest.mark.parametrize("name", ["simple_word", "header_hint", "tokenizer"])
 def test_an_estimator_knows_its_name(name: str) -> None:
-    """L-3: errors are told by it."""
+    """Errors are told by it (L-3)."""
     assert estimator(name).name == name

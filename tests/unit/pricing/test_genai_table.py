@@ -24,7 +24,7 @@ PRICES = Prices(TABLE, clock=FakeClock(NOW))
 
 
 def test_prices_are_exact_and_tiers_are_kept() -> None:
-    """L-5: dollars for a million tokens, times a million."""
+    """Dollars for a million tokens, times a million (L-5)."""
     assert PRICES.find("openai", "gpt-4.1") == Price(2_000_000, 8_000_000, 500_000)
     assert PRICES.find("anthropic", "claude-opus-4-5") == Price(5_000_000, 25_000_000, 500_000, 6_250_000)
     assert PRICES.find("gemini", "gemini-2.5-pro") == Price(
@@ -64,7 +64,7 @@ def test_prices_are_exact_and_tiers_are_kept() -> None:
     ],
 )
 def test_ids_as_gateways_see_them(provider: str, model: str, name: str) -> None:
-    """L-5."""
+    """Ids as gateways see them (L-5)."""
     found = PRICES.look_up(provider, model)
     assert found is not None
     assert (found.name, found.source) == (name, TABLE.source)
@@ -73,17 +73,17 @@ def test_ids_as_gateways_see_them(provider: str, model: str, name: str) -> None:
 
 @pytest.mark.parametrize("model", ["my-deployment", "llama-3.3-70b", "<synthetic>", "gpt-banana", "", "whisper-1"])
 def test_ids_that_say_nothing(model: str) -> None:
-    """L-5: a deployment's name, a model of many hosts, one that is not paid by tokens: not known, and not free."""
+    """A deployment's name, a model of many hosts, one that is not paid by tokens: not known, and not free (L-5)."""
     assert PRICES.look_up("azure" if model == "my-deployment" else "", model) is None
 
 
 def test_free_models_are_free() -> None:
-    """L-5: the table says so by naming no unit at all."""
+    """The table says so by naming no unit at all (L-5)."""
     assert PRICES.find("google", "gemma-3-27b-it") == Price()
 
 
 def test_prices_change_with_time() -> None:
-    """L-5: by the date, and by the time of day."""
+    """By the date, and by the time of day (L-5)."""
 
     def at(model: str, when: datetime) -> Price | None:
         found = TABLE.find(Named("", model), when.timestamp())
@@ -100,7 +100,8 @@ def test_prices_change_with_time() -> None:
     [("batch", Price(1_000_000, 4_000_000, 250_000)), ("standard", Price(2_000_000, 8_000_000, 500_000))],
 )
 def test_batch_prices(tier: ServiceTier, price: Price) -> None:
-    """L-5: where the traffic here is paid by another service tier; models without such a price have the standard one."""
+    """Where the traffic here is paid by another service tier; models without such a price have the standard one
+    (L-5)."""
     found = GenaiTable(tier).find(Named("openai", "gpt-4.1"), NOW)
     assert found is not None
     assert found.price == price._replace(cached=found.price.cached)
@@ -109,7 +110,7 @@ def test_batch_prices(tier: ServiceTier, price: Price) -> None:
 
 
 def test_every_model_costs_what_its_package_says() -> None:
-    """L-5: the whole table against the package's own arithmetic, to the micro-dollar."""
+    """The whole table against the package's own arithmetic, to the micro-dollar (L-5)."""
     usage = Usage(130_001, 7_003, 50_001, 0, 0)
     compared = 0
     for provider in providers:
@@ -133,21 +134,21 @@ def test_every_model_costs_what_its_package_says() -> None:
 
 
 def test_names() -> None:
-    """X-3: who serves it, and the model."""
+    """Who serves it, and the model (X-3)."""
     names = list(TABLE.names())
     assert len(names) > 2000
     assert "openai/gpt-4.1" in names
 
 
 def test_it_can_be_loaded_beforehand() -> None:
-    """L-5: so that the first request that costs money does not wait for it."""
+    """So that the first request that costs money does not wait for it (L-5)."""
     table = GenaiTable()
     Prices(table).load()
     assert table._loaded is not None
 
 
 def test_it_is_loaded_when_it_is_asked() -> None:
-    """T-1: not by importing breakloop, nor by making the table; and it fetches nothing."""
+    """Not by importing breakloop, nor by making the table; and it fetches nothing (T-1)."""
     code = (
         "import sys, socket\n"
         "def refuse(*_): raise AssertionError('network')\n"

@@ -24,7 +24,7 @@ def price(service_tier: str = "standard", /, **entry: Any) -> Price | None:
 
 
 def test_a_file_as_people_have_it(tmp_path: Path) -> None:
-    """L-5: models, with what is not a model and what is not paid by tokens passed over; a byte order mark is one."""
+    """Models, with what is not a model and what is not paid by tokens passed over; a byte order mark is one (L-5)."""
     text = """
 {
     "sample_spec": {"input_cost_per_token": "USD per token", "max_tokens": "LEGACY parameter"},
@@ -61,7 +61,7 @@ def test_a_file_as_people_have_it(tmp_path: Path) -> None:
 
 
 def test_every_kind() -> None:
-    """L-5: input, output, cached, written, reasoning, and the call itself; exact."""
+    """Input, output, cached, written, reasoning, and the call itself; exact (L-5)."""
     assert price(
         input_cost_per_token=3e-06,
         output_cost_per_token=1.5e-05,
@@ -80,7 +80,7 @@ def test_every_kind() -> None:
 
 
 def test_tiers_by_field() -> None:
-    """L-5: what holds above so many tokens; a field without such a price keeps its own."""
+    """What holds above so many tokens; a field without such a price keeps its own (L-5)."""
     assert price(
         input_cost_per_token=1e-06,
         output_cost_per_token=2e-06,
@@ -102,7 +102,7 @@ def test_tiers_by_field() -> None:
 
 
 def test_tiers_by_range() -> None:
-    """L-5: a list of ranges of the input, in any order; a range without a price for output has the model's."""
+    """A list of ranges of the input, in any order; a range without a price for output has the model's (L-5)."""
     tiers = [
         {"range": [32000.0, 128000.0], "input_cost_per_token": 2e-06, "output_cost_per_token": 6e-06},
         {"range": [0, 32000], "input_cost_per_token": 1e-06, "cache_read_input_token_cost": 1e-07},
@@ -116,7 +116,7 @@ def test_tiers_by_range() -> None:
 
 
 def test_tiers_of_service() -> None:
-    """L-5: flex and priority have fields of their own; where they are missing the standard price holds."""
+    """Flex and priority have fields of their own; where they are missing the standard price holds (L-5)."""
     entry: dict[str, Any] = {
         "input_cost_per_token": 2e-06,
         "output_cost_per_token": 8e-06,
@@ -132,7 +132,7 @@ def test_tiers_of_service() -> None:
 
 
 def test_tokens_that_are_written_as_nothing_are_not_free() -> None:
-    """L-5: a model that is paid by the second or the image has zeros for its tokens."""
+    """A model that is paid by the second or the image has zeros for its tokens (L-5)."""
     found = parse_litellm(
         '{"a": {"input_cost_per_token": 0, "output_cost_per_token": 0, "input_cost_per_second": 0.0004},'
         ' "b": {"input_cost_per_token": 0, "output_cost_per_token": 0, "input_cost_per_second": 0}}',
@@ -178,7 +178,7 @@ MUSEUM = {
 
 @pytest.mark.parametrize("case", MUSEUM)
 def test_museum_of_bad_entries(case: str) -> None:
-    """L-5, T-1: named with line, model and field, and left out; the others hold."""
+    """Named with line, model and field, and left out; the others hold (L-5, T-1)."""
     entry, said = MUSEUM[case]
     text = '{"good": {"input_cost_per_token": 1e-06},\n "m": ' + json.dumps(entry) + "}"
     found = parse_litellm(text, "p.json")
@@ -188,7 +188,7 @@ def test_museum_of_bad_entries(case: str) -> None:
 
 
 def test_entries_that_are_none() -> None:
-    """L-5: a number in the place of a model says what to write."""
+    """A number in the place of a model says what to write (L-5)."""
     (problem,) = parse_litellm('{"m": 2.5}', "p.json").problems
     assert str(problem) == (
         'p.json:1:2: m: must be a map (write {"input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05})'
@@ -196,7 +196,7 @@ def test_entries_that_are_none() -> None:
 
 
 def test_a_model_that_stands_there_twice() -> None:
-    """L-5: the last one counts, as every reader of JSON has it; and it is said."""
+    """The last one counts, as every reader of JSON has it; and it is said (L-5)."""
     text = '{"m": {"input_cost_per_token": 1e-06},\n"m": {"input_cost_per_token": 2e-06}}'
     found = parse_litellm(text, "p.json")
     assert found.prices == {"m": Price(2_000_000, 0)}
@@ -215,14 +215,14 @@ def test_a_model_that_stands_there_twice() -> None:
     ],
 )
 def test_files_that_are_none_are_refused(text: str, said: str) -> None:
-    """L-5, T-1: whole, because nothing of them can be meant."""
+    """Whole, because nothing of them can be meant (L-5, T-1)."""
     with pytest.raises(SettingsError) as raised:
         parse_litellm(text, "p.json")
     assert str(raised.value).startswith(f"prices.file: {said}")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    """T-1: named, with the reason."""
+    """Named, with the reason (T-1)."""
     with pytest.raises(SettingsError, match=r"^prices\.file: .*none: cannot be read: No such file or directory$"):
         read_litellm(tmp_path / "none")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")

@@ -36,7 +36,7 @@ from breakloop.pricing.names import NAME_MAX, Named, canonical_provider, ways
     ],
 )
 def test_the_closest_name_first(provider: str, model: str, tried: list[tuple[str, str]]) -> None:
-    """L-5: who serves it and its whole name, then less and less of it; nothing twice."""
+    """Who serves it and its whole name, then less and less of it; nothing twice (L-5)."""
     assert list(ways(provider, model)) == [Named(*one) for one in tried]
 
 
@@ -61,24 +61,24 @@ def test_the_closest_name_first(provider: str, model: str, tried: list[tuple[str
     ],
 )
 def test_what_gateways_and_clouds_make_of_a_name(model: str, named: Named) -> None:
-    """L-5: resource names, ARNs, prefixes, dates and variants are read."""
+    """Resource names, ARNs, prefixes, dates and variants are read (L-5)."""
     assert named in list(ways("gemini" if model.startswith("models/") else "", model))
 
 
 @pytest.mark.parametrize("model", ["deepseek-x:free", "ft:gpt-4.1:org::1", "gpt-4.1-mini", "o3", "llama-3.3-70b"])
 def test_what_makes_another_price_is_left_on(model: str) -> None:
-    """L-5: a free variant, a model of one's own and a smaller one are not the model itself."""
+    """A free variant, a model of one's own and a smaller one are not the model itself (L-5)."""
     assert {named.model for named in ways("", model)} == {model}
 
 
 def test_nobody_can_make_it_try_for_ever() -> None:
-    """Y-2: a name of many parts is not taken apart to the end."""
+    """A name of many parts is not taken apart to the end (Y-2)."""
     assert len(list(ways("openrouter", "a/" * (NAME_MAX // 2)))) < 20
     assert list(ways("openai", "")) == list(ways("", " ")) == []
 
 
 def test_names_of_upstreams() -> None:
-    """D-2, L-5: the built-in upstreams, and what people call theirs."""
+    """The built-in upstreams, and what people call theirs (D-2, L-5)."""
     assert canonical_provider("gemini") == canonical_provider(" Vertex_AI ") == "google"
     assert canonical_provider("openai") == "openai"
     assert canonical_provider("") == ""

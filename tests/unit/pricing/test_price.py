@@ -78,7 +78,7 @@ def some_price(dice: Dice) -> Price:
 
 
 def test_totals_equal_the_price_to_the_microdollar() -> None:
-    """L-5: ten thousand random usages of random prices, one by one and added up."""
+    """Ten thousand random usages of random prices, one by one and added up (L-5)."""
     dice = Dice()
     total = expected = 0
     for _ in range(10_000):
@@ -104,12 +104,12 @@ def test_totals_equal_the_price_to_the_microdollar() -> None:
     ],
 )
 def test_each_kind_at_its_own_price(usage: Usage, microusd: float) -> None:
-    """L-5: cached and reasoning tokens are priced; what is part of something is not paid twice."""
+    """Cached and reasoning tokens are priced; what is part of something is not paid twice (L-5)."""
     assert cost_microusd(PRICE, usage) == microusd
 
 
 def test_kinds_without_a_price_cost_what_they_are_part_of() -> None:
-    """L-5: cached and written as input, reasoning as output."""
+    """Cached and written as input, reasoning as output (L-5)."""
     plain = Price(2_000_000, 8_000_000)
     assert cost_microusd(plain, Usage(1000, 500, 300, 200, 100)) == cost_microusd(plain, Usage(1000, 500))
     free_cache = Price(2_000_000, 8_000_000, cached=0)
@@ -117,7 +117,7 @@ def test_kinds_without_a_price_cost_what_they_are_part_of() -> None:
 
 
 def test_half_a_microdollar_counts_as_one_and_only_at_the_end() -> None:
-    """L-5: three kinds of a third each are one, not three times nothing."""
+    """Three kinds of a third each are one, not three times nothing (L-5)."""
     price = Price(400_000, 300_000, 300_000)
     assert cost_microusd(price, Usage(1, 0)) == 0
     assert cost_microusd(Price(500_000, 0), Usage(1, 0)) == 1
@@ -126,7 +126,7 @@ def test_half_a_microdollar_counts_as_one_and_only_at_the_end() -> None:
 
 
 def test_tiers_hold_for_the_whole_call() -> None:
-    """L-5: more than 200,000 tokens of input make every token of the call dearer."""
+    """More than 200,000 tokens of input make every token of the call dearer (L-5)."""
     long = Price(6_000_000, 22_500_000, 600_000)
     price = Price(3_000_000, 15_000_000, 300_000, tiers=(Tier(200_000, long), Tier(500_000, Price(9_000_000, 0))))
     assert cost_microusd(price, Usage(200_000, 1000, 100_000)) == 100_000 * 3 + 100_000 * 0.3 + 1000 * 15
@@ -136,18 +136,18 @@ def test_tiers_hold_for_the_whole_call() -> None:
 
 
 def test_the_call_itself_may_cost() -> None:
-    """L-5: some providers ask for each call, whatever its size."""
+    """Some providers ask for each call, whatever its size (L-5)."""
     assert cost_microusd(Price(1_000_000, 1_000_000, call=12_000), Usage(1000, 100)) == 13_100
 
 
 def test_parts_larger_than_the_whole_do_not_make_it_cheaper() -> None:
-    """L-5: a provider that reports cached tokens beside the input, not in it."""
+    """A provider that reports cached tokens beside the input, not in it (L-5)."""
     assert cost_microusd(PRICE, Usage(100, 0, cached_tokens=1000)) == 1000 * 0.25
     assert cost_microusd(PRICE, Usage(0, 10, reasoning_tokens=50)) == 50 * 12
 
 
 def test_no_floats_on_the_way() -> None:
-    """L-5: dollars are read exactly, to the micro-dollar for a million tokens."""
+    """Dollars are read exactly, to the micro-dollar for a million tokens (L-5)."""
     assert from_dollars(Decimal("0.0375")) == 37_500
     assert from_dollars(Decimal("0.1")) * 3 == from_dollars(Decimal("0.3"))
     assert from_dollars_a_token(Decimal("1.25e-07")) == 125_000

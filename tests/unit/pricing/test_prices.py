@@ -23,7 +23,7 @@ class Asked(Listed):
 
 
 def test_overrides_come_first_in_their_order() -> None:
-    """L-5: single models, then the file, then the table."""
+    """Single models, then the file, then the table (L-5)."""
     prices = Prices(
         Listed({"m": A, "n": A, "o": A}, "table"), [Listed({"m": C}, "settings"), Listed({"m": B, "n": B}, "file")]
     )
@@ -33,14 +33,14 @@ def test_overrides_come_first_in_their_order() -> None:
 
 
 def test_an_override_holds_for_dated_versions_too() -> None:
-    """L-5: the answer often names the version; an entry of its own in the same list is closer."""
+    """The answer often names the version; an entry of its own in the same list is closer (L-5)."""
     prices = Prices(Listed({"gpt-x-2025-01-01": A}, "table"), [Listed({"gpt-x": B, "gpt-x-2024-01-01": C}, "own")])
     assert prices.find("openai", "gpt-x-2025-01-01") == B
     assert prices.find("openai", "gpt-x-2024-01-01") == C
 
 
 def test_names_with_their_provider() -> None:
-    """L-5: `provider/model` holds for that provider only, by any of its names and in any case."""
+    """`provider/model` holds for that provider only, by any of its names and in any case (L-5)."""
     prices = Prices(Listed({"Azure/GPT-x": A, "gpt-x": B, "gemini/g": C}, "own"))
     assert (prices.find("azure", "gpt-x"), prices.find("openai", "gpt-x"), prices.find("", "azure/gpt-X")) == (A, B, A)
     assert prices.find("gemini", "models/g") == prices.find("", "vertex_ai/g") == C
@@ -50,7 +50,7 @@ def test_names_with_their_provider() -> None:
 
 
 def test_unknown_models() -> None:
-    """L-5: `warn` and `deny` leave it to whoever asks; `assume` has a price for everything."""
+    """`warn` and `deny` leave it to whoever asks; `assume` has a price for everything (L-5)."""
     table = Listed({"m": A}, "table")
     assert Prices(table).find("openai", "x") is None
     assert Prices(table).unknown == "warn"
@@ -62,7 +62,7 @@ def test_unknown_models() -> None:
 
 
 def test_it_is_remembered_for_a_quarter_of_an_hour() -> None:
-    """L-5: prices change with the date and the time of day."""
+    """Prices change with the date and the time of day (L-5)."""
     clock = FakeClock(900 * 2_000_000 + 30.0)
     table = Asked({"m": A}, "table")
     prices = Prices(table, clock=clock)
@@ -79,7 +79,7 @@ def test_it_is_remembered_for_a_quarter_of_an_hour() -> None:
 
 
 def test_a_clock_that_steps_back_does_no_harm() -> None:
-    """L-5."""
+    """A clock that steps back does no harm (L-5)."""
     clock = FakeClock()
     prices = Prices(Listed({"m": A}, "table"), clock=clock)
     assert prices.find("", "m") == A
@@ -88,7 +88,7 @@ def test_a_clock_that_steps_back_does_no_harm() -> None:
 
 
 def test_names_come_from_clients() -> None:
-    """Y-2: they cannot make it grow, and very long ones are not looked at."""
+    """They cannot make it grow, and very long ones are not looked at (Y-2)."""
     table = Asked({"m": A}, "table")
     prices = Prices(table, clock=FakeClock())
     for number in range(5000):
@@ -101,5 +101,5 @@ def test_names_come_from_clients() -> None:
 
 
 def test_costs() -> None:
-    """L-5: as `price` counts."""
+    """As `price` counts (L-5)."""
     assert Prices.cost_microusd(Price(2_500_000, 10_000_000), Usage(1000, 10)) == 2600

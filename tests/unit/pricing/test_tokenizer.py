@@ -29,23 +29,23 @@ def tokenizer() -> Tokenizer:
     ],
 )
 def test_it_counts_as_the_models_do(tokenizer: Tokenizer, text: str, expected: int) -> None:
-    """L-3: o200k, with what looks like a special token as the text that it is."""
+    """o200k, with what looks like a special token as the text that it is (L-3)."""
     assert tokenizer.prompt_tokens(Said(PromptSize(len(text)), 0, text)) == expected
 
 
 def test_it_adds_up(tokenizer: Tokenizer) -> None:
-    """L-3: texts one by one, media by the piece, tokens as they are."""
+    """Texts one by one, media by the piece, tokens as they are (L-3)."""
     said = Said(PromptSize(22, media=1, tokens=5), 0, "hello world", "hello world")
     assert tokenizer.prompt_tokens(said) == 2 + 2 + MEDIA_TOKENS + 5
 
 
 def test_what_cannot_be_read_is_guessed(tokenizer: Tokenizer) -> None:
-    """L-3: as `simple_word` does."""
+    """As `simple_word` does (L-3)."""
     assert tokenizer.prompt_tokens(Said(None, 4000)) == 1000
 
 
 def test_a_long_prompt_is_counted_in_part(tokenizer: Tokenizer) -> None:
-    """L-3: the rest counts like the part before it, so that one request holds up nobody."""
+    """The rest counts like the part before it, so that one request holds up nobody (L-3)."""
     text = "hello world " * 100_000
     counted = tokenizer.prompt_tokens(Said(PromptSize(len(text)), 0, text[:1000], text[1000:]))
     assert counted == pytest.approx(200_000, rel=0.01)
@@ -62,12 +62,12 @@ def test_a_long_prompt_is_counted_in_part(tokenizer: Tokenizer) -> None:
 
 
 def test_halves_of_characters_do_no_harm(tokenizer: Tokenizer) -> None:
-    """C-9: what JSON can say, and UTF-8 cannot."""
+    """What JSON can say, and UTF-8 cannot (C-9)."""
     assert tokenizer.prompt_tokens(Said(PromptSize(4), 0, "a\ud800b")) > 0
 
 
 def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L-3: not even when it is used for the first time."""
+    """Not even when it is used for the first time (L-3)."""
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a tokenizer that wants the network")
@@ -80,7 +80,7 @@ def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_package_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L-3: an extra; a bundle that names it is told so when it is loaded."""
+    """An extra; a bundle that names it is told so when it is loaded (L-3)."""
     monkeypatch.setitem(sys.modules, "toktok", None)
     with pytest.raises(SettingsError, match=r"pip install 'breakloop\[tokenizer\]'"):
         estimator("tokenizer")

@@ -17,7 +17,7 @@ def problems(text: str) -> list[str]:
 
 
 def test_a_whole_file() -> None:
-    """X-3: times, repeats, requests and expectations; a case without a request repeats the one before."""
+    """Times, repeats, requests and expectations; a case without a request repeats the one before (X-3)."""
     file = read_cases(
         b"""
 policy: p.yaml
@@ -54,7 +54,7 @@ cases:
 
 
 def test_a_bare_list_and_text_bodies() -> None:
-    """X-3: a list alone is enough; without a body the method is GET; a text body is sent as it is."""
+    """A list alone is enough; without a body the method is GET; a text body is sent as it is (X-3)."""
     file = read_cases(
         b"- {request: {path: /a}, expect: {status: 200}}\n- {request: {path: /a, body: hi}, expect: {status: 200}}",
         "t.yaml",
@@ -120,12 +120,12 @@ def test_a_bare_list_and_text_bodies() -> None:
     ],
 )
 def test_mistakes(text: str, message: str) -> None:
-    """B-2 for test files: one mistake, one message with its place."""
+    """For test files: one mistake, one message with its place (B-2)."""
     assert problems(text) == [message]
 
 
 def test_all_mistakes_at_once() -> None:
-    """B-2: reading goes on past what is wrong, and what follows from it is not reported again."""
+    """Reading goes on past what is wrong, and what follows from it is not reported again (B-2)."""
     found = problems(
         "- {request: {path: a}, expect: {}}\n- {expect: {decision: no}}\n- {repeat: -1, expect: {status: 1}}\n"
     )
@@ -138,5 +138,5 @@ def test_all_mistakes_at_once() -> None:
 
 
 def test_broken_yaml_is_located() -> None:
-    """B-2: what is no YAML at all."""
+    """What is no YAML at all (B-2)."""
     assert problems("- {request: {path: /a}\n")[0].startswith("t.yaml:")

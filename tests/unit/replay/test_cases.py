@@ -33,7 +33,7 @@ def denied() -> Verdict:
 
 
 def test_when_requests_are_sent() -> None:
-    """X-3: `at` from the start, `after` from the request before, `every` between repeats."""
+    """`at` from the start, `after` from the request before, `every` between repeats (X-3)."""
     sent: list[float] = []
 
     def send(_request: CaseRequest, at_s: float) -> Answer:
@@ -75,7 +75,7 @@ def test_when_requests_are_sent() -> None:
     ],
 )
 def test_each_field_is_compared(expect: dict[str, Any], actual: object) -> None:
-    """X-3: a field that is given and differs fails the case; what is not given is not compared."""
+    """A field that is given and differs fails the case; what is not given is not compared (X-3)."""
     result = run(expect, Answer(denied(), 429, ()))
     assert [(one.field, one.expected, one.actual) for one in result.differences] == [
         (*next(iter(expect.items())), actual)
@@ -86,7 +86,7 @@ def test_each_field_is_compared(expect: dict[str, Any], actual: object) -> None:
 
 
 def test_headers() -> None:
-    """A-1: header fields by name whatever the case, as text; `none` for one that must not be there."""
+    """Header fields by name whatever the case, as text; `none` for one that must not be there (A-1)."""
     answer = Answer(Verdict(), 200, (("RateLimit-Remaining", "4"), ("X-A", "1"), ("X-A", "2")))
     assert run({"headers": {"ratelimit-remaining": 4, "X-A": "1", "Retry-After": "none"}}, answer).passed
     (one,) = run({"headers": {"Retry-After": 3}}, answer).differences
@@ -94,7 +94,7 @@ def test_headers() -> None:
 
 
 def test_requests_that_could_not_be_judged() -> None:
-    """R-3: a bad request is a denial with its own reason."""
+    """A bad request is a denial with its own reason (R-3)."""
     answer = Answer(None, 400, (), "the path holds an encoded slash")
     assert run({"decision": "deny", "reason": "bad_request", "status": 400}, answer).passed
 
@@ -109,7 +109,7 @@ def test_the_first_failing_request_is_shown() -> None:
 
 
 def test_shadow_findings() -> None:
-    """E-1: the strongest would-be verdict; `steer` counts as a warning."""
+    """The strongest would-be verdict; `steer` counts as a warning (E-1)."""
     verdict = Verdict()
     verdict.shadow = (Shadowed("a", "r", "loop_detected", "steer"), Shadowed("b", "r", "loop_detected", "deny"))
     actual = actual_of(Answer(verdict, 200, ()))

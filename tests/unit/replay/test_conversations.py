@@ -22,7 +22,7 @@ def messages(body: bytes) -> list[dict[str, Any]]:
 
 
 def test_a_request_is_what_is_kept_and_what_is_new() -> None:
-    """X-5: base[:keep] + delta, where base is the previous request of the thread and its answer."""
+    """Base[:keep] + delta, where base is the previous request of the thread and its answer (X-5)."""
     made = Conversations("m")
     assert json.loads(made.body(Delta("0", 0, [user("one")]))) == {"model": "m", "messages": [user("one")]}
     made.answered("0", Answer(200, "first"))
@@ -33,7 +33,7 @@ def test_a_request_is_what_is_kept_and_what_is_new() -> None:
 
 
 def test_threads_know_nothing_of_each_other() -> None:
-    """X-5: sub-agents have conversations of their own."""
+    """Sub-agents have conversations of their own (X-5)."""
     made = Conversations("m")
     made.body(Delta("a", 0, [user("mine")]))
     made.answered("a", Answer(200, "yours"))
@@ -41,7 +41,7 @@ def test_threads_know_nothing_of_each_other() -> None:
 
 
 def test_calls_have_ids_and_results_find_theirs() -> None:
-    """X-5: on the wire each call has an id of its own; the same call again has another."""
+    """On the wire each call has an id of its own; the same call again has another (X-5)."""
     made = Conversations("m")
     ids = []
     keep = 0
@@ -65,7 +65,7 @@ def test_calls_have_ids_and_results_find_theirs() -> None:
 
 
 def test_recorded_ids_stay_and_recorded_calls_are_spelled_out() -> None:
-    """X-5: a history that a framework sent itself keeps its ids, and gets them where it has none."""
+    """A history that a framework sent itself keeps its ids, and gets them where it has none (X-5)."""
     made = Conversations("m")
     call = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"x": 1}}]}
     kept = {"role": "tool", "content": "r", "tool_call_id": "mine"}

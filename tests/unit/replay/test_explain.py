@@ -44,7 +44,7 @@ def told(steps: list[Step], stage: str) -> list[tuple[str, str, str]]:
 
 
 def test_the_order_is_the_engines() -> None:
-    """E-7: bundle check, overrides, kill switches, routing, the policies in the order of the bundle, the verdict."""
+    """Bundle check, overrides, kill switches, routing, the policies in the order of the bundle, the verdict (E-7)."""
     bundle = {"policies": [policy("a", pathPrefix="/a/"), policy("b", pathPrefix="/b/")]}
     steps = explained(Call("GET", "/b/c"), bundle)
     assert list(dict.fromkeys(step.stage for step in steps)) == ORDER
@@ -52,7 +52,7 @@ def test_the_order_is_the_engines() -> None:
 
 
 def test_why_a_policy_does_not_match() -> None:
-    """R-1: the host is looked at first, then the path, then the method."""
+    """The host is looked at first, then the path, then the method (R-1)."""
     bundle = {
         "policies": [
             policy("host", hosts=["a.example.com"], pathPrefix="/x/", methods=["PUT"]),
@@ -73,7 +73,7 @@ def test_why_a_policy_does_not_match() -> None:
 
 
 def test_kill_switches() -> None:
-    """K-2: each is told, with why it does not match; the first that does ends everything before routing."""
+    """Each is told, with why it does not match; the first that does ends everything before routing (K-2)."""
     switches = [
         {"scope_key": "header:x-team", "scope_value": "blue"},
         {"scope_key": "header:x-team", "scope_value": "red", "expires_at": PAST},
@@ -95,7 +95,7 @@ def test_kill_switches() -> None:
 
 
 def test_overrides() -> None:
-    """K-1: active, expired or not set; an active one says what it does."""
+    """Active, expired or not set; an active one says what it does (K-1)."""
     on = {"enabled": True, "reason": "drill", "expires_at": FUTURE}
     switch = [{"scope_key": "ip:address", "scope_value": "10.0.0.1"}]
     bundle = {"kill_switch_override": on, "global_shadow": {**on, "expires_at": PAST}, "kill_switches": switch}
@@ -109,7 +109,7 @@ def test_overrides() -> None:
 
 
 def test_who_and_what() -> None:
-    """C-7, C-8: caller by digest, the agent, the session, the project; an LLM call says its model."""
+    """Caller by digest, the agent, the session, the project; an LLM call says its model (C-7, C-8)."""
     body = json.dumps({"model": "m1", "messages": [{"role": "user", "content": "secret text"}]}).encode()
     call = Call("POST", "/v1/chat/completions", host="h", body=body, headers={"x-api-key": b"sk-secret"})
     steps = explained(call, {})
@@ -124,7 +124,7 @@ def test_who_and_what() -> None:
 
 
 def test_the_bundle() -> None:
-    """B-5, B-6: version and digest; an expired one is still enforced; none means the built-in protection."""
+    """Version and digest; an expired one is still enforced; none means the built-in protection (B-5, B-6)."""
     assert told(explained(Call("GET", "/"), {}), "bundle") == [("abcdef012345", "info", "version 4, 0 policies")]
     old = explained(Call("GET", "/"), {"expires_at": PAST, "policies": [policy("p", pathPrefix="/")]})
     assert told(old, "bundle")[0][2] == "version 4, 1 policy, expired 2020-01-01T00:00:00Z and still enforced"
@@ -133,13 +133,13 @@ def test_the_bundle() -> None:
 
 
 def test_bodies_that_were_not_shown() -> None:
-    """LD-1: what a gateway kept from us is said."""
+    """What a gateway kept from us is said (LD-1)."""
     steps = explained(Call("POST", "/", body_unseen=True), {})
     assert told(steps, "request")[0][2] == "HTTP, host (none), body not shown to us"
 
 
 def test_decisions_in_one_word() -> None:
-    """LD-5: deny before throttle before warn before allow."""
+    """Deny before throttle before warn before allow (LD-5)."""
     verdict = Verdict()
     assert decision_of(verdict) == "allow"
     verdict.warning = "loop_detected"

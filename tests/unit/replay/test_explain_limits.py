@@ -28,7 +28,7 @@ def charges(rule: Any, *done: Any) -> tuple[str, str]:
 
 
 def test_budgets() -> None:
-    """L-2."""
+    """Budgets (L-2)."""
     rule = Ruled(CostBudget(5, Period("1d"), ()))
     op = Spend(SpendSpec(5000), "cb:k", 2000, 100.0, rule)
     assert charges(rule, (op, 2000)) == ("pass", "costs 2, 3 of 5 left")
@@ -38,7 +38,7 @@ def test_budgets() -> None:
 
 
 def test_tokens() -> None:
-    """L-3: both accounts, or the one that has too little."""
+    """Both accounts, or the one that has too little (L-3)."""
     rule = Ruled(LlmTokens(600))
     op = Bucket(BucketSpec(10.0, 600.0), "tpm:k", 100.0, rule)
     assert charges(rule, (op, 500.0)) == ("pass", "reserves 100, 500 of 600 left")
@@ -48,7 +48,7 @@ def test_tokens() -> None:
 
 
 def test_breakers() -> None:
-    """CB-2."""
+    """Breakers (CB-2)."""
     rule: Any = Ruled(CircuitBreaker(5, 1))
     op = rule.limiter.plan("brk:k", 2000, rule, 0)
     assert explain_limits.breaker(rule, [(op, Broken(False, 2000.0))])[:2] == (

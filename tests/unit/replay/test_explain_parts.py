@@ -54,7 +54,7 @@ def told(steps: list[Step], stage: str) -> list[tuple[str, str, str]]:
 
 
 def test_a_detector_that_counts() -> None:
-    """LD-1: the count, the window, the threshold, the start of the fingerprint; then how long it blocks."""
+    """The count, the window, the threshold, the start of the fingerprint; then how long it blocks (LD-1)."""
     (subject, outcome, text) = told(explained({"loop_detection": EXACT}), "loop")[0]
     assert (subject, outcome) == ("p/loop_detection[0]", "pass")
     assert text.startswith("exact ")
@@ -68,14 +68,14 @@ def test_a_detector_that_counts() -> None:
 
 
 def test_actions_that_do_not_deny() -> None:
-    """LD-5: warn and throttle are told by their names."""
+    """Warn and throttle are told by their names (LD-5)."""
     for action in ("warn", "throttle"):
         steps = explained({"loop_detection": {**EXACT, "action": action}}, repeat=2)
         assert told(steps, "loop")[0][1] == action
 
 
 def test_why_a_detector_is_not_asked() -> None:
-    """LD-2, LD-6: no LLM call, an unseen body, an allow list, switched off, or not there yet."""
+    """No LLM call, an unseen body, an allow list, switched off, or not there yet (LD-2, LD-6)."""
     blocks = [
         {"similarity": "tail"},
         {"similarity": "tail", "enabled": False},
@@ -95,7 +95,7 @@ def test_why_a_detector_is_not_asked() -> None:
 
 
 def test_rules_by_what_they_match() -> None:
-    """E-3: which descriptor does not fit, which key is missing, and who is limited by the fallback."""
+    """Which descriptor does not fit, which key is missing, and who is limited by the fallback (E-3)."""
     rules = [rule("a", match={"header:x-plan": "gold"}), rule("b", limit_keys=["header:x-team"])]
     steps = explained({"rules": rules, "fallback_limit": rule("f")})
     assert told(steps, "rule") == [
@@ -108,14 +108,14 @@ def test_rules_by_what_they_match() -> None:
 
 
 def test_a_missing_key_may_deny() -> None:
-    """E-3: `on_missing: reject` is told as the denial it is."""
+    """`on_missing: reject` is told as the denial it is (E-3)."""
     steps = explained({"rules": [rule("b", limit_keys=["header:x-team"], on_missing="reject")]})
     assert told(steps, "rule") == [("p/b", "deny", "the request lacks header:x-team")]
     assert told(steps, "verdict")[0][2] == "missing_descriptor, by p/b"
 
 
 def test_what_a_bucket_holds() -> None:
-    """L-1, E-4: what is left, what was missing, what is not charged because another rule denies, what is not asked."""
+    """What is left, what was missing, what is not charged because another rule denies, what is not asked (L-1, E-4)."""
     rules = [rule("wide", 9), rule("narrow", 1), rule("after", 5)]
     assert [one[1:] for one in told(explained({"rules": rules}, repeat=2), "rule")] == [
         ("pass", "would pass, 8 of 9 (refills 1/s) there; not charged, the request is denied"),
@@ -128,7 +128,7 @@ def test_what_a_bucket_holds() -> None:
 
 
 def test_budgets_tokens_and_breakers() -> None:
-    """L-2, L-3, CB-1: what each has left, in its own unit; and which of them denies."""
+    """What each has left, in its own unit; and which of them denies (L-2, L-3, CB-1)."""
     stages = [{"threshold_percent": 100, "action": "reject"}]
     budget = {"budget": 5, "period": "1d", "cost_key": "fixed", "fixed_cost": 2, "staged_actions": stages}
     rules = [
@@ -161,7 +161,7 @@ def test_budgets_tokens_and_breakers() -> None:
 
 
 def test_shadow_only_would() -> None:
-    """E-1: what a shadow policy finds is told as what it would have done."""
+    """What a shadow policy finds is told as what it would have done (E-1)."""
     steps = explained({"mode": "shadow", "loop_detection": EXACT, "rules": [rule("a", 1)]}, repeat=2)
     assert told(steps, "policy") == [("p", "match", "mode shadow")]
     assert told(steps, "loop")[0][1] == "would deny"
@@ -177,7 +177,7 @@ def test_shadow_only_would() -> None:
 
 
 def test_default_loop_detection() -> None:
-    """B-6: it judges LLM calls that no enforcing policy's own covers."""
+    """It judges LLM calls that no enforcing policy's own covers (B-6)."""
 
     def chat() -> Call:
         return Call("POST", "/v1/chat/completions", body=CHAT)
@@ -198,14 +198,14 @@ def test_default_loop_detection() -> None:
 
 
 def test_values_for_people() -> None:
-    """Y-1: keys and tokens are never shown."""
+    """Keys and tokens are never shown (Y-1)."""
     assert hidden("header:x-team", "red") == '"red"'
     assert hidden("header:x-team", None) == "nothing"
     assert hidden("header:authorization", "Bearer x") == "<hidden>"
 
 
 def test_a_session_that_is_watched() -> None:
-    """LD-4: what was seen in words, or that there was nothing."""
+    """What was seen in words, or that there was nothing (LD-4)."""
     counts = iter(range(100))
 
     def call() -> Call:
@@ -227,7 +227,7 @@ def test_a_session_that_is_watched() -> None:
 
 
 def test_what_a_run_may_cost() -> None:
-    """B-1, G-1: what is left of it in money; and why a request is not charged."""
+    """What is left of it in money; and why a request is not charged (B-1, G-1)."""
 
     def call() -> Call:
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]}).encode()
@@ -248,7 +248,7 @@ def test_what_a_run_may_cost() -> None:
 
 
 def test_what_the_bundle_says_of_the_agent() -> None:
-    """B-1: its ceiling and its own kill switch are explained too."""
+    """Its ceiling and its own kill switch are explained too (B-1)."""
     counts = iter(range(100))
 
     def call() -> Call:

@@ -53,7 +53,7 @@ def read(text: str) -> Page:
 
 
 def test_what_stands_on_it() -> None:
-    """X-6: figures, a table, and for each session its evidence and picture."""
+    """Figures, a table, and for each session its evidence and picture (X-6)."""
     found = read(page(HEADING, [line("..nnbbb", kind="cycle"), line(".n")]))
     for said in ("37", "sessions with 412 turns", "tokens after the point", "cycle", "7 times", "turn 5", "make serve"):
         assert said in found.text
@@ -63,7 +63,7 @@ def test_what_stands_on_it() -> None:
 
 
 def test_links_and_names_fit() -> None:
-    """X-6: every link has its target, every label its element, and no id comes twice."""
+    """Every link has its target, every label its element, and no id comes twice (X-6)."""
     found = read(page(HEADING, [line("..nnbbb"), line("bbb")]))
     ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
@@ -75,7 +75,7 @@ def test_links_and_names_fit() -> None:
 
 
 def test_it_needs_nothing_from_elsewhere() -> None:
-    """X-6: no scripts, no addresses to load from; a browser is told to hold it to that."""
+    """No scripts, no addresses to load from; a browser is told to hold it to that (X-6)."""
     text = page(HEADING, [line("bbb")])
     found = read(text)
     assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in found.tags}
@@ -88,7 +88,7 @@ def test_it_needs_nothing_from_elsewhere() -> None:
 
 
 def test_whatever_comes_from_a_recording_is_escaped() -> None:
-    """X-6, Y-5: names of sessions, agents, models, files and tools are strangers' texts."""
+    """Names of sessions, agents, models, files and tools are strangers' texts (X-6, Y-5)."""
     base = line("nbb", [EVIL, EVIL, EVIL], kind="repeat")
     loops = [replace(loop, evidence=f"`{EVIL}` again", excerpt=EVIL, kind=EVIL) for loop in base.loops]
     cells = [cell._replace(tool=EVIL, evidence=EVIL, excerpt=EVIL, kind=EVIL) for cell in base.cells]
@@ -101,7 +101,7 @@ def test_whatever_comes_from_a_recording_is_escaped() -> None:
 
 
 def test_the_costliest_first_and_notices_last() -> None:
-    """X-6."""
+    """The costliest first and notices last (X-6)."""
     lines = [line(".n"), line("bb"), line("bbbbbb")]
     named = [replace(one, session=Session(name)) for one, name in zip(lines, ("notice", "cheap", "dear"), strict=True)]
     text = read(page(HEADING, named)).text
@@ -109,7 +109,7 @@ def test_the_costliest_first_and_notices_last() -> None:
 
 
 def test_no_more_pictures_than_a_browser_takes() -> None:
-    """X-6: the rest is in the table, and it is said."""
+    """The rest is in the table, and it is said (X-6)."""
     found = read(page(HEADING, [line("bb")] * (PICTURES_MAX + 3)))
     assert [tag for tag, _ in found.tags].count("article") == PICTURES_MAX
     assert "The 3 that cost least are not drawn" in found.text
@@ -117,12 +117,12 @@ def test_no_more_pictures_than_a_browser_takes() -> None:
 
 
 def test_nothing_found_is_said_too() -> None:
-    """X-6."""
+    """Nothing found is said too (X-6)."""
     found = read(page(HEADING, []))
     assert "Nothing in these sessions repeats itself" in found.text
     assert "table" not in {tag for tag, _ in found.tags}
 
 
 def test_what_was_passed_over() -> None:
-    """X-6: file, line and reason."""
+    """File, line and reason (X-6)."""
     assert "a.jsonl: line 3: is no JSON" in read(page(replace(HEADING, notes=["a.jsonl: line 3: is no JSON"]), [])).text

@@ -9,7 +9,7 @@ from breakloop.replay.timeline_svg import COLOURS
 
 
 def test_light_and_dark_have_the_same_names() -> None:
-    """X-6: every colour is defined for both, and every one that is used is defined."""
+    """Every colour is defined for both, and every one that is used is defined (X-6)."""
     light, dark = re.findall(r":root\{([^}]*)\}", STYLE)
     names = [set(re.findall(r"(--[\w-]+):", one)) for one in (light, dark)]
     assert names[0] == names[1]
@@ -18,7 +18,7 @@ def test_light_and_dark_have_the_same_names() -> None:
 
 
 def test_nothing_comes_from_elsewhere() -> None:
-    """X-6: no fonts, no pictures, no imports."""
+    """No fonts, no pictures, no imports (X-6)."""
     assert not re.search(r"url\(|@import|https?:", STYLE)
 
 
@@ -30,7 +30,7 @@ def _luminance(colour: str) -> float:
 
 
 def test_texts_can_be_read() -> None:
-    """X-6: contrast of at least 4.5 on either ground."""
+    """Contrast of at least 4.5 on either ground (X-6)."""
     for block in re.findall(r":root\{([^}]*)\}", STYLE):
         colours = dict(re.findall(r"(--[\w-]+):(#\w+)", block))
         for ink in ("--ink", "--soft", "--link", "--block", "--notice"):

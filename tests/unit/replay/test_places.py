@@ -22,7 +22,7 @@ def names(root: Path) -> list[str]:
 
 
 def test_by_their_names_to_the_bottom(tmp_path: Path) -> None:
-    """X-6: the oldest first, so that a session is read before the one that resumes it."""
+    """The oldest first, so that a session is read before the one that resumes it (X-6)."""
     for name in ("b.jsonl", "a/x.traj", "a/b/c/y.JSON", "z.ndjson", "q.jsonl.gz"):
         make(tmp_path / name)
     make(tmp_path / "a/first.jsonl", at=10.0)
@@ -33,14 +33,14 @@ def test_by_their_names_to_the_bottom(tmp_path: Path) -> None:
 
 
 def test_a_file_is_taken_whatever_its_name(tmp_path: Path) -> None:
-    """X-6: somebody asked for it."""
+    """Somebody asked for it (X-6)."""
     path = make(tmp_path / "log.txt")
     (one,), trouble = find(path)
     assert (one.files, one.size, one.named, trouble) == ((path,), 2, True, [])
 
 
 def test_folders_of_events_are_one_transcript(tmp_path: Path) -> None:
-    """X-6: in the order of their numbers, both ways of naming them."""
+    """In the order of their numbers, both ways of naming them (X-6)."""
     for number in (0, 1, 2, 10):
         make(tmp_path / f"s/events/{number}.json")
     for number in (0, 1):
@@ -53,13 +53,13 @@ def test_folders_of_events_are_one_transcript(tmp_path: Path) -> None:
 
 
 def test_a_folder_called_events_may_be_any_folder(tmp_path: Path) -> None:
-    """X-6."""
+    """A folder called events may be any folder (X-6)."""
     make(tmp_path / "events/day.jsonl")
     assert names(tmp_path) == ["events/day.jsonl"]
 
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
-    """X-6: a loop of links ends, and one file under two names is read once."""
+    """A loop of links ends, and one file under two names is read once (X-6)."""
     make(tmp_path / "a/x.jsonl")
     (tmp_path / "a/up").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "a/x.jsonl")
@@ -68,7 +68,7 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
 
 
 def test_what_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-6: and the rest is looked at."""
+    """And the rest is looked at (X-6)."""
     make(tmp_path / "closed/x.jsonl")
     make(tmp_path / "open/y.jsonl")
     listed = Path.iterdir
@@ -85,19 +85,19 @@ def test_what_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    """X-6: is the caller's to tell."""
+    """Is the caller's to tell (X-6)."""
     with pytest.raises(FileNotFoundError):
         find(tmp_path / "gone")
 
 
 def test_pipes_are_not_opened(tmp_path: Path) -> None:
-    """X-6: they would never end."""
+    """They would never end (X-6)."""
     os.mkfifo(tmp_path / "pipe.jsonl")
     assert find(tmp_path) == ([], [])
 
 
 def test_the_usual_places(tmp_path: Path) -> None:
-    """X-6: those that there are, with whose they are."""
+    """Those that there are, with whose they are (X-6)."""
     assert usual(tmp_path) == []
     for name in (".claude/projects", ".codex/sessions"):
         (tmp_path / name).mkdir(parents=True)

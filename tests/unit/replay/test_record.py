@@ -52,7 +52,7 @@ def engines() -> tuple[RecordingEngine, Engine]:
 
 
 def test_it_decides_like_the_engine() -> None:
-    """E-7: recording changes no verdict and no count."""
+    """Recording changes no verdict and no count (E-7)."""
     recording, plain = engines()
     for _ in range(4):
         ours, theirs = recording.decide(Call("GET", "/a/b")), plain.decide(Call("GET", "/a/b"))
@@ -90,7 +90,7 @@ def test_nothing_of_the_decision_before_stays() -> None:
 
 
 def test_it_settles_like_the_engine() -> None:
-    """E-7, LD-6: an answer goes through to the real store."""
+    """An answer goes through to the real store (E-7, LD-6)."""
     recording, plain = engines()
     for engine in (recording, plain):
         for _ in range(5):
@@ -103,7 +103,7 @@ def test_it_settles_like_the_engine() -> None:
 
 
 def test_corrections_reach_the_store() -> None:
-    """L-3: what was really used is charged where the recording engine charges."""
+    """What was really used is charged where the recording engine charges (L-3)."""
     store, spec = MemoryStore(), BucketSpec(1.0, 10.0)
     clock = FakeClock()
     recording = RecordingEngine(store, clock, Descriptors(ContextSettings(secret=b"s"), clock))

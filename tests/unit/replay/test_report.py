@@ -39,14 +39,14 @@ OUTCOMES = [
 
 
 def test_rates() -> None:
-    """X-5: precision, recall and false-positive rate of labelled sessions; the others do not count."""
+    """Precision, recall and false-positive rate of labelled sessions; the others do not count (X-5)."""
     found = score(OUTCOMES)
     assert found == Score(found=2, loops=3, wrong=1, healthy=3)
     assert (found.precision, found.recall, found.false_positive_rate) == (2 / 3, 2 / 3, 1 / 3)
 
 
 def test_a_rate_of_nothing_is_none() -> None:
-    """X-5: no loops among the labels is not a recall of zero."""
+    """No loops among the labels is not a recall of zero (X-5)."""
     assert Score().as_json() == {
         "loops": 0,
         "found": 0,
@@ -59,7 +59,7 @@ def test_a_rate_of_nothing_is_none() -> None:
 
 
 def test_groups() -> None:
-    """X-5: by who labelled the loops, by length, by source."""
+    """By who labelled the loops, by length, by source (X-5)."""
     assert score(labelled_by(OUTCOMES, "human")) == Score(1, 1, 1, 3)
     assert score(labelled_by(OUTCOMES, "human", "outcome")) == Score(2, 3, 1, 3)
     assert score(long_ones(OUTCOMES)) == Score(1, 1, 1, 1)
@@ -71,13 +71,13 @@ def test_groups() -> None:
 
 
 def test_how_early() -> None:
-    """X-5: the share of its turns that a loop had spent, healthy ones left out."""
+    """The share of its turns that a loop had spent, healthy ones left out (X-5)."""
     assert spent(OUTCOMES) == pytest.approx(0.3)  # of 0.3, 0.35 and 0.1
     assert spent([made(False, 3)]) is None
 
 
 def test_the_line_of_a_session() -> None:
-    """X-5, T-2: the names that others build on."""
+    """The names that others build on (X-5, T-2)."""
     line = session_json(made(True, 4))
     assert {name: line[name] for name in ("id", "loop", "turns", "first_notice", "first_block", "kind")} == {
         "id": "True-4",
@@ -96,7 +96,7 @@ def test_the_line_of_a_session() -> None:
 
 
 def test_denials_and_shadow_are_told_where_there_are_any() -> None:
-    """X-5: a line has no empty fields for them."""
+    """A line has no empty fields for them (X-5)."""
     plain = session_json(made(None, None))
     assert "denied" not in plain
     assert "shadowed_turns" not in plain
@@ -106,7 +106,7 @@ def test_denials_and_shadow_are_told_where_there_are_any() -> None:
 
 
 def test_the_line_of_totals() -> None:
-    """X-5: counts, kinds, what was saved, and rates where there are labels."""
+    """Counts, kinds, what was saved, and rates where there are labels (X-5)."""
     totals = totals_json(OUTCOMES)["totals"]
     assert (totals["sessions"], totals["turns"], totals["blocked"], totals["noticed"]) == (7, 85, 4, 0)
     assert totals["kinds"] == {"tail": 4}
@@ -119,7 +119,7 @@ def test_the_line_of_totals() -> None:
 
 
 def test_differences() -> None:
-    """X-5: what one bundle blocks and the other does not, or not then."""
+    """What one bundle blocks and the other does not, or not then (X-5)."""
     pairs = [
         (made(None, 3), made(None, None)),
         (made(None, None), made(None, 3)),
@@ -136,7 +136,7 @@ def test_differences() -> None:
 
 
 def test_money_that_was_saved() -> None:
-    """X-5, L-5: as far as prices are known; not a word about it where none is."""
+    """As far as prices are known; not a word about it where none is (X-5, L-5)."""
     known = Outcome(session("a"), 10, blocks=2, saved_usd=0.25)
     also = Outcome(session("b"), 10, blocks=2, saved_usd=0.125)
     unknown = Outcome(session("c"), 10, blocks=2)

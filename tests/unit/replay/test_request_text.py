@@ -11,7 +11,7 @@ from breakloop.replay.request_text import read_request
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_raw_http(end: str) -> None:
-    """T-2: request line, fields, an empty line, the body; line ends as editors leave them."""
+    """Request line, fields, an empty line, the body; line ends as editors leave them (T-2)."""
     text = end.join(["POST /a?b=c HTTP/1.1", "Host: h.example.com", "X-A:  1 ", "x-a: 2", "", '{"a": 1}', ""])
     assert read_request(text.encode(), "r") == CaseRequest(
         "POST", "/a?b=c", "h.example.com", (("Host", "h.example.com"), ("X-A", "1"), ("x-a", "2")), b'{"a": 1}'
@@ -41,7 +41,7 @@ def test_bytes_that_are_not_text_survive() -> None:
 
 
 def test_json() -> None:
-    """T-2: {method, path, headers, body}; a Host header names the host."""
+    """{method, path, headers, body}; a Host header names the host (T-2)."""
     text = b'{"method": "PUT", "path": "/a", "headers": {"Host": "h", "X-A": ["1", "2"]}, "body": {"b": [1]}}'
     assert read_request(text, "r.json") == CaseRequest(
         "PUT", "/a", "h", (("Host", "h"), ("X-A", "1"), ("X-A", "2")), b'{"b":[1]}'
@@ -71,7 +71,7 @@ def test_json() -> None:
     ],
 )
 def test_mistakes(text: bytes, message: str) -> None:
-    """B-2 for requests: located, with a hint."""
+    """For requests: located, with a hint (B-2)."""
     with pytest.raises(BundleError) as refused:
         read_request(text, "r")
     assert [str(problem) for problem in refused.value.problems] == [message]

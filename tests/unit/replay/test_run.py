@@ -21,7 +21,7 @@ def outcome(turns: list[Turn], block: str = TAIL) -> Outcome:
 
 
 def test_a_loop_is_blocked_where_a_gateway_would_block_it() -> None:
-    """X-5, LD-2: the sixth identical request within a minute; the recording goes on and is counted on."""
+    """The sixth identical request within a minute; the recording goes on and is counted on (X-5, LD-2)."""
     found = outcome(stuck(8))
     assert (found.turns, found.first_notice, found.first_block) == (8, None, 6)
     assert (found.kind, found.blocks) == ("tail", 3)
@@ -29,7 +29,7 @@ def test_a_loop_is_blocked_where_a_gateway_would_block_it() -> None:
 
 
 def test_healthy_work_is_left_alone() -> None:
-    """X-5: nothing is said, nothing is saved."""
+    """Nothing is said, nothing is saved (X-5)."""
     found = outcome(busy(7))
     assert (found.turns, found.first_notice, found.first_block, found.kind, found.saved_tokens) == (
         7,
@@ -41,19 +41,19 @@ def test_healthy_work_is_left_alone() -> None:
 
 
 def test_a_warning_is_a_notice() -> None:
-    """X-5, LD-5: `first_notice` is the first turn that was allowed with a warning."""
+    """`first_notice` is the first turn that was allowed with a warning (X-5, LD-5)."""
     found = outcome(stuck(5), WARN)
     assert (found.first_notice, found.first_block, found.kind, found.notices) == (3, None, "tail", 3)
 
 
 def test_recorded_times_are_kept() -> None:
-    """X-5, LD-2: twenty seconds apart, no minute holds six of them."""
+    """Twenty seconds apart, no minute holds six of them (X-5, LD-2)."""
     assert outcome([asks("Is it done?", at_s=20.0 * number) for number in range(12)]).first_block is None
     assert outcome([asks("Is it done?", at_s=1e9 + 10.0 * number) for number in range(12)]).first_block == 6
 
 
 def test_turns_without_times_are_three_seconds_apart() -> None:
-    """X-5: twenty of other things in between take a minute."""
+    """Twenty of other things in between take a minute (X-5)."""
     other = [asks(f"Question {number}") for number in range(20)]
     assert outcome([*stuck(5), *other, *stuck(1)]).first_block is None
     assert outcome([*stuck(5), *other[:5], *stuck(1)]).first_block == 11
@@ -69,7 +69,7 @@ def test_a_clock_that_steps_back_stands_still() -> None:
 
 
 def test_what_is_saved_is_a_quarter_of_the_bytes() -> None:
-    """X-5: the request that was blocked and the answer that it had, four bytes a token."""
+    """The request that was blocked and the answer that it had, four bytes a token (X-5)."""
     turn = asks("Is it done?", answer="No" * 50)
     found = outcome([turn] * 6)
     body = len(b'{"model":"m","messages":[{"role":"user","content":"Is it done?"}]}')
@@ -77,7 +77,7 @@ def test_what_is_saved_is_a_quarter_of_the_bytes() -> None:
 
 
 def test_what_is_saved_is_what_was_recorded() -> None:
-    """X-5, L-5: tokens and money are of the same calls, counted the same way."""
+    """Tokens and money are of the same calls, counted the same way (X-5, L-5)."""
     turn = asks("Is it done?")
     turn = replace(turn, answer=turn.answer._replace(usage=Usage(1000, 200)))
     ((found,),) = replay([Piece(session(), [turn] * 7, whole=True)], replace(rig(TAIL), pricing=Price(1.0, 10.0)))
@@ -86,18 +86,18 @@ def test_what_is_saved_is_what_was_recorded() -> None:
 
 
 def test_failed_answers_are_settled_as_such() -> None:
-    """X-5, LD-6: repeats after an upstream's 500 are free, as they would be live."""
+    """Repeats after an upstream's 500 are free, as they would be live (X-5, LD-6)."""
     assert outcome([Turn(one.request, Answer(500)) for one in stuck(8)]).first_block is None
 
 
 def test_sessions_do_not_mix() -> None:
-    """X-5: the same questions in another session are another agent's."""
+    """The same questions in another session are another agent's (X-5)."""
     pieces = [Piece(session(name), stuck(5), whole=True) for name in ("a", "b", "c")]
     assert [found.first_block for (found,) in replay(pieces, rig())] == [None] * 3
 
 
 def test_sessions_of_one_lane_meet_one_gateway() -> None:
-    """X-5: requests without ids are told apart, or not, as a gateway does it."""
+    """Requests without ids are told apart, or not, as a gateway does it (X-5)."""
     one, other = (Session(name, named=False, lane="log") for name in ("a", "b"))
     pieces = [Piece(one if number % 2 else other, stuck(1), whole=False) for number in range(6)]
     (first,), (second,) = replay(pieces, rig())
@@ -106,7 +106,7 @@ def test_sessions_of_one_lane_meet_one_gateway() -> None:
 
 
 def test_two_bundles_side_by_side() -> None:
-    """X-5: `--against` sees the same traffic."""
+    """`--against` sees the same traffic (X-5)."""
     ((here, there),) = replay([Piece(session(), stuck(6), whole=True)], rig(), rig(WARN))
     assert (here.first_block, there.first_block) == (6, None)
     assert (here.first_notice, there.first_notice) == (None, 3)
@@ -114,7 +114,7 @@ def test_two_bundles_side_by_side() -> None:
 
 
 def test_the_call_is_what_a_gateway_sees() -> None:
-    """X-5, C-7: session, agent (the turn's own first), path and body."""
+    """Session, agent (the turn's own first), path and body (X-5, C-7)."""
     run = Run(session("sé"), Lane(rig()))
     call = run._call(asks("Hello.", agent="critic"))
     assert (call.method, call.path, call.tracked) == ("POST", "/v1/chat/completions", True)
@@ -130,7 +130,7 @@ def test_the_call_is_what_a_gateway_sees() -> None:
 
 
 def test_tool_steps_reach_the_engine_with_their_history() -> None:
-    """X-5: the second request holds the call and its result."""
+    """The second request holds the call and its result (X-5)."""
     run = Run(session(), Lane(rig()))
     run.take(Turn(Delta("0", 0, [{"role": "user", "content": "Go."}]), Answer(200, "", (ToolCall("f", "{}"),))))
     call = run._call(Turn(Delta("0", 2, [{"role": "tool", "content": "done"}]), Answer(200, "Fine.")))
@@ -141,7 +141,8 @@ def test_tool_steps_reach_the_engine_with_their_history() -> None:
 
 
 def test_steps_are_judged_by_the_window_of_their_session() -> None:
-    """X-5, LD-4: the same call with the same result, five times in a row; each has an id of its own, as on the wire."""
+    """The same call with the same result, five times in a row; each has an id of its own, as on the wire
+    (X-5, LD-4)."""
     act = Answer(200, "", (ToolCall("look", "{}"),), complete=True)
     opening = Turn(Delta("0", 0, [{"role": "user", "content": "Find the lamp."}]), act)
     again = [Turn(Delta("0", 99, [{"role": "tool", "content": "There is no lamp in the hall."}]), act)] * 6
@@ -160,14 +161,14 @@ LIMITED = """policies:
 
 
 def test_other_denials_are_no_loops() -> None:
-    """X-5: a limit that runs out is told apart from a loop."""
+    """A limit that runs out is told apart from a loop (X-5)."""
     ((found,),) = replay([Piece(session(), busy(5), whole=True)], rig("off", LIMITED))
     assert (found.first_block, found.denied) == (None, {"token_bucket_exceeded": 3})
     assert found.saved_tokens > 0
 
 
 def test_shadow_policies_block_nothing() -> None:
-    """X-5, E-6: what they would have said is counted apart."""
+    """What they would have said is counted apart (X-5, E-1)."""
     more = "policies:\n  - {id: s, spec: {mode: shadow, selector: {pathPrefix: /v1/}, loop_detection: " + TAIL + "}}\n"
     ((found,),) = replay([Piece(session(), stuck(8), whole=True)], rig("off", more))
     assert (found.first_block, found.shadowed) == (None, 3)
@@ -175,7 +176,7 @@ def test_shadow_policies_block_nothing() -> None:
 
 @pytest.mark.parametrize(("order", "kind"), [((True, False), "near"), ((False, True), "near"), ((True, True), "dry")])
 def test_the_kind_is_that_of_the_first_block(order: tuple[bool, bool], kind: str) -> None:
-    """X-5: else of the first notice; a notice after a block changes nothing."""
+    """Else of the first notice; a notice after a block changes nothing (X-5)."""
     found = Outcome(session())
     for allowed, name in zip(order, ("dry", "near"), strict=True):
         verdict = Verdict(allowed=allowed, reason="loop_detected")
@@ -189,7 +190,7 @@ def test_the_kind_is_that_of_the_first_block(order: tuple[bool, bool], kind: str
 
 
 def test_who_watches_is_told_of_each_turn() -> None:
-    """X-6: as the first of the bundles judges it, with the size of its request."""
+    """As the first of the bundles judges it, with the size of its request (X-6)."""
     told: list[tuple[str, bool, int]] = []
     pieces = [Piece(session(), stuck(7), whole=True)]
     list(replay(pieces, rig(), rig(WARN), watch=lambda who, _, said, size: told.append((who.id, said.allowed, size))))

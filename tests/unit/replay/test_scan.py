@@ -52,7 +52,7 @@ def chat(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [claude, codex, openhands, openhands_sdk, swe_agent, chat])
 def test_the_stuck_agent_is_found_in_every_format(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """X-6, LD-4: where it begins, where it would have been stopped, and what it cost from there."""
+    """Where it begins, where it would have been stopped, and what it cost from there (X-6, LD-4)."""
     make(tmp_path)
     (found,), made = scan(tmp_path)
     assert (made.files.read, made.files.skipped, made.files.problems) == (1, 0, [])
@@ -69,7 +69,7 @@ def test_the_stuck_agent_is_found_in_every_format(tmp_path: Path, make: Callable
 
 
 def test_healthy_work_is_left_alone(tmp_path: Path) -> None:
-    """X-6."""
+    """Healthy work is left alone (X-6)."""
     write(tmp_path / "a.jsonl", transcripts.claude(FINE))
     write(tmp_path / "b.jsonl", transcripts.rollout(FINE))
     found, _ = scan(tmp_path)
@@ -81,7 +81,7 @@ def test_healthy_work_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_resumed_session_is_counted_once(tmp_path: Path) -> None:
-    """X-6: it begins with a copy of the old one, in a file of its own; sessions of copies alone are none."""
+    """It begins with a copy of the old one, in a file of its own; sessions of copies alone are none (X-6)."""
     old = list(transcripts.claude([*FINE, *STUCK], "old"))
     more = [{**one, "sessionId": "new"} for one in transcripts.claude(FINE, "x")][2:]
     write(tmp_path / "1.jsonl", old)
@@ -93,7 +93,7 @@ def test_a_resumed_session_is_counted_once(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
-    """X-6: file, line and reason."""
+    """File, line and reason (X-6)."""
     good = transcripts.lines(transcripts.claude(FINE))
     (tmp_path / "a.jsonl").write_text(good + '{"type": "user"\n')
     (tmp_path / "b.jsonl").write_bytes(b'{"type": \x00\x01\x02\n' * 3)
@@ -110,14 +110,14 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> No
 
 
 def test_a_file_that_goes_away(tmp_path: Path) -> None:
-    """X-6: between looking and reading."""
+    """Between looking and reading (X-6)."""
     made = Scan(rig(BOTH))
     assert list(made.sessions([Found("gone", (tmp_path / "gone",), 1, 0.0)])) == []
     assert made.files.problems == ["gone: cannot be read: No such file or directory"]
 
 
 def test_a_file_that_was_named_and_is_none(tmp_path: Path) -> None:
-    """X-6: is told; one that was only found is not."""
+    """Is told; one that was only found is not (X-6)."""
     path = tmp_path / "a.txt"
     path.write_text("hello\n")
     _, made = scan(path)
@@ -128,7 +128,7 @@ def test_a_file_that_was_named_and_is_none(tmp_path: Path) -> None:
 
 
 def test_how_far_it_is(tmp_path: Path) -> None:
-    """X-3: in bytes of all files together."""
+    """In bytes of all files together (X-3)."""
     write(tmp_path / "a.jsonl", transcripts.claude(FINE))
     write(tmp_path / "b.jsonl", transcripts.claude(STUCK, "b"))
     told: list[int] = []
@@ -139,7 +139,7 @@ def test_how_far_it_is(tmp_path: Path) -> None:
 
 
 def test_what_it_adds_up_to(tmp_path: Path) -> None:
-    """X-6: only what would have been stopped counts as a loop."""
+    """Only what would have been stopped counts as a loop (X-6)."""
     write(tmp_path / "a.jsonl", transcripts.claude([*FINE, *STUCK], "a"))
     write(tmp_path / "b.jsonl", transcripts.claude(FINE, "b"))
     write(tmp_path / "c.jsonl", transcripts.claude([*FINE, *STUCK[:3]], "c"))

@@ -12,7 +12,7 @@ from tests.unit.replay.transcripts import FINE, STUCK, write
 
 
 def test_the_line_of_a_session(tmp_path: Path) -> None:
-    """X-6, T-2: the fields of `replay --json`, and the loops."""
+    """The fields of `replay --json`, and the loops (X-6, T-2)."""
     path = write(tmp_path / "a.jsonl", transcripts.claude([*FINE, *STUCK], "abc"))
     (found,), _ = scan(path)
     line = scanned_json(found)
@@ -35,7 +35,7 @@ def test_the_line_of_a_session(tmp_path: Path) -> None:
 
 
 def test_the_line_of_totals(tmp_path: Path) -> None:
-    """X-6: sessions, loops, tokens, and what became of the files."""
+    """Sessions, loops, tokens, and what became of the files (X-6)."""
     write(tmp_path / "a.jsonl", transcripts.claude([*FINE, *STUCK], "a"))
     write(tmp_path / "b.jsonl", transcripts.claude(FINE, "b"))
     (tmp_path / "c.jsonl").write_text("{\n")

@@ -7,7 +7,7 @@ from tests.unit.replay.recorded import asks
 
 
 def test_what_is_not_recorded_is_not_known() -> None:
-    """X-5: no label is neither yes nor no, and no time is none."""
+    """No label is neither yes nor no, and no time is none (X-5)."""
     assert Session("a").label == Label(None)
     assert asks("Hello.").at_s is None
     assert Session("a").named

@@ -43,7 +43,7 @@ def line(levels: str, commands: Sequence[str] = (), *, kind: str = "repeat") -> 
 
 
 def test_nothing_to_tell() -> None:
-    """X-6: a session about which nothing was said has no timeline, but its cost."""
+    """A session about which nothing was said has no timeline, but its cost (X-6)."""
     tape = Tape()
     for number in range(5):
         tape.take(SESSION, turn(f"cat {number}"), verdict(NEW), 400)
@@ -52,7 +52,7 @@ def test_nothing_to_tell() -> None:
 
 
 def test_a_loop_from_its_first_turn_to_its_last() -> None:
-    """X-6: it goes back as far as turns did the same, and says how far it came."""
+    """It goes back as far as turns did the same, and says how far it came (X-6)."""
     found = line("......nnbbb..", ["ls", "cat", "x", "pwd", "x", "x", *["x"] * 5, "git", "date"])
     (loop,) = found.loops
     assert (loop.first, loop.last, loop.turns) == (3, 11, 9)
@@ -64,13 +64,13 @@ def test_a_loop_from_its_first_turn_to_its_last() -> None:
 
 
 def test_calls_that_differ_begin_where_something_was_said() -> None:
-    """X-6: the turn before is what the first verdict speaks of."""
+    """The turn before is what the first verdict speaks of (X-6)."""
     (loop,) = line(".....nb.").loops
     assert (loop.first, loop.last) == (5, 7)
 
 
 def test_two_loops() -> None:
-    """X-6: far apart they are two, and the costliest is told first; close together they are one."""
+    """Far apart they are two, and the costliest is told first; close together they are one (X-6)."""
     found = line("..b" + "." * 9 + "bbbb")
     assert [(loop.first, loop.last) for loop in found.loops] == [(2, 3), (12, 16)]
     assert [loop.first for loop in found.stopped] == [12, 2]
@@ -79,7 +79,7 @@ def test_two_loops() -> None:
 
 
 def test_a_notice_alone() -> None:
-    """X-6: costs nothing that would have been saved, and counts only where nothing was blocked."""
+    """Costs nothing that would have been saved, and counts only where nothing was blocked (X-6)."""
     found = line(".n")
     assert (found.blocked, found.after.tokens, found.loops[0].block, found.loops[0].notice) == (False, 0, None, 2)
     mixed = line(".n" + "." * 20 + "b")
@@ -87,7 +87,7 @@ def test_a_notice_alone() -> None:
 
 
 def test_the_kind_that_was_seen_most() -> None:
-    """X-6: one loop is often of several kinds."""
+    """One loop is often of several kinds (X-6)."""
     tape = Tape()
     for number, kind in enumerate(["failure", "repeat", "repeat", "tail"]):
         tape.take(SESSION, turn("x"), verdict(BLOCK, kind, f"{kind} {number}"), 0)
@@ -97,14 +97,14 @@ def test_the_kind_that_was_seen_most() -> None:
 
 
 def test_denials_for_other_reasons_are_no_loops() -> None:
-    """X-6: a limit in a bundle."""
+    """A limit in a bundle (X-6)."""
     tape = Tape()
     tape.take(SESSION, turn("x"), Verdict(allowed=False, reason="rate_limited"), 0)
     assert tape.timeline(SESSION) is None
 
 
 def test_what_a_turn_is_called() -> None:
-    """X-6: by the first tool; words and silence have names too."""
+    """By the first tool; words and silence have names too (X-6)."""
     tape = Tape()
     two = Answer(200, "", (ToolCall("Read", "a"), ToolCall("Bash", "b")))
     for made in (turn("x"), turn("", text="Hello."), Turn(Body("", b""), two), Turn(Body("", b""), Answer(500))):
@@ -116,7 +116,7 @@ def test_what_a_turn_is_called() -> None:
 
 
 def test_no_words_without_being_asked() -> None:
-    """Y-1: digests and names of tools; excerpts are opt-in."""
+    """Digests and names of tools; excerpts are opt-in (Y-1)."""
     for excerpts, said in ((False, ""), (True, "Bash cat secret.txt")):
         tape = Tape(excerpts=excerpts)
         tape.take(SESSION, turn("cat  secret.txt\n"), verdict(BLOCK), 0)
@@ -127,7 +127,7 @@ def test_no_words_without_being_asked() -> None:
 
 
 def test_tapes_are_kept_apart() -> None:
-    """X-6: by session and lane."""
+    """By session and lane (X-6)."""
     tapes = Tapes()
     for who in (SESSION, Session("s", lane="log"), SESSION):
         tapes.take(who, turn("x"), verdict(NEW), 0)
@@ -140,5 +140,5 @@ def test_tapes_are_kept_apart() -> None:
     [("a\n b\t c", 10, "a b c"), ("abcdef", 5, "ab..."), ("\x1b[31mred\u202e", 20, "?[31mred?"), ("", 5, "")],
 )
 def test_texts_for_people(said: str, most: int, seen: str) -> None:
-    """Y-1: nothing that moves the cursor or turns the writing round."""
+    """Nothing that moves the cursor or turns the writing round (Y-1)."""
     assert shown(said, most) == seen

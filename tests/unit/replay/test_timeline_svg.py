@@ -13,7 +13,7 @@ FOUND = line(".....nnnbbb.", COMMANDS, kind="cycle")
 
 
 def test_what_comes_often_has_a_colour() -> None:
-    """X-6: the commonest first; what comes once has none."""
+    """The commonest first; what comes once has none (X-6)."""
     hues = colours(FOUND.cells)
     assert len(hues) == 2
     assert FOUND.cells[0].identity not in hues
@@ -21,14 +21,14 @@ def test_what_comes_often_has_a_colour() -> None:
 
 
 def test_the_loop_and_some_turns_around_it() -> None:
-    """X-6: a long session is drawn where it loops."""
+    """A long session is drawn where it loops (X-6)."""
     long = line("." * 100 + "b" * 10 + "." * 100)
     assert [cell.number for cell in visible(long)] == list(range(94, 117))
     assert len(visible(line("b" * (CELLS_MAX + 50)))) == CELLS_MAX
 
 
 def test_every_turn_is_a_cell_with_a_tooltip() -> None:
-    """X-6: well-formed, with its number, call, level and evidence; digests and no arguments."""
+    """Well-formed, with its number, call, level and evidence; digests and no arguments (X-6)."""
     root = ET.fromstring(picture(FOUND, "p1"))
     cells = list(root.iter("g"))
     assert len(cells) == len(FOUND.cells)
@@ -42,7 +42,7 @@ def test_every_turn_is_a_cell_with_a_tooltip() -> None:
 
 
 def test_marks_by_shape_and_word() -> None:
-    """X-6: not by colour alone: one diamond, one octagon, a frame a row."""
+    """Not by colour alone: one diamond, one octagon, a frame a row (X-6)."""
     drawn = picture(FOUND, "p")
     assert len(re.findall(r'<path class="notice"[^>]*><title>first notice: turn 6<', drawn)) == 1
     assert len(re.findall(r'<path class="block"[^>]*><title>first block: turn 9<', drawn)) == 1
@@ -51,17 +51,17 @@ def test_marks_by_shape_and_word() -> None:
 
 
 def test_a_gap_where_turns_are_left_out() -> None:
-    """X-6: two loops far apart."""
+    """Two loops far apart (X-6)."""
     assert 'class="gap"' in picture(line("bb" + "." * 40 + "bb"), "p")
     assert 'class="gap"' not in picture(FOUND, "p")
 
 
 def test_the_axis_tells_turns_and_time() -> None:
-    """X-6."""
+    """The axis tells turns and time (X-6)."""
     labels = re.findall(r'<text class="axis"[^>]*>([^<]*)<', picture(FOUND, "p"))
     assert labels == ["turn 1 \N{MIDDLE DOT} 0 s", "turn 12 \N{MIDDLE DOT} 11 s"]
 
 
 def test_the_picture_in_words() -> None:
-    """X-6: for those who do not see it."""
+    """For those who do not see it (X-6)."""
     assert described(FOUND) == "12 turns; turns 2 to 11 repeat (cycle), noticed at turn 6, blocked at turn 9."

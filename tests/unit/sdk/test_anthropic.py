@@ -11,7 +11,7 @@ from breakloop.sdk.anthropic import Anthropic, AsyncAnthropic, DeniedError, Loop
 
 
 def test_errors_are_of_both_kinds() -> None:
-    """P-1, P-2: by class, so `except` of either name catches."""
+    """By class, so `except` of either name catches (P-1, P-2)."""
     assert issubclass(LoopDetectedError, exceptions.LoopDetectedError)
     assert issubclass(LoopDetectedError, anthropic.RateLimitError)
     assert issubclass(DeniedError, anthropic.RateLimitError)
@@ -22,7 +22,7 @@ def test_errors_are_of_both_kinds() -> None:
 def test_a_client_is_the_real_one_at_the_gateway(
     kind: type[Anthropic | AsyncAnthropic], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P-2: options as they were, names in header fields, in copies too."""
+    """Options as they were, names in header fields, in copies too (P-2)."""
     monkeypatch.setenv("BREAKLOOP_URL", "http://127.0.0.1:1")
     client = kind(api_key="k", agent="a", max_retries=7)
     assert isinstance(client, anthropic.Anthropic | anthropic.AsyncAnthropic)
@@ -36,7 +36,7 @@ def test_a_client_is_the_real_one_at_the_gateway(
 
 @pytest.mark.parametrize("kind", [Anthropic, AsyncAnthropic])
 def test_which_error_is_made(kind: type[Anthropic | AsyncAnthropic]) -> None:
-    """P-2: ours for ours, the SDK's for the rest; a denial that is no 429 stays what the SDK calls it."""
+    """Ours for ours, the SDK's for the rest; a denial that is no 429 stays what the SDK calls it (P-2)."""
     client = kind(api_key="k")
 
     def made(status: int, reason: str) -> type[Exception]:

@@ -45,7 +45,7 @@ def judged() -> Around:
 
 @both
 def test_an_allowed_call_is_made_under_its_names_and_settled(go: Any) -> None:
-    """P-3: what happens inside belongs to the same agent and session."""
+    """What happens inside belongs to the same agent and session (P-3)."""
     door = TellingDoor()
     assert go(Guard(door=door), judged(), lambda _: "/".join(current())) == "bot/thread-7"
     assert door.answers == [Answer(200, text="bot/thread-7")]
@@ -55,7 +55,7 @@ def test_an_allowed_call_is_made_under_its_names_and_settled(go: Any) -> None:
 
 @both
 def test_a_denied_call_is_not_made(go: Any) -> None:
-    """P-3: the framework's own form of a denial stands for its result."""
+    """The framework's own form of a denial stands for its result (P-3)."""
     made: list[Decision] = []
     door = TellingDoor(DENIED)
     said = go(Guard(door=door), judged(), made.append)
@@ -64,7 +64,7 @@ def test_a_denied_call_is_not_made(go: Any) -> None:
 
 @both
 def test_a_throttled_call_waits(go: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-4: the delay is slept, and not by blocking the loop."""
+    """The delay is slept, and not by blocking the loop (D-4)."""
     waited: list[float] = []
     guard = Guard(door=TellingDoor(Decision(delay_seconds=0.4, request_id="r")))
 
@@ -82,7 +82,7 @@ def test_a_throttled_call_waits(go: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @both
 def test_a_call_that_fails_is_settled_as_failed(go: Any) -> None:
-    """LD-6: and its error goes on."""
+    """And its error goes on (LD-6)."""
     door = TellingDoor()
 
     def fails(_: Decision) -> str:
@@ -103,7 +103,7 @@ def test_nobody_is_asked_about_a_call_that_is_not_judged(go: Any) -> None:
 
 @both
 def test_faults_of_ours_allow(go: Any) -> None:
-    """LD-7: in judging, and in reading the answer."""
+    """In judging, and in reading the answer (LD-7)."""
     guard = Guard(door=BrokenDoor())
     assert go(guard, judged(), lambda decision: decision.degraded) is True
     assert guard.faults == 1

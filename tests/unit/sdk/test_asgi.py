@@ -84,7 +84,7 @@ def ask(
 
 
 def test_a_loop_is_denied_and_the_rest_passes(clock: FakeClock) -> None:
-    """P-3: five reach the application, in one piece or many; the sixth does not. What was said is known (D-6)."""
+    """Five reach the application, in one piece or many; the sixth does not. What was said is known (D-6) (P-3)."""
     guard, app = Guard(clock=clock), Called()
     answers = settled(guard)
     wrapped = BreakloopMiddleware(app, guard)
@@ -101,7 +101,7 @@ def test_a_loop_is_denied_and_the_rest_passes(clock: FakeClock) -> None:
 
 
 def test_other_scopes_are_not_touched(clock: FakeClock) -> None:
-    """P-3: web sockets and lifespan go by, with the very functions that the server gave."""
+    """Web sockets and lifespan go by, with the very functions that the server gave (P-3)."""
     seen: list[Any] = []
 
     async def app(*arguments: Any) -> None:
@@ -117,7 +117,7 @@ def test_other_scopes_are_not_touched(clock: FakeClock) -> None:
 
 
 def test_uploads_pass_in_pieces(clock: FakeClock) -> None:
-    """Y-2: what is no JSON is not gathered."""
+    """What is no JSON is not gathered (Y-2)."""
     pieces: list[bytes] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,7 +131,7 @@ def test_uploads_pass_in_pieces(clock: FakeClock) -> None:
 
 
 def test_a_client_that_leaves_while_it_sends(clock: FakeClock) -> None:
-    """D-1: the application is told so, and nobody hangs."""
+    """The application is told so, and nobody hangs (D-1)."""
     app = Called()
     sent = ask(BreakloopMiddleware(app, Guard(clock=clock)), headers=[*JSON, (b"content-length", b"9")])
     assert app.bodies == [b""]
@@ -139,7 +139,7 @@ def test_a_client_that_leaves_while_it_sends(clock: FakeClock) -> None:
 
 
 def test_an_application_that_fails_did_not_answer(clock: FakeClock) -> None:
-    """LD-6: its error goes on, and the try does not count."""
+    """Its error goes on, and the try does not count (LD-6)."""
     guard = Guard(clock=clock)
     answers = settled(guard)
     app = BreakloopMiddleware(Called(fails=True), guard)
@@ -151,7 +151,7 @@ def test_an_application_that_fails_did_not_answer(clock: FakeClock) -> None:
 
 
 def test_a_note_for_the_model(clock: FakeClock) -> None:
-    """LD-5: in the body, with its length in the scope; the server's own scope stays as it is."""
+    """In the body, with its length in the scope; the server's own scope stays as it is (LD-5)."""
     app = Called()
     wrapped = BreakloopMiddleware(app, Guard(bundle(policy("p", loop=exact(2, action="steer"))), clock=clock))
     ask(wrapped, BODY)
@@ -161,7 +161,7 @@ def test_a_note_for_the_model(clock: FakeClock) -> None:
 
 
 def test_a_throttle_waits(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-5: before the application is called."""
+    """Before the application is called (LD-5)."""
     slept: list[float] = []
 
     async def asleep(seconds: float) -> None:
@@ -175,5 +175,5 @@ def test_a_throttle_waits(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_guard_of_its_own() -> None:
-    """P-3: `app.add_middleware(BreakloopMiddleware)`."""
+    """`app.add_middleware(BreakloopMiddleware)` (P-3)."""
     assert isinstance(BreakloopMiddleware(Called()).guard, Guard)

@@ -56,7 +56,7 @@ class Agent:
 
 
 def test_a_loop_is_warned_then_denied_then_stopped(clock: FakeClock) -> None:
-    """P-3, LD-5: a note behind the result, then the call is refused, then the run ends."""
+    """A note behind the result, then the call is refused, then the run ends (P-3, LD-5)."""
     agent = Agent(Guard(STEPS_ONLY, clock=clock))
     said = [agent.call() for _ in range(7)]
     assert said[:2] == [{}, {}]
@@ -68,13 +68,13 @@ def test_a_loop_is_warned_then_denied_then_stopped(clock: FakeClock) -> None:
 
 
 def test_a_healthy_agent_is_untouched(clock: FakeClock) -> None:
-    """P-3: nothing is answered."""
+    """Nothing is answered (P-3)."""
     agent = Agent(Guard(clock=clock))
     assert [agent.call(f"line {n} of a file", tool_input={"n": n}) for n in range(30)] == [{}] * 30
 
 
 def test_sessions_and_sub_agents_are_told_apart(clock: FakeClock) -> None:
-    """LD-4: each has steps of its own, and a row of blocks of its own."""
+    """Each has steps of its own, and a row of blocks of its own (LD-4)."""
     agent = Agent(Guard(STEPS_ONLY, clock=clock))
     for _ in range(4):
         for who in ({"session_id": "a"}, {"session_id": "b"}, {"session_id": "a", "agent_id": "x"}):
@@ -84,7 +84,7 @@ def test_sessions_and_sub_agents_are_told_apart(clock: FakeClock) -> None:
 
 
 def test_a_step_that_nobody_minds_ends_the_row() -> None:
-    """P-3: only blocks in a row stop a run; a warned step is no block, and does not end the row either."""
+    """Only blocks in a row stop a run; a warned step is no block, and does not end the row either (P-3)."""
     door = TellingDoor(DENIED, Decision(), DENIED, WARNED, DENIED, DENIED)
     agent = Agent(Guard(door=door))
     told = [agent.tell("PostToolUse", tool_response=str(n)) for n in range(6)]
@@ -93,7 +93,7 @@ def test_a_step_that_nobody_minds_ends_the_row() -> None:
 
 
 def test_a_person_ends_the_row() -> None:
-    """P-3: whoever says something new gives the model another chance."""
+    """Whoever says something new gives the model another chance (P-3)."""
     door = TellingDoor(DENIED, DENIED, Decision(), DENIED)
     agent = Agent(Guard(door=door))
     agent.tell("PostToolUse", tool_response="1")
@@ -104,14 +104,14 @@ def test_a_person_ends_the_row() -> None:
 
 
 def test_what_is_no_loop_stops_at_once() -> None:
-    """K-2: an agent that an operator has stopped."""
+    """An agent that an operator has stopped (K-2)."""
     agent = Agent(Guard(door=TellingDoor(STOPPED, STOPPED)), agent="a")
     assert agent.tell("PostToolUse", tool_response="x")["continue"] is False
     assert agent.tell("UserPromptSubmit", prompt="Go on.")["decision"] == "block"
 
 
 def test_names_and_failures() -> None:
-    """C-3: the agent as it is named, the session as Claude Code names it; a failed tool is told as one."""
+    """The agent as it is named, the session as Claude Code names it; a failed tool is told as one (C-3)."""
     door = TellingDoor()
     agent = Agent(Guard(door=door), agent="reviewer")
     agent.tell("PostToolUseFailure", error="Exit code 1", agent_id="sub")
@@ -120,7 +120,7 @@ def test_names_and_failures() -> None:
 
 
 def test_hooks_of_ones_own_come_first() -> None:
-    """P-3: and stay as they are."""
+    """And stay as they are (P-3)."""
     from breakloop.sdk.claude_agent import breakloop_hooks
 
     mine: dict[str, list[Any]] = {"PreToolUse": [HookMatcher("Bash", ["mine"])], "Stop": [HookMatcher()]}
@@ -131,7 +131,7 @@ def test_hooks_of_ones_own_come_first() -> None:
 
 
 def test_a_fault_of_ours_changes_nothing() -> None:
-    """S-3: neither of the door nor of what is read."""
+    """Neither of the door nor of what is read (S-3)."""
     guard = Guard(door=BrokenDoor())
     agent = Agent(guard)
     assert agent.call() == {}

@@ -20,7 +20,7 @@ def event(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_events() -> None:
-    """P-3: what Claude Code sends, for the main agent and a sub-agent."""
+    """What Claude Code sends, for the main agent and a sub-agent (P-3)."""
     seen = read(event(AFTER, tool_name="Bash", tool_input={"command": "ls"}, tool_response={"stdout": "a"}))
     assert (seen.kind, seen.owner, seen.made, seen.outcome) == (AFTER, "s-1", ("Bash", {"command": "ls"}), "a")
     failed = read(event(FAILED, agent_id="a-7", tool_name="Read", tool_input={}, error="No such file."))
@@ -48,19 +48,19 @@ def test_events_that_are_none(sent: dict[str, Any]) -> None:
     ],
 )
 def test_what_a_tool_answered(response: object, text: str) -> None:
-    """LD-4: the same answer is the same text, however long it took."""
+    """The same answer is the same text, however long it took (LD-4)."""
     assert claude_code.shown(response) == text
 
 
 def test_a_healthy_agent_is_untouched() -> None:
-    """P-3: no answer at all."""
+    """No answer at all (P-3)."""
     assert claude_code.before(Decision(), 0) == {}
     assert claude_code.after(AFTER, Decision(), 0) == {}
     assert claude_code.prompted(Decision()) == {}
 
 
 def test_a_note_for_the_model() -> None:
-    """LD-5: as context behind the result."""
+    """As context behind the result (LD-5)."""
     for kind in (AFTER, FAILED):
         assert claude_code.after(kind, WARNED, 0) == {
             "hookSpecificOutput": {"hookEventName": kind, "additionalContext": NOTE}
@@ -68,7 +68,7 @@ def test_a_note_for_the_model() -> None:
 
 
 def test_a_blocked_call_is_denied() -> None:
-    """P-3: with the reason, which the model reads."""
+    """With the reason, which the model reads (P-3)."""
     assert claude_code.before(DENIED, 1) == {
         "hookSpecificOutput": {
             "hookEventName": BEFORE,
@@ -80,7 +80,7 @@ def test_a_blocked_call_is_denied() -> None:
 
 @pytest.mark.parametrize(("strikes", "stop_after", "stops"), [(2, 3, False), (3, 3, True), (9, 0, False), (1, 1, True)])
 def test_a_model_that_goes_on_is_stopped(strikes: int, stop_after: int, stops: bool) -> None:
-    """P-3: after so many blocks in a row the run ends, before a call and behind one."""
+    """After so many blocks in a row the run ends, before a call and behind one (P-3)."""
     for answer in (
         claude_code.before(DENIED, strikes, stop_after),
         claude_code.after(AFTER, DENIED, strikes, stop_after),
@@ -90,14 +90,14 @@ def test_a_model_that_goes_on_is_stopped(strikes: int, stop_after: int, stops: b
 
 
 def test_what_is_no_loop_stops_at_once() -> None:
-    """K-2: nothing that the model does would help."""
+    """Nothing that the model does would help (K-2)."""
     assert claude_code.after(AFTER, KILLED, 1)["continue"] is False
     assert claude_code.before(KILLED, 1)["continue"] is False
     assert claude_code.prompted(KILLED) == {"decision": "block", "reason": "Stopped by an operator. (kill_switch)"}
 
 
 def test_people_may_repeat_themselves() -> None:
-    """LD-4: a prompt is never blocked as a loop."""
+    """A prompt is never blocked as a loop (LD-4)."""
     assert claude_code.prompted(DENIED) == {}
     assert claude_code.prompted(WARNED) == {}
 
@@ -112,7 +112,7 @@ def test_people_may_repeat_themselves() -> None:
     ],
 )
 def test_in_shadow_only_the_person_is_told(answer: dict[str, Any], does: str) -> None:
-    """E-6: what would have been done, and nothing that Claude Code would act on."""
+    """What would have been done, and nothing that Claude Code would act on (E-6)."""
     told = claude_code.in_shadow(answer)
     assert list(told) == ["systemMessage"]
     assert told["systemMessage"].startswith(f"breakloop (shadow) would {does}: ")
@@ -121,7 +121,7 @@ def test_in_shadow_only_the_person_is_told(answer: dict[str, Any], does: str) ->
 
 
 def test_arguments_have_one_spelling() -> None:
-    """LD-4: the order of fields is none of the call's."""
+    """The order of fields is none of the call's (LD-4)."""
     assert claude_code.spelled({"b": 1, "a": 2}) == claude_code.spelled({"a": 2, "b": 1}) == '{"a":2,"b":1}'
     assert claude_code.spelled("as it is") == "as it is"
     assert json.loads(claude_code.spelled({"timeoutMs": 5})) == {"timeoutMs": 5}

@@ -10,7 +10,7 @@ from breakloop.sdk.naming import agent
 
 
 def test_options_point_at_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P-2: unless somebody says otherwise; header fields that are given go before names."""
+    """Unless somebody says otherwise; header fields that are given go before names (P-2)."""
     monkeypatch.setenv("BREAKLOOP_URL", "http://gate:1/")
     assert options({}, "/v1", "", "") == {"base_url": "http://gate:1/v1"}
     assert options({"base_url": "http://own"}, "/v1", "", "")["base_url"] == "http://own"
@@ -19,14 +19,14 @@ def test_options_point_at_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_of_the_block_around() -> None:
-    """C-7: where the client has none of its own."""
+    """Where the client has none of its own (C-7)."""
     with agent("a", session="s"):
         assert named({"X-Agent-Id": "own"}) == {"X-Agent-Id": "own", "X-Agent-Session": "s"}
     assert named({}) == {}
 
 
 def test_which_errors_are_denials() -> None:
-    """P-2: by our header field; what cannot be read any more is the SDK's."""
+    """By our header field; what cannot be read any more is the SDK's (P-2)."""
     ours = httpx2.Response(429, headers={"X-Breakloop-Reason": "loop_detected"}, json={"detail": {"hit_count": 6}})
     decision = denial_in(ours)
     assert decision is not None

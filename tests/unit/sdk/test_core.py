@@ -35,7 +35,7 @@ LOOP = Loop("tail", "ab", 6, 60, 30, "reject", True, "Blocked.", "same")
 
 
 def test_a_request_becomes_a_call() -> None:
-    """D-4, C-1, C-2: path and host in normal form, fields in one spelling, the agent of the path."""
+    """Path and host in normal form, fields in one spelling, the agent of the path (D-4, C-1, C-2)."""
     made = request_call(
         "post",
         "/agents/n%69ght/v1//chat/completions?x=1&y",
@@ -54,19 +54,19 @@ def test_a_request_becomes_a_call() -> None:
 
 
 def test_a_path_with_two_meanings_is_judged_as_it_is() -> None:
-    """D-4: refusing it is the receiver's business."""
+    """Refusing it is the receiver's business (D-4)."""
     assert request_call("GET", "/a%2Fb").path == "/a%2Fb"
 
 
 def test_names_of_the_block_around_are_a_default() -> None:
-    """C-7: the request's own go before."""
+    """The request's own go before (C-7)."""
     with agent("outer", session="s"):
         made = request_call("GET", "/", {"X-Agent-Id": "own"})
     assert (made.headers["x-agent-id"], made.headers["x-agent-session"]) == (b"own", b"s")
 
 
 def test_a_step_is_a_chat_request() -> None:
-    """D-4: in the words that detectors know."""
+    """In the words that detectors know (D-4)."""
     made = chat_call(BODY, Names("a", "s"))
     chat = chat_of(made)
     assert chat is not None
@@ -89,12 +89,12 @@ def test_a_step_is_a_chat_request() -> None:
     ],
 )
 def test_which_bodies_are_read(kind: str | bytes, length: int | None, *, readable: bool) -> None:
-    """Y-2: JSON of a size that is known; uploads and endless streams pass unread."""
+    """JSON of a size that is known; uploads and endless streams pass unread (Y-2)."""
     assert is_readable(kind, length) is readable
 
 
 def test_a_verdict_becomes_a_decision() -> None:
-    """D-4: a throttle is a delay, a denial has its loop."""
+    """A throttle is a delay, a denial has its loop (D-4)."""
     verdict = Verdict()
     verdict.delay_ms, verdict.warning, verdict.note, verdict.loop = 1500, "loop_detected", "Stop.", LOOP
     allowed = from_verdict(verdict, call())
@@ -112,7 +112,7 @@ def test_a_verdict_becomes_a_decision() -> None:
 
 
 def test_an_answer_of_the_service_becomes_a_decision() -> None:
-    """D-3, A-5: allowed, with what its fields say."""
+    """Allowed, with what its fields say (D-3, A-5)."""
     fields = {
         "x-breakloop-request-id": "r-1",
         "x-breakloop-warning": "loop_detected",
@@ -126,7 +126,7 @@ def test_an_answer_of_the_service_becomes_a_decision() -> None:
 
 
 def test_a_denial_of_the_service_becomes_a_decision() -> None:
-    """A-3: with everything that its body says; nonsense in it is nothing."""
+    """With everything that its body says; nonsense in it is nothing (A-3)."""
     told = {"error": "recursive_loop_detected", "message": "Blocked.", "hit_count": 6, "cooldown_seconds": 30}
     body = json.dumps({"detail": {**told, "kind": "tail", "fingerprint": "ab", "evidence": 7}}).encode()
     fields = {"x-breakloop-reason": "loop_detected", "x-breakloop-request-id": "r", "retry-after": "30"}
@@ -143,7 +143,7 @@ def test_a_denial_of_the_service_becomes_a_decision() -> None:
 
 
 def test_answers_of_a_server_with_another_prefix() -> None:
-    """A-1: a client has no setting for it, and needs none."""
+    """A client has no setting for it, and needs none (A-1)."""
     fields = {"cf-request-id": "1f", "x-own-request-id": "0a1b2c3d-7", "x-own-warning": "loop_detected"}
     allowed = from_answer(200, {**fields, "x-own-loop-count": "4", "x-own-note": "Stop."}, b"")
     assert (allowed.request_id, allowed.warning, allowed.hit_count) == ("0a1b2c3d-7", "loop_detected", 4)
@@ -164,14 +164,14 @@ def test_answers_of_a_server_with_another_prefix() -> None:
     ],
 )
 def test_answers_of_other_servers_are_no_decisions(status: int, fields: dict[str, str], body: bytes) -> None:
-    """D-4: fields that only look like ours are not taken for them."""
+    """Fields that only look like ours are not taken for them (D-4)."""
     with pytest.raises(AnswerError):
         from_answer(status, fields, body)
 
 
 @pytest.mark.parametrize(("status", "fields"), [(200, {}), (502, {"x-breakloop-request-id": "r"}), (404, {})])
 def test_what_is_no_decision_is_refused(status: int, fields: dict[str, str]) -> None:
-    """D-4: somebody else answers at that address; the guard allows then."""
+    """Somebody else answers at that address; the guard allows then (D-4)."""
     with pytest.raises(AnswerError):
         from_answer(status, fields, b"")
 
@@ -184,7 +184,7 @@ class Odd:
 
 
 def test_arguments_of_any_kind() -> None:
-    """D-4: what cannot be written as JSON is still told apart, and nothing is raised."""
+    """What cannot be written as JSON is still told apart, and nothing is raised (D-4)."""
     ring: list[Any] = []
     ring.append(ring)
     assert arguments_text({"b": 1, "a": 2}) == arguments_text({"a": 2, "b": 1}) == '{"a":2,"b":1}'
@@ -195,7 +195,7 @@ def test_arguments_of_any_kind() -> None:
 
 
 def test_answers_in_plain_values() -> None:
-    """D-6: text, calls, tokens; names that are none of ours are left out."""
+    """Text, calls, tokens; names that are none of ours are left out (D-6)."""
     answer = answer_of(200, "hi", [("f", {"b": 1, "a": 2}), ("g", "raw")], {"input_tokens": 3, "odd": 1})
     assert answer.calls == (ToolCall("f", '{"a":2,"b":1}'), ToolCall("g", "raw"))
     assert (answer.text, answer.usage, answer.complete) == ("hi", Usage(input_tokens=3), True)
@@ -203,7 +203,7 @@ def test_answers_in_plain_values() -> None:
 
 
 def test_a_tool_call_is_judged_as_an_mcp_clients() -> None:
-    """K-2, C-8: by name and arguments, in a session beside the conversation's."""
+    """By name and arguments, in a session beside the conversation's (K-2, C-8)."""
     made = tool_call("search", {"query": "x"}, Names("bot", "s"))
     chat = chat_of(made)
     assert chat is not None
@@ -214,7 +214,7 @@ def test_a_tool_call_is_judged_as_an_mcp_clients() -> None:
 
 
 def test_the_facts_of_a_denial() -> None:
-    """P-1: plain values, and none of what was asked about."""
+    """Plain values, and none of what was asked about (P-1)."""
     verdict = Verdict(allowed=False, reason="loop_detected", status=429, message="Blocked.")
     verdict.loop = LOOP
     told = facts(from_verdict(verdict, call(body=BODY)))
@@ -229,7 +229,7 @@ def test_the_facts_of_a_denial() -> None:
 
 
 def test_judged_by_steps_alone(clock: FakeClock) -> None:
-    """LD-2, B-6: many people may say the same; the step that comes again is still a loop."""
+    """Many people may say the same; the step that comes again is still a loop (LD-2, B-6)."""
     guard = Guard(STEPS_ONLY, clock=clock)
     for number in range(8):
         decision = guard.check(json.loads(BODY), session=f"s-{number}")

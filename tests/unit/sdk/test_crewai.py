@@ -83,7 +83,7 @@ class Crew:
 
 
 def test_a_loop_is_told_then_stopped(crewai: Any, registry: dict[str, list[Any]], clock: FakeClock) -> None:
-    """P-3, LD-4: in the tool's result; then an error of both kinds."""
+    """In the tool's result; then an error of both kinds (P-3, LD-4)."""
     crew = Crew(registry)
     with crewai.BreakloopHooks(Guard(STEPS_ONLY, clock=clock)) as hooks:
         read = []
@@ -106,7 +106,7 @@ def test_a_loop_is_told_then_stopped(crewai: Any, registry: dict[str, list[Any]]
 
 
 def test_each_model_call_is_judged_once(crewai: Any, registry: dict[str, list[Any]]) -> None:
-    """P-3: the first by its opening, one after a tool with its result, one after words with these."""
+    """The first by its opening, one after a tool with its result, one after words with these (P-3)."""
     door = TellingDoor()
     crew = Crew(registry)
     llm = SimpleNamespace(model="gpt-5", get_token_usage_summary=None)
@@ -132,7 +132,7 @@ def test_each_model_call_is_judged_once(crewai: Any, registry: dict[str, list[An
 
 
 def test_a_loop_in_words(crewai: Any, registry: dict[str, list[Any]], clock: FakeClock) -> None:
-    """LD-4: an agent that is asked back, and says the same again: the note stands at the end of what it reads."""
+    """An agent that is asked back, and says the same again: the note stands at the end of what it reads (LD-4)."""
     crew = Crew(registry)
 
     def go() -> None:
@@ -149,7 +149,7 @@ def test_a_loop_in_words(crewai: Any, registry: dict[str, list[Any]], clock: Fak
 
 
 def test_a_note_after_other_things_is_a_message(crewai: Any) -> None:
-    """LD-5: nothing of a conversation's own is changed that is not a text of the user's."""
+    """Nothing of a conversation's own is changed that is not a text of the user's (LD-5)."""
     for last in ({"role": "tool", "content": "x"}, {"role": "user", "content": [{"type": "text"}]}):
         messages = [last]
         crewai._append(messages, "N")
@@ -160,7 +160,7 @@ def test_a_note_after_other_things_is_a_message(crewai: Any) -> None:
 
 
 def test_a_block_may_be_a_result(crewai: Any, registry: dict[str, list[Any]], clock: FakeClock) -> None:
-    """P-3: the tool is not run again while it is blocked; after the cooldown it is, and a new result is read."""
+    """The tool is not run again while it is blocked; after the cooldown it is, and a new result is read (P-3)."""
     crew = Crew(registry)
     with crewai.BreakloopHooks(Guard(STEPS_ONLY, clock=clock), on_block="return") as hooks:
         read = [crew.tool() for _ in range(5)]
@@ -175,7 +175,7 @@ def test_a_block_may_be_a_result(crewai: Any, registry: dict[str, list[Any]], cl
 
 
 def test_limits_are_denials(crewai: Any, registry: dict[str, list[Any]]) -> None:
-    """P-3: before the model is asked, or after a tool."""
+    """Before the model is asked, or after a tool (P-3)."""
     denied = Decision(allowed=False, reason="budget_exceeded", status=429, message="Spent.")
     for first in (Crew(registry).model, Crew(registry).tool):
         with crewai.BreakloopHooks(Guard(door=TellingDoor(denied))), pytest.raises(HookAborted) as caught:
@@ -187,7 +187,7 @@ def test_limits_are_denials(crewai: Any, registry: dict[str, list[Any]]) -> None
 
 
 def test_a_new_conversation_is_a_new_run(crewai: Any, registry: dict[str, list[Any]]) -> None:
-    """LD-4: a crew that is started again begins anew; tasks and agents are told apart; a name from outside holds."""
+    """A crew that is started again begins anew; tasks and agents are told apart; a name from outside holds (LD-4)."""
     door = TellingDoor()
     other = SimpleNamespace(id="a2", role="Sales", llm=None)
     with crewai.BreakloopHooks(Guard(door=door)):
@@ -205,7 +205,7 @@ def test_a_new_conversation_is_a_new_run(crewai: Any, registry: dict[str, list[A
 def test_models_that_are_asked_outside_of_an_agent(
     crewai: Any, registry: dict[str, list[Any]], clock: FakeClock
 ) -> None:
-    """P-3, LD-2: planners, guardrails and programs ask directly; these are requests like any other."""
+    """Planners, guardrails and programs ask directly; these are requests like any other (P-3, LD-2)."""
     crew = Crew(registry, agent=None, task=None)
     with crewai.BreakloopHooks(Guard(clock=clock)) as hooks:
         for _ in range(5):
@@ -217,7 +217,7 @@ def test_models_that_are_asked_outside_of_an_agent(
 
 
 def test_tokens_are_told_once(crewai: Any, registry: dict[str, list[Any]]) -> None:
-    """D-6: what a model object has used since it was asked last, though several agents share it."""
+    """What a model object has used since it was asked last, though several agents share it (D-6)."""
     used = SimpleNamespace(prompt_tokens=100, completion_tokens=10)
     llm = SimpleNamespace(model="gpt-5", get_token_usage_summary=lambda: used)
     door = TellingDoor()
@@ -234,7 +234,7 @@ def test_tokens_are_told_once(crewai: Any, registry: dict[str, list[Any]]) -> No
 
 
 def test_faults_stop_nobody(crewai: Any, registry: dict[str, list[Any]]) -> None:
-    """D-4: fail open, counted; CrewAI sees nothing of it."""
+    """Fail open, counted; CrewAI sees nothing of it (D-4)."""
     with crewai.BreakloopHooks() as hooks:
         for held in registry.values():
             assert held[0](SimpleNamespace()) is None
@@ -258,7 +258,7 @@ def test_installed_once_and_gone_again(crewai: Any, registry: dict[str, list[Any
 
 
 def test_what_is_remembered_is_bounded(crewai: Any) -> None:
-    """Y-2."""
+    """What is remembered is bounded (Y-2)."""
     hooks = crewai.BreakloopHooks(Guard(door=TellingDoor()))
     used = SimpleNamespace(prompt_tokens=1, completion_tokens=1)
     models = [SimpleNamespace(get_token_usage_summary=lambda: used) for _ in range(1005)]

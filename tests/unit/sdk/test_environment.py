@@ -21,7 +21,7 @@ from breakloop.settings import load_settings
     ],
 )
 def test_where_the_gateway_is(given: str | None, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P-2: BREAKLOOP_URL, else the default address of `breakloop serve`."""
+    """BREAKLOOP_URL, else the default address of `breakloop serve` (P-2)."""
     monkeypatch.delenv("BREAKLOOP_URL", raising=False)
     if given is not None:
         monkeypatch.setenv("BREAKLOOP_URL", given)
@@ -29,7 +29,7 @@ def test_where_the_gateway_is(given: str | None, url: str, monkeypatch: pytest.M
 
 
 def test_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T-1: the server's own name for it."""
+    """The server's own name for it (T-1)."""
     monkeypatch.delenv("BREAKLOOP_SECRET", raising=False)
     assert shared_secret() == b""
     monkeypatch.setenv("BREAKLOOP_SECRET", "s3cret")
@@ -37,7 +37,7 @@ def test_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gateway_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P-3: hooks decide by themselves where none is."""
+    """Hooks decide by themselves where none is (P-3)."""
     monkeypatch.delenv("BREAKLOOP_URL", raising=False)
     monkeypatch.delenv("BREAKLOOP_TOKEN", raising=False)
     assert (named_url(), gateway_token()) == ("", "")
@@ -57,7 +57,7 @@ def test_a_gateway_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_data_directory(given: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """T-2: the one that the server would take."""
+    """The one that the server would take (T-2)."""
     for name in ("BREAKLOOP_DATA_DIR", "STATE_DIRECTORY", "XDG_DATA_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():

@@ -16,7 +16,7 @@ from breakloop.sdk.exchange import call_of, changed, steered, wants_body
     ids=["none", "0", "x", "?"],
 )
 def test_a_body_that_was_not_read_is_not_none(content: object, *, unseen: bool) -> None:
-    """LD-1: two uploads are not the same request because nobody looked."""
+    """Two uploads are not the same request because nobody looked (LD-1)."""
     request = httpx.Request("POST", "https://API.example.com:8443/a%20b?q=1", content=content)  # type: ignore[arg-type]
     call = call_of(request, b"")
     assert not wants_body(request)
@@ -24,7 +24,7 @@ def test_a_body_that_was_not_read_is_not_none(content: object, *, unseen: bool) 
 
 
 def test_a_changed_request_is_plain_and_sized() -> None:
-    """LD-5: the note goes in unpacked."""
+    """The note goes in unpacked (LD-5)."""
     headers = {"Content-Encoding": "gzip", "X-Own": "1"}
     request = changed(httpx.Request("POST", "https://x/", headers=headers, content=b"zzz", extensions={"a": 1}), b"{}")
     assert isinstance(request, httpx.Request)
@@ -34,7 +34,7 @@ def test_a_changed_request_is_plain_and_sized() -> None:
 
 
 def test_a_note_without_a_place() -> None:
-    """LD-5: plain HTTP has none, nor has a decision without a request."""
+    """Plain HTTP has none, nor has a decision without a request (LD-5)."""
     assert steered(Decision(note="x")) is None
     assert steered(Decision(note="x", call=request_call("POST", "/x", (), b"{}"))) is None
     assert steered(Decision(call=request_call("POST", "/v1/chat/completions", (), b"{}"))) is None

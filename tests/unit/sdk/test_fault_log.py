@@ -27,7 +27,7 @@ def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def test_once_a_minute_with_where_and_why(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> None:
-    """LD-7: a service that stays away is told again, with a count."""
+    """A service that stays away is told again, with a count (LD-7)."""
     caplog.set_level(logging.INFO, "breakloop")
     faults = FaultLog("http://127.0.0.1:9", clock)
     for _ in range(4):
@@ -60,7 +60,7 @@ def test_without_a_service_there_is_no_url(caplog: pytest.LogCaptureFixture) -> 
     ],
 )  # fmt: skip
 def test_causes(error: Exception, said: str) -> None:
-    """Y-1: nothing of what was asked about, or answered, is in it."""
+    """Nothing of what was asked about, or answered, is in it (Y-1)."""
     assert cause(error) == said
 
 
@@ -71,7 +71,8 @@ def test_a_certificate_is_named() -> None:
 
 
 def test_faults_pass_and_denials_do_not() -> None:
-    """D-4: an error of ours is counted and the program goes on; a denial, an interrupt and the end of a task are none."""
+    """An error of ours is counted and the program goes on; a denial, an interrupt and the end of a task are none
+    (D-4)."""
     guard = Guard(door=TellingDoor())
     with guard.fail_open():
         raise RuntimeError("canary")

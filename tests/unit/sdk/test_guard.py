@@ -42,7 +42,7 @@ def throttling(clock: FakeClock) -> Guard:
 
 
 def test_a_request_that_comes_again_is_a_loop(clock: FakeClock) -> None:
-    """D-4, P-1: five pass, the sixth raises with everything that is known; others are not touched."""
+    """Five pass, the sixth raises with everything that is known; others are not touched (D-4, P-1)."""
     guard = Guard(clock=clock)
     for _ in range(5):
         decision = guard.check(BODY, agent="a")
@@ -56,7 +56,7 @@ def test_a_request_that_comes_again_is_a_loop(clock: FakeClock) -> None:
 
 
 def test_async_is_the_same(clock: FakeClock) -> None:
-    """D-4: one core, two colours."""
+    """One core, two colours (D-4)."""
     guard = Guard(clock=clock)
 
     async def ask() -> None:
@@ -71,7 +71,7 @@ def test_async_is_the_same(clock: FakeClock) -> None:
 
 
 def test_other_denials(clock: FakeClock) -> None:
-    """P-1: a kill switch is no loop."""
+    """A kill switch is no loop (P-1)."""
     guard = Guard(
         bundle(kill_switches=[{"scope_key": "agent:id", "scope_value": "bad", "reason": "because"}]), clock=clock
     )
@@ -85,7 +85,7 @@ def test_other_denials(clock: FakeClock) -> None:
 
 
 def test_a_throttle_is_a_delay(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-4, LD-5: returned, not slept; helpers sleep."""
+    """Returned, not slept; helpers sleep (D-4, LD-5)."""
     guard = throttling(clock)
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
@@ -106,14 +106,14 @@ def test_a_throttle_is_a_delay(clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_note_to_steer(clock: FakeClock) -> None:
-    """LD-5: what the model should be told."""
+    """What the model should be told (LD-5)."""
     guard = Guard(bundle(policy("p", loop=exact(2, action="steer"))), clock=clock)
     guard.settle(guard.check(BODY))
     assert guard.check(BODY).note.startswith("You have sent the same request 2 times")
 
 
 def test_a_fault_of_ours_allows(caplog: pytest.LogCaptureFixture) -> None:
-    """LD-7, Y-1: counted each time, logged once, without what it was about."""
+    """Counted each time, logged once, without what it was about (LD-7, Y-1)."""
     caplog.set_level(logging.INFO, "breakloop")
     guard = Guard(door=Broken())
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_a_fault_of_ours_allows(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_service_that_is_not_there_is_named(caplog: pytest.LogCaptureFixture, free_port: Callable[[], int]) -> None:
-    """LD-7: where it asked and why that failed, without a password in the URL; what is no URL is said at once."""
+    """Where it asked and why that failed, without a password in the URL; what is no URL is said at once (LD-7)."""
     caplog.set_level(logging.INFO, "breakloop")
     port = free_port()
     with Guard(url=f"http://ada:secret@127.0.0.1:{port}") as guard:
@@ -142,20 +142,20 @@ def test_a_service_that_is_not_there_is_named(caplog: pytest.LogCaptureFixture, 
 
 @pytest.mark.parametrize("calls", ["x", b"x", {"f": {}}, ["f"], [("f",)], [("f", {}, 1)], [(None, {})]])
 def test_calls_that_are_none_are_said_so(calls: Any, clock: FakeClock) -> None:
-    """T-1: the author's mistake, in the author's words."""
+    """The author's mistake, in the author's words (T-1)."""
     with pytest.raises(TypeError, match=r"^calls: must be a list of \(name, arguments\)"):
         Guard(clock=clock).step(calls=calls)
 
 
 def test_denials_are_not_settled() -> None:
-    """D-6: nothing was sent, so nothing was answered."""
+    """Nothing was sent, so nothing was answered (D-6)."""
     guard = Guard(door=Broken())
     guard.settle(Decision(allowed=False, request_id="r"))
     assert guard.faults == 0
 
 
 def test_either_a_policy_or_a_service() -> None:
-    """T-1: a setting that would do nothing is an error."""
+    """A setting that would do nothing is an error (T-1)."""
     with pytest.raises(SettingsError, match="either"):
         Guard({"bundle_version": 1, "policies": []}, url="http://127.0.0.1:1")
     with pytest.raises(SettingsError, match="either"):
@@ -163,7 +163,7 @@ def test_either_a_policy_or_a_service() -> None:
 
 
 def test_steps_belong_to_the_run_around_or_to_a_session(clock: FakeClock) -> None:
-    """D-4: `guard.step` inside of `with guard.run()`, by a session's name, or by the guard itself."""
+    """`guard.step` inside of `with guard.run()`, by a session's name, or by the guard itself (D-4)."""
     guard = Guard(clock=clock)
     assert guard.run_of() is guard.run_of()
     assert guard.run_of(session="s") is guard.run_of(session="s") is not guard.run_of(session="t")
@@ -181,7 +181,7 @@ def test_steps_belong_to_the_run_around_or_to_a_session(clock: FakeClock) -> Non
 
 
 def test_steps_of_two_sessions_do_not_mix(clock: FakeClock) -> None:
-    """LD-6: each has its own count."""
+    """Each has its own count (LD-6)."""
     guard = Guard(clock=clock)
 
     def tell(session: str) -> bool:
@@ -197,7 +197,7 @@ def test_steps_of_two_sessions_do_not_mix(clock: FakeClock) -> None:
 
 
 def test_runs_that_are_kept_are_bounded(clock: FakeClock) -> None:
-    """Y-2: the oldest go."""
+    """The oldest go (Y-2)."""
     guard = Guard(clock=clock)
     first = guard.run_of(session="0")
     for number in range(1, 1001):
@@ -206,7 +206,7 @@ def test_runs_that_are_kept_are_bounded(clock: FakeClock) -> None:
 
 
 def test_objects_of_an_sdk_among_messages(clock: FakeClock) -> None:
-    """D-4: what people keep in their list of messages."""
+    """What people keep in their list of messages (D-4)."""
 
     class Message:
         def model_dump(self, **_: Any) -> dict[str, str]:

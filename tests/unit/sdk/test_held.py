@@ -13,7 +13,7 @@ MADE = ("search", {"q": "x"})
 
 
 def test_a_call_that_was_blocked_is_held_until_it_may_pass(clock: FakeClock) -> None:
-    """LD-4: warned, blocked, refused before it is made again; once the cooldown is over it is free."""
+    """Warned, blocked, refused before it is made again; once the cooldown is over it is free (LD-4)."""
     with Guard(clock=clock).run() as run:
         after_all = [after(run, MADE, "nothing") for _ in range(5)]
         assert [bool(one.notice) for one in after_all] == [False, False, True, True, True]
@@ -26,7 +26,7 @@ def test_a_call_that_was_blocked_is_held_until_it_may_pass(clock: FakeClock) -> 
 
 
 def test_the_same_in_the_other_colour(clock: FakeClock) -> None:
-    """D-4: without blocking the event loop."""
+    """Without blocking the event loop (D-4)."""
 
     async def judged() -> list[bool]:
         run = Guard(clock=clock).run()

@@ -28,7 +28,7 @@ def judge(service: ThreadedLLM) -> GatewayJudge:
 
 
 def test_a_step_is_asked_about(judge: GatewayJudge, service: ThreadedLLM) -> None:
-    """D-3: call and result as a chat request of agent and session, and nothing of earlier ones."""
+    """Call and result as a chat request of agent and session, and nothing of earlier ones (D-3)."""
     service.next(ALLOWED, ALLOWED)
     assert judge.step(Session({}, b""), EVENT, spelled(EVENT.arguments), 0.0).allowed
     failed = EVENT._replace(kind=FAILED, failed=True, result="denied")
@@ -44,7 +44,7 @@ def test_a_step_is_asked_about(judge: GatewayJudge, service: ThreadedLLM) -> Non
 
 
 def test_two_sessions_that_do_the_same_are_two(judge: GatewayJudge, service: ThreadedLLM) -> None:
-    """LD-6: `tail` counts caller and agent, and the two would look alike."""
+    """`tail` counts caller and agent, and the two would look alike (LD-6)."""
     service.next(ALLOWED, ALLOWED)
     for session in ("one", "two"):
         judge.step(Session({}, b""), EVENT._replace(session=session), "{}", 0.0)
@@ -53,7 +53,7 @@ def test_two_sessions_that_do_the_same_are_two(judge: GatewayJudge, service: Thr
 
 
 def test_a_prompt_is_asked_about(judge: GatewayJudge, service: ThreadedLLM) -> None:
-    """D-3: as what a person said."""
+    """As what a person said (D-3)."""
     service.next(ALLOWED)
     assert judge.prompt(Session({}, b""), Event(PROMPT, "s-1", prompt="Go on."), 0.0).allowed
     assert service.requests[0].json()["messages"][-1] == {"role": "user", "content": "Go on."}

@@ -39,7 +39,7 @@ class Agent:
 
 
 def test_a_loop_is_warned_then_blocked() -> None:
-    """LD-4: as the built-in protection does, call by call, each in a process of its own."""
+    """As the built-in protection does, call by call, each in a process of its own (LD-4)."""
     agent = Agent()
     told = [agent.does("Bash", {"command": "cat x"}, "no such file") for _ in range(6)]
     assert [one.allowed for one in told] == [True] * 4 + [False] * 2
@@ -51,7 +51,7 @@ def test_a_loop_is_warned_then_blocked() -> None:
 
 
 def test_failures_are_seen_earlier() -> None:
-    """LD-4: an error that comes again."""
+    """An error that comes again (LD-4)."""
     agent = Agent()
     told = [agent.does("Edit", {"file": "a"}, "String not found.", failed=True) for _ in range(4)]
     assert [bool(one.notice) for one in told] == [False, True, True, True]
@@ -60,14 +60,14 @@ def test_failures_are_seen_earlier() -> None:
 
 
 def test_a_healthy_agent_is_untouched() -> None:
-    """LD-4: a hundred steps, each with news."""
+    """A hundred steps, each with news (LD-4)."""
     agent = Agent()
     told = [agent.does("Read", {"path": f"{n}.py"}, f"def function_{n}(): return {n * 37}") for n in range(100)]
     assert {one.notice for one in told} == {""}
 
 
 def test_after_the_cooldown_it_passes_once() -> None:
-    """LD-4: and is blocked for longer then."""
+    """And is blocked for longer then (LD-4)."""
     agent = Agent()
     for _ in range(5):
         agent.does("Bash", {"command": "make"}, "error 1")
@@ -77,7 +77,7 @@ def test_after_the_cooldown_it_passes_once() -> None:
 
 
 def test_a_person_voids_what_was_counted() -> None:
-    """LD-4: fresh user text."""
+    """Fresh user text (LD-4)."""
     agent = Agent()
     for _ in range(4):
         agent.does("Bash", {"command": "make"}, "error 1")
@@ -94,7 +94,7 @@ def test_sub_agents_and_long_texts() -> None:
 
 @pytest.mark.parametrize(("sensitivity", "at"), [("relaxed", 8), ("normal", 5), ("strict", 4)])
 def test_sensitivity(sensitivity: str, at: int) -> None:
-    """LD-4: how early it blocks."""
+    """How early it blocks (LD-4)."""
     agent = Agent(sensitivity)
     told = [agent.does("Grep", {"pattern": "x"}, "No matches found").allowed for _ in range(9)]
     assert told.index(False) + 1 == at
@@ -110,7 +110,7 @@ def test_what_is_kept_between_calls_is_small() -> None:
 
 
 def test_tools_that_are_made_to_be_asked_again() -> None:
-    """LD-6: who polls is warned four times later, and stopped at last."""
+    """Who polls is warned four times later, and stopped at last (LD-6)."""
     agent = Agent()
     told = [agent.does("BashOutput", {"bash_id": "1"}, "running") for _ in range(30)]
     first = [bool(one.notice) for one in told].index(True)
@@ -119,7 +119,7 @@ def test_tools_that_are_made_to_be_asked_again() -> None:
 
 
 def test_half_a_character_is_no_fault() -> None:
-    """S-3: JSON can spell it, and some tools return it."""
+    """JSON can spell it, and some tools return it (S-3)."""
     agent = Agent()
     told = [agent.does("Bash\ud800", {"command": "\udfff"}, "\ud800") for _ in range(3)]
     assert told[2].notice

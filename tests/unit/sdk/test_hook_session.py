@@ -26,7 +26,7 @@ def new() -> Session:
 
 
 def test_a_blocked_call_stays_blocked(tmp_path: Path) -> None:
-    """LD-4: until its cooldown is over; in another process, too."""
+    """Until its cooldown is over; in another process, too (LD-4)."""
     with opened(tmp_path / "hooks", "s", NOW) as session:
         assert session.before("call", NOW).allowed
         session.after("call", BLOCKED, NOW)
@@ -54,7 +54,7 @@ def test_blocks_in_a_row() -> None:
 
 
 def test_a_person_frees_everything() -> None:
-    """LD-4: fresh user text passes at once."""
+    """Fresh user text passes at once (LD-4)."""
     session = new()
     session.after("call", BLOCKED, NOW)
     session.asked()
@@ -72,7 +72,7 @@ def test_how_long_it_is_held(decision: Decision, wait_s: int) -> None:
 
 
 def test_cooldowns_grow() -> None:
-    """LD-4: blocked at once; after the cooldown the same passes once, and then the cooldown has grown."""
+    """Blocked at once; after the cooldown the same passes once, and then the cooldown has grown (LD-4)."""
     session, spec = new(), blocked_at_once(30.0, 2.0, 50.0)
     assert session.cooldown("loop", spec, NOW) == 30
     assert session.cooldown("loop", spec, NOW + 10) == 20
@@ -83,7 +83,7 @@ def test_cooldowns_grow() -> None:
 
 
 def test_nothing_that_was_said_is_kept(tmp_path: Path) -> None:
-    """Y-1: a call is a digest, keyed; the file is for its owner only."""
+    """A call is a digest, keyed; the file is for its owner only (Y-1)."""
     name = hook_session.digest(("Bash", '{"command":"echo canary"}'), b"key")
     with opened(tmp_path / "hooks", "canary-session", NOW) as session:
         session.after(name, BLOCKED, NOW)
@@ -112,13 +112,13 @@ def test_nothing_that_was_said_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_is_new(data: bytes) -> None:
-    """S-3: nothing is worse than a hook that fails each time."""
+    """Nothing is worse than a hook that fails each time (S-3)."""
     session = load(data)
     assert (session.strikes, session.window, session.held) == (0, b"", {})
 
 
 def test_cooldowns_grow_as_those_of_a_store() -> None:
-    """LD-4: hooks and servers block the same loop for the same times."""
+    """Hooks and servers block the same loop for the same times (LD-4)."""
     session, store, spec = new(), Repeats(8), blocked_at_once()
     waits, now = [], NOW
     for _ in range(14):

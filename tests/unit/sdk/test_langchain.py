@@ -96,7 +96,7 @@ both = pytest.mark.parametrize("is_async", [False, True])
 
 
 def test_a_request_is_asked_about_in_the_words_of_a_chat_api() -> None:
-    """P-3, C-8: the whole conversation; calls by name, arguments and id; an error says that it is one."""
+    """The whole conversation; calls by name, arguments and id; an error says that it is one (P-3, C-8)."""
     door = TellingDoor()
     messages = [
         *history()[:2],
@@ -129,7 +129,7 @@ def test_a_request_is_asked_about_in_the_words_of_a_chat_api() -> None:
 
 
 def test_a_tool_without_a_name_may_be_any() -> None:
-    """DETECTION unknown tool: what the provider brings itself is not listed, so nothing is."""
+    """What the provider brings itself is not listed, so nothing is `unknown_tool` (LD-4)."""
     door = TellingDoor()
     ask(BreakloopMiddleware(Guard(door=door)), request(tools=[search, {"type": "web_search"}]), is_async=False)
     assert "tools" not in door.bodies[0]
@@ -137,7 +137,7 @@ def test_a_tool_without_a_name_may_be_any() -> None:
 
 @both
 def test_a_healthy_request_goes_out_as_it_is(*, is_async: bool) -> None:
-    """P-3: the very request, and the very answer; settled with what the model said, called and used."""
+    """The very request, and the very answer; settled with what the model said, called and used (P-3)."""
     door, asked = TellingDoor(), request()
     said = AIMessage("I look again.", tool_calls=[called(2)], usage_metadata=USED)
     reply, sent = ask(BreakloopMiddleware(Guard(door=door)), asked, is_async=is_async, said=said)
@@ -152,7 +152,7 @@ def test_a_healthy_request_goes_out_as_it_is(*, is_async: bool) -> None:
 
 @both
 def test_the_note_stands_in_the_tools_result_and_stays_there(*, is_async: bool) -> None:
-    """LD-5: read now, and in the conversation from now on; the messages before are the very same."""
+    """Read now, and in the conversation from now on; the messages before are the very same (LD-5)."""
     asked = request()
     reply, sent = ask(BreakloopMiddleware(Guard(door=TellingDoor(WARNED))), asked, is_async=is_async)
     assert sent[0].messages[:2] == asked.messages[:2]
@@ -176,14 +176,14 @@ def test_the_note_stands_in_the_tools_result_and_stays_there(*, is_async: bool) 
     ],
 )
 def test_where_else_a_note_goes(last: AnyMessage, noted: Any) -> None:
-    """LD-5: after a person's words for this request only; never into the model's own."""
+    """After a person's words for this request only; never into the model's own (LD-5)."""
     reply, sent = ask(BreakloopMiddleware(Guard(door=TellingDoor(WARNED))), request([*history(), last]), is_async=False)
     assert sent[0].messages[-1].content == noted
     assert isinstance(reply, ModelResponse)
 
 
 def test_a_result_that_another_middleware_made_is_not_written_back() -> None:
-    """P-3: what is not in the state is not ours to put there."""
+    """What is not in the state is not ours to put there (P-3)."""
     asked = request()
     other = asked.override(messages=[*asked.messages[:-1], ToolMessage("short", tool_call_id="c1", id="else")])
     reply, _ = ask(BreakloopMiddleware(Guard(door=TellingDoor(WARNED))), other, is_async=False)
@@ -192,7 +192,7 @@ def test_a_result_that_another_middleware_made_is_not_written_back() -> None:
 
 @both
 def test_a_denial_is_the_last_message(*, is_async: bool) -> None:
-    """P-3: no tool is called in it, so the agent ends; programs find the facts beside it."""
+    """No tool is called in it, so the agent ends; programs find the facts beside it (P-3)."""
     door = TellingDoor(DENIED)
     reply, sent = ask(BreakloopMiddleware(Guard(door=door)), request(), is_async=is_async)
     assert (sent, door.answers) == ([], [])
@@ -204,7 +204,7 @@ def test_a_denial_is_the_last_message(*, is_async: bool) -> None:
 
 @both
 def test_a_denial_is_raised_if_wished(*, is_async: bool) -> None:
-    """P-1, P-3."""
+    """A denial is raised if wished (P-1, P-3)."""
     guarded = BreakloopMiddleware(Guard(door=TellingDoor(DENIED)), on_block="raise")
     with pytest.raises(LoopDetectedError) as caught:
         ask(guarded, request(), is_async=is_async)
@@ -215,7 +215,7 @@ def test_a_denial_is_raised_if_wished(*, is_async: bool) -> None:
 
 @both
 def test_a_model_that_fails_is_settled_as_failed(*, is_async: bool) -> None:
-    """LD-6: a try that failed is no step."""
+    """A try that failed is no step (LD-6)."""
     door = TellingDoor()
     with pytest.raises(TimeoutError):
         ask(BreakloopMiddleware(Guard(door=door)), request(), is_async=is_async, said=TimeoutError())
@@ -223,7 +223,7 @@ def test_a_model_that_fails_is_settled_as_failed(*, is_async: bool) -> None:
 
 
 def test_a_fault_of_ours_is_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-7: neither in deciding nor in reading what is asked."""
+    """Neither in deciding nor in reading what is asked (LD-7)."""
     guard = Guard(door=BrokenDoor())
     reply, sent = ask(BreakloopMiddleware(guard), request(), is_async=False)
     assert (reply.result[0].content, len(sent), guard.faults) == ("done", 1, 1)
@@ -238,7 +238,7 @@ def test_a_fault_of_ours_is_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_names_of_the_block_around_go_before_the_frameworks() -> None:
-    """C-7: and what the middleware was given before both."""
+    """And what the middleware was given before both (C-7)."""
     door = TellingDoor()
     with breakloop.agent("outer", session="s-1"):
         ask(BreakloopMiddleware(Guard(door=door)), request(), is_async=False)
@@ -270,7 +270,7 @@ def use(guarded: BreakloopMiddleware, *, is_async: bool, ran: Any = None) -> tup
 
 @both
 def test_what_a_tool_does_belongs_to_the_conversation(*, is_async: bool) -> None:
-    """P-3: and nobody is asked about the call itself."""
+    """And nobody is asked about the call itself (P-3)."""
     door, made = TellingDoor(DENIED), ToolMessage("x", tool_call_id="c1")
     ran, seen = use(BreakloopMiddleware(Guard(door=door)), is_async=is_async, ran=made)
     assert ran is made
@@ -279,7 +279,7 @@ def test_what_a_tool_does_belongs_to_the_conversation(*, is_async: bool) -> None
 
 @both
 def test_tools_are_judged_before_if_wished(*, is_async: bool) -> None:
-    """K-2, P-3: as an MCP server's would be, in a session of their own; a denial is the tool's result."""
+    """As an MCP server's would be, in a session of their own; a denial is the tool's result (K-2, P-3)."""
     door = TellingDoor()
     guarded = BreakloopMiddleware(Guard(door=door), judge_tools=True)
     ran, seen = use(guarded, is_async=is_async)
@@ -300,7 +300,7 @@ def test_tools_are_judged_before_if_wished(*, is_async: bool) -> None:
 
 
 def test_a_kill_switch_for_a_tool() -> None:
-    """K-2: `tool:name`, before it runs."""
+    """`tool:name`, before it runs (K-2)."""
     switch = {"scope_key": "tool:name", "scope_value": "search", "reason": "being mended"}
     guarded = BreakloopMiddleware(
         Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]}), judge_tools=True
@@ -327,7 +327,7 @@ def graph(node: Any) -> Any:
 
 @both
 def test_a_node_that_asks_the_model(*, is_async: bool) -> None:
-    """P-3: told what the model should read, for this once; settled with what it returns; config is passed on."""
+    """Told what the model should read, for this once; settled with what it returns; config is passed on (P-3)."""
     door = TellingDoor(WARNED)
     guarded, seen = BreakloopMiddleware(Guard(door=door), agent="bot"), []
 
@@ -349,7 +349,7 @@ def test_a_node_that_asks_the_model(*, is_async: bool) -> None:
 
 @both
 def test_a_node_is_stopped(*, is_async: bool) -> None:
-    """P-3: with a message that calls no tool, so that `tools_condition` ends; or by raising."""
+    """With a message that calls no tool, so that `tools_condition` ends; or by raising (P-3)."""
 
     async def later(state: State) -> State:
         raise AssertionError
@@ -374,7 +374,7 @@ def test_a_node_is_stopped(*, is_async: bool) -> None:
     ],
 )
 def test_what_a_node_may_return(said: Any) -> None:
-    """P-3: all forms that LangGraph knows; the conversation may have another name, and hold plain values."""
+    """All forms that LangGraph knows; the conversation may have another name, and hold plain values (P-3)."""
     door = TellingDoor(WARNED)
 
     def answer(_: Any) -> Any:
@@ -387,7 +387,7 @@ def test_what_a_node_may_return(said: Any) -> None:
 
 
 def test_a_node_that_fails_and_one_that_says_nothing() -> None:
-    """LD-6; a state that is no mapping gets no note, and is judged all the same."""
+    """A state that is no mapping gets no note, and is judged all the same (LD-6)."""
     door = TellingDoor(WARNED)
     guarded = BreakloopMiddleware(Guard(door=door))
     assert guarded.node(lambda state: {"other": len(state.messages)})(type("S", (), {"messages": history()})()) == {

@@ -72,7 +72,7 @@ def litellm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_a_service_with_another_prefix(litellm: Any) -> None:
-    """A-1: its denials are denials."""
+    """Its denials are denials (A-1)."""
     told = b'{"detail":{"error":"kill_switch","message":"Out of hand."}}'
     denial = body(told, status=429).with_headers(("X-Own-Request-Id", "0a1b2c3d-1"), ("X-Own-Reason", "kill_switch"))
     with StandInLLM.in_thread() as service:
@@ -108,7 +108,7 @@ def failed(guardrail: Any, number: int, error: Exception) -> None:
 
 
 def test_what_is_judged_is_the_clients_request(litellm: Any) -> None:
-    """P-3, Y-1: its path, its conversation and its agent, under LiteLLM's name for the key; no secret beside it."""
+    """Its path, its conversation and its agent, under LiteLLM's name for the key; no secret beside it (P-3, Y-1)."""
     door = TellingDoor()
     guardrail = litellm.Breakloop(guard=Guard(door=door), guardrail_name="loops", event_hook="pre_call")
     data = request()
@@ -139,7 +139,7 @@ def test_what_is_judged_is_the_clients_request(litellm: Any) -> None:
     ],
 )
 def test_sessions_are_the_clients(litellm: Any, told: dict[str, Any], session: str | None) -> None:
-    """LD-4: one that LiteLLM made up for this request alone is none."""
+    """One that LiteLLM made up for this request alone is none (LD-4)."""
     door = TellingDoor()
     judged(litellm.Breakloop(guard=Guard(door=door)), {**request(), **told})
     assert json.loads(door.calls[0].body).get("litellm_session_id") == session
@@ -153,7 +153,7 @@ def test_other_routes_are_judged_by_their_head(litellm: Any) -> None:
 
 
 def test_a_loop_is_litellms_own_error(litellm: Any, clock: FakeClock) -> None:
-    """P-3, A-3: with the fields that keep an SDK from trying again; others pass."""
+    """With the fields that keep an SDK from trying again; others pass (P-3, A-3)."""
     guardrail = litellm.Breakloop(guard=Guard(clock=clock))
     for number in range(5):
         assert judged(guardrail, request(number)) is None
@@ -175,7 +175,7 @@ def test_a_loop_is_litellms_own_error(litellm: Any, clock: FakeClock) -> None:
 
 
 def test_a_loop_may_be_an_answer(litellm: Any) -> None:
-    """P-3: `on_block: answer`; and only that or `error`."""
+    """`on_block: answer`; and only that or `error` (P-3)."""
     denied = Decision(allowed=False, reason="loop_detected", status=429, message="Blocked.")
     guardrail = litellm.Breakloop(guard=Guard(door=TellingDoor(denied)), on_block="answer")
     with pytest.raises(InsteadError) as caught:
@@ -187,7 +187,7 @@ def test_a_loop_may_be_an_answer(litellm: Any) -> None:
 
 
 def test_other_denials_have_their_own_status(litellm: Any) -> None:
-    """A-1: a kill switch is no rate limit."""
+    """A kill switch is no rate limit (A-1)."""
     denied = Decision(allowed=False, reason="kill_switch", status=403, message="Stopped.", request_id="r1")
     with pytest.raises(ProxyException) as caught:
         judged(litellm.Breakloop(guard=Guard(door=TellingDoor(denied))), request())
@@ -208,7 +208,7 @@ def test_other_denials_have_their_own_status(litellm: Any) -> None:
     ],
 )
 def test_a_note_stands_in_the_conversation(litellm: Any, clock: FakeClock, path: str, body: Any, field: str) -> None:
-    """LD-5: at its end; messages before it are the very objects that they were. The header says that it is there."""
+    """At its end; messages before it are the very objects that they were. The header says that it is there (LD-5)."""
     guardrail = litellm.Breakloop(guard=Guard(STEER, clock=clock))
     for number in range(2):
         assert judged(guardrail, request(number, path, model="m", **body)) is None
@@ -229,7 +229,7 @@ def test_a_note_stands_in_the_conversation(litellm: Any, clock: FakeClock, path:
 
 
 def test_a_note_without_a_place_is_told_to_the_client(litellm: Any) -> None:
-    """LD-5: a warning changes nothing; a note that cannot be placed stands in the header, in ASCII."""
+    """A warning changes nothing; a note that cannot be placed stands in the header, in ASCII (LD-5)."""
     noted = Decision(warning="loop_detected", note="Änder was.", hit_count=0, request_id="")
     guardrail = litellm.Breakloop(guard=Guard(door=TellingDoor(noted)))
     data = request()
@@ -238,7 +238,7 @@ def test_a_note_without_a_place_is_told_to_the_client(litellm: Any) -> None:
 
 
 def test_a_request_is_known_again_by_when_it_came(litellm: Any) -> None:
-    """D-6: LiteLLM gives it another id where it translates it; without a time, its id has to do."""
+    """LiteLLM gives it another id where it translates it; without a time, its id has to do (D-6)."""
     door = TellingDoor()
     guardrail = litellm.Breakloop(guard=Guard(door=door))
     data = request(1)
@@ -251,7 +251,7 @@ def test_a_request_is_known_again_by_when_it_came(litellm: Any) -> None:
 
 
 def test_what_was_said_and_what_failed_is_settled(litellm: Any) -> None:
-    """D-6: once each; what nobody asked about is left alone."""
+    """Once each; what nobody asked about is left alone (D-6)."""
     door = TellingDoor()
     guardrail = litellm.Breakloop(guard=Guard(door=door))
     for number in range(4):
@@ -271,7 +271,7 @@ def test_what_was_said_and_what_failed_is_settled(litellm: Any) -> None:
 
 
 def test_a_mistake_of_ours_stops_nobody(litellm: Any) -> None:
-    """D-4: a request that cannot be read passes, an answer that cannot be read has been one; both are counted."""
+    """A request that cannot be read passes, an answer that cannot be read has been one; both are counted (D-4)."""
     door = TellingDoor()
     guardrail = litellm.Breakloop(guard=Guard(door=door))
     assert judged(guardrail, {"proxy_server_request": 7}) is None
@@ -287,7 +287,7 @@ def test_a_mistake_of_ours_stops_nobody(litellm: Any) -> None:
 
 
 def test_a_throttle_waits(litellm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-4: without blocking the proxy."""
+    """Without blocking the proxy (D-4)."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -299,7 +299,7 @@ def test_a_throttle_waits(litellm: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_where_it_is_decided(litellm: Any, tmp_path: Any) -> None:
-    """D-4: a file of a policy, or a service under LiteLLM's own names for an address and a key."""
+    """A file of a policy, or a service under LiteLLM's own names for an address and a key (D-4)."""
     (tmp_path / "policy.json").write_text(json.dumps(bundle(policy("p"))))
     assert litellm.Breakloop(policy=str(tmp_path / "policy.json")).guard._door.engine is not None
     door = litellm.Breakloop(api_base="http://127.0.0.1:1", api_key="k").guard._door
@@ -307,7 +307,7 @@ def test_where_it_is_decided(litellm: Any, tmp_path: Any) -> None:
 
 
 def test_requests_that_never_end_are_forgotten(litellm: Any) -> None:
-    """Y-2: memory is bounded."""
+    """Memory is bounded (Y-2)."""
     guardrail = litellm.Breakloop(guard=Guard(door=TellingDoor()))
     for number in range(4100):
         litellm._keep(guardrail._open, f"c{number}", Decision())

@@ -17,7 +17,7 @@ MESSAGES = [{"role": "user", "content": "again"}]
 
 
 def test_the_same_prompt_again_and_again_is_stopped(clock: FakeClock) -> None:
-    """D-4, LD-2: five times, whatever the answers; another prompt passes."""
+    """Five times, whatever the answers; another prompt passes (D-4, LD-2)."""
     guard = Guard(clock=clock)
     asked: list[str] = []
 
@@ -35,7 +35,7 @@ def test_the_same_prompt_again_and_again_is_stopped(clock: FakeClock) -> None:
 
 
 def test_async_and_by_name(clock: FakeClock) -> None:
-    """D-4: `messages` and `model` by their names, also among further arguments."""
+    """`messages` and `model` by their names, also among further arguments (D-4)."""
     guard = Guard(clock=clock)
 
     @guard.llm
@@ -53,7 +53,7 @@ def test_async_and_by_name(clock: FakeClock) -> None:
 
 
 def test_tries_that_failed_are_no_loop(clock: FakeClock) -> None:
-    """LD-6: an error is settled as one, with its status where it has one."""
+    """An error is settled as one, with its status where it has one (LD-6)."""
     guard = Guard(clock=clock)
 
     class OverloadedError(Exception):
@@ -76,7 +76,7 @@ def test_tries_that_failed_are_no_loop(clock: FakeClock) -> None:
 
 
 def test_a_note_is_appended_to_the_messages(clock: FakeClock) -> None:
-    """LD-5: steer; the caller's own list is left as it is."""
+    """Steer; the caller's own list is left as it is (LD-5)."""
     guard = Guard(bundle(policy("p", loop=exact(2, action="steer"))), clock=clock)
     seen: list[list[dict[str, Any]]] = []
 
@@ -93,7 +93,7 @@ def test_a_note_is_appended_to_the_messages(clock: FakeClock) -> None:
 
 
 def test_answers_of_all_kinds() -> None:
-    """D-6: texts, dictionaries of each dialect, objects with `model_dump`, and whatever else."""
+    """Texts, dictionaries of each dialect, objects with `model_dump`, and whatever else (D-6)."""
 
     class Response:
         def model_dump(self, mode: str) -> dict[str, Any]:

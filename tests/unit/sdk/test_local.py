@@ -31,14 +31,14 @@ def ask(here: LocalDoor, body: bytes = BODY, **headers: str) -> bool:
 
 
 def test_a_wrong_dict_names_no_file() -> None:
-    """B-2: there is none, and there are no lines."""
+    """There is none, and there are no lines (B-2)."""
     with pytest.raises(BundleError) as raised:
         door({"policies": []})
     assert str(raised.value) == "policy: bundle_version: is required"
 
 
 def test_without_a_policy_the_built_in_protection_holds() -> None:
-    """B-6: five alike, and no sixth."""
+    """Five alike, and no sixth (B-6)."""
     here = door()
     for _ in range(5):
         decision = here.decide(request_call("POST", "/v1/chat/completions", (), BODY))
@@ -48,7 +48,7 @@ def test_without_a_policy_the_built_in_protection_holds() -> None:
 
 
 def test_a_policy_as_data_or_as_a_file(tmp_path: Path) -> None:
-    """B-1: a dictionary, a path."""
+    """A dictionary, a path (B-1)."""
     file = tmp_path / "p.yaml"
     file.write_text(
         "bundle_version: 1\npolicies:\n  - id: p\n    spec:\n      selector: {pathPrefix: /}\n      rules:\n"
@@ -60,19 +60,19 @@ def test_a_policy_as_data_or_as_a_file(tmp_path: Path) -> None:
 
 
 def test_a_wrong_policy_is_said_at_once() -> None:
-    """B-2: the author's mistake does not fail open."""
+    """The author's mistake does not fail open (B-2)."""
     with pytest.raises(BundleError, match="polices"):
         door({"bundle_version": 1, "polices": []})
 
 
 def test_state_is_here_and_nowhere_else() -> None:
-    """D-4: whoever wants to share it is told how."""
+    """Whoever wants to share it is told how (D-4)."""
     with pytest.raises(SettingsError, match="url="):
         LocalDoor(None, "redis://localhost", FakeClock(), b"")
 
 
 def test_failed_answers_do_not_count() -> None:
-    """LD-6: as through the gateway."""
+    """As through the gateway (LD-6)."""
     here = door()
     for _ in range(9):
         decision = here.decide(request_call("POST", "/v1/chat/completions", (), BODY))
@@ -81,7 +81,7 @@ def test_failed_answers_do_not_count() -> None:
 
 
 def test_a_packed_body_is_judged_by_what_is_in_it() -> None:
-    """C-9."""
+    """A packed body is judged by what is in it (C-9)."""
     here = door()
     allowed = []
     for level in (1, 2, 6, 9, 1, 9):
@@ -95,7 +95,7 @@ def test_a_packed_body_is_judged_by_what_is_in_it() -> None:
 
 
 def test_threads_share_one_count() -> None:
-    """D-4: decisions from many threads are made one after the other."""
+    """Decisions from many threads are made one after the other (D-4)."""
     here = door(bundle(policy("p", bucket(rate=0.001, burst=50))))
     allowed: list[bool] = []
 
@@ -111,7 +111,7 @@ def test_threads_share_one_count() -> None:
 
 
 def test_the_engine_is_asked_by_one_thread_at_a_time() -> None:
-    """D-4: it was written for one."""
+    """It was written for one (D-4)."""
     here = door()
 
     class Engine:
@@ -138,7 +138,7 @@ def test_the_engine_is_asked_by_one_thread_at_a_time() -> None:
 def test_what_a_field_says_of_the_body_hides_nothing(
     headers: list[tuple[str, str]], packed: bytes, why: dict[str, int]
 ) -> None:
-    """C-9: repeated fields are one list, and plain JSON is read as it is; as at the gateway."""
+    """Repeated fields are one list, and plain JSON is read as it is; as at the gateway (C-9)."""
     here = door()
     decisions = []
     for _ in range(7):
@@ -151,7 +151,7 @@ def test_what_a_field_says_of_the_body_hides_nothing(
 
 
 def test_events_are_logged_without_content(caplog: pytest.LogCaptureFixture) -> None:
-    """G-2, Y-1: by the logger `breakloop`, silent unless somebody listens; what was left out is told later."""
+    """By the logger `breakloop`, silent unless somebody listens; what was left out is told later (G-2, Y-1)."""
     caplog.set_level(logging.INFO, "breakloop")
     clock = FakeClock()
     here = door(bundle(policy("p", bucket(rate=0.001, burst=1))), clock)
@@ -166,7 +166,7 @@ def test_events_are_logged_without_content(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_budgets_count_what_answers_used() -> None:
-    """L-3, L-5: with the prices that ship with the package."""
+    """With the prices that ship with the package (L-3, L-5)."""
     here = door(bundle(agents={"a": {"budget_usd_per_day": 0.5}}))
     body = chat_body(user("hi"), model="gpt-4o", max_tokens=10)
 

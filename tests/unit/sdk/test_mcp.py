@@ -51,7 +51,7 @@ class Server:
 
 
 def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
-    """P-3, A-3: a note behind the result; then the tool does not run, and the model reads why."""
+    """A note behind the result; then the tool does not run, and the model reads why (P-3, A-3)."""
     server = Server(Guard(STEPS_ONLY, clock=clock))
     said = [server.call(ctx(q="x")) for _ in range(7)]
     assert said[:2] == [RESULT, RESULT]
@@ -63,7 +63,7 @@ def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
 
 
 def test_a_healthy_call_is_the_same_object() -> None:
-    """P-3: what a handler returned is what is sent; other messages are not even looked at."""
+    """What a handler returned is what is sent; other messages are not even looked at (P-3)."""
     door = TellingDoor()
     server = Server(Guard(door=door))
     assert server.call(ctx(q="x")) is RESULT
@@ -72,7 +72,7 @@ def test_a_healthy_call_is_the_same_object() -> None:
 
 
 def test_results_that_are_objects() -> None:
-    """P-3: of the package's own classes, which get a note as they would go over the wire."""
+    """Of the package's own classes, which get a note as they would go over the wire (P-3)."""
     result = SimpleNamespace(model_dump=lambda **_: RESULT)
     server = Server(Guard(door=TellingDoor(WARNED)), lambda: result)
     assert server.call(ctx())["content"][-1] == {"type": "text", "text": NOTE}
@@ -88,7 +88,7 @@ def test_what_is_no_result_yet(result: Any) -> None:
 
 
 def test_an_error_of_the_handler_goes_on() -> None:
-    """P-3: it is a result that failed, and blocked the call is refused the next time."""
+    """It is a result that failed, and blocked the call is refused the next time (P-3)."""
 
     def fail() -> Any:
         raise ValueError("out of order")
@@ -103,7 +103,7 @@ def test_an_error_of_the_handler_goes_on() -> None:
 
 
 def test_sessions() -> None:
-    """C-3: over stdio one; over HTTP by the protocol's session, else our field, else the key, else the address."""
+    """Over stdio one; over HTTP by the protocol's session, else our field, else the key, else the address (C-3)."""
     door = TellingDoor()
     server = Server(Guard(door=door))
     requests = [
@@ -124,7 +124,7 @@ def test_sessions() -> None:
 
 
 def test_a_fault_of_ours_costs_nothing() -> None:
-    """S-3: neither a call nor its result, wherever it happens."""
+    """Neither a call nor its result, wherever it happens (S-3)."""
     guard = Guard(door=BrokenDoor())
     assert Server(guard).call(ctx()) is RESULT
     assert guard.faults == 1

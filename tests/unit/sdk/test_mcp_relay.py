@@ -112,7 +112,7 @@ def test_a_long_line_does_not_spoil_the_next() -> None:
 
 
 def test_lines_go_both_ways() -> None:
-    """P-3: looked at one by one; what is refused is answered here; what follows the last line goes along."""
+    """Looked at one by one; what is refused is answered here; what follows the last line goes along (P-3)."""
     says = Silent()
     code, back, faults = relayed(says, ECHO, b"one\nrefuse\ntwo\nrest")
     assert (code, faults) == (0, [])
@@ -121,14 +121,14 @@ def test_lines_go_both_ways() -> None:
 
 
 def test_big_messages() -> None:
-    """P-3: of many pipes' size, there and back at once."""
+    """Of many pipes' size, there and back at once (P-3)."""
     line = b"x" * 3_000_000 + b"\n"
     code, back, _ = relayed(Silent(), ECHO, line * 3)
     assert (code, len(back)) == (0, 3 * len(line))
 
 
 def test_what_is_larger_than_any_message() -> None:
-    """P-3: passes unread, piece by piece."""
+    """Passes unread, piece by piece (P-3)."""
     says = Silent()
     line = b"x" * 11_000_000 + b"\n"
     code, back, _ = relayed(says, ECHO, line + b"next\n")
@@ -137,7 +137,7 @@ def test_what_is_larger_than_any_message() -> None:
 
 
 def test_a_fault_of_ours_costs_no_message() -> None:
-    """S-3: the line passes as it is."""
+    """The line passes as it is (S-3)."""
     code, back, faults = relayed(Broken(), ECHO, b"one\ntwo\n")
     assert (code, back) == (0, b"one\ntwo\n")
     assert [type(one) for one in faults] == [RuntimeError] * 4
@@ -148,12 +148,12 @@ def test_a_fault_of_ours_costs_no_message() -> None:
     [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137), ("pass", 0)],
 )
 def test_the_exit_code_is_the_servers(program: str, code: int) -> None:
-    """P-3: also where a signal ended it, as shells say it; a client that still writes does not hold it up."""
+    """Also where a signal ended it, as shells say it; a client that still writes does not hold it up (P-3)."""
     assert relayed(Silent(), program, b"line\n" * 50_000)[0] == code
 
 
 def test_a_signal_is_passed_on() -> None:
-    """P-3: the server decides what it does with it."""
+    """The server decides what it does with it (P-3)."""
     program = (
         "import os, signal, sys\n"
         "def end(*_): print('told', flush=True); sys.exit(5)\n"
@@ -170,7 +170,7 @@ def test_a_signal_is_passed_on() -> None:
 
 
 def test_a_client_that_is_gone() -> None:
-    """P-3: nobody is left to serve, so the server is ended."""
+    """Nobody is left to serve, so the server is ended (P-3)."""
     client = Client()
     os.close(client.inn)
     program = "while True: print('x' * 1000, flush=True)"
@@ -181,14 +181,14 @@ def test_a_client_that_is_gone() -> None:
 
 @pytest.mark.parametrize(("command", "code"), [("/nowhere/at-all", 127), ("/", 126)])
 def test_a_server_that_cannot_be_started(command: str, code: int) -> None:
-    """P-3: as a shell says it."""
+    """As a shell says it (P-3)."""
     with pytest.raises(NotStartedError, match=f"{command} cannot be started: ") as raised:
         Relay([command], Silent(), print).run(0, 1)
     assert raised.value.code == code
 
 
 def test_a_signal_that_comes_too_early_is_not_lost() -> None:
-    """P-3: the server gets it as soon as it is there."""
+    """The server gets it as soon as it is there (P-3)."""
     relay = Relay([sys.executable, "-c", "import time; time.sleep(60)"], Silent(), print)
     relay._pass_on(15, None)
     client = Client()

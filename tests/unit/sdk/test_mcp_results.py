@@ -25,12 +25,12 @@ TEXT = [{"type": "text", "text": "found"}]
     ],
 )
 def test_calls(params: Any, made: Any) -> None:
-    """LD-4: name and arguments; what goes on with an earlier call is none of its own."""
+    """Name and arguments; what goes on with an earlier call is none of its own (LD-4)."""
     assert mcp_results.made_of(params) == made
 
 
 def test_results() -> None:
-    """LD-4: the text, else what is structured; media by type and size; errors are told as such."""
+    """The text, else what is structured; media by type and size; errors are told as such (LD-4)."""
     assert mcp_results.outcome({"content": TEXT}) == "found"
     assert mcp_results.outcome({"content": [], "structuredContent": {"n": 1}}) == '{"n":1}'
     image = {"type": "image", "data": "A" * 4000, "mimeType": "image/png"}
@@ -57,7 +57,7 @@ def test_what_is_a_result(result: Any, final: bool) -> None:
 
 
 def test_a_note_stands_behind_the_result() -> None:
-    """LD-5: nothing else of it changes, and the one that was given stays as it is."""
+    """Nothing else of it changes, and the one that was given stays as it is (LD-5)."""
     result = {"content": TEXT, "structuredContent": {"n": 1}, "isError": False, "_meta": {"a": 1}}
     noted = mcp_results.noted(result, "Change course.")
     assert noted == {
@@ -68,7 +68,7 @@ def test_a_note_stands_behind_the_result() -> None:
 
 
 def test_a_refusal_is_a_tools_error() -> None:
-    """A-3: which the model reads; the rest for programs."""
+    """Which the model reads; the rest for programs (A-3)."""
     refused = mcp_results.refused(DENIED)
     assert refused["isError"] is True
     assert refused["content"] == [{"type": "text", "text": "Blocked: the same again. (recursive_loop_detected)"}]

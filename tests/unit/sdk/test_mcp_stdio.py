@@ -32,7 +32,8 @@ def between(*decisions: Any) -> tuple[Conversation, TellingDoor]:
 
 
 def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
-    """P-3, A-3: a note behind the result; then the server hears nothing of the call, and the client gets its answer."""
+    """A note behind the result; then the server hears nothing of the call, and the client gets its answer
+    (P-3, A-3)."""
     run = Guard(STEPS_ONLY, clock=clock).run()
     talk = Conversation(lambda: run)
     said: list[dict[str, Any]] = []
@@ -65,7 +66,7 @@ def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
     ],
 )
 def test_what_is_no_call_passes(line: bytes) -> None:
-    """P-3: byte for byte, unjudged."""
+    """Byte for byte, unjudged (P-3)."""
     talk, door = between(DENIED)
     assert talk.from_client(line) == Passed(on=line)
     assert door.calls == []
@@ -84,7 +85,7 @@ def test_what_is_no_call_passes(line: bytes) -> None:
     ],
 )
 def test_what_is_no_answer_to_a_call_passes(line: bytes) -> None:
-    """P-3: requests of the server's, which count their own ids, and notifications; the call waits on."""
+    """Requests of the server's, which count their own ids, and notifications; the call waits on (P-3)."""
     talk, door = between(WARNED)
     talk.from_client(call())
     assert talk.from_server(line) == line
@@ -93,7 +94,7 @@ def test_what_is_no_answer_to_a_call_passes(line: bytes) -> None:
 
 
 def test_a_healthy_result_is_the_same_bytes() -> None:
-    """P-3: blanks, order and line end included."""
+    """Blanks, order and line end included (P-3)."""
     talk, door = between()
     talk.from_client(call(q="ü"))
     assert talk.from_server(result(text="ü")) == result(text="ü")
@@ -102,14 +103,14 @@ def test_a_healthy_result_is_the_same_bytes() -> None:
 
 
 def test_an_escaped_slash_is_the_same_method() -> None:
-    """P-3: some languages write it so."""
+    """Some languages write it so (P-3)."""
     talk, _ = between(WARNED)
     talk.from_client(call().replace(b"tools/call", b"tools\\/call"))
     assert talk.from_server(result()) != result()
 
 
 def test_errors_of_the_protocol() -> None:
-    """LD-4: a result that failed; it passes as it is."""
+    """A result that failed; it passes as it is (LD-4)."""
     talk, door = between(WARNED)
     talk.from_client(call())
     line = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no such tool"}}\n'
@@ -118,7 +119,7 @@ def test_errors_of_the_protocol() -> None:
 
 
 def test_a_question_on_the_way_is_no_result() -> None:
-    """P-3: nothing is judged until the result is there."""
+    """Nothing is judged until the result is there (P-3)."""
     talk, door = between(WARNED)
     talk.from_client(call())
     line = b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{}}}\n'
@@ -127,7 +128,7 @@ def test_a_question_on_the_way_is_no_result() -> None:
 
 
 def test_a_cancelled_call_is_no_step() -> None:
-    """P-3: its result, should one come, is nobody's."""
+    """Its result, should one come, is nobody's (P-3)."""
     talk, door = between(WARNED)
     talk.from_client(call(4))
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}\n'
@@ -140,7 +141,7 @@ def test_a_cancelled_call_is_no_step() -> None:
 
 
 def test_what_is_too_large_is_not_read() -> None:
-    """P-3: a call or a result of more than ten megabytes passes."""
+    """A call or a result of more than ten megabytes passes (P-3)."""
     talk, door = between(WARNED)
     large = call(q="x" * BODY_MAX_BYTES)
     assert talk.from_client(large).on is large
@@ -151,7 +152,7 @@ def test_what_is_too_large_is_not_read() -> None:
 
 
 def test_calls_that_are_never_answered_are_forgotten() -> None:
-    """S-4: at most a thousand are waited for."""
+    """At most a thousand are waited for (S-4)."""
     talk, _ = between()
     for number in range(1100):
         talk.from_client(call(number))
@@ -159,7 +160,7 @@ def test_calls_that_are_never_answered_are_forgotten() -> None:
 
 
 def test_in_shadow_nothing_changes(clock: FakeClock) -> None:
-    """E-6: what would have been said is told elsewhere."""
+    """What would have been said is told elsewhere (E-6)."""
     told: list[str] = []
     run: Run = Guard(STEPS_ONLY, clock=clock).run()
     talk = Conversation(lambda: run, shadow=told.append)
@@ -171,7 +172,7 @@ def test_in_shadow_nothing_changes(clock: FakeClock) -> None:
 
 
 def test_the_engine_is_made_when_a_tool_is_called() -> None:
-    """P-3: a client that starts many servers does not wait for it."""
+    """A client that starts many servers does not wait for it (P-3)."""
     made: list[Run] = []
 
     def run() -> Run:
@@ -185,7 +186,7 @@ def test_the_engine_is_made_when_a_tool_is_called() -> None:
 
 
 def test_a_result_with_a_note_says_the_same() -> None:
-    """P-3: half a character stays what it is; what cannot be written again passes without a note."""
+    """Half a character stays what it is; what cannot be written again passes without a note (P-3)."""
     talk, _ = between(WARNED, WARNED)
     talk.from_client(call())
     line = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"\\ud800 \xc3\xbc"}],"n":1.50}}\n'

@@ -8,7 +8,7 @@ from breakloop.sdk.naming import Names, agent, current
 
 
 def test_blocks_nest_and_end() -> None:
-    """C-7: the inner one goes before, and what it leaves open is the outer one's."""
+    """The inner one goes before, and what it leaves open is the outer one's (C-7)."""
     assert current() == Names()
     with agent("a", session="s"):
         with agent("b"):
@@ -20,7 +20,7 @@ def test_blocks_nest_and_end() -> None:
 
 
 def test_tasks_have_their_own() -> None:
-    """C-7: two agents in one event loop are not mixed up."""
+    """Two agents in one event loop are not mixed up (C-7)."""
 
     async def one(name: str, gate: asyncio.Barrier) -> str:
         with agent(name):
@@ -35,7 +35,7 @@ def test_tasks_have_their_own() -> None:
 
 
 def test_names_travel_as_header_fields() -> None:
-    """Y-3: nothing that could end a line, and nothing that is not ASCII."""
+    """Nothing that could end a line, and nothing that is not ASCII (Y-3)."""
     assert Names("a", "s").headers() == {"X-Agent-Id": "a", "X-Agent-Session": "s"}
     assert Names().headers() == {}
     assert Names(" ").headers() == {}

@@ -11,7 +11,7 @@ from breakloop.sdk.openai import AsyncOpenAI, DeniedError, LoopDetectedError, Op
 
 
 def test_errors_are_of_both_kinds() -> None:
-    """P-1, P-2: by class, so `except` of either name catches."""
+    """By class, so `except` of either name catches (P-1, P-2)."""
     assert issubclass(LoopDetectedError, exceptions.LoopDetectedError)
     assert issubclass(LoopDetectedError, openai.RateLimitError)
     assert issubclass(DeniedError, openai.RateLimitError)
@@ -22,7 +22,7 @@ def test_errors_are_of_both_kinds() -> None:
 def test_a_client_is_the_real_one_at_the_gateway(
     kind: type[OpenAI | AsyncOpenAI], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P-2: options as they were, names in header fields, in copies too."""
+    """Options as they were, names in header fields, in copies too (P-2)."""
     monkeypatch.setenv("BREAKLOOP_URL", "http://127.0.0.1:1")
     client = kind(api_key="k", agent="a", max_retries=7)
     assert isinstance(client, openai.OpenAI | openai.AsyncOpenAI)
@@ -36,7 +36,7 @@ def test_a_client_is_the_real_one_at_the_gateway(
 
 @pytest.mark.parametrize("kind", [OpenAI, AsyncOpenAI])
 def test_which_error_is_made(kind: type[OpenAI | AsyncOpenAI]) -> None:
-    """P-2: ours for ours, the SDK's for the rest; a denial that is no 429 stays what the SDK calls it."""
+    """Ours for ours, the SDK's for the rest; a denial that is no 429 stays what the SDK calls it (P-2)."""
     client = kind(api_key="k")
 
     def made(status: int, reason: str) -> type[Exception]:

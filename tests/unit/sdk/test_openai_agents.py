@@ -109,7 +109,7 @@ def started(door: TellingDoor, **options: Any) -> Run:
 
 
 def test_a_request_is_asked_about_as_its_api_has_it() -> None:
-    """P-3, C-7, C-8: instructions and input; the run is the session, its first agent the agent; then how it ended."""
+    """Instructions and input; the run is the session, its first agent the agent; then how it ended (P-3, C-7, C-8)."""
     door = TellingDoor()
     run = started(door)
 
@@ -135,7 +135,7 @@ def test_a_request_is_asked_about_as_its_api_has_it() -> None:
 
 
 def test_names() -> None:
-    """C-7: given ones first, then those of the block around."""
+    """Given ones first, then those of the block around (C-7)."""
     door = TellingDoor()
     with breakloop.agent("outer", session="s-1"):
         do(started(door).ask())
@@ -144,7 +144,7 @@ def test_names() -> None:
 
 
 def test_a_round_is_judged_once_with_its_last_result() -> None:
-    """P-3, C16: calls at once are one step; the note stands in the result that came last; nothing is asked twice."""
+    """Calls at once are one step; the note stands in the result that came last; nothing is asked twice (P-3, C16)."""
     door = TellingDoor(Decision(request_id="r"), WARNED)
     run = started(door)
     one, two = made(1, "a"), made(2, "b")
@@ -168,7 +168,7 @@ def test_a_round_is_judged_once_with_its_last_result() -> None:
 
 
 def test_a_denied_round_stops_the_next_request() -> None:
-    """P-3: the result stays as it is; the error is the SDK's and ours, and travels."""
+    """The result stays as it is; the error is the SDK's and ours, and travels (P-3)."""
     run = started(TellingDoor(Decision(request_id="r"), DENIED))
 
     async def work() -> ToolGuardrailFunctionOutput:
@@ -189,7 +189,7 @@ def test_a_denied_round_stops_the_next_request() -> None:
 
 
 def test_what_no_guardrail_saw_is_judged_with_the_request() -> None:
-    """P-3: a handoff beside a tool, or tools without guardrails."""
+    """A handoff beside a tool, or tools without guardrails (P-3)."""
     door = TellingDoor()
     run = started(door)
     handoff = ResponseFunctionToolCall(type="function_call", name="transfer", arguments="{}", call_id="h")
@@ -206,7 +206,7 @@ def test_what_no_guardrail_saw_is_judged_with_the_request() -> None:
 
 
 def test_a_conversation_that_the_server_keeps() -> None:
-    """D-6: where only results are sent, they are judged with the calls that they belong to."""
+    """Where only results are sent, they are judged with the calls that they belong to (D-6)."""
     door = TellingDoor()
     run = started(door)
 
@@ -222,7 +222,7 @@ def test_a_conversation_that_the_server_keeps() -> None:
 
 
 def test_a_request_that_was_never_answered() -> None:
-    """LD-6: the next one settles it as failed. One that a tool's result made unnecessary is settled as done."""
+    """The next one settles it as failed. One that a tool's result made unnecessary is settled as done (LD-6)."""
     door = TellingDoor()
     run = started(door)
 
@@ -239,7 +239,7 @@ def test_a_request_that_was_never_answered() -> None:
 
 
 def test_other_results_than_texts_stay_as_they_are() -> None:
-    """P-3: an image is not replaced by a note; what the SDK would write as a text is one."""
+    """An image is not replaced by a note; what the SDK would write as a text is one (P-3)."""
 
     async def work(output: Any) -> tuple[str, Any]:
         run = started(TellingDoor(Decision(request_id="r"), WARNED))
@@ -254,7 +254,7 @@ def test_other_results_than_texts_stay_as_they_are() -> None:
 
 
 def test_guardrails_without_hooks() -> None:
-    """P-3: each call is a step by itself; a denial trips the wire, and tells why."""
+    """Each call is a step by itself; a denial trips the wire, and tells why (P-3)."""
     door = TellingDoor(WARNED, DENIED)
     run = started(door)
     told = [do(run.ran(made(1))), do(run.ran(made(2)))]
@@ -265,7 +265,7 @@ def test_guardrails_without_hooks() -> None:
 
 
 def test_tools_are_judged_before_if_wished() -> None:
-    """K-2: as an MCP server's would be; a denial is what the model reads instead of a result."""
+    """As an MCP server's would be; a denial is what the model reads instead of a result (K-2)."""
     door = TellingDoor()
     run = started(door, session="s", judge_tools=True)
     data = ToolInputGuardrailData(run.tool(made()), AGENT)
@@ -281,7 +281,7 @@ def test_tools_are_judged_before_if_wished() -> None:
 
 @pytest.mark.parametrize("judge_tools", [False, True])
 def test_tools_get_their_guardrails(*, judge_tools: bool) -> None:
-    """P-3: copies; what is no function tool stays as it is."""
+    """Copies; what is no function tool stays as it is (P-3)."""
     hooks, hosted = BreakloopHooks(judge_tools=judge_tools), WebSearchTool()
     guarded, same = hooks.tools(search, hosted)
     assert same is hosted
@@ -295,7 +295,7 @@ def test_tools_get_their_guardrails(*, judge_tools: bool) -> None:
 
 
 def test_faults_of_ours_are_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD-7: in deciding, in reading a request, an answer, a result."""
+    """In deciding, in reading a request, an answer, a result (LD-7)."""
 
     def broken(*_: Any) -> Any:
         raise KeyError("canary")
@@ -320,7 +320,7 @@ def test_faults_of_ours_are_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_kept_is_bounded() -> None:
-    """Y-2: of the last runs only, and of those that ended, nothing that was said."""
+    """Of the last runs only, and of those that ended, nothing that was said (Y-2)."""
     hooks = BreakloopHooks(Guard(door=TellingDoor()))
 
     async def work() -> None:

@@ -54,7 +54,7 @@ def begin(
 
 @pytest.mark.parametrize("encoding", [b"", b"identity", b"gzip"])
 def test_a_whole_answer(door: Settled, encoding: bytes) -> None:
-    """D-6: text and tokens, packed or plain, settled once."""
+    """Text and tokens, packed or plain, settled once (D-6)."""
     reading = begin(door, encoding=encoding)
     reading.feed(gzip.compress(BODY.encode()) if encoding == b"gzip" else BODY.encode())
     reading.end(complete=True)
@@ -67,7 +67,7 @@ def test_a_whole_answer(door: Settled, encoding: bytes) -> None:
 
 
 def test_a_stream_in_pieces(door: Settled) -> None:
-    """D-6."""
+    """A stream in pieces (D-6)."""
     reading = begin(door, stream=True, kind=b"text/event-stream")
     for at in range(0, len(STREAM), 7):
         reading.feed(STREAM[at : at + 7])
@@ -76,7 +76,7 @@ def test_a_stream_in_pieces(door: Settled) -> None:
 
 
 def test_an_answer_that_nobody_read_to_its_end(door: Settled) -> None:
-    """LD-6: the client left; a stream that was through is whole all the same."""
+    """The client left; a stream that was through is whole all the same (LD-6)."""
     reading = begin(door, stream=True, kind=b"text/event-stream")
     reading.feed(STREAM[:50])
     reading.end(complete=False)
@@ -89,7 +89,7 @@ def test_an_answer_that_nobody_read_to_its_end(door: Settled) -> None:
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"odd"])
 def test_what_cannot_be_read_is_still_an_answer(door: Settled, encoding: bytes) -> None:
-    """D-6: that it came is known."""
+    """That it came is known (D-6)."""
     reading = begin(door, encoding=encoding)
     reading.feed(b"no such thing")
     reading.end(complete=True)
@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_still_an_answer(door: Settled, encoding: bytes) 
 
 
 def test_plain_http_is_settled_by_its_status(door: Settled) -> None:
-    """LD-6: a failure counts for nothing."""
+    """A failure counts for nothing (LD-6)."""
     guard = Guard(door=door)
     SettlingReader(guard, guard.judge(request_call("GET", "/x")), 503, b"", b"").end(complete=True)
     assert door.answers[0].failed

@@ -44,7 +44,7 @@ def asked(door: RemoteDoor, service: ThreadedLLM, answer: Answer = ALLOWED, **he
 
 
 def test_the_original_request_is_told(door: RemoteDoor, service: ThreadedLLM) -> None:
-    """D-3: by the header fields that the service reads; the client's own go along, but for the connection's."""
+    """By the header fields that the service reads; the client's own go along, but for the connection's (D-3)."""
     sent = asked(door, service, x_team="red", connection="close", host="evil", authorization="Bearer sk-client")
     assert (sent.header("x-original-method"), sent.header("x-original-uri")) == ("POST", "/v1/x?a=1")
     assert (sent.header("x-original-host"), sent.header("x-agent-id"), sent.header("x-team")) == (
@@ -58,13 +58,13 @@ def test_the_original_request_is_told(door: RemoteDoor, service: ThreadedLLM) ->
 
 
 def test_the_token_stands_for_a_caller_without_a_key(door: RemoteDoor, service: ThreadedLLM) -> None:
-    """C-7: so that guards of one machine are told apart."""
+    """So that guards of one machine are told apart (C-7)."""
     assert asked(door, service).header("authorization") == "Bearer sk-own"
     assert asked(door, service, x_api_key="k").header("authorization") is None
 
 
 def test_one_connection_is_used_again(door: RemoteDoor, service: ThreadedLLM) -> None:
-    """D-4: and one that was closed meanwhile is replaced without a fault."""
+    """And one that was closed meanwhile is replaced without a fault (D-4)."""
     for _ in range(3):
         asked(door, service)
     assert service.llm.opened == 1
@@ -74,7 +74,7 @@ def test_one_connection_is_used_again(door: RemoteDoor, service: ThreadedLLM) ->
 
 
 def test_results_are_reported(door: RemoteDoor, service: ThreadedLLM) -> None:
-    """D-6: status, text, calls and tokens; that nobody waits for it is no fault."""
+    """Status, text, calls and tokens; that nobody waits for it is no fault (D-6)."""
     service.next(ALLOWED)
     decision = door.decide(request_call("POST", "/v1/x"))
     service.next(body(b"", status=204), body(b"{}", status=404), body(b"{}", status=400))
@@ -91,7 +91,7 @@ def test_results_are_reported(door: RemoteDoor, service: ThreadedLLM) -> None:
 
 @pytest.mark.parametrize("answer", [body(b"hello"), cut("start"), raw(b"nonsense\r\n\r\n")])
 def test_faults_are_raised(door: RemoteDoor, service: ThreadedLLM, answer: Answer) -> None:
-    """D-4: that they allow is the guard's rule."""
+    """That they allow is the guard's rule (D-4)."""
     service.next(answer, answer)
     with pytest.raises((AnswerError, OSError, http.client.HTTPException)):
         door.decide(request_call("POST", "/v1/x"))
@@ -99,6 +99,6 @@ def test_faults_are_raised(door: RemoteDoor, service: ThreadedLLM, answer: Answe
 
 @pytest.mark.parametrize("url", ["", "foo", "127.0.0.1:8787", "ftp://x", "http://", "http://x:99999", "http://x:0"])
 def test_a_wrong_url_is_said_at_once(url: str) -> None:
-    """T-1: the author's mistake does not fail open."""
+    """The author's mistake does not fail open (T-1)."""
     with pytest.raises(SettingsError, match="url"):
         RemoteDoor(url)

@@ -30,7 +30,7 @@ def loop(path: str, body: bytes) -> Decision:
 
 
 def test_a_loop_in_the_words_of_its_dialect() -> None:
-    """A-1, A-3: status, fields and body as the gateway has them; SDKs do not try again."""
+    """Status, fields and body as the gateway has them; SDKs do not try again (A-1, A-3)."""
     status, headers, body = denied(loop("/v1/chat/completions", chat_body(user("x"))))
     fields = dict(headers)
     assert (status, fields["Retry-After"], fields["x-should-retry"]) == (429, "30", "false")
@@ -43,14 +43,14 @@ def test_a_loop_in_the_words_of_its_dialect() -> None:
 
 
 def test_an_mcp_call_is_a_tools_error() -> None:
-    """A-3: 200, so that the model reads it."""
+    """200, so that the model reads it (A-3)."""
     status, _, body = denied(loop("/mcp", TOOL))
     told = json.loads(body)
     assert (status, told["id"], told["result"]["isError"]) == (200, 7, True)
 
 
 def test_other_denials_may_be_tried_again() -> None:
-    """A-2: unless waiting does not help."""
+    """Unless waiting does not help (A-2)."""
     again = Decision(allowed=False, reason="budget_exceeded", status=429, message="Spent.", retry_after=9)
     never = Decision(allowed=False, reason="agent_inactive", status=403, message="Off.")
     assert "x-should-retry" not in dict(denied(again).headers)
@@ -60,13 +60,13 @@ def test_other_denials_may_be_tried_again() -> None:
 
 
 def test_a_services_own_body_is_passed_on() -> None:
-    """D-3: what it said in the client's dialect."""
+    """What it said in the client's dialect (D-3)."""
     said = Decision(allowed=False, reason="loop_detected", status=429, body=b'{"detail":{}}', retry_after=1)
     assert denied(said).body == b'{"detail":{}}'
 
 
 def test_a_kill_switch_has_its_wait() -> None:
-    """K-2."""
+    """A kill switch has its wait (K-2)."""
     switch = {"scope_key": "agent:id", "scope_value": "a", "reason": "no"}
     guard = Guard(bundle(kill_switches=[switch]), clock=FakeClock())
     made = denied(guard.judge(request_call("GET", "/x", {"x-agent-id": "a"})))
@@ -86,7 +86,7 @@ RPC = b'{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{}}'
     [(TIGHT, *CHAT), (LOOPS, *CHAT), (SWITCH, *CHAT), (OFF, *CHAT), (TIGHT, "/mcp", TOOL), (TIGHT, "/x", RPC)],
 )
 def test_the_same_answer_as_the_gateways(data: Json, path: str, body: bytes) -> None:
-    """A-1 to A-4: the same fields (jitter, RateLimit, x-should-retry) and body, whoever denies."""
+    """The same fields (jitter, RateLimit, x-should-retry) and body, whoever denies (A-1 to A-4)."""
     here = world(data)
     judging = Judging(here.engine, here.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="t-")
     guard = Guard(door=LocalDoor(data, MEMORY, FakeClock(START), SECRET))
@@ -105,7 +105,7 @@ def test_the_same_answer_as_the_gateways(data: Json, path: str, body: bytes) -> 
 
 
 def test_a_limit_has_its_fields() -> None:
-    """A-1, A-2: jitter by who waits, and the state of the limit."""
+    """Jitter by who waits, and the state of the limit (A-1, A-2)."""
     guard = Guard(door=LocalDoor(TIGHT, MEMORY, FakeClock(START), SECRET))
     waits = set()
     for number in range(8):
@@ -121,7 +121,7 @@ def test_a_limit_has_its_fields() -> None:
 
 
 def test_a_services_fields_are_passed_on() -> None:
-    """D-3, A-1: under the prefix of the service, and without what is not for the client."""
+    """Under the prefix of the service, and without what is not for the client (D-3, A-1)."""
     fields = {"x-own-request-id": "0a1b2c3d-1", "x-own-reason": "kill_switch", "retry-after": "3600"}
     told = {**fields, "x-should-retry": "false", "ratelimit": '"p";r=0;t=3', "ratelimit-reset": "3"}
     body = b'{"detail":{"error":"kill_switch","message":"No."}}'
@@ -131,7 +131,7 @@ def test_a_services_fields_are_passed_on() -> None:
 
 
 def test_a_services_loop_is_told_in_full_to_an_mcp_client() -> None:
-    """A-3: what the service has said of it stands in the tool's error."""
+    """What the service has said of it stands in the tool's error (A-3)."""
     said = Decision(
         allowed=False,
         reason="loop_detected",

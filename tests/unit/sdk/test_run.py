@@ -42,14 +42,14 @@ def warned_then_stopped(steps: list[Decision]) -> bool:
 
 
 def test_the_same_step_is_warned_then_stopped(clock: FakeClock) -> None:
-    """D-4, LD-4: repeat 3 / 5; another step passes at once."""
+    """Repeat 3 / 5; another step passes at once (D-4, LD-4)."""
     with Guard(clock=clock).run(agent="a") as run:
         assert warned_then_stopped([run.step(*SAME) for _ in range(5)])
         assert run.step([("search", {"q": "y"})], ["found it"]).allowed
 
 
 def test_async_steps_are_the_same(clock: FakeClock) -> None:
-    """D-4: sync and async over one core."""
+    """Sync and async over one core (D-4)."""
 
     async def steps() -> list[Decision]:
         async with Guard(clock=clock).run(agent="a") as run:
@@ -59,7 +59,7 @@ def test_async_steps_are_the_same(clock: FakeClock) -> None:
 
 
 def test_a_healthy_run_is_left_alone(clock: FakeClock) -> None:
-    """LD-4: reading, editing and testing, whatever the number of steps."""
+    """Reading, editing and testing, whatever the number of steps (LD-4)."""
     with Guard(clock=clock).run() as run:
         for number in range(60):
             kind = ("read", "edit", "test")[number % 3]
@@ -73,13 +73,13 @@ def test_a_healthy_run_is_left_alone(clock: FakeClock) -> None:
 
 
 def test_text_without_calls_counts_too(clock: FakeClock) -> None:
-    """LD-4: a monologue."""
+    """Text without calls counts too: a monologue (LD-4)."""
     with Guard(clock=clock).run() as run:
         assert warned_then_stopped([run.step(text="I shall try it again now, as before.") for _ in range(5)])
 
 
 def test_the_next_step_settles_the_last(clock: FakeClock) -> None:
-    """D-6: what the model did was the answer to what went before; the end settles what is left."""
+    """What the model did was the answer to what went before; the end settles what is left (D-6)."""
     door = Recorder()
     with Guard(door=door).run(agent="a", session="s", model="m") as run:
         run.step([("f", {})], ["x"], text="one", usage={"output_tokens": 9})
@@ -96,7 +96,7 @@ def test_the_next_step_settles_the_last(clock: FakeClock) -> None:
 
 
 def test_async_runs_settle_their_end() -> None:
-    """D-6."""
+    """Async runs settle their end (D-6)."""
     door = Recorder()
 
     async def one() -> None:
@@ -108,7 +108,7 @@ def test_async_runs_settle_their_end() -> None:
 
 
 def test_blocked_calls_are_remembered_and_bounded() -> None:
-    """Y-2: the same name and arguments, in any order of keys."""
+    """The same name and arguments, in any order of keys (Y-2)."""
     run: Run = Guard(door=Recorder()).run()
     run.hold(("f", {"a": 1, "b": 2}), "x")
     assert run.held(("f", {"b": 2, "a": 1})) == "x"
@@ -121,7 +121,7 @@ def test_blocked_calls_are_remembered_and_bounded() -> None:
 
 
 def test_steps_alone_by_a_policy(clock: FakeClock) -> None:
-    """LD-4: an edit, and the same two checks, ten times in a minute: `tail` stops it, steps see the edits."""
+    """An edit, and the same two checks, ten times in a minute: `tail` stops it, steps see the edits (LD-4)."""
 
     def rounds(guard: Guard) -> int:
         with guard.run() as run:
@@ -139,7 +139,7 @@ def test_steps_alone_by_a_policy(clock: FakeClock) -> None:
 
 
 def test_a_run_is_judged_before_the_model_has_done_anything() -> None:
-    """D-4: by what it opens with; what the model says then is the answer to it."""
+    """By what it opens with; what the model says then is the answer to it (D-4)."""
     door = Recorder()
     run = Guard(door=door).run(agent="a", model="m", task="Do it.")
     run.begin()
@@ -149,7 +149,8 @@ def test_a_run_is_judged_before_the_model_has_done_anything() -> None:
 
 
 def test_an_answer_may_be_told_by_itself() -> None:
-    """D-6: the last one has no step after it. Its tokens are added to those of the step before; told twice, it counts once."""
+    """The last one has no step after it. Its tokens are added to those of the step before; told twice, it counts once
+    (D-6)."""
     door = Recorder()
     run = Guard(door=door).run(agent="a")
     run.answered("too early")

@@ -7,5 +7,5 @@ from breakloop.sdk.transcript import result_text
 
 
 def test_a_failure_is_told_from_the_same_words() -> None:
-    """LD-4: as a result it says that it failed."""
+    """As a result it says that it failed (LD-4)."""
     assert result_text(ToolFailedError("no such file")) == "Error: ToolFailedError: no such file"

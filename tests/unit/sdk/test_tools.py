@@ -18,7 +18,7 @@ def guard(clock: FakeClock) -> Guard:
 
 
 def test_a_looping_tool_is_warned_then_stopped(guard: Guard, clock: FakeClock) -> None:
-    """D-4, LD-5: the note stands in the result, then an error; the tool has run five times, and not once more."""
+    """The note stands in the result, then an error; the tool has run five times, and not once more (D-4, LD-5)."""
     ran: list[str] = []
 
     @guard.tool
@@ -42,7 +42,7 @@ def test_a_looping_tool_is_warned_then_stopped(guard: Guard, clock: FakeClock) -
 
 
 def test_after_the_cooldown_it_may_run_once(guard: Guard, clock: FakeClock) -> None:
-    """LD-4: the same passes once; what is new then is progress."""
+    """The same passes once; what is new then is progress (LD-4)."""
     answers = ["busy"] * 5 + ["done"]
 
     @guard.tool(on_block="return")
@@ -59,7 +59,7 @@ def test_after_the_cooldown_it_may_run_once(guard: Guard, clock: FakeClock) -> N
 
 
 def test_async_tools(guard: Guard) -> None:
-    """D-4: the same in the other colour."""
+    """The same in the other colour (D-4)."""
     ran = 0
 
     @guard.tool(name="look_up", on_block="return")
@@ -79,7 +79,7 @@ def test_async_tools(guard: Guard) -> None:
 
 
 def test_errors_of_a_tool_are_its_own(guard: Guard) -> None:
-    """D-4: they go on as they are, with the note; then the loop is the error."""
+    """They go on as they are, with the note; then the loop is the error (D-4)."""
 
     @guard.tool
     def fetch(url: str) -> str:
@@ -98,7 +98,7 @@ def test_errors_of_a_tool_are_its_own(guard: Guard) -> None:
 
 
 def test_async_errors_of_a_tool(guard: Guard) -> None:
-    """D-4: with `on_block="return"` the model reads the note."""
+    """With `on_block="return"` the model reads the note (D-4)."""
 
     @guard.tool(on_block="return")
     async def fetch(url: str) -> str:
@@ -116,7 +116,7 @@ def test_async_errors_of_a_tool(guard: Guard) -> None:
 
 
 def test_healthy_tools_are_left_alone(guard: Guard, clock: FakeClock) -> None:
-    """LD-4: results come back as the very objects that they are."""
+    """Results come back as the very objects that they are (LD-4)."""
     rows = [{"row": number} for number in range(30)]
 
     @guard.tool
@@ -130,7 +130,7 @@ def test_healthy_tools_are_left_alone(guard: Guard, clock: FakeClock) -> None:
 
 
 def test_results_that_are_no_text_are_not_touched(guard: Guard) -> None:
-    """D-4: a notice has no place in them; the block still comes."""
+    """A notice has no place in them; the block still comes (D-4)."""
 
     @guard.tool
     def status() -> dict[str, str]:
@@ -143,7 +143,7 @@ def test_results_that_are_no_text_are_not_touched(guard: Guard) -> None:
 
 
 def test_methods_and_functions_without_a_signature(guard: Guard) -> None:
-    """D-4: `self` is no argument; wrong arguments are the function's own error."""
+    """`self` is no argument; wrong arguments are the function's own error (D-4)."""
 
     class Box:
         @guard.tool
@@ -163,7 +163,7 @@ def test_methods_and_functions_without_a_signature(guard: Guard) -> None:
 
 
 def test_a_denial_further_in_goes_through(guard: Guard) -> None:
-    """D-4: a tool that calls a guarded one; the loop is told once, by the one that has it."""
+    """A tool that calls a guarded one; the loop is told once, by the one that has it (D-4)."""
 
     @guard.tool
     def inner() -> str:
@@ -183,7 +183,7 @@ def test_a_denial_further_in_goes_through(guard: Guard) -> None:
 
 
 def test_async_tools_in_disguise(guard: Guard) -> None:
-    """D-4: a partial, or an object that is called; what it returns is awaited as it would have been."""
+    """A partial, or an object that is called; what it returns is awaited as it would have been (D-4)."""
 
     class Tool:
         async def __call__(self, query: str) -> str:
@@ -200,6 +200,6 @@ def test_async_tools_in_disguise(guard: Guard) -> None:
 
 
 def test_a_wrong_option_is_said_at_once(guard: Guard) -> None:
-    """T-1."""
+    """A wrong option is said at once (T-1)."""
     with pytest.raises(ValueError, match="on_block"):
         guard.tool(on_block="stop")(print)  # type: ignore[call-overload]

@@ -16,7 +16,7 @@ def added(transcript: Transcript, *calls: tuple[str, Any], results: list[Any], t
 
 
 def test_what_are_no_calls_changes_nothing() -> None:
-    """T-1: neither does the next step show any of it."""
+    """Neither does the next step show any of it (T-1)."""
     transcript = Transcript("m", "Do it.")
     with pytest.raises(TypeError, match="calls: must be a list"):
         transcript.add([("f", {}), "g"], ["x"], "canary", "")  # type: ignore[list-item]
@@ -25,7 +25,7 @@ def test_what_are_no_calls_changes_nothing() -> None:
 
 
 def test_a_step_is_an_answer_and_its_results() -> None:
-    """D-4: the request that would come next."""
+    """The request that would come next (D-4)."""
     body = added(
         Transcript("m", "Do it."), ("f", {"b": 1, "a": "é"}), ("g", "{}"), results=["one", {"n": 2}], text="Hm."
     )
@@ -38,7 +38,7 @@ def test_a_step_is_an_answer_and_its_results() -> None:
 
 
 def test_no_two_calls_have_one_id() -> None:
-    """LD-4: a step is told from the same request sent again by its ids."""
+    """A step is told from the same request sent again by its ids (LD-4)."""
     first, second = Transcript("", ""), Transcript("", "")
     ids = [
         message["tool_call_id"]
@@ -51,7 +51,7 @@ def test_no_two_calls_have_one_id() -> None:
 
 
 def test_a_step_without_calls_ends_with_the_user() -> None:
-    """LD-4: what the harness said, or nothing; else the answer would look like one that is to be continued."""
+    """What the harness said, or nothing; else the answer would look like one that is to be continued (LD-4)."""
     assert added(Transcript("", ""), results=[], text="Hm.", user="Go on.")["messages"][-1]["content"] == "Go on."
     assert added(Transcript("", ""), results=[], text="Hm.")["messages"][-1] == {"role": "user", "content": ""}
 
@@ -67,12 +67,12 @@ def test_a_step_without_calls_ends_with_the_user() -> None:
     ],
 )
 def test_results_as_a_model_would_read_them(result: object, text: str) -> None:
-    """D-4: errors in the form that says so."""
+    """Errors in the form that says so (D-4)."""
     assert result_text(result) == text
 
 
 def test_long_and_binary_results_are_told_apart() -> None:
-    """Y-2: cut, and not mistaken for another that begins alike."""
+    """Cut, and not mistaken for another that begins alike (Y-2)."""
     long = "a" * 50_000
     assert len(result_text(long)) < RESULT_MAX_CHARS + 100
     assert result_text(long) == result_text("a" * 50_000) != result_text("a" * 49_999 + "b")
@@ -80,7 +80,7 @@ def test_long_and_binary_results_are_told_apart() -> None:
 
 
 def test_it_stays_bounded_and_begins_with_an_answer() -> None:
-    """Y-2: after any number of steps; what is kept is the newest."""
+    """After any number of steps; what is kept is the newest (Y-2)."""
     transcript = Transcript("m", "Task.")
     sizes, body = [], b""
     for number in range(300):

@@ -20,7 +20,7 @@ class TestHttpx2(Suite):
 
 
 def test_the_real_sdks_raise_their_own_error(clock: FakeClock) -> None:
-    """P-3, A-3: plain `openai` and `anthropic`, no server; a healthy question passes beside the loop."""
+    """Plain `openai` and `anthropic`, no server; a healthy question passes beside the loop (P-3, A-3)."""
     with StandInLLM.in_thread() as llm:
         http = httpx2.Client(transport=transport2.BreakloopTransport(guard=Guard(clock=clock)))
         first = openai.OpenAI(api_key="k", base_url=f"{llm.url}/v1", http_client=http)

@@ -50,7 +50,7 @@ class Suite:
         return self.module.Client(transport=self.kit.BreakloopTransport(self.module.MockTransport(answer), guard=guard))
 
     def test_a_loop_is_answered_in_the_providers_stead(self, clock: FakeClock) -> None:
-        """P-3: five go out, the sixth does not; what was said is known (D-6)."""
+        """Five go out, the sixth does not; what was said is known (D-6) (P-3)."""
         with self.client(self.guard(clock)) as client:
             for _ in range(5):
                 assert client.post(URL, json=BODY).json() == SAID
@@ -62,7 +62,7 @@ class Suite:
         assert [(one.text, one.complete) for one in self.settled] == [("hi", True)] * 6
 
     def test_streams_pass_as_they_come(self, clock: FakeClock) -> None:
-        """P-3, D-6: piece by piece; left early is left early."""
+        """Piece by piece; left early is left early (P-3, D-6)."""
 
         def stream(_request: Any) -> Any:
             def pieces() -> Iterator[bytes]:
@@ -79,7 +79,7 @@ class Suite:
         assert self.settled[1].status == CLIENT_LEFT
 
     def test_failures_do_not_count(self, clock: FakeClock) -> None:
-        """LD-6: no answer, or a 503."""
+        """No answer, or a 503 (LD-6)."""
 
         def fail(_request: Any) -> Any:
             if len(self.seen) % 2:
@@ -94,7 +94,7 @@ class Suite:
         assert [one.status for one in self.settled] == [NO_ANSWER, 503] * 4
 
     def test_a_note_is_put_into_the_request(self, clock: FakeClock) -> None:
-        """LD-5: with the right length, and the SDK's own fields."""
+        """With the right length, and the SDK's own fields (LD-5)."""
         guard = self.guard(clock, bundle(policy("p", loop=exact(2, action="steer"))))
         with self.client(guard) as client:
             for _ in range(2):
@@ -106,7 +106,7 @@ class Suite:
         assert second.headers["authorization"] == "Bearer k"
 
     def test_uploads_and_other_requests_pass_unread(self, clock: FakeClock) -> None:
-        """P-3, Y-2: bodies of unknown length are not gathered, and no loop is seen where there is none."""
+        """Bodies of unknown length are not gathered, and no loop is seen where there is none (P-3, Y-2)."""
 
         def pieces() -> Iterator[bytes]:
             yield b"one"
@@ -120,7 +120,7 @@ class Suite:
         assert self.seen[1].read() == b"onetwo"
 
     def test_packed_answers(self, clock: FakeClock) -> None:
-        """D-6: unpacked beside the client, who gets what he got."""
+        """Unpacked beside the client, who gets what he got (D-6)."""
         packed = gzip.compress(json.dumps(SAID).encode())
         headers = {"content-type": "application/json", "content-encoding": "gzip"}
         with self.client(
@@ -131,7 +131,7 @@ class Suite:
         assert self.settled[0].text == "hi"
 
     def test_async_is_the_same(self, clock: FakeClock) -> None:
-        """P-3: in the other colour."""
+        """In the other colour (P-3)."""
         guard = self.guard(clock)
         seen: list[Any] = []
 
@@ -164,7 +164,7 @@ class Suite:
         assert self.settled[5].status == NO_ANSWER
 
     def test_a_throttle_waits(self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-        """LD-5: before the request goes out, in both colours."""
+        """Before the request goes out, in both colours (LD-5)."""
         slept: list[tuple[str, float]] = []
 
         async def asleep(seconds: float) -> None:
@@ -187,7 +187,7 @@ class Suite:
         assert slept == [("sync", 0.2), ("async", 0.3)]
 
     def test_without_anything_it_makes_its_own(self) -> None:
-        """P-3: `transport=BreakloopTransport()` is all that is needed."""
+        """`transport=BreakloopTransport()` is all that is needed (P-3)."""
         own = self.kit.BreakloopTransport()
         assert isinstance(own.guard, Guard)
         own.close()

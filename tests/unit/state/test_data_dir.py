@@ -11,7 +11,7 @@ from breakloop.state.data_dir import DataDir
 
 
 def test_secret_is_made_once_and_kept_private(tmp_path: Path) -> None:
-    """SPEC 7: the same key after a restart, readable by its owner only, in a directory of his own."""
+    """The same key after a restart, readable by its owner only, in a directory of his own."""
     path = tmp_path / "a" / "b"
     first = DataDir(path)
     key = first.secret("", "")
@@ -25,7 +25,7 @@ def test_secret_is_made_once_and_kept_private(tmp_path: Path) -> None:
 
 
 def test_given_secret_wins(tmp_path: Path) -> None:
-    """SPEC 7: a fleet shares one by setting or file, of any length, with or without a line end."""
+    """A fleet shares one by setting or file, of any length, with or without a line end."""
     data = DataDir(tmp_path)
     (tmp_path / "file").write_text("s" * 100 + "\n")
     assert data.secret("s" * 100, "") == data.secret("", str(tmp_path / "file"))
@@ -70,7 +70,7 @@ def test_unusable_secret_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_the_secret_itself_can_be_handed_on(tmp_path: Path) -> None:
-    """S-5: whoever is given it has the same key, without the directory."""
+    """Whoever is given it has the same key, without the directory (S-5)."""
     data = DataDir(tmp_path / "a")
     kept = data.kept_secret().decode()
     assert DataDir(tmp_path / "b").secret(kept, "") == data.secret("", "")

@@ -36,7 +36,7 @@ def meter(life: Life, key: str, amount: float, spec: BreakerSpec = BREAKER) -> B
 
 @pytest.mark.parametrize("how", ["end", "kill"])
 def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeClock) -> None:
-    """S-1: counts, cooldowns, buckets, budgets, breakers and windows."""
+    """Counts, cooldowns, buckets, budgets, breakers and windows (S-1)."""
     life = Life(tmp_path, clock)
     for _ in range(3):
         hit(life, COOLING, "ld:cooling")
@@ -67,7 +67,7 @@ def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeCl
 
 
 def test_what_was_not_saved_is_all_that_is_lost(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: at most the last second."""
+    """At most the last second (S-1)."""
     life = Life(tmp_path, clock)
     life.spend("tpd:a", 5)
     life.save()
@@ -81,7 +81,7 @@ def test_what_was_not_saved_is_all_that_is_lost(tmp_path: Path, clock: FakeClock
 
 @pytest.mark.parametrize("save_between", [True, False])
 def test_what_is_dropped_stays_dropped(tmp_path: Path, clock: FakeClock, save_between: bool) -> None:
-    """G-1: what an operator released does not come back with a restart, nor a count that a cooldown replaced."""
+    """What an operator released does not come back with a restart, nor a count that a cooldown replaced (G-1)."""
     life = Life(tmp_path, clock)
     for key in ("tpd:a:1", "tpd:a:2", "tpd:b"):
         life.spend(key)
@@ -105,7 +105,7 @@ def test_what_is_dropped_stays_dropped(tmp_path: Path, clock: FakeClock, save_be
 
 
 def test_changes_in_place_are_saved(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: what is corrected or taken back after a save."""
+    """What is corrected or taken back after a save (S-1)."""
     life = Life(tmp_path, clock)
     spec = RepeatSpec(60.0, 5, sliding=True, retry_free=3)
     hit(life, IDLE, "ld:idle")
@@ -132,7 +132,7 @@ def test_changes_in_place_are_saved(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_a_clock_that_stepped_back_does_not_refill(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: the store goes on from the time it had; somebody is told when that is far ahead."""
+    """The store goes on from the time it had; somebody is told when that is far ahead (S-1)."""
     life = Life(tmp_path, clock)
     life.take("tb:a", 100.0)
     life.end()
@@ -148,7 +148,7 @@ def test_a_clock_that_stepped_back_does_not_refill(tmp_path: Path, clock: FakeCl
 
 
 def test_expired_entries_are_left_out(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: also where an older row of the same key would have lived longer."""
+    """Also where an older row of the same key would have lived longer (S-1)."""
     life = Life(tmp_path, clock)
     life.write("win:a", b"1", ttl_s=1000.0)
     life.save()
@@ -162,7 +162,7 @@ def test_expired_entries_are_left_out(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_it_is_bounded_and_the_newest_stay(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: with less room than before, the least recently used are left out."""
+    """With less room than before, the least recently used are left out (S-1)."""
     life = Life(tmp_path, clock)
     for number in range(100):
         life.spend(f"tpd:{number}")
@@ -175,7 +175,7 @@ def test_it_is_bounded_and_the_newest_stay(tmp_path: Path, clock: FakeClock) -> 
 
 
 def test_what_had_to_go_for_lack_of_room_does_not_come_back(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: a larger bound after a restart changes nothing about it."""
+    """A larger bound after a restart changes nothing about it (S-1)."""
     life = Life(tmp_path, clock, max_entries=5)
     for number in range(8):
         life.spend(f"tpd:{number}")
@@ -187,7 +187,7 @@ def test_what_had_to_go_for_lack_of_room_does_not_come_back(tmp_path: Path, cloc
 
 
 def test_without_a_directory_it_does_nothing(clock: FakeClock) -> None:
-    """S-1: everything runs, only nothing is kept."""
+    """Everything runs, only nothing is kept (S-1)."""
     life = Life(None, clock)
     life.spend("tpd:a")
     life.save()
@@ -197,7 +197,7 @@ def test_without_a_directory_it_does_nothing(clock: FakeClock) -> None:
 
 
 def test_a_second_process_keeps_nothing(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: two processes on one data directory do not write over each other."""
+    """Two processes on one data directory do not write over each other (S-1)."""
     first = Life(tmp_path, clock)
     first.spend("tpd:a", 5)
     second = Life(tmp_path, clock)
@@ -215,7 +215,7 @@ def test_a_second_process_keeps_nothing(tmp_path: Path, clock: FakeClock) -> Non
 
 
 def test_nothing_is_written_when_nothing_changed(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: an idle process leaves the disk alone."""
+    """An idle process leaves the disk alone (S-1)."""
     life = Life(tmp_path, clock)
     calls = 0
 
@@ -232,7 +232,7 @@ def test_nothing_is_written_when_nothing_changed(tmp_path: Path, clock: FakeCloc
 
 
 def test_never_two_saves_at_once(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: one that is slow makes the next one larger."""
+    """One that is slow makes the next one larger (S-1)."""
     life = Life(tmp_path, clock)
     running = most = 0
 
@@ -260,7 +260,7 @@ def test_never_two_saves_at_once(tmp_path: Path, clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("stage", ["gather", "write"])
 def test_a_save_that_is_cut_off_is_made_good_at_the_end(tmp_path: Path, clock: FakeClock, stage: str) -> None:
-    """S-6: a shutdown in the middle of a save loses nothing, while its thread may still be writing."""
+    """A shutdown in the middle of a save loses nothing, while its thread may still be writing (S-6)."""
     life = Life(tmp_path, clock)
     for number in range(2000):
         life.spend(f"tpd:{number}")
@@ -290,7 +290,7 @@ def test_a_save_that_is_cut_off_is_made_good_at_the_end(tmp_path: Path, clock: F
 
 
 def test_the_end_does_not_wait_for_ever(tmp_path: Path, clock: FakeClock) -> None:
-    """S-6: a disk that hangs costs the last second, not the shutdown."""
+    """A disk that hangs costs the last second, not the shutdown (S-6)."""
     life = Life(tmp_path, clock)
     life.spend("tpd:a")
     file = life.durable._file
@@ -301,7 +301,7 @@ def test_the_end_does_not_wait_for_ever(tmp_path: Path, clock: FakeClock) -> Non
 
 
 def test_keys_that_are_no_text(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: half a surrogate pair out of a client's JSON, and a sum beyond all bounds."""
+    """Half a surrogate pair out of a client's JSON, and a sum beyond all bounds (S-1)."""
     life = Life(tmp_path, clock)
     life.spend("tpd:\ud83d")
     life.spend("tpd:b")
@@ -315,7 +315,7 @@ def test_keys_that_are_no_text(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_what_moves_during_a_save_is_not_lost(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: a count that becomes a cooldown while it is gathered is saved as one or the other, not as gone."""
+    """A count that becomes a cooldown while it is gathered is saved as one or the other, not as gone (S-1)."""
     life = Life(tmp_path, clock)
     hit(life, COOLING, "ld:x")
     life.save()
@@ -337,7 +337,8 @@ def test_what_moves_during_a_save_is_not_lost(tmp_path: Path, clock: FakeClock) 
 
 
 def test_a_save_never_holds_the_loop(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: 100,000 changed entries are gathered a little at a time; less than 5 ms of the loop's own time in one go."""
+    """100,000 changed entries are gathered a little at a time; less than 5 ms of the loop's own time in one go
+    (S-1)."""
     longest = []
     for attempt in range(3):
         folder = tmp_path / str(attempt)

@@ -50,7 +50,7 @@ def check_begun_anew(folder: Path, clock: FakeClock, content: bytes | None, kind
 
 
 def test_a_file_cut_off_at_every_page(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: whatever is left of it, there is a start; only what is nothing at all is taken for new."""
+    """Whatever is left of it, there is a start; only what is nothing at all is taken for new (S-1)."""
     content = saved(tmp_path / "good", clock, 4000)
     assert len(content) > 4 * PAGE
     for size in range(PAGE, len(content), PAGE):
@@ -62,14 +62,14 @@ def test_a_file_cut_off_at_every_page(tmp_path: Path, clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("size", [15, 16, 99, 100, 512, PAGE - 1, PAGE + 1, 3 * PAGE + 7])
 def test_a_file_cut_off_anywhere(tmp_path: Path, clock: FakeClock, size: int) -> None:
-    """S-1: also within a page."""
+    """Also within a page (S-1)."""
     content = saved(tmp_path, clock, 4000)[:size]
     state_file(tmp_path).write_bytes(content)
     check_begun_anew(tmp_path, clock, content, "damaged")
 
 
 def test_an_empty_file_is_a_new_one(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: as a process leaves it that is killed while it makes it."""
+    """As a process leaves it that is killed while it makes it (S-1)."""
     state_file(tmp_path).touch()
     life = Life(tmp_path, clock)
     assert (life.loaded, life.told, life.durable.keeps) == (0, [], True)
@@ -80,14 +80,14 @@ def test_an_empty_file_is_a_new_one(tmp_path: Path, clock: FakeClock) -> None:
     "content", [b"not a database", os.urandom(3 * PAGE), bytes(2 * PAGE)], ids=["text", "noise", "0"]
 )
 def test_a_file_that_is_no_database(tmp_path: Path, clock: FakeClock, content: bytes) -> None:
-    """S-1: set aside as it is."""
+    """Set aside as it is (S-1)."""
     state_file(tmp_path).write_bytes(content)
     check_begun_anew(tmp_path, clock, content, "damaged")
 
 
 @pytest.mark.parametrize("page", range(1, 6))
 def test_noise_in_any_page(tmp_path: Path, clock: FakeClock, page: int) -> None:
-    """S-1: it is seen, wherever it is."""
+    """It is seen, wherever it is (S-1)."""
     content = bytearray(saved(tmp_path, clock, 4000))
     content[page * PAGE : (page + 1) * PAGE] = os.urandom(PAGE)
     state_file(tmp_path).write_bytes(content)
@@ -95,7 +95,7 @@ def test_noise_in_any_page(tmp_path: Path, clock: FakeClock, page: int) -> None:
 
 
 def test_one_wrong_bit_in_what_is_kept(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: SQLite does not see it, the checksum does; no half of a state is loaded."""
+    """SQLite does not see it, the checksum does; no half of a state is loaded (S-1)."""
     content = saved(tmp_path, clock)
     at = content.index(b"tpd:200")
     wrong = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
@@ -111,7 +111,7 @@ def sql(folder: Path, *statements: str) -> None:
 
 
 def test_another_programs_database(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: not touched."""
+    """Another program's database is not touched (S-1)."""
     sql(tmp_path, "CREATE TABLE songs (name)", "INSERT INTO songs VALUES ('la')")
     assert "another program's" in check_begun_anew(tmp_path, clock, None, "foreign")
     found = sqlite3.connect(tmp_path / "state.db.foreign-1")
@@ -120,14 +120,14 @@ def test_another_programs_database(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_a_newer_version(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: an older program does not guess what a newer one wrote."""
+    """An older program does not guess what a newer one wrote (S-1)."""
     saved(tmp_path, clock)
     sql(tmp_path, "PRAGMA user_version = 99")
     assert "newer version" in check_begun_anew(tmp_path, clock, None, "newer")
 
 
 def test_an_older_version_is_brought_up_to_date(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: as far as it is known."""
+    """As far as it is known (S-1)."""
     sql(tmp_path, SCHEMA.steps[0], f"PRAGMA application_id = {SCHEMA.application_id}", "PRAGMA user_version = 1")
     life = Life(tmp_path, clock)
     life.spend("tpd:a")
@@ -149,21 +149,21 @@ def test_an_older_version_is_brought_up_to_date(tmp_path: Path, clock: FakeClock
     ],
 )
 def test_tables_that_are_not_what_we_made(tmp_path: Path, clock: FakeClock, statement: str) -> None:
-    """S-1: somebody worked on it with his own hands."""
+    """Somebody worked on it with his own hands (S-1)."""
     saved(tmp_path, clock)
     sql(tmp_path, statement)
     check_begun_anew(tmp_path, clock, None, "damaged")
 
 
 def test_another_kind_of_machine(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: numbers are written as the machine has them."""
+    """Numbers are written as the machine has them (S-1)."""
     saved(tmp_path, clock)
     sql(tmp_path, "UPDATE meta SET value = 'middle' WHERE name = 'byteorder'")
     check_begun_anew(tmp_path, clock, None, "foreign")
 
 
 def test_a_directory_in_its_place(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: set aside with what is in it."""
+    """Set aside with what is in it (S-1)."""
     state_file(tmp_path).mkdir()
     (state_file(tmp_path) / "mine").write_text("x")
     assert "Is a directory" in check_begun_anew(tmp_path, clock, None, "unusable")
@@ -171,7 +171,7 @@ def test_a_directory_in_its_place(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_a_file_without_permission(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-1: the directory is ours, so it can be set aside. (Simulated: tests may run as root.)"""
+    """The directory is ours, so it can be set aside (S-1). Simulated: tests may run as root."""
     content = saved(tmp_path, clock)
     real, inode = os.open, state_file(tmp_path).stat().st_ino
 
@@ -188,7 +188,7 @@ def test_a_file_without_permission(tmp_path: Path, clock: FakeClock, monkeypatch
 def test_a_disk_that_cannot_be_written(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """S-1: without keeping anything it runs all the same, and says so."""
+    """Without keeping anything it runs all the same, and says so (S-1)."""
     real = os.open
 
     def refuses(path: str | Path, flags: int, mode: int = 0o777) -> int:
@@ -208,7 +208,7 @@ def test_a_disk_that_cannot_be_written(
 
 
 def test_each_bad_file_gets_its_own_name(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: nothing that was set aside is overwritten; when it goes on and on, nothing is kept any more."""
+    """Nothing that was set aside is overwritten; when it goes on and on, nothing is kept any more (S-1)."""
     for number in range(11):
         state_file(tmp_path).write_bytes(b"bad %d" % number)
         life = Life(tmp_path, clock)
@@ -223,7 +223,7 @@ def test_each_bad_file_gets_its_own_name(tmp_path: Path, clock: FakeClock) -> No
 
 
 def test_a_log_of_changes_that_is_cut_off(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: after a power cut the last changes may be missing; what is before them counts."""
+    """After a power cut the last changes may be missing; what is before them counts (S-1)."""
     life = Life(tmp_path, clock)
     life.spend("tpd:a", 5)
     life.save()
@@ -248,7 +248,7 @@ def full_disk(life: Life, pages: int) -> None:
 
 
 def test_a_full_disk_is_told_once_a_minute_and_gets_well_by_itself(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: nothing is lost but what a crash meanwhile would lose."""
+    """Nothing is lost but what a crash meanwhile would lose (S-1)."""
     life = Life(tmp_path, clock)
     life.spend("tpd:first")
     life.save()
@@ -277,7 +277,7 @@ def test_a_full_disk_is_told_once_a_minute_and_gets_well_by_itself(tmp_path: Pat
 
 
 def test_what_is_remembered_while_the_disk_is_full_is_bounded(tmp_path: Path, clock: FakeClock) -> None:
-    """Y-2: keys that came and went are not remembered for ever; when there is room again everything is written."""
+    """Keys that came and went are not remembered for ever; when there is room again everything is written (Y-2)."""
     life = Life(tmp_path, clock, max_entries=50)
     full_disk(life, 3)
     for number in range(400):
@@ -324,7 +324,7 @@ def save_over(life: Life, folder: Path) -> None:
 def test_a_file_that_is_harmed_while_in_use(
     tmp_path: Path, clock: FakeClock, harm: Callable[[Life, Path], None]
 ) -> None:
-    """S-1: damaged, removed or replaced: everything in memory is written again within a few seconds."""
+    """Damaged, removed or replaced: everything in memory is written again within a few seconds (S-1)."""
     life = Life(tmp_path, clock)
     for number in range(50):
         life.spend(f"tpd:{number}", 4)
@@ -345,7 +345,7 @@ def test_a_file_that_is_harmed_while_in_use(
 
 
 def test_a_file_that_is_removed_right_before_the_end(tmp_path: Path, clock: FakeClock) -> None:
-    """S-6: the last save notices too."""
+    """The last save notices too (S-6)."""
     life = Life(tmp_path, clock)
     life.spend("tpd:a", 4)
     life.save()

@@ -32,7 +32,7 @@ def opened(folder: Path) -> tuple[StateFile, list[str], list[Trouble]]:
 
 
 def test_parts_come_back_in_order(tmp_path: Path) -> None:
-    """S-1: the newest is last, after tidying too."""
+    """The newest is last, after tidying too (S-1)."""
     file, _, _ = opened(tmp_path)
     for key in ("a", "b", "c", "d"):
         assert file.write(Change([part(key)], NOW, NOW))
@@ -46,7 +46,7 @@ def test_parts_come_back_in_order(tmp_path: Path) -> None:
 
 
 def test_a_whole_save_replaces_everything(tmp_path: Path) -> None:
-    """S-1: in one transaction."""
+    """In one transaction (S-1)."""
     file, _, _ = opened(tmp_path)
     file.write(Change([part("a")], NOW, NOW))
     file.write(Change([part("b"), part("c")], NOW, NOW, whole=True))
@@ -55,7 +55,7 @@ def test_a_whole_save_replaces_everything(tmp_path: Path) -> None:
 
 
 def test_what_has_expired_is_cleared_away_with_a_save(tmp_path: Path) -> None:
-    """S-1: from the oldest on."""
+    """From the oldest on (S-1)."""
     file, _, _ = opened(tmp_path)
     for expires in (10.0, 20.0, 200.0, 30.0):
         file.write(Change([part(str(expires), expires=expires)], 1.0, 1.0))
@@ -66,7 +66,7 @@ def test_what_has_expired_is_cleared_away_with_a_save(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_wrote_is_noticed(tmp_path: Path) -> None:
-    """S-1: its rows are not the ones that are remembered, so everything has to be written."""
+    """Its rows are not the ones that are remembered, so everything has to be written (S-1)."""
     file, _, _ = opened(tmp_path)
     file.write(Change([part("a")], NOW, NOW))
     rows = file.rows.all
@@ -81,7 +81,7 @@ def test_a_file_that_another_wrote_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
-    """S-6: a thread that comes too late does not open it again."""
+    """A thread that comes too late does not open it again (S-6)."""
     file, _, _ = opened(tmp_path)
     file.close()
     with pytest.raises(StateError, match="closed"):
@@ -90,7 +90,7 @@ def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
 
 
 def test_others_cannot_read_it(tmp_path: Path) -> None:
-    """Y-1: what sessions did is nobody's business."""
+    """What sessions did is nobody's business (Y-1)."""
     file, _, _ = opened(tmp_path)
     file.write(Change([part("a")], NOW, NOW))
     assert {path.stat().st_mode & 0o077 for path in tmp_path.glob(f"{FILE}*")} == {0}
@@ -98,7 +98,7 @@ def test_others_cannot_read_it(tmp_path: Path) -> None:
 
 
 def test_it_says_whose_it_is(tmp_path: Path) -> None:
-    """S-1: for whoever finds the file."""
+    """For whoever finds the file (S-1)."""
     opened(tmp_path)[0].close()
     database = sqlite3.connect(tmp_path / FILE)
     assert dict(database.execute("SELECT name, value FROM meta"))["program"] == "breakloop"
@@ -106,7 +106,7 @@ def test_it_says_whose_it_is(tmp_path: Path) -> None:
 
 
 def test_it_stays_within_a_few_times_of_what_is_true(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: however often everything changes, and nothing of it is lost on the way, with or without a save between."""
+    """However often everything changes, and nothing of it is lost on the way, with or without a save between (S-1)."""
     life = Life(tmp_path, clock)
     life.spend("tpd:cold", 7)
     for second in range(40):
@@ -128,7 +128,7 @@ def test_it_stays_within_a_few_times_of_what_is_true(tmp_path: Path, clock: Fake
 
 
 def test_many_small_saves_become_few_rows(tmp_path: Path, clock: FakeClock) -> None:
-    """S-1: an hour of little traffic is not an hour's rows."""
+    """An hour of little traffic is not an hour's rows (S-1)."""
     life = Life(tmp_path, clock)
     for second in range(1300):
         life.spend(f"tpd:{second}")

@@ -8,7 +8,7 @@ from breakloop.state.durable_lock import Lock
 
 
 def test_only_one_has_it(tmp_path: Path) -> None:
-    """S-1: the second is told why; after the first has let go it is free."""
+    """The second is told why; after the first has let go it is free (S-1)."""
     first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
     assert first.take() == ""
     assert second.take() == "another process uses this data directory"
@@ -21,7 +21,7 @@ def test_only_one_has_it(tmp_path: Path) -> None:
 
 
 def test_where_it_cannot_be_made(tmp_path: Path) -> None:
-    """S-1: without a lock nothing is written."""
+    """Without a lock nothing is written (S-1)."""
     assert Lock(tmp_path / "nowhere" / "lock").take() == "No such file or directory"
     (tmp_path / "lock").mkdir()
     assert Lock(tmp_path / "lock").take() == "Is a directory"

@@ -13,13 +13,13 @@ from tests.durable_state import Life, files, state_file
 
 
 def test_no_file(tmp_path: Path) -> None:
-    """T-1: nothing to say."""
+    """Nothing to say (T-1)."""
     assert look(tmp_path) is None
     assert look(tmp_path / "nowhere") is None
 
 
 def test_it_changes_nothing(tmp_path: Path, clock: FakeClock) -> None:
-    """T-1: while the process runs, after it was killed and after it has ended."""
+    """While the process runs, after it was killed and after it has ended (T-1)."""
     life = Life(tmp_path, clock)
     life.spend("tpd:a")
     life.spend("tpd:b")
@@ -48,7 +48,7 @@ def test_it_changes_nothing(tmp_path: Path, clock: FakeClock) -> None:
     ],
 )
 def test_what_is_wrong(tmp_path: Path, clock: FakeClock, statement: str, wrong: str) -> None:
-    """T-1: in the words of a start that would set it aside."""
+    """In the words of a start that would set it aside (T-1)."""
     Life(tmp_path, clock).end()
     database = sqlite3.connect(state_file(tmp_path), isolation_level=None)
     database.execute(statement)
@@ -59,7 +59,7 @@ def test_what_is_wrong(tmp_path: Path, clock: FakeClock, statement: str, wrong: 
 
 
 def test_no_database_and_a_new_one(tmp_path: Path) -> None:
-    """T-1: an empty file is as good as none."""
+    """An empty file is as good as none (T-1)."""
     state_file(tmp_path).write_bytes(b"nonsense" * 1000)
     found = look(tmp_path)
     assert found is not None

@@ -27,14 +27,14 @@ def packed(packer: Packer) -> list[Pack]:
 
 @pytest.mark.parametrize("table", ENTRIES)
 def test_every_table_reads_back(table: str) -> None:
-    """S-1: the same values, and what was dropped."""
+    """The same values, and what was dropped (S-1)."""
     packer = Packer()
     packer.add(table, ["a", "b:é"], [ENTRIES[table], None])
     assert packed(packer) == [(table, ["a", "b:é"], [ENTRIES[table], None])]
 
 
 def test_times_of_hits_are_a_copy() -> None:
-    """S-1: a hit that comes between packing and writing is not half in it."""
+    """A hit that comes between packing and writing is not half in it (S-1)."""
     times, packer = array("d", [1.0, 2.5]), Packer()
     packer.add("counts", ["a"], [(9.0, times)])
     times.append(3.0)
@@ -42,14 +42,14 @@ def test_times_of_hits_are_a_copy() -> None:
 
 
 def test_odd_keys_and_sums() -> None:
-    """S-1: half a surrogate pair is kept as it is; what exceeds 64 bits is as much as fits."""
+    """Half a surrogate pair is kept as it is; what exceeds 64 bits is as much as fits (S-1)."""
     packer = Packer()
     packer.add("accounts", ["\ud800", "b", "c"], [(9.0, 2**80), None, (9.0, 5)])
     assert packed(packer) == [("accounts", ["\ud800", "b", "c"], [(9.0, 2**63 - 1), None, (9.0, 5)])]
 
 
 def test_parts_are_of_bounded_size_and_know_when_they_expire() -> None:
-    """S-1: a part is written in one go, and cleared away when the last of it has expired."""
+    """A part is written in one go, and cleared away when the last of it has expired (S-1)."""
     packer = Packer()
     for number in range(20):
         packer.add("windows", [f"{number}:{one}" for one in range(50)], [(5.0 + number, 1, bytes(1000))] * 50)
@@ -63,7 +63,7 @@ def test_parts_are_of_bounded_size_and_know_when_they_expire() -> None:
 
 
 def test_a_part_of_windows_knows_their_versions() -> None:
-    """S-1: one of anything else does not."""
+    """One of anything else does not (S-1)."""
     packer = Packer()
     packer.add("windows", ["a", "b"], [(5.0, 7, b""), None])
     packer.close()
@@ -73,7 +73,7 @@ def test_a_part_of_windows_knows_their_versions() -> None:
 
 
 def test_large_entries_are_packed_in_smaller_lots() -> None:
-    """S-1: so that making or reading a pack never takes long."""
+    """So that making or reading a pack never takes long (S-1)."""
     assert at_once("windows") < at_once("counts")
 
 
@@ -102,12 +102,12 @@ def test_large_entries_are_packed_in_smaller_lots() -> None:
     ],
 )
 def test_what_is_not_of_this_form_is_refused(data: bytes) -> None:
-    """S-1: nothing odd gets into the store."""
+    """Nothing odd gets into the store (S-1)."""
     with pytest.raises(ValueError, match=r".+"):
         list(unpack(data))
 
 
 def test_what_cannot_be_kept_is_an_error_of_ours() -> None:
-    """S-1: a new kind of entry needs a form."""
+    """A new kind of entry needs a form (S-1)."""
     with pytest.raises(TypeError, match="object cannot be kept"):
         Packer().add("counts", ["a"], [(1.0, object())])

@@ -12,7 +12,7 @@ def rows(count: int, size: int = MB, expires: float = 100.0) -> list[Row]:
 
 
 def test_a_little_garbage_is_left_alone() -> None:
-    """S-1: also some times of what a save writes: what is always in use is overtaken by itself."""
+    """Also some times of what a save writes: what is always in use is overtaken by itself (S-1)."""
     assert Rows().overtaken(0) == ()
     assert Rows(rows(8)).overtaken(0) == ()
     assert Rows(rows(12)).overtaken(MB) == ()
@@ -20,7 +20,7 @@ def test_a_little_garbage_is_left_alone() -> None:
 
 
 def test_a_round_goes_from_the_oldest_to_those_there_were() -> None:
-    """S-1: more with each save than it writes, so that it comes to an end."""
+    """More with each save than it writes, so that it comes to an end (S-1)."""
     found = Rows(rows(11))
     seen = []
     while old := found.overtaken(MB // 2):
@@ -33,13 +33,13 @@ def test_a_round_goes_from_the_oldest_to_those_there_were() -> None:
 
 
 def test_many_small_rows_are_put_together() -> None:
-    """S-1: one save a second for a day, of one entry each."""
+    """One save a second for a day, of one entry each (S-1)."""
     found = Rows(rows(600, size=50))
     assert [row.id for row in found.overtaken(50)] == list(range(1, 131))
 
 
 def test_what_a_round_has_left_is_not_looked_at_soon() -> None:
-    """S-1: a large state in use costs nothing as long as little of it changes."""
+    """A large state in use costs nothing as long as little of it changes (S-1)."""
     found = Rows(rows(40))
     while old := found.overtaken(0):
         found.became(found.all, old)
@@ -52,7 +52,7 @@ def test_what_a_round_has_left_is_not_looked_at_soon() -> None:
 
 
 def test_only_the_oldest_expire() -> None:
-    """S-1: a row behind one that is alive may overrule what is in it."""
+    """A row behind one that is alive may overrule what is in it (S-1)."""
     mixed = [Row(1, 1, 5.0), Row(2, 1, 6.0), Row(3, 1, 50.0), Row(4, 1, 7.0)]
     found = Rows(mixed)
     assert found.expired(5.5) == mixed[:1]
@@ -62,6 +62,6 @@ def test_only_the_oldest_expire() -> None:
 
 
 def test_ids_go_up() -> None:
-    """S-1: what is newer has the larger id."""
+    """What is newer has the larger id (S-1)."""
     assert Rows().next_id() == 1
     assert Rows(rows(3)).next_id() == 4

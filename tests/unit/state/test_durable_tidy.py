@@ -34,7 +34,7 @@ def memory(**entries: Entry) -> Table:
 
 
 def test_only_what_is_as_it_is_in_memory_stays() -> None:
-    """S-1: what was changed, dropped or has expired since is elsewhere, or nowhere."""
+    """What was changed, dropped or has expired since is elsewhere, or nowhere (S-1)."""
     table = memory(same=(200.0, 1), other=(200.0, 2), old=(100.0, 1), times=(200.0, array("d", [1.0])))
     entries: list[Entry | None] = [(200.0, 1), (200.0, 1), (100.0, 1), (200.0, array("d", [1.0])), (200.0, 1), None]
     left = sifted(table, ["same", "other", "old", "times", "gone", "dropped"], entries)
@@ -42,7 +42,7 @@ def test_only_what_is_as_it_is_in_memory_stays() -> None:
 
 
 def test_what_is_not_saved_yet_stays() -> None:
-    """S-1: a crash before the next save must find the last saying, also that a key was dropped."""
+    """A crash before the next save must find the last saying, also that a key was dropped (S-1)."""
     table = memory(a=(200.0, 9))
     table.dirty = {"a": None, "b": None, "c": None}
     assert sifted(table, ["a", "b", "c"], [(200.0, 1), (90.0, 2), None]) == [
@@ -53,7 +53,7 @@ def test_what_is_not_saved_yet_stays() -> None:
 
 
 def test_rows_that_are_all_true_are_left_alone() -> None:
-    """S-1: unless they become fewer."""
+    """Unless they become fewer (S-1)."""
     table = memory(a=(200.0, 1))
     assert sifted(table, ["a"], [(200.0, 1)], rows=1) is None
     assert sifted(table, ["a"], [(200.0, 1)], rows=2) == [("a", (200.0, 1))]
@@ -61,7 +61,7 @@ def test_rows_that_are_all_true_are_left_alone() -> None:
 
 
 def test_rows_of_windows_are_seen_through_unread() -> None:
-    """S-1: the largest entries, and the most often changed ones: what is overtaken is known by its version."""
+    """The largest entries, and the most often changed ones: what is overtaken is known by its version (S-1)."""
     table = memory(a=(200.0, 5, b"new"), b=(200.0, 2, b"same"), c=(90.0, 1, b"expired"))
     sieve = Sieve([Row(1, 1000, 0.0)], {"windows": table}, NOW)
     assert not sieve.overtaken(Row(1, 1000, 200.0))
@@ -73,7 +73,7 @@ def test_rows_of_windows_are_seen_through_unread() -> None:
 
 
 def test_never_more_rows_than_there_were() -> None:
-    """S-1: they take the places of the old ones."""
+    """They take the places of the old ones (S-1)."""
     table = Table(2000)
     for number in range(1500):
         table[str(number)] = (200.0, number)

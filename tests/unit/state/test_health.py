@@ -21,7 +21,7 @@ def good_ones(health: Health, now: float) -> int:
 
 
 def test_one_failure_is_enough_and_is_told_once() -> None:
-    """S-3: no request waits for a store that is known to be slow."""
+    """No request waits for a store that is known to be slow (S-3)."""
     health, told = made()
     health.failed("slow", 0.0)
     health.failed("slow again", 0.1)
@@ -30,7 +30,7 @@ def test_one_failure_is_enough_and_is_told_once() -> None:
 
 
 def test_two_good_probes_in_a_row_bring_it_back() -> None:
-    """S-3: it comes back by itself."""
+    """It comes back by itself (S-3)."""
     health, told = made()
     health.failed("slow", 0.0)
     health.answered(0.1)
@@ -42,8 +42,8 @@ def test_two_good_probes_in_a_row_bring_it_back() -> None:
 
 
 def test_a_store_that_flutters_is_followed_less_and_less() -> None:
-    """S-3: flapping does not oscillate; yet one that is well is used again within 2 s: it may take a second until it is
-    connected again, and then eight probes of 0.1 s."""
+    """Flapping does not oscillate; yet one that is well is used again within 2 s: it may take a second until it is
+    connected again, and then eight probes of 0.1 s (S-3)."""
     health, _ = made()
     needed = []
     for now in range(5):

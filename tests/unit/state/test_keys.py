@@ -11,7 +11,7 @@ TEXTS = st.text(st.sampled_from("ab%:|~25C") | st.characters(), max_size=12) | s
 
 
 def test_what_separates_is_escaped() -> None:
-    """S-2: parts are escaped."""
+    """Parts are escaped (S-2)."""
     assert part("a:b|c%d") == "a%3Ab%7Cc%25d"
     assert part("plain-1") == "plain-1"
     assert joined(["a|b", "c"]) == "a%7Cb|c"
@@ -21,21 +21,21 @@ def test_what_separates_is_escaped() -> None:
 
 @given(one=st.lists(TEXTS, min_size=2, max_size=2), other=st.lists(TEXTS, min_size=2, max_size=2))
 def test_different_values_give_different_keys(one: list[str], other: list[str]) -> None:
-    """S-2: nobody can name another's key."""
+    """Nobody can name another's key (S-2)."""
     assert (joined(one) == joined(other)) is (one == other)
     assert (part(one[0]) == part(one[1])) is (one[0] == one[1])
 
 
 @given(st.text(min_size=1, max_size=2000))
 def test_a_client_does_not_choose_how_large_a_key_is(value: str) -> None:
-    """Y-2: memory is bounded in bytes, not only in entries; whatever a header holds."""
+    """Memory is bounded in bytes, not only in entries; whatever a header holds (Y-2)."""
     assert len(part(value)) <= 3 * PART_MAX
     assert ":" not in part(value)
     assert "|" not in part(value)
 
 
 def test_long_values_are_told_apart() -> None:
-    """Y-2: by a digest that stands for the whole."""
+    """By a digest that stands for the whole (Y-2)."""
     long = "x" * 5000
     assert len(part(long)) < 100
     assert part("x" * PART_MAX) == "x" * PART_MAX

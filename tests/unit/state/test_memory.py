@@ -23,7 +23,7 @@ COOLING = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, growth=2.0, cooldow
 
 
 def test_it_is_bounded_and_says_what_it_dropped() -> None:
-    """S-1, Y-2: unique requests without end do not make it grow; live entries that had to go are counted."""
+    """Unique requests without end do not make it grow; live entries that had to go are counted (S-1, Y-2)."""
     store = MemoryStore(100)
     for number in range(1000):
         store.commit([Bucket(ONE, f"tb:{number}", 1, None), Repeat(COOLING, f"cnt:{number}", None)], NOW)
@@ -32,7 +32,7 @@ def test_it_is_bounded_and_says_what_it_dropped() -> None:
 
 
 def test_expired_entries_make_room_before_live_ones() -> None:
-    """S-1: with time passing nothing alive has to go, and memory is given back without a sweep."""
+    """With time passing nothing alive has to go, and memory is given back without a sweep (S-1)."""
     store = MemoryStore(100)
     for number in range(1000):
         store.commit([Bucket(ONE, f"tb:{number}", 1, None)], NOW + number * 0.05)  # a bucket is full again after 1 s
@@ -41,7 +41,7 @@ def test_expired_entries_make_room_before_live_ones() -> None:
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    """S-1: what is in use stays."""
+    """What is in use stays (S-1)."""
     store = MemoryStore(3)
     slow = RepeatSpec(1000.0, 99)
     for key in ("a", "b", "c", "a", "d"):
@@ -52,7 +52,7 @@ def test_the_least_recently_used_goes_first() -> None:
 
 
 def test_everything_has_a_time_to_live() -> None:
-    """S-2: each entry begins with the time it expires, and that is never for ever."""
+    """Each entry begins with the time it expires, and that is never for ever (S-2)."""
     store = MemoryStore()
     ops: list[Op] = [Bucket(BucketSpec(0.5, 10.0), "tb:a", 4, None), Repeat(RepeatSpec(60.0, 5), "ld:a", None)]
     store.commit([*ops, Repeat(COOLING, "cnt:a", None)], NOW, [WindowWrite("win:a", 0, b"", 90.0)])
@@ -65,7 +65,7 @@ def test_everything_has_a_time_to_live() -> None:
 
 
 def test_a_denied_request_leaves_no_limit_behind() -> None:
-    """E-4: not even an entry."""
+    """Not even an entry (E-4)."""
     store = MemoryStore()
     spend = Spend(SpendSpec(5), "cb:a", 5, NOW + 60, None)
     store.commit([Bucket(ONE, "tb:a", 1, None), spend, Bucket(ONE, "tb:b", 2, None)], NOW)
@@ -73,7 +73,7 @@ def test_a_denied_request_leaves_no_limit_behind() -> None:
 
 
 def test_its_size_is_that_of_every_table() -> None:
-    """Y-2: what an operator sees as entries and evictions leaves nothing out."""
+    """What an operator sees as entries and evictions leaves nothing out (Y-2)."""
     store = MemoryStore(10)
     for number in range(11):
         ops: list[Op] = [
@@ -88,7 +88,7 @@ def test_its_size_is_that_of_every_table() -> None:
 
 
 def test_windows_have_a_smaller_bound() -> None:
-    """Q-3: they are the large ones."""
+    """They are the large ones (Q-3)."""
     store = MemoryStore(100)
     for number in range(50):
         store.commit([], NOW, [WindowWrite(f"win:{number}", 0, b"x", 90.0)])
@@ -96,7 +96,7 @@ def test_windows_have_a_smaller_bound() -> None:
 
 
 def test_what_is_kept_and_from_when_it_goes_on() -> None:
-    """S-1: every table but flights and what was taken back; time does not go back."""
+    """Every table but flights and what was taken back; time does not go back (S-1)."""
     store = MemoryStore(50)
     assert list(store.kept()) == ["counts", "cooldowns", "buckets", "accounts", "rates", "open", "windows"]
     left_out = {id(table) for table in store._tables()} - {id(table) for table in store.kept().values()}

@@ -27,7 +27,7 @@ def meter(limits: Limits, key: str, amount: float, at: float = 0.0, spec: Breake
 
 
 def test_a_bucket_is_kept_until_it_is_full() -> None:
-    """S-2: corrected ones too."""
+    """Corrected ones too (S-2)."""
     limits = Limits(10)
     limits.charge([(Bucket(TEN, "tb", 4.0, None), 6.0)], {}, NOW)
     assert limits.buckets["tb"] == (NOW + 8, 6.0, NOW)
@@ -38,7 +38,7 @@ def test_a_bucket_is_kept_until_it_is_full() -> None:
 
 
 def test_correcting_keeps_nothing_for_what_is_full() -> None:
-    """Y-2: giving back to a bucket that is full, or to an account that is gone, leaves nothing behind."""
+    """Giving back to a bucket that is full, or to an account that is gone, leaves nothing behind (Y-2)."""
     limits = Limits(10)
     limits.correct(Correct(TEN, "tb", -1.0), NOW)
     limits.correct(Correct(TEN, "tb", 0.0), NOW)
@@ -47,7 +47,7 @@ def test_correcting_keeps_nothing_for_what_is_full() -> None:
 
 
 def test_an_account_outlives_its_period_a_little() -> None:
-    """S-2: for clocks that step back, and answers that come late; then it makes room."""
+    """For clocks that step back, and answers that come late; then it makes room (S-2)."""
     limits = Limits(10)
     charged(limits, "cb:1", 10, NOW + 60)
     assert list(limits.accounts.values()) == [(NOW + 60 + HOUR, 10)]
@@ -59,14 +59,14 @@ def test_an_account_outlives_its_period_a_little() -> None:
 
 
 def test_an_account_of_long_ago_is_kept_while_the_clock_is_behind() -> None:
-    """S-2: however far it stepped back, others that come meanwhile do not push it out."""
+    """However far it stepped back, others that come meanwhile do not push it out (S-2)."""
     limits = Limits(10)
     for key, used in (("cb:a", 60), ("cb:b", 60), ("cb:a", 120)):
         assert charged(limits, key, 60, NOW - 2 * HOUR) == used
 
 
 def test_a_correction_does_not_keep_an_account_alive() -> None:
-    """S-1: room is given by use; the end of a period stays where it was."""
+    """Room is given by use; the end of a period stays where it was (S-1)."""
     limits = Limits(2)
     charged(limits, "cb:1", 10, NOW + 60)
     charged(limits, "cb:2", 10, NOW + 60)
@@ -77,7 +77,7 @@ def test_a_correction_does_not_keep_an_account_alive() -> None:
 
 
 def test_a_closed_breaker_is_kept_for_two_minutes() -> None:
-    """S-2: as long as its spend is in the rate."""
+    """As long as its spend is in the rate (S-2)."""
     limits = Limits(10)
     meter(limits, "brk", 4.0, 59)
     assert limits.rates["brk"] == (NOW + 120, NOW // 60, 4.0, 0.0, 0.0)
@@ -86,7 +86,7 @@ def test_a_closed_breaker_is_kept_for_two_minutes() -> None:
 
 
 def test_a_breaker_is_in_one_table() -> None:
-    """CB-2: the closed among the rates, the open by themselves; there and back."""
+    """The closed among the rates, the open by themselves; there and back (CB-2)."""
     limits = Limits(10)
     meter(limits, "brk", 4.0)
     meter(limits, "brk", 6.0)
@@ -98,7 +98,7 @@ def test_a_breaker_is_in_one_table() -> None:
 
 
 def test_invented_keys_push_out_nothing_open() -> None:
-    """Y-2, CB-2: the closed have their own room; among the open, one that is asked for stays longest."""
+    """The closed have their own room; among the open, one that is asked for stays longest (Y-2, CB-2)."""
     limits = Limits(30)
     meter(limits, "runaway", 10.0)
     for number in range(1000):
@@ -112,7 +112,7 @@ def test_invented_keys_push_out_nothing_open() -> None:
 
 
 def test_an_open_breaker_that_nobody_asks_for_makes_room() -> None:
-    """S-2: a day after its reset; one that only an operator closes does not."""
+    """A day after its reset; one that only an operator closes does not (S-2)."""
     limits = Limits(30)
     meter(limits, "old", 10.0)
     meter(limits, "held", 10.0, 0.0, FOR_EVER)
@@ -121,7 +121,7 @@ def test_an_open_breaker_that_nobody_asks_for_makes_room() -> None:
 
 
 def test_what_is_denied_is_not_charged() -> None:
-    """E-4: a group that was denied leaves no entry, the others do."""
+    """A group that was denied leaves no entry, the others do (E-4)."""
     limits = Limits(10)
     for group, key in ((1, "a"), (2, "b")):
         spend, bucket = Spend(HUNDRED, key, 1, NOW + 9, None, group), Bucket(TEN, key, 1, None, group)

@@ -11,7 +11,7 @@ FREE = RepeatSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=2)
 
 
 def test_flights_and_what_was_taken_back_are_bounded() -> None:
-    """Y-2, LD-6: a tenth of the bound each: they are short, or rare."""
+    """A tenth of the bound each: they are short, or rare (Y-2, LD-6)."""
     store = MemoryStore(100)
     for number in range(500):
         store.commit([Repeat(FREE, f"ld:{number}", None, tracked=True)], NOW)
@@ -21,7 +21,7 @@ def test_flights_and_what_was_taken_back_are_bounded() -> None:
 
 
 def test_flights_and_what_was_taken_back_expire() -> None:
-    """S-2, LD-6: a flight after a second, the other after a window."""
+    """A flight after a second, the other after a window (S-2, LD-6)."""
     store = MemoryStore()
     store.commit([Repeat(FREE, "ld:k", None, tracked=True)], NOW)
     store.settle([Settle(FREE, "ld:k", NOW, 1)], NOW + 5, failed=True)
@@ -32,14 +32,14 @@ def test_flights_and_what_was_taken_back_expire() -> None:
 
 
 def test_untracked_requests_leave_no_flight_behind() -> None:
-    """Q-1: whoever does not track pays nothing for those who do."""
+    """Whoever does not track pays nothing for those who do (Q-1)."""
     store = MemoryStore()
     store.commit([Repeat(FREE, "ld:k", None)], NOW)
     assert len(store) == 1
 
 
 def test_small_counts_are_not_made_anew() -> None:
-    """Q-1: almost every result is one of these; larger ones are made."""
+    """Almost every result is one of these; larger ones are made (Q-1)."""
     repeats, spec = Repeats(10), RepeatSpec(60.0, 1000)
     first, second = (repeats.count(Repeat(spec, key, None), NOW) for key in ("a", "b"))
     assert first is second
@@ -47,7 +47,7 @@ def test_small_counts_are_not_made_anew() -> None:
 
 
 def test_forgetting_counts_fingerprints() -> None:
-    """G-1: what belongs to a count goes with it, and is not one more."""
+    """What belongs to a count goes with it, and is not one more (G-1)."""
     repeats, cooling = Repeats(10), RepeatSpec(60.0, 0, cooldown_s=5.0, cooldown_max_s=9.0)
     leads: list[tuple[Repeat, tuple[float, ...]]] = []
     repeats.track(Repeat(FREE, "a:ld", None, tracked=True), NOW, leads)
@@ -60,7 +60,7 @@ def test_forgetting_counts_fingerprints() -> None:
 
 
 def test_a_block_that_changes_between_idle_and_sliding_begins_anew() -> None:
-    """B-3: a reload while counts live; what the other kind has counted is of no use, and no reason to fail."""
+    """A reload while counts live; what the other kind has counted is of no use, and no reason to fail (B-3)."""
     idle, sliding = RepeatSpec(60.0, 5, retry_free=2), RepeatSpec(60.0, 5, sliding=True, retry_free=2)
     for first, then in ((idle, sliding), (sliding, idle)):
         store = MemoryStore()
@@ -71,7 +71,7 @@ def test_a_block_that_changes_between_idle_and_sliding_begins_anew() -> None:
 
 
 def test_what_another_store_found_is_blocked_here_too() -> None:
-    """S-3: for as long, whatever kind of count it is; what did not trip is not taken over."""
+    """For as long, whatever kind of count it is; what did not trip is not taken over (S-3)."""
     cooling = RepeatSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=900.0)
     for spec, wait_s in ((cooling, 20.0), (RepeatSpec(60.0, 2), 60.0), (RepeatSpec(60.0, 2, sliding=True), 60.0)):
         store = MemoryStore()

@@ -1,4 +1,4 @@
-"""Records of operator state, and the ledger that keeps the newest of each (SPEC S-1)."""
+"""Records of operator state, and the ledger that keeps the newest of each (S-1)."""
 
 from __future__ import annotations
 

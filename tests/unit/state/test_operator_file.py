@@ -1,4 +1,4 @@
-"""Operator state on disk (SPEC S-1): there when `put` returns, and never the reason for a failed start or request."""
+"""Operator state on disk (S-1): there when `put` returns, and never the reason for a failed start or request."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def here(tmp_path: Path) -> Iterator[Here]:
 
 
 def test_what_is_put_is_on_disk_when_the_call_returns(here: Here) -> None:
-    """S-1: on disk before they are acknowledged. The first book is not closed: a crash does not do that either."""
+    """On disk before they are acknowledged. The first book is not closed: a crash does not do that either (S-1)."""
     book = here.book()
     first, second = record("a", why="it loops"), record("b \ud800", until=NOW + 5)
     assert book.put([first, second]) == [first, second]
@@ -63,7 +63,7 @@ def test_what_is_put_is_on_disk_when_the_call_returns(here: Here) -> None:
 
 
 def test_a_commit_is_forced_to_the_disk(here: Here) -> None:
-    """S-1: FULL, so that a commit waits for the disk."""
+    """FULL, so that a commit waits for the disk (S-1)."""
     book = here.book()
     levels: list[int] = []
     assert book._try(lambda db: levels.append(db.execute("PRAGMA synchronous").fetchone()[0]))
@@ -80,7 +80,7 @@ def test_the_newest_form_stays_whoever_writes_last(here: Here) -> None:
 def test_what_can_wait_survives_the_process_and_is_forced_to_the_disk_by_the_tick(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S-1: `kill -9` loses no hold that was told, however many there are in a second."""
+    """`kill -9` loses no hold that was told, however many there are in a second (S-1)."""
     book = here.book()
     file = book._file
     assert file is not None
@@ -136,7 +136,7 @@ def test_without_a_directory_it_works_in_memory() -> None:
     "content", [b"this is no database at all, but text" * 50, b"SQLite format 3\x00" + b"\x07" * 5000]
 )
 def test_a_damaged_file_is_set_aside(here: Here, content: bytes) -> None:
-    """S-1: reported with file, what is wrong and what was done; the start goes on with a new one."""
+    """Reported with file, what is wrong and what was done; the start goes on with a new one (S-1)."""
     here.file.write_bytes(content)
     book = here.book()
     book.put([record()])
@@ -189,7 +189,7 @@ def test_a_file_of_a_newer_version_is_set_aside(here: Here) -> None:
 
 
 def test_a_full_disk_fails_nothing_and_is_caught_up_with(here: Here) -> None:
-    """S-4: in force in memory, reported once, written when there is room."""
+    """In force in memory, reported once, written when there is room (S-4)."""
     book = here.book()
     book.put([record("a")])
     pages: list[int] = []
@@ -234,7 +234,7 @@ def test_a_locked_file_keeps_nobody_waiting_twice(here: Here, monkeypatch: pytes
 
 
 def test_a_file_that_was_locked_at_the_start_is_read_later(here: Here) -> None:
-    """S-1: nothing that was acknowledged is lost for a lock at the wrong moment."""
+    """Nothing that was acknowledged is lost for a lock at the wrong moment (S-1)."""
     book = here.book()
     book.put([record("a")])
     asyncio.run(book.close())

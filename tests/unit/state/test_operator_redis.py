@@ -1,4 +1,4 @@
-"""Operator state shared through Redis (SPEC K-3): what is sent, what is read, what a lost message or Redis costs.
+"""Operator state shared through Redis (K-3): what is sent, what is read, what a lost message or Redis costs.
 
 The server is a stand-in; `tests/contract/test_operator_state.py` has the real one.
 """
@@ -64,7 +64,7 @@ def run(story: Callable[[FakeRedis, Peer, Peer], Awaitable[None]]) -> None:
 
 
 def test_a_change_reaches_others_by_a_message() -> None:
-    """K-3: without looking for it."""
+    """Without looking for it (K-3)."""
 
     async def story(server: FakeRedis, one: Peer, two: Peer) -> None:
         asked = len(server.commands)
@@ -81,7 +81,7 @@ def test_a_change_reaches_others_by_a_message() -> None:
 
 
 def test_a_lost_message_costs_two_looks() -> None:
-    """K-3: within a second at a look each 0.25 s; a message that is only late costs nothing."""
+    """Within a second at a look each 0.25 s; a message that is only late costs nothing (K-3)."""
 
     async def story(server: FakeRedis, one: Peer, two: Peer) -> None:
         two.nodes.deaf = True
@@ -180,7 +180,7 @@ def test_messages_out_of_turn_are_taken_and_the_missing_one_is_looked_for() -> N
 
 
 def test_while_redis_is_away_orders_hold_here_and_are_sent_later() -> None:
-    """K-3, S-3."""
+    """While Redis is away orders hold here and are sent later (K-3, S-3)."""
 
     async def story(_server: FakeRedis, one: Peer, two: Peer) -> None:
         one.nodes.up = False
@@ -228,7 +228,7 @@ def test_a_tie_is_decided_by_redis_and_everybody_agrees() -> None:
 
 
 def test_a_redis_that_lost_everything_is_told_again() -> None:
-    """S-1: never an acknowledged kill switch."""
+    """Never an acknowledged kill switch (S-1)."""
 
     async def story(server: FakeRedis, one: Peer, two: Peer) -> None:
         one.book.put([record("a"), record("gone", until=LIFTED, by="x"), record("h", kind="hold")])
@@ -245,7 +245,7 @@ def test_a_redis_that_lost_everything_is_told_again() -> None:
 
 
 def test_a_start_without_redis_uses_the_file(tmp_path: Path) -> None:
-    """K-3: also what other instances had ordered."""
+    """Also what other instances had ordered (K-3)."""
 
     async def story() -> None:
         server = FakeRedis()

@@ -21,7 +21,7 @@ from breakloop.state.ops import (
 
 
 def test_a_repeat_takes_the_limit_of_its_spec_unless_told() -> None:
-    """LD-6: an announced number replaces it; 0 is a number too."""
+    """An announced number replaces it; 0 is a number too (LD-6)."""
     spec = RepeatSpec(60.0, 5)
     assert Repeat(spec, "k", None).limit == 5
     assert Repeat(spec, "k", None, limit=9).limit == 9
@@ -29,7 +29,7 @@ def test_a_repeat_takes_the_limit_of_its_spec_unless_told() -> None:
 
 
 def test_operations_are_enforced_unless_they_say_otherwise() -> None:
-    """E-1: shadow is asked for, never the default."""
+    """Shadow is asked for, never the default (E-1)."""
     assert Repeat(RepeatSpec(60.0, 5), "k", None).group == ENFORCED
     assert Bucket(BucketSpec(1.0, 1.0), "k", 1.0, None).group == ENFORCED
     assert Spend(SpendSpec(1), "k", 1, 9.0, None).group == ENFORCED
@@ -38,7 +38,7 @@ def test_operations_are_enforced_unless_they_say_otherwise() -> None:
 
 
 def test_nothing_found_is_the_default() -> None:
-    """E-4: a result that says nothing denies nothing."""
+    """A result that says nothing denies nothing (E-4)."""
     assert Repeated(1) == (1, False, False, 0.0, 0)
     assert Broken(False, 7.0) == (False, 7.0, 0.0, "")
     assert Committed([]).denied_at == -1
@@ -46,7 +46,7 @@ def test_nothing_found_is_the_default() -> None:
 
 
 def test_nothing_is_free_unless_asked_for() -> None:
-    """LD-6: only a request whose end will be told joins others; only a spec that says so forgives."""
+    """Only a request whose end will be told joins others; only a spec that says so forgives (LD-6)."""
     spec = RepeatSpec(60.0, 5)
     assert (spec.concurrent_free, spec.retry_free) == (0, 0)
     assert Repeat(spec, "k", None).tracked is False
@@ -55,5 +55,5 @@ def test_nothing_is_free_unless_asked_for() -> None:
 
 
 def test_commits_are_compared_by_what_they_did() -> None:
-    """S-1: stores keep their own time."""
+    """Stores keep their own time (S-1)."""
     assert Committed([1.0], 0, None, 7.0) == Committed([1.0], 0, None, 8.0)

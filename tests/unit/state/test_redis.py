@@ -58,13 +58,13 @@ def store(nodes: Told) -> RedisStore:
 
 
 def test_it_is_a_remote_store(store: RedisStore) -> None:
-    """S-2: mypy checks the shape; here only that it says so."""
+    """mypy checks the shape; here only that it says so (S-2)."""
     remote: RemoteStore = store
     assert remote is store
 
 
 def test_a_commit_is_one_command(store: RedisStore, nodes: Told) -> None:
-    """S-2, E-5: one round trip, sent to where its keys live; Redis has its own time."""
+    """One round trip, sent to where its keys live; Redis has its own time (S-2, E-5)."""
     done: list[object] = []
     writes = [WindowWrite("win:p:s:", 1, b"x", 60.0), WindowWrite("win:p:t:", 2, None, 60.0)]
     store.commit([OP], writes, done.append)
@@ -79,14 +79,14 @@ def test_a_commit_is_one_command(store: RedisStore, nodes: Told) -> None:
 
 
 def test_time_is_told_in_tests_only(nodes: Told) -> None:
-    """S-2: to the last bit."""
+    """To the last bit (S-2)."""
     store = RedisStore(nodes, lambda: 1800000000.1)
     store.commit([OP], (), print)
     assert nodes.sent[0][1][-1] == b"1800000000.1"
 
 
 def test_a_commit_without_keys_is_sent_too(store: RedisStore, nodes: Told) -> None:
-    """S-2: it wants the time."""
+    """It wants the time (S-2)."""
     done: list[Any] = []
     store.commit([], (), done.append)
     assert nodes.sent[0][0] == b"bl:"
@@ -95,7 +95,7 @@ def test_a_commit_without_keys_is_sent_too(store: RedisStore, nodes: Told) -> No
 
 
 def test_windows_are_read_together(store: RedisStore, nodes: Told) -> None:
-    """S-2: one round trip, in the order of the keys; what is not there is version 0."""
+    """One round trip, in the order of the keys; what is not there is version 0 (S-2)."""
     found: list[object] = []
     store.read_windows(["win:p:a:", "win:p:b:"], found.append)
     keys = (redis_key("win:p:a:"), redis_key("win:p:b:"))
@@ -105,7 +105,7 @@ def test_windows_are_read_together(store: RedisStore, nodes: Told) -> None:
 
 
 def test_nothing_to_ask_is_answered_at_once(store: RedisStore, nodes: Told) -> None:
-    """S-2: no round trip for nothing."""
+    """No round trip for nothing (S-2)."""
     got: list[object] = []
     store.read_windows([], got.append)
     store.settle([Settle(RepeatSpec(1.0, 1), "ld:p:k", 1.0)], got.append, failed=True)
@@ -115,7 +115,7 @@ def test_nothing_to_ask_is_answered_at_once(store: RedisStore, nodes: Told) -> N
 
 
 def test_settle_and_correct(store: RedisStore, nodes: Told) -> None:
-    """LD-6, L-3: a script each."""
+    """A script each (LD-6, L-3)."""
     got: list[object] = []
     store.settle([Settle(RepeatSpec(1.0, 1), "ld:p:k", 1.0, 1)], got.append, failed=False)
     store.correct([Correct(TEN, "tb:p:k", 1.0)], got.append)
@@ -128,7 +128,7 @@ def test_settle_and_correct(store: RedisStore, nodes: Told) -> None:
 
 
 def test_an_unknown_script_is_loaded_and_sent_once_more(store: RedisStore, nodes: Told) -> None:
-    """S-2: nothing was carried out, so that this charges once."""
+    """Nothing was carried out, so that this charges once (S-2)."""
     done: list[object] = []
     store.commit([OP], (), done.append)
     first = nodes.sent[0]
@@ -140,7 +140,7 @@ def test_an_unknown_script_is_loaded_and_sent_once_more(store: RedisStore, nodes
 
 
 def test_a_script_is_not_loaded_for_ever(store: RedisStore, nodes: Told) -> None:
-    """S-3: a server that keeps none is an error, not a circle."""
+    """A server that keeps none is an error, not a circle (S-3)."""
     done: list[object] = []
     store.commit([OP], (), done.append)
     nodes.answer(NOSCRIPT, b"", NOSCRIPT)
@@ -150,7 +150,7 @@ def test_a_script_is_not_loaded_for_ever(store: RedisStore, nodes: Told) -> None
 
 
 def test_a_script_on_its_way_is_loaded_once(store: RedisStore, nodes: Told) -> None:
-    """S-2: many at once, one load a slot; the next time it is needed it is loaded again."""
+    """Many at once, one load a slot; the next time it is needed it is loaded again (S-2)."""
     for _ in range(3):
         store.commit([OP], (), print)
     store.commit([Bucket(TEN, "tb:other:k", 1.0, None)], (), print)
@@ -182,7 +182,7 @@ def test_a_script_on_its_way_is_loaded_once(store: RedisStore, nodes: Told) -> N
     ],
 )
 def test_errors_say_what_is_wrong_and_name_no_key(store: RedisStore, nodes: Told, text: str, code: str) -> None:
-    """S-3, Y-1: of every call, with the code an operator searches for."""
+    """Of every call, with the code an operator searches for (S-3, Y-1)."""
     got: list[object] = []
     store.commit([OP], (), got.append)
     store.read_windows(["win:p:a:"], got.append)
@@ -200,7 +200,7 @@ def test_errors_say_what_is_wrong_and_name_no_key(store: RedisStore, nodes: Told
 
 
 def test_a_lost_connection_says_so_itself(store: RedisStore, nodes: Told) -> None:
-    """S-3: what nodes say is passed on."""
+    """What nodes say is passed on (S-3)."""
     got: list[object] = []
     lost = StateError("the connection was lost")
     store.commit([OP], (), got.append)
@@ -210,7 +210,7 @@ def test_a_lost_connection_says_so_itself(store: RedisStore, nodes: Told) -> Non
 
 @pytest.mark.parametrize("answer", [b"rubbish", 5, None, [], [b"not a time"], b"\x90"])
 def test_an_answer_nobody_can_read_is_an_error(store: RedisStore, nodes: Told, answer: object) -> None:
-    """S-3: it must not raise where other answers are read."""
+    """It must not raise where other answers are read (S-3)."""
     got: list[object] = []
     ops: list[Op] = [OP]
     store.commit(ops, (), got.append)
@@ -223,7 +223,7 @@ def test_an_answer_nobody_can_read_is_an_error(store: RedisStore, nodes: Told, a
 
 
 def test_drop_is_one_command_a_project(store: RedisStore, nodes: Told) -> None:
-    """G-1, E-5: projects may be in different slots; it is done when all are, and one error is enough."""
+    """Projects may be in different slots; it is done when all are, and one error is enough (G-1, E-5)."""
     got: list[object] = []
     keys = ["win:p:a:", "win:q:a:", "cnt:p:b"]
     store.drop(keys, got.append)
@@ -242,7 +242,7 @@ def test_drop_is_one_command_a_project(store: RedisStore, nodes: Told) -> None:
 
 
 def test_forget_goes_through_all_keys(store: RedisStore, nodes: Told) -> None:
-    """G-1: page by page, and says how many it dropped."""
+    """Page by page, and says how many it dropped (G-1)."""
     got: list[object] = []
     store.forget("ld:p:", got.append)
     a, b, c = (redis_key(f"ld:p:{name}") for name in "abc")
@@ -257,7 +257,7 @@ def test_forget_goes_through_all_keys(store: RedisStore, nodes: Told) -> None:
 
 
 def test_a_probe_writes(store: RedisStore, nodes: Told) -> None:
-    """S-3: a server that is full or a replica answers, and is of no use; what it writes is gone in a second."""
+    """A server that is full or a replica answers, and is of no use; what it writes is gone in a second (S-3)."""
     got: list[object] = []
     store.probe(got.append)
     assert nodes.sent == [(b"bl:probe", (b"SET", b"bl:probe", b"", b"PX", b"1000"))]

@@ -263,7 +263,7 @@ def test_a_node_without_slots_is_left_but_not_at_once(monkeypatch: pytest.Monkey
 
 
 def test_each_master_can_be_asked() -> None:
-    """S-2: what is to be asked of all; one that is not connected answers with its error."""
+    """What is to be asked of all; one that is not connected answers with its error (S-2)."""
 
     async def main() -> None:
         async with running() as (fakes, nodes, changes):

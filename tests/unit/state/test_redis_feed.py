@@ -24,7 +24,8 @@ def feed(url: str, gaps: Callable[[], None]) -> Feed:
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_messages_and_gaps(runner: Callable[..., None]) -> None:
-    """B-3: each receiver gets its channel's messages, and each time the subscriptions come into force there is a gap."""
+    """Each receiver gets its channel's messages, and each time the subscriptions come into force there is a gap
+    (B-3)."""
 
     async def main() -> None:
         async with fake_redis(script) as fake:

@@ -72,7 +72,7 @@ async def call(kept: Keeper, *args: bytes) -> Any:
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_it_comes_back_by_itself(runner: Callable[..., None]) -> None:
-    """S-3: after a lost connection, with nobody doing anything; meanwhile what is sent fails at once."""
+    """After a lost connection, with nobody doing anything; meanwhile what is sent fails at once (S-3)."""
 
     async def main() -> None:
         async with fake_redis() as fake:

@@ -125,7 +125,7 @@ def test_one_write_a_turn() -> None:
 
 
 def test_too_many_in_flight() -> None:
-    """S-3: beyond the cap the answer is an error at once, and the server gets nothing more to do."""
+    """Beyond the cap the answer is an error at once, and the server gets nothing more to do (S-3)."""
     link, wire, loop = made(in_flight_max=2)
     got: list[Answer] = []
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_a_receiver_that_fails_does_not_take_others_answers() -> None:
 
 
 def test_errors_have_a_code_and_quote_no_arguments() -> None:
-    """Y-1: Redis repeats arguments of commands that it does not know."""
+    """Redis repeats arguments of commands that it does not know (Y-1)."""
     link, _, _ = made()
     told: list[str] = []
     link.erred = lambda error: told.append(error.code)

@@ -17,7 +17,7 @@ from tests.unit.state.test_redis_link import RUNNERS
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_a_single_server(runner: Callable[..., None]) -> None:
-    """S-1, S-3: used, lost, and back; `up` and `on_change` say so, and what is sent meanwhile fails at once."""
+    """Used, lost, and back; `up` and `on_change` say so, and what is sent meanwhile fails at once (S-1, S-3)."""
 
     async def main() -> None:
         async with fake_redis() as fake:

@@ -75,7 +75,7 @@ def test_a_greeting() -> None:
     ],
 )
 def test_what_keeps_it_out(script: Script, says: str) -> None:
-    """Y-1: the reason, and never the password."""
+    """The reason, and never the password (Y-1)."""
     assert refused(script, password="hunter2", db=3) == says
 
 

@@ -69,7 +69,7 @@ def breakers(*answers: Any, now: float | None = NOW, most: int = 10) -> tuple[An
 
 
 def test_keys_are_dropped_as_they_are_found() -> None:
-    """S-2: over as many rounds as it takes; a round may find nothing."""
+    """Over as many rounds as it takes; a round may find nothing (S-2)."""
     nodes = Scripted([b"7", [A, B]], 2, [b"9", []], [b"0", [C]], 1)
     found: list[int | StateError] = []
     Forget(nodes, "cnt:p:", found.append).scan()
@@ -90,7 +90,7 @@ def test_an_error_ends_it() -> None:
 
 
 def test_open_breakers_come_first() -> None:
-    """CB-2: with the rate of the last minute: half of the minute before is still within it."""
+    """With the rate of the last minute: half of the minute before is still within it (CB-2)."""
     keys = [b"bl:{p}:brk:p:x:r:b", b"bl:{p}:brk:p:x:r:a", b"bl:{p}:brk:p:x:r:c"]
     values = [kept(MINUTE, 3.0, 4.0), kept(MINUTE - 1, 10.0, since=NOW - 40), kept(MINUTE - 3, 9.0)]
     found, _ = breakers([b"0", keys], values)
@@ -104,7 +104,7 @@ def test_what_is_no_breaker_is_passed_over() -> None:
 
 
 def test_the_time_is_that_of_the_store_and_the_most_is_kept_to() -> None:
-    """S-2."""
+    """The time is that of the store and the most is kept to (S-2)."""
     keys = [b"bl:{p}:brk:p:x:r:b", b"bl:{p}:brk:p:x:r:a"]
     told = [b"1800000030", b"500000"]
     found, nodes = breakers(told, [b"0", keys], [kept(MINUTE, 3.0), kept(MINUTE, 2.0)], now=None, most=1)
@@ -113,7 +113,7 @@ def test_the_time_is_that_of_the_store_and_the_most_is_kept_to() -> None:
 
 
 def test_every_server_is_looked_through_where_the_prefix_names_no_place() -> None:
-    """S-2, CB-2: one after the other; what is found is asked for slot by slot, for no command takes keys of two."""
+    """One after the other; what is found is asked for slot by slot, for no command takes keys of two (S-2, CB-2)."""
     x, y, other = OF_AGENTS[0], OF_AGENTS[1], OF_AGENTS[2]
     dropped = Servers([b"5", [x, y, other]], 2, 1, [b"0", []], [b"0", [y]], 0)
     found: list[Any] = []
@@ -132,7 +132,7 @@ def test_every_server_is_looked_through_where_the_prefix_names_no_place() -> Non
 
 
 def test_of_several_errors_the_first_is_told_and_no_servers_are_one() -> None:
-    """S-3: whoever asks is answered once."""
+    """Whoever asks is answered once (S-3)."""
     found: list[Any] = []
     Forget(Servers([b"0", OF_AGENTS], StateError("first"), StateError("second")), "brk:", found.append).scan()
     none = Servers()

@@ -65,7 +65,7 @@ def unpack(blob: bytes) -> list[object]:
 
 
 def test_scripts_are_known_by_their_text() -> None:
-    """S-2: the name Redis gives them; each has what values look like before it."""
+    """The name Redis gives them; each has what values look like before it (S-2)."""
     scripts = load_scripts()
     shared = (LUA / "values.lua").read_bytes()
     for name, script in zip(scripts._fields, scripts, strict=True):
@@ -75,7 +75,7 @@ def test_scripts_are_known_by_their_text() -> None:
 
 @pytest.mark.parametrize("name", ["values", *load_scripts()._fields])
 def test_scripts_open_with_units_and_keys(name: str) -> None:
-    """S-2: line 1 says in which units and under which keys; and no script leaves a global behind."""
+    """Line 1 says in which units and under which keys; and no script leaves a global behind (S-2)."""
     text = (LUA / f"{name}.lua").read_text(encoding="utf-8")
     first = text.partition("\n")[0]
     assert first.startswith("-- Units: ")
@@ -101,7 +101,7 @@ def test_scripts_open_with_units_and_keys(name: str) -> None:
     ],
 )
 def test_the_project_is_the_hash_tag(key: str, wanted: bytes) -> None:
-    """E-5, S-2: also in shadow; a tag is never empty and never ends early."""
+    """Also in shadow; a tag is never empty and never ends early (E-5, S-2)."""
     assert redis_key(key) == wanted
     assert slot_of(redis_key(key)) == slot_of(wanted.partition(b"}")[0] + b"}")
 
@@ -117,7 +117,7 @@ def test_the_project_is_the_hash_tag(key: str, wanted: bytes) -> None:
     ],
 )
 def test_a_prefix_is_no_pattern(prefix: str, wanted: bytes) -> None:
-    """G-1: what a client chose matches itself only."""
+    """What a client chose matches itself only (G-1)."""
     assert redis_pattern(prefix) == wanted
 
 
@@ -125,7 +125,7 @@ def test_a_prefix_is_no_pattern(prefix: str, wanted: bytes) -> None:
 
 
 def test_a_commit_is_one_flat_list() -> None:
-    """S-2: windows first; the order of keys is theirs and that of the operations which have one."""
+    """Windows first; the order of keys is theirs and that of the operations which have one (S-2)."""
     ops: list[Op] = [
         Repeat(FREE, "ld:p:a", None, 1, 7, tracked=True),
         Refuse(None),
@@ -145,7 +145,7 @@ def test_a_commit_is_one_flat_list() -> None:
 
 
 def test_results_have_their_types_back() -> None:
-    """E-4: whole numbers come as integers; what was not looked at is None."""
+    """Whole numbers come as integers; what was not looked at is None (E-4)."""
     repeat, bucket = Repeat(PLAIN, "ld:p", None), Bucket(TEN, "tb:p", 1.0, None)
     spend = Spend(SpendSpec(9), "cb:p", 1, 9.0, None)
     breaker = Breaker(BreakerSpec(8.0, 30.0), "brk:p", 1.0, None)
@@ -182,7 +182,7 @@ def test_results_have_their_types_back() -> None:
 
 
 def test_a_list_is_a_conflict() -> None:
-    """E-5: windows that moved on, as they are now; those that did not are not among them."""
+    """Windows that moved on, as they are now; those that did not are not among them (E-5)."""
     writes = [WindowWrite(f"win:p:{name}:", 1, b"", 60.0) for name in "abc"]
     newer = window_value(WindowWrite("", 6, b"data", 60.0))
     done = decode_commit([Noted(None)], writes, [b"1000.5", None, newer, b""])
@@ -194,7 +194,7 @@ def test_a_list_is_a_conflict() -> None:
     "answer", [b"", b"\xc1", pack(), pack(1.0, -1), pack(1.0, -1, "x"), pack({}), 5, None, [], [b"x"]]
 )
 def test_answers_that_mean_nothing_are_errors(answer: object) -> None:
-    """S-3: of a kind that whoever asked can expect."""
+    """Of a kind that whoever asked can expect (S-3)."""
     with pytest.raises(UNREADABLE):
         decode_commit([Bucket(TEN, "tb:p", 1.0, None)], [WindowWrite("win:p", 0, b"", 1.0)], answer)
 
@@ -203,7 +203,7 @@ def test_answers_that_mean_nothing_are_errors(answer: object) -> None:
 
 
 def test_windows_carry_their_version() -> None:
-    """E-5: eight bytes after the kind; of what is only looked at nothing is kept."""
+    """Eight bytes after the kind; of what is only looked at nothing is kept (E-5)."""
     value = window_value(WindowWrite("win:p", 41, b"abc", 60.0))
     assert value == b"w\x00\x00\x00\x00\x00\x00E@abc"
     assert window_of(value) == Window(42, b"abc")
@@ -212,12 +212,12 @@ def test_windows_carry_their_version() -> None:
 
 @pytest.mark.parametrize("value", [None, b"", b"w", b"w1234567", b"v\x00\x00\x00\x00\x00\x00E@abc"])
 def test_windows_of_another_layout_are_none(value: bytes | None) -> None:
-    """S-2: as if nobody had written one."""
+    """As if nobody had written one (S-2)."""
     assert window_of(value) == Window(0, b"")
 
 
 def test_only_what_changes_something_is_settled() -> None:
-    """LD-6: a flight that ends, or a count that may be taken back."""
+    """A flight that ends, or a count that may be taken back (LD-6)."""
     ops = [
         Settle(PLAIN, "ld:p:none", 1.5),
         Settle(PLAIN, "ld:p:leads", 2.5, 3),
@@ -232,7 +232,7 @@ def test_only_what_changes_something_is_settled() -> None:
 
 
 def test_corrections_of_money_are_whole() -> None:
-    """L-5: rounded, and in two parts, of which the lower is never negative."""
+    """Rounded, and in two parts, of which the lower is never negative (L-5)."""
     ops = [
         Correct(TEN, "tb:p:a", -0.5),
         Correct(SpendSpec(1), "cb:p:b", -20.000000001),

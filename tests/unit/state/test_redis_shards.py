@@ -93,7 +93,7 @@ class Slots:
 
 
 def test_each_place_is_asked_once_the_agents_first() -> None:
-    """E-5: whatever the order; what has no key is told wherever it matters."""
+    """Whatever the order; what has no key is told wherever it matters (E-5)."""
     ops: list[Op] = [all_together(), seen(), Refuse(None, 1), breaker(AGENT, 2), own(), breaker(PROJECT)]
     assert arranged(ops, AGENT) == [(AGENT, [1, 3, 4]), (PROJECT, [0, 5])]
     slots = Slots()
@@ -102,7 +102,7 @@ def test_each_place_is_asked_once_the_agents_first() -> None:
 
 
 def test_only_a_breaker_waits_for_what_stands_before_it() -> None:
-    """CB-1: it counts nobody who was denied before it in its group, and what it has counted stays."""
+    """It counts nobody who was denied before it in its group, and what it has counted stays (CB-1)."""
     ops: list[Op] = [all_together(), breaker(AGENT), own(), breaker(PROJECT), breaker(AGENT, 1)]
     assert arranged(ops, AGENT) == [(AGENT, [2, 4]), (PROJECT, [0]), (AGENT, [1]), (PROJECT, [3])]
     first: list[Op] = [seen(PROJECT, RepeatSpec(60.0, 1, denies=False)), breaker(AGENT)]
@@ -110,7 +110,7 @@ def test_only_a_breaker_waits_for_what_stands_before_it() -> None:
 
 
 def test_what_the_project_denies_is_given_back_to_the_agent() -> None:
-    """E-4, L-2: a budget that all share is spent; the agent's own limit is as it was, and its count stands."""
+    """A budget that all share is spent; the agent's own limit is as it was, and its count stands (E-4, L-2)."""
     slots = Slots()
     slots.commit([all_together(10)])
     done = slots.commit([seen(), own(4.0), all_together(1)])
@@ -120,7 +120,7 @@ def test_what_the_project_denies_is_given_back_to_the_agent() -> None:
 
 
 def test_a_flight_that_the_project_denies_is_over() -> None:
-    """LD-6: nobody joins a request that was denied."""
+    """Nobody joins a request that was denied (LD-6)."""
     slots = Slots()
     slots.commit([all_together(10)])
     asked: list[Op] = [seen(spec=FLIGHT, tracked=True), all_together(1)]
@@ -131,7 +131,7 @@ def test_a_flight_that_the_project_denies_is_over() -> None:
 
 
 def test_what_the_agent_denies_does_not_reach_the_project() -> None:
-    """E-4: a looping agent costs the slot of all others nothing, unless something there is to count it."""
+    """A looping agent costs the slot of all others nothing, unless something there is to count it (E-4)."""
     slots = Slots()
     slots.commit([seen()])
     slots.asked.clear()
@@ -146,7 +146,7 @@ def test_what_the_agent_denies_does_not_reach_the_project() -> None:
 
 
 def test_a_denial_that_stands_earlier_counts_though_it_is_found_later() -> None:
-    """E-4: `denied_at` is the first in the order of the operations, and what stands behind it was not looked at."""
+    """`denied_at` is the first in the order of the operations, and what stands behind it was not looked at (E-4)."""
     slots = Slots()
     slots.commit([all_together(10)])
     done = slots.commit([all_together(1), own(11.0)])
@@ -154,7 +154,7 @@ def test_a_denial_that_stands_earlier_counts_though_it_is_found_later() -> None:
 
 
 def test_a_shadow_policy_gives_back_its_own() -> None:
-    """E-3: what it would have denied keeps its own limits from being charged, and nobody else's."""
+    """What it would have denied keeps its own limits from being charged, and nobody else's (E-3)."""
     slots = Slots()
     done = slots.commit([own(2.0, group=1), Bucket(TEN, f"tb:{AGENT}:w", 3.0, None), all_together(11, group=1)])
     assert (done.denied_at, done.results) == (-1, [8.0, 7.0, 11])
@@ -208,7 +208,7 @@ WRITE = WindowWrite(f"win:{AGENT}:s:1:", 0, b"x", 60.0)
 
 
 def test_what_is_of_one_place_is_one_script() -> None:
-    """S-2: also what only concerns the project, or nothing at all; windows and counts of the agent's go together."""
+    """Also what only concerns the project, or nothing at all; windows and counts of the agent's go together (S-2)."""
     nodes = Told()
     store = ShardedStore(nodes)
     store.commit([seen(), own()], [WRITE], print)
@@ -226,7 +226,7 @@ def test_what_is_of_one_place_is_one_script() -> None:
 
 
 def test_a_window_that_moved_on_leaves_the_project_alone() -> None:
-    """E-5, S-2: the agent's slot is asked first, so that nothing has to be given back."""
+    """The agent's slot is asked first, so that nothing has to be given back (E-5, S-2)."""
     nodes, got = Told(), list[Any]()
     ShardedStore(nodes).commit([all_together(), seen()], [WRITE], got.append)
     nodes.waiting.pop()([b"1800000000", b"w\0\0\0\0\0\0\0@new"])
@@ -235,7 +235,7 @@ def test_a_window_that_moved_on_leaves_the_project_alone() -> None:
 
 
 def test_an_error_of_either_script_is_the_commits() -> None:
-    """S-3: whoever asked decides without the store; what was charged before it stays so."""
+    """Whoever asked decides without the store; what was charged before it stays so (S-3)."""
     for answers in ([StateError("gone")], [b"\x93\xcb\x41\xda\xd2\x74\x80\x00\x00\x00\xff\x05", StateError("gone")]):
         nodes, got = Told(), list[Any]()
         ShardedStore(nodes).commit([own(), all_together()], (), got.append)
@@ -246,7 +246,7 @@ def test_an_error_of_either_script_is_the_commits() -> None:
 
 
 def test_settling_and_correcting_go_to_each_place() -> None:
-    """L-3, LD-6: one answer for both, the sum or the first error; nothing to do is answered at once."""
+    """One answer for both, the sum or the first error; nothing to do is answered at once (L-3, LD-6)."""
     nodes, got = Told(), list[Any]()
     store = ShardedStore(nodes)
     store.settle(

@@ -15,7 +15,7 @@ from breakloop.state.shelf import Shelved
 
 
 def test_nobody_listens() -> None:
-    """B-3: an error that can be shown, without the password; it can be tried again."""
+    """An error that can be shown, without the password; it can be tried again (B-3)."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         shelf = open_shelf(f"redis://user:canary@127.0.0.1:{bound.getsockname()[1]}/2")
@@ -31,19 +31,19 @@ def test_nobody_listens() -> None:
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite://x", ""])
 def test_only_redis_has_a_shelf(url: str) -> None:
-    """B-3: other state cannot be pushed to."""
+    """Other state cannot be pushed to (B-3)."""
     with pytest.raises(SettingsError, match="state names none"):
         open_shelf(url)
 
 
 def test_certificate_files_are_looked_at_first(tmp_path: Path) -> None:
-    """B-3: a wrong path is said at start, not once a second."""
+    """A wrong path is said at start, not once a second (B-3)."""
     with pytest.raises(SettingsError, match="ca_file"):
         open_shelf(f"rediss://127.0.0.1/?ca_file={tmp_path / 'none.pem'}")
 
 
 def test_the_package_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B-3: without it, how to get it is said."""
+    """Without it, how to get it is said (B-3)."""
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(SettingsError, match=r"install breakloop\[redis\]"):
         open_shelf("redis://127.0.0.1")

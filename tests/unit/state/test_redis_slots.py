@@ -68,7 +68,7 @@ def test_redirections_that_cannot_be_read(text: str) -> None:
 
 
 def test_keys_that_may_go_together() -> None:
-    """E-5: those of one hash tag, in the order in which they came."""
+    """Those of one hash tag, in the order in which they came (E-5)."""
     one, other, third = b"bl:{p|a}:ld:p|a:1", b"bl:{p}:ld:p:1", b"bl:{p|a}:tb:p|a:1"
     assert by_slot([one, other, third]) == [[one, third], [other]]
     assert by_slot([]) == []

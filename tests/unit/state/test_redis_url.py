@@ -36,13 +36,13 @@ from tests.e2e.certificates import Authority
     ],
 )
 def test_parse(text: str, expected: RedisUrl) -> None:
-    """S-1: every form of a Redis URL."""
+    """Every form of a Redis URL (S-1)."""
     assert is_redis_url(text)
     assert parse_redis_url(text) == expected
 
 
 def test_the_time_budget_is_50_ms_unless_it_is_said() -> None:
-    """S-3"""
+    """The time budget is 50 ms unless it is said (S-3)."""
     assert parse_redis_url("redis://h").time_budget_ms == 50
 
 
@@ -82,7 +82,7 @@ SECRET = "hunter2"
     ],
 )
 def test_a_bad_url_says_what_to_write_and_quotes_nothing(text: str, says: str) -> None:
-    """Y-1: no part of a URL that may be a password is in the message."""
+    """No part of a URL that may be a password is in the message (Y-1)."""
     with pytest.raises(SettingsError) as caught:
         parse_redis_url(text)
     assert says in str(caught.value)
@@ -101,7 +101,7 @@ def test_a_bad_url_says_what_to_write_and_quotes_nothing(text: str, says: str) -
     ],
 )
 def test_the_printed_form_holds_no_password(text: str, shown: str) -> None:
-    """Y-1"""
+    """The printed form holds no password (Y-1)."""
     url = parse_redis_url(text)
     assert str(url) == shown
     assert repr(url) == f"RedisUrl({shown})"

@@ -9,7 +9,7 @@ from breakloop.state.shelf import EmptyShelfError, PushRefusedError, Shelved
 
 
 def test_every_push_has_its_own_stamp() -> None:
-    """B-3: the same bytes pushed again (signed, forced) are news."""
+    """The same bytes pushed again (signed, forced) are news (B-3)."""
     first = Shelved(1, "d", b"x", pushed_at="1.000001")
     assert first.stamp != replace(first, pushed_at="1.000002").stamp
     assert first.stamp != replace(first, digest="e").stamp
@@ -17,6 +17,6 @@ def test_every_push_has_its_own_stamp() -> None:
 
 
 def test_its_errors_are_the_stores() -> None:
-    """B-3: whoever handles a store that fails handles these."""
+    """Whoever handles a store that fails handles these (B-3)."""
     assert issubclass(EmptyShelfError, StateError)
     assert issubclass(PushRefusedError, StateError)

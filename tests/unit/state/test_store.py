@@ -8,7 +8,7 @@ from tests.builders import FailingStore, SpyStore
 
 
 def test_the_stores_of_this_tree_fit_the_protocol() -> None:
-    """S-1: also the ones that tests use."""
+    """Also the ones that tests use (S-1)."""
     stores: list[Store] = [MemoryStore(), SpyStore(), FailingStore()]
     wanted = {name for name in vars(Store) if not name.startswith("_")}
     assert wanted == {"breakers", "commit", "correct", "drop", "forget", "read_window", "settle"}

@@ -6,7 +6,7 @@ from breakloop.state.table import Table
 
 
 def test_live_ends_at_its_time() -> None:
-    """S-2: an entry lives until the time it carries, and not at it."""
+    """An entry lives until the time it carries, and not at it (S-2)."""
     table = Table(9)
     table.put("a", (10.0, "x"), 0.0)
     assert table.live("a", 9.9) == (10.0, "x")
@@ -15,7 +15,7 @@ def test_live_ends_at_its_time() -> None:
 
 
 def test_it_never_holds_more_than_its_bound() -> None:
-    """Y-2: the least recently stored goes, and is counted."""
+    """The least recently stored goes, and is counted (Y-2)."""
     table = Table(3)
     for key in "abcd":
         table.put(key, (10.0,), 0.0)
@@ -27,7 +27,7 @@ def test_it_never_holds_more_than_its_bound() -> None:
 
 
 def test_storing_again_needs_no_room() -> None:
-    """S-1: a full table of keys in use drops nothing."""
+    """A full table of keys in use drops nothing (S-1)."""
     table = Table(2)
     for key in "abababab":
         table.put(key, (10.0,), 0.0)
@@ -35,7 +35,7 @@ def test_storing_again_needs_no_room() -> None:
 
 
 def test_expired_entries_are_cleared_two_for_one() -> None:
-    """S-1: faster than anything comes, without a sweep, and they are not counted as dropped."""
+    """Faster than anything comes, without a sweep, and they are not counted as dropped (S-1)."""
     table = Table(10)
     for number in range(10):
         table.put(str(number), (5.0,), 0.0)
@@ -48,7 +48,7 @@ def test_expired_entries_are_cleared_two_for_one() -> None:
 
 
 def test_drop_prefix() -> None:
-    """G-1: what an operator releases is gone."""
+    """What an operator releases is gone (G-1)."""
     table = Table(9)
     for key in ("a:1", "a:2", "ab", "b:1"):
         table.put(key, (10.0,), 0.0)
@@ -57,7 +57,7 @@ def test_drop_prefix() -> None:
 
 
 def test_whoever_saves_it_finds_what_changed() -> None:
-    """S-1: stored, changed in place, dropped, or pushed out alive; not what has expired."""
+    """Stored, changed in place, dropped, or pushed out alive; not what has expired (S-1)."""
     table = Table(3)
     for key in "abc":
         table.put(key, (10.0,), 0.0)
@@ -81,7 +81,7 @@ def test_whoever_saves_it_finds_what_changed() -> None:
 
 
 def test_nobody_looks_for_expired_entries_before_the_oldest_is_one() -> None:
-    """S-1: and from then on they go as fast as ever."""
+    """And from then on they go as fast as ever (S-1)."""
     table = Table(100)
     for number in range(10):
         table.put(str(number), (5.0 + number, "x"), 0.0)

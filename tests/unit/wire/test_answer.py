@@ -18,33 +18,33 @@ EACH = pytest.mark.parametrize("dialect", DIALECTS)
 @EACH
 @pytest.mark.parametrize("kind", [SSE, b"text/event-stream", b"Text/Event-Stream;charset=UTF-8"])
 def test_events(dialect: str, kind: bytes) -> None:
-    """C-8: every dialect can be streamed."""
+    """Every dialect can be streamed (C-8)."""
     assert isinstance(reader(dialect, kind), StreamReader)
 
 
 @EACH
 @pytest.mark.parametrize("kind", [JSON, b"application/json; charset=utf-8", b"application/problem+json", b"TEXT/JSON"])
 def test_bodies(dialect: str, kind: bytes) -> None:
-    """C-8: every dialect can come whole, streamed though it was to be: errors do."""
+    """Every dialect can come whole, streamed though it was to be: errors do (C-8)."""
     assert isinstance(reader(dialect, kind, streamed=True), BodyReader)
 
 
 @pytest.mark.parametrize("kind", [b"text/html", b"audio/mpeg", b"application/octet-stream", b"\xff", b"json"])
 def test_nothing_to_read(kind: bytes) -> None:
-    """C-8: sounds, pages, and anything in no dialect at all."""
+    """Sounds, pages, and anything in no dialect at all (C-8)."""
     assert reader("openai_chat", kind) is None
     assert reader("", JSON) is None
     assert reader("http", SSE) is None
 
 
 def test_no_type() -> None:
-    """C-9: what was asked for decides then."""
+    """What was asked for decides then (C-9)."""
     assert isinstance(reader("openai_chat", b""), BodyReader)
     assert isinstance(reader("openai_chat", b"", streamed=True), StreamReader)
 
 
 def test_events_of_another_type() -> None:
-    """C-9: a stream that says it is a body is read as a stream."""
+    """A stream that says it is a body is read as a stream (C-9)."""
     for complete in (True, False):
         expected = read(Recorded("openai_chat", SSE, TEXT, Answer(200)), complete=complete)
         assert read(Recorded("openai_chat", JSON, TEXT, Answer(200)), complete=complete) == expected
@@ -53,7 +53,7 @@ def test_events_of_another_type() -> None:
 
 @EACH
 def test_what_http_says_of_a_body(dialect: str) -> None:
-    """D-1: it is complete when HTTP says so, and it is JSON."""
+    """It is complete when HTTP says so, and it is JSON (D-1)."""
     for body, complete, expected in (
         (b"{}", True, True),
         (b"{}", False, False),
@@ -69,13 +69,13 @@ def test_what_http_says_of_a_body(dialect: str) -> None:
 
 @EACH
 def test_what_is_seen_of_nothing(dialect: str) -> None:
-    """D-1: an answer without a single byte has a status."""
+    """An answer without a single byte has a status (D-1)."""
     assert started(dialect, SSE).answer(502, complete=False) == Answer(502)
     assert started(dialect, JSON).answer(204, complete=True) == Answer(204, complete=True)
 
 
 def test_large_bodies() -> None:
-    """Y-2: what is too large is not kept; the count of tokens near its end is read all the same."""
+    """What is too large is not kept; the count of tokens near its end is read all the same (Y-2)."""
     for pieces in (1, 2, 100):
         found = reader("openai_chat", JSON, max_bytes=100_000)
         assert isinstance(found, BodyReader)
@@ -93,7 +93,7 @@ def test_large_bodies() -> None:
     "end", [b"", b'"usage":', b'"usage":{"prompt', b'"usage":[1]}', b'"usage":null}', b'\\"usage\\":{}']
 )
 def test_large_bodies_without_a_count(end: bytes) -> None:
-    """Y-2: broken ones too."""
+    """Broken ones too (Y-2)."""
     found = reader("openai_chat", JSON, max_bytes=100)
     assert found is not None
     found.feed(b"x" * 200 + end)
@@ -101,7 +101,7 @@ def test_large_bodies_without_a_count(end: bytes) -> None:
 
 
 def test_large_arrays_of_gemini() -> None:
-    """Y-2: the count has another name there."""
+    """The count has another name there (Y-2)."""
     found = reader("gemini", JSON, max_bytes=100)
     assert found is not None
     found.feed(b'[{"text": "' + b"x" * 200 + b'"},{"usageMetadata": {"promptTokenCount": 3}, "modelVersion": "m"}]')
@@ -109,7 +109,7 @@ def test_large_arrays_of_gemini() -> None:
 
 
 def test_large_events() -> None:
-    """Y-2: passed over and counted, and the next are read."""
+    """Passed over and counted, and the next are read (Y-2)."""
     found = reader("openai_chat", SSE, max_bytes=1000)
     assert found is not None
     found.feed(events(chunk(delta(content="one")), chunk(delta(content="x" * 2000)), chunk(delta(content=" two"))))
@@ -117,7 +117,7 @@ def test_large_events() -> None:
 
 
 def test_broken_events_are_counted() -> None:
-    """C-9: but not half an event at the end of a stream that was cut short."""
+    """But not half an event at the end of a stream that was cut short (C-9)."""
     for complete, expected in ((True, 2), (False, 1)):
         found = started("openai_chat", SSE)
         found.feed(b"data: {]\n\n" + events(chunk(delta(content="Hi"))) + b'data: {"id": "chat')
@@ -127,7 +127,7 @@ def test_broken_events_are_counted() -> None:
 @pytest.mark.parametrize("kind", [SSE, JSON])
 @EACH
 def test_nesting_without_end(dialect: str, kind: bytes) -> None:
-    """C-9: is passed over, and what comes after it is read."""
+    """Is passed over, and what comes after it is read (C-9)."""
     reading = started(dialect, kind)
     for deep in (b'{"a":' * 100_000, b"[" * 100_000, b'{"type":"error","error":' * 2000 + b"1" + b"}" * 2000):
         reading.feed(b"data: " + deep + b"\n\n" if kind == SSE else deep)
@@ -136,7 +136,7 @@ def test_nesting_without_end(dialect: str, kind: bytes) -> None:
 
 
 def test_the_client_that_leaves_at_the_end() -> None:
-    """D-1: after the end mark all has been said, however the connection ends; before it, it has not."""
+    """After the end mark all has been said, however the connection ends; before it, it has not (D-1)."""
     for name in ("messages text", "responses", "responses incomplete", "mcp events", "completions text", "chat text"):
         assert read(EVERYTHING[name], complete=False).complete
     assert not read(EVERYTHING["gemini events"], complete=False).complete  # which has no such mark
@@ -145,7 +145,7 @@ def test_the_client_that_leaves_at_the_end() -> None:
 
 
 def test_a_second_look() -> None:
-    """D-1: asking twice gives the same."""
+    """Asking twice gives the same (D-1)."""
     for name in ("chat text", "chat whole", "messages calls", "gemini call cut short", "chat without empty line"):
         recorded = EVERYTHING[name]
         reading = started(recorded.dialect, recorded.content_type)

@@ -16,12 +16,12 @@ DIALECT = "anthropic_messages"
 
 @pytest.mark.parametrize("recorded", MESSAGES.values(), ids=MESSAGES)
 def test_recorded(recorded: Recorded) -> None:
-    """C-8: text, calls, usage, model, id, reason, error and end of each."""
+    """Text, calls, usage, model, id, reason, error and end of each (C-8)."""
     assert read(recorded) == recorded.answer
 
 
 def test_as_the_next_request_repeats_it() -> None:
-    """C-8: what was said is spelled as it is when it comes back as a message of the history."""
+    """What was said is spelled as it is when it comes back as a message of the history (C-8)."""
     content = [
         {"type": "thinking", "thinking": "secrets", "signature": "x"},
         {"type": "text", "text": "One"},
@@ -37,7 +37,7 @@ def test_as_the_next_request_repeats_it() -> None:
 
 
 def test_counts() -> None:
-    """C-8: cached parts are of the prompt though Anthropic keeps them apart; null says nothing new."""
+    """Cached parts are of the prompt though Anthropic keeps them apart; null says nothing new (C-8)."""
     late = end(input_tokens=30, cache_read_input_tokens=None, output_tokens=9)
     assert stream(DIALECT, start(), *late).usage == Usage(2130, 9, 2000, 100)
     assert stream(DIALECT, start()).usage == Usage(2125, 1, 2000, 100)
@@ -49,7 +49,7 @@ def test_counts() -> None:
 
 
 def test_calls_of_all_kinds() -> None:
-    """C-8: of the client's tools, of Anthropic's own, and of MCP servers; arguments may come at once."""
+    """Of the client's tools, of Anthropic's own, and of MCP servers; arguments may come at once (C-8)."""
     events = [
         block(0, type="tool_use", name="a", input={"x": 1}),
         block(1, type="server_tool_use", name="b", input={}),
@@ -65,13 +65,13 @@ def test_calls_of_all_kinds() -> None:
     "kind", ["thinking_delta", "signature_delta", "citations_delta", "compaction_delta", "new_delta"]
 )
 def test_what_is_not_said(kind: str) -> None:
-    """C-8: thinking and marks, and kinds of pieces that nobody knows yet."""
+    """Thinking and marks, and kinds of pieces that nobody knows yet (C-8)."""
     event = delta(0, kind, thinking="secrets", signature="secrets", content="secrets", text="secrets")
     assert stream(DIALECT, event, *end(output_tokens=1)).text == ""
 
 
 def test_odd_types() -> None:
-    """C-9: one of them hides nothing else."""
+    """One of them hides nothing else (C-9)."""
     odd = [
         start() | {"index": "x"},
         delta(0, "text_delta", text=5),
@@ -97,7 +97,7 @@ def test_odd_types() -> None:
 
 
 def test_errors() -> None:
-    """C-8: by their type, in a stream or with a status; what the message says is not kept."""
+    """By their type, in a stream or with a status; what the message says is not kept (C-8)."""
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": "secrets"}}
     assert whole(DIALECT, error, 400) == Answer(400, error="invalid_request_error", complete=True)
     assert stream(DIALECT, {"type": "error", "error": "secrets and more"}).error == "error"

@@ -24,13 +24,13 @@ def blocks(*content: Any, role: str = "user") -> Message:
 
 
 def test_a_plain_request() -> None:
-    """C-8: model, messages, stream and the token limit; the system prompt is no message."""
+    """Model, messages, stream and the token limit; the system prompt is no message (C-8)."""
     chat = read(body({"role": "user", "content": "hi"}, system="be kind", stream=True), 3)
     assert chat == Chat("anthropic_messages", "claude", (Message("user", "hi"),), 1, stream=True, max_tokens=64)
 
 
 def test_text_and_calls_of_the_model() -> None:
-    """C-8: text is joined, calls are read in order with sorted arguments, thinking is left out."""
+    """Text is joined, calls are read in order with sorted arguments, thinking is left out (C-8)."""
     said = blocks(
         {"type": "thinking", "thinking": "hm", "signature": "abc"},
         {"type": "redacted_thinking", "data": "abc"},
@@ -48,7 +48,7 @@ def result(content: Any, **more: Any) -> str:
 
 
 def test_results_and_their_error_flag() -> None:
-    """C-8: a result is text, of a string or of blocks, and an error is not a success that says the same."""
+    """A result is text, of a string or of blocks, and an error is not a success that says the same (C-8)."""
     assert result("none") == result([{"type": "text", "text": "none", **MARK}]) == "none"
     assert result("none", is_error=False) == "none"
     assert result("none", is_error=True) == "<error> none"
@@ -57,7 +57,7 @@ def test_results_and_their_error_flag() -> None:
 
 
 def test_media_count_by_their_bytes() -> None:
-    """C-8: images and documents stand as type and digest, whatever their ids and cache marks."""
+    """Images and documents stand as type and digest, whatever their ids and cache marks (C-8)."""
 
     def image(data: str, **more: Any) -> str:
         source = {"type": "base64", "media_type": "image/png", "data": data}
@@ -71,7 +71,7 @@ def test_media_count_by_their_bytes() -> None:
 
 
 def test_results_of_tools_that_run_at_the_provider() -> None:
-    """C-8: their content is an object, which stands as its JSON text, or a list of findings, as digests."""
+    """Their content is an object, which stands as its JSON text, or a list of findings, as digests (C-8)."""
     failed = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
     said = blocks({"type": "web_search_tool_result", "tool_use_id": "s", "content": failed}).text
     assert said == '{"error_code":"unavailable","type":"web_search_tool_result_error"}'
@@ -87,14 +87,14 @@ def test_results_of_tools_that_run_at_the_provider() -> None:
     ],
 )
 def test_odd_messages(message: Any, expected: Message) -> None:
-    """C-9: what is not as expected is read as far as it goes."""
+    """What is not as expected is read as far as it goes (C-9)."""
     chat = read(body(message), 1)
     assert chat is not None
     assert chat.tail == (expected,)
 
 
 def test_odd_message_lists() -> None:
-    """C-9: a message that is no object, and a single one without its list."""
+    """A message that is no object, and a single one without its list (C-9)."""
     assert (chat := read(body("x", 7), 3)) is not None
     assert (chat.tail, chat.fallback) == ((Message("", "x"), Message("", "7")), "tolerant")
     assert (chat := read(b'{"model":"m","messages":{"role":"user","content":"x"}}', 3)) is not None
@@ -111,13 +111,13 @@ def test_odd_message_lists() -> None:
     ],
 )
 def test_other_apis_have_messages_too(raw: bytes) -> None:
-    """C-8: without model and messages it is plain HTTP, or every post to a chat room would look the same."""
+    """Without model and messages it is plain HTTP, or every post to a chat room would look the same (C-8)."""
     assert read(raw, 3) is None
     assert opening(raw) == ""
 
 
 def test_endless_blocks() -> None:
-    """Y-2: what follows the first thousand stands as one digest."""
+    """What follows the first thousand stands as one digest (Y-2)."""
     many = [{"type": "text", "text": "a"}] * 1000
     assert "<more:" not in blocks(*many).text
     assert blocks(*many, "x").text.count("<more:") == 1
@@ -125,7 +125,7 @@ def test_endless_blocks() -> None:
 
 
 def test_opening() -> None:
-    """C-7: the system prompt and the first user message; a cache mark that moves on does not matter."""
+    """The system prompt and the first user message; a cache mark that moves on does not matter (C-7)."""
     user = {"role": "user", "content": "plan"}
     plain = opening(body(user, system="be kind"))
     assert plain == opening(body(user, {"role": "assistant", "content": "ok"}, system="be kind")) != ""

@@ -48,7 +48,7 @@ def user(*blocks: Any) -> dict[str, Any]:
 
 
 def test_calls_and_results() -> None:
-    """LD-4, C-8: tool_use, tool_result with its flag, and words beside; thinking is not said."""
+    """tool_use, tool_result with its flag, and words beside; thinking is not said (LD-4, C-8)."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
     behind = user(result(2, "no", is_error=True), result(1, [text("one"), text("more")]), text("hurry"), text("up"))
     sent = body(USER, said(thought, text("I look"), use(1), use(2)), behind, tools=[{"name": "f"}, {"type": "x"}])
@@ -70,7 +70,7 @@ def test_a_conversation_begins() -> None:
 
 
 def test_an_action_in_text() -> None:
-    """LD-4: as in the other dialects."""
+    """As in the other dialects (LD-4)."""
     found = step(USER, {"role": "assistant", "content": "```bash\nls\n```"}, user(text("Error: no")))
     assert (found.calls, found.results, found.as_text) == (
         (ToolCall("bash", "ls"),),
@@ -80,7 +80,7 @@ def test_an_action_in_text() -> None:
 
 
 def test_a_beginning_of_an_answer_is_none() -> None:
-    """LD-4: a prefill is sent with every request of such a client, and is no answer."""
+    """A prefill is sent with every request of such a client, and is no answer (LD-4)."""
     for begun in ({"role": "assistant", "content": "{"}, said(text("{"))):
         found = step(USER, said(use(1)), user(result(1)), begun)
         assert (found.said, len(found.calls), len(found.results)) == ("", 1, 1)
@@ -88,7 +88,7 @@ def test_a_beginning_of_an_answer_is_none() -> None:
 
 
 def test_media_in_results() -> None:
-    """C-8: type and size class; a text document is text."""
+    """Type and size class; a text document is text (C-8)."""
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 90_000}}
     linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
     paper = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
@@ -98,7 +98,7 @@ def test_media_in_results() -> None:
 
 
 def test_tools_that_run_at_anthropic() -> None:
-    """C-8: their results stand in the answer."""
+    """Their results stand in the answer (C-8)."""
     call = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}}
     hit = {"type": "web_search_result", "url": "u", "encrypted_content": "new each time"}
     done = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [hit]}
@@ -112,7 +112,7 @@ def test_tools_that_run_at_anthropic() -> None:
 
 
 def test_what_a_harness_adds_is_no_news() -> None:
-    """LD-4: reminders change with every request, and are not the user's words."""
+    """Reminders change with every request, and are not the user's words (LD-4)."""
     reminder = text("<system-reminder>\nThe list is now: ...\n</system-reminder>")
     plain = step(said(use(1)), user(result(1, "same")))
     for noted in (
@@ -123,7 +123,7 @@ def test_what_a_harness_adds_is_no_news() -> None:
 
 
 def test_own_notes_are_gone() -> None:
-    """LD-4, LD-5."""
+    """Own notes are gone (LD-4, LD-5)."""
     sent = body(USER, said(use(1)), user(result(1, "same")))
     steered = append("anthropic_messages", sent, "stop it")
     assert steered is not None
@@ -134,7 +134,7 @@ def test_own_notes_are_gone() -> None:
 
 
 def test_odd_types() -> None:
-    """C-9: typed, then tolerant; then nothing."""
+    """Typed, then tolerant; then nothing (C-9)."""
     odd = step(USER, said("words", 7, use(1)), user("text", result(1, "\ud83d", is_error="true")), tools={"name": "f"})
     assert odd.said == "words\n7"
     assert odd.results == (Result("?", error=True, call_id="toolu_1"),)

@@ -27,12 +27,12 @@ from breakloop.wire import content
     ],
 )
 def test_arguments_have_one_spelling(value: Any, expected: str) -> None:
-    """C-8: key order, white space, escapes and the spelling of numbers do not count; what is no JSON is kept."""
+    """Key order, white space, escapes and the spelling of numbers do not count; what is no JSON is kept (C-8)."""
     assert content.arguments(value) == expected
 
 
 def test_media_without_ids_and_cache_marks() -> None:
-    """C-8: a digest of what is shown, not of what it is called."""
+    """A digest of what is shown, not of what it is called (C-8)."""
     plain = content.media("image", {"data": "x"})
     assert plain == content.media("image", {"data": "x", "id": "1", "cache_control": {"type": "ephemeral"}})
     assert plain != content.media("image", {"data": "y"})
@@ -40,7 +40,7 @@ def test_media_without_ids_and_cache_marks() -> None:
 
 
 def test_content_of_odd_parts() -> None:
-    """C-9: every value has a text; thinking has none."""
+    """Every value has a text; thinking has none (C-9)."""
     parts = ["a", 1, None, {"type": "thinking", "thinking": "hm"}, {"type": ["x"], "y": 1}]
     lines = content.content(parts).split("\n")
     assert lines[:3] == ["a", "1", ""]
@@ -49,7 +49,7 @@ def test_content_of_odd_parts() -> None:
 
 
 def test_of_endless_lists_the_rest_stands_as_a_digest() -> None:
-    """Y-2: three million parts hold nobody up, and still tell requests apart."""
+    """Three million parts hold nobody up, and still tell requests apart (Y-2)."""
     many: list[Any] = ["a"] * content.ITEMS_MAX
     assert "<more:" not in content.content(many)
     assert content.content([*many, "x"]) != content.content([*many, "y"])
@@ -69,17 +69,17 @@ def test_of_endless_lists_the_rest_stands_as_a_digest() -> None:
     ],
 )
 def test_load(raw: bytes, expected: Any) -> None:
-    """C-9: what the strict decoders refuse is read where it can be."""
+    """What the strict decoders refuse is read where it can be (C-9)."""
     assert content.load(raw) == expected
 
 
 def test_flags_and_counts() -> None:
-    """C-9: words and numbers for flags, whole floats for counts."""
+    """Words and numbers for flags, whole floats for counts (C-9)."""
     assert [content.truth(value) for value in (True, 1, "yes", "false", "0", 0, None)] == [True] * 3 + [False] * 4
     assert [content.count(value) for value in (5, 5.0, 5.5, True, "5", None)] == [5, 5, None, None, None, None]
 
 
 def test_clean_messages_can_be_encoded() -> None:
-    """C-9: lone surrogates are replaced everywhere, other text is left alone."""
+    """Lone surrogates are replaced everywhere, other text is left alone (C-9)."""
     broken = Message("r\ud800", "t\ud800é", (ToolCall("n\ud800", "a\ud800"),))
     assert content.clean_message(broken) == Message("r?", "t?é", (ToolCall("n?", "a?"),))

@@ -32,7 +32,7 @@ made_up = Conversation("made_up", typed, tolerant, flatten)
 
 
 def test_typed_then_tolerant_then_none() -> None:
-    """C-9: each step where the one before it failed, and the result says so."""
+    """Each step where the one before it failed, and the result says so (C-9)."""
     raw = b'{"says":[{"text":"a"},{},{"text":"b"}]}'
     first, second = made_up.read(raw, 2), made_up.read(b"\xef\xbb\xbf" + raw, 2)
     assert first is not None
@@ -45,14 +45,14 @@ def test_typed_then_tolerant_then_none() -> None:
 
 
 def test_only_the_newest_are_decoded() -> None:
-    """LD-2: nobody looks at what stands before them."""
+    """Nobody looks at what stands before them (LD-2)."""
     chat = made_up.read(b'{"says":[{"no text":1},{"text":"b"}]}', 1)
     assert chat is not None
     assert (chat.tail, chat.fallback) == ((Message("", "b"),), "")
 
 
 def test_an_opening_is_looked_for_at_the_beginning() -> None:
-    """C-7, Y-2: up to the first message of the user, if that is among the first hundred."""
+    """Up to the first message of the user, if that is among the first hundred (C-7, Y-2)."""
 
     def opening(before: int) -> str:
         says = [{"role": "x", "text": "y"}] * before + [{"role": "user", "text": "u"}]
@@ -64,7 +64,7 @@ def test_an_opening_is_looked_for_at_the_beginning() -> None:
 
 
 def test_a_system_prompt_is_the_opening_without_the_user() -> None:
-    """LD-4: what stands outside the messages, and those before the user's; in every step of reading."""
+    """What stands outside the messages, and those before the user's; in every step of reading (LD-4)."""
 
     def system(*says: dict[str, str], mark: bytes = b"") -> str:
         taken = made_up.take(mark + json.dumps({"says": says}).encode())
@@ -78,7 +78,7 @@ def test_a_system_prompt_is_the_opening_without_the_user() -> None:
 
 
 def test_a_body_is_taken_apart_once_for_all_that_is_asked() -> None:
-    """Q-1: and a message is decoded once, whoever asks for it."""
+    """And a message is decoded once, whoever asks for it (Q-1)."""
     taken = made_up.take(b'{"says":[{"role":"user","text":"a"},{"text":"b"},{"text":"c"}]}')
     assert taken is not None
     items = taken.parts.items
@@ -93,7 +93,7 @@ def test_a_body_is_taken_apart_once_for_all_that_is_asked() -> None:
 
 
 def test_an_item_that_is_no_object_is_not_as_expected() -> None:
-    """C-9: it sends the body to the tolerant step."""
+    """It sends the body to the tolerant step (C-9)."""
     items: list[Any] = [msgspec.Raw(b'{"a":1}'), 7, msgspec.Raw(b"7")]
     assert item_at(items, 0) == items[0] == {"a": 1}
     assert item_at(items, 1) == 7
@@ -102,7 +102,7 @@ def test_an_item_that_is_no_object_is_not_as_expected() -> None:
 
 
 def test_an_odd_message_loosens_the_parts_for_everybody() -> None:
-    """C-9: whoever meets it first; what was read before stays as it was."""
+    """Whoever meets it first; what was read before stays as it was (C-9)."""
     taken = made_up.take(b'{"says":[7,{"role":"user","text":"a"},{"text":"b"}]}')
     assert taken is not None
     chat = taken.chat(2)
@@ -116,7 +116,7 @@ def test_an_odd_message_loosens_the_parts_for_everybody() -> None:
 
 
 def test_nothing_to_read_in_odd_parts() -> None:
-    """C-9: None, not an error: where the tolerant step has no such body, and where nothing ends."""
+    """None, not an error: where the tolerant step has no such body, and where nothing ends (C-9)."""
 
     def refuse(_parts: Parts) -> str:
         raise ValueError("odd")
@@ -133,7 +133,7 @@ def test_nothing_to_read_in_odd_parts() -> None:
 
 
 def test_model_and_stream_flag_may_stand_in_the_path() -> None:
-    """C-8: where they are no fields."""
+    """Where they are no fields (C-8)."""
     reader = Conversation("made_up", typed, tolerant, flatten, in_path=lambda path: (path[1:], True))
     taken = reader.take(b'{"says":[]}', "/m")
     assert taken is not None

@@ -48,7 +48,7 @@ ODD = {"model": 7}  # sends the body to the tolerant step
     ],
 )
 def test_how_many_answers(dialect: str, body: dict[str, Any], answers: int) -> None:
-    """L-3: each may be as long as the request lets one be."""
+    """Each may be as long as the request lets one be (L-3)."""
     chat = dialects.read("POST", PATHS[dialect], dump(body), 3)
     assert chat is not None
     assert chat.answers == answers
@@ -57,7 +57,7 @@ def test_how_many_answers(dialect: str, body: dict[str, Any], answers: int) -> N
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic_messages", "gemini"])
 @pytest.mark.parametrize("odd", [False, True])
 def test_a_head_is_the_same_without_messages(dialect: str, odd: bool) -> None:
-    """L-3: limits need none of them, and decoding them costs most."""
+    """Limits need none of them, and decoding them costs most (L-3)."""
     request = Conversation(dialect=dialect).request()
     if odd:
         request["stream"] = "yes"

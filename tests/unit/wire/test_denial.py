@@ -40,7 +40,7 @@ def loads(body: bytes) -> Any:
 
 
 def test_a_loop_body() -> None:
-    """A-3: exactly these fields, in plain JSON."""
+    """Exactly these fields, in plain JSON (A-3)."""
     assert loads(denial.body(looped())) == {"detail": DETAIL}
     assert denial.body(looped()).startswith(b'{"detail":{"error":"recursive_loop_detected","message":')
 
@@ -51,14 +51,14 @@ TEXT = "Blocked: x. (recursive_loop_detected)"
 
 @pytest.mark.parametrize("dialect", ["openai", "openai_chat", "openai_responses", "openai_embeddings"])
 def test_the_openai_error_stands_beside_it(dialect: str) -> None:
-    """A-3: OpenAI shapes get their own error object too."""
+    """OpenAI shapes get their own error object too (A-3)."""
     error = {"message": TEXT, "type": "rate_limit_error", "param": None, "code": "recursive_loop_detected"}
     assert loads(denial.body(looped(), dialect)) == {"detail": DETAIL, "error": error}
     assert "error" not in loads(denial.body(looped(), "plain"))
 
 
 def test_the_anthropic_error() -> None:
-    """A-3: `type: error` on top, the error beside `detail`, and the request's id as Anthropic writes it."""
+    """`type: error` on top, the error beside `detail`, and the request's id as Anthropic writes it (A-3)."""
     details = {"error_code": "recursive_loop_detected"}  # what its SDK shows as `error_code`
     error = {"type": "rate_limit_error", "message": TEXT, "details": details}
     assert loads(denial.body(looped(), "anthropic_messages", request_id="r-1")) == {
@@ -71,7 +71,7 @@ def test_the_anthropic_error() -> None:
 
 
 def test_the_gemini_error() -> None:
-    """A-3: a google.rpc status; its details invite to no retry where none helps."""
+    """A google.rpc status; its details invite to no retry where none helps (A-3)."""
     verdict = looped()
     verdict.never, verdict.retry_after_s = True, 30
     info = {
@@ -85,7 +85,7 @@ def test_the_gemini_error() -> None:
 
 
 def test_gemini_is_told_when_a_retry_helps() -> None:
-    """A-3: as google.rpc.RetryInfo, which its clients wait for."""
+    """As google.rpc.RetryInfo, which its clients wait for (A-3)."""
     verdict = refused("token_bucket_exceeded")
     verdict.retry_after_s = 7
     details = loads(denial.body(verdict, "gemini"))["error"]["details"]
@@ -93,7 +93,7 @@ def test_gemini_is_told_when_a_retry_helps() -> None:
 
 
 def test_the_mcp_error() -> None:
-    """A-3: a JSON-RPC error that answers the request's id; its data repeats all but the message."""
+    """A JSON-RPC error that answers the request's id; its data repeats all but the message (A-3)."""
     data = {name: value for name, value in DETAIL.items() if name != "message"}
     error = {"code": -32000, "message": TEXT, "data": data}
     assert loads(denial.body(looped(), "mcp", rpc_id="a")) == {
@@ -107,7 +107,7 @@ def test_the_mcp_error() -> None:
 
 @pytest.mark.parametrize("request_id", [7, "a", None])
 def test_a_denied_tool_call_is_a_readable_tool_error(request_id: str | int | None) -> None:
-    """A-3: 200 with `isError`, so that the model reads the text."""
+    """200 with `isError`, so that the model reads the text (A-3)."""
     assert loads(denial.mcp_tool_error(looped(), request_id)) == {
         "jsonrpc": "2.0",
         "id": request_id,
@@ -136,7 +136,7 @@ def test_a_denied_tool_call_is_a_readable_tool_error(request_id: str | int | Non
     ],
 )
 def test_ids_of_json_rpc_requests(sent: bytes, found: str | int | None) -> None:
-    """A-3: strings and whole numbers; what is no request has none."""
+    """Strings and whole numbers; what is no request has none (A-3)."""
     assert denial.rpc_id(sent) == found
 
 
@@ -155,7 +155,7 @@ def test_ids_of_json_rpc_requests(sent: bytes, found: str | int | None) -> None:
     ],
 )
 def test_statuses_have_each_providers_name(status: int, openai: str, anthropic: str, gemini: str) -> None:
-    """A-4: whatever `deny_status` a policy sets; code that looks at the name does the right thing."""
+    """Whatever `deny_status` a policy sets; code that looks at the name does the right thing (A-4)."""
     verdict = refused(status=status)
     assert loads(denial.body(verdict, "openai_chat"))["error"]["type"] == openai
     assert loads(denial.body(verdict, "anthropic_messages"))["error"]["type"] == anthropic
@@ -165,21 +165,21 @@ def test_statuses_have_each_providers_name(status: int, openai: str, anthropic: 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialects_text_names_the_reason(dialect: str) -> None:
-    """A-3: SDKs show the message and nothing else of the object; who reads a log has to find the reason there."""
+    """SDKs show the message and nothing else of the object; who reads a log has to find the reason there (A-3)."""
     assert loads(denial.body(looped(), dialect))["error"]["message"] == TEXT
     assert loads(denial.body(refused(), dialect))["error"]["message"] == "No. (kill_switch)"
 
 
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"loop_detected"}))
 def test_other_denials_have_the_same_shape(reason: str) -> None:
-    """A-4: `error` is the reason."""
+    """`error` is the reason (A-4)."""
     assert loads(denial.body(refused(reason))) == {"detail": {"error": reason, "message": "No."}}
     assert loads(denial.body(refused(reason), "openai"))["error"]["code"] == reason
 
 
 @pytest.mark.parametrize("text", ["a\r\nb", "ü", "\x7f", '"', "\u2028", "\ud800", "\x00"])
 def test_bodies_are_one_line_of_ascii(text: str) -> None:
-    """D-3: so that they can travel in a header field."""
+    """So that they can travel in a header field (D-3)."""
     verdict = refused(message=text)
     for body in (*[denial.body(verdict, dialect) for dialect in DIALECTS], denial.problem(verdict)):
         assert all(0x20 <= byte < 0x7F for byte in body)
@@ -189,7 +189,7 @@ def test_bodies_are_one_line_of_ascii(text: str) -> None:
 
 
 def test_problems() -> None:
-    """A-4: RFC 9457 members, `detail` as text, our fields beside them."""
+    """RFC 9457 members, `detail` as text, our fields beside them (A-4)."""
     found = loads(denial.problem(looped()))
     assert found["type"].endswith("#abnormal-usage-detected")
     assert (found["status"], found["detail"], found["error"]) == (429, "Blocked: x.", "recursive_loop_detected")
@@ -205,13 +205,13 @@ def test_problems() -> None:
     ],
 )
 def test_problem_types(reason: str, limit: Limit | None, kind: str) -> None:
-    """A-4: the types of the RateLimit draft where they fit."""
+    """The types of the RateLimit draft where they fit (A-4)."""
     verdict = refused(reason)
     verdict.limit = limit
     assert loads(denial.problem(verdict))["type"] == f"https://iana.org/assignments/http-problem-types#{kind}"
 
 
 def test_a_problem_without_a_type() -> None:
-    """A-4: `about:blank` for the rest, and no empty list of policies."""
+    """`about:blank` for the rest, and no empty list of policies (A-4)."""
     found = loads(denial.problem(refused()))
     assert found == {"type": "about:blank", "title": "Denied", "status": 429, "detail": "No.", "error": "kill_switch"}

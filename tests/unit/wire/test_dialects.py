@@ -48,7 +48,7 @@ RPC = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"f"}}'
     ],
 )
 def test_paths(path: str, expected: str | None) -> None:
-    """C-8, D-2: OpenAI's, Azure's, OpenRouter's, Anthropic's, Gemini's and Vertex AI's paths."""
+    """OpenAI's, Azure's, OpenRouter's, Anthropic's, Gemini's and Vertex AI's paths (C-8, D-2)."""
     chat = dialects.read("POST", path, BODY, 3)
     assert (chat.dialect if chat else None) == expected
     assert bool(dialects.opening("POST", path, BODY)) is (
@@ -58,7 +58,7 @@ def test_paths(path: str, expected: str | None) -> None:
 
 @pytest.mark.parametrize("path", ["/mcp", "/", "/messages/", "/v1/responses"])
 def test_mcp_is_known_by_its_body(path: str) -> None:
-    """C-8: wherever it is sent, also to a path that another dialect uses."""
+    """Wherever it is sent, also to a path that another dialect uses (C-8)."""
     chat = dialects.read("POST", path, RPC, 3)
     assert chat is not None
     assert chat.dialect == "mcp"
@@ -66,14 +66,14 @@ def test_mcp_is_known_by_its_body(path: str) -> None:
 
 
 def test_only_posts_with_a_body() -> None:
-    """C-8: anything else is plain HTTP."""
+    """Anything else is plain HTTP (C-8)."""
     for method, path, body in (("GET", "/v1/messages", BODY), ("PUT", "/mcp", RPC), ("POST", "/v1/messages", b"")):
         assert dialects.read(method, path, body, 3) is None
         assert dialects.opening(method, path, body) == ""
 
 
 def test_providers() -> None:
-    """C-6: `llm:provider` is whose dialect it is."""
+    """`llm:provider` is whose dialect it is (C-6)."""
     names = ("openai_chat", "openai_responses", "anthropic_messages", "gemini", "mcp")
     assert [dialects.provider(name) for name in names] == ["openai", "openai", "anthropic", "gemini", "mcp"]
 
@@ -90,7 +90,7 @@ def test_providers() -> None:
     ],
 )
 def test_all_is_read_from_a_body_that_was_taken_apart_once(path: str, body: bytes, said: str, opens: str) -> None:
-    """Q-1, C-8: chat, step, opening and ids, in any order, as if each had been read by itself."""
+    """Chat, step, opening and ids, in any order, as if each had been read by itself (Q-1, C-8)."""
     body = body[:-1] + b',"session_id":"s"}'
     taken = dialects.take("POST", path, body)
     assert taken is not None

@@ -65,13 +65,13 @@ def why(body: bytes, name: bytes, max_bytes: int = 10 * MB, max_ratio: int = 200
 @EACH
 @given(body=st.binary(max_size=3000))
 def test_what_was_packed_comes_out(name: bytes, pack: Pack, body: bytes) -> None:
-    """C-9: every coding, any bytes, the empty body too."""
+    """Every coding, any bytes, the empty body too (C-9)."""
     assert decoded(pack(body), name, 10 * MB) == body
 
 
 @EACH
 def test_larger_bodies(name: bytes, pack: Pack) -> None:
-    """C-9: more than one piece of a decoder's output, up to the very limit."""
+    """More than one piece of a decoder's output, up to the very limit (C-9)."""
     body = hashlib.shake_256(b"seed").digest(MB)
     assert decoded(pack(body), name, len(body)) == body
     assert why(pack(body), name, len(body) - 1) == "too_large"
@@ -79,25 +79,25 @@ def test_larger_bodies(name: bytes, pack: Pack) -> None:
 
 @pytest.mark.parametrize("level", range(1, 10))
 def test_levels_do_not_matter(level: int) -> None:
-    """C-9: the same body packed harder is the same body."""
+    """The same body packed harder is the same body (C-9)."""
     packed = (gzip.compress(BODY, level), brotli.compress(BODY, quality=level))
     assert [decoded(one, name, MB) for one, name in zip(packed, (b"gzip", b"br"), strict=True)] == [BODY, BODY]
 
 
 @pytest.mark.parametrize("name", [b"", b"identity", b" Identity ", b"identity,identity,identity,identity", b" , "])
 def test_nothing_to_do(name: bytes) -> None:
-    """C-9: no coding leaves the body as it is."""
+    """No coding leaves the body as it is (C-9)."""
     assert decoded(BODY, name, MB) == BODY
 
 
 @pytest.mark.parametrize("name", [b"GZIP", b" gzip ", b"gzip,", b"identity, gzip"])
 def test_spellings(name: bytes) -> None:
-    """C-9: names have no case, and lists may have gaps."""
+    """Names have no case, and lists may have gaps (C-9)."""
     assert decoded(gzip.compress(BODY), name, MB) == BODY
 
 
 def test_lists_are_undone_from_the_end() -> None:
-    """C-9: the last coding was applied last; three are enough for anybody."""
+    """The last coding was applied last; three are enough for anybody (C-9)."""
     assert decoded(zstd(br(gzip.compress(BODY))), b"gzip, br, zstd", MB) == BODY
     assert why(zstd(br(gzip.compress(BODY))), b"zstd, br, gzip") == "broken"
     assert why(gzip.compress(BODY), b"gzip, gzip, gzip, gzip") == "too_many_codings"
@@ -105,13 +105,13 @@ def test_lists_are_undone_from_the_end() -> None:
 
 @pytest.mark.parametrize("name", [b"compress", b"gzip, aws-chunked", b"\xff", b"zstd;q=1"])
 def test_unknown_codings(name: bytes) -> None:
-    """C-9: what we cannot read stays packed."""
+    """What we cannot read stays packed (C-9)."""
     assert why(gzip.compress(BODY), name) == "unknown_coding"
 
 
 @EACH
 def test_cut_off_bodies(name: bytes, pack: Pack) -> None:
-    """C-9: wherever it is cut, a part is not taken for the whole."""
+    """Wherever it is cut, a part is not taken for the whole (C-9)."""
     packed = pack(BODY * 3)
     for stop in range(1, len(packed)):
         assert why(packed[:stop], name) == "broken", stop
@@ -120,26 +120,26 @@ def test_cut_off_bodies(name: bytes, pack: Pack) -> None:
 @EACH
 @pytest.mark.parametrize("rest", [b"\x00", b"rest", b"\x00" * 100])
 def test_something_behind_the_end(name: bytes, pack: Pack, rest: bytes) -> None:
-    """C-9: another reader might use it."""
+    """Another reader might use it (C-9)."""
     assert why(pack(BODY) + rest, name) == "broken"
 
 
 @EACH
 def test_not_compressed_at_all(name: bytes, pack: Pack) -> None:
-    """C-9: a wrong field hides nothing but the body that it is on."""
+    """A wrong field hides nothing but the body that it is on (C-9)."""
     assert why(BODY, name) == "broken"
 
 
 @EACH
 @given(body=st.binary(min_size=1, max_size=200))
 def test_noise_never_raises_anything_else(name: bytes, pack: Pack, body: bytes) -> None:
-    """C-9: whatever comes, it is a body or a reason."""
+    """Whatever comes, it is a body or a reason (C-9)."""
     with suppress(EncodingError):
         assert len(decoded(body, name, MB)) <= 256 * 1024
 
 
 def test_several_members() -> None:
-    """C-9: gzip and zstd bodies may be made of several; many empty ones would be work without end."""
+    """gzip and zstd bodies may be made of several; many empty ones would be work without end (C-9)."""
     assert decoded(gzip.compress(BODY) * 3, b"gzip", MB) == BODY * 3
     assert decoded(zstd(BODY) + zstd_stream(BODY), b"zstd", MB) == BODY * 2
     assert why(gzip.compress(b"") * 17, b"gzip") == "broken"
@@ -147,7 +147,7 @@ def test_several_members() -> None:
 
 
 def test_a_zstd_body_cannot_swallow_the_mark() -> None:
-    """C-9: a cut-off raw block that takes the end mark for its content is still cut off."""
+    """A cut-off raw block that takes the end mark for its content is still cut off (C-9)."""
     end = encoding._ZSTD_END
     size = 4 + len(end)
     frame = b"\x28\xb5\x2f\xfd\x00\x58" + ((size << 3) | 1).to_bytes(3, "little") + b"text"
@@ -155,7 +155,7 @@ def test_a_zstd_body_cannot_swallow_the_mark() -> None:
 
 
 def test_windows_are_bounded() -> None:
-    """C-9: a zstd body that asks for more than 8 MB of memory is refused before it gets it."""
+    """A zstd body that asks for more than 8 MB of memory is refused before it gets it (C-9)."""
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=24)
     packing = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     assert why(packing.compress(BODY) + packing.flush(), b"zstd") == "broken"
@@ -163,7 +163,7 @@ def test_windows_are_bounded() -> None:
 
 @EACH
 def test_ratio(name: bytes, pack: Pack) -> None:
-    """C-9: small bodies that grow beyond all measure are stopped early; a repetitive chat is none."""
+    """Small bodies that grow beyond all measure are stopped early; a repetitive chat is none (C-9)."""
     assert why(pack(bytes(8 * MB)), name, max_ratio=10) == "ratio"
     assert len(decoded(pack(bytes(256 * 1024)), name, 10 * MB, 1)) == 256 * 1024
 
@@ -190,7 +190,7 @@ def cost_s(work: Callable[[], object]) -> float:
 
 @pytest.mark.parametrize("name", [b"gzip", b"br", b"zstd"])
 def test_bombs(name: bytes) -> None:
-    """C-9, Y-2: a gigabyte in a megabyte costs what a body of the limit's size does, in time and memory."""
+    """A gigabyte in a megabyte costs what a body of the limit's size does, in time and memory (C-9, Y-2)."""
     packed, honest = zeros(name, 1024), zeros(name, 10)
     packed += bytes(max(0, MB - len(packed)))  # so that the ratio lets it run up to the limit of size
     fair = cost_s(lambda: decoded(honest, name, 10 * MB, 10**6))

@@ -41,7 +41,7 @@ def read(notes: Notes, *, complete: bool = True) -> Answer:
 
 
 def test_texts_stand_in_the_order_of_their_numbers() -> None:
-    """C-8: pieces of several texts may come in turns; texts that stayed empty leave no gap."""
+    """Pieces of several texts may come in turns; texts that stayed empty leave no gap (C-8)."""
     notes = Notes()
     for index, piece in ((2, "c"), (0, "a"), (5, ""), (2, "C"), (0, "A")):
         notes.say(index, piece)
@@ -49,7 +49,7 @@ def test_texts_stand_in_the_order_of_their_numbers() -> None:
 
 
 def test_text_is_bounded() -> None:
-    """Y-2: the beginning is kept."""
+    """The beginning is kept (Y-2)."""
     notes = Notes()
     for _ in range(10):
         notes.say(0, "x" * (TEXT_MAX_CHARS // 8))
@@ -62,7 +62,7 @@ def test_text_is_bounded() -> None:
 
 
 def test_small_pieces_take_the_memory_of_their_text() -> None:
-    """Y-2: a thousand streams hold their texts, not every piece of them."""
+    """A thousand streams hold their texts, not every piece of them (Y-2)."""
     said = [f"t{number:04d}" for number in range(5000)]
     notes = Notes()
     tracemalloc.start()
@@ -79,7 +79,7 @@ def test_small_pieces_take_the_memory_of_their_text() -> None:
 
 
 def test_calls_are_bounded() -> None:
-    """Y-2: in number; the first are kept."""
+    """In number; the first are kept (Y-2)."""
     notes = Notes()
     for index in range(CALLS_MAX + 50):
         notes.argue(notes.begin(index, f"f{index}"), "{}")
@@ -91,7 +91,7 @@ def test_calls_are_bounded() -> None:
 
 
 def test_arguments_are_bounded_and_still_told_apart() -> None:
-    """Y-2: calls that differ behind the bound are different calls, in pieces or as a value."""
+    """Calls that differ behind the bound are different calls, in pieces or as a value (Y-2)."""
 
     def made(end: str, *, whole: bool) -> ToolCall:
         notes = Notes()
@@ -111,7 +111,7 @@ def test_arguments_are_bounded_and_still_told_apart() -> None:
 
 
 def test_arguments_have_one_spelling() -> None:
-    """C-8: as in requests; what is not whole stands as it came."""
+    """As in requests; what is not whole stands as it came (C-8)."""
     notes = Notes()
     for index, pieces in enumerate((['{"b": 1.0,', ' "a": []}'], ['{"b": '], ["ls -l"], [])):
         call = notes.begin(index, "f")
@@ -121,7 +121,7 @@ def test_arguments_have_one_spelling() -> None:
 
 
 def test_pieces_replace_a_value_and_a_value_replaces_pieces() -> None:
-    """C-8: some streams begin a call with empty arguments, others repeat them as a whole at the end."""
+    """Some streams begin a call with empty arguments, others repeat them as a whole at the end (C-8)."""
     call = PartOfCall("f")
     call.set({}, 100)
     assert call.made() == ToolCall("f", "{}")
@@ -133,7 +133,7 @@ def test_pieces_replace_a_value_and_a_value_replaces_pieces() -> None:
 
 
 def test_errors_are_words() -> None:
-    """Y-1: a code or a type, never a message, which may quote what was asked."""
+    """A code or a type, never a message, which may quote what was asked (Y-1)."""
     for words, expected in (
         (("overloaded_error",), "overloaded_error"),
         ((None, "", "server_error"), "server_error"),
@@ -147,7 +147,7 @@ def test_errors_are_words() -> None:
 
 
 def test_how_streams_end() -> None:
-    """D-1: an end mark is an end; a reason to finish is one if the connection was closed properly; errors are none."""
+    """An end mark is an end; a reason to finish is one if the connection was closed properly; errors are none (D-1)."""
     assert not Notes().is_complete(closed=True)
     marked, finished = Notes(), Notes()
     marked.event(b"[DONE]")
@@ -160,7 +160,7 @@ def test_how_streams_end() -> None:
 
 
 def test_what_is_no_json_is_counted() -> None:
-    """C-9: and what is JSON of another kind too; the rest is read."""
+    """And what is JSON of another kind too; the rest is read (C-9)."""
     notes = Notes()
     for payload in (b"\xff", b"{", b"[1]", b'{"say":"hi"}', b'{"say":5}', b"\xef\xbb\xbf" + b'{"say":"!"}'):
         notes.event(payload)
@@ -168,7 +168,7 @@ def test_what_is_no_json_is_counted() -> None:
 
 
 def test_forget() -> None:
-    """C-8: what follows is the whole, with all its room."""
+    """What follows is the whole, with all its room (C-8)."""
     notes = Notes()
     notes.say(0, "x" * TEXT_MAX_CHARS)
     notes.argue(notes.begin(0, "f"), "y" * ARGUMENTS_MAX_CHARS)
@@ -179,7 +179,7 @@ def test_forget() -> None:
 
 
 def test_halves_of_characters() -> None:
-    """C-9: servers that cut text by UTF-16 send two halves in two pieces; a half alone is replaced."""
+    """Servers that cut text by UTF-16 send two halves in two pieces; a half alone is replaced (C-9)."""
     notes = Notes()
     notes.event(b'{"say":"\\ud83c"}')
     notes.event(b'{"say":"\\udf0d!"}')
@@ -205,7 +205,7 @@ def test_halves_of_characters() -> None:
     ],
 )
 def test_tokens(fields: object, expected: int) -> None:
-    """C-9: a count is a whole number that can be one; anything else is none."""
+    """A count is a whole number that can be one; anything else is none (C-9)."""
     assert tokens(fields, "a", "b") == expected
 
 

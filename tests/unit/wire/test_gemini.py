@@ -33,13 +33,13 @@ def parts(*found: Any, role: str = "user") -> Message:
     ],
 )
 def test_model_and_stream_stand_in_the_path(path: str, model: str, stream: bool) -> None:
-    """C-8: Gemini's and Vertex AI's paths."""
+    """Gemini's and Vertex AI's paths (C-8)."""
     chat = read(body({"parts": [{"text": "hi"}]}, generationConfig={"maxOutputTokens": 9}), 3, path)
     assert chat == Chat("gemini", model, (Message("user", "hi"),), 1, stream, 9)
 
 
 def test_both_spellings() -> None:
-    """C-8: clients send camel case, snake case and mixtures."""
+    """Clients send camel case, snake case and mixtures (C-8)."""
     call = {"name": "f", "args": {"b": 1, "a": 2}, "id": "1"}
     expected = Message("model", "", (ToolCall("f", '{"a":2,"b":1}'),))
     assert parts({"functionCall": call, "thoughtSignature": "x"}, role="model") == expected
@@ -56,7 +56,7 @@ def test_thoughts_are_left_out() -> None:
 
 
 def test_errors_and_media_of_results() -> None:
-    """C-8: an error and a success that says the same differ; pictures in a result count."""
+    """An error and a success that says the same differ; pictures in a result count (C-8)."""
 
     def result(response: Any, **more: Any) -> str:
         return parts({"functionResponse": {"name": "f", "response": response, **more}}).text
@@ -68,7 +68,7 @@ def test_errors_and_media_of_results() -> None:
 
 
 def test_media_count_by_their_bytes() -> None:
-    """C-8: type and digest, whatever the order of fields, ids and signatures."""
+    """Type and digest, whatever the order of fields, ids and signatures (C-8)."""
 
     def image(data: str) -> str:
         return parts({"inlineData": {"mime_type": "image/png", "data": data}, "thoughtSignature": "s"}).text
@@ -93,7 +93,7 @@ def test_media_count_by_their_bytes() -> None:
     ],
 )
 def test_odd_contents(contents: Any, expected: list[str]) -> None:
-    """C-9: what is not as expected is read as far as it goes."""
+    """What is not as expected is read as far as it goes (C-9)."""
     chat = read(json.dumps({"contents": contents, "generationConfig": {"maxOutputTokens": "x"}}).encode(), 3, PATH)
     assert chat is not None
     assert [message.text for message in chat.tail] == expected
@@ -101,14 +101,14 @@ def test_odd_contents(contents: Any, expected: list[str]) -> None:
 
 
 def test_endless_parts() -> None:
-    """Y-2: what follows the first thousand stands as one digest."""
+    """What follows the first thousand stands as one digest (Y-2)."""
     many = [{"text": "a"}] * 1000
     assert parts(*many, {"text": "x"}).text.count("<more:") == 1
     assert parts(*many, {"text": "x"}) != parts(*many, {"text": "y"})
 
 
 def test_opening() -> None:
-    """C-7: the system instruction, in either spelling, and the first user message."""
+    """The system instruction, in either spelling, and the first user message (C-7)."""
     user = {"role": "user", "parts": [{"text": "plan"}]}
     system = {"parts": [{"text": "be kind"}]}
     first = opening(body(user, systemInstruction=system))

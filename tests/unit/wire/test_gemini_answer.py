@@ -16,12 +16,12 @@ DIALECT = "gemini"
 
 @pytest.mark.parametrize("recorded", GEMINI.values(), ids=GEMINI)
 def test_recorded(recorded: Recorded) -> None:
-    """C-8: text, calls, usage, model, id, reason, error and end of each."""
+    """Text, calls, usage, model, id, reason, error and end of each (C-8)."""
     assert read(recorded) == recorded.answer
 
 
 def test_an_array_that_breaks_off_anywhere() -> None:
-    """D-1: the pieces that came whole are read, and it is never complete."""
+    """The pieces that came whole are read, and it is never complete (D-1)."""
     body = array(*PIECES)
     calls = set()
     for stop in range(1, len(body) - 2):
@@ -33,7 +33,7 @@ def test_an_array_that_breaks_off_anywhere() -> None:
 
 
 def test_several_candidates() -> None:
-    """C-8: one text each; the first gives the reason."""
+    """One text each; the first gives the reason (C-8)."""
     second = {"content": {"parts": [text("zwei")]}, "index": 1, "finishReason": "MAX_TOKENS"}
     both = piece(text("one"), finish="STOP")
     both["candidates"].insert(0, second)
@@ -46,14 +46,14 @@ def test_several_candidates() -> None:
 
 
 def test_counts() -> None:
-    """C-8: thoughts are of the output, tools' results of the input, and the last count is the count."""
+    """Thoughts are of the output, tools' results of the input, and the last count is the count (C-8)."""
     assert stream(DIALECT, piece(text("a")), piece(usage=COUNT)).usage == USAGE
     assert whole(DIALECT, piece(usage={"trafficType": "ON_DEMAND"})).usage is None
     assert stream(DIALECT, piece(usage={"promptTokenCount": 3, "responseTokenCount": 2})).usage == Usage(3, 2)
 
 
 def test_odd_types() -> None:
-    """C-9: one of them hides nothing else."""
+    """One of them hides nothing else (C-9)."""
     odd = [
         piece(text("Hi"), 5, text("secrets", thought=1), {"functionCall": 5}, {"toolCall": []}),
         piece(text("!")) | {"modelVersion": 5, "usageMetadata": []},
@@ -69,7 +69,7 @@ def test_odd_types() -> None:
 
 
 def test_values_by_their_paths() -> None:
-    """C-8: all of them may come at once, and a value may change its type."""
+    """All of them may come at once, and a value may change its type (C-8)."""
     values = [{"jsonPath": "$.a", "stringValue": "x"}, {"jsonPath": "$.a", "numberValue": 1.0}, 5, {"jsonPath": 5}]
     assert stream(
         DIALECT, piece({"functionCall": {"name": "f", "partialArgs": values}}), piece(call("g", None))
@@ -80,7 +80,7 @@ def test_values_by_their_paths() -> None:
 
 
 def test_values_that_never_end() -> None:
-    """Y-2: a call whose arguments go on and on is kept within the bound."""
+    """A call whose arguments go on and on is kept within the bound (Y-2)."""
     endless = {"jsonPath": "$.a", "stringValue": "x" * 10_000, "willContinue": True}
     go_on = piece({"functionCall": {"partialArgs": [endless], "willContinue": True}})
     (made,) = stream(DIALECT, piece({"functionCall": {"name": "f", "willContinue": True}}), *[go_on] * 50).calls
@@ -88,7 +88,7 @@ def test_values_that_never_end() -> None:
 
 
 def test_errors() -> None:
-    """C-8: by their status, in an answer of its own or in a stream."""
+    """By their status, in an answer of its own or in a stream (C-8)."""
     error = {"error": {"code": 400, "message": "secrets", "status": "INVALID_ARGUMENT"}}
     assert whole(DIALECT, error, 400) == Answer(400, error="INVALID_ARGUMENT", complete=True)
     assert whole(DIALECT, [error], 400) == Answer(400, error="INVALID_ARGUMENT", complete=True)

@@ -47,7 +47,7 @@ def user(*parts: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("declared", ["functionDeclarations", "function_declarations"])
 def test_calls_and_results(declared: str) -> None:
-    """LD-4, C-8: function calls, their responses with `error` as the flag, and words beside; thoughts are not said."""
+    """Function calls, their responses with `error` as the flag, and words beside; thoughts are not said (LD-4, C-8)."""
     answer = model({"text": "hm", "thought": True}, {"text": "I look"}, call(1, id="a"), call(2, id="b"))
     behind = user(response({"output": "one"}, id="a"), response({"error": "no"}, id="b"), {"text": "hurry"})
     sent = body(USER, answer, behind, tools=[{declared: [{"name": "f"}]}, {"googleSearch": {}}])
@@ -69,14 +69,14 @@ def test_a_conversation_begins() -> None:
 
 
 def test_an_answer_in_pieces() -> None:
-    """LD-4: clients keep a stream as they got it; however it was cut, it is the same answer."""
+    """Clients keep a stream as they got it; however it was cut, it is the same answer (LD-4)."""
     whole = step(USER, model({"text": "I look around"}), USER)
     pieces = step(USER, model({"text": "I lo"}), model({"text": "ok ar"}, {"text": "ound"}), USER)
     assert pieces.said == whole.said == "I look around"
 
 
 def test_responses() -> None:
-    """C-8: what was returned, as text; anything else as JSON in one spelling."""
+    """What was returned, as text; anything else as JSON in one spelling (C-8)."""
     values: list[tuple[Any, str, bool]] = [
         ({"result": "x"}, "x", False),
         ({"output": {"b": 1, "a": 2}}, '{"a":2,"b":1}', False),
@@ -99,7 +99,7 @@ def test_code_that_runs_at_google() -> None:
 
 
 def test_media() -> None:
-    """C-8: in results by type and size class; from a person by their bytes."""
+    """In results by type and size class; from a person by their bytes (C-8)."""
 
     def image(fill: str) -> dict[str, Any]:
         return {"inlineData": {"mimeType": "image/png", "data": fill * 90_000}}
@@ -114,13 +114,13 @@ def test_media() -> None:
 
 
 def test_an_action_in_text() -> None:
-    """LD-4: as in the other dialects."""
+    """As in the other dialects (LD-4)."""
     found = step(USER, model({"text": "```tool_code\nlook()\n```"}), USER)
     assert (found.calls, found.results, found.as_text) == ((ToolCall("python", "look()"),), (Result("go"),), True)
 
 
 def test_own_notes_are_gone() -> None:
-    """LD-4, LD-5."""
+    """Own notes are gone (LD-4, LD-5)."""
     sent = body(USER, model(call(1)), user(response({"output": "same"})))
     steered = append("gemini", sent, "stop it")
     assert steered is not None
@@ -131,7 +131,7 @@ def test_own_notes_are_gone() -> None:
 
 
 def test_odd_types() -> None:
-    """C-9: typed, then tolerant; then nothing."""
+    """Typed, then tolerant; then nothing (C-9)."""
     odd = step(
         "words", model(7, call(1)), user(response("\ud83d"), 5), tools=[3, {"functionDeclarations": {"name": "f"}}]
     )

@@ -24,7 +24,7 @@ _VALUES = st.recursive(
 
 @given(_VALUES, st.randoms(use_true_random=False))
 def test_spelling_does_not_matter(value: Any, random: Any) -> None:
-    """LD-1: key order, white space and escapes are no difference."""
+    """Key order, white space and escapes are no difference (LD-1)."""
     plain = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     other = json.dumps(_shuffled(value, random), indent=3).encode()
     assert canonical(plain) == canonical(other) == canonical(b"\n" + plain + b" ")
@@ -32,7 +32,7 @@ def test_spelling_does_not_matter(value: Any, random: Any) -> None:
 
 @given(_VALUES, _VALUES)
 def test_different_values_stay_different(one: Any, other: Any) -> None:
-    """LD-1: nothing is lost, so two requests are one only if they say the same."""
+    """Nothing is lost, so two requests are one only if they say the same (LD-1)."""
     first, second = canonical(json.dumps(one).encode()), canonical(json.dumps(other).encode())
     assert (first == second) == (_typed(one) == _typed(other))
     assert _typed(json.loads(first)) == _typed(one)
@@ -59,13 +59,13 @@ def _typed(value: Any) -> Any:
 
 @pytest.mark.parametrize("spelling", [b"1", b"1.0", b"1e0", b"10e-1", b"1.00", b"1E+0"])
 def test_equal_numbers_are_one(spelling: bytes) -> None:
-    """LD-1: 1, 1.0 and 1e0 are the same number."""
+    """1, 1.0 and 1e0 are the same number (LD-1)."""
     assert canonical(b'{"n": ' + spelling + b', "a": [0.5]}') == b'{"a":[0.5],"n":1}'
     assert canonical(spelling) == b"1"
 
 
 def test_large_integers_are_not_rounded() -> None:
-    """LD-1: ids of 24 digits that differ in the last stay two."""
+    """Ids of 24 digits that differ in the last stay two (LD-1)."""
     first, second = b'{"id":123456789012345678901234}', b'{"id":123456789012345678901235}'
     assert canonical(first) == first
     assert canonical(first) != canonical(second)
@@ -73,7 +73,7 @@ def test_large_integers_are_not_rounded() -> None:
 
 
 def test_what_the_fast_decoders_refuse() -> None:
-    """C-9: a BOM, a lone surrogate and NaN do not make a body opaque."""
+    """A BOM, a lone surrogate and NaN do not make a body opaque (C-9)."""
     assert canonical(b'\xef\xbb\xbf{"b": 1, "a": 2}') == b'{"a":2,"b":1}'
     assert canonical(rb'{"b": "\ud800", "a": 2}') == canonical(rb'{"a":2.0,"b":"\uD800"}')
     assert canonical(b'{"b": NaN, "a": 2}') == canonical(b'{"a":2,"b":NaN}')
@@ -83,12 +83,12 @@ def test_what_the_fast_decoders_refuse() -> None:
     "body", [b"", b"a=1&b=2", b"{", b'{"a":1}x', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 5_000, b"9" * 5_000]
 )
 def test_what_is_not_json_is_itself(body: bytes) -> None:
-    """LD-1: else the body itself counts, byte for byte; deep nesting is no crash."""
+    """Else the body itself counts, byte for byte; deep nesting is no crash (LD-1)."""
     assert canonical(body) == body
 
 
 def test_deep_nesting_with_odd_numbers() -> None:
-    """E-7: how deep is too deep does not depend on how deep the caller stands."""
+    """How deep is too deep does not depend on how deep the caller stands (E-7)."""
     for depth in (150, 250):
         nested = b'{"n": 1.0, "d": ' + b"[" * depth + b"]" * depth + b"}"
         assert canonical(nested) == canonical(nested.replace(b" ", b""))
@@ -98,7 +98,7 @@ def test_deep_nesting_with_odd_numbers() -> None:
 
 
 def test_large_bodies_are_not_taken_apart_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Y-2: 10 MB of `1.0,` would hold up everybody for a second. What is different stays different."""
+    """10 MB of `1.0,` would hold up everybody for a second. What is different stays different (Y-2)."""
 
     def one_by_one(*_args: object) -> object:
         raise AssertionError("value by value")

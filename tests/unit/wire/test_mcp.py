@@ -23,7 +23,7 @@ def calls(value: Any) -> tuple[ToolCall, ...]:
 
 
 def test_a_tool_call() -> None:
-    """C-8: name and arguments; `id`, `_meta` and task are not identity."""
+    """Name and arguments; `id`, `_meta` and task are not identity (C-8)."""
     asked = request(name="search", arguments={"q": "x", "n": 1.0}, _meta={"progressToken": 4}, task={"ttl": 9})
     chat = read(json.dumps(asked).encode(), 3)
     assert chat == Chat("mcp", "", (Message("tools/call", "", (ToolCall("search", '{"n":1,"q":"x"}'),)),), 1)
@@ -31,13 +31,13 @@ def test_a_tool_call() -> None:
 
 
 def test_a_slash_may_be_escaped() -> None:
-    """C-8: some encoders write `tools\\/call`."""
+    """Some encoders write `tools\\/call` (C-8)."""
     raw = json.dumps(request(name="f")).replace("tools/call", r"tools\/call").encode()
     assert read(raw, 3) is not None
 
 
 def test_a_batch_is_one_request() -> None:
-    """C-8: every call counts, in order, so that batches with the same end do not look the same."""
+    """Every call counts, in order, so that batches with the same end do not look the same (C-8)."""
     batch = [request(name=name) for name in "abcde"]
     assert [made.name for made in calls([request("ping"), *batch])] == list("abcde")
     many = [request(name="f", arguments={"n": number}) for number in range(1001)]
@@ -46,7 +46,7 @@ def test_a_batch_is_one_request() -> None:
 
 
 def test_answers_of_the_user_are_part_of_the_call() -> None:
-    """C-8: the same call with what the user was asked for is another request; the state token is not identity."""
+    """The same call with what the user was asked for is another request; the state token is not identity (C-8)."""
 
     def text(**more: Any) -> str:
         chat = read(json.dumps(request(name="book", **more)).encode(), 3)
@@ -71,7 +71,7 @@ def test_answers_of_the_user_are_part_of_the_call() -> None:
     ],
 )
 def test_everything_else_is_plain_http(value: Any) -> None:
-    """C-8: other methods, answers, notifications, and what is no JSON-RPC."""
+    """Other methods, answers, notifications, and what is no JSON-RPC (C-8)."""
     assert read(json.dumps(value).encode(), 3) is None
 
 
@@ -85,12 +85,12 @@ def test_everything_else_is_plain_http(value: Any) -> None:
     ],
 )
 def test_odd_params(params: Any, expected: ToolCall) -> None:
-    """C-9: read as far as they go."""
+    """Read as far as they go (C-9)."""
     assert calls({"jsonrpc": "2.0", "method": "tools/call", "params": params}) == (expected,)
 
 
 def test_odd_bodies_are_read_tolerantly() -> None:
-    """C-9: a version of another type, one item of a batch that is none."""
+    """A version of another type, one item of a batch that is none (C-9)."""
     asked = {**request(name="f"), "jsonrpc": 2}
     for value in (asked, [asked, 7]):
         chat = read(json.dumps(value).encode(), 3)
@@ -103,7 +103,8 @@ def test_no_messages_asked_for() -> None:
 
 
 def test_the_mark_is_looked_for_at_both_ends() -> None:
-    """C-8: Python's client writes it first, TypeScript's after the parameters; large bodies are not searched through."""
+    """Python's client writes it first, TypeScript's after the parameters; large bodies are not searched through
+    (C-8)."""
     padding = "x" * 10_000
     first = json.dumps(request(name=padding)).encode()
     last = json.dumps({"method": "tools/call", "params": {"name": padding}, "jsonrpc": "2.0", "id": 1}).encode()
@@ -114,5 +115,5 @@ def test_the_mark_is_looked_for_at_both_ends() -> None:
 
 
 def test_no_opening() -> None:
-    """C-7: the session of a tool call is what its header says."""
+    """The session of a tool call is what its header says (C-7)."""
     assert opening(json.dumps(request(name="f")).encode()) == ""

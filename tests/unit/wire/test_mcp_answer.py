@@ -12,19 +12,19 @@ from tests.unit.wire.recorded.shape import SSE, Recorded, events
 
 @pytest.mark.parametrize("recorded", MCP.values(), ids=MCP)
 def test_recorded(recorded: Recorded) -> None:
-    """C-8: text, error flag and end of each."""
+    """Text, error flag and end of each (C-8)."""
     assert read(recorded) == recorded.answer
 
 
 def test_errors_are_answers() -> None:
-    """LD-6: the model reads them, and calling the same again is a repetition; only HTTP's are failures."""
+    """The model reads them, and calling the same again is a repetition; only HTTP's are failures (LD-6)."""
     assert not read(MCP["mcp tool fails"]).failed
     assert not read(MCP["mcp protocol fails"]).failed
     assert whole("mcp", {"jsonrpc": "2.0", "id": None, "error": {"code": -32000}}, 503).failed
 
 
 def test_media_count_by_type_and_content() -> None:
-    """C-8: other bytes are another result."""
+    """Other bytes are another result (C-8)."""
     images = [result(content=[{"type": "image", "data": data, "mimeType": "image/png"}]) for data in ("aGk=", "aGo=")]
     texts = [whole("mcp", one).text for one in images]
     assert texts[0].startswith("<image:")
@@ -32,7 +32,7 @@ def test_media_count_by_type_and_content() -> None:
 
 
 def test_a_stream_is_complete_when_the_result_has_come() -> None:
-    """D-1: notices and questions on the way are no result; a client may leave once it has one."""
+    """Notices and questions on the way are no result; a client may leave once it has one (D-1)."""
     for complete in (True, False):
         reading = started("mcp", SSE)
         reading.feed(events(TOLD, ASKED))
@@ -42,7 +42,7 @@ def test_a_stream_is_complete_when_the_result_has_come() -> None:
 
 
 def test_odd_types() -> None:
-    """C-9: read as far as they go; what is no JSON is counted."""
+    """Read as far as they go; what is no JSON is counted (C-9)."""
     odd = [
         5,
         None,

@@ -27,7 +27,7 @@ def step(value: Any) -> Step:
 
 
 def test_a_call_without_a_result() -> None:
-    """LD-4, C-8: the result goes to the client; the id says which request it is, and not what was asked."""
+    """The result goes to the client; the id says which request it is, and not what was asked (LD-4, C-8)."""
     sent = json.dumps(asked(7, _meta={"progressToken": 1})).encode()
     found = read(sent)
     assert found is not None
@@ -36,7 +36,7 @@ def test_a_call_without_a_result() -> None:
 
 
 def test_ids_stand_together_with_what_is_called() -> None:
-    """LD-4: another id or another call is another request; `_meta` and the order of keys make none."""
+    """Another id or another call is another request; `_meta` and the order of keys make none (LD-4)."""
     ids = step(asked(7)).call_ids
     assert ids == step(asked(7, _meta={"progressToken": 2})).call_ids
     assert len({ids, step(asked(8)).call_ids, step(asked("x")).call_ids, step(asked(7, "g")).call_ids}) == 4
@@ -63,7 +63,7 @@ def judged(*requests: dict[str, Any]) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("number", [lambda at: at, lambda at: f"{at:08}-4c1f-7e32-9d0b-5f0e7c329d0b"])
 def test_the_same_call_again_is_a_step(number: Callable[[int], object]) -> None:
-    """LD-4: a client that counts its requests, or draws ids, and asks the same again and again."""
+    """A client that counts its requests, or draws ids, and asks the same again and again (LD-4)."""
     again = judged(*(asked(number(at)) for at in range(12)))
     assert again[4:6] == [("", 0), ("storm", 1)]
     assert again[9:] == [("storm", 1), ("storm", 2), ("storm", 2)]
@@ -74,13 +74,13 @@ def test_the_same_call_again_is_a_step(number: Callable[[int], object]) -> None:
 
 
 def test_each_connection_counts_anew() -> None:
-    """LD-4: the same ids for other calls, of another server, hide nothing and are no repeats."""
+    """The same ids for other calls, of another server, hide nothing and are no repeats (LD-4)."""
     first = [asked(at, "f") for at in range(8)]
     assert judged(*(asked(at, "g", arguments={"page": at}) for at in range(8)), *first)[-8:] == judged(*first)
 
 
 def test_a_request_sent_twice_is_one_step() -> None:
-    """LD-4: the same id and the same call: a transport that tries again."""
+    """The same id and the same call: a transport that tries again (LD-4)."""
     twice = [asked(at // 2, arguments={"page": at // 2}) for at in range(16)]
     assert judged(*twice) == [("", 0)] * 16
     assert judged(*[asked(1)] * 4) == [("", 0)] * 4
@@ -96,7 +96,7 @@ def test_other_methods() -> None:
 
 
 def test_odd_types() -> None:
-    """C-9: an id that is no id, and lone surrogates."""
+    """An id that is no id, and lone surrogates (C-9)."""
     assert step(asked({"x": 1})).call_ids[0].startswith('{"x":1}')
     assert step(asked("\ud83d", "f\ud83d")).call_ids[0].startswith("?")
     assert step(asked(None)).call_ids == ()

@@ -28,7 +28,7 @@ def user(text: str) -> dict[str, str]:
 
 
 def test_a_plain_request() -> None:
-    """C-8: model, messages, stream and the token limit of a chat request."""
+    """Model, messages, stream and the token limit of a chat request (C-8)."""
     chat = read(body([user("hi")], stream=True, max_tokens=50), 3)
     assert chat == Chat("openai_chat", "gpt-4o", (Message("user", "hi"),), 1, stream=True, max_tokens=50)
 
@@ -40,7 +40,7 @@ def test_the_newer_token_limit_wins() -> None:
 
 
 def test_only_the_tail_is_decoded() -> None:
-    """LD-2: the last messages, oldest first, and how many there were."""
+    """The last messages, oldest first, and how many there were (LD-2)."""
     messages = [user(str(number)) for number in range(10)]
     for tail, expected in ((3, ["7", "8", "9"]), (0, []), (20, [str(number) for number in range(10)])):
         chat = read(body(messages), tail)
@@ -51,7 +51,7 @@ def test_only_the_tail_is_decoded() -> None:
 
 
 def test_tool_calls_and_results_without_ids() -> None:
-    """C-8: calls by name and arguments, results by text; ids are not identity."""
+    """Calls by name and arguments, results by text; ids are not identity (C-8)."""
     function = {"name": "search", "arguments": '{"q": 1}'}
     one = message(
         role="assistant", content=None, tool_calls=[{"id": "call_1", "type": "function", "function": function}]
@@ -65,7 +65,7 @@ def test_tool_calls_and_results_without_ids() -> None:
 
 
 def test_legacy_and_custom_calls() -> None:
-    """C-8: `function_call` of old, custom tools of now, and several calls in order."""
+    """`function_call` of old, custom tools of now, and several calls in order (C-8)."""
     assert message(role="assistant", function_call={"name": "f", "arguments": "{}"}).calls == (ToolCall("f", "{}"),)
     assert message(role="function", name="f", content="out") == Message("function", "out")
     calls = [{"type": "custom", "custom": {"name": "sql", "input": "SELECT"}}, {"function": {"name": "g"}}]
@@ -73,7 +73,7 @@ def test_legacy_and_custom_calls() -> None:
 
 
 def test_parts_are_joined_and_media_stand_as_digests() -> None:
-    """C-8: text of list contents is read; images and audio count by type and digest."""
+    """Text of list contents is read; images and audio count by type and digest (C-8)."""
 
     def with_image(url: str) -> str:
         return message(
@@ -116,7 +116,7 @@ def test_refusals_are_text() -> None:
     ],
 )
 def test_odd_fields_of_a_message(fields: dict[str, Any], expected: Message) -> None:
-    """C-9: numbers and objects where text is expected stand as their JSON text."""
+    """Numbers and objects where text is expected stand as their JSON text (C-9)."""
     assert message(**fields) == expected
 
 
@@ -142,7 +142,7 @@ def test_odd_fields_of_a_message(fields: dict[str, Any], expected: Message) -> N
     ],
 )
 def test_odd_bodies_fall_back_and_say_so(raw: bytes, expected: tuple[str, bool, int | None, list[str]]) -> None:
-    """C-9: a wrong type in one field never blinds detection, and each fallback can be counted."""
+    """A wrong type in one field never blinds detection, and each fallback can be counted (C-9)."""
     chat = read(raw, 3)
     assert chat is not None
     assert (chat.model, chat.stream, chat.max_tokens, [item.text for item in chat.tail]) == expected
@@ -150,7 +150,7 @@ def test_odd_bodies_fall_back_and_say_so(raw: bytes, expected: tuple[str, bool, 
 
 
 def test_json_text_of_what_cannot_be_written_as_it_is() -> None:
-    """C-9: a lone surrogate or an integer over 64 bits inside an object that stands for text."""
+    """A lone surrogate or an integer over 64 bits inside an object that stands for text (C-9)."""
     chat = read(
         rb'{"model":"m","messages":[{"content":{"b":1,"a":"\ud800"}},{"content":[{"type":"file","x":"\ud800"}]}]}', 3
     )
@@ -171,20 +171,20 @@ def test_utf_16_is_read() -> None:
     [b"", b"x", b"[]", b"7", b'"messages"', b'{"messages":[', b'{"a":' * 100_000, b'{"messages":' + b"[" * 100_000],
 )
 def test_what_is_no_chat_is_none(raw: bytes) -> None:
-    """C-9: the last step is plain HTTP; deep nesting does not crash."""
+    """The last step is plain HTTP; deep nesting does not crash (C-9)."""
     assert read(raw, 3) is None
     assert opening(raw) == ""
 
 
 def test_deep_nesting_in_the_tail_is_none() -> None:
-    """C-9: a message nested too deep to walk makes the request plain HTTP."""
+    """A message nested too deep to walk makes the request plain HTTP (C-9)."""
     assert (
         read(b'{"model":"m","messages":[{"role":"user","content":[' + b"[" * 5_000 + b"]" * 5_000 + b"]}]}", 3) is None
     )
 
 
 def test_large_bodies_read_the_same() -> None:
-    """LD-2, Q-1: long messages, and a flood of tiny ones."""
+    """Long messages, and a flood of tiny ones (LD-2, Q-1)."""
     long = read(body([user("x" * 1000)] * 200 + [{"role": "tool", "tool_call_id": "1", "content": "end"}]), 2)
     assert long == Chat("openai_chat", "gpt-4o", (Message("user", "x" * 1000), Message("tool", "end")), 201)
     flood = read(b'{"model":"m","messages":[' + b"0," * 100_000 + b'{"role":"user","content":"end"}]}', 2)
@@ -195,7 +195,7 @@ def test_large_bodies_read_the_same() -> None:
 
 
 def test_opening_names_a_conversation() -> None:
-    """C-7: system prompt and first user message, the same at every later turn."""
+    """System prompt and first user message, the same at every later turn (C-7)."""
     first = [{"role": "system", "content": "be kind"}, user("plan a trip")]
     later = [*first, {"role": "assistant", "content": "where?"}, user("Rome")]
     assert opening(body(first)) == opening(body(later)) != ""
@@ -218,7 +218,7 @@ _JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["model", "messages", "stream", "max_tokens", "max_completion_tokens"]), _JSON))
 def test_any_object_is_read_and_every_text_can_be_encoded(value: dict[str, Any]) -> None:
-    """C-9: whatever stands in the fields, there is a Chat, and its texts can be hashed."""
+    """Whatever stands in the fields, there is a Chat, and its texts can be hashed (C-9)."""
     chat = read(json.dumps(value).encode(), 3)
     assert chat is not None
     chat.model.encode()
@@ -229,14 +229,14 @@ def test_any_object_is_read_and_every_text_can_be_encoded(value: dict[str, Any])
 
 @given(st.binary())
 def test_any_bytes_do_no_harm(raw: bytes) -> None:
-    """C-9: garbage is plain HTTP."""
+    """Garbage is plain HTTP (C-9)."""
     read(raw, 3)
     opening(raw)
 
 
 @pytest.mark.parametrize("field", ["content", "tool_calls"])
 def test_of_endless_lists_the_rest_stands_as_a_digest(field: str) -> None:
-    """Y-2: three million parts in one message hold nobody up, and still tell requests apart."""
+    """Three million parts in one message hold nobody up, and still tell requests apart (Y-2)."""
     items: list[Any] = [{"type": "text", "text": "a", "function": {"name": "f"}}] * 1000
 
     def newest(*more: Any) -> Message:
@@ -252,7 +252,7 @@ def test_of_endless_lists_the_rest_stands_as_a_digest(field: str) -> None:
 
 
 def test_an_opening_is_looked_for_at_the_beginning() -> None:
-    """Y-2: a million messages without one of the user are not all read."""
+    """A million messages without one of the user are not all read (Y-2)."""
     assert opening(body([{"role": "system", "content": "s"}] * 99 + [user("u")])) != ""
     assert opening(body([{"role": "system", "content": "s"}] * 100 + [user("u")])) == ""
 
@@ -275,7 +275,7 @@ def _tail(messages: list[dict[str, object]], tail: int = 3) -> tuple[Message, ..
 
 
 def test_results_of_parallel_calls_are_one_message() -> None:
-    """LD-2: so the calls they answer are in the tail, and different rounds that all return "ok" are different."""
+    """So the calls they answer are in the tail, and different rounds that all return "ok" are different (LD-2)."""
     start: list[dict[str, object]] = [{"role": "user", "content": "write them all"}]
     first = _tail(start + _round(('{"f":1}', "ok"), ('{"f":2}', "ok"), ('{"f":3}', "ok")))
     second = _tail(start + _round(('{"f":4}', "ok"), ('{"f":5}', "ok"), ('{"f":6}', "ok")))
@@ -285,7 +285,7 @@ def test_results_of_parallel_calls_are_one_message() -> None:
 
 
 def test_every_tail_length_ends_with_the_newest() -> None:
-    """LD-2: merging results neither drops nor repeats a message."""
+    """Merging results neither drops nor repeats a message (LD-2)."""
     messages: list[dict[str, object]] = [{"role": "user", "content": "u"}]
     messages += _round(("{}", "a"), ("{}", "b")) + _round(("{}", "c"))
     roles = ["user", "assistant", "tool", "assistant", "tool"]

@@ -21,12 +21,12 @@ CHATS = pytest.mark.parametrize("recorded", CHAT.values(), ids=CHAT)
 
 @CHATS
 def test_recorded(recorded: Recorded) -> None:
-    """C-8: text, calls, usage, model, id, reason, error and end of each."""
+    """Text, calls, usage, model, id, reason, error and end of each (C-8)."""
     assert read(recorded) == recorded.answer
 
 
 def test_as_the_next_request_repeats_it() -> None:
-    """C-8: what was said is spelled as it is when it comes back as a message of the history."""
+    """What was said is spelled as it is when it comes back as a message of the history (C-8)."""
     message = {"role": "assistant", "content": "Hi", "tool_calls": [tool(None, '{"b": 1, "a": 2.0}', "f", "x")]}
     answer = whole("openai_chat", {"choices": [{"index": 0, "message": message}]})
     chat = openai_chat.read(dump({"model": "m", "messages": [message]}), 1)
@@ -35,7 +35,7 @@ def test_as_the_next_request_repeats_it() -> None:
 
 
 def test_thinking_is_not_said() -> None:
-    """C-8: whatever the field that holds it is called."""
+    """Whatever the field that holds it is called (C-8)."""
     thought: dict[str, Any] = {
         "reasoning_content": "secrets",
         "reasoning": "secrets",
@@ -46,13 +46,13 @@ def test_thinking_is_not_said() -> None:
 
 
 def test_audio_is_its_transcript() -> None:
-    """C-8: which comes in pieces beside the sound."""
+    """Which comes in pieces beside the sound (C-8)."""
     pieces = [chunk(delta(audio={"id": "a", "transcript": one})) for one in ("Hel", "lo")]
     assert stream("openai_chat", *pieces, chunk(delta(audio={"data": "UklGR"}))).text == "Hello"
 
 
 def test_which_call_a_piece_belongs_to() -> None:
-    """C-8: by number, whatever the order; ids may come with every piece, or late."""
+    """By number, whatever the order; ids may come with every piece, or late (C-8)."""
     pieces = [
         [tool(0, "", "f", "a"), tool(1, "", "g", "b")],
         [tool(1, '{"b":'), tool(0, '{"a":')],
@@ -65,7 +65,7 @@ def test_which_call_a_piece_belongs_to() -> None:
 
 
 def test_reasons() -> None:
-    """C-8: the first choice's, if it has one; a chunk that comes after it takes nothing back."""
+    """The first choice's, if it has one; a chunk that comes after it takes nothing back (C-8)."""
     assert stream("openai_chat", chunk(delta("length", 1))).finish == "length"
     assert (
         stream("openai_chat", chunk(delta("length", 1)), chunk(delta("length", 2)), chunk(delta("stop"))).finish
@@ -76,7 +76,7 @@ def test_reasons() -> None:
 
 
 def test_usage_that_grows() -> None:
-    """C-8: some servers count in every chunk; the last one is the count."""
+    """Some servers count in every chunk; the last one is the count (C-8)."""
     counts = [{"prompt_tokens": 5, "completion_tokens": n, "total_tokens": 5 + n} for n in (1, 2, 3)]
     answer = stream("openai_chat", *[chunk(delta(content="x"), usage=count) for count in counts])
     assert answer.usage == Usage(5, 3)
@@ -100,12 +100,12 @@ def test_usage_that_grows() -> None:
     ],
 )
 def test_counts(fields: dict[str, Any], expected: Usage | None) -> None:
-    """C-8: by the names that the various servers have for the same."""
+    """By the names that the various servers have for the same (C-8)."""
     assert openai_tokens(fields) == expected
 
 
 def test_reasoning_beside_the_completion() -> None:
-    """C-8: xAI's completion is without it, OpenAI's with it; the total tells which."""
+    """xAI's completion is without it, OpenAI's with it; the total tells which (C-8)."""
     count = {"prompt_tokens": 32, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 94}}
     assert openai_tokens(count | {"total_tokens": 135}) == Usage(32, 103, 0, 0, 94)
     count["completion_tokens"] = 103
@@ -113,7 +113,7 @@ def test_reasoning_beside_the_completion() -> None:
 
 
 def test_one_wrong_type_hides_nothing_else() -> None:
-    """C-9: neither in a chunk nor in a body."""
+    """Neither in a chunk nor in a body (C-9)."""
     odd = chunk(delta(content="Hi"), "no choice") | {"model": 5, "created": [], "usage": "none"}
     answer = stream("openai_chat", odd, chunk(delta("stop", content=" you")))
     assert (answer.text, answer.finish) == ("Hi you", "stop")
@@ -122,13 +122,13 @@ def test_one_wrong_type_hides_nothing_else() -> None:
 
 
 def test_arguments_that_are_no_text() -> None:
-    """C-9: some servers send them as an object."""
+    """Some servers send them as an object (C-9)."""
     calls = [{"index": 0, "id": "a", "function": {"name": "f", "arguments": {"b": 1, "a": 2.0}}}]
     assert stream("openai_chat", chunk(delta(tool_calls=calls))).calls == (ToolCall("f", '{"a":2,"b":1}'),)
 
 
 def test_an_error_that_is_none() -> None:
-    """C-9: null and empty ones stand in ordinary answers."""
+    """Null and empty ones stand in ordinary answers (C-9)."""
     nothing: list[Any] = [None, {}, ""]
     for error in nothing:
         assert stream("openai_chat", chunk(delta("stop", content="Hi"), error=error)).error == ""
@@ -136,14 +136,14 @@ def test_an_error_that_is_none() -> None:
 
 
 def test_errors_in_other_shapes() -> None:
-    """C-9: as a text, or in a choice."""
+    """As a text, or in a choice (C-9)."""
     assert stream("openai_chat", {"error": "it broke"}).error == "error"
     assert whole("openai_chat", {"error": "it broke", "code": "boom"}).error == "boom"
     assert whole("openai_chat", {"choices": [{"message": {}, "error": {"code": 502}}]}).error == "502"
 
 
 def test_errors_with_a_status_are_complete() -> None:
-    """LD-6: an error page that came to its end did, and whether it is a failure is the status's business."""
+    """An error page that came to its end did, and whether it is a failure is the status's business (LD-6)."""
     answer = whole("openai_chat", {"error": {"type": "invalid_request_error", "code": None}}, 400)
     assert (answer.error, answer.complete, answer.failed) == ("invalid_request_error", True, False)
     failed = whole("openai_chat", {"error": {"code": 502, "message": "x"}}, 200)  # as OpenRouter does
@@ -151,7 +151,7 @@ def test_errors_with_a_status_are_complete() -> None:
 
 
 def test_deltas_and_whole_say_the_same() -> None:
-    """C-8: the same answer, streamed or not."""
+    """The same answer, streamed or not (C-8)."""
     answer = read(CHAT["chat whole"])
     first, second = [one["message"] for one in json.loads(WHOLE)["choices"]]
     pieces = [chunk(delta(content=one)) for one in first["content"]]
@@ -175,7 +175,7 @@ def test_deltas_and_whole_say_the_same() -> None:
     ],
 )
 def test_ordinary_and_odd_answers_are_read_alike(message: dict[str, Any]) -> None:
-    """C-9: what is read in half the time says the same as what had to be read tolerantly."""
+    """What is read in half the time says the same as what had to be read tolerantly (C-9)."""
     fields = {"id": "x", "model": "m", "usage": {"prompt_tokens": 3, "completion_tokens": 4}, "choices": []}
     for choice in ({"message": message, "finish_reason": "stop"}, {"index": 3, "message": message}):
         sent = {**fields, "choices": [choice]}

@@ -41,7 +41,7 @@ def returned(call_id: str, text: Any = "ok") -> dict[str, Any]:
 
 
 def test_calls_and_results() -> None:
-    """LD-4, C-8: the last answer, what its calls returned in the order in which it stands, and what the user said."""
+    """The last answer, what its calls returned in the order in which it stands, and what the user said (LD-4, C-8)."""
     messages = (SYSTEM, USER, called("0"), returned("0", "old"), called("1", "2", text="I look"))
     behind = (returned("2", "two"), returned("1", [{"type": "text", "text": "one"}]), {"role": "user", "content": "on"})
     sent = body(*messages, *behind, tools=[{"type": "function", "function": {"name": "f_1"}}, {"type": "x"}])
@@ -58,21 +58,21 @@ def test_calls_and_results() -> None:
 
 
 def test_a_conversation_begins() -> None:
-    """LD-4: without an answer there are only the words of the user."""
+    """Without an answer there are only the words of the user (LD-4)."""
     found = step(SYSTEM, {"role": "developer", "content": "x"}, USER, {"role": "user", "content": "now"})
     assert (found.said, found.calls, found.results, found.users) == ("", (), (), ("go", "now"))
     assert found.messages == 4
 
 
 def test_texts_only() -> None:
-    """LD-4: an answer and what follows; here the words of others than the user count too."""
+    """An answer and what follows; here the words of others than the user count too (LD-4)."""
     found = step(USER, {"role": "assistant", "content": "done?"}, {"role": "system", "content": "go on"}, USER)
     assert (found.said, found.calls, found.users) == ("done?", (), ("go on", "go"))
     assert found.as_text is False
 
 
 def test_an_action_in_text() -> None:
-    """LD-4: the message behind it is what came of it, and not the user's words."""
+    """The message behind it is what came of it, and not the user's words (LD-4)."""
     acted = {"role": "assistant", "content": "I look.\n```bash\nls\n```"}
     failed = {"role": "user", "content": "<returncode>2</returncode>\n<output>no</output>"}
     found = step(USER, acted, failed, {"role": "user", "content": "well?"})
@@ -86,20 +86,20 @@ def test_an_action_in_text() -> None:
 
 
 def test_code_for_a_user_is_no_action() -> None:
-    """LD-4: with declared tools a code block is shown, and the answer to it is the user's."""
+    """With declared tools a code block is shown, and the answer to it is the user's (LD-4)."""
     tools = [{"type": "function", "function": {"name": "f"}}]
     found = step(USER, {"role": "assistant", "content": "Do so:\n```bash\nls\n```"}, USER, tools=tools)
     assert (found.calls, found.results, found.users, found.as_text) == ((), (), ("go",), False)
 
 
 def test_errors_by_their_own_form() -> None:
-    """LD-4: the dialect has no flag."""
+    """The dialect has no flag (LD-4)."""
     assert step(called("1"), returned("1", "Error: no such file")).results[0].error
     assert not step(called("1"), returned("1", "0 errors, error: none")).results[0].error
 
 
 def test_a_beginning_of_an_answer_is_none() -> None:
-    """LD-4: what the model shall go on with was not said by it; the step before it is the newest."""
+    """What the model shall go on with was not said by it; the step before it is the newest (LD-4)."""
     begun = {"role": "assistant", "content": "{"}
     assert step(USER, called("1"), returned("1"), begun).results == (Result("ok", call_id="1"),)
     assert step(USER, begun).said == ""
@@ -110,7 +110,7 @@ def test_a_beginning_of_an_answer_is_none() -> None:
 
 
 def test_older_and_other_calls() -> None:
-    """C-8: functions as they were, and custom tools."""
+    """Functions as they were, and custom tools (C-8)."""
     old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     found = step(old, {"role": "function", "name": "f", "content": "1"}, functions=[{"name": "f"}])
     assert (found.calls, found.call_ids, found.results) == ((ToolCall("f", "{}"),), (), (Result("1"),))
@@ -129,7 +129,7 @@ def test_refusals_are_said() -> None:
 
 
 def test_media() -> None:
-    """C-8: in results by type and size class; from a person by their bytes."""
+    """In results by type and size class; from a person by their bytes (C-8)."""
 
     def shot(fill: str, caption: str = "now") -> dict[str, Any]:
         url = {"url": f"data:image/png;base64,{fill * 200_000}"}
@@ -147,7 +147,7 @@ def test_media() -> None:
 
 
 def test_own_notes_are_gone() -> None:
-    """LD-4, LD-5: a note that comes back is not there, wherever it was put."""
+    """A note that comes back is not there, wherever it was put (LD-4, LD-5)."""
     for model in ("m", "mistral-large"):
         sent = body(USER, called("1"), returned("1", "same"))
         steered = append("openai_chat", json.dumps({**json.loads(sent), "model": model}).encode(), "stop it")
@@ -160,13 +160,13 @@ def test_own_notes_are_gone() -> None:
 
 
 def test_only_the_tail_is_decoded() -> None:
-    """LD-4: O(tail); a message before the last answer may be anything."""
+    """O(tail); a message before the last answer may be anything (LD-4)."""
     sent = body(USER, called("1"), returned("1")).replace(b'"go"', b'"\\ud800"')
     assert read(sent) == step({"role": "user", "content": "abcdef"}, called("1"), returned("1"))
 
 
 def test_bounds() -> None:
-    """C-9: a million items hold nobody up."""
+    """A million items hold nobody up (C-9)."""
     found = step(*[USER] * 5000)
     assert (len(found.users), found.messages) == (1000, 5000)
     many = [{"function": {"name": "f"}}] * 1500
@@ -177,7 +177,7 @@ def test_bounds() -> None:
 
 
 def test_odd_types() -> None:
-    """C-9: typed, then tolerant."""
+    """Typed, then tolerant (C-9)."""
     odd = step(USER, called("1"), returned("1", "caf\u00e9 \ud83d"), tools="none", stream="yes")
     assert odd.results == (Result("caf\u00e9 ?", call_id="1"),)
     assert odd.calls[0].name == "f_1"
@@ -191,7 +191,7 @@ def test_odd_types() -> None:
 
 
 def test_the_step_is_the_same_after_the_tail_was_read() -> None:
-    """LD-4: arguments that the tail has spelled already are not spelled again, and are the same ones."""
+    """Arguments that the tail has spelled already are not spelled again, and are the same ones (LD-4)."""
     sent = body(SYSTEM, USER, called("1", "2"), returned("1"), returned("2"))
     taken = take(sent)
     assert taken is not None

@@ -20,13 +20,13 @@ def text(prompt: Any, **more: Any) -> str:
 
 
 def test_a_plain_request() -> None:
-    """C-8: prompt, model, stream and token limit."""
+    """Prompt, model, stream and token limit (C-8)."""
     raw = b'{"model":"m","prompt":"once upon","stream":true,"max_tokens":5}'
     assert read(raw, 3) == Chat("openai_completions", "m", (Message("prompt", "once upon"),), 1, True, 5)
 
 
 def test_batches_and_tokens() -> None:
-    """C-8: a batch is one request, all of which counts; tokens count by digest."""
+    """A batch is one request, all of which counts; tokens count by digest (C-8)."""
     assert text(["a", "b", "c", "d", "e"]) == "a\nb\nc\nd\ne"
     assert text([1, 2]).startswith("<tokens:")
     assert text([1, 2]) == text([1, 2]) != text([1, 3])
@@ -34,23 +34,23 @@ def test_batches_and_tokens() -> None:
 
 
 def test_the_suffix_counts() -> None:
-    """C-8: filling two different gaps is not the same request."""
+    """Filling two different gaps is not the same request (C-8)."""
     assert len({text("a"), text("a", suffix="b"), text("a", suffix="c")}) == 3
 
 
 @pytest.mark.parametrize("value", [{}, {"model": "m"}, {"prompt": "x"}, {"model": "m", "messages": []}])
 def test_other_apis_have_completions_too(value: Any) -> None:
-    """C-8: without model and prompt it is plain HTTP."""
+    """Without model and prompt it is plain HTTP (C-8)."""
     assert read(json.dumps(value).encode(), 3) is None
 
 
 def test_odd_types() -> None:
-    """C-9: what is no prompt stands as its JSON text or a digest."""
+    """What is no prompt stands as its JSON text or a digest (C-9)."""
     assert text({"b": 1, "a": 2}) == '{"a":2,"b":1}'
     assert text(["a", None]).startswith("<tokens:")
     assert text("x", max_tokens="9", suffix=5) == "x\n<suffix> 5"
 
 
 def test_no_opening() -> None:
-    """C-7: a prompt is not the beginning of a conversation."""
+    """A prompt is not the beginning of a conversation (C-7)."""
     assert opening(b'{"model":"m","prompt":"x"}') == ""

@@ -12,12 +12,12 @@ from tests.unit.wire.recorded.shape import Recorded
 
 @pytest.mark.parametrize("recorded", COMPLETIONS.values(), ids=COMPLETIONS)
 def test_recorded(recorded: Recorded) -> None:
-    """C-8: text, usage, model, id, reason and end of each."""
+    """Text, usage, model, id, reason and end of each (C-8)."""
     assert read(recorded) == recorded.answer
 
 
 def test_errors() -> None:
-    """C-8: in a stream, in a body, with vectors or without."""
+    """In a stream, in a body, with vectors or without (C-8)."""
     error = {"error": {"code": None, "type": "server_error", "message": "secrets"}}
     begun = OLD | {"choices": [{"text": "One", "index": 0, "finish_reason": None}]}
     assert stream("openai_completions", begun | error).error == "server_error"
@@ -29,7 +29,7 @@ def test_errors() -> None:
 
 
 def test_odd_types() -> None:
-    """C-9: one of them hides nothing else."""
+    """One of them hides nothing else (C-9)."""
     odd = OLD | {"choices": [5, {"text": "One", "index": "x", "finish_reason": ["stop"]}], "usage": []}
     assert stream("openai_completions", odd).text == "One"
     counted = {"model": 5, "usage": {"prompt_tokens": 8}, "data": "none"}
@@ -37,7 +37,7 @@ def test_odd_types() -> None:
 
 
 def test_reasons() -> None:
-    """C-8: the first choice's, if it has one."""
+    """The first choice's, if it has one (C-8)."""
     first, second = [{"text": "x", "index": index, "finish_reason": f"r{index}"} for index in (0, 1)]
     for order in ([first, second], [second, first]):
         assert stream("openai_completions", OLD | {"choices": order}).finish == "r0"
@@ -47,12 +47,12 @@ def test_reasons() -> None:
 
 
 def test_usage_beside_a_text() -> None:
-    """C-8: some servers count in every chunk; the last one is the count."""
+    """Some servers count in every chunk; the last one is the count (C-8)."""
     chunks = [OLD | {"choices": [{"text": "x", "index": 0}], "usage": {"completion_tokens": n}} for n in (1, 2)]
     assert stream("openai_completions", *chunks).usage == Usage(0, 2)
 
 
 def test_vectors_are_not_said() -> None:
-    """C-8: of an embedding there is only the count."""
+    """Of an embedding there is only the count (C-8)."""
     answer = whole("openai_embeddings", {"data": [{"embedding": "aGVsbG8="}], "usage": {"prompt_tokens": 3}})
     assert answer == Answer(200, usage=Usage(3), complete=True)

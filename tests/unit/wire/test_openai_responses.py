@@ -31,14 +31,15 @@ def answered(number: int, output: Any = "ok", **more: Any) -> dict[str, Any]:
 
 
 def test_a_plain_request() -> None:
-    """C-8: a text as input; the instructions are no message."""
+    """A text as input; the instructions are no message (C-8)."""
     chat = read(body("hi", instructions="be kind", stream=True, max_output_tokens=40), 3)
     assert chat == Chat("openai_responses", "gpt-5", (Message("user", "hi"),), 1, stream=True, max_tokens=40)
     assert chat == read(body([{"role": "user", "content": "hi"}], stream=True, max_output_tokens=40), 3)
 
 
 def test_turns() -> None:
-    """C-8, LD-2: text and calls of an answer are one message, results that come together are one; reasoning is none."""
+    """Text and calls of an answer are one message, results that come together are one; reasoning is none
+    (C-8, LD-2)."""
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "go"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
@@ -65,7 +66,7 @@ def test_messages_of_the_user_stay_apart() -> None:
 
 
 def test_other_kinds_of_calls() -> None:
-    """C-8: custom tools, and those that run at OpenAI or in a shell."""
+    """Custom tools, and those that run at OpenAI or in a shell (C-8)."""
     custom = {"type": "custom_tool_call", "call_id": "c", "name": "sql", "input": "SELECT"}
     shell = {"type": "local_shell_call", "id": "x", "call_id": "c", "action": {"command": ["ls"]}}
     remote = {"type": "mcp_call", "id": "y", "name": "look", "arguments": "{ }", "output": "seen"}
@@ -77,7 +78,7 @@ def test_other_kinds_of_calls() -> None:
 
 
 def test_failed_results_differ() -> None:
-    """C-8: the error flag of a result is part of it."""
+    """The error flag of a result is part of it (C-8)."""
     done = tail(asked(1), answered(1, status="completed"))
     assert done == tail(asked(1), answered(1))
     assert tail(asked(1), answered(1, status="failed"))[-1].text == "<failed> ok"
@@ -94,14 +95,14 @@ def test_media_count_by_their_bytes() -> None:
 
 
 def test_references_have_no_id() -> None:
-    """C-8: an item kept at OpenAI stands without its id, and so does what we do not know."""
+    """An item kept at OpenAI stands without its id, and so does what we do not know (C-8)."""
     assert tail({"type": "item_reference", "id": "msg_1"}) == (Message("item_reference", "<item_reference>"),)
     one, two = ({"type": "compaction", "id": name, "encrypted_content": "x"} for name in ("cmp_1", "cmp_2"))
     assert tail(one) == tail(two) != tail({**one, "encrypted_content": "y"})
 
 
 def test_calls_that_cannot_be_seen() -> None:
-    """B-6: six results that say "ok" may answer six different calls; a retry answers the same one."""
+    """Six results that say "ok" may answer six different calls; a retry answers the same one (B-6)."""
     chained = [tail(answered(number), previous_response_id=f"resp_{number}") for number in (1, 2)]
     assert chained[0] == tail(answered(1), previous_response_id="resp_9")
     assert chained[0] != chained[1]
@@ -113,13 +114,13 @@ def test_calls_that_cannot_be_seen() -> None:
 
 
 def test_the_chain_is_not_identity() -> None:
-    """C-8: what came before is the session's business."""
+    """What came before is the session's business (C-8)."""
     user = {"role": "user", "content": "go"}
     assert tail(user, previous_response_id="resp_1") == tail(user, previous_response_id="resp_2") == tail(user)
 
 
 def test_stored_prompts() -> None:
-    """C-8: the variables of a stored prompt tell requests apart, with or without input."""
+    """The variables of a stored prompt tell requests apart, with or without input (C-8)."""
 
     def stored(city: str, **more: Any) -> Chat | None:
         return read(json.dumps({"prompt": {"id": "pmpt_1", "variables": {"city": city}}, **more}).encode(), 3)
@@ -133,13 +134,13 @@ def test_stored_prompts() -> None:
     "raw", [b'{"answers":{"q1":"yes"}}', b'{"input":"x"}', b'{"model":"m"}', b'{"model":"m","input":null}']
 )
 def test_other_apis_have_responses_too(raw: bytes) -> None:
-    """C-8: a survey's answers are plain HTTP."""
+    """A survey's answers are plain HTTP (C-8)."""
     assert read(raw, 3) is None
     assert opening(raw) == ""
 
 
 def test_odd_inputs() -> None:
-    """C-9: an item that is no object, or stands without its list."""
+    """An item that is no object, or stands without its list (C-9)."""
     for said, expected in ((["x", 7], ("x", "7")), ({"role": "user", "content": "x"}, ("x",)), (5, ("5",))):
         chat = read(body(said), 3)
         assert chat is not None
@@ -148,14 +149,14 @@ def test_odd_inputs() -> None:
 
 
 def test_endless_results() -> None:
-    """Y-2: what follows the first thousand stands as one digest."""
+    """What follows the first thousand stands as one digest (Y-2)."""
     many = [answered(number) for number in range(1002)]
     assert tail(*many)[0].text.count("<more:") == 1
     assert "<more:" not in tail(*many[:1000])[0].text
 
 
 def test_opening() -> None:
-    """C-7: instructions and first user message, at every turn."""
+    """Instructions and first user message, at every turn (C-7)."""
     first = opening(body("plan", instructions="be kind"))
     later = [{"role": "user", "content": "plan"}, asked(1), answered(1)]
     assert first == opening(body(later, instructions="be kind")) != ""

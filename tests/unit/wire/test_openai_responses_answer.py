@@ -30,12 +30,12 @@ DIALECT = "openai_responses"
 
 @pytest.mark.parametrize("recorded", RESPONSES.values(), ids=RESPONSES)
 def test_recorded(recorded: Recorded) -> None:
-    """C-8: text, calls, usage, model, id, reason, error and end of each."""
+    """Text, calls, usage, model, id, reason, error and end of each (C-8)."""
     assert read(recorded) == recorded.answer
 
 
 def test_events_that_say_nothing_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-1: reading costs little where there is nothing to read."""
+    """Reading costs little where there is nothing to read (D-1)."""
 
     def decode(_payload: bytes) -> Any:
         raise AssertionError("decoded")
@@ -51,14 +51,14 @@ def test_events_that_say_nothing_are_not_decoded(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_message_without_its_pieces() -> None:
-    """C-8: some servers send an item as a whole; with its pieces before it, it is not said twice."""
+    """Some servers send an item as a whole; with its pieces before it, it is not said twice (C-8)."""
     assert stream(DIALECT, item("done", 0, MESSAGE)).text == "Hello, wörld\nNo more."
     pieces = [text_piece("Hello, wörld"), text_piece("No more.", 1)]
     assert stream(DIALECT, *pieces, item("done", 1, MESSAGE)).text == "Hello, wörld\nNo more."
 
 
 def test_a_call_that_is_cut_short() -> None:
-    """C-8: what was there of it is read."""
+    """What was there of it is read (C-8)."""
     events = [item("added", 0, begun(FUNCTION)), piece(ARGUED, 0, '{"unit": ')]
     assert stream(DIALECT, *events).calls == (ToolCall("get_weather", '{"unit": '),)
     events = [item("added", 0, begun(CUSTOM)), piece("response.custom_tool_call_input.delta", 0, "*** ")]
@@ -82,26 +82,26 @@ def test_a_call_that_is_cut_short() -> None:
     ],
 )
 def test_kinds_of_calls(made: dict[str, Any], expected: ToolCall) -> None:
-    """C-8: each kind keeps its arguments in a place of its own."""
+    """Each kind keeps its arguments in a place of its own (C-8)."""
     assert whole(DIALECT, response("completed", [made])).calls == (expected,)
     assert stream(DIALECT, item("done", 0, made)).calls == (expected,)
 
 
 def test_thinking_is_not_said() -> None:
-    """C-8: neither in an item nor in pieces."""
+    """Neither in an item nor in pieces (C-8)."""
     events = [item("done", 0, REASONING), piece("response.reasoning_text.delta", 0, "secrets")]
     assert stream(DIALECT, *events).text == ""
     assert whole(DIALECT, response("completed", [REASONING])).text == ""
 
 
 def test_the_beginning_is_no_end() -> None:
-    """D-1: a stream that closes after its first event is not complete, though that has a status."""
+    """A stream that closes after its first event is not complete, though that has a status (D-1)."""
     answer = stream(DIALECT, {"type": "response.created", "response": response("in_progress", [])})
     assert (answer.finish, answer.complete, answer.response_id[:5]) == ("", False, "resp_")
 
 
 def test_failures_without_a_word() -> None:
-    """C-9: the event alone says that it failed."""
+    """The event alone says that it failed (C-9)."""
     for event in (
         {"type": "response.failed"},
         {"type": "response.failed", "response": {"error": None}},
@@ -114,7 +114,7 @@ def test_failures_without_a_word() -> None:
 
 
 def test_odd_types() -> None:
-    """C-9: a piece that is no text is counted; all others are read."""
+    """A piece that is no text is counted; all others are read (C-9)."""
     odd = [
         text_piece("Hi") | {"delta": 5},
         text_piece("Hi") | {"output_index": "x"},
@@ -132,6 +132,6 @@ def test_odd_types() -> None:
 
 
 def test_waiting_in_the_background() -> None:
-    """C-8: an answer that is only a ticket says so."""
+    """An answer that is only a ticket says so (C-8)."""
     answer = whole(DIALECT, response("queued", []))
     assert (answer.finish, answer.complete, answer.error) == ("queued", True, "")

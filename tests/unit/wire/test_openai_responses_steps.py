@@ -42,7 +42,7 @@ def message(text: str) -> dict[str, Any]:
 
 
 def test_calls_and_results() -> None:
-    """LD-4, C-8: items of the model one behind the other are one answer; results by their ids."""
+    """Items of the model one behind the other are one answer; results by their ids (LD-4, C-8)."""
     items = [USER, asked(0), answered(0), REASONING, message("I look"), REASONING, asked(1), asked(2)]
     behind = [answered(2, "two"), answered(1, [{"type": "input_text", "text": "one"}]), USER]
     sent = body(items + behind, tools=[{"type": "function", "name": "f"}, {"type": "web_search"}])
@@ -59,7 +59,7 @@ def test_calls_and_results() -> None:
 
 
 def test_a_conversation_begins() -> None:
-    """LD-4: as a text, as items, or as a stored prompt."""
+    """As a text, as items, or as a stored prompt (LD-4)."""
     found = read(body("hi", instructions="be kind"))
     assert found is not None
     assert (found.said, found.users, found.messages) == ("", ("hi",), 1)
@@ -71,7 +71,7 @@ def test_a_conversation_begins() -> None:
 
 
 def test_an_answer_that_is_kept_at_openai() -> None:
-    """LD-4: with previous_response_id only results are seen; which call they answer says the id."""
+    """With previous_response_id only results are seen; which call they answer says the id (LD-4)."""
     found = step(answered(1, "one"), previous_response_id="resp_1")
     assert (found.said, found.calls, found.results) == ("", (), (Result("one", call_id="call_1"),))
     found = step(USER, {"type": "item_reference", "id": "fc_1"}, answered(1, "one"))
@@ -79,14 +79,14 @@ def test_an_answer_that_is_kept_at_openai() -> None:
 
 
 def test_errors() -> None:
-    """C-8: the status of a result, its error field, and what it says of itself."""
+    """The status of a result, its error field, and what it says of itself (C-8)."""
     for failed in (answered(1, status="failed"), answered(1, error="x"), answered(1, "Exit code: 1\nno")):
         assert step(asked(1), failed).results[0].error
     assert not step(asked(1), answered(1, status="completed")).results[0].error
 
 
 def test_other_kinds_of_calls() -> None:
-    """C-8: custom tools, shells, and those that run at OpenAI and bring their results with them."""
+    """Custom tools, shells, and those that run at OpenAI and bring their results with them (C-8)."""
     custom = {"type": "custom_tool_call", "call_id": "c", "name": "sql", "input": "SELECT"}
     remote = {"type": "mcp_call", "id": "y", "name": "look", "arguments": "{ }", "output": None, "error": "no"}
     shell = {"type": "shell_call", "call_id": "s", "action": {"commands": ["ls"]}}
@@ -115,20 +115,20 @@ def test_other_kinds_of_calls() -> None:
 
 
 def test_what_is_neither() -> None:
-    """LD-4: approval is nobody's words."""
+    """Approval is nobody's words (LD-4)."""
     approval = {"type": "mcp_approval_response", "approve": True, "approval_request_id": "x"}
     found = step(USER, asked(1), answered(1), approval, {"type": "compaction", "encrypted_content": "x"})
     assert (found.users, len(found.results)) == ((), 1)
 
 
 def test_an_action_in_text() -> None:
-    """LD-4: as in the other dialects."""
+    """As in the other dialects (LD-4)."""
     found = step(USER, message("```bash\nls\n```"), USER)
     assert (found.calls, found.results, found.users) == ((ToolCall("bash", "ls"),), (Result("go"),), ())
 
 
 def test_own_notes_are_gone() -> None:
-    """LD-4, LD-5."""
+    """Own notes are gone (LD-4, LD-5)."""
     sent = body([USER, asked(1), answered(1, "same")])
     steered = append("openai_responses", sent, "stop it")
     assert steered is not None
@@ -139,7 +139,7 @@ def test_own_notes_are_gone() -> None:
 
 
 def test_odd_types() -> None:
-    """C-9: typed, then tolerant; then nothing."""
+    """Typed, then tolerant; then nothing (C-9)."""
     odd = step(7, asked(1), answered(1, "\ud83d"), "words", tools={"name": 5})
     assert odd.results == (Result("?", call_id="call_1"),)
     assert (odd.users, odd.tools) == (("words",), ("5",))

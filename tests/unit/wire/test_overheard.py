@@ -53,7 +53,7 @@ def told(ending: bytes) -> list[Any]:
 @pytest.mark.parametrize("calls", [False, True])
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_answer_is_the_same_as_without(name: str, calls: bool) -> None:
-    """LD-8: listening changes nothing about what is read."""
+    """Listening changes nothing about what is read (LD-8)."""
     one: Recorded = STREAMS[name]
     alone = reader(one.dialect, one.content_type)
     assert alone is not None
@@ -72,7 +72,7 @@ def delta(index: int, finish: str | None = None, **said: Any) -> dict[str, Any]:
 
 
 def test_a_chat_of_several_answers() -> None:
-    """LD-8: texts, refusals and thoughts by their answer, and which have ended."""
+    """Texts, refusals and thoughts by their answer, and which have ended (LD-8)."""
     sent = [
         chat(delta(0, content="a"), delta(1, content="")),
         chat(delta(1, reasoning_content="hm")),
@@ -104,13 +104,13 @@ def test_a_chat_of_several_answers() -> None:
     ],
 )
 def test_what_is_read_tolerantly_is_told_as_well(dialect: str, odd: dict[str, Any]) -> None:
-    """LD-8: odd types take another way through the readers."""
+    """Odd types take another way through the readers (LD-8)."""
     notes, _ = hear(dialect, events(odd))
     assert (notes.text, notes.over) == ({(3, 0): "x"}, [3])
 
 
 def test_more_than_is_kept_is_told() -> None:
-    """LD-8: a model may begin to repeat itself after any length."""
+    """A model may begin to repeat itself after any length (LD-8)."""
     notes, overheard = hear("openai_chat", events(*[chat(delta(0, content="x" * 40_000))] * 3))
     assert len(notes.text[0, 0]) == 120_000
     assert len(overheard.answer(200, complete=True).text) == 64 * 1024
@@ -127,7 +127,7 @@ BLOCKS = [
 
 
 def test_blocks_are_parts_of_one_answer() -> None:
-    """LD-8: Anthropic; the tokens are guessed by what was said, where the stream counted fewer."""
+    """Anthropic; the tokens are guessed by what was said, where the stream counted fewer (LD-8)."""
     notes, overheard = hear("anthropic_messages", named(*BLOCKS))
     assert {key: text for key, text in notes.text.items() if text} == {(0, 1): "so"}
     assert notes.thoughts == {(0, 0): "hm"}
@@ -136,7 +136,7 @@ def test_blocks_are_parts_of_one_answer() -> None:
 
 
 def test_items_are_parts_of_one_answer() -> None:
-    """LD-8: Responses; the part that is cut is repeated with all its text."""
+    """Responses; the part that is cut is repeated with all its text (LD-8)."""
     at: dict[str, Any] = {"item_id": "i", "output_index": 1, "content_index": 0}
     sent: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "r"}}]
     sent += [{"type": "response.output_text.delta", **at, "delta": piece} for piece in ("so ", "what")]
@@ -163,12 +163,12 @@ def test_items_are_parts_of_one_answer() -> None:
 def test_what_has_ended_or_failed_or_cannot_be_read_has_no_other_end(
     dialect: str, body: bytes, choices: list[int]
 ) -> None:
-    """LD-8: nothing is made up where it is not known what the client has."""
+    """Nothing is made up where it is not known what the client has (LD-8)."""
     assert hear(dialect, body)[1].ending(choices, 10) == b""
 
 
 def test_what_is_not_read_on_is_not_ended() -> None:
-    """Y-2: reading stops at what was made to cost time, and nobody knows what the client has got since."""
+    """Reading stops at what was made to cost time, and nobody knows what the client has got since (Y-2)."""
     _, overheard = hear("openai_chat", events(chat(delta(0, content="x"))))
     assert overheard.ending([0], 1)
     overheard.feed(b":" * (1024 * 1024 + 1))
@@ -180,7 +180,7 @@ def test_what_is_not_read_on_is_not_ended() -> None:
 
 @pytest.mark.parametrize("name", [name for name, one in STREAMS.items() if one.dialect != "openai_responses"])
 def test_arguments_are_told_to_who_asks(name: str) -> None:
-    """L-3: about as many characters as are read, each once, and nothing to others."""
+    """About as many characters as are read, each once, and nothing to others (L-3)."""
     one: Recorded = STREAMS[name]
     notes, overheard = hear(one.dialect, one.body, calls=True)
     made = sum(len(call.arguments) for call in overheard.answer(200, complete=True).calls)
@@ -190,7 +190,7 @@ def test_arguments_are_told_to_who_asks(name: str) -> None:
 
 
 def test_arguments_that_come_twice() -> None:
-    """L-3: Responses repeats them when they are whole."""
+    """Responses repeats them when they are whole (L-3)."""
     item = {"type": "function_call", "name": "ls", "call_id": "c", "arguments": ""}
     sent: list[dict[str, Any]] = [{"type": "response.output_item.added", "output_index": 0, "item": item}]
     more = {"type": "response.function_call_arguments.delta", "output_index": 0}
@@ -201,7 +201,7 @@ def test_arguments_that_come_twice() -> None:
 
 
 def test_whose_calls_they_are() -> None:
-    """L-3: each answer's own; whole values too."""
+    """Each answer's own; whole values too (L-3)."""
     pieces = [{"index": 0, "id": "c", "function": {"name": "ls", "arguments": part}} for part in ('{"a"', ":1}")]
     whole = {"index": 0, "id": "d", "function": {"name": "ls", "arguments": {"b": 2}}}
     sent = [chat(delta(0, tool_calls=[piece])) for piece in pieces] + [chat(delta(1, tool_calls=[whole]))]

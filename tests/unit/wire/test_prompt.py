@@ -34,14 +34,14 @@ def said(*messages: Any, **more: Any) -> PromptSize | None:
 
 
 def test_a_text_counts_by_its_length() -> None:
-    """L-3: 4,000 characters are 4,000; roles, ids and names of fields are none of it."""
+    """4,000 characters are 4,000; roles, ids and names of fields are none of it (L-3)."""
     assert said(user("x" * 4000)) == (4000, 0, 0)
     assert said({"role": "system", "content": "ab"}, user("c"), {"role": "user", "content": None}) == (3, 0, 0)
     assert said() == (0, 0, 0)
 
 
 def test_escapes_count_as_what_they_mean() -> None:
-    """L-3: however it is written."""
+    """However it is written (L-3)."""
     assert said(user('\n"\\')) == (3, 0, 0)
     assert said(user("é中😀")) == (1 + 3 + 3, 0, 0)
     assert size(b'{"messages":[{"content":"\\u00e9\\u4e2d\\ud83d\\ude00"}]}') == (7, 0, 0)
@@ -51,7 +51,7 @@ def test_escapes_count_as_what_they_mean() -> None:
 @pytest.mark.parametrize("dialect", TALKS)
 @pytest.mark.parametrize("steps", [0, 1, 30])
 def test_all_that_is_said_counts(dialect: str, steps: int) -> None:
-    """L-3: system prompt, texts, calls with their arguments, and results, in all dialects about alike."""
+    """System prompt, texts, calls with their arguments, and results, in all dialects about alike (L-3)."""
     talk = Conversation(dialect=dialect)
     talk.work(steps)
     turns = [turn for turn, _ in talk._turns]
@@ -68,7 +68,7 @@ def test_all_that_is_said_counts(dialect: str, steps: int) -> None:
 
 @pytest.mark.parametrize("dialect", TALKS)
 def test_tools_count_as_they_are_declared(dialect: str) -> None:
-    """L-3: they are part of every prompt."""
+    """They are part of every prompt (L-3)."""
     request = Conversation(dialect=dialect).request()
     plain, declared = size(request, dialect), size(request | {"tools": [TOOL]}, dialect)
     assert plain is not None
@@ -77,7 +77,7 @@ def test_tools_count_as_they_are_declared(dialect: str) -> None:
 
 
 def test_old_functions_and_refusals() -> None:
-    """L-3: what came before tools."""
+    """What came before tools (L-3)."""
     old = {"role": "assistant", "content": None, "function_call": {"name": "ls", "arguments": "{}"}}
     assert said(old, {"role": "assistant", "refusal": "No."}, functions=[]) == (4 + 3 + 2, 0, 0)
     custom = {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "py", "input": "1+1"}}]}
@@ -85,7 +85,7 @@ def test_old_functions_and_refusals() -> None:
 
 
 def test_parts_of_responses() -> None:
-    """L-3: calls and results are items of their own; reasoning is none of the prompt."""
+    """Calls and results are items of their own; reasoning is none of the prompt (L-3)."""
     items = [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "abc"}]},
         {
@@ -104,7 +104,7 @@ def test_parts_of_responses() -> None:
 
 
 def test_parts_of_anthropic() -> None:
-    """L-3: results with parts of their own; thinking is none of the prompt."""
+    """Results with parts of their own; thinking is none of the prompt (L-3)."""
     messages = [
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "zzzz", "signature": "s" * 99}]},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "ls", "input": {"a": 1}}]},
@@ -116,7 +116,7 @@ def test_parts_of_anthropic() -> None:
 
 
 def test_parts_of_gemini() -> None:
-    """L-3: both spellings; thoughts are none of the prompt."""
+    """Both spellings; thoughts are none of the prompt (L-3)."""
     parts = [
         {"text": "abc"},
         {"text": "zzzz", "thought": True},
@@ -145,7 +145,7 @@ BIG = "A" * 100_000
     ],
 )
 def test_media_count_as_pieces(dialect: str, body: Any) -> None:
-    """L-3: a picture is so many tokens, whatever its bytes."""
+    """A picture is so many tokens, whatever its bytes (L-3)."""
     assert size(body, dialect) == (0, 1, 0)
 
 
@@ -161,7 +161,7 @@ def test_media_count_as_pieces(dialect: str, body: Any) -> None:
     ],
 )
 def test_prompts_that_are_no_conversation(dialect: str, body: Any, expected: tuple[int, int, int]) -> None:
-    """L-3: tokens that are sent as such are counted as such."""
+    """Tokens that are sent as such are counted as such (L-3)."""
     assert size(body, dialect) == expected
 
 
@@ -169,14 +169,14 @@ def test_prompts_that_are_no_conversation(dialect: str, body: Any, expected: tup
 
 
 def test_odd_values_are_gone_through() -> None:
-    """L-3, C-9: one strange value hides nothing."""
+    """One strange value hides nothing (L-3, C-9)."""
     odd = {"role": "user", "content": [{"type": "text", "text": "ab"}, "cd", 7, {"type": "x", "text": "ef"}]}
     assert said(odd, user("gh"), tools=[{}], system={"text": "ij"}) == (2 * 5 + 4, 0, 0)
     assert size(b'{"messages":[{"content":"a\\ud800b"}]}') == (2 + 3, 0, 0)
 
 
 def test_what_cannot_be_read_has_a_body_only() -> None:
-    """L-3: plain HTTP, a call of a tool, nesting without end."""
+    """Plain HTTP, a call of a tool, nesting without end (L-3)."""
     assert prompt(b"no json").size is None
     assert prompt(b"no json").body_bytes == 7
     call_of_tool = json.dumps(mcp_call("ls", {})).encode()
@@ -186,7 +186,7 @@ def test_what_cannot_be_read_has_a_body_only() -> None:
 
 
 def test_texts_are_what_is_counted() -> None:
-    """L-3: for those who count real tokens."""
+    """For those who count real tokens (L-3)."""
     body = {"messages": [user("one"), user([{"type": "text", "text": "two"}])], "tools": [{"a": 1}]}
     found = prompt(body)
     assert found.texts() == ["one", "two", '[{"a":1}]']
@@ -198,7 +198,7 @@ def test_texts_are_what_is_counted() -> None:
 
 
 def test_a_call_is_measured_once() -> None:
-    """L-3: whoever asks, and however many policies do."""
+    """Whoever asks, and however many policies do (L-3)."""
     made = chat(user("abcdef"))
     made.taken_cache = dialects.take(made.method, made.path, made.body)
     first = prompt_of(made)
@@ -210,7 +210,7 @@ def test_a_call_is_measured_once() -> None:
 
 @pytest.mark.parametrize(("length", "expected"), [("5000", 5000), ("x", 0), ("9" * 30, 0), (None, 0)])
 def test_a_body_that_nobody_sees_counts_by_its_length(length: str | None, expected: int) -> None:
-    """L-3, D-1: one that passes in pieces."""
+    """One that passes in pieces (L-3, D-1)."""
     fields = {} if length is None else {"content-length": length}
     made = call("/v1/chat/completions", "POST", fields, body_unseen=True)
     assert (prompt_of(made).size, prompt_of(made).body_bytes) == (None, expected)

@@ -53,13 +53,13 @@ CALL = {"function": {"name": "ls", "arguments": "{}"}}
     ],
 )
 def test_what_is_found(dialect: str, body: dict[str, Any], expected: list[str]) -> None:
-    """L-3: every text once, calls and declarations too."""
+    """Every text once, calls and declarations too (L-3)."""
     assert said(found(body, dialect)) == expected
 
 
 @pytest.mark.parametrize("snake", [False, True])
 def test_both_spellings_of_gemini(snake: bool) -> None:
-    """L-3: protobuf's JSON takes both; media are counted, thoughts are none of it."""
+    """Protobuf's JSON takes both; media are counted, thoughts are none of it (L-3)."""
     names = ["functionCall", "functionResponse", "inlineData", "fileData", "systemInstruction"]
     if snake:
         names = ["function_call", "function_response", "inline_data", "file_data", "system_instruction"]
@@ -76,7 +76,7 @@ def test_both_spellings_of_gemini(snake: bool) -> None:
 
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic_messages", "gemini"])
 def test_an_odd_body_says_about_the_same(dialect: str) -> None:
-    """L-3: what had to be gone through value by value."""
+    """What had to be gone through value by value (L-3)."""
     talk = Conversation(dialect=dialect)
     talk.work(5)
     request = talk.request()
@@ -87,5 +87,5 @@ def test_an_odd_body_says_about_the_same(dialect: str) -> None:
 
 
 def test_nothing_to_read() -> None:
-    """L-3: then the length of the body counts."""
+    """Then the length of the body counts (L-3)."""
     assert texts_of(None) is None

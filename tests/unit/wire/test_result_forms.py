@@ -46,7 +46,7 @@ LONG = "a line of output\n" * 200
     ],
 )
 def test_failed(text: str) -> None:
-    """LD-4: by exit status, or by the harness's own form at the beginning."""
+    """By exit status, or by the harness's own form at the beginning (LD-4)."""
     assert result_error(text)
 
 
@@ -75,7 +75,7 @@ def test_failed(text: str) -> None:
     ],
 )
 def test_did_not_fail(text: str) -> None:
-    """LD-4: words inside of output are no errors."""
+    """Words inside of output are no errors (LD-4)."""
     assert not result_error(text)
 
 

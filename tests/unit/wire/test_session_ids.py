@@ -32,12 +32,12 @@ def ids(dialect: str = "openai_chat", **fields: Any) -> Ids:
 
 @pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}])
 def test_conversations_of_the_responses_api(conversation: object) -> None:
-    """C-7: a string, or an object that holds it."""
+    """A string, or an object that holds it (C-7)."""
     assert ids("openai_responses", conversation=conversation) == Ids(session="conv_1")
 
 
 def test_previous_responses() -> None:
-    """C-7: read beside whatever else is there."""
+    """Read beside whatever else is there (C-7)."""
     found = ids("openai_responses", previous_response_id="resp_1", prompt_cache_key=UUID)
     assert found == Ids(previous="resp_1", cache_key=UUID)
     assert ids("openai_responses", previous_response_id=None) == NONE
@@ -53,13 +53,13 @@ def test_previous_responses() -> None:
     ],
 )
 def test_claude_code(user_id: object) -> None:
-    """C-7: the session in `metadata.user_id`, in the spelling of old and in that of now."""
+    """The session in `metadata.user_id`, in the spelling of old and in that of now (C-7)."""
     assert ids("anthropic_messages", metadata={"user_id": user_id}) == Ids(session=UUID)
 
 
 @pytest.mark.parametrize("user_id", ["u-1", UUID, "user_1", "my_session_key", "{", "[1]", '{"device_id":"d"}', 7, None])
 def test_a_user_is_no_session(user_id: object) -> None:
-    """C-7: what names a user never names a session."""
+    """What names a user never names a session (C-7)."""
     assert ids("anthropic_messages", metadata={"user_id": user_id}) == NONE
     assert ids(user="u-1", safety_identifier="u-1") == NONE
 
@@ -81,13 +81,13 @@ def test_a_user_is_no_session(user_id: object) -> None:
     ],
 )
 def test_sessions_of_gateways_and_agents(fields: dict[str, Any]) -> None:
-    """C-7: LiteLLM's, OpenRouter's, OpenHands', Cline's, Qwen Code's, Langfuse's and LangSmith's."""
+    """LiteLLM's, OpenRouter's, OpenHands', Cline's, Qwen Code's, Langfuse's and LangSmith's (C-7)."""
     assert ids(**fields) == Ids(session="s-1")
 
 
 @pytest.mark.parametrize("value", ["", "  ", "null", "undefined", "None", None, True, 1.5, [], {}, ["s"]])
 def test_what_is_no_id(value: object) -> None:
-    """C-7: other types, and the words of a program without an id; the next field is looked at all the same."""
+    """Other types, and the words of a program without an id; the next field is looked at all the same (C-7)."""
     assert ids(session_id=value) == NONE
     assert ids(conversation=value, session_id=value, metadata={"session_id": "s-1"}).session == "s-1"
     assert ids(metadata=value, previous_response_id="resp_1") == Ids(previous="resp_1")
@@ -110,12 +110,12 @@ def test_numbers_are_ids() -> None:
     ],
 )
 def test_cache_keys(fields: dict[str, str], expected: str) -> None:
-    """C-7: Codex' is the id of its session; the name of a prompt, or of a user, is none."""
+    """Codex' is the id of its session; the name of a prompt, or of a user, is none (C-7)."""
     assert ids("openai_responses", **fields).cache_key == expected
 
 
 def test_traces() -> None:
-    """C-7: LiteLLM's and Langfuse's traces are kept apart from sessions."""
+    """LiteLLM's and Langfuse's traces are kept apart from sessions (C-7)."""
     assert ids(litellm_trace_id="t") == ids(metadata={"trace_id": "t"}) == Ids(trace="t")
     assert ids(metadata={"trace_id": "t", "session_id": "s"}) == Ids(session="s", trace="t")
 
@@ -134,7 +134,7 @@ def test_traces() -> None:
     ],
 )
 def test_trace_parents(traceparent: str, expected: str) -> None:
-    """C-7: as W3C defines them; what is invalid is no trace."""
+    """As W3C defines them; what is invalid is no trace (C-7)."""
     assert trace_of(traceparent) == expected
 
 
@@ -155,7 +155,7 @@ def mcp_call(meta: object) -> dict[str, Any]:
     ],
 )
 def test_mcp(meta: object, expected: Ids) -> None:
-    """C-7: Goose's and ChatGPT's session, and the trace, in `_meta`."""
+    """Goose's and ChatGPT's session, and the trace, in `_meta` (C-7)."""
     assert find("mcp", json.dumps(mcp_call(meta)).encode()) == expected
     batch = [{"jsonrpc": "2.0", "method": "notifications/x"}, mcp_call(meta)]
     assert find("mcp", json.dumps(batch).encode()) == expected
@@ -163,7 +163,7 @@ def test_mcp(meta: object, expected: Ids) -> None:
 
 
 def test_odd_bodies_are_read_all_the_same() -> None:
-    """C-9: a BOM, NaN or lone surrogates do not hide the session, and every id can be encoded."""
+    """A BOM, NaN or lone surrogates do not hide the session, and every id can be encoded (C-9)."""
     body = b'\xef\xbb\xbf{"metadata":{"session_id":"s"},"temperature":NaN}'
     assert find("openai_chat", body).session == "s"
     found = find("openai_chat", b'{"session_id":"a\\ud800"}').session
@@ -172,7 +172,7 @@ def test_odd_bodies_are_read_all_the_same() -> None:
 
 @pytest.mark.parametrize("stream", [True, "odd"])
 def test_bodies_that_were_taken_apart(stream: object) -> None:
-    """C-7, Q-1: nothing is decoded anew, however the body had to be read."""
+    """Nothing is decoded anew, however the body had to be read (C-7, Q-1)."""
     sent = {"model": "m", "messages": [], "metadata": {"thread_id": "t"}, "previous_response_id": 7, "stream": stream}
     taken = dialects.take("POST", "/v1/messages", json.dumps(sent).encode())
     assert taken is not None
@@ -184,7 +184,7 @@ def test_bodies_that_were_taken_apart(stream: object) -> None:
 
 
 def test_an_id_is_not_looked_for_in_something_huge() -> None:
-    """Q-1: what the id may stand in is decoded, and a megabyte of it is not."""
+    """What the id may stand in is decoded, and a megabyte of it is not (Q-1)."""
     assert ids(metadata={"session_id": "s", "text": "x" * 1_000_000}, session_id="t").session == "t"
     assert ids(metadata={"session_id": "s", "text": "x" * 1_000_000}) == NONE
 
@@ -207,7 +207,7 @@ def test_an_id_is_not_looked_for_in_something_huge() -> None:
 )
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_garbage_has_no_ids(dialect: str, body: bytes) -> None:
-    """C-9: and raises nothing."""
+    """And raises nothing (C-9)."""
     assert find(dialect, body) == NONE
 
 
@@ -223,7 +223,7 @@ _NAMES = st.sampled_from(
 
 @given(st.sampled_from(DIALECTS), st.dictionaries(_NAMES, _JSON))
 def test_any_body_gives_texts(dialect: str, fields: dict[str, Any]) -> None:
-    """C-9: whatever the types are, the answer is four texts."""
+    """Whatever the types are, the answer is four texts (C-9)."""
     found = session_ids.find(dialect, json.dumps(fields).encode())
     assert [type(value) for value in found] == [str] * 4
     "".join(found).encode()  # no lone surrogates

@@ -41,7 +41,7 @@ def split(body: bytes, size: int = 0, max_bytes: int = 1000) -> list[bytes]:
     ],
 )
 def test_events(body: bytes, expected: list[bytes]) -> None:
-    """D-1: fields, line ends and comments as they are written; the end of the stream ends an event too."""
+    """Fields, line ends and comments as they are written; the end of the stream ends an event too (D-1)."""
     for size in range(len(body) + 1):
         assert split(body, size) == expected, size
 
@@ -63,13 +63,13 @@ def test_events(body: bytes, expected: list[bytes]) -> None:
     ],
 )
 def test_pieces_that_look_like_events(pieces: list[bytes], expected: list[bytes]) -> None:
-    """D-1: the short way for one event in one piece is not taken where it is not the same."""
+    """The short way for one event in one piece is not taken where it is not the same (D-1)."""
     events = Events(40)
     assert [one for piece in pieces for one in events.feed(piece)] == expected
 
 
 def test_nothing_is_held_back() -> None:
-    """D-1: an event is there as soon as its empty line is."""
+    """An event is there as soon as its empty line is (D-1)."""
     events = Events()
     assert list(events.feed(b"data: a\n")) == []
     assert list(events.feed(b"\ndata: b\r\n\r")) == [b"a", b"b"]
@@ -79,7 +79,7 @@ def test_nothing_is_held_back() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 39, 40, 41])
 def test_long_events_are_passed_over(size: int) -> None:
-    """Y-2: the next ones are read again, however the long one came; what is just within the bound is read."""
+    """The next ones are read again, however the long one came; what is just within the bound is read (Y-2)."""
     within = b"x" * 34  # with the name of its field 40 bytes
     body = b"data: a\n\ndata: %s\n\ndata: %sx\n\ndata: b\n\n" % (within, within)
     assert split(body, size, 40) == [b"a", within, b"b"]
@@ -90,7 +90,7 @@ def test_long_events_are_passed_over(size: int) -> None:
 
 
 def test_what_is_passed_over_is_counted() -> None:
-    """Y-2: once an event, and memory stays within the bound."""
+    """Once an event, and memory stays within the bound (Y-2)."""
     events = Events(100)
     for _ in range(3):
         events.feed(b"data: ")
@@ -102,7 +102,7 @@ def test_what_is_passed_over_is_counted() -> None:
 
 
 def test_long_events_in_small_pieces_cost_their_length() -> None:
-    """Y-2: a megabyte, 16 bytes at a time, is found without going over all of it again and again."""
+    """A megabyte, 16 bytes at a time, is found without going over all of it again and again (Y-2)."""
     events = Events(2 * 1024 * 1024)
     events.feed(b"data: ")
     for _ in range(65_536):
@@ -112,7 +112,7 @@ def test_long_events_in_small_pieces_cost_their_length() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 5])
 def test_an_object_in_place_of_an_event(size: int) -> None:
-    """C-9: servers that fail in the middle of a stream write their error as they always do."""
+    """Servers that fail in the middle of a stream write their error as they always do (C-9)."""
     error = b'{\n  "error": {\n    "code": 500\n  }\n}'
     assert split(b"data: a\n\n" + error, size) == [b"a", error]
     assert split(b"data: a\n\n" + error + b"\n\ndata: b\n\n", size) == [b"a", error, b"b"]

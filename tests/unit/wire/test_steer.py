@@ -66,7 +66,7 @@ def gemini(*contents: Any) -> Any:
 
 
 def test_chat_after_tool_results() -> None:
-    """LD-5: a message of the user's after all results, never between the calls and them."""
+    """A message of the user's after all results, never between the calls and them (LD-5)."""
     found = chat(user("go"), CALLS, *RESULTS)
     assert found == {
         "model": "gpt-5",
@@ -76,7 +76,7 @@ def test_chat_after_tool_results() -> None:
 
 
 def test_chat_in_the_users_own_message() -> None:
-    """LD-5: no second message of the user's in a row, which some servers refuse."""
+    """No second message of the user's in a row, which some servers refuse (LD-5)."""
     assert chat(user("go"))["messages"] == [user("go" + INTO)]
     assert chat(user(""))["messages"] == [user(INTO)]
     parts = [{"type": "text", "text": "go"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
@@ -88,7 +88,7 @@ def test_chat_in_the_users_own_message() -> None:
 
 @pytest.mark.parametrize("model", ["mistral-large-latest", "mistralai/Devstral-Small-2", "open-mixtral-8x22b"])
 def test_mistral_takes_no_user_after_a_tool(model: str) -> None:
-    """LD-5: its API answers 400 to that order, so the note goes into the last result."""
+    """Its API answers 400 to that order, so the note goes into the last result (LD-5)."""
     found = chat(user("go"), CALLS, *RESULTS, model=model)
     assert found["messages"] == [user("go"), CALLS, RESULTS[0], {**RESULTS[1], "content": "2" + INTO}]
 
@@ -110,18 +110,18 @@ def test_mistral_takes_no_user_after_a_tool(model: str) -> None:
     ],
 )
 def test_chat_that_cannot_be_steered(messages: list[Any]) -> None:
-    """LD-5: calls that wait for their results, words to be continued, and what is no message."""
+    """Calls that wait for their results, words to be continued, and what is no message (LD-5)."""
     assert chat(*messages) is None
 
 
 def test_anthropic_after_tool_results() -> None:
-    """LD-5: a text block behind the results in the same message; a cache mark before it stays where it is."""
+    """A text block behind the results in the same message; a cache mark before it stays where it is (LD-5)."""
     found = anthropic(user("go"), USE, user([USED]))
     assert found == {"model": "claude", "max_tokens": 9, "messages": [user("go"), USE, user([USED, PART])]}
 
 
 def test_anthropic_texts() -> None:
-    """LD-5: into the last message, a string or blocks; a system message may be the last one too."""
+    """Into the last message, a string or blocks; a system message may be the last one too (LD-5)."""
     assert anthropic(user("go"))["messages"] == [user("go" + INTO)]
     blocks = [{"type": "text", "text": "go"}]
     assert anthropic(user(blocks))["messages"] == [user([*blocks, PART])]
@@ -130,7 +130,7 @@ def test_anthropic_texts() -> None:
 
 
 def test_anthropic_that_cannot_be_steered() -> None:
-    """LD-5: a beginning for the model to go on with, calls without results, and nothing at all."""
+    """A beginning for the model to go on with, calls without results, and nothing at all (LD-5)."""
     assert anthropic(user("go"), {"role": "assistant", "content": "The answer is"}) is None
     assert anthropic(user("go"), USE) is None
     assert anthropic(user(None)) is None
@@ -138,7 +138,7 @@ def test_anthropic_that_cannot_be_steered() -> None:
 
 
 def test_anthropic_while_a_tool_of_its_own_is_at_work() -> None:
-    """LD-5: then a message with results may hold nothing else, or the API answers 400."""
+    """Then a message with results may hold nothing else, or the API answers 400 (LD-5)."""
     code = {"type": "server_tool_use", "id": "s1", "name": "code_execution", "input": {}}
     done = {"type": "code_execution_tool_result", "tool_use_id": "s1", "content": {}}
     call = {"type": "tool_use", "id": "t1", "name": "a", "input": {}, "caller": {"type": "code_execution_20260120"}}
@@ -151,13 +151,13 @@ def test_anthropic_while_a_tool_of_its_own_is_at_work() -> None:
 
 
 def test_responses_with_a_text() -> None:
-    """LD-5: `instructions` are not touched, whatever the form of the input."""
+    """`instructions` are not touched, whatever the form of the input (LD-5)."""
     assert responses("go") == {"model": "gpt-5", "instructions": "be kind", "input": "go" + INTO}
     assert responses("go", previous_response_id="resp_1")["previous_response_id"] == "resp_1"
 
 
 def test_responses_with_items() -> None:
-    """LD-5: behind the results, or in the user's last message."""
+    """Behind the results, or in the user's last message (LD-5)."""
     note = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": TEXT}]}
     assert responses([user("go"), FUNCTION_CALL, FUNCTION_OUTPUT])["input"] == [
         user("go"),
@@ -194,7 +194,7 @@ def test_responses_with_items() -> None:
     ],
 )
 def test_responses_that_cannot_be_steered(last: Any) -> None:
-    """LD-5: a call that waits for its result, a program that is running, and whatever has to come last itself."""
+    """A call that waits for its result, a program that is running, and whatever has to come last itself (LD-5)."""
     assert responses([user("go"), last]) is None
     assert responses([]) is None
     assert responses({}) is None
@@ -202,7 +202,7 @@ def test_responses_that_cannot_be_steered(last: Any) -> None:
 
 
 def test_gemini() -> None:
-    """LD-5: function responses stay among themselves; else the note is a part of the user's last content."""
+    """Function responses stay among themselves; else the note is a part of the user's last content (LD-5)."""
     note = {"role": "user", "parts": [{"text": TEXT}]}
     go = {"role": "user", "parts": [{"text": "go"}]}
     found = gemini(go, MODEL_CALL, MODEL_RESULT)
@@ -220,7 +220,7 @@ def test_gemini() -> None:
 
 
 def test_completions() -> None:
-    """LD-5: the end of the prompt; not where a gap is to be filled, and not for a batch or tokens."""
+    """The end of the prompt; not where a gap is to be filled, and not for a batch or tokens (LD-5)."""
     assert steered("openai_completions", {"model": "m", "prompt": "go"}) == {"model": "m", "prompt": "go" + INTO}
     assert steered("openai_completions", {"prompt": "go", "suffix": None}) is not None
     for more in ({"suffix": "end"}, {"prompt": ["go"]}, {"prompt": [1, 2]}, {"prompt": None}):
@@ -230,14 +230,14 @@ def test_completions() -> None:
 
 @pytest.mark.parametrize("dialect", ["openai_embeddings", "mcp", "", "unknown"])
 def test_dialects_without_a_conversation(dialect: str) -> None:
-    """LD-5: there is nobody to tell."""
+    """There is nobody to tell (LD-5)."""
     assert (
         steer.append(dialect, b'{"model":"m","input":"go","messages":[{"role":"user","content":"go"}]}', NOTE) is None
     )
 
 
 def test_the_sdks_know_what_is_appended() -> None:
-    """LD-5: the new messages are of a form that the providers' own libraries define."""
+    """The new messages are of a form that the providers' own libraries define (LD-5)."""
     TypeAdapter(list[ChatCompletionMessageParam]).validate_python(chat(user("go"), CALLS, *RESULTS)["messages"])
     TypeAdapter(list[MessageParam]).validate_python(anthropic(user("go"), USE, user([USED]))["messages"])
     TypeAdapter(list[ResponseInputItemParam]).validate_python(responses([FUNCTION_CALL, FUNCTION_OUTPUT])["input"])
@@ -267,19 +267,19 @@ def test_the_sdks_know_what_is_appended() -> None:
 )
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_garbage_is_left_alone(dialect: str, body: bytes) -> None:
-    """LD-5: what is not understood to the last byte is not changed."""
+    """What is not understood to the last byte is not changed (LD-5)."""
     assert steer.append(dialect, body, NOTE) is None
 
 
 def test_fields_that_stand_in_it_twice_are_not_mistaken() -> None:
-    """LD-5: lengths that fit by chance are not enough: each value is compared with what stands there."""
+    """Lengths that fit by chance are not enough: each value is compared with what stands there (LD-5)."""
     trap = b'{"a":1,"b":22,"a":{"filler":1,"seven77":2}}'
     with pytest.raises(ValueError, match="not where it was expected"):
         steer._Json(trap)
 
 
 def test_notes_are_recognised_and_taken_off() -> None:
-    """LD-5: by a fixed mark, at the end of a text only, and only where it is as short as ours are."""
+    """By a fixed mark, at the end of a text only, and only where it is as short as ours are (LD-5)."""
     assert TEXT.startswith(steer.MARK)
     assert steer.strip("go" + INTO) == steer.strip(f"go\n{TEXT}") == "go"
     assert steer.strip(TEXT) == ""
@@ -289,7 +289,7 @@ def test_notes_are_recognised_and_taken_off() -> None:
 
 @given(st.text(), st.text(alphabet="[]/breaklop \n"))
 def test_any_note_can_be_taken_off_again(said: str, note: str) -> None:
-    """LD-5: also one that holds the marks themselves, or lone surrogates, or is far too long."""
+    """Also one that holds the marks themselves, or lone surrogates, or is far too long (LD-5)."""
     for text in (note, note * 300, "\ud800", "[breakloop] [/breakloop]"):
         body = json.dumps({"prompt": said}).encode()
         changed = steer.append("openai_completions", body, text)

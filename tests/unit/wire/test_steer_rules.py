@@ -110,7 +110,7 @@ STYLES: list[dict[str, Any]] = [
 
 @given(conversations(), st.sampled_from(STYLES), st.sampled_from(("", " ", "\n\t")))
 def test_the_result_is_the_original_and_the_note(sent: tuple[str, dict[str, Any]], style: Any, white: str) -> None:
-    """LD-5: one insertion, everything before and after it byte for byte, and nothing but the note more."""
+    """One insertion, everything before and after it byte for byte, and nothing but the note more (LD-5)."""
     dialect, body = sent
     raw = (white + json.dumps(body, **style) + white).encode("utf-8", "surrogatepass")
     changed = steer.append(dialect, raw, NOTE)
@@ -123,7 +123,7 @@ def test_the_result_is_the_original_and_the_note(sent: tuple[str, dict[str, Any]
 
 @given(conversations())
 def test_what_the_apis_insist_on_still_holds(sent: tuple[str, dict[str, Any]]) -> None:
-    """LD-5: results directly follow their calls, alone where they have to be, and the user speaks last."""
+    """Results directly follow their calls, alone where they have to be, and the user speaks last (LD-5)."""
     dialect, body = sent
     changed = steer.append(dialect, json.dumps(body).encode(), NOTE)
     assert changed is not None
@@ -184,7 +184,7 @@ def tail(dialect: str, body: bytes) -> Chat:
 
 @given(conversations())
 def test_the_readers_read_what_was_steered(sent: tuple[str, dict[str, Any]]) -> None:
-    """LD-5, C-8: the same conversation, with the note as the end of what the user says last."""
+    """The same conversation, with the note as the end of what the user says last (LD-5, C-8)."""
     dialect, body = sent
     raw = json.dumps(body).encode()
     changed = steer.append(dialect, raw, NOTE)
@@ -205,13 +205,13 @@ def test_the_readers_read_what_was_steered(sent: tuple[str, dict[str, Any]]) -> 
     st.binary(max_size=40) | st.text(alphabet='{}[]":,ru0 \\', max_size=60).map(str.encode),
 )
 def test_nothing_is_raised(dialect: str, body: bytes) -> None:
-    """LD-5: bytes of any kind."""
+    """Bytes of any kind (LD-5)."""
     steer.append(dialect, body, NOTE)
 
 
 @given(conversations(), st.data())
 def test_a_damaged_body_is_changed_whole_or_not_at_all(sent: tuple[str, dict[str, Any]], data: st.DataObject) -> None:
-    """LD-5: with any byte gone, the result is None, or JSON that holds the note."""
+    """With any byte gone, the result is None, or JSON that holds the note (LD-5)."""
     dialect, body = sent
     raw = json.dumps(body).encode()
     gone = data.draw(st.integers(0, len(raw) - 1))

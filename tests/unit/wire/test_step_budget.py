@@ -7,7 +7,7 @@ from breakloop.wire.step_budget import ALL_MAX, Budget, digest, edges, newest, s
 
 
 def test_what_is_too_much_keeps_its_edges() -> None:
-    """Y-2: the texts before were read; what follows is told apart by a digest."""
+    """The texts before were read; what follows is told apart by a digest (Y-2)."""
     budget = Budget(100)
     assert budget.take("a" * 100) == "a" * 100
     long = "b" * 500 + "c" * 500
@@ -18,7 +18,7 @@ def test_what_is_too_much_keeps_its_edges() -> None:
 
 
 def test_the_newest_results_are_read() -> None:
-    """Y-2: the first in the list; few results are never too much."""
+    """The first in the list; few results are never too much (Y-2)."""
     results = [Result("x" * 60_000, error=True, call_id=str(at)) for at in range(20)]
     found = newest(results)
     whole = ALL_MAX // 60_000
@@ -29,7 +29,7 @@ def test_the_newest_results_are_read() -> None:
 
 
 def test_names() -> None:
-    """Y-2: an absurd name is cut, and is another one's than one that begins alike."""
+    """An absurd name is cut, and is another one's than one that begins alike (Y-2)."""
     assert short("read_file") == "read_file"
     one, two = short("x" * 5_000 + "1"), short("x" * 5_000 + "2")
     assert one != two

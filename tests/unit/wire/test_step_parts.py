@@ -15,7 +15,7 @@ NOTE = "[breakloop] You repeat yourself. [/breakloop]"
 
 
 def test_long_texts_keep_both_ends() -> None:
-    """C-9: beginning, end and a digest of all: a change in the middle is a change."""
+    """Beginning, end and a digest of all: a change in the middle is a change (C-9)."""
     text = "a" * 100_000 + "b" + "c" * 100_000
     found = bounded(text)
     assert len(found) < TEXT_MAX + 100
@@ -26,7 +26,7 @@ def test_long_texts_keep_both_ends() -> None:
 
 
 def test_notes_are_removed() -> None:
-    """LD-4: our own notes never enter, wherever they stand."""
+    """Our own notes never enter, wherever they stand (LD-4)."""
     assert own(f"same\n\n{NOTE}") == "same"
     assert own(NOTE) == ""
     assert own(f"{NOTE} and on") == "and on"
@@ -54,12 +54,12 @@ def test_additions_of_harnesses_are_removed() -> None:
     ],
 )
 def test_size_classes(kind: str, item: object, expected: str) -> None:
-    """C-8: new bytes of about the same size are the same medium."""
+    """New bytes of about the same size are the same medium (C-8)."""
     assert sized(kind, item) == expected
 
 
 def test_contents() -> None:
-    """C-8: text and media of a result."""
+    """Text and media of a result (C-8)."""
     assert seen("text") == ("text", ())
     assert seen(None) == ("", ())
     assert seen({"b": 1, "a": 2}) == ('{"a":2,"b":1}', ())
@@ -71,7 +71,7 @@ def test_contents() -> None:
 
 
 def test_many_parts() -> None:
-    """Y-2: a hundred parts of a content are read one by one; the others still tell contents apart, media do not."""
+    """A hundred parts of a content are read one by one; the others still tell contents apart, media do not (Y-2)."""
     said = [{"type": "text", "text": f"line {at}"} for at in range(150)]
     shown = seen(said)[0]
     assert shown.startswith("line 0\nline 1\n")
@@ -92,7 +92,7 @@ def gathered(*results: str, users: list[object] | None = None) -> Gathered:
 
 
 def test_all_results_are_bounded() -> None:
-    """Y-2: of a thousand long results the newest are read, and the others still differ by a digest."""
+    """Of a thousand long results the newest are read, and the others still differ by a digest (Y-2)."""
     texts = [f"{at} " + "x" * 60_000 for at in range(100)]
     first, *_, last = (one.text for one in finished(gathered(*texts), (), 0, 0).results)
     assert last == texts[-1]
@@ -105,7 +105,7 @@ def test_all_results_are_bounded() -> None:
 
 
 def test_all_texts_of_the_user_are_bounded() -> None:
-    """Y-2: texts as results; and of ten thousand parts not each is looked at."""
+    """Texts as results; and of ten thousand parts not each is looked at (Y-2)."""
     texts: list[object] = [f"{at} " + "x" * 60_000 for at in range(100)]
     users = finished(gathered(users=texts), (), 0, 0).users
     assert users[-1] == texts[-1]
@@ -118,7 +118,7 @@ def test_all_texts_of_the_user_are_bounded() -> None:
 
 
 def test_all_calls_are_bounded() -> None:
-    """Y-2: arguments and names; spelling them anew ends before reading them does."""
+    """Arguments and names; spelling them anew ends before reading them does (Y-2)."""
     found = Gathered()
     for at in range(100):
         found.called("n" * 5_000 + str(at), json.dumps({"b": "x" * 60_000, "a": at}), "")
@@ -132,7 +132,7 @@ def test_all_calls_are_bounded() -> None:
 
 
 def test_what_harnesses_add_to_long_texts() -> None:
-    """LD-4, Y-2: at both ends of a text of any length it is removed."""
+    """At both ends of a text of any length it is removed (LD-4, Y-2)."""
     text = "".join(f"line {at}\n" for at in range(50_000))
     added = "<system-reminder>{}</system-reminder>"
     assert own(added.format(1) + text + added.format(2)) == own(added.format(3) + text + added.format(4))
@@ -140,13 +140,13 @@ def test_what_harnesses_add_to_long_texts() -> None:
 
 
 def test_many_pictures_in_a_text() -> None:
-    """Y-2: a thousand are taken out."""
+    """A thousand are taken out (Y-2)."""
     said, media = seen("data:image/png;base64,AAAA " * 1500)
     assert (len(media), said.count("data:")) == (1000, 500)
 
 
 def test_data_in_texts() -> None:
-    """C-8, LD-4: a picture that stands in a text counts by its size."""
+    """A picture that stands in a text counts by its size (C-8, LD-4)."""
     one, two = (f"shot: data:image/png;base64,{fill * 2_000} end" for fill in "AB")
     assert seen(one) == seen(two) == ("shot:  end", ("image:~2^10",))
 
@@ -158,7 +158,7 @@ def test_results() -> None:
 
 
 def test_native_results_are_not_moved() -> None:
-    """LD-4: where results came, the words of the user stay theirs, even if the answer has code in it."""
+    """Where results came, the words of the user stay theirs, even if the answer has code in it (LD-4)."""
     found = Gathered()
     found.answered = True
     found.said = ["```bash\nls\n```"]

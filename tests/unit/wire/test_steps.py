@@ -20,7 +20,7 @@ BODIES = {
 
 @pytest.mark.parametrize("dialect", BODIES)
 def test_each_dialect(dialect: str) -> None:
-    """C-8, LD-4: the same first step, however it is written."""
+    """The same first step, however it is written (C-8, LD-4)."""
     sent = json.dumps(BODIES[dialect]).encode()
     found = read(dialect, sent)
     assert found is not None
@@ -28,7 +28,7 @@ def test_each_dialect(dialect: str) -> None:
 
 
 def test_odd_bodies_are_read_once_more_and_no_oftener() -> None:
-    """C-9, Q-1: what the chat had to be read tolerantly for, the step need not find out again."""
+    """What the chat had to be read tolerantly for, the step need not find out again (C-9, Q-1)."""
     sent = b'{"messages":[{"role":"assistant","content":"a"},"b"]}'
     taken = openai_chat.take(sent)
     assert taken is not None
@@ -42,14 +42,14 @@ def test_odd_bodies_are_read_once_more_and_no_oftener() -> None:
 
 
 def test_mcp() -> None:
-    """C-8: MCP calls are steps too."""
+    """MCP calls are steps too (C-8)."""
     found = read("mcp", b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "f"}}')
     assert found is not None
     assert found.calls[0].name == "f"
 
 
 def test_nothing_to_read() -> None:
-    """C-9: plain HTTP, embeddings, and bodies that are none."""
+    """Plain HTTP, embeddings, and bodies that are none (C-9)."""
     assert read("", b"{}") is None
     assert read("openai_embeddings", b'{"model": "m", "input": "go"}') is None
     for dialect in BODIES:
@@ -59,7 +59,7 @@ def test_nothing_to_read() -> None:
 
 @pytest.mark.parametrize("dialect", [*BODIES, "mcp"])
 def test_nested_too_deep(dialect: str) -> None:
-    """C-9: never raises."""
+    """Nested too deep: never raises (C-9)."""
     field = {"openai_responses": "input", "gemini": "contents", "openai_completions": "prompt"}.get(dialect, "messages")
     for depth in (900, 5_000, 100_000):
         deep = b"[" * depth + b"]" * depth

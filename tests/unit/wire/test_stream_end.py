@@ -128,7 +128,7 @@ def openai_client(body: bytes) -> openai.OpenAI:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_our_own_reader_sees_a_proper_end(dialect: str) -> None:
-    """LD-8: a well-formed final event of the dialect, which says that the answer is not whole."""
+    """A well-formed final event of the dialect, which says that the answer is not whole (LD-8)."""
     reading = reader(dialect, SSE)
     assert reading is not None
     reading.feed(cut(dialect))
@@ -138,7 +138,7 @@ def test_our_own_reader_sees_a_proper_end(dialect: str) -> None:
 
 
 def test_openai_reads_a_chat_that_was_cut() -> None:
-    """LD-8: with the real package, by chunks and by its own gathering."""
+    """With the real package, by chunks and by its own gathering (LD-8)."""
     with openai_client(cut("openai_chat")) as client:
         chunks = list(client.chat.completions.create(model="m", messages=MESSAGES, stream=True))
         assert "".join(one.choices[0].delta.content or "" for one in chunks) == TEXT
@@ -152,7 +152,7 @@ def test_openai_reads_a_chat_that_was_cut() -> None:
 
 
 def test_openai_reads_a_completion_that_was_cut() -> None:
-    """LD-8: with the real package."""
+    """With the real package (LD-8)."""
     with openai_client(cut("openai_completions")) as client:
         chunks = list(client.completions.create(model="m", prompt="Hello", stream=True))
     assert "".join(one.choices[0].text for one in chunks) == TEXT
@@ -160,7 +160,7 @@ def test_openai_reads_a_completion_that_was_cut() -> None:
 
 
 def test_openai_reads_a_response_that_was_cut() -> None:
-    """LD-8: with the real package: every event in its turn, and at last the response as far as it came."""
+    """With the real package: every event in its turn, and at last the response as far as it came (LD-8)."""
     with openai_client(cut("openai_responses", USAGE)) as client:
         got = list(client.responses.create(model="m", input="Hello", stream=True))
         with client.responses.stream(model="m", input="Hello") as stream:
@@ -186,7 +186,7 @@ def test_openai_reads_a_response_that_was_cut() -> None:
 
 
 def test_anthropic_reads_a_message_that_was_cut() -> None:
-    """LD-8: with the real package, by its own gathering."""
+    """With the real package, by its own gathering (LD-8)."""
     body = cut("anthropic_messages", USAGE)
     with anthropic.Anthropic(api_key="k", base_url="http://standin", http_client=http(body), max_retries=0) as client:
         with client.messages.stream(model="m", max_tokens=9, messages=MESSAGES) as stream:
@@ -200,14 +200,14 @@ def test_anthropic_reads_a_message_that_was_cut() -> None:
 
 
 def test_the_end_of_gemini() -> None:
-    """LD-8: one more piece, with a reason to finish and all that pieces carry."""
+    """One more piece, with a reason to finish and all that pieces carry (LD-8)."""
     ending = final_event("gemini", passed(*SENT["gemini"]), TEXT)
     candidate = {"content": {"parts": [{"text": ""}], "role": "model"}, "finishReason": "MAX_TOKENS", "index": 0}
     assert told(ending) == [piece_of_gemini("") | {"candidates": [candidate]}]
 
 
 def test_every_answer_of_a_stream_ends() -> None:
-    """LD-8: several choices or candidates; those that have ended are not ended again."""
+    """Several choices or candidates; those that have ended are not ended again (LD-8)."""
     ending = told(final_event("openai_chat", passed(*SENT["openai_chat"]), choices=(0, 1)))
     assert [choice["index"] for choice in ending[0]["choices"]] == [0, 1]
     ending = told(final_event("gemini", passed(*SENT["gemini"]), choices=(0, 2)))
@@ -215,7 +215,7 @@ def test_every_answer_of_a_stream_ends() -> None:
 
 
 def test_a_count_for_those_who_asked() -> None:
-    """LD-8: `include_usage` puts a count behind the last chunk, and shows in every chunk before it."""
+    """`include_usage` puts a count behind the last chunk, and shows in every chunk before it (LD-8)."""
     asked = told(final_event("openai_chat", passed(chunk("x", usage=None)), usage=USAGE))
     assert asked[1]["choices"] == []
     assert asked[1]["usage"] == {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}
@@ -225,7 +225,7 @@ def test_a_count_for_those_who_asked() -> None:
 
 
 def test_anthropic_needs_some_count() -> None:
-    """LD-8: where nobody counted, a guess."""
+    """Where nobody counted, a guess (LD-8)."""
     ending = told(final_event("anthropic_messages", passed(*message_events()), "x" * 400))
     assert ending[1]["usage"] == {"output_tokens": 100}
 
@@ -248,7 +248,7 @@ def test_anthropic_needs_some_count() -> None:
     ],
 )
 def test_no_more_than_is_missing(dialect: str, last: Any, kinds: list[str]) -> None:
-    """LD-8: what has ended is not ended again."""
+    """What has ended is not ended again (LD-8)."""
     ending = told(final_event(dialect, passed(last), TEXT))
     assert [event if isinstance(event, str) else event["type"] for event in ending] == kinds
 
@@ -262,12 +262,12 @@ def test_no_more_than_is_missing(dialect: str, last: Any, kinds: list[str]) -> N
     ],
 )
 def test_where_every_answer_has_ended(dialect: str, last: Any, ending: list[str]) -> None:
-    """LD-8: only the end mark is missing, where the dialect has one."""
+    """Only the end mark is missing, where the dialect has one (LD-8)."""
     assert told(final_event(dialect, passed(last), choices=())) == ending
 
 
 def test_a_chunk_that_says_nothing_may_be_the_last() -> None:
-    """LD-8: some servers send chunks without choices in between; the answer still gets its end."""
+    """Some servers send chunks without choices in between; the answer still gets its end (LD-8)."""
     ending = told(final_event("openai_chat", passed(chunk("x"), chunk("") | {"choices": []})))
     assert [choice["finish_reason"] for choice in ending[0]["choices"]] == ["length"]
 
@@ -277,7 +277,7 @@ def test_which_dialects_can_be_ended() -> None:
 
 
 def test_a_refusal_that_was_cut() -> None:
-    """LD-8: it is closed as what it is."""
+    """It is closed as what it is (LD-8)."""
     last = {"type": "response.refusal.delta", **AT, "delta": "No.", "sequence_number": 7}
     ending = told(final_event("openai_responses", passed(RESPONSE, last), "No."))
     assert ending[0] == {"type": "response.refusal.done", **AT, "refusal": "No.", "sequence_number": 8}
@@ -287,7 +287,7 @@ def test_a_refusal_that_was_cut() -> None:
 
 
 def test_what_is_kept_has_a_bound() -> None:
-    """Y-2: items of a response, which may carry pictures."""
+    """Items of a response, which may carry pictures (Y-2)."""
     large = {"type": "response.output_item.done", "item": {"type": "x", "data": "x" * (ITEMS_MAX_BYTES // 3)}}
     kept = passed(*[large] * 10)
     assert len(kept.items) == 2
@@ -307,7 +307,7 @@ values = st.recursive(
     st.text() | st.just("\ud800"),
 )
 def test_whatever_comes(dialect: str, fields: dict[str, Any], text: str) -> None:
-    """Y-2: nothing fails, and what is written is events."""
+    """Nothing fails, and what is written is events (Y-2)."""
     payload = json.dumps(fields).encode()
     ending = final_event(dialect, passed(payload, payload), text)
     assert ending == b"" or ending.endswith(b"\n\n")

@@ -56,7 +56,7 @@ BLOCK = "THOUGHT: I look.\n\n```{}\n{}\n```"
     ],
 )
 def test_forms(text: str, name: str, arguments: str) -> None:
-    """LD-4: the usual forms of actions in text."""
+    """The usual forms of actions in text (LD-4)."""
     assert read(text) == ToolCall(name, arguments)
 
 
@@ -87,12 +87,12 @@ def test_forms(text: str, name: str, arguments: str) -> None:
     ],
 )
 def test_no_action(text: str) -> None:
-    """LD-4: answers that are shown to somebody."""
+    """Answers that are shown to somebody (LD-4)."""
     assert read(text) is None
 
 
 def test_code_is_shown_where_tools_are_declared() -> None:
-    """LD-4: who has tools calls them; a code block is an explanation then, and a call in text is still a call."""
+    """Who has tools calls them; a code block is an explanation then, and a call in text is still a call (LD-4)."""
     for text in (BLOCK.format("bash", "ls"), BLOCK.format("", "ls"), "<code>\nls()\n</code>"):
         assert read(text) is not None
         assert read(text, declared=True) is None
@@ -123,7 +123,7 @@ def test_code_is_shown_where_tools_are_declared() -> None:
     ids=lambda text: repr(text[:12]),
 )
 def test_nothing_takes_long(text: str) -> None:
-    """C-9: no text of 64 KB makes the reading slow; without backtracking each takes some milliseconds."""
+    """No text of 64 KB makes the reading slow; without backtracking each takes some milliseconds (C-9)."""
     began = time.process_time()
     read(text)
     assert time.process_time() - began < 0.5

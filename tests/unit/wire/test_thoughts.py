@@ -57,7 +57,7 @@ SUMMARY = "response.reasoning_summary_text.delta"
     ],
 )
 def test_thoughts(dialect: str, payload: Any, expected: list[tuple[int, str]]) -> None:
-    """LD-8: with the number of what they belong to."""
+    """With the number of what they belong to (LD-8)."""
     assert read(dialect, payload) == expected
 
 
@@ -66,7 +66,7 @@ def test_thoughts(dialect: str, payload: Any, expected: list[tuple[int, str]]) -
     "rest", [b"", b"{", b"[]", b'{"delta": 7, "choices": 7, "candidates": 7}', b"\xff", b"[" * 9999]
 )
 def test_what_cannot_be_read_is_nothing(dialect: str, rest: bytes) -> None:
-    """Y-2: nothing that comes can make it fail."""
+    """Nothing that comes can make it fail (Y-2)."""
     mark, thoughts = reader_of_thoughts(dialect)
     assert list(thoughts(mark + rest)) == []
     assert list(thoughts(rest + mark)) == []

@@ -21,7 +21,7 @@ ASKS = b'"stream_options":{"include_usage":true}'
 
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_completions"])
 def test_it_is_asked_behind_the_last_field(dialect: str) -> None:
-    """D-1: everything else keeps its bytes, white space too."""
+    """Everything else keeps its bytes, white space too (D-1)."""
     body = b' { "stream" : true ,\n"model":"m", "messages":[{"role":"user","content":"}"}] \n}\r\n '
     asking = ask(dialect, body)
     assert asking == body.replace(b" \n}\r\n ", b' \n,"stream_options":{"include_usage":true}}\r\n ')
@@ -40,7 +40,7 @@ def test_it_is_asked_behind_the_last_field(dialect: str) -> None:
     ],
 )
 def test_it_is_asked_among_other_options(options: bytes, expected: bytes) -> None:
-    """D-1: a client that said no, or said something else."""
+    """A client that said no, or said something else (D-1)."""
     body = b'{"stream_options": %b,"stream":true,"messages":[{"role":"user","content":"\\"stream_options\\": {}"}]}'
     asking = ask(CHAT, body % options)
     assert asking == body % expected
@@ -69,7 +69,7 @@ def test_it_is_asked_among_other_options(options: bytes, expected: bytes) -> Non
     ],
 )
 def test_it_is_not_asked(body: bytes) -> None:
-    """D-1: no stream, asked already, or nothing that could be changed without doubt."""
+    """No stream, asked already, or nothing that could be changed without doubt (D-1)."""
     assert ask(CHAT, body) is None
 
 
@@ -77,7 +77,7 @@ def test_it_is_not_asked(body: bytes) -> None:
     "dialect", ["openai_responses", "anthropic_messages", "gemini", "openai_embeddings", "mcp", ""]
 )
 def test_the_others_need_not_be_asked(dialect: str) -> None:
-    """D-1: their streams carry a count anyway."""
+    """Their streams carry a count anyway (D-1)."""
     assert ask(dialect, b'{"stream":true}') is None
 
 
@@ -133,14 +133,14 @@ def strip(*pieces: bytes) -> bytes:
 
 @pytest.mark.parametrize(("asked", "plain"), FORMS)
 def test_the_client_sees_what_it_would_have_seen(asked: bytes, plain: bytes) -> None:
-    """D-1: to the byte."""
+    """The client sees what it would have seen: to the byte (D-1)."""
     assert b'"usage"' in asked
     assert strip(asked) == plain
 
 
 @pytest.mark.parametrize(("asked", "plain"), FORMS)
 def test_wherever_it_is_cut(asked: bytes, plain: bytes) -> None:
-    """D-1: in two at every place, and byte by byte."""
+    """In two at every place, and byte by byte (D-1)."""
     for at in range(len(asked) + 1):
         assert strip(asked[:at], asked[at:]) == plain, at
     assert strip(*(asked[at : at + 1] for at in range(len(asked)))) == plain
@@ -148,7 +148,7 @@ def test_wherever_it_is_cut(asked: bytes, plain: bytes) -> None:
 
 @given(st.sampled_from([form.values for form in FORMS]), st.lists(st.integers(0, 2000), max_size=12))
 def test_in_any_pieces(form: tuple[bytes, bytes], cuts: list[int]) -> None:
-    """D-1: the same for any number of cuts."""
+    """The same for any number of cuts (D-1)."""
     asked, plain = form
     places = [0, *sorted(cuts), len(asked)]
     assert strip(*(asked[low:high] for low, high in itertools.pairwise(places))) == plain
@@ -156,7 +156,7 @@ def test_in_any_pieces(form: tuple[bytes, bytes], cuts: list[int]) -> None:
 
 @pytest.mark.parametrize(("asked", "plain"), FORMS)
 def test_no_event_waits_for_the_next(asked: bytes, plain: bytes) -> None:
-    """D-1: an event passes with its last byte; of a CR LF, the CR."""
+    """An event passes with its last byte; of a CR LF, the CR (D-1)."""
     stripping = UsageStrip()
     passed = b""
     for at in range(len(asked)):
@@ -180,7 +180,7 @@ def event(payload: bytes) -> bytes:
     ],
 )
 def test_where_the_null_stands(payload: bytes, expected: bytes) -> None:
-    """D-1: other servers than OpenAI's write it elsewhere."""
+    """Other servers than OpenAI's write it elsewhere (D-1)."""
     assert without_usage(event(payload)) == event(expected)
 
 
@@ -194,7 +194,7 @@ def test_where_the_null_stands(payload: bytes, expected: bytes) -> None:
     ],
 )
 def test_the_count_is_taken_out(payload: bytes) -> None:
-    """D-1: the chunk that has no other content."""
+    """The chunk that has no other content (D-1)."""
     assert without_usage(b"event: x\nid: 1\n" + event(payload)) == b""
 
 
@@ -213,18 +213,18 @@ def test_the_count_is_taken_out(payload: bytes) -> None:
     ],
 )
 def test_everything_else_passes(payload: bytes) -> None:
-    """D-1: in doubt as it came."""
+    """In doubt as it came (D-1)."""
     assert without_usage(event(payload)) == event(payload)
 
 
 def test_an_event_of_two_lines_passes() -> None:
-    """D-1: nobody writes a count like that."""
+    """Nobody writes a count like that (D-1)."""
     lines = b'data: {"choices":[],\ndata: "usage":{}}\n\n'
     assert without_usage(lines) == lines
 
 
 def test_what_is_no_event_passes_at_the_end() -> None:
-    """D-1: a server that fails in the middle of a stream, and one that forgets the last line."""
+    """A server that fails in the middle of a stream, and one that forgets the last line (D-1)."""
     broken = event(b'{"choices":[{}],"usage":null}') + b'{"error":{"message":"x"}}'
     assert strip(broken) == event(b'{"choices":[{}]}') + b'{"error":{"message":"x"}}'
     assert UsageStrip().finish() == b""
@@ -232,7 +232,7 @@ def test_what_is_no_event_passes_at_the_end() -> None:
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 def test_an_endless_event_is_not_held(end: bytes) -> None:
-    """Y-2: it passes as it is, and what follows is looked at again."""
+    """It passes as it is, and what follows is looked at again (Y-2)."""
     long = b'data: {"choices":[{}],"x":"' + b"y" * (2 * HELD_MAX_BYTES) + b'","usage":null}' + end
     short = b'data: {"choices":[{}],"usage":null}' + end
     stripping, passed = UsageStrip(), b""

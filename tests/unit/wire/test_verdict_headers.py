@@ -34,13 +34,13 @@ def denied(verdict: Verdict, identity: str = "ip:192.0.2.1") -> list[str]:
     ],
 )
 def test_policy_names_are_structured_field_strings(name: str, text: str) -> None:
-    """A-1: printable ASCII between quotes, quotes and backslashes escaped, and no way to begin a line."""
+    """Printable ASCII between quotes, quotes and backslashes escaped, and no way to begin a line (A-1)."""
     assert quoted(name) == text
     assert any(line.startswith(f"RateLimit: {text};r=0;t=12") for line in denied(limited(12, policy=name)))
 
 
 def test_all_lines_of_a_limit_denial() -> None:
-    """A-1: in this order, without jitter where none is wanted."""
+    """In this order, without jitter where none is wanted (A-1)."""
     assert denied(limited(12, jitter=False)) == [
         "X-Breakloop-Request-Id: r1",
         "X-Breakloop-Reason: token_bucket_exceeded",
@@ -55,7 +55,7 @@ def test_all_lines_of_a_limit_denial() -> None:
 
 
 def test_what_can_never_pass_says_so() -> None:
-    """L-4, A-1: no `Retry-After`, and SDKs are told not to retry."""
+    """No `Retry-After`, and SDKs are told not to retry (L-4, A-1)."""
     verdict = limited(None)
     verdict.never = True
     found = denied(verdict)
@@ -64,7 +64,7 @@ def test_what_can_never_pass_says_so() -> None:
 
 
 def test_a_loop_denial_is_not_jittered() -> None:
-    """A-2: exactly the window or the remaining cooldown, for everybody."""
+    """Exactly the window or the remaining cooldown, for everybody (A-2)."""
     verdict = Verdict(allowed=False, reason="loop_detected", status=429, policy="p")
     verdict.loop, verdict.retry_after_s, verdict.never = LOOP, 30, True
     for number in range(20):
@@ -79,7 +79,7 @@ def test_a_loop_denial_is_not_jittered() -> None:
 
 @pytest.mark.parametrize(("base", "most"), [(1, 2), (2, 3), (3, 4), (10, 15), (60, 90), (3600, 5400)])
 def test_jitter_is_up_to_half_more_and_spread_over_identities(base: int, most: int) -> None:
-    """A-2: between the base and half more, every value is somebody's, and never less than the truth."""
+    """Between the base and half more, every value is somebody's, and never less than the truth (A-2)."""
     waits = {ANSWERS.retry_after_s(limited(base), f"key:{number}") for number in range(1000)}
     assert min(filter(None, waits)) >= base
     assert max(filter(None, waits)) <= most
@@ -87,7 +87,7 @@ def test_jitter_is_up_to_half_more_and_spread_over_identities(base: int, most: i
 
 
 def test_jitter_is_the_same_for_the_same_identity() -> None:
-    """A-2: deterministic, on every instance that shares the secret; another secret gives others."""
+    """Deterministic, on every instance that shares the secret; another secret gives others (A-2)."""
     mine = [ANSWERS.retry_after_s(limited(1000), f"key:{n}") for n in range(50)]
     same = [VerdictHeaders("Y-", b"key").retry_after_s(limited(1000), f"key:{n}") for n in range(50)]
     other = [VerdictHeaders("Y-", b"other").retry_after_s(limited(1000), f"key:{n}") for n in range(50)]
@@ -96,19 +96,19 @@ def test_jitter_is_the_same_for_the_same_identity() -> None:
 
 
 def test_ratelimit_reset_is_never_jittered() -> None:
-    """A-2: whoever reads the RateLimit fields gets the truth."""
+    """Whoever reads the RateLimit fields gets the truth (A-2)."""
     for number in range(50):
         assert "RateLimit-Reset: 1000" in denied(limited(1000), f"key:{number}")
         assert 'RateLimit: "p";r=0;t=1000' in denied(limited(1000), f"key:{number}")
 
 
 def test_an_identity_that_is_no_text_gets_its_jitter() -> None:
-    """A-2: a token's subject may hold half a character."""
+    """A token's subject may hold half a character (A-2)."""
     assert 10 <= (ANSWERS.retry_after_s(limited(10), "sub:\ud800") or 0) <= 15
 
 
 def test_allowed_answers() -> None:
-    """A-5: request id, limit, warning with count, delay and note; nothing that is not there."""
+    """Request id, limit, warning with count, delay and note; nothing that is not there (A-5)."""
     verdict = Verdict(limit=Limit("p", 10, 1, 9, 1))
     assert ANSWERS.allowed(Verdict(), "r1") == b"X-Breakloop-Request-Id: r1\r\n"
     verdict.warning, verdict.loop, verdict.delay_ms, verdict.note = "loop_detected", LOOP, 600, "Stop."
@@ -128,7 +128,7 @@ def test_allowed_answers() -> None:
 
 
 def test_the_prepared_heads_are_bounded() -> None:
-    """Y-2: many limits do not make memory grow for ever, and all of them are still rendered."""
+    """Many limits do not make memory grow for ever, and all of them are still rendered (Y-2)."""
     answers = VerdictHeaders("X-", b"key")
     for number in range(5000):
         head = answers.allowed(Verdict(limit=Limit(f"p{number}", number + 1, 1, 0, 1)), "r")
@@ -137,12 +137,12 @@ def test_the_prepared_heads_are_bounded() -> None:
 
 
 def test_a_long_secret_is_fine() -> None:
-    """A-2: the hash takes 64 bytes of key; a longer secret is no error."""
+    """The hash takes 64 bytes of key; a longer secret is no error (A-2)."""
     assert VerdictHeaders("X-", b"k" * 200).retry_after_s(limited(10), "a") is not None
 
 
 def test_the_reset_of_a_denial_without_a_limit_is_not_jittered() -> None:
-    """A-2: only `Retry-After` is spread, also where the store was to blame and there is no limit to show."""
+    """Only `Retry-After` is spread, also where the store was to blame and there is no limit to show (A-2)."""
     verdict = limited(100)
     verdict.reason, verdict.limit = "store_unavailable", None
     waits = {line for number in range(20) for line in denied(verdict, f"ip:{number}") if "Retry-After" in line}
@@ -154,5 +154,5 @@ def test_the_reset_of_a_denial_without_a_limit_is_not_jittered() -> None:
 
 
 def test_a_status_past_a_gateway() -> None:
-    """D-3: what the client's status would be, were the gateway not to read it otherwise."""
+    """What the client's status would be, were the gateway not to read it otherwise (D-3)."""
     assert VerdictHeaders("X-B-", b"s").real_status(503) == b"X-B-Status: 503\r\n"

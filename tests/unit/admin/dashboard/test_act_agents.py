@@ -1,4 +1,4 @@
-"""G-1, LD-6: hold, release, set, snooze from the dashboard."""
+"""Hold, release, set, snooze from the dashboard (G-1, LD-6)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_names_with_anything_in_them_have_a_page() -> None:
 
 
 def test_a_kill_of_nobody_says_so() -> None:
-    """G-1: it is done, and a name that was mistyped does not look like success."""
+    """It is done, and a name that was mistyped does not look like success (G-1)."""
     world = full()
     said = act(world, "agent.kill", project=PROJECT, agent="plannr", reason="spins")[2]
     assert "plannr is held, but no agent of this name was ever seen. Did you mean planner?" in said
@@ -84,7 +84,7 @@ def test_a_kill_of_nobody_says_so() -> None:
 
 
 def test_a_loop_that_is_blocked_is_released_from_its_incident() -> None:
-    """G-1, LD-5: not only holds; the audit log says what was done."""
+    """Not only holds; the audit log says what was done (G-1, LD-5)."""
     world = full()
     one = next(one for one in world.history.incident_rows if one.id == "inc-7c1e")
     blocked = replace(one, agent="sql-helper", last_at=NOW - 5, cooldown_seconds=60)

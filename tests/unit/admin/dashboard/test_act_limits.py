@@ -1,4 +1,4 @@
-"""K-3, CB-2: kill switches, overrides, breakers and promotions from the dashboard."""
+"""Kill switches, overrides, breakers and promotions from the dashboard (K-3, CB-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""G-4: webhooks from the dashboard; a secret is shown once."""
+"""Webhooks from the dashboard; a secret is shown once (G-4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""X-2: actions are done, audited, and then acknowledged with a notice."""
+"""Actions are done, audited, and then acknowledged with a notice (X-2)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_cannot_be_done_is_said() -> None:
 
 
 def test_a_store_that_is_away_is_said() -> None:
-    """K-3: it is done here; that others follow later is no secret."""
+    """It is done here; that others follow later is no secret (K-3)."""
     world = full()
 
     async def never(timeout_s: float = 1.0) -> bool:

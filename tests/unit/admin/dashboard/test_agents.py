@@ -56,7 +56,7 @@ def test_a_run_at_its_ceiling_does_not_hold_the_agent() -> None:
 
 
 def test_a_kill_switch_is_seen() -> None:
-    """K-2: whom a kill switch stops is not running, in the list and on its page."""
+    """Whom a kill switch stops is not running, in the list and on its page (K-2)."""
     world = full()
     world.operator.set_switch("agent:id", "planner", "ada", reason="INC-9")
     world.operator.set_switch("agent:id", "docs-writer", "ada", route="/v1/x")  # not all of it
@@ -71,7 +71,7 @@ def test_a_kill_switch_is_seen() -> None:
 
 
 def test_one_that_is_held_and_was_never_seen_has_a_page() -> None:
-    """G-1: so that a name that was mistyped can be released."""
+    """So that a name that was mistyped can be released (G-1)."""
     world = full()
     world.operator.kill(PROJECT, "plannr", "INC-9", "ada")
     page = browser(world)[0].get("/agent?project=default&name=plannr")

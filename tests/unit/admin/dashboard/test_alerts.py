@@ -1,4 +1,4 @@
-"""G-4: who is told of what, and what became of it."""
+"""Who is told of what, and what became of it (G-4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""G-2: events with filters, page by page."""
+"""Events with filters, page by page (G-2)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_older_ones_are_behind_a_link() -> None:
 
 
 def test_one_incident_tells_all() -> None:
-    """G-3: evidence in words, the picture, spent and saved, buttons, events."""
+    """Evidence in words, the picture, spent and saved, buttons, events (G-3)."""
     text = browser(full())[0].get("/incidents/inc-7c20").text
     for said in (
         "edit_file, run_tests, read_file: the same round 7 times",

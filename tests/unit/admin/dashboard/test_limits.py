@@ -1,4 +1,4 @@
-"""CB-2, K-3: breakers, kill switches, overrides and counters on one page."""
+"""Breakers, kill switches, overrides and counters on one page (CB-2, K-3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""X-2: live updates: something happened, look again."""
+"""Live updates: something happened, look again (X-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Y-3: the way in and out, and the choice of colours."""
+"""The way in and out, and the choice of colours (Y-3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""X-2: policies with what they would have blocked."""
+"""Policies with what they would have blocked (X-2)."""
 
 from __future__ import annotations
 

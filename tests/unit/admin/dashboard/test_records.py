@@ -10,7 +10,7 @@ from tests.admin_world import empty, full
 
 
 def test_audit() -> None:
-    """K-3: who did what, newest first, page by page."""
+    """Who did what, newest first, page by page (K-3)."""
     world = full()
     made, _ = browser(world)
     text = made.get("/audit").text
@@ -23,7 +23,7 @@ def test_audit() -> None:
 
 
 def test_settings_say_where_from() -> None:
-    """T-1: each effective value and its origin; secrets come masked."""
+    """Each effective value and its origin; secrets come masked (T-1)."""
     text = browser(full())[0].get("/settings").text
     assert "BREAKLOOP_ADMIN_TOKEN" in text
     assert "********" in text

@@ -1,4 +1,4 @@
-"""X-2: every page, with a lot to show, with nothing, and with what somebody hostile has written everywhere."""
+"""Every page, with a lot to show, with nothing, and with what somebody hostile has written everywhere (X-2)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_every_act_asks_once(act: str) -> None:
 
 @pytest.mark.parametrize("path", ["/act/agent.kill", "/theme", "/logout"])
 def test_forged_forms_are_refused(path: str) -> None:
-    """Y-3: without the session's secret nothing is done."""
+    """Without the session's secret nothing is done (Y-3)."""
     world = full()
     made, _ = browser(world)
     assert made.post(path, data={"csrf": "guess", "agent": "planner", "project": PROJECT}).status_code == 403

@@ -45,7 +45,7 @@ def test_vendored_files_are_what_they_were(folder: Path) -> None:
 
 
 def test_nothing_leads_outside() -> None:
-    """Y-1: our own style and scripts ask for nothing elsewhere."""
+    """Our own style and scripts ask for nothing elsewhere (Y-1)."""
     own = [path for path in STATIC.iterdir() if path.suffix in {".css", ".js"}]
     assert len(own) >= 4
     for path in own:

@@ -1,4 +1,4 @@
-"""SPEC LD-4: cycles."""
+"""Cycles (LD-4)."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ def walk(window: Window, names: str, weight: float = 1.0) -> list[float]:
 
 
 def test_laps() -> None:
-    """LD-4: laps are counted when they are complete."""
+    """Laps are counted when they are complete (LD-4)."""
     assert walk(Window(), "abababab") == [0, 0, 0, 0, 0, 3, 3, 4]
     assert walk(Window(), "abcabcabc")[-1] == 3
 
 
 def test_one_step_again_and_again_is_no_cycle() -> None:
-    """LD-4: the smallest period wins, and a period of one is a repeat."""
+    """The smallest period wins, and a period of one is a repeat (LD-4)."""
     assert set(walk(Window(), "a" * 12)) == {0}
 
 
 def test_another_step_breaks_it() -> None:
-    """LD-4: a step out of order ends a cycle."""
+    """A step out of order ends a cycle (LD-4)."""
     assert walk(Window(), "ababXabab")[4:] == [0, 0, 0, 0, 0]
 
 
 def test_slow_cycles_count_less() -> None:
-    """LD-4: steps a minute apart count a quarter."""
+    """Steps a minute apart count a quarter (LD-4)."""
     assert max(walk(Window(), "ab" * 5, 0.25)) == 0
 
 
 def test_the_longest_period() -> None:
-    """LD-4: up to sixteen steps."""
+    """Up to sixteen steps (LD-4)."""
     names = "abcdefghijklmnop"
     assert walk(Window(), names * 3)[-1] == 3
     assert set(walk(Window(), (names + "q") * 3)) == {0}
 
 
 def test_identity_is_the_same_from_each_rotation() -> None:
-    """LD-4: one cycle has one identity."""
+    """One cycle has one identity (LD-4)."""
     window = Window()
     walk(window, "abcabcab")
     keys = {next(iter(cycles.seen(window, name.encode() * 8, 1.0))).key for name in "c" if not walk(window, "")}
@@ -54,7 +54,7 @@ def test_identity_is_the_same_from_each_rotation() -> None:
 
 
 def test_forget() -> None:
-    """LD-4: a person's word begins anew."""
+    """A person's word begins anew (LD-4)."""
     window = Window()
     walk(window, "abababab")
     cycles.forget(window)
@@ -64,7 +64,7 @@ def test_forget() -> None:
 
 
 def test_a_step_of_which_nothing_is_known() -> None:
-    """LD-4: it ends a cycle, and is like no other."""
+    """It ends a cycle, and is like no other (LD-4)."""
     window = Window()
     walk(window, "ababababab")
     cycles.skipped(window)

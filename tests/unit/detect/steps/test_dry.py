@@ -1,4 +1,4 @@
-"""SPEC LD-4: how long nothing new has come from outside."""
+"""How long nothing new has come from outside (LD-4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def take(window: Window, step: Step, weight: float = 1.0) -> Look:
 
 
 def test_new_lines_halve_and_old_ones_count() -> None:
-    """LD-4: halve, do not reset; a second look at the same is legitimate, a third is not."""
+    """Halve, do not reset; a second look at the same is legitimate, a third is not (LD-4)."""
     window = Window()
     assert take(window, called()).news
     assert not take(window, called()).dried
@@ -27,14 +27,14 @@ def test_new_lines_halve_and_old_ones_count() -> None:
 
 
 def test_other_arguments_same_lines() -> None:
-    """LD-4: new arguments bring nothing when the lines are known."""
+    """New arguments bring nothing when the lines are known (LD-4)."""
     window = Window()
     take(window, called())
     assert [take(window, called(f'{{"q": {index}}}')).dried for index in range(3)] == [True] * 3
 
 
 def test_a_new_write_that_succeeds_is_news() -> None:
-    """LD-4: progress is also what the agent changes; the same write again, or a failed one, is not."""
+    """Progress is also what the agent changes; the same write again, or a failed one, is not (LD-4)."""
     window = Window()
     take(window, called('{"n": 0}', "The file was written.", name="write_file"))
     assert take(window, called('{"n": 1}', "The file was written.", name="write_file")).news
@@ -45,7 +45,7 @@ def test_a_new_write_that_succeeds_is_news() -> None:
 
 
 def test_what_is_not_visible_is_unknown() -> None:
-    """LD-4: calls without results, and unseen calls that return nothing, say nothing either way."""
+    """Calls without results, and unseen calls that return nothing, say nothing either way (LD-4)."""
     window = Window()
     take(window, called())
     assert not take(window, called()._replace(results=())).dried
@@ -53,7 +53,7 @@ def test_what_is_not_visible_is_unknown() -> None:
 
 
 def test_new_words_of_the_model_hold_it() -> None:
-    """LD-4: while the model itself writes new matter the count stays."""
+    """While the model itself writes new matter the count stays (LD-4)."""
     window = Window()
     take(window, spoken("", "Solve it, please."))
     assert not take(window, spoken("Consider prime factors above seventeen", "Solve it, please.")).dried
@@ -61,14 +61,14 @@ def test_new_words_of_the_model_hold_it() -> None:
 
 
 def test_chatter_without_any_tail_counts() -> None:
-    """LD-4: where nothing was called, nothing is hidden."""
+    """Where nothing was called, nothing is hidden (LD-4)."""
     window = Window()
     take(window, spoken("Great work everyone, thank you"))
     assert take(window, spoken("Thank you everyone, great work")).dried
 
 
 def test_copies_of_answers_are_no_news() -> None:
-    """LD-4: what one agent said and another reads is known, if the answer was heard."""
+    """What one agent said and another reads is known, if the answer was heard (LD-4)."""
     answer = "The population of the town is twelve thousand."
     deaf, window = Window(), Window()
     for mark in dry.marks(PRINTER.incoming(answer).key):
@@ -83,7 +83,7 @@ def test_copies_of_answers_are_no_news() -> None:
 
 
 def test_the_beginning_of_a_conversation_never_counts() -> None:
-    """LD-4: a batch with one long prompt and a short new item each is no loop."""
+    """A batch with one long prompt and a short new item each is no loop (LD-4)."""
     window = Window()
     prompt = "\n".join(f"rule {index}: classify with care" for index in range(30))
     assert not any(take(window, spoken("", f"{prompt}\nitem {index}")).dried for index in range(20))
@@ -91,7 +91,7 @@ def test_the_beginning_of_a_conversation_never_counts() -> None:
 
 
 def test_errors_are_compared_by_form() -> None:
-    """LD-4: "not found: x", "not found: y" is nothing new; the same words in a success would be."""
+    """A result "not found: x", then "not found: y", is nothing new; the same words in a success would be (LD-4)."""
     window = Window()
     take(window, called('{"f": 0}', "Error: no such file '/a/0.txt'", error=True))
     assert take(window, called('{"f": 1}', "Error: no such file '/a/1.txt'", error=True)).dried
@@ -101,7 +101,7 @@ def test_errors_are_compared_by_form() -> None:
 
 
 def test_wrappers_do_not_drown_a_result() -> None:
-    """LD-4: short lines around a result weigh little."""
+    """Short lines around a result weigh little (LD-4)."""
     window = Window()
     for index, line in enumerate(
         (
@@ -115,7 +115,7 @@ def test_wrappers_do_not_drown_a_result() -> None:
 
 
 def test_slow_turns_count_less() -> None:
-    """LD-4: a turn a minute counts a quarter."""
+    """A turn a minute counts a quarter (LD-4)."""
     window = Window()
     for _ in range(10):
         take(window, called(), 0.25)
@@ -123,7 +123,7 @@ def test_slow_turns_count_less() -> None:
 
 
 def test_findings() -> None:
-    """LD-4: a step that is not dry belongs to no dry loop, whatever the count."""
+    """A step that is not dry belongs to no dry loop, whatever the count (LD-4)."""
     window = Window()
     look = [take(window, called()) for _ in range(12)][-1]
     found = list(dry.findings(window, look))
@@ -134,7 +134,7 @@ def test_findings() -> None:
 
 
 def test_novelty() -> None:
-    """LD-4: results that are mostly known lines, though never the same as a whole."""
+    """Results that are mostly known lines, though never the same as a whole (LD-4)."""
     window = Window()
     lines = [f"{LONG} {chr(97 + index)}" for index in range(20)]
     looks = [take(window, called(f'{{"q": {index}}}', "\n".join(lines[index:] + lines[:index]))) for index in range(20)]
@@ -142,7 +142,7 @@ def test_novelty() -> None:
 
 
 def test_a_known_call_with_another_result_is_unknown() -> None:
-    """LD-4: its lines are known, the result as a whole is not: neither news nor a dry turn."""
+    """Its lines are known, the result as a whole is not: neither news nor a dry turn (LD-4)."""
     window = Window()
     for index, text in enumerate((f"{LONG}\nfirst line", "second line, and long")):
         take(window, called(f'{{"q": {index}}}', text))
@@ -155,7 +155,7 @@ def results(*texts: str, error: bool = False) -> Step:
 
 
 def test_results_whose_calls_are_not_seen() -> None:
-    """LD-4: they are dry where all of them came before, oftener than once; what may be of a change counts as one."""
+    """They are dry where all of them came before, oftener than once; what may be of a change counts as one (LD-4)."""
     window = Window()
     assert take(window, results(LONG)).news
     assert [take(window, results(LONG)).dried for _ in range(4)] == [False, True, True, True]
@@ -172,7 +172,7 @@ def test_results_whose_calls_are_not_seen() -> None:
 
 
 def test_it_goes_no_further_than_it_is_told() -> None:
-    """LD-4: what has lasted for hours is over as soon as what has lasted for minutes."""
+    """What has lasted for hours is over as soon as what has lasted for minutes (LD-4)."""
     window = Window()
     for _ in range(40):
         dry.look(window, called(), prints(called()), PRINTER.seed, 1.0, 12.0)
@@ -180,7 +180,7 @@ def test_it_goes_no_further_than_it_is_told() -> None:
 
 
 def test_new_words_of_the_model() -> None:
-    """LD-4: whether the model wrote new matter is told, too."""
+    """Whether the model wrote new matter is told, too (LD-4)."""
     window = Window()
     said = "The harbour of Lisbon opens early"
     assert [take(window, spoken(said)).worded for _ in range(2)] == [True, False]
@@ -188,5 +188,5 @@ def test_new_words_of_the_model() -> None:
 
 
 def test_what_a_call_returned_is_not_yet_shown_to_the_model() -> None:
-    """LD-4: an answer of MCP is no answer of the model, whose copies would be no news."""
+    """An answer of MCP is no answer of the model, whose copies would be no news (LD-4)."""
     assert dry.heard(b"12345678")[0] not in dry.marks(b"12345678")

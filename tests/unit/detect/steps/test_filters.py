@@ -1,4 +1,4 @@
-"""SPEC LD-4: the filter that remembers lines, and forgets the oldest."""
+"""The filter that remembers lines, and forgets the oldest (LD-4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def made() -> AgedFilter:
 
 
 def test_new_once() -> None:
-    """LD-4: what was sifted is known; where the new ones stand is told."""
+    """What was sifted is known; where the new ones stand is told (LD-4)."""
     one = made()
     assert one.sift([1 << 30 | 77, 1 << 31 | 99, 1 << 30 | 77]) == [0, 1]
     assert one.sift([5, 1 << 30 | 77]) == [0]
@@ -31,7 +31,7 @@ def test_new_once() -> None:
 
 
 def test_it_works_on_the_words_it_was_given() -> None:
-    """LD-4: nothing but its own part of the window changes, and what is there is known to another one."""
+    """Nothing but its own part of the window changes, and what is there is known to another one (LD-4)."""
     data = bytearray(3 * BYTES)
     words = memoryview(data).cast("Q")
     AgedFilter(words, 2 * HALF, 0).sift(digests(0, 300))
@@ -41,7 +41,7 @@ def test_it_works_on_the_words_it_was_given() -> None:
 
 
 def test_long_sessions_find_new_lines_new() -> None:
-    """LD-4: it ages: after 20,000 lines new ones are still new, recent ones known, old ones forgotten."""
+    """It ages: after 20,000 lines new ones are still new, recent ones known, old ones forgotten (LD-4)."""
     one = made()
     one.sift(digests(0, 20_000))
     assert sum(map(one.knows, digests(19_500, 500))) == 500
@@ -51,7 +51,7 @@ def test_long_sessions_find_new_lines_new() -> None:
 
 
 def test_one_by_one_it_ages_as_well() -> None:
-    """LD-4: the younger half becomes the older one when it is full."""
+    """The younger half becomes the older one when it is full (LD-4)."""
     one, other = made(), made()
     for digest in digests(0, 3000):
         one.add(digest)
@@ -61,7 +61,7 @@ def test_one_by_one_it_ages_as_well() -> None:
 
 
 def test_the_older_half_is_known_too() -> None:
-    """LD-4: what is there already is not new, and is young again."""
+    """What is there already is not new, and is young again (LD-4)."""
     one = made()
     one.sift(digests(0, 600))
     assert one.sift(digests(300, 100)) == []
@@ -69,7 +69,7 @@ def test_the_older_half_is_known_too() -> None:
 
 
 def test_several_at_once_and_one_that_is_learnt() -> None:
-    """LD-4: as one after the other, also where the younger half becomes the older one between two of them."""
+    """As one after the other, also where the younger half becomes the older one between two of them (LD-4)."""
     one, other = made(), made()
     for start in range(0, 3 * CAPACITY, 3):
         some = digests(start, 3)
@@ -83,7 +83,7 @@ def test_several_at_once_and_one_that_is_learnt() -> None:
 
 
 def test_learning_tells_what_was_new() -> None:
-    """LD-4: the same as asking first, and remembering what is not known."""
+    """The same as asking first, and remembering what is not known (LD-4)."""
     one, other = made(), made()
     for digest in digests(0, 2 * CAPACITY) + digests(0, 50):
         known = other.knows(digest)

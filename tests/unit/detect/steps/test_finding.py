@@ -1,4 +1,4 @@
-"""SPEC A-3, Y-1: how evidence names tools and counts."""
+"""How evidence names tools and counts (A-3, Y-1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from breakloop.detect.steps.finding import times, tool
 
 
 def test_tool_names_are_short_and_plain() -> None:
-    """Y-1: a name cannot carry a text, a line break or a back-tick into evidence."""
+    """A name cannot carry a text, a line break or a back-tick into evidence (Y-1)."""
     assert tool("search_files") == "`search_files`"
     assert tool("a`b\nc" + "x" * 100) == "`abc" + "x" * 45 + "`"
     assert tool("`") == "`?`"
@@ -17,5 +17,5 @@ def test_tool_names_are_short_and_plain() -> None:
 
 @pytest.mark.parametrize(("count", "words"), [(0.5, "once"), (1.9, "once"), (2.0, "2 times"), (9.75, "9 times")])
 def test_times(count: float, words: str) -> None:
-    """A-3: whole numbers."""
+    """Whole numbers (A-3)."""
     assert times(count) == words

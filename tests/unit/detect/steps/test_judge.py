@@ -1,4 +1,4 @@
-"""SPEC LD-4: one step judged; the cases of DETECTION.md are in tests/contract/test_steps.py."""
+"""One step judged; the conformance cases are in tests/contract/test_steps.py (LD-4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(detector: StepsDetector, steps: list[Step], every_s: float = 1.0) -> lis
 
 
 def test_told_once_a_level_and_again_at_twice_the_count() -> None:
-    """LD-4: one loop is not reported at each step."""
+    """One loop is not reported at each step (LD-4)."""
     judged = run(DETECTOR, [step(number) for number in range(20)])
     assert [number for number, one in enumerate(judged, start=1) if one.fresh] == [3, 5, 8, 16]
     assert len({one.identity for one in judged[2:]}) == 1
@@ -37,7 +37,7 @@ def test_told_once_a_level_and_again_at_twice_the_count() -> None:
 
 
 def test_a_tail_is_counted_once() -> None:
-    """LD-4: the same call ids again are a retry, however often another request stands between."""
+    """The same call ids again are a retry, however often another request stands between (LD-4)."""
     same = step(1)
     judged = run(DETECTOR, [same, step(2, '{"b": 1}', "other"), same, same, step(3)])
     assert [one.level for one in judged] == [0] * 5
@@ -45,7 +45,7 @@ def test_a_tail_is_counted_once() -> None:
 
 
 def test_counted_ids_are_told_apart_by_the_length_of_the_conversation() -> None:
-    """LD-4: servers that number calls from 0 in each answer are not taken for retries."""
+    """Servers that number calls from 0 in each answer are not taken for retries (LD-4)."""
     steps = [
         step(number)._replace(call_ids=("call_0",), results=(Result(LONG, call_id="call_0"),)) for number in range(5)
     ]
@@ -53,13 +53,13 @@ def test_counted_ids_are_told_apart_by_the_length_of_the_conversation() -> None:
 
 
 def test_a_run_ends_after_ten_idle_minutes() -> None:
-    """LD-4: what was counted before is another run's."""
+    """What was counted before is another run's (LD-4)."""
     judged = run(DETECTOR, [step(number) for number in range(40)], every_s=RUN_IDLE_S)
     assert {one.level for one in judged} == {0}
 
 
 def test_answers_heard_make_copies_known() -> None:
-    """LD-4: threads of one session are joined: a peer's copy of an answer is not new."""
+    """Threads of one session are joined: a peer's copy of an answer is not new (LD-4)."""
     answers = [f"Let us think about the {word} next, everyone." for word in ("cost", "time", "risk", "plan")]
 
     def level(hear: bool) -> float:
@@ -75,13 +75,13 @@ def test_answers_heard_make_copies_known() -> None:
 
 
 def test_exempt_tools() -> None:
-    """LD-4: tools that a policy exempts are not counted."""
+    """Tools that a policy exempts are not counted (LD-4)."""
     detector = StepsDetector(StepsSettings(NORMAL, {"look": ToolOptions(exempt=True)}), digest)
     assert {one.level for one in run(detector, [step(number) for number in range(20)])} == {0}
 
 
 def test_tools_that_are_made_for_polling() -> None:
-    """LD-4: their repeats weigh a quarter however soon they come; a step with another call in it does not."""
+    """Their repeats weigh a quarter however soon they come; a step with another call in it does not (LD-4)."""
     detector = StepsDetector(StepsSettings(NORMAL, {"lo*": ToolOptions(poll=True)}), digest)
     levels = [one.level for one in run(detector, [step(number) for number in range(20)])]
     assert (levels[10], levels[11], levels[19]) == (0, 1, 2)
@@ -101,14 +101,14 @@ def test_tools_that_are_made_for_polling() -> None:
     (ToolOptions(include=frozenset({"q"})), "[1]", "[2]", False),
 ])  # fmt: skip
 def test_arguments_that_a_policy_names(options: ToolOptions, one: str, other: str, same: bool) -> None:
-    """LD-4: include and exclude lists say which of the arguments tell one call from another."""
+    """Include and exclude lists say which of the arguments tell one call from another (LD-4)."""
     detector = StepsDetector(StepsSettings(NORMAL, {"look": options}), digest)
     judged = run(detector, [step(number, (one, other)[number % 2]) for number in range(5)])
     assert (judged[-1].kind == "repeat") == same
 
 
 def test_a_judge_of_a_stuck_transcript_is_answered() -> None:
-    """C24: the same tail with other tools declared, or none, is not denied by the block that stands."""
+    """The same tail with other tools declared, or none, is not denied by the block that stands (C24)."""
     steps = [step(number)._replace(tools=("look", "find")) for number in range(5)]
     window = run(DETECTOR, steps)[-1].window
     stuck = steps[-1]
@@ -131,14 +131,14 @@ def failing(times: int, answer: Answer, every_s: float = 2.0) -> list[int]:
 
 @pytest.mark.parametrize("answer", [Answer(429), Answer(500), Answer(0), Answer(200, "I", error="overloaded")])
 def test_a_request_that_failed_may_be_sent_again(answer: Answer) -> None:
-    """C22: ten times it is nothing, thirty times in a minute it is blocked."""
+    """Ten times it is nothing, thirty times in a minute it is blocked (C22)."""
     levels = failing(30, answer)
     assert set(levels[:11]) == {0}
     assert levels[21:] == [2] * 9
 
 
 def test_a_request_that_was_answered_may_not() -> None:
-    """C22, C23: after a proper answer each repeat counts; what came all at once, and failed, takes nothing back."""
+    """After a proper answer each repeat counts; what came all at once, and failed, takes nothing back (C22, C23)."""
     assert failing(11, Answer(200, "yes", complete=True))[10] == 2
     window = run(DETECTOR, [step(1)] * 6, every_s=2.0)[-1].window  # nobody will tell how they were answered
     assert load(window).storm == 5
@@ -146,7 +146,7 @@ def test_a_request_that_was_answered_may_not() -> None:
 
 
 def test_what_is_denied_does_not_count() -> None:
-    """LD-2: during a cooldown requests have no answer, and after it the first passes."""
+    """During a cooldown requests have no answer, and after it the first passes (LD-2)."""
     window, levels = b"", []
     for number in range(40):
         judged = DETECTOR.judge(window, step(1), 1000.0 + number, View(tracked=True))
@@ -156,12 +156,12 @@ def test_what_is_denied_does_not_count() -> None:
 
 
 def test_what_failed_answers_took_back_is_counted_for_a_minute() -> None:
-    """C22: slow retries go on for ever, as long as the upstream fails."""
+    """Slow retries go on for ever, as long as the upstream fails (C22)."""
     assert set(failing(60, Answer(503), every_s=7.0)) == {0}
 
 
 def test_a_failed_answer_is_not_remembered() -> None:
-    """LD-4: nor does an answer without words, or one to an unknown window, change anything."""
+    """Nor does an answer without words, or one to an unknown window, change anything (LD-4)."""
     window = DETECTOR.judge(b"", step(1), 1000.0).window
     assert DETECTOR.answered(window, Answer(500, "The server is overloaded.")) is window
     assert DETECTOR.answered(window, Answer(200, "")) is window
@@ -170,14 +170,14 @@ def test_a_failed_answer_is_not_remembered() -> None:
 
 
 def test_a_foreign_window_is_new() -> None:
-    """LD-4: what cannot be read is forgotten, and nothing fails."""
+    """What cannot be read is forgotten, and nothing fails (LD-4)."""
     judged = DETECTOR.judge(b"\x07nonsense", step(1), 1000.0)
     assert judged.level == 0
     assert load(judged.window).steps == 1
 
 
 def test_evidence_quotes_nothing() -> None:
-    """Y-1: neither arguments nor results nor words are in the evidence or the window."""
+    """Neither arguments nor results nor words are in the evidence or the window (Y-1)."""
     secret = "the-secret-word"
     judged = run(DETECTOR, [step(number, f'{{"q": "{secret}"}}', f"{secret} {LONG}") for number in range(6)])
     assert judged[-1].level == 2
@@ -186,7 +186,7 @@ def test_evidence_quotes_nothing() -> None:
 
 
 def test_odd_texts_do_not_break_it() -> None:
-    """LD-4: lone surrogates, NUL, very long lines."""
+    """Lone surrogates, NUL, very long lines (LD-4)."""
     odd = step(1, '{"a": "\ud800"}', "\ud800\x00" + "x" * 100_000)._replace(
         said="\ud800 word word", users=("\udfff" * 30,)
     )
@@ -195,7 +195,7 @@ def test_odd_texts_do_not_break_it() -> None:
 
 
 def test_another_step_settles_what_is_owed() -> None:
-    """C22: a failure is taken for the repeat of another request by nobody."""
+    """A failure is taken for the repeat of another request by nobody (C22)."""
     window = run(DETECTOR, [step(1), step(1), step(2, '{"b": 1}')], every_s=2.0)[-1].window
     assert (load(window).owed, load(window).forgiven, load(window).storm) == (0, 0, 0)
 
@@ -207,7 +207,7 @@ def chained(number: int, text: str, by: str = "call_{:08}") -> Step:
 
 @pytest.mark.parametrize("by", ["call_{:08}", "{}"])
 def test_results_alone_are_steps(by: str) -> None:
-    """LD-4: a tail of results is told from the next by their ids, and by what they say; the same one is a retry."""
+    """A tail of results is told from the next by their ids, and by what they say; the same one is a retry (LD-4)."""
     judged = run(DETECTOR, [chained(number, f"{LONG} {number}", by) for number in range(40)], every_s=3.0)
     assert {one.level for one in judged} == {0}
     assert load(judged[-1].window).steps == 40
@@ -220,7 +220,7 @@ def test_results_alone_are_steps(by: str) -> None:
 
 
 def test_results_alone_are_no_cycle() -> None:
-    """LD-4: edit and test, edit and test: who does not see the edits must not count the tests."""
+    """Edit and test, edit and test: who does not see the edits must not count the tests (LD-4)."""
     steps = [chained(number, (FAILED, "The file was edited.")[number % 2]) for number in range(40)]
     assert {one.level for one in run(DETECTOR, steps)} == {0}
 
@@ -239,7 +239,7 @@ def mcp(answers: list[str], *, tracked: bool = True) -> list[Judged]:
 
 
 def test_calls_whose_results_are_in_their_answers() -> None:
-    """LD-4: they go in a circle only where their answers are heard, and came before (MCP)."""
+    """They go in a circle only where their answers are heard, and came before (MCP) (LD-4)."""
     judged = mcp(["running", "slept"] * 8)
     assert [at for at, one in enumerate(judged) if one.fresh] == [5, 9, 15]
     assert {one.kind for one in judged[5:]} == {"cycle"}
@@ -250,7 +250,7 @@ def test_calls_whose_results_are_in_their_answers() -> None:
 
 
 def test_after_hours_without_news_a_person_is_heard() -> None:
-    """LD-4: whoever says something new gets more than one step, however long nothing new had come."""
+    """Whoever says something new gets more than one step, however long nothing new had come (LD-4)."""
     steps = [step(number, f'{{"q": {number % 3}}}') for number in range(60)]
     news = "Forget that. Look into the deployment logs of yesterday instead, in the folder of the server."
     steps.append(spoken("I am stuck.", news)._replace(messages=200))
@@ -264,7 +264,7 @@ def test_after_hours_without_news_a_person_is_heard() -> None:
 
 
 def test_chapter_after_chapter() -> None:
-    """LD-4 rejected: the same words of the user while the model writes a book are no rejection; few new words are."""
+    """The same words of the user while the model writes a book are not `rejected`; few new words are (LD-4)."""
 
     def levels(words: int) -> set[int]:
         steps = []
@@ -278,7 +278,7 @@ def test_chapter_after_chapter() -> None:
 
 
 def test_what_is_found_does_not_depend_on_what_is_kept_unpacked() -> None:
-    """LD-4, S-2: an instance that has judged the session's steps and one that never saw it come to the same bytes."""
+    """An instance that has judged the session's steps and one that never saw it come to the same bytes (LD-4, S-2)."""
     texts = [f"line {number}\n{LONG[number % 7 :]}\n{number * number}" for number in range(60)]
     steps = [
         step(number, f'{{"page": {number % 3}}}', texts[number % (3 if number > 30 else 13)]) for number in range(60)

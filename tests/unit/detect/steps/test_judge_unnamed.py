@@ -1,4 +1,4 @@
-"""SPEC C-7, LD-4: sessions that are named after how they open. What opens alike is not always one conversation."""
+"""Sessions that are named after how they open. What opens alike is not always one conversation (C-7, LD-4)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ids(run: str, upto: int) -> list[str]:
 
 
 def test_one_conversation_that_goes_on_is_judged_as_ever() -> None:
-    """C1: each request shows the step before it."""
+    """Each request shows the step before it (C1)."""
     program = Program()
     program.send(OPENING)
     judged = [program.send(poll("a", number), *ids("a", number)) for number in range(6)]
@@ -66,7 +66,7 @@ def test_one_conversation_that_goes_on_is_judged_as_ever() -> None:
 
 
 def test_beginning_again_is_another_run() -> None:
-    """C25: a program that is started ten times does the same ten times."""
+    """A program that is started ten times does the same ten times (C25)."""
     program = Program()
     levels = []
     for run in range(10):
@@ -76,13 +76,13 @@ def test_beginning_again_is_another_run() -> None:
 
 
 def test_the_opening_again_and_nothing_between_is_the_same_request() -> None:
-    """LD-4 storm: whoever only asks the same question again does not begin anew."""
+    """A client that only asks the same question again does not begin a new run: `storm` (LD-4)."""
     program = Program()
     assert [program.send(OPENING).level for _ in range(12)][-1] == 2
 
 
 def test_a_named_session_does_not_begin_anew() -> None:
-    """DETECTION: the threads of one session are joined; another agent of the team opens its own conversation."""
+    """The threads of one session are joined; another agent of the team opens its own conversation (LD-4)."""
     program = Program(unnamed=False)
     levels = []
     for run in range(6):
@@ -94,8 +94,8 @@ def test_a_named_session_does_not_begin_anew() -> None:
 @pytest.mark.parametrize("make", [poll, counted, written])
 @pytest.mark.parametrize("runs", [5, 8, 24])
 def test_runs_side_by_side_are_not_added_up(make: Make, runs: int) -> None:
-    """DETECTION: sampling; replicas of one agent do the same at the same time, each once. Whether calls have ids that
-    tell them apart, ids that are counted, or none."""
+    """Sampling; replicas of one agent do the same at the same time, each once. Whether calls have ids that tell them
+    apart, ids that are counted, or none (LD-4)."""
     program = Program()
     for _ in range(runs):
         program.send(OPENING)
@@ -111,7 +111,7 @@ def test_runs_side_by_side_are_not_added_up(make: Make, runs: int) -> None:
 
 @pytest.mark.parametrize("make", [poll, counted, written])
 def test_runs_side_by_side_that_loop_are_stopped_in_the_end(make: Make) -> None:
-    """DETECTION: rather a block than a night of burning money; until then it is said that they are several."""
+    """Rather a block than a night of burning money; until then it is said that they are several (LD-4)."""
     program = Program()
     found = []
     for number in range(20):
@@ -122,7 +122,7 @@ def test_runs_side_by_side_that_loop_are_stopped_in_the_end(make: Make) -> None:
 
 
 def test_a_client_that_shows_its_last_step_only() -> None:
-    """DETECTION: it cannot be told from another conversation each time, and counts a quarter."""
+    """It cannot be told from another conversation each time, and counts a quarter (LD-4)."""
     program = Program()
     found = [program.send(poll("a", number)._replace(messages=3), f"call_a_{number:06}") for number in range(40)]
     assert [one.level for one in found[:8]] == [0] * 8
@@ -131,7 +131,7 @@ def test_a_client_that_shows_its_last_step_only() -> None:
 
 
 def test_a_client_that_draws_new_ids_for_each_request() -> None:
-    """C1: a conversation that grows goes on, whatever its ids."""
+    """A conversation that grows goes on, whatever its ids (C1)."""
     program = Program()
     program.send(OPENING)
     found = [program.send(poll("a", number), f"call_{number}_other") for number in range(6)]
@@ -140,7 +140,7 @@ def test_a_client_that_draws_new_ids_for_each_request() -> None:
 
 
 def test_requests_without_a_history() -> None:
-    """LD-4: tool calls of MCP, and results after `previous_response_id`, are a message each."""
+    """Tool calls of MCP, and results after `previous_response_id`, are a message each (LD-4)."""
     program = Program()
     for number in range(6):
         program.send(poll("a", number)._replace(calls=(), call_ids=(), messages=3))
@@ -151,7 +151,7 @@ def test_requests_without_a_history() -> None:
 
 
 def test_ten_minutes_later_one_of_them_is_judged_again() -> None:
-    """DETECTION: a stuck one that is left over is stopped in the end."""
+    """A stuck one that is left over is stopped in the end (LD-4)."""
     program = Program()
     program.send(OPENING)
     program.send(poll("a", 0), *ids("a", 0))
@@ -165,7 +165,7 @@ def test_ten_minutes_later_one_of_them_is_judged_again() -> None:
 
 
 def test_a_history_that_was_cut_is_no_other_conversation() -> None:
-    """DETECTION: compaction rewrites history."""
+    """Compaction rewrites history (LD-4)."""
     program = Program()
     program.send(OPENING)
     program.send(poll("a", 0)._replace(size=60_000), *ids("a", 0))
@@ -174,7 +174,7 @@ def test_a_history_that_was_cut_is_no_other_conversation() -> None:
 
 
 def test_where_calls_have_no_ids_nothing_is_taken_for_another() -> None:
-    """LD-4: actions that are written as text."""
+    """Actions that are written as text (LD-4)."""
     program = Program()
     program.send(OPENING)
     found = [program.send(poll("a", number)._replace(call_ids=())) for number in range(6)]
@@ -182,7 +182,7 @@ def test_where_calls_have_no_ids_nothing_is_taken_for_another() -> None:
 
 
 def test_another_voice_reads_a_stuck_transcript() -> None:
-    """C24: a judge with a system prompt of its own is answered, while the agent stays blocked."""
+    """A judge with a system prompt of its own is answered, while the agent stays blocked (C24)."""
     window, view = b"", View(voice=lambda: "model\0You are an agent.")
     for number in range(5):
         window = DETECTOR.judge(window, poll("a", number), 1000.0 + number, view).window

@@ -9,7 +9,7 @@ from breakloop.detect.steps.ladder import KINDS, NEVER, PRESETS
 
 
 def test_every_kind_has_its_line() -> None:
-    """LD-4: one source for what is printed, documented and checked."""
+    """One source for what is printed, documented and checked (LD-4)."""
     assert [kind for kind in KINDS if kind and kind not in ABOUT] == []
     assert list(SETTABLE) == [kind for kind in KINDS if kind in PRESETS["normal"]]
     assert set(SETTABLE) == set(PRESETS["normal"])
@@ -22,7 +22,7 @@ def test_every_kind_has_its_line() -> None:
 
 @pytest.mark.parametrize("sensitivity", PRESETS)
 def test_every_threshold_of_a_preset_can_be_reached(sensitivity: str) -> None:
-    """LD-4: levels rise, and none lies above what its kind counts to."""
+    """Levels rise, and none lies above what its kind counts to (LD-4)."""
     for kind, levels in PRESETS[sensitivity].items():
         assert list(levels) == sorted(levels), kind
         assert all(one == NEVER or 1 <= one <= ABOUT[kind].most for one in levels), kind
@@ -30,7 +30,7 @@ def test_every_threshold_of_a_preset_can_be_reached(sensitivity: str) -> None:
 
 
 def test_a_stricter_preset_is_never_later() -> None:
-    """LD-4: relaxed, normal and strict are in order, kind by kind."""
+    """Relaxed, normal and strict are in order, kind by kind (LD-4)."""
     for kind in SETTABLE:
         relaxed, normal, strict = (PRESETS[name][kind] for name in ("relaxed", "normal", "strict"))
         assert all(a >= b >= c for a, b, c in zip(relaxed, normal, strict, strict=True)), kind

@@ -1,4 +1,4 @@
-"""SPEC LD-4: from counts to levels."""
+"""From counts to levels (LD-4)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def finding(kind: str, hits: float) -> Finding:
     ("hits", "expected"), [(2.75, NOTHING), (3, NOTICE), (4.9, NOTICE), (5, BLOCK), (7.5, BLOCK), (8, STOP)]
 )
 def test_level(hits: float, expected: int) -> None:
-    """LD-4: notice, block, stop at their counts."""
+    """Notice, block, stop at their counts (LD-4)."""
     assert level(NORMAL, finding("repeat", hits)) == expected
 
 
 def test_the_most_serious_finding_speaks() -> None:
-    """LD-4: of equals the kind that is trusted most; nothing when none is serious."""
+    """Of equals the kind that is trusted most; nothing when none is serious (LD-4)."""
     assert choose(NORMAL, [finding("dry", 5), finding("repeat", 5), finding("dry", 9)]).finding == finding("repeat", 5)
     assert choose(NORMAL, [finding("repeat", 5), finding("dry", 16)]).finding == finding("dry", 16)
     assert choose(NORMAL, [finding("repeat", 2)]) == (NOTHING, None)
@@ -42,7 +42,7 @@ def test_the_most_serious_finding_speaks() -> None:
 
 @pytest.mark.parametrize("sensitivity", PRESETS)
 def test_presets_are_whole_and_rise(sensitivity: str) -> None:
-    """LD-4: each preset names every kind, and no level comes before the one below it."""
+    """Each preset names every kind, and no level comes before the one below it (LD-4)."""
     table = PRESETS[sensitivity]
     assert set(table) == set(KINDS) - {""}
     for notice, block, stop in table.values():
@@ -50,7 +50,7 @@ def test_presets_are_whole_and_rise(sensitivity: str) -> None:
 
 
 def test_relaxed_is_later_and_strict_earlier() -> None:
-    """LD-4: presets differ in the direction their names say."""
+    """Presets differ in the direction their names say (LD-4)."""
     for kind, (notice, block, stop) in NORMAL.items():
         assert all(one >= other for one, other in zip(PRESETS["relaxed"][kind], (notice, block, stop), strict=True))
         assert all(one <= other for one, other in zip(PRESETS["strict"][kind], (notice, block, stop), strict=True))
@@ -59,7 +59,7 @@ def test_relaxed_is_later_and_strict_earlier() -> None:
 
 
 def test_settings_from_a_preset() -> None:
-    """LD-4: sensitivity expands to thresholds."""
+    """Sensitivity expands to thresholds (LD-4)."""
     assert StepsSettings() == StepsSettings.preset("normal")
     own = StepsSettings.preset("strict", {"dry": (6, 9, 17)}, {"wait": ToolOptions(poll=True)})
     assert own.thresholds == {**PRESETS["strict"], "dry": (6, 9, 17)}

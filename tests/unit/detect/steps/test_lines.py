@@ -1,4 +1,4 @@
-"""SPEC LD-4: lines, and how many of them are new."""
+"""Lines, and how many of them are new (LD-4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def share(*steps: str) -> float | None:
 
 
 def test_all_none_and_some() -> None:
-    """LD-4: lines are new or not, however they are laid out."""
+    """Lines are new or not, however they are laid out (LD-4)."""
     assert share("") is None
     assert share(" \n\t\n") is None
     assert share("one line\nanother line") == 1.0
@@ -27,20 +27,20 @@ def test_all_none_and_some() -> None:
 
 
 def test_lines_weigh_by_length_near_the_threshold_with_their_blanks() -> None:
-    """LD-4: whether it is news is decided by lengths as people count them."""
+    """Whether it is news is decided by lengths as people count them (LD-4)."""
     assert share("a b c d e f g", "a b c d e f g\nhijklmnop") == pytest.approx(9 / 22)
     assert share("x" * 90 + "\ny", "x" * 90 + "\n" + "z" * 29) == pytest.approx(29 / 69)
 
 
 def test_several_texts_are_one() -> None:
-    """LD-4: the share is that of all that came."""
+    """The share is that of all that came (LD-4)."""
     known = AgedFilter(memoryview(bytearray(BYTES)).cast("Q"), 0, 0)
     assert lines.share(known, [b"first text", b"second text"], 7) == 1.0
     assert lines.share(known, [b"first text", b"", b"second text", b"first text"], 7) == 0.0
 
 
 def test_long_lines_are_taken_in_pieces() -> None:
-    """LD-4: one long line of JSON with one new field is not new as a whole; a short one is a line."""
+    """One long line of JSON with one new field is not new as a whole; a short one is a line (LD-4)."""
     fields = [f'"field{index}": {index}' for index in range(60)]
     assert len(lines.plain(lines.pieces(", ".join(fields).encode()))) == 60
     assert len(lines.plain(lines.pieces(", ".join(fields[:15]).encode()))) == 1
@@ -54,7 +54,7 @@ def test_long_lines_are_taken_in_pieces() -> None:
 
 
 def test_of_very_many_lines_the_first_and_the_last() -> None:
-    """LD-4: one text does not push everything else out of the filter."""
+    """One text does not push everything else out of the filter (LD-4)."""
     many = [str(index).encode() for index in range(5000)]
     assert lines.bounded(many) == many[:128] + many[-128:]
     assert lines.bounded(many[:256]) == many[:256]
@@ -64,7 +64,7 @@ def test_of_very_many_lines_the_first_and_the_last() -> None:
 
 
 def test_both_ways_give_as_many_lines() -> None:
-    """LD-4: weights belong to lines."""
+    """Weights belong to lines (LD-4)."""
     text = b"a  b\n\n \t\nc\r\n" + b"word, " * 80 + b"\nend"
     cut = lines.pieces(text)
     assert len(lines.plain(cut)) == len(lines.folded(cut))
@@ -72,7 +72,7 @@ def test_both_ways_give_as_many_lines() -> None:
 
 
 def test_a_line_that_comes_twice_counts_once() -> None:
-    """LD-4: what stands in one text many times is not known for that."""
+    """What stands in one text many times is not known for that (LD-4)."""
     assert share("=====\nnew\n=====\n" * 9) == 1.0
     assert share("a known line", "a known line\n" + "a line of a grid\n" * 50) == pytest.approx(16 / (16 + 12))
     assert share("a b c d e f g", "a b c d e f g\nhijklmnop\nhijklmnop\na b c d e f g") == pytest.approx(9 / 22)
@@ -80,6 +80,6 @@ def test_a_line_that_comes_twice_counts_once() -> None:
 
 @pytest.mark.parametrize("longest", [10, 34, 255, 256, 5000])
 def test_no_line_weighs_more_than_others_for_its_length(longest: int) -> None:
-    """LD-4: however long it is."""
+    """However long it is (LD-4)."""
     texts = [b"x" * size for size in (1, 33, 34, 35, longest)]
     assert lines._weight(texts) == 1 + 33 + 34 + 34 + min(longest, 34)

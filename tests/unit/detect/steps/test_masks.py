@@ -1,4 +1,4 @@
-"""SPEC LD-4: what is masked before texts are compared, and what is not."""
+"""What is masked before texts are compared, and what is not (LD-4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from breakloop.detect.steps.masks import compact, folded, loose, lowered, own, s
     ("id 123e4567-e89b-12d3-a456-426614174000 gone", "id ~ gone"),
 ])  # fmt: skip
 def test_steady(text: str, masked: str) -> None:
-    """LD-4: times, durations, addresses, process numbers and UUIDs go, or a nonce would switch detection off."""
+    """Times, durations, addresses, process numbers and UUIDs go, or a nonce would switch detection off (LD-4)."""
     assert steady(text.encode()).decode() == masked
 
 
@@ -28,12 +28,12 @@ def test_steady(text: str, masked: str) -> None:
     "text", ["page 3 of 7", "on 2026-01-02 alone", "order 4711", "line 12: 5 files", "9 steps", "v1.2"]
 )
 def test_numbers_that_matter_stay(text: str) -> None:
-    """LD-4: counts, pages, dates and record numbers are the matter itself."""
+    """Counts, pages, dates and record numbers are the matter itself (LD-4)."""
     assert steady(text.encode()).decode() == text
 
 
 def test_loose_collapses_numbers_and_typed_ids() -> None:
-    """LD-4: the second-class stream."""
+    """The second-class stream (LD-4)."""
     assert loose(b"order 4711 of req_8f3k2j4h5g6d7s") == loose(b"order 12 of req_1a2b3c4d5e6f7g")
     assert loose(b"get abcdefgh12345x") == loose(b"get hijklmnop9876y")
     assert loose(b"order of words") == b"order of words"
@@ -41,7 +41,7 @@ def test_loose_collapses_numbers_and_typed_ids() -> None:
 
 
 def test_shape_of_errors() -> None:
-    """LD-4: in errors paths, quotes and numbers are masked, words are not."""
+    """In errors paths, quotes and numbers are masked, words are not (LD-4)."""
     one = shape(b"No such file: '/a/b.py' line 3\n  in /usr/lib/x.py")
     assert one == shape(b"No such file: '/c/d/e.py' line 99\nin /opt/y.py")
     assert one == b"No such file: \x01 line #\nin #"
@@ -49,13 +49,13 @@ def test_shape_of_errors() -> None:
 
 
 def test_own_notes_go() -> None:
-    """LD-5: a note of ours never enters a fingerprint, wherever it stands."""
+    """A note of ours never enters a fingerprint, wherever it stands (LD-5)."""
     assert own(b"a [breakloop] you repeat\nyourself [/breakloop]b") == b"a b"
     assert own(b"a [breakloop] without an end") == b"a [breakloop] without an end"
 
 
 def test_words() -> None:
-    """LD-4: content words and numbers, each once, whatever the case; short words do not count."""
+    """Content words and numbers, each once, whatever the case; short words do not count (LD-4)."""
     assert words("The Answer is answer_42!", 100, 7) == words("answer: 42", 100, 7)
     assert len(words("some words, some more", 100, 7)) == 3
     assert words("Größe", 100, 7) == words("GRÖSSE".replace("SS", "ß"), 100, 7)
@@ -64,7 +64,7 @@ def test_words() -> None:
 
 
 def test_white_space_and_case() -> None:
-    """LD-4: how a text is laid out and capitalised is no matter where it says so."""
+    """How a text is laid out and capitalised is no matter where it says so (LD-4)."""
     assert compact(b" a\tb\r\n c ") == b"abc"
     assert folded(b" a\t b\r\n c ") == b"a b c"
     assert lowered(b"ABC") == b"abc"
@@ -72,7 +72,7 @@ def test_white_space_and_case() -> None:
 
 
 def test_loose_uuids_and_long_arguments() -> None:
-    """LD-4: ids of any make go; what is very long is only looked at where it begins."""
+    """Ids of any make go; what is very long is only looked at where it begins (LD-4)."""
     one, other = b"get e2e4567f-e89b-12d3-a456-426614174000", b"get abcd4567-a89b-12d3-b456-426614174abc"
     assert loose(one) == loose(other)
     assert loose(b"x" * 2000 + b" 17") == b"x" * 2000 + b" 17"
@@ -80,6 +80,6 @@ def test_loose_uuids_and_long_arguments() -> None:
 
 @pytest.mark.parametrize("value", ["42", "1207", "420", "4.2"])
 def test_a_value_behind_a_time_stays(value: str) -> None:
-    """LD-4: in a table what follows a comma is the next column, not a part of the second."""
+    """In a table what follows a comma is the next column, not a part of the second (LD-4)."""
     assert steady(f"2026-01-01 00:00:05,{value}".encode()).decode() == f"~,{value}"
     assert steady(f"00:00:05,{value}\n00:00:06,{value},1".encode()).decode() == f"~,{value}\n~,{value},1"

@@ -1,4 +1,4 @@
-"""SPEC LD-4: fingerprints of a step."""
+"""Fingerprints of a step (LD-4)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def one(arguments: str = "{}", result: Result | None = None, name: str = "look",
 
 
 def test_canonical() -> None:
-    """LD-4: one spelling; volatile keys go, wherever they are; what is no JSON stays."""
+    """One spelling; volatile keys go, wherever they are; what is no JSON stays (LD-4)."""
     assert canonical('{ "b":1, "a":{"nonce":1,"x":[{"ts":2}]} }') == b'{"a":{"x":[{}]},"b":1}'
     assert canonical("{broken") == b"{broken"
     assert canonical("ls -la") == b"ls -la"
@@ -49,7 +49,7 @@ def test_canonical() -> None:
 
 
 def test_results_belong_to_calls_by_id_else_by_order() -> None:
-    """LD-4: parallel results may come in any order."""
+    """Parallel results may come in any order (LD-4)."""
     a, b = ToolCall("a", "{}"), ToolCall("b", "{}")
     first, second = Result("1", call_id="x"), Result("2", call_id="y")
     assert paired(step(a, b, results=(second, first), ids=("x", "y"))) == [(a, first, 1), (b, second, 0)]
@@ -64,12 +64,12 @@ def test_results_belong_to_calls_by_id_else_by_order() -> None:
     (Result("3 passed, 0 failed, error: none of the tests " + LONG), OK), (Result("", media=("image/png 4K",)), OK),
 ])  # fmt: skip
 def test_klass(result: Result, kind: int) -> None:
-    """LD-4: what is bad was read by `wire` from flags and forms; words do not make it so."""
+    """What is bad was read by `wire` from flags and forms; words do not make it so (LD-4)."""
     assert printer().step(one(result=result)).pairs[0].kind == kind
 
 
 def test_a_result_is_part_of_the_identity() -> None:
-    """LD-4: same call and result, same round; another result, another round."""
+    """Same call and result, same round; another result, another round (LD-4)."""
     make = printer()
     same, again = make.step(one("{}", Result(LONG))), make.step(one(" { }", Result(LONG + " ")))
     assert same.round == again.round
@@ -80,7 +80,7 @@ def test_a_result_is_part_of_the_identity() -> None:
 
 
 def test_volatile_parts_of_a_result_go() -> None:
-    """LD-4: a time in a result makes no other result; a count does."""
+    """A time in a result makes no other result; a count does (LD-4)."""
     make = printer()
     first, second, third = (
         make.step(one("{}", Result(f"{LONG} at 10:00:0{n} with {m} items"))) for n, m in ((1, 5), (2, 5), (3, 6))
@@ -89,7 +89,7 @@ def test_volatile_parts_of_a_result_go() -> None:
 
 
 def test_rounds_have_no_order() -> None:
-    """LD-4: a round is the set of its calls with their results."""
+    """A round is the set of its calls with their results (LD-4)."""
     make = printer()
     a, b = ToolCall("a", "{}"), ToolCall("b", "{}")
     one_way = make.step(step(a, b, results=(Result("1"), Result("2"))))
@@ -99,7 +99,7 @@ def test_rounds_have_no_order() -> None:
 
 
 def test_unseen_and_unknown() -> None:
-    """LD-4: a call without a result is not judged by it; one that fails and is not declared is unknown."""
+    """A call without a result is not judged by it; one that fails and is not declared is unknown (LD-4)."""
     make = printer()
     assert make.step(one()).pairs[0].kind == UNSEEN
     assert make.step(one(result=Result("boom", error=True), tools=("other",))).pairs[0].kind == UNKNOWN
@@ -109,7 +109,7 @@ def test_unseen_and_unknown() -> None:
 
 
 def test_errors_and_media() -> None:
-    """LD-4: errors are compared by their form; images by type and size class."""
+    """Errors are compared by their form; images by type and size class (LD-4)."""
     make = printer()
     first, second = (make.step(one("{}", Result(f"no such file '/tmp/{n}'", error=True))).pairs[0] for n in "ab")
     assert first.e == second.e != bytes(4)
@@ -119,12 +119,12 @@ def test_errors_and_media() -> None:
 
 
 def test_sizes_are_bytes() -> None:
-    """A-3: evidence speaks of bytes."""
+    """Evidence speaks of bytes (A-3)."""
     assert printer().step(one("{}", Result("äöü"))).pairs[0].size == 6
 
 
 def test_text_steps() -> None:
-    """LD-4: where nothing is called, what was said and answered is the step."""
+    """Where nothing is called, what was said and answered is the step (LD-4)."""
     make = printer()
     talk = Step("hello there", (), (), (), ("go on",), (), 2, 2)
     prints = make.step(talk)
@@ -142,7 +142,7 @@ def test_text_steps() -> None:
     ("stopped at 0x401000", "stopped at 0x401004"),
 ])  # fmt: skip
 def test_short_results_are_what_they_say(before: str, after: str) -> None:
-    """LD-4: a time or an id may be the whole of a result; in a longer one, and in an error, it is noise."""
+    """A time or an id may be the whole of a result; in a longer one, and in an error, it is noise (LD-4)."""
     made = printer()
 
     def same(*, error: bool = False) -> bool:
@@ -156,7 +156,7 @@ def test_short_results_are_what_they_say(before: str, after: str) -> None:
 
 
 def test_results_without_calls_are_told_apart() -> None:
-    """LD-4: with `previous_response_id` a request holds nothing but results."""
+    """With `previous_response_id` a request holds nothing but results (LD-4)."""
     made = printer()
     rounds = [made.step(step(results=(Result(text),))).round for text in ("first", "second", "first")]
     assert rounds[0] == rounds[2] != rounds[1]
@@ -174,7 +174,7 @@ def test_results_without_calls_are_told_apart() -> None:
     ("The file was written to the workspace of the project; you can now go on with the next step of the plan.", False, False),
 ])  # fmt: skip
 def test_what_tells_that_nothing_was_changed(text: str, failed: bool, told: bool) -> None:
-    """LD-4: of a call that is not seen only what came back can tell."""
+    """Of a call that is not seen only what came back can tell (LD-4)."""
     assert tells(printer().incoming(text), failed=failed) == told
 
 
@@ -183,7 +183,7 @@ def test_what_tells_that_nothing_was_changed(text: str, failed: bool, told: bool
     ("tell Jane Doe her SSN 078-05-1120", ""), ("078-05-1120", ""), ("x" * 49, ""), ("", ""),
 ])  # fmt: skip
 def test_actions_in_words_have_no_name(name: str, shown: str) -> None:
-    """Y-1: what stands in the place of a tool's name in a text may be anything that the model wrote."""
+    """What stands in the place of a tool's name in a text may be anything that the model wrote (Y-1)."""
     asked = one(result=Result(LONG), name=name, tools=("look",))
     assert printer().step(asked._replace(as_text=True)).pairs[0].tool.name == shown
     assert printer().step(asked).pairs[0].tool.name == name

@@ -1,4 +1,4 @@
-"""SPEC LD-4: almost the same again."""
+"""Almost the same again (LD-4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reword(window: Window, step: Step) -> float:
 
 
 def test_near() -> None:
-    """LD-4: one tool in a row, alike but for numbers, and only where nothing new comes."""
+    """One tool in a row, alike but for numbers, and only where nothing new comes (LD-4)."""
     window = Window()
     found = [hits(similar.near(window, prints(called(f'{{"page": {at}}}')), True, 1.0), "near") for at in range(5)]
     assert found == [0, 0, 0, 4, 5]
@@ -30,7 +30,7 @@ def test_near() -> None:
 
 
 def test_reword_only_while_dry() -> None:
-    """LD-4: reworded instructions count once nothing new has come for four turns."""
+    """Reworded instructions count once nothing new has come for four turns (LD-4)."""
     window = Window()
     assert [reword(window, spoken(text)) for text in VARIANTS] == [0, 0, 0, 0]
     window.dry = 4
@@ -40,7 +40,7 @@ def test_reword_only_while_dry() -> None:
 
 
 def test_reword_leaves_tool_arguments_and_code_alone() -> None:
-    """LD-4: near-same arguments are how honest work looks; instructions to a colleague are text."""
+    """Near-same arguments are how honest work looks; instructions to a colleague are text (LD-4)."""
     window = Window()
     window.dry = 8
     for text in VARIANTS:
@@ -53,7 +53,7 @@ def test_reword_leaves_tool_arguments_and_code_alone() -> None:
 
 
 def test_only_the_last_texts_are_kept() -> None:
-    """LD-4: constant memory."""
+    """Constant memory (LD-4)."""
     window = Window()
     for index in range(30):
         reword(window, spoken(f"entirely different subject number {index * 37} {'abcdefgh'[index % 8] * 6}"))
@@ -61,7 +61,7 @@ def test_only_the_last_texts_are_kept() -> None:
 
 
 def test_alike() -> None:
-    """LD-4: shared words by all words, from samples."""
+    """Shared words by all words, from samples (LD-4)."""
     assert alike((1, 2, 3, 4), (1, 2, 3, 4)) == 1
     assert alike((1, 2, 3, 4), (3, 4, 5, 6)) == 2 / 6
     assert alike((), ()) == 0
@@ -70,7 +70,7 @@ def test_alike() -> None:
 
 
 def test_reword_looks_at_one_recipient() -> None:
-    """LD-4: the same words to somebody else are another matter."""
+    """The same words to somebody else are another matter (LD-4)."""
     window = Window()
     window.dry = 8
     found = [

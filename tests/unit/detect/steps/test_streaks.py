@@ -1,4 +1,4 @@
-"""SPEC LD-4: kinds that are one count each."""
+"""Kinds that are one count each (LD-4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.detect.steps.stepping import LONG, called, hits, prints
 
 
 def test_cascade() -> None:
-    """LD-4: eight bad results of ten, whatever the tool, and only while nothing new comes."""
+    """Eight bad results of ten, whatever the tool, and only while nothing new comes (LD-4)."""
     window = Window()
     bad, good = prints(called(text="boom", error=True)), prints(called())
     found = [hits(streaks.cascade(window, bad), "cascade") for _ in range(3)]
@@ -21,7 +21,7 @@ def test_cascade() -> None:
 
 
 def test_unknown_tool() -> None:
-    """LD-4: counted until a call succeeds."""
+    """Counted until a call succeeds (LD-4)."""
     window = Window()
     missing = prints(called(error=True)._replace(tools=("other",)))
     assert [hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") for _ in range(3)] == [1, 2, 3]
@@ -30,7 +30,7 @@ def test_unknown_tool() -> None:
 
 
 def test_stagnation() -> None:
-    """LD-4: the same informative result whatever the arguments; short ones, changes and news do not count."""
+    """The same informative result whatever the arguments; short ones, changes and news do not count (LD-4)."""
     window = Window()
     found = [
         hits(streaks.stagnation(window, prints(called(f'{{"q": {at}}}')), False, 1.0), "stagnation") for at in range(3)
@@ -42,7 +42,7 @@ def test_stagnation() -> None:
 
 
 def test_stagnation_is_kept_per_tool_and_bounded() -> None:
-    """LD-4: another tool between changes nothing; tools not used for long are forgotten."""
+    """Another tool between changes nothing; tools not used for long are forgotten (LD-4)."""
     window = Window()
     for _ in range(2):
         list(streaks.stagnation(window, prints(called()), False, 1.0))
@@ -55,7 +55,7 @@ def test_stagnation_is_kept_per_tool_and_bounded() -> None:
 
 
 def test_storm() -> None:
-    """LD-4: repeats of one request in a minute; at once they count once."""
+    """Repeats of one request in a minute; at once they count once (LD-4)."""
     window = Window()
     window.last_at = window.storm_at = 100.0
     found = [hits(streaks.storm(window, 100.0 + at / 2, tracked=False), "storm") for at in range(1, 7)]
@@ -67,7 +67,7 @@ def test_storm() -> None:
 
 
 def test_storm_of_calls_whose_results_are_not_seen() -> None:
-    """LD-4: the same call with nothing between, some ten in a minute or more; slowly, or at once, it is none."""
+    """The same call with nothing between, some ten in a minute or more; slowly, or at once, it is none (LD-4)."""
 
     def last(gap_s: float, step: Step, times: int = 12) -> float:
         window, asked, now, found = Window(), prints(step), 100.0, 0.0
@@ -84,7 +84,7 @@ def test_storm_of_calls_whose_results_are_not_seen() -> None:
 
 
 def test_thrash() -> None:
-    """LD-4: the context is cut again right after it filled; another conversation between is not that."""
+    """The context is cut again right after it filled; another conversation between is not that (LD-4)."""
     window = Window()
     found = []
     for messages, size in ((80, 60_000), (5, 10_000), (7, 50_000), (5, 10_000), (7, 50_000), (5, 10_000)):
@@ -99,7 +99,7 @@ def test_thrash() -> None:
 
 
 def test_a_change_eases_stagnation() -> None:
-    """LD-4: it halves what was counted."""
+    """It halves what was counted (LD-4)."""
     window = Window()
     for at in range(5):
         streaks.stagnation(window, prints(called(f'{{"q": {at}}}')), False, 1.0)
@@ -113,7 +113,7 @@ def at_once(*steps: Step) -> Step:
 
 
 def test_a_round_of_calls_is_one_result_of_each_tool() -> None:
-    """LD-4, C16: whatever is asked at once is asked before anybody can learn from it."""
+    """Whatever is asked at once is asked before anybody can learn from it (LD-4, C16)."""
     window = Window()
     missing = prints(at_once(*[called(f'{{"q": {at}}}', error=True) for at in range(5)])._replace(tools=("other",)))
     assert [hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") for _ in range(2)] == [1, 2]
@@ -125,7 +125,7 @@ def test_a_round_of_calls_is_one_result_of_each_tool() -> None:
 
 
 def test_a_round_of_which_some_go_well() -> None:
-    """LD-4: another result beside the old one is progress, and so is a success beside failures."""
+    """Another result beside the old one is progress, and so is a success beside failures (LD-4)."""
     window = Window()
     list(streaks.stagnation(window, prints(called()), False, 1.0))
     both = prints(at_once(called('{"q": 1}'), called('{"q": 2}', LONG + " and news"), called('{"q": 3}')))
@@ -138,7 +138,7 @@ def test_a_round_of_which_some_go_well() -> None:
 
 
 def test_the_size_of_a_request_without_its_history() -> None:
-    """LD-4: with `previous_response_id` it is that of the newest results, and says nothing of the context."""
+    """With `previous_response_id` it is that of the newest results, and says nothing of the context (LD-4)."""
     window, found = Window(), []
     for at in range(12):
         step = called()._replace(calls=(), size=60_000 if at % 2 else 1000)
@@ -148,7 +148,7 @@ def test_the_size_of_a_request_without_its_history() -> None:
 
 
 def test_a_persons_word_bounds_stagnation() -> None:
-    """LD-4: what was counted for hours is not held against the next step."""
+    """What was counted for hours is not held against the next step (LD-4)."""
     window = Window()
     for _ in range(50):
         streaks.stagnation(window, prints(called()), False, 1.0)

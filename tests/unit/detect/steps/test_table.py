@@ -1,4 +1,4 @@
-"""SPEC LD-4: repeat, interleaved, failure."""
+"""Repeat, interleaved, failure (LD-4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def take(window: Window, step: Step, weight: float = 1.0) -> list[Finding]:
 
 
 def test_repeat_counts_in_a_row() -> None:
-    """LD-4: the same call and result, step after step; another step between ends the row, not the count in all."""
+    """The same call and result, step after step; another step between ends the row, not the count in all (LD-4)."""
     window = Window()
     found = [take(window, called()) for _ in range(3)]
     assert [hits(one, "repeat") for one in found] == [0, 2, 3]
@@ -27,7 +27,7 @@ def test_repeat_counts_in_a_row() -> None:
 
 
 def test_another_result_is_progress() -> None:
-    """LD-4: it zeroes the counts of its call."""
+    """It zeroes the counts of its call (LD-4)."""
     window, found = Window(), [Finding("", 0, b"", "")]
     for text in (LONG, LONG, LONG + "!", LONG):
         found = take(window, called(text=text))
@@ -35,7 +35,7 @@ def test_another_result_is_progress() -> None:
 
 
 def test_acknowledgements_do_not_count_with_other_work_between() -> None:
-    """LD-4: "ok" says nothing; step after step it is a repeat all the same."""
+    """The result "ok" says nothing; step after step it is a repeat all the same (LD-4)."""
     window = Window()
     for index in range(6):
         take(window, called(f'{{"b": {index}}}'))
@@ -44,7 +44,7 @@ def test_acknowledgements_do_not_count_with_other_work_between() -> None:
 
 
 def test_failure() -> None:
-    """LD-4: the same failure counts whole, a different one half; a success or a change in between ends it."""
+    """The same failure counts whole, a different one half; a success or a change in between ends it (LD-4)."""
     window = Window()
     found = [hits(take(window, called(text=text, error=True)), "failure") for text in ("boom", "boom", "bang", "bang")]
     assert found == [0, 2, 2.5, 3.5]
@@ -55,7 +55,7 @@ def test_failure() -> None:
 
 
 def test_a_new_epoch_voids_the_count() -> None:
-    """LD-4: the same result after a change is no repeat of the one before."""
+    """The same result after a change is no repeat of the one before (LD-4)."""
     window = Window()
     for _ in range(5):
         assert hits(take(window, called()), "interleaved") == 0
@@ -63,7 +63,7 @@ def test_a_new_epoch_voids_the_count() -> None:
 
 
 def test_slow_repeats_count_less() -> None:
-    """LD-4: ten times a minute apart is 2.5."""
+    """Ten times a minute apart is 2.5 (LD-4)."""
     window, found = Window(), list[Finding]()
     take(window, called())
     for _ in range(9):
@@ -72,7 +72,7 @@ def test_slow_repeats_count_less() -> None:
 
 
 def test_the_table_is_bounded() -> None:
-    """LD-4: the call used longest ago goes first."""
+    """The call used longest ago goes first (LD-4)."""
     window = Window()
     take(window, called())
     for index in range(TABLE - 1):
@@ -85,13 +85,13 @@ def test_the_table_is_bounded() -> None:
 
 
 def test_a_call_counts_once_in_a_step() -> None:
-    """LD-4: the same call twice in one round is no repeat."""
+    """The same call twice in one round is no repeat (LD-4)."""
     window, double = Window(), called()._replace(calls=(called().calls[0],) * 2, results=(called().results[0],) * 2)
     assert [hits(take(window, double), "repeat") for _ in range(3)] == [0, 2, 3]
 
 
 def test_is_new() -> None:
-    """LD-4: whether a call returns something else than the last time."""
+    """Whether a call returns something else than the last time (LD-4)."""
     window = Window()
     one, other = (prints(called(text=text)).pairs[0] for text in (LONG, LONG + "!"))
     assert table.is_new(window, one)

@@ -1,4 +1,4 @@
-"""SPEC LD-4: kinds that compare what was said."""
+"""Kinds that compare what was said (LD-4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def monologue(window: Window, step: Step, kept: int = 0) -> float:
 
 
 def test_monologue() -> None:
-    """LD-4: the same words, one's own or in turns with another's; a call ends it."""
+    """The same words, one's own or in turns with another's; a call ends it (LD-4)."""
     window = Window()
     assert [monologue(window, spoken(text)) for text in ("yes", "yes", "no", "yes", "no")] == [0, 2, 0, 2, 3]
     monologue(window, called())
@@ -32,7 +32,7 @@ def test_monologue() -> None:
 
 
 def test_what_is_shown_again_is_not_said_again() -> None:
-    """LD-4: in a conversation that has not grown the last answer is the one that was there before."""
+    """In a conversation that has not grown the last answer is the one that was there before (LD-4)."""
     window, step = Window(), spoken("")
     for text in ("first item", "second item", "third item"):
         step = spoken("delivery", text)
@@ -42,7 +42,7 @@ def test_what_is_shown_again_is_not_said_again() -> None:
 
 
 def test_a_tail_that_grows_is_the_same_answer_shown_again() -> None:
-    """LD-4: where a harness does not hand answers back as the model's own, nothing in the tail is said twice."""
+    """Where a harness does not hand answers back as the model's own, nothing in the tail is said twice (LD-4)."""
     window, made = Window(), prints(spoken(""))
     for count in range(1, 8):
         step = spoken("The plan.", *(f"observation number {index}, long enough" for index in range(count)))
@@ -60,7 +60,7 @@ def nested(*prompts: str) -> list[float]:
 
 
 def test_nested() -> None:
-    """LD-4: a prompt that ends with the one before; another prompt ends it, the same one does not."""
+    """A prompt that ends with the one before; another prompt ends it, the same one does not (LD-4)."""
     first = "Give me the ten largest cities."
     second = f"Not valid, try again: {first}"
     third = f"Not valid,  try again:\n{second}"
@@ -71,7 +71,7 @@ def test_nested() -> None:
 
 
 def test_a_prompt_that_grows_at_its_end() -> None:
-    """LD-4: a conversation sent in one message grows so; only where the same is added each time it is a loop."""
+    """A conversation sent in one message grows so; only where the same is added each time it is a loop (LD-4)."""
     talk, sent = "Let us talk about cities.", []
     for line in ("\nAgent: yes", "\nUser: which is the largest?", "\nAgent: that one", "\nUser: and the next?"):
         talk += line
@@ -94,7 +94,7 @@ def test_a_prompt_that_grows_at_its_end() -> None:
 
 @pytest.mark.parametrize("newest_first", [True, False])
 def test_a_log_that_grows(newest_first: bool) -> None:
-    """LD-4: lines that differ in their numbers only are different lines."""
+    """Lines that differ in their numbers only are different lines (LD-4)."""
     log, sent = "step 0 loss 0.99 accuracy 0.10", []
     for number in range(1, 9):
         line = f"step {number} loss 0.{99 - number} accuracy 0.{10 + number}"
@@ -104,7 +104,7 @@ def test_a_log_that_grows(newest_first: bool) -> None:
 
 
 def test_nested_needs_little() -> None:
-    """LD-4: whatever remembers the last prompt can be asked, not only a session's window."""
+    """Whatever remembers the last prompt can be asked, not only a session's window (LD-4)."""
 
     class Lane:
         prompt, prompt_size, added, nested = NONE, 0, NONE, 0.0
@@ -119,7 +119,7 @@ def test_nested_needs_little() -> None:
 
 
 def test_continued() -> None:
-    """LD-4: the same cue in a row, nothing called."""
+    """The same cue in a row, nothing called (LD-4)."""
     window = Window()
     cues = ["continue", "continue", "continue", "go on", "continue"]
     found = [
@@ -131,7 +131,7 @@ def test_continued() -> None:
 
 
 def test_who_writes_new_matter_goes_on() -> None:
-    """LD-4: "continue" is no loop while the model does; what counted before stays."""
+    """The text "continue" is no loop while the model does; what counted before stays (LD-4)."""
     window, step = Window(), prints(spoken("part", "continue"))
     worded = [False, False, True, True, True, False, False]
     found = [hits(texts.continued(window, step, 0, one, 1.0), "continue") for one in worded]
@@ -139,7 +139,7 @@ def test_who_writes_new_matter_goes_on() -> None:
 
 
 def test_rejected_whatever_happens_between() -> None:
-    """LD-4: the same long text again; short ones, reminders beside each result and shells do not count."""
+    """The same long text again; short ones, reminders beside each result and shells do not count (LD-4)."""
     window = Window()
     assert [rejected(window, spoken(f"part {at}", REFUSED)) for at in range(3)] == [1, 2, 3]
     assert rejected(window, spoken("part", "go on")) == 0
@@ -155,7 +155,7 @@ def test_rejected_whatever_happens_between() -> None:
 
 
 def test_answers_of_the_session_are_not_rejections() -> None:
-    """LD-4: agents that hand each other the same answer are judged by other kinds."""
+    """Agents that hand each other the same answer are judged by other kinds (LD-4)."""
     window = Window()
     for mark in dry.marks(PRINTER.incoming(REFUSED).key):
         window.marks.add(mark)
@@ -163,7 +163,7 @@ def test_answers_of_the_session_are_not_rejections() -> None:
 
 
 def test_texts_are_bounded() -> None:
-    """LD-4: the rarest goes first."""
+    """The rarest goes first (LD-4)."""
     window = Window()
     rejected(window, spoken("part 1", REFUSED))
     rejected(window, spoken("part 2", REFUSED))

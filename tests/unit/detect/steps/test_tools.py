@@ -1,4 +1,4 @@
-"""SPEC LD-4: which calls change something, and what a policy says of tools."""
+"""Which calls change something, and what a policy says of tools (LD-4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from breakloop.detect.steps.tools import CHANGES, NO_OPTIONS, OTHER, READS, RUNS
     ("bash", "cat <<E\nE"), ("bash", "sed -n -E -e -s -i s/a/b/ f"), ("python", "f(1); open('a', mode='w')"),
 ])  # fmt: skip
 def test_changes(name: str, arguments: str) -> None:
-    """LD-4: by name, or by what a shell command does."""
+    """By name, or by what a shell command does (LD-4)."""
     assert changes(manner(name), arguments.encode())
 
 
@@ -32,12 +32,12 @@ def test_changes(name: str, arguments: str) -> None:
     ("", "> a"), ("bash", "cat a; sort b"),
 ])  # fmt: skip
 def test_looks(name: str, arguments: str) -> None:
-    """LD-4: reading is no change, whatever the arguments say."""
+    """Reading is no change, whatever the arguments say (LD-4)."""
     assert not changes(manner(name), arguments.encode())
 
 
 def test_many_beginnings_are_no_matter() -> None:
-    """Y-2: a thousand calls full of beginnings that come to nothing take no time (23 s, and 40 s, they took)."""
+    """A thousand calls full of beginnings that come to nothing take no time (23 s, and 40 s, they took) (Y-2)."""
     start = time.process_time()
     for line in (b"open(" * 800, b"sed -" * 800):
         for _ in range(100):
@@ -46,14 +46,14 @@ def test_many_beginnings_are_no_matter() -> None:
 
 
 def test_manners() -> None:
-    """LD-4: tools that run commands or code, tools that read, tools that change things."""
+    """Tools that run commands or code, tools that read, tools that change things (LD-4)."""
     assert [manner(name) for name in ("execute_bash", "run_command", "python")] == [RUNS] * 3
     assert [manner(name) for name in ("task_done", "publish", "", "42")] == [OTHER] * 4
     assert (manner("read_code"), manner("updateTicket")) == (READS, CHANGES)
 
 
 def test_options_by_name_and_by_prefix() -> None:
-    """LD-4: a name goes before a prefix, a longer prefix before a shorter one."""
+    """A name goes before a prefix, a longer prefix before a shorter one (LD-4)."""
     exact, long, short = ToolOptions(exempt=True), ToolOptions(poll=True), ToolOptions(exclude=frozenset("x"))
     tools = Tools({"job*": short, "job_status": exact, "job_st*": long})
     assert tools.of("job_status").options is exact
@@ -64,7 +64,7 @@ def test_options_by_name_and_by_prefix() -> None:
 
 
 def test_names_are_remembered_but_not_for_ever() -> None:
-    """LD-4: constant memory, whatever names clients come up with; other names, other keys."""
+    """Constant memory, whatever names clients come up with; other names, other keys (LD-4)."""
     tools = Tools({})
     assert tools.of("look") is tools.of("look")
     assert tools.of("x" * 5000) is not tools.of("x" * 5000)

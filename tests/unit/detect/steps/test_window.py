@@ -1,4 +1,4 @@
-"""SPEC LD-4: the packed window."""
+"""The packed window (LD-4)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def filled() -> Window:
 
 
 def test_packed_and_unpacked() -> None:
-    """LD-4: nothing is lost, and a full window is within 6 KB."""
+    """Nothing is lost, and a full window is within 6 KB (LD-4)."""
     window = filled()
     packed = window.dump()
     again = load(packed)
@@ -74,7 +74,7 @@ def test_packed_and_unpacked() -> None:
 
 
 def test_size_is_constant() -> None:
-    """LD-4: an empty window takes as much as a full one, but for the evidence; as much as the module says."""
+    """An empty window takes as much as a full one, but for the evidence; as much as the module says (LD-4)."""
     empty, full = Window().dump(), filled()
     assert len(full.dump()) - len(full.evidence) == len(empty)
     assert f"{len(empty):,} in all" in (module.__doc__ or "")
@@ -83,13 +83,13 @@ def test_size_is_constant() -> None:
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + Window().dump()[1:],
                                   Window().dump()[:-1], Window().dump() + bytes(201), b"x" * 6000])  # fmt: skip
 def test_foreign_windows_are_new(data: bytes) -> None:
-    """LD-4: an unreadable window, or another version's, counts as new."""
+    """An unreadable window, or another version's, counts as new (LD-4)."""
     assert load(data).dump() == Window().dump()
     assert not readable(data)
 
 
 def test_counts_out_of_range_do_not_break_it() -> None:
-    """LD-4: how many rows a list has is bounded, whatever a packed window says."""
+    """How many rows a list has is bounded, whatever a packed window says (LD-4)."""
     packed = bytearray(Window().dump())
     packed[4:8] = b"\xff" * 4
     again = load(bytes(packed))
@@ -98,14 +98,14 @@ def test_counts_out_of_range_do_not_break_it() -> None:
 
 
 def test_rows_are_found_by_where_they_begin() -> None:
-    """LD-4: the same bytes in the middle of another row are not a key."""
+    """The same bytes in the middle of another row are not a key (LD-4)."""
     rows = bytearray(b"abcdabcd" + b"xxabxxab" + b"abxxxxxx")
     assert [place(rows, key, 8) for key in (b"ab", b"xxab", b"abxx", b"cd", b"nix")] == [0, 8, 16, -1, -1]
     assert place(bytearray(), b"ab", 8) == -1
 
 
 def test_an_answer_changes_its_marks_and_nothing_else() -> None:
-    """LD-4: the window stays packed, and is as if it had been unpacked."""
+    """The window stays packed, and is as if it had been unpacked (LD-4)."""
     window = filled()
     before = window.dump()
     marks = dry.marks(b"answered")
@@ -124,7 +124,7 @@ def test_an_answer_changes_its_marks_and_nothing_else() -> None:
 
 
 def test_a_repeat_counts_when_it_is_answered() -> None:
-    """LD-4, C22: a failure is forgiven so often, and what is denied is not answered at all."""
+    """A failure is forgiven so often, and what is denied is not answered at all (LD-4, C22)."""
     window = Window()
     window.owed, window.storm = 4, 2.0
     found = []
@@ -138,7 +138,7 @@ def test_a_repeat_counts_when_it_is_answered() -> None:
 
 
 def test_another_result_of_a_call_is_progress() -> None:
-    """LD-4: where only the answer tells what a call returned (MCP)."""
+    """Where only the answer tells what a call returned (MCP) (LD-4)."""
     window = Window()
     window.waits, window.storm, window.heard = 1, 7.0, b"the same"
     assert load(module.answered(window.dump(), b"the same", (1, 2))).storm == 7.0
@@ -148,7 +148,7 @@ def test_another_result_of_a_call_is_progress() -> None:
 
 
 def test_an_answer_that_never_came_ends_a_cycle() -> None:
-    """LD-4: where only the answer tells what a call returned (MCP)."""
+    """Where only the answer tells what a call returned (MCP) (LD-4)."""
     window = Window()
     window.waits, window.counts = 1, b"\x01" * len(window.counts)
     assert module.waits(window.dump())
@@ -186,7 +186,7 @@ def test_windows_left_lately_are_not_unpacked_again() -> None:
 
 
 def test_few_windows_are_kept() -> None:
-    """Q-3: the oldest goes."""
+    """The oldest goes (Q-3)."""
     unpacked = Unpacked()
     windows = [filled() for _ in range(Unpacked.KEPT + 1)]
     packed = []

@@ -29,11 +29,11 @@ USED = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t",
     ],
 )
 def test_whose_a_body_is(body: dict[str, Any], response: object, theirs: bool) -> None:
-    """X-5: by the answer first, then by what only they have."""
+    """By the answer first, then by what only they have (X-5)."""
     assert anthropic_log.is_theirs(body, response) is theirs
 
 
 def test_it_is_a_body_by_its_messages() -> None:
-    """X-5."""
+    """It is a body by its messages (X-5)."""
     assert anthropic_log.fits(PLAIN)
     assert not anthropic_log.fits({"messages": {}})

@@ -30,7 +30,7 @@ def sessions(pieces: list[Piece]) -> dict[str, int]:
 
 
 def test_each_answer_is_a_turn() -> None:
-    """X-6: with the calls that it made."""
+    """With the calls that it made (X-6)."""
     pieces = read([conversation(FINE)])
     assert sessions(pieces) == {"chat.jsonl#1": len(FINE) + 1}
     turn = pieces[1].turns[0]
@@ -42,7 +42,7 @@ def test_each_answer_is_a_turn() -> None:
 
 
 def test_a_session_is_named_where_the_record_names_it() -> None:
-    """X-6: and never twice the same."""
+    """And never twice the same (X-6)."""
     record = {**conversation(FINE), "session_id": "abc", "agent": "worker", "model": "m"}
     other = {**conversation(STUCK), "session_id": "abc"}
     pieces = read([record, other])
@@ -51,21 +51,21 @@ def test_a_session_is_named_where_the_record_names_it() -> None:
 
 
 def test_a_history_that_is_written_again_after_each_turn() -> None:
-    """X-6: one session, each turn once."""
+    """One session, each turn once (X-6)."""
     whole = conversation(FINE)["messages"]
     records = [{"messages": whole[:end]} for end in range(2, len(whole) + 1, 2)]
     assert sessions(read(records)) == {"chat.jsonl#1": len(FINE) + 1}
 
 
 def test_the_same_prompt_answered_twice_is_two_sessions() -> None:
-    """X-6: samples for training are no loop."""
+    """Samples for training are no loop (X-6)."""
     asked = {"role": "user", "content": "Why?"}
     records = [{"messages": [asked, {"role": "assistant", "content": said}]} for said in ("Because.", "So.")]
     assert sessions(read(records)) == {"chat.jsonl#1": 1, "chat.jsonl#2": 1}
 
 
 def test_conversations_of_anthropic() -> None:
-    """X-6: blocks are told from text."""
+    """Blocks are told from text (X-6)."""
     use = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "x"}}
     record = {
         "system": "You help.",
@@ -95,11 +95,11 @@ def test_conversations_of_anthropic() -> None:
     ],
 )
 def test_which_records_are_theirs(record: Record, fits: bool) -> None:
-    """X-6: what has its answer beside it is a log of requests."""
+    """What has its answer beside it is a log of requests (X-6)."""
     assert ChatLogReader.fits(record) is fits
 
 
 def test_a_record_without_messages() -> None:
-    """X-6: named, not fatal."""
+    """Named, not fatal (X-6)."""
     with pytest.raises(ValueError, match="no list of messages"):
         read([{"messages": [1]}])

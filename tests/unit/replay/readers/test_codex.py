@@ -51,7 +51,7 @@ def output(number: int, said: str = "ok") -> Record:
 
 
 def test_an_answer_is_what_stands_between_two_inputs() -> None:
-    """X-6: with its tokens; thinking is left out."""
+    """With its tokens; thinking is left out (X-6)."""
     made = turns(rollout(FINE))
     assert len(made) == len(FINE)
     assert [one.name for one in made[0].answer.calls] == ["exec_command"]
@@ -63,7 +63,7 @@ def test_an_answer_is_what_stands_between_two_inputs() -> None:
 
 
 def test_the_session() -> None:
-    """X-6: one a file, named by its first line; a fork repeats that of its parent."""
+    """One a file, named by its first line; a fork repeats that of its parent (X-6)."""
     pieces = read([*rollout(FINE, "abc"), *rollout([], "parent")])
     assert {piece.session.id for piece in pieces} == {"abc"}
     assert (pieces[0].session.agent, pieces[0].session.model) == ("codex", "gpt-5-codex")
@@ -73,7 +73,7 @@ def test_the_session() -> None:
 
 
 def test_several_calls_and_words_are_one_answer() -> None:
-    """X-6: custom tools and searches too."""
+    """Custom tools and searches too (X-6)."""
     said = item(type="message", role="assistant", content=[{"type": "output_text", "text": "I look."}])
     patch = item(type="custom_tool_call", name="apply_patch", input="*** Begin", call_id="c9")
     search = item(type="web_search_call", action={"type": "search", "query": "x"})
@@ -84,7 +84,7 @@ def test_several_calls_and_words_are_one_answer() -> None:
 
 
 def test_tokens_may_be_told_behind_the_results() -> None:
-    """X-6: and the same total once more is no news."""
+    """And the same total once more is no news (X-6)."""
     used = {"input_tokens": 7, "output_tokens": 2}
     told = event("token_count", info={"last_token_usage": used, "total_token_usage": used})
     made = turns([call(1), output(1), told, call(2), told, output(2), event("token_count", info=None)])
@@ -92,7 +92,7 @@ def test_tokens_may_be_told_behind_the_results() -> None:
 
 
 def test_tokens_of_calls_that_are_not_recorded_count_for_none() -> None:
-    """X-6: a summary that was made in between is not the answer's."""
+    """A summary that was made in between is not the answer's (X-6)."""
     told = [
         event("token_count", info={"last_token_usage": used, "total_token_usage": used})
         for used in ({"input_tokens": 7, "output_tokens": 2}, {"input_tokens": 99, "output_tokens": 9})
@@ -101,7 +101,7 @@ def test_tokens_of_calls_that_are_not_recorded_count_for_none() -> None:
 
 
 def test_tokens_from_totals_alone() -> None:
-    """X-6: what the total has grown by."""
+    """What the total has grown by (X-6)."""
     told = [
         event("token_count", info={"total_token_usage": {"input_tokens": n, "output_tokens": n // 10}})
         for n in (100, 250)
@@ -111,7 +111,7 @@ def test_tokens_from_totals_alone() -> None:
 
 
 def test_compaction() -> None:
-    """X-6: the history that replaces it, else the summary."""
+    """The history that replaces it, else the summary (X-6)."""
     history = [{"type": "message", "role": "user", "content": "short"}]
     compacted = {"timestamp": stamp(0), "type": "compacted", "payload": {"message": "Summary."}}
     replaced = {**compacted, "payload": {"message": "", "replacement_history": history}}
@@ -121,14 +121,14 @@ def test_compaction() -> None:
 
 
 def test_forks_have_the_keys_of_their_parents() -> None:
-    """X-6: as far as their items are the same."""
+    """As far as their items are the same (X-6)."""
     parent, fork = turns(rollout(FINE[:3])), turns(rollout([*FINE[:3], *STUCK[:2]], forked_from_id="c-1"))
     assert [turn.key for turn in fork][:3] == [turn.key for turn in parent]
     assert len({turn.key for turn in fork}) == 5
 
 
 def test_rollouts_of_older_versions() -> None:
-    """X-6: bare items behind a line with the session."""
+    """Bare items behind a line with the session (X-6)."""
     head = {"id": "old", "timestamp": stamp(0), "instructions": None}
     assert CodexReader.fits(head)
     bare = [record["payload"] for record in (call(1), output(1), call(2))]
@@ -147,11 +147,11 @@ def test_rollouts_of_older_versions() -> None:
     ],
 )
 def test_which_records_are_theirs(record: Record, fits: bool) -> None:
-    """X-6."""
+    """Which records are theirs (X-6)."""
     assert CodexReader.fits(record) is fits
 
 
 def test_a_line_without_its_payload() -> None:
-    """X-6: named, not fatal."""
+    """Named, not fatal (X-6)."""
     with pytest.raises(ValueError, match="type event_msg without a payload"):
         read([{"type": "event_msg", "payload": 3}])

@@ -24,7 +24,7 @@ def sent(turn: Turn) -> dict[str, Any]:
 
 
 def test_a_request_holds_all_that_came_before() -> None:
-    """X-6."""
+    """A request holds all that came before (X-6)."""
     dialogue = Dialogue(CHAT)
     dialogue.hear(user("a"), 10.0)
     dialogue.begin(12.0)
@@ -39,7 +39,7 @@ def test_a_request_holds_all_that_came_before() -> None:
 
 
 def test_what_comes_in_during_an_answer_stands_behind_it() -> None:
-    """X-6: the result of the first of two calls is told before the second call is."""
+    """The result of the first of two calls is told before the second call is (X-6)."""
     dialogue = Dialogue(ANTHROPIC)
     dialogue.hear(user("a"), 1.0)
     dialogue.begin(2.0)
@@ -52,7 +52,7 @@ def test_what_comes_in_during_an_answer_stands_behind_it() -> None:
 
 
 def test_without_a_time_of_the_request_that_of_the_answer_is_taken() -> None:
-    """X-6."""
+    """Without a time of the request that of the answer is taken (X-6)."""
     dialogue = Dialogue(RESPONSES)
     dialogue.begin(7.0)
     turn = dialogue.answered([], ANSWER, "m")
@@ -60,7 +60,7 @@ def test_without_a_time_of_the_request_that_of_the_answer_is_taken() -> None:
 
 
 def test_compaction() -> None:
-    """X-6: all is forgotten, or some of it by name with a summary in its place."""
+    """All is forgotten, or some of it by name with a summary in its place (X-6)."""
     dialogue = Dialogue(CHAT)
     for name in "abcd":
         dialogue.hear(user(name), name=name)

@@ -25,7 +25,7 @@ from breakloop.replay.readers.fields import count, decoded, first, mapping, name
     ],
 )
 def test_times(value: object, expected: float | None) -> None:
-    """X-5: seconds, milliseconds, nanoseconds, dates; without a zone UTC is meant."""
+    """Seconds, milliseconds, nanoseconds, dates; without a zone UTC is meant (X-5)."""
     assert seconds(value) == expected
 
 
@@ -57,5 +57,5 @@ def test_names_are_looked_for_in_the_metadata_too() -> None:
     ("value", "number"), [(7, 7), (7.9, 7), (0, 0), (-3, 0), (True, 0), ("7", 0), (None, 0), (1e300, 0), (math.nan, 0)]
 )
 def test_counts(value: object, number: int) -> None:
-    """X-6: tokens are a positive number, or none were recorded."""
+    """Tokens are a positive number, or none were recorded (X-6)."""
     assert count(value) == number

@@ -38,14 +38,14 @@ def read(recording: Recording) -> list[Piece]:
     [(own_line("a", 1), "breakloop"), (PRINTED, "opentelemetry"), (PAYLOAD, "litellm"), (REQUEST, "requests")],
 )
 def test_the_first_line_tells_the_format(record: dict[str, Any], name: str) -> None:
-    """X-5."""
+    """The first line tells the format (X-5)."""
     recording = opened(lines(record, record))
     assert len(read(recording)) == 2
     assert (recording.format, recording.records, recording.skipped) == (name, 2, 0)
 
 
 def test_gzip_is_seen_by_its_first_bytes(tmp_path: Path) -> None:
-    """X-5: whatever the file is called; progress is told in bytes of the file."""
+    """Whatever the file is called; progress is told in bytes of the file (X-5)."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(gzip.compress(lines(own_line("a", 1), own_line("b", 1))))
     told: list[int] = []
@@ -56,13 +56,13 @@ def test_gzip_is_seen_by_its_first_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_one_document(indent: int | None) -> None:
-    """X-5: a list of records, on one line or many."""
+    """A list of records, on one line or many (X-5)."""
     content = json.dumps([own_line("a", 1), own_line("b", 1)], indent=indent).encode()
     assert [piece.session.id for piece in read(opened(content))] == ["a", "b"]
 
 
 def test_what_cannot_be_read_is_passed_over_and_told() -> None:
-    """X-5: a log that was cut off is still a log."""
+    """A log that was cut off is still a log (X-5)."""
     recording = opened(
         lines(own_line("a", 1)) + b"\n[1]\n" + lines({"turns": 1}) + lines(own_line("b", 1)) + b'{"turns": ['
     )
@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_passed_over_and_told() -> None:
 
 
 def test_gzip_that_ends_early() -> None:
-    """X-5: what came before the end is read."""
+    """What came before the end is read (X-5)."""
     packed = gzip.compress(lines(*[own_line(f"{number}", number % 7) for number in range(3000)]))
     recording = opened(packed[: len(packed) // 2])
     assert 0 < len(read(recording)) < 3000
@@ -80,7 +80,7 @@ def test_gzip_that_ends_early() -> None:
 
 
 def test_gzip_that_is_broken_inside() -> None:
-    """X-5: the same where a block of it is none."""
+    """The same where a block of it is none (X-5)."""
     content = lines(*[own_line(f"{number}", 1) for number in range(20)])
     stored = b"\x00" + len(content).to_bytes(2, "little") + (0xFFFF - len(content)).to_bytes(2, "little") + content
     recording = opened(gzip.compress(b"")[:10] + stored * 500 + b"\x07")
@@ -98,7 +98,7 @@ def test_gzip_that_is_broken_inside() -> None:
     ],
 )
 def test_what_is_no_recording(content: bytes, said: str) -> None:
-    """X-5: the message names the file and says why."""
+    """The message names the file and says why (X-5)."""
     with pytest.raises(RecordingError, match=r"^file: ") as raised:
         read(opened(content))
     assert said in str(raised.value)
@@ -123,7 +123,7 @@ def test_the_first_record_may_be_a_stranger() -> None:
     ],
 )
 def test_transcripts_of_programs(records: list[dict[str, Any]], name: str, turns: int) -> None:
-    """X-6: recognised by content; as lines, and as one document."""
+    """Recognised by content; as lines, and as one document (X-6)."""
     for content in (lines(*records), json.dumps(records, indent=1).encode()):
         recording = opened(content)
         assert sum(len(piece.turns) for piece in recording.pieces()) == turns
@@ -131,7 +131,7 @@ def test_transcripts_of_programs(records: list[dict[str, Any]], name: str, turns
 
 
 def test_lines_that_are_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-6: are passed over without being held, and named; the others are read."""
+    """Are passed over without being held, and named; the others are read (X-6)."""
     monkeypatch.setattr(files, "_LINE_MAX_BYTES", 1000)
     long = b'{"turns": [' + b" " * 5000 + b"]}\n"
     recording = opened(lines(own_line("a", 1)) + long + lines(own_line("b", 1)) + long[:-1])
@@ -140,14 +140,14 @@ def test_lines_that_are_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_line_may_be_damaged() -> None:
-    """X-6: a log that was rotated in the middle of a line."""
+    """A log that was rotated in the middle of a line (X-6)."""
     recording = opened(b'{"turns": [\n' + lines(own_line("a", 1)) + b"{\n" + lines(own_line("b", 1)))
     assert [piece.session.id for piece in read(recording)] == ["a", "b"]
     assert recording.problems == ["line 1: is no JSON", "line 3: is no JSON"]
 
 
 def test_a_long_file_of_something_else_is_not_read_to_its_end() -> None:
-    """X-6: folders hold other JSON too."""
+    """Folders hold other JSON too (X-6)."""
     recording = opened(lines({"a": 1}) * 1000)
     with pytest.raises(RecordingError):
         read(recording)

@@ -46,7 +46,7 @@ def spoiled(value: Any, chance: Any, share: float) -> Any:
 @settings(max_examples=60, deadline=None)
 @given(chance=st.randoms(use_true_random=False), share=st.sampled_from((0.002, 0.02, 0.2)))
 def test_values_of_other_types_break_nothing(name: str, chance: Any, share: float) -> None:
-    """X-6: whatever types the fields have."""
+    """Whatever types the fields have (X-6)."""
     records = [spoiled(record, chance, share) for record in WHOLE[name]()]
     count = turns("".join(json.dumps(one) + "\n" for one in records).encode())
     assert 0 <= count <= 3 * len(STEPS) + 3
@@ -54,7 +54,7 @@ def test_values_of_other_types_break_nothing(name: str, chance: Any, share: floa
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_cut_off_anywhere(name: str) -> None:
-    """X-6: a program that died while it wrote leaves half a line; what stands before it is read."""
+    """A program that died while it wrote leaves half a line; what stands before it is read (X-6)."""
     content = "".join(json.dumps(one) + "\n" for one in WHOLE[name]()).encode()
     found = [turns(content[:end]) for end in range(0, len(content), max(len(content) // 60, 1))]
     assert found == sorted(found)
@@ -63,7 +63,7 @@ def test_cut_off_anywhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
 def test_rubbish_between_the_lines(name: str) -> None:
-    """X-6: binary, half a character, and a line that is no object are passed over and counted."""
+    """Binary, half a character, and a line that is no object are passed over and counted (X-6)."""
     lines = [json.dumps(one).encode() for one in WHOLE[name]()]
     rubbish = [b"\x00\x01\x02\xff", b'{"type": "user", "mess', b"[1, 2]", b'"text"', b"\xed\xa0\x80"]
     mixed = [line for pair in zip(lines, rubbish * len(lines), strict=False) for line in pair]

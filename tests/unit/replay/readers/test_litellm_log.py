@@ -52,7 +52,7 @@ def body(turn: Turn) -> dict[str, Any]:
 
 
 def test_the_standard_payload() -> None:
-    """X-5: messages, tools, answer, time, the client's session, whose key it was."""
+    """Messages, tools, answer, time, the client's session, whose key it was (X-5)."""
     session, turn = read(PAYLOAD)
     assert (session.id, session.named, session.agent) == ("s1", True, "team-key")
     assert body(turn) == {"model": "m", "messages": MESSAGES, "tools": PAYLOAD["model_parameters"]["tools"]}
@@ -61,21 +61,21 @@ def test_the_standard_payload() -> None:
 
 
 def test_a_row_of_the_spend_logs() -> None:
-    """X-5: everything may be a text there."""
+    """Everything may be a text there (X-5)."""
     session, turn = read(ROW)
     assert (session.id, turn.at_s) == ("s2", 1_700_000_000.0)
     assert (body(turn)["messages"], turn.answer.text) == (MESSAGES, "Hi.")
 
 
 def test_the_request_as_the_proxy_got_it_comes_first() -> None:
-    """X-5: it has what the log leaves out."""
+    """It has what the log leaves out (X-5)."""
     sent = {"model": "alias", "messages": MESSAGES, "temperature": 0}
     assert body(read({**ROW, "messages": "{}", "proxy_server_request": json.dumps({"body": sent})})[1]) == sent
     assert body(read({**ROW, "messages": "{}", "proxy_server_request": sent})[1]) == sent
 
 
 def test_a_trace_that_litellm_made_up_joins_nothing() -> None:
-    """C-7: it is the id of the call itself; a real trace only names the session."""
+    """It is the id of the call itself; a real trace only names the session (C-7)."""
     without = {**PAYLOAD, "metadata": {}}
     assert read({**without, "trace_id": "c1"})[0].id.startswith("opening:")
     session, _ = read(without)
@@ -92,7 +92,7 @@ def test_a_trace_that_litellm_made_up_joins_nothing() -> None:
     ],
 )
 def test_kinds_of_calls(kind: str, messages: object, path: str, name: str) -> None:
-    """X-5: each goes where it went."""
+    """Each goes where it went (X-5)."""
     _, turn = read({**PAYLOAD, "call_type": kind, "messages": messages})
     assert isinstance(turn.request, Body)
     assert turn.request.path == path
@@ -100,7 +100,7 @@ def test_kinds_of_calls(kind: str, messages: object, path: str, name: str) -> No
 
 
 def test_failures_and_what_is_no_call_of_a_model() -> None:
-    """X-5: a failure is one; embeddings and the like are passed over; prompts that were not kept are missed."""
+    """A failure is one; embeddings and the like are passed over; prompts that were not kept are missed (X-5)."""
     assert read({**PAYLOAD, "status": "failure", "response": None})[1].answer.failed
     assert LitellmReader("log").take({**PAYLOAD, "call_type": "aembedding"}) == []
     with pytest.raises(ValueError, match="told to"):

@@ -17,12 +17,12 @@ from breakloop.replay.readers import openai_log
     ],
 )
 def test_where_bodies_go(body: dict[str, object], path: str) -> None:
-    """X-5."""
+    """Where bodies go (X-5)."""
     assert openai_log.fits(body)
     assert openai_log.path_of(body) == path
 
 
 @pytest.mark.parametrize("body", [{}, {"messages": "x"}, {"input": "x"}, {"model": "m"}, {"model": "m", "input": 1}])
 def test_what_is_no_body(body: dict[str, object]) -> None:
-    """X-5: an input without a model may be anything."""
+    """An input without a model may be anything (X-5)."""
     assert not openai_log.fits(body)

@@ -30,7 +30,7 @@ def messages(turn: Turn) -> list[Any]:
 
 @pytest.mark.parametrize("make", [openhands, openhands_sdk])
 def test_events_become_calls_of_the_model(make: Any) -> None:
-    """X-6: both forms."""
+    """Events become calls of the model: both forms (X-6)."""
     pieces = read(make(FINE))
     made = [turn for piece in pieces for turn in piece.turns]
     assert len(made) == len(FINE)
@@ -44,13 +44,13 @@ def test_events_become_calls_of_the_model(make: Any) -> None:
 
 
 def test_failures_keep_their_flag() -> None:
-    """X-6."""
+    """Failures keep their flag (X-6)."""
     made = [turn for piece in read(openhands_sdk(STUCK[:2])) for turn in piece.turns]
     assert messages(made[1])[2]["content"][0]["is_error"] is True
 
 
 def test_several_calls_of_one_answer() -> None:
-    """X-6: one event each, with the same response; results of the first stand between them."""
+    """One event each, with the same response; results of the first stand between them (X-6)."""
     listed = list(openhands_sdk(FINE[:2]))
     listed[4]["llm_response_id"] = listed[2]["llm_response_id"]
     made = [turn for piece in read(listed) for turn in piece.turns]
@@ -58,13 +58,13 @@ def test_several_calls_of_one_answer() -> None:
 
 
 def test_a_folder_of_events_is_named_by_the_one_above() -> None:
-    """X-6: and any other file by itself."""
+    """And any other file by itself (X-6)."""
     assert read(openhands(FINE), "sessions/abc/events")[0].session.id == "abc"
     assert read(openhands(FINE), "out/trajectory.json")[0].session.id == "trajectory"
 
 
 def test_what_was_condensed_is_gone() -> None:
-    """X-6: with a summary in its place."""
+    """With a summary in its place (X-6)."""
     listed = list(openhands(FINE[:3]))
     args = {"forgotten_events_start_id": 2, "forgotten_events_end_id": 5, "summary": "Short.", "summary_offset": 1}
     listed.insert(6, {"id": 99, "source": "agent", "action": "condensation", "args": args})
@@ -74,7 +74,7 @@ def test_what_was_condensed_is_gone() -> None:
 
 
 def test_evaluations_have_a_session_a_record() -> None:
-    """X-6: with pairs of events in old ones."""
+    """With pairs of events in old ones (X-6)."""
     metadata = {"llm_config": {"model": "m"}}
     events = list(openhands(FINE))
     pairs = [events[:2], *(events[at : at + 2] for at in range(2, len(events), 2))]
@@ -89,7 +89,7 @@ def test_evaluations_have_a_session_a_record() -> None:
 
 
 def test_text_actions_and_their_results() -> None:
-    """X-6: without an id of a call the event that caused it is meant."""
+    """Without an id of a call the event that caused it is meant (X-6)."""
     listed: list[Record] = [
         {"id": 1, "source": "user", "action": "message", "args": {"content": "Go."}},
         {"id": 2, "source": "agent", "action": "run", "args": {"command": "ls", "thought": "I look."}},

@@ -18,7 +18,7 @@ def read(record: dict[str, Any]) -> events.Event:
 
 
 def test_an_action_with_its_answer() -> None:
-    """X-6: the call as the model made it, with model and tokens."""
+    """The call as the model made it, with model and tokens (X-6)."""
     found = read(list(openhands(FINE))[2])
     assert (found.kind, found.id, found.response_id) == (events.ANSWER, "2", "chatcmpl-0")
     assert found.call == ("call_0", "execute_bash", '{"command":"ls"}')
@@ -26,14 +26,15 @@ def test_an_action_with_its_answer() -> None:
 
 
 def test_an_action_of_an_agent_without_native_calls() -> None:
-    """X-6: its kind is the name of the call, and what it thought is what it said."""
+    """Its kind is the name of the call, and what it thought is what it said (X-6)."""
     args = {"command": "ls", "thought": "I look.", "hidden": False, "confirmation_state": "confirmed"}
     found = read({"id": 5, "source": "agent", "action": "run", "args": args})
     assert (found.call, found.text) == (("event_5", "run", '{"command":"ls"}'), "I look.")
 
 
 def test_a_result_belongs_to_its_call() -> None:
-    """X-6: by the id of the call, else by the event that caused it; the exit status is written as the model sees it."""
+    """By the id of the call, else by the event that caused it; the exit status is written as the model sees it
+    (X-6)."""
     found = read(list(openhands(STUCK))[3])
     assert (found.kind, found.call_id, found.failed) == (events.RESULT, "call_0", False)
     assert found.text.endswith("\n[Command finished with exit code 1]")
@@ -53,13 +54,13 @@ def test_a_result_belongs_to_its_call() -> None:
     ],
 )
 def test_what_the_model_never_sees(record: dict[str, Any]) -> None:
-    """X-6: known, and passed over."""
+    """Known, and passed over (X-6)."""
     assert events.is_event(record)
     assert events.read(record) is None
 
 
 def test_events_of_the_sdk() -> None:
-    """X-6: actions, what came of them, errors, refusals, and what is said."""
+    """Actions, what came of them, errors, refusals, and what is said (X-6)."""
     _, asked, action, seen = list(openhands_sdk(STUCK))[:4]
     assert read(asked).kind == events.USER
     assert (read(action).call, read(action).response_id) == (
@@ -76,7 +77,7 @@ def test_events_of_the_sdk() -> None:
 
 
 def test_condensations() -> None:
-    """X-6: events by their ids, or from one to another."""
+    """Events by their ids, or from one to another (X-6)."""
     old = {"forgotten_events_start_id": 3, "forgotten_events_end_id": 5, "summary": "Short.", "summary_offset": 2}
     found = read({"id": 9, "source": "agent", "action": "condensation", "args": old})
     assert (found.kind, found.forgotten, found.at, found.text) == (
@@ -91,5 +92,5 @@ def test_condensations() -> None:
 
 @pytest.mark.parametrize("record", [{}, [], None, {"action": "run"}, {"kind": "thing", "source": "agent"}, {"kind": 3}])
 def test_what_is_no_event(record: object) -> None:
-    """X-6."""
+    """What is no event (X-6)."""
     assert not events.is_event(record)

@@ -55,14 +55,14 @@ def check(piece: Piece) -> None:
 
 
 def test_spans_as_sdks_print_them() -> None:
-    """X-5."""
+    """Spans as SDKs print them (X-5)."""
     assert OtelReader.fits(PRINTED)
     (piece,) = OtelReader("log").take(PRINTED)
     check(piece)
 
 
 def test_otlp_with_typed_values() -> None:
-    """X-5: messages as text or as structure, what is no call of a model between them, in order of time."""
+    """Messages as text or as structure, what is no call of a model between them, in order of time (X-5)."""
     structured = {**ATTRIBUTES, "gen_ai.input.messages": ASKED, "gen_ai.output.messages": SAID}
     tool = {**ATTRIBUTES, "gen_ai.operation.name": "execute_tool"}
     record = exported(span(structured), span(tool), span({"http.method": "GET"}), span(ATTRIBUTES, 1_600_000_000))
@@ -73,7 +73,7 @@ def test_otlp_with_typed_values() -> None:
 
 
 def test_sessions_by_trace() -> None:
-    """X-5, C-7: the trace of a call inside a run is the run; a call that is its own trace belongs to what it opens."""
+    """The trace of a call inside a run is the run; a call that is its own trace belongs to what it opens (X-5, C-7)."""
     without = {key: value for key, value in ATTRIBUTES.items() if key != "gen_ai.conversation.id"}
     inner, root = OtelReader("log").take(exported(span(without, parentSpanId="9"), span(without)))
     assert (inner.session.id, inner.session.named) == ("abc", True)
@@ -84,7 +84,7 @@ def test_sessions_by_trace() -> None:
 
 
 def test_messages_in_events() -> None:
-    """X-5: as the conventions had it before."""
+    """As the conventions had it before (X-5)."""
     events = [
         {"name": "gen_ai.user.message", "attributes": [{"key": "content", "value": {"stringValue": "Hello."}}]},
         {"name": "gen_ai.choice", "attributes": [{"key": "message", "value": typed({"content": "Hi."})}]},
@@ -95,6 +95,6 @@ def test_messages_in_events() -> None:
 
 
 def test_what_is_no_span() -> None:
-    """X-5."""
+    """What is no span (X-5)."""
     assert not OtelReader.fits({"attributes": {}})
     assert not OtelReader.fits({"trace_id": "t", "request": {}})

@@ -18,7 +18,7 @@ HISTORY = [
 
 
 def test_the_conventions_of_today() -> None:
-    """X-5: parts, calls, results (under either name), instructions; thinking is not said."""
+    """Parts, calls, results (under either name), instructions; thinking is not said (X-5)."""
     said = {
         "gen_ai.system_instructions": [{"type": "text", "content": "Be brief."}],
         "gen_ai.input.messages": [
@@ -37,7 +37,7 @@ def test_the_conventions_of_today() -> None:
 
 
 def test_several_results_are_several_messages() -> None:
-    """X-5: as chat has it."""
+    """As chat has it (X-5)."""
     parts = [{"type": "tool_call_response", "id": name, "response": {"r": name}} for name in ("c1", "c2")]
     found = exchange({"gen_ai.input.messages": [{"role": "user", "parts": [*parts, "Go on."]}]}, ())
     assert found is not None
@@ -47,7 +47,7 @@ def test_several_results_are_several_messages() -> None:
 
 
 def test_one_event_a_message() -> None:
-    """X-5: the conventions before."""
+    """The conventions before (X-5)."""
     body = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": CALL}]}
     events = [
         Told("gen_ai.system.message", {"content": "Be brief."}),
@@ -63,7 +63,7 @@ def test_one_event_a_message() -> None:
 
 
 def test_numbered_attributes() -> None:
-    """X-5: as OpenLLMetry writes them."""
+    """As OpenLLMetry writes them (X-5)."""
     said = {
         "gen_ai.prompt.10.role": "tool",
         "gen_ai.prompt.10.content": "nowhere",
@@ -87,5 +87,5 @@ def test_numbered_attributes() -> None:
 
 
 def test_spans_without_messages_say_nothing() -> None:
-    """X-5: by default instrumentations leave them out."""
+    """By default instrumentations leave them out (X-5)."""
     assert exchange({"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}, [Told("other", {})]) is None

@@ -43,7 +43,7 @@ LINE = {
 
 
 def test_a_session() -> None:
-    """X-5: every field that is replayed; `text_action` is not, because a gateway sees only the text."""
+    """Every field that is replayed; `text_action` is not, because a gateway sees only the text (X-5)."""
     ((session, turns, whole),) = OwnReader("f").take(LINE)
     assert whole
     assert (session.id, session.source, session.agent, session.model) == ("run/1", "here", "team", "m")
@@ -57,7 +57,7 @@ def test_a_session() -> None:
 
 
 def test_what_may_be_missing() -> None:
-    """X-5: an id, a label, times, a response, a thread."""
+    """An id, a label, times, a response, a thread (X-5)."""
     reader = OwnReader("f.jsonl")
     ((first, turns, _),) = reader.take({"turns": [{"request_messages_delta": [{"role": "user", "content": "a"}]}]})
     ((second, none, _),) = reader.take({"turns": []})
@@ -69,7 +69,7 @@ def test_what_may_be_missing() -> None:
 
 @pytest.mark.parametrize("record", [{"id": "a"}, {"turns": {}}, {"turns": ["x"]}])
 def test_what_is_no_session(record: dict[str, object]) -> None:
-    """X-5: it is said, and not guessed."""
+    """It is said, and not guessed (X-5)."""
     with pytest.raises(ValueError, match="turn"):
         OwnReader("f").take(record)
 
@@ -86,12 +86,12 @@ def test_what_is_no_session(record: dict[str, object]) -> None:
     ],
 )
 def test_labels(value: object, label: Label) -> None:
-    """X-5: only a clear yes or no counts."""
+    """Only a clear yes or no counts (X-5)."""
     assert label_of(value) == label
 
 
 def test_the_format_is_known_by_its_turns() -> None:
-    """X-5."""
+    """The format is known by its turns (X-5)."""
     assert OwnReader.fits(LINE)
     assert not OwnReader.fits({"messages": []})
 
@@ -104,7 +104,7 @@ def test_calls_in_the_words_of_openai_are_read_too() -> None:
 
 
 def test_the_page_describes_it() -> None:
-    """X-5: the example of the how-to can be read, and every field that it has is explained there."""
+    """The example of the how-to can be read, and every field that it has is explained there (X-5)."""
     page = (Path(__file__).resolve().parents[4] / "docs/how-to/replay.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     record = json.loads(example)

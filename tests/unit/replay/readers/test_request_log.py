@@ -50,21 +50,21 @@ def sent(turn: Turn) -> tuple[str, dict[str, Any]]:
     ids=["bodies", "texts", "envelopes", "batch", "bare", "chunks", "events", "message", "text"],
 )
 def test_requests_as_people_log_them(record: dict[str, Any]) -> None:
-    """X-5: the body that was sent, and what the answer said."""
+    """The body that was sent, and what the answer said (X-5)."""
     _, turn = read(record)
     assert sent(turn) == ("/v1/chat/completions", CHAT)
     assert (turn.answer.status, turn.answer.text, turn.answer.failed) == (200, "Hi.", False)
 
 
 def test_anthropic_bodies_go_to_their_own_path() -> None:
-    """X-5: and their answers are read as theirs."""
+    """And their answers are read as theirs (X-5)."""
     _, turn = read({"request": CHAT, "response": CLAUDE})
     assert sent(turn)[0] == "/v1/messages"
     assert (turn.answer.text, turn.answer.calls) == ("Hi.", (ToolCall("g", "{}"),))
 
 
 def test_responses_and_calls() -> None:
-    """X-5: the newer interface, and calls that the model made."""
+    """The newer interface, and calls that the model made (X-5)."""
     _, turn = read({"request": {"model": "m", "input": "Hello."}, "response": {"object": "response", "output": []}})
     assert sent(turn)[0] == "/v1/responses"
     _, turn = read({"request": CHAT, "response": CALLED})
@@ -81,13 +81,13 @@ def test_responses_and_calls() -> None:
     ],
 )
 def test_sessions_by_recorded_ids(more: dict[str, Any]) -> None:
-    """X-5, C-7: in the record, its metadata, a header field or the body."""
+    """In the record, its metadata, a header field or the body (X-5, C-7)."""
     session, _ = read({"request": CHAT, "response": SAID, **more})
     assert (session.id, session.named, session.lane) == ("s", True, "")
 
 
 def test_sessions_without_ids_are_those_of_a_gateway() -> None:
-    """X-5, C-7: named by their opening or trace, judged together, and no id is made up for the engine."""
+    """Named by their opening or trace, judged together, and no id is made up for the engine (X-5, C-7)."""
     one, _ = read({"request": CHAT, "response": SAID})
     longer = {**CHAT, "messages": [*CHAT["messages"], {"role": "assistant", "content": "Hi."}]}
     same, _ = read({"request": longer, "response": SAID})
@@ -100,7 +100,7 @@ def test_sessions_without_ids_are_those_of_a_gateway() -> None:
 
 
 def test_agents_times_and_headers() -> None:
-    """X-5, Y-1: keys are not carried along."""
+    """Keys are not carried along (X-5, Y-1)."""
     headers = {"X_Team": "t", "Authorization": "Bearer secret", "x-api-key": "secret", "Content-Encoding": "gzip"}
     record = {"request": {"headers": headers, "body": CHAT}, "agent": "a", "ts": "2023-11-14T22:13:20Z"}
     session, turn = read({**record, "response": SAID})
@@ -110,7 +110,7 @@ def test_agents_times_and_headers() -> None:
 
 @pytest.mark.parametrize("name", sorted(SECRET_HEADERS))
 def test_no_credential_is_carried_along(name: str) -> None:
-    """Y-1: whichever field a provider reads it from."""
+    """Whichever field a provider reads it from (Y-1)."""
     record = {"request": {"headers": {name.title(): "secret", "x-team": "t"}, "body": CHAT}, "response": SAID}
     assert read(record)[1].headers == {"x-team": b"t"}
 
@@ -125,7 +125,7 @@ def test_no_credential_is_carried_along(name: str) -> None:
     ],
 )
 def test_requests_that_failed(record: dict[str, Any], status: int) -> None:
-    """X-5, LD-6: a retry after one of these is no loop."""
+    """A retry after one of these is no loop (X-5, LD-6)."""
     _, turn = read(record)
     assert turn.answer.status == status
     assert turn.answer.failed
@@ -133,7 +133,7 @@ def test_requests_that_failed(record: dict[str, Any], status: int) -> None:
 
 @pytest.mark.parametrize("record", [{}, {"request": {"url": "/x"}}, {"messages": "x"}, {"response": SAID}])
 def test_what_is_no_request(record: dict[str, Any]) -> None:
-    """X-5."""
+    """What is no request (X-5)."""
     assert not RequestLogReader.fits(record)
     with pytest.raises(ValueError, match="no request body"):
         RequestLogReader("log").take(record)

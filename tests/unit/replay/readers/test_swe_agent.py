@@ -34,7 +34,7 @@ def messages(turn: Turn) -> list[Any]:
 
 
 def test_history() -> None:
-    """X-6: each answer is a turn; results have the ids of their calls."""
+    """Each answer is a turn; results have the ids of their calls (X-6)."""
     made = turns(trajectory(FINE))
     assert len(made) == len(FINE)
     assert [one["role"] for one in messages(made[1])] == ["system", "user", "assistant", "tool"]
@@ -45,7 +45,7 @@ def test_history() -> None:
 
 
 def test_demonstrations_are_no_turns() -> None:
-    """X-6: somebody else's answers stand in the prompt."""
+    """Somebody else's answers stand in the prompt (X-6)."""
     record = trajectory(FINE)
     for message in record["history"][2:6]:
         message["is_demo"] = True
@@ -55,7 +55,7 @@ def test_demonstrations_are_no_turns() -> None:
 
 
 def test_agents_have_their_own_conversations() -> None:
-    """X-6: a planner and a worker."""
+    """A planner and a worker (X-6)."""
     record = trajectory(FINE[:2])
     for message in record["history"][4:]:
         message["agent"] = "second"
@@ -64,7 +64,7 @@ def test_agents_have_their_own_conversations() -> None:
 
 
 def test_steps_alone() -> None:
-    """X-6: where the history was left out."""
+    """Where the history was left out (X-6)."""
     steps = [{"action": action, "observation": seen, "response": f"```\n{action}\n```"} for action, seen in FINE]
     made = turns({"trajectory": steps, "info": {}})
     assert len(made) == len(FINE)
@@ -75,7 +75,7 @@ def test_steps_alone() -> None:
 
 
 def test_times_from_how_long_commands_took() -> None:
-    """X-6: so that a slow poll weighs little, as it would have live."""
+    """So that a slow poll weighs little, as it would have live (X-6)."""
     record = trajectory(FINE)
     record["trajectory"] = [{"action": one, "observation": "", "execution_time": 30.0} for one, _ in FINE]
     assert [turn.at_s for turn in turns(record)] == [33.0 * number for number in range(len(FINE))]
@@ -83,7 +83,7 @@ def test_times_from_how_long_commands_took() -> None:
 
 
 def test_mini_swe_agent() -> None:
-    """X-6: tokens and times stand in `extra`; how it ended is no message."""
+    """Tokens and times stand in `extra`; how it ended is no message (X-6)."""
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 80}}
     record = {
         "trajectory_format": "mini-swe-agent-1.1",
@@ -103,7 +103,7 @@ def test_mini_swe_agent() -> None:
 
 
 def test_several_in_one_file() -> None:
-    """X-6: told apart."""
+    """Several in one file: told apart (X-6)."""
     names = [piece.session.id for piece in read([trajectory(FINE)] * 2, "all.jsonl") if piece.whole]
     assert len(set(names)) == 2
 
@@ -112,11 +112,11 @@ def test_several_in_one_file() -> None:
     "record", [{}, {"history": []}, {"history": ["x"]}, {"trajectory": [{"x": 1}]}, {"messages": [{"role": "user"}]}]
 )
 def test_what_is_no_trajectory(record: Record) -> None:
-    """X-6."""
+    """What is no trajectory (X-6)."""
     assert not SweAgentReader.fits(record)
 
 
 def test_an_empty_one() -> None:
-    """X-6: named, not fatal."""
+    """Named, not fatal (X-6)."""
     with pytest.raises(ValueError, match="neither messages nor steps"):
         read([{"history": [], "trajectory": []}])

@@ -1,4 +1,4 @@
-"""X-1: counters of a key, whatever the store says of them."""
+"""Counters of a key, whatever the store says of them (X-1)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_who_is_held() -> None:
 
 
 def test_a_score_adds_up() -> None:
-    """LD-3: how many, what each weighs, what they add up to."""
+    """How many, what each weighs, what they add up to (LD-3)."""
     found = incidents.score(admin_records.incidents()[3].score)
     assert found is not None
     assert [(part.name, part.number, part.weight, part.points) for part in found.parts] == [

@@ -1,4 +1,4 @@
-"""X-2: policies in words, with what those in shadow mode would have blocked."""
+"""Policies in words, with what those in shadow mode would have blocked (X-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""X-2: the picture of an incident: equal steps look equal, the repeating part is marked, denials are crossed."""
+"""The picture of an incident: equal steps look equal, the repeating part is marked, denials are crossed (X-2)."""
 
 from __future__ import annotations
 
