@@ -1,4 +1,4 @@
-"""A tool server as a plain ASGI application, guarded by the middleware: `uvicorn server:app`."""
+"""A tool server as a plain ASGI application, protected by the middleware. Run it with `uvicorn server:app`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from breakloop.sdk.asgi import BreakloopMiddleware, Receive, Scope, Send
 
 
 async def tools(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer `tools/call` of MCP: every tool says what it was called with."""
+    """Handle MCP `tools/call`: every tool returns its arguments."""
     if scope["type"] != "http":
         return
     body, more = b"", True

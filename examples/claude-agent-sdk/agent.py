@@ -1,5 +1,5 @@
-"""An agent of the Claude Agent SDK that is stuck, and breakloop's hooks. The model is a stand-in: no keys, no network.
-`python agent.py` shows the note, the refusal, and the end of the run."""
+"""A stuck Claude Agent SDK agent, guarded by breakloop's hooks. The model is a stand-in: no keys, no network.
+`python agent.py` shows the note, the denial, and the end of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from breakloop.testing import SeenRequest, StandInLLM, call_tool
 
 
 def stuck_model(request: SeenRequest) -> object:
-    """Stands for a model that does not take a hint: the same command, again and again."""
+    """Simulate a model that ignores warnings and runs the same command every time."""
     turn = len(request.fields.get("messages", []))
     return call_tool("Bash", {"command": "cat missing.txt; true"}, tool_id=f"toolu_{turn:010}")
 
@@ -21,7 +21,7 @@ def stuck_model(request: SeenRequest) -> object:
 async def main(url: str, folder: str) -> None:
     """Run the agent until it ends."""
     options = ClaudeAgentOptions(
-        hooks=breakloop_hooks(),  # the one line that is added
+        hooks=breakloop_hooks(),  # the line added for breakloop
         permission_mode="bypassPermissions",
         cwd=folder,
         env={

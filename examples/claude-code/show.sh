@@ -1,5 +1,5 @@
 #!/bin/sh
-# What Claude Code hears from the hook while an agent runs the same command again and again. No Claude Code, no keys.
+# Prints the hook's output to Claude Code while an agent repeats a command. Needs neither Claude Code nor keys.
 set -eu
 
 BREAKLOOP_DATA_DIR=$(mktemp -d)
@@ -13,7 +13,7 @@ tell() {
 }
 
 for number in 1 2 3 4 5 6 7; do
-    said=$(tell PreToolUse "$number")                        # may it run?
-    [ -n "$said" ] || said=$(tell PostToolUse "$number")     # it has run; this is what it returned
+    said=$(tell PreToolUse "$number")                        # before the call
+    [ -n "$said" ] || said=$(tell PostToolUse "$number")     # after the call, with its result
     printf 'call %s: %s\n' "$number" "${said:-(nothing)}"
 done

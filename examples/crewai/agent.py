@@ -1,4 +1,4 @@
-"""A crew whose agent repeats itself is told so, then stopped. A stand-in answers: no keys."""
+"""A crew whose agent repeats itself is warned, then stopped. The model is a stand-in: no keys needed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from breakloop.testing import StandInLLM, call_tool
 
 @tool("search")
 def search(query: str) -> str:
-    """Look something up. This one never finds anything, and so a naive agent never stops."""
+    """Look something up. It never finds anything, so a naive agent never stops."""
     return f"no results for {query!r}"
 
 
 def main() -> None:
-    """One agent, one task, and a model that does not take a hint."""
+    """Run one agent on one task, with a model that ignores warnings."""
     with StandInLLM.in_thread() as llm:
         for _ in range(25):
             llm.next(call_tool("search", {"query": "refund policy"}))

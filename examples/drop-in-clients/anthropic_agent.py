@@ -1,4 +1,4 @@
-"""The same with Anthropic's client, in a session that is named by the block around."""
+"""The same with Anthropic's client; the `with` block names the session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from breakloop.anthropic import Anthropic
 
 
 def main() -> None:
-    """Ask until the answer is long enough, which it never is."""
+    """Ask until the response is long enough, which it never is."""
     client = Anthropic(api_key="unused")
     with breakloop.agent("essay-bot", session="essay-1"):
         for attempt in range(1, 1001):

@@ -1,4 +1,4 @@
-"""An agent that asks for JSON until it gets some, with the drop-in client: one import is all that differs."""
+"""An agent that asks for JSON until it gets some, with the drop-in client. Only one import differs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from breakloop.openai import OpenAI
 
 
 def main() -> None:
-    """Retry without end; the gateway ends it."""
-    client = OpenAI(api_key="unused", agent="json-bot")  # BREAKLOOP_URL says where the gateway is
+    """Retry forever, until the gateway stops it."""
+    client = OpenAI(api_key="unused", agent="json-bot")  # BREAKLOOP_URL is the gateway's address
     for attempt in range(1, 1001):
         try:
             answer = client.chat.completions.create(
@@ -21,7 +21,7 @@ def main() -> None:
             return
         except ValueError:
             print(f"attempt {attempt}: no JSON, again")
-        except LoopDetectedError as stop:  # `except openai.RateLimitError` catches it too
+        except LoopDetectedError as stop:  # also caught by `except openai.RateLimitError`
             print(
                 f"attempt {attempt}: stopped after {stop.hit_count} alike, for {stop.cooldown_seconds} s: {stop.kind}"
             )

@@ -1,4 +1,4 @@
-"""Answers like OpenAI and Anthropic, without a model and without keys: `python stand_in.py 9000`."""
+"""A stand-in for the OpenAI and Anthropic APIs, without a model or keys. Run it with `python stand_in.py 9000`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from breakloop.testing import StandInLLM
 
 
 async def main(port: int) -> None:
-    """Run until it is interrupted."""
+    """Run until interrupted."""
     async with StandInLLM(port=port) as llm:
         print(f"stand-in on {llm.url}", flush=True)
         await asyncio.Event().wait()

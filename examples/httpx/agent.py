@@ -1,4 +1,4 @@
-"""An agent that speaks HTTP by itself, judged in process by its transport. A stand-in answers: no keys, no server."""
+"""An agent that makes its own HTTP requests, checked in process by its transport. No keys, no server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from breakloop.testing import StandInLLM
 
 
 def main() -> None:
-    """Send the same question again and again."""
+    """Send the same request over and over."""
     with (
         StandInLLM.in_thread() as llm,
         httpx.Client(base_url=llm.url, transport=BreakloopTransport()) as client,

@@ -1,4 +1,4 @@
-"""A LangChain agent that is stuck, and what the middleware does about it: no keys, no network. `python agent.py`."""
+"""A stuck LangChain agent, stopped by the middleware: no keys, no network. Run it with `python agent.py`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from langchain_openai import ChatOpenAI
 from breakloop.sdk.langchain import BreakloopMiddleware
 from breakloop.testing import StandInLLM, call_tool
 
-STUCK = call_tool("search", {"query": "refund policy"})  # what the stand-in answers, whatever it is asked
+STUCK = call_tool("search", {"query": "refund policy"})  # the stand-in's response to every request
 
 
 @tool
 def search(query: str) -> str:
-    """Look something up. This one never finds anything."""
+    """Look something up. It never finds anything."""
     return f"no results for {query!r}"
 
 
 def main() -> None:
-    """Ask once; the agent's own loop does the rest."""
+    """Ask once; the agent then loops by itself."""
     with StandInLLM.in_thread(respond=lambda _request: STUCK) as llm:
         model = ChatOpenAI(model="gpt-5", base_url=f"{llm.url}/v1", api_key="none", use_responses_api=False)
         agent = create_agent(model, [search], middleware=[BreakloopMiddleware()], name="support-bot")

@@ -1,4 +1,4 @@
-"""The same in a LangGraph graph of one's own: the node that asks the model is guarded. `python graph.py`."""
+"""The same in a LangGraph graph: the node that calls the model is guarded. Run it with `python graph.py`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STUCK = call_tool("search", {"query": "refund policy"})
 
 @tool
 def search(query: str) -> str:
-    """Look something up. This one never finds anything."""
+    """Look something up. It never finds anything."""
     return f"no results for {query!r}"
 
 
 def main() -> None:
-    """Model, tools, model, ... until the model calls no tool."""
+    """Alternate between model and tools until the model calls no tool."""
     with StandInLLM.in_thread(respond=lambda _request: STUCK) as llm:
         model = ChatOpenAI(model="gpt-5", base_url=f"{llm.url}/v1", api_key="none", use_responses_api=False)
         bound = model.bind_tools([search])

@@ -1,4 +1,4 @@
-"""An agent behind LiteLLM's proxy that is told that it repeats itself, then stopped. A stand-in answers: no keys."""
+"""An agent behind LiteLLM's proxy repeats itself, is warned, then stopped. The model is a stand-in: no keys needed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ STAND_IN_PORT, PORT = 9000, 4000
 
 
 def loop(llm: ThreadedLLM, client: openai.OpenAI) -> None:
-    """The usual loop: ask the model, carry out what it wants, show it what came back."""
+    """The usual agent loop: call the model, run the tool, return the result to the model."""
     messages: list[Any] = [{"role": "user", "content": "What is our refund policy?"}]
     for step in range(1, 1001):
-        llm.next(call_tool("search", {"query": "refund policy"}))  # a model that does not take a hint
+        llm.next(call_tool("search", {"query": "refund policy"}))  # a model that ignores warnings
         try:
             said = client.chat.completions.create(model="stand-in", messages=messages).choices[0].message
         except openai.RateLimitError as stop:
@@ -34,7 +34,7 @@ def loop(llm: ThreadedLLM, client: openai.OpenAI) -> None:
 
 
 def main() -> None:
-    """Start the stand-in and the proxy, as `litellm --config config.yaml` does, and let the agent go."""
+    """Start the stand-in and the proxy (as `litellm --config config.yaml` does), then run the agent."""
     options = ["--host", "127.0.0.1", "--port", str(PORT)]
     with (
         StandInLLM.in_thread(port=STAND_IN_PORT) as llm,

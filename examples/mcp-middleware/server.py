@@ -1,5 +1,5 @@
-"""An MCP server with loop protection of its own. `python server.py` calls it as a stuck agent would: no keys, no
-network; `python server.py stdio` serves."""
+"""An MCP server with loop protection. `python server.py` calls it like a stuck agent, without keys or network;
+`python server.py stdio` serves it over stdio."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mcp_types import TextContent
 
 from breakloop.sdk.mcp import BreakloopMiddleware
 
-server = MCPServer("support", log_level="ERROR", middleware=[BreakloopMiddleware()])  # the one line that is added
+server = MCPServer("support", log_level="ERROR", middleware=[BreakloopMiddleware()])  # the line added for breakloop
 
 
 @server.tool()
 def search(query: str) -> str:
-    """Look something up. This one never finds anything, and so a naive agent never stops."""
+    """Look something up. It never finds anything, so a naive agent never stops."""
     return f"no results for {query!r}"
 
 
 async def stuck() -> None:
-    """Call it eight times."""
+    """Call the tool eight times."""
     async with Client(server) as client:
         for number in range(1, 9):
             result = await client.call_tool("search", {"query": "refund policy"})

@@ -1,4 +1,4 @@
-"""A client that calls the same tool again and again, and `breakloop mcp` in front of its server. No keys needed."""
+"""A client that keeps calling the same tool, with `breakloop mcp` in front of its server. No keys needed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mcp.client.stdio import get_default_environment, stdio_client
 from mcp_types import TextContent
 
 SERVER = [sys.executable, str(Path(__file__).with_name("server.py"))]
-WRAPPED = [sys.executable, "-m", "breakloop", "mcp", "--", *SERVER]  # elsewhere: breakloop mcp -- python server.py
+WRAPPED = [sys.executable, "-m", "breakloop", "mcp", "--", *SERVER]  # usually: breakloop mcp -- python server.py
 
 
 async def main() -> None:
-    """Call it eight times."""
+    """Call the tool eight times."""
     program, *arguments = WRAPPED
     env = {**get_default_environment(), "PYTHONPATH": ":".join(sys.path)}
     async with Client(stdio_client(StdioServerParameters(command=program, args=arguments, env=env))) as client:

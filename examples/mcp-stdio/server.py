@@ -1,4 +1,4 @@
-"""An MCP server over stdin and stdout, as any other: it knows nothing of breakloop."""
+"""An ordinary MCP server over stdin and stdout, without any breakloop code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ server = MCPServer("support", log_level="ERROR")
 
 @server.tool()
 def search(query: str) -> str:
-    """Look something up. This one never finds anything, and so a naive agent never stops."""
+    """Look something up. It never finds anything, so a naive agent never stops."""
     return f"no results for {query!r}"
 
 

@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK that is stuck, warned and stopped: no keys, no network. `python agent.py`."""
+"""A stuck OpenAI Agents SDK agent is warned, then stopped: no keys, no network. Run it with `python agent.py`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from breakloop import LoopDetectedError
 from breakloop.sdk.openai_agents import BreakloopHooks
 from breakloop.testing import StandInLLM, call_tool
 
-STUCK = call_tool("search", {"query": "refund policy"})  # what the stand-in answers, whatever it is asked
+STUCK = call_tool("search", {"query": "refund policy"})  # the stand-in's response to every request
 
 
 @function_tool
 def search(query: str) -> str:
-    """Look something up. This one never finds anything."""
+    """Look something up. It never finds anything."""
     return f"no results for {query!r}"
 
 
 async def main() -> None:
-    """Run the agent once; the SDK's own loop does the rest."""
-    set_tracing_disabled(True)  # it would be sent to OpenAI
+    """Run the agent once; the SDK then loops by itself."""
+    set_tracing_disabled(True)  # traces would be sent to OpenAI
     async with (
         StandInLLM(respond=lambda _request: STUCK) as llm,
         AsyncOpenAI(base_url=f"{llm.url}/v1", api_key="none") as client,

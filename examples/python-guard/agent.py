@@ -1,25 +1,25 @@
-"""An agent of one's own making, guarded in process: no server, no keys. `python agent.py` shows it being stopped."""
+"""A hand-written agent, guarded in process: no server, no keys. `python agent.py` shows how it is stopped."""
 
 from __future__ import annotations
 
 from breakloop import Guard, LoopDetectedError
 
-guard = Guard()  # the built-in protection; Guard("policy.yaml") for a policy of your own
+guard = Guard()  # the built-in protection; Guard("policy.yaml") uses your own policy
 
 
 @guard.tool
 def search(query: str) -> str:
-    """Look something up. This one never finds anything, and so a naive agent never stops."""
+    """Look something up. It never finds anything, so a naive agent never stops."""
     return f"no results for {query!r}"
 
 
 def stuck_model(_history: list[str]) -> tuple[str, str]:
-    """Stands for a model that does not take a hint."""
+    """Simulate a model that ignores warnings."""
     return "search", "refund policy"
 
 
 def main() -> None:
-    """The usual loop: ask the model, carry out what it wants, show it what came back."""
+    """The usual agent loop: call the model, run the tool, return the result to the model."""
     history: list[str] = []
     with guard.run(agent="support-bot"):
         for step in range(1, 1001):
