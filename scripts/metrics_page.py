@@ -35,7 +35,7 @@ def metrics() -> str:
     labels = [
         f"| `{name}` | {label.help} | {label.most or 'a closed list'} |" for name, label in sorted(LABELS.items())
     ]
-    return _INTRO + "\n".join([*rows, "", "| label | meaning | maximum of values |", "|---|---|---|", *labels]) + "\n"
+    return _INTRO + "\n".join([*rows, "", "| label | meaning | max. values |", "|---|---|---|", *labels]) + "\n"
 
 
 def _row(metric: Metric) -> str:
