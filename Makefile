@@ -21,7 +21,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 .PHONY: help setup serve demo check test lint types imports unit tools typescript suite audit docs docs-check eval fmt bench bench-peers lock clean
 
 help: ## list the targets
-	@printf 'make serve ARGS="--port 8787"   and the other targets:\n\n'
+	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## create the virtual environment (other targets do this automatically)
