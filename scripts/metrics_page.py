@@ -12,9 +12,9 @@ _INTRO: Final = """\
 
 # Metrics
 
-`GET /metrics` on the admin port returns these metrics in the Prometheus text format ([how to scrape
-it](../how-to/metrics.md)). With several workers, the values are totals over all of them. Counters restart from zero
-when breakloop restarts, and continue when a worker is replaced.
+`GET /metrics` on the admin port returns these metrics in the Prometheus text format
+([how to scrape it](../how-to/metrics.md)). With several workers, the values are totals over all of them. Counters
+restart from zero when breakloop restarts, and continue when a worker is replaced.
 
 Labels have few values: a closed list, or a limited number of names, after which further names are counted as `other`.
 Agents, callers, paths and keys are not labels. Metrics marked *by event* are counted from [events](events.md), outside
