@@ -98,7 +98,7 @@ def _body_rows(operation: Schema) -> list[tuple[str, str, str, bool, str]]:
             )
         ]
     if content:
-        return [("(whole body)", "body", "text", True, "The bundle as YAML or JSON.")]
+        return [("(whole body)", "body", "string", True, "The bundle as YAML or JSON.")]
     return []
 
 
@@ -136,5 +136,4 @@ def _type(schema: Schema) -> str:
         return f"list of {_type(schema.get('items', {}))}"
     if "enum" in schema:
         return " or ".join(f"`{one}`" for one in schema["enum"])
-    names = {"string": "text", "object": "map", "boolean": "true or false", "null": "null", "integer": "whole number"}
-    return names.get(kind, str(kind))
+    return "map" if kind == "object" else str(kind)
