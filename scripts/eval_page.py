@@ -1,4 +1,4 @@
-"""The text of docs/reference/evaluation.md: tables of what `scripts.eval` measured."""
+"""Renders docs/reference/evaluation.md from the results of `scripts.eval`."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ _INTRO = """\
 
 # Evaluation
 
-What our detectors find in recorded sessions of other people's agents, and what simple detectors find in the same ones.
-The recordings are not part of this project (they quote benchmarks whose authors ask not to be republished); `make eval`
-measures again where they lie beside it, and says so where they do not.
+This page compares breakloop's detectors with simple detectors on recorded sessions of third-party agents. The
+recordings are not part of this project, because they quote benchmarks whose authors ask not to republish them.
+`make eval` repeats the measurement if the recordings are available next to the project directory, and prints a message
+if they are not.
 
-{sessions} sessions with {turns} turns; {loops} are labelled as loops, {healthy} as healthy, the others not at all.
-A session is flagged when one of its turns is blocked. Every detector has one configuration for all sources. Times are
-the recorded ones where there are any, else 3 s a turn. Labels are somebody's reading, and noisy: some sessions labelled
-healthy do loop and recover, and some labelled as loops are merely wasteful.
+There are {sessions} sessions with {turns} turns; {loops} are labelled as loops, {healthy} as healthy, and the others
+are not labelled. A session is flagged when one of its turns is blocked. Every detector has one configuration for all
+sources. Recorded times are used where available, otherwise 3 s per turn. The labels are judgements and therefore noisy:
+some sessions labelled healthy do loop and recover, and some labelled as loops are merely wasteful.
 
-Precision / recall / false-positive rate, by who labelled the loops (the healthy ones are always all of them):
+Precision / recall / false-positive rate, by the origin of the loop labels (all healthy sessions are used in each
+column):
 """
 
 _HARM = """\
-False-positive rates: all, among sessions of at least {long} turns, among coding agents ({coding}). Harm is how many
-healthy sessions are blocked in {harmless}, where none may be. Spent is the share of a loop's turns that were over when
-it was blocked (median).
+False-positive rates over all sessions, sessions of at least {long} turns, and coding agents ({coding}). *harm* is the
+number of healthy sessions that are blocked in {harmless}, where none may be blocked. *spent* is the share of a loop's
+turns that had passed when it was blocked (median).
 """
 
 _FOLDS = """\
-All sessions of one task are in one fold. Our detectors have nothing to fit, so the folds show their spread; the turn
-counter's limit is chosen on the other four (at most {wanted:.0%} false positives there).
+All sessions of one task are in the same fold. breakloop's detectors have no fitted parameters, so the folds show their
+variance. The limit of the turn counter is chosen on the other four folds (at most {wanted:.0%} false positives there).
 """
 
 _EQUAL = """\
-The best recall that each simple detector can have with at most {most:.3f} false positives, whatever its limit.
+The best recall that each simple detector can reach with a false-positive rate of at most {most:.3f}, over all limits.
 
 """
 
@@ -60,7 +62,7 @@ def page(ours: ByName, baselines: ByName, scores: Mapping[str, Sequence[Sequence
     parts = [
         _INTRO.format(**counts, loops=total.loops, healthy=total.healthy),
         _by_label(everybody),
-        "\n## Doing no harm\n",
+        "\n## False positives\n",
         _HARM.format(long=LONG_TURNS, coding=", ".join(CODING), harmless=", ".join(HARMLESS)),
         _harm(everybody),
         "\n## At an equal false-positive rate\n",
@@ -84,7 +86,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def rate(share: float | None) -> str:
-    """Return a share as the tables show it."""
+    """Return a share formatted for the tables."""
     return "-" if share is None else f"{share:.3f}"
 
 
@@ -137,7 +139,7 @@ def _equal(ours: ByName, baselines: ByName, scores: Mapping[str, Sequence[Sequen
     name, them = next(iter(ours.items()))
     own = score(them)
     most = max(own.false_positive_rate or 0.0, FPR_WANTED)
-    rows = [[f"`{name}`", "as it is", rate(own.recall)]]
+    rows = [[f"`{name}`", "default", rate(own.recall)]]
     for other, theirs in baselines.items():
         recall, threshold = best_recall(theirs, scores[other], most)
         rows.append([other, f"{threshold:g}", rate(recall)])
@@ -184,7 +186,7 @@ def _by_source(them: Outcomes) -> str:
     for name, found in grouped(them, lambda one: one.session.source).items():
         total = score(found)
         rows.append([name, str(len(found)), str(total.loops), str(total.found), str(total.healthy), str(total.wrong)])
-    return table(["source", "sessions", "loops", "found", "healthy", "blocked wrongly"], rows)
+    return table(["source", "sessions", "loops", "found", "healthy", "false positives"], rows)
 
 
 def _by_kind(them: Outcomes) -> str:
@@ -193,4 +195,4 @@ def _by_kind(them: Outcomes) -> str:
         total = score([one for one in found if one.first_block is not None])
         notices = sum(one.first_block is None for one in found)
         rows.append([f"`{kind}`", str(total.found), str(total.wrong), str(notices)])
-    return table(["kind", "loops blocked", "healthy blocked", "noticed only"], rows)
+    return table(["kind", "loops blocked", "healthy blocked", "notices only"], rows)

@@ -1,6 +1,6 @@
-"""Writes the files under docs/, deploy/ and examples/ that the code knows better than we do, and copies the gateways'
-files that `breakloop init` writes (`make docs`), or says which of them are stale (`--check`). A page is one entry in
-`PAGES`: its path and the function that returns its whole text."""
+"""Generates files under docs/, deploy/ and examples/ from the code, and copies the gateway files that `breakloop init`
+writes (`make docs`). With `--check`, reports which files are out of date. A page is one entry in `PAGES`: its path and
+the function that returns its text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GATEWAYS = ("caddy", "envoy", "haproxy", "nginx", "traefik")
 
 
 def _copies() -> dict[str, Callable[[], str]]:
-    """What `breakloop init --for` writes is what is tested in examples/."""
+    """The files that `breakloop init --for` writes are copies of the tested ones in examples/."""
     copies: dict[str, Callable[[], str]] = {}
     for gateway in GATEWAYS:
         for file in sorted((ROOT / "examples" / gateway).iterdir()):

@@ -1,5 +1,5 @@
-"""A small play for the page about kinds of loops: an agent's steps, judged one after the other by the real detector,
-and written down as a table. What is played is `loop_scenes`' matter."""
+"""Runs an agent's steps through the real detector and records the results as a table. The scenes are in
+`loop_scenes`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Row(NamedTuple):
 
 
 def digest(data: bytes) -> bytes:
-    """Return a fingerprint as an installation would make it."""
+    """Return a fingerprint with a fixed key."""
     return blake2b(data, digest_size=8, key=b"the docs").digest()
 
 
 def short(text: str) -> str:
-    """Return a text for a cell of a table."""
+    """Return a text shortened for a table cell."""
     plain = " ".join(text.split()).replace("|", "\\|")
     return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 2]} ..."
 
 
 class Scene:
-    """One session at `sensitivity: normal`, a step every few seconds; and the count of the kind that it is about."""
+    """One session at `sensitivity: normal` with a step every few seconds, and the count of one kind."""
 
     def __init__(self, kind: str, every_s: float = 3.0) -> None:
         self.kind = kind
@@ -53,7 +53,7 @@ class Scene:
         self._messages = 1
         self._now = _START
         only = {name: (0.0 if name == kind else NEVER, NEVER, NEVER) for name in PRESETS["normal"]}
-        # The first judges; the second speaks up at once, and only about this kind: so it knows the count.
+        # The first detector decides; the second reports only this kind, from count 0 on, which gives the count.
         self._detectors = [StepsDetector(settings, digest) for settings in (StepsSettings(), StepsSettings(only))]
         self._windows = [b"", b""]
         self._last = Step("", (), (), (), (), (), 0, 0)
@@ -61,8 +61,8 @@ class Scene:
     def call(self, name: str, arguments: dict[str, Any], result: str, **more: Any) -> None:
         """The model calls a tool.
 
-        `more`: `failed`, `said`, `tools` (declared), `then` (a text behind the result), `size` (of the request), and
-        what the page is to show of the result (`shown`).
+        `more`: `failed`, `said`, `tools` (declared), `then` (text after the result), `size` (of the request), and
+        `shown` (what the page displays as the result).
         """
         key = f"call_{next(self._ids):08}"
         self._messages += 2
@@ -81,12 +81,12 @@ class Scene:
         self._judge(step, f"`{name}({short(spelled)})`", more.get("shown", more.get("then", back)))
 
     def says(self, said: str, then: str) -> None:
-        """The model answers in words, and gets an answer."""
+        """The model replies with text, and the user responds."""
         self._messages += 2
-        self._judge(Step(said, (), (), (), (then,), (), self._messages, 0), f"says: {short(said)}", then)
+        self._judge(Step(said, (), (), (), (then,), (), self._messages, 0), f"replies: {short(said)}", then)
 
     def prompt(self, text: str) -> None:
-        """A client asks, and shows no answer that it got before."""
+        """A client sends a prompt without an earlier response."""
         self._judge(Step("", (), (), (), (text,), (), 1, len(text)), f"sends: {short(text)}", "")
 
     def again(self) -> None:
@@ -108,7 +108,7 @@ class Scene:
             raise AssertionError(f"{self.kind}: turn {len(self.rows)} is {judged.kind} ({judged.evidence})")
 
     def add(self, did: str, back: str, hits: str, level: int, evidence: str) -> None:
-        """Write a turn down."""
+        """Record a turn."""
         self.rows.append(Row(str(len(self.rows) + 1), did, short(back), hits, level, evidence))
 
     @property
@@ -118,8 +118,8 @@ class Scene:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Return the lines of a table; what only goes on as before is left out."""
-    lines = ["| turn | the agent | what came back | count | level | evidence |", "|---|---|---|---|---|---|"]
+    """Return the lines of a table, without rows that continue the previous level."""
+    lines = ["| turn | agent | result | count | level | evidence |", "|---|---|---|---|---|---|"]
     for at, row in enumerate(rows):
         inner = 1 < at < len(rows) - 1
         if inner and row.level == rows[at - 1].level == rows[at + 1].level:

@@ -1,5 +1,5 @@
-"""One scene for each kind of loop: its docstring says what the kind is and why healthy work is spared; what it plays is
-an agent that is caught. `loop_kinds` makes a page of it, and fails when the detector sees something else."""
+"""One scene per kind of loop. The docstring describes the kind and why healthy work is not affected; the code plays an
+agent that is detected. `loop_kinds` renders the page and fails if the detector reports a different kind."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath"
 
 
 def news(index: int) -> str:
-    """Return a result that nobody has seen before."""
+    """Return a result that has not appeared before."""
     return f"the {_PLACES[index % 10]} holds {index + 2} crates of {_WORDS[index * 7 % 10]}"
 
 
 def repeat(scene: Scene) -> None:
-    """The same call with the same result, one after the other. The result is part of it: a poll that sees something
-    new is no repeat. A change that succeeded voids the count, so the same command after each edit is none either.
-    Repeats 20 s apart count half, 60 s apart a quarter: slow pollers live long."""
+    """The same call returns the same result several times in a row. The result is part of the comparison, so a poll
+    that returns something new is not a repeat. A successful change resets the count, so the same command after each
+    edit is not a repeat either. Repeats 20 s apart count half, 60 s apart a quarter."""
     for _ in range(8):
         scene.call("list_orders", {"customer": 4711}, "no orders found for this customer")
 
 
 def cycle(scene: Scene) -> None:
-    """A round of 2 to 16 steps, again and again. One step that is different, or has a different result, begins the
-    count anew, and a second pass over a list is no cycle yet."""
+    """A sequence of 2 to 16 steps is repeated. One step that differs, or has a different result, restarts the count. A
+    second pass over a list is not a cycle yet."""
     for turn in range(10):
         scene.call(("open_form", "go_back")[turn % 2], {"page": "checkout"}, f"{news(turn % 2)}, a page of the shop")
 
 
 def interleaved(scene: Scene) -> None:
-    """The same call with the same result, and other work between. It is looked for among the last 32 different calls.
-    A change that succeeded voids the count; empty results and mere acknowledgements do not count at all."""
+    """The same call returns the same result again, with other work in between. The detector compares with the last 32
+    different calls. A successful change resets the count. Empty results and plain acknowledgements do not count."""
     for turn in range(13):
         if turn % 2:
             scene.call("search", {"query": _WORDS[turn // 2]}, news(turn))
         else:
-            scene.call("read_file", {"path": "plan.md"}, "Plan: find the cause, mend it, test it")
+            scene.call("read_file", {"path": "plan.md"}, "Plan: find the cause, fix it, test it")
 
 
 def failure(scene: Scene) -> None:
-    """The same call, and an error each time, whatever is done between. A different error counts half; times and
-    process numbers do not make it different. A change that succeeded (an edit, say) begins the count anew: running
-    the tests after each edit is work, however often they fail."""
+    """The same call fails each time, whatever is done in between. A different error counts half; timestamps and
+    process ids do not make an error different. A successful change (such as an edit) restarts the count: running the
+    tests after each edit is work, however often they fail."""
     for turn in range(13):
         if turn % 2:
             scene.call("read_file", {"path": f"{_PLACES[turn // 2]}.mk"}, news(turn))
@@ -53,25 +53,25 @@ def failure(scene: Scene) -> None:
 
 
 def unknown_tool(scene: Scene) -> None:
-    """Calls of tools that there are not, as the request's own list of tools and the error that came back say. One
-    success ends the row. A name that is not in the list and works all the same is no matter: some clients declare
-    their tools by turns."""
+    """The agent calls tools that do not exist, according to the tools declared in the request and the error that is
+    returned. One success ends the sequence. A name that is not declared but works does not count, because some clients
+    declare their tools in turns."""
     for turn in range(8):
         said = f"I try {news(turn * 11)}."
         scene.call(f"serch_{_WORDS[turn]}", {"q": _PLACES[turn]}, "not here", failed=True, tools=("search",), said=said)
 
 
 def cascade(scene: Scene) -> None:
-    """Bad results, whatever was called: eight of the last ten. Bad is what the protocol, an exit status or the
-    harness's own form says, never a word in the text: reports of tests and linters are full of errors, and are work.
-    And it only counts while nothing new comes from outside."""
+    """Eight of the last ten results are errors, whatever was called. A result is an error by the protocol, an exit
+    status or the harness's own format, never by a word in its text, because reports of tests and linters are full of
+    errors and are work. It counts only while no new information arrives."""
     for turn in range(10):
         scene.call(f"{_WORDS[turn]}_{_PLACES[turn]}", {"id": turn}, "connection refused", failed=True)
 
 
 def stagnation(scene: Scene) -> None:
-    """One tool with new arguments, and always the same informative result. Short results ("ok", "not found") are not
-    looked at, and neither are those of tools that change something: thirty files written with the same
+    """One tool is called with new arguments and always returns the same informative result. Short results ("ok", "not
+    found") are ignored, and so are results of tools that change something: thirty files written with the same
     acknowledgement are a batch."""
     text = "Nothing matched. Known places: " + ", ".join(_PLACES) + "; see the manual for how patterns are written."
     for turn in range(9):
@@ -79,25 +79,26 @@ def stagnation(scene: Scene) -> None:
 
 
 def near(scene: Scene) -> None:
-    """The same call but for its numbers, and nothing new from it. Numbers are often the matter itself (pages,
-    orders), so this is only told, never blocked; an agent that goes on like this becomes `dry`."""
+    """The same call except for its numbers, with nothing new in the result. Numbers are often the point of a call
+    (pages, orders), so this kind is only reported and never blocked. An agent that continues like this becomes
+    `dry`."""
     for turn in range(5):
         scene.call("get_page", {"page": turn}, "there is nothing on it")
 
 
 def dry(scene: Scene) -> None:
-    """Turns since anything new came from outside: no line that the session had not seen, no change that succeeded, no
-    new words of the model's own. It carries most real loops, because stuck agents seldom repeat themselves to the
-    letter. News halve the count, so a few turns of relays between them never add up; a second look is free, and so is
-    a result that the gateway cannot see."""
+    """The number of turns since something new arrived: no line that the session had not seen, no successful change, no
+    new words from the model. Most real loops are of this kind, because stuck agents rarely repeat themselves exactly.
+    New information halves the count, so a few uneventful turns in between never add up. A second look at a result is
+    not counted, and neither is a result that the gateway cannot see."""
     for turn in range(18):
         scene.call("ask", {"what": f"{_WORDS[turn % 10]} {_PLACES[turn // 2 % 10]}"}, "I do not know that")
 
 
 def novelty(scene: Scene) -> None:
-    """Results that hold hardly a line not seen before, as a moving average. Here the agent goes on saving excerpts, so
-    that it is never dry for long, and yet it reads the same log for ever. The average moves slowly: a second pass over
-    what was read does not matter."""
+    """Results contain hardly any new lines, measured as a moving average. In this example the agent keeps saving
+    excerpts, so it is never dry for long, and yet it reads the same log again and again. The average moves slowly, so
+    reading something a second time does not matter."""
     log = [f"{_WORDS[line % 10]} went to the {_PLACES[line * 7 % 10]}, {line} miles" for line in range(60)]
     scene.call("read_log", {"lines": "0 to 60"}, "\n".join(log), shown="60 new lines")
     for turn in range(1, 24):
@@ -107,8 +108,8 @@ def novelty(scene: Scene) -> None:
 
 
 def reword(scene: Scene) -> None:
-    """The same instruction to the same recipient in other words, while nothing new comes from outside. Words are
-    compared as sets; healthy work uses its words again too, which is why this is only asked after four dry turns."""
+    """The same instruction is sent to the same recipient in other words while no new information arrives. Words are
+    compared as sets. Healthy work reuses words, too, so this is checked only after four dry turns."""
     ways = ("Please book the meeting room for Monday", "Could you reserve the meeting room on Monday",
             "Kindly book that meeting room, Monday", "The meeting room for Monday, please reserve it")  # fmt: skip
     for turn in range(10):
@@ -117,24 +118,24 @@ def reword(scene: Scene) -> None:
 
 
 def monologue(scene: Scene) -> None:
-    """The same answer again, and nothing called. Other words, one call between, or something new from a person begin
-    the count anew; and what is only shown again, such as the examples before each item of a batch, is not said
-    again."""
+    """The same response again, without a tool call. Different words, a call in between, or new input from a person
+    restart the count. Text that only appears again in the prompt, such as the examples before each item of a batch,
+    does not count."""
     backs = ("Are you sure?", "Please go on.", "That cannot be all.", "Hm.")
     for turn in range(8):
         scene.says("I have finished the task.", backs[turn % 4])
 
 
 def continue_(scene: Scene) -> None:
-    """The same "go on" of the user or the harness, and nothing called. Whatever a person says afresh ends it, and so
-    does work: where tools are called between, "continue" is how people talk."""
+    """The user or the harness sends the same "go on", and the model calls no tool. Any new message from a person
+    ends the sequence, and so does work: if tools are called in between, "continue" is ordinary conversation."""
     for turn in range(8):
         scene.says(f"I am thinking about {_PLACES[turn]} and {news(turn)}.", "continue")
 
 
 def nested(scene: Scene) -> None:
-    """Each prompt holds the one before it whole: a client that answers a bad reply by wrapping its prompt once more. A
-    conversation that grows is not meant: its history stands in messages of its own."""
+    """Each prompt contains the previous one: the client reacts to a bad response by wrapping its prompt once more. A
+    growing conversation is different, because its history is in separate messages."""
     text = "Give me the ten largest cities of Europe as JSON."
     for _ in range(9):
         scene.prompt(text)
@@ -142,9 +143,9 @@ def nested(scene: Scene) -> None:
 
 
 def rejected(scene: Scene) -> None:
-    """The same text (20 characters or more) comes back from the user or the harness, whatever is done between: the
-    agent says that it is done, and is told each time that it is not. Reminders that stand beside each result of a
-    command are not counted."""
+    """The user or the harness sends the same text (20 characters or more) again, whatever is done in between: the agent
+    reports that it is done and is told each time that it is not. Reminders next to each command result are not
+    counted."""
     for turn in range(6):
         scene.call("bash", {"command": f"ls {_PLACES[turn]}"}, news(turn))
         done = {"note": f"done, see {_WORDS[turn]}"}
@@ -152,29 +153,28 @@ def rejected(scene: Scene) -> None:
 
 
 def storm(scene: Scene) -> None:
-    """The same request once more after it was answered. Requests sent at once are sampling and count once; those that
-    failed upstream are retries."""
+    """The same request is sent again after it was answered. Concurrent requests are sampling and count once. Requests
+    that failed upstream are retries."""
     scene.prompt("What is the capital of France?")
     for _ in range(20):
         scene.again()
 
 
 def thrash(scene: Scene) -> None:
-    """The context is cut, and is full again a few steps later, three times over. The work goes round in circles,
-    because what was found out is forgotten each time. It is only told: what helps is a larger context, or smaller
-    results."""
+    """The context is truncated and full again a few steps later, three times over. The work goes in circles, because
+    findings are lost each time. This kind is only reported: a larger context or smaller results help."""
     for turn in range(10):
         size = (20_000, 40_000, 61_000)[turn % 3]
         scene.call("read_file", {"path": f"{_PLACES[turn]}.md"}, f"{size // 1000} KB so far: {news(turn)}", size=size)
 
 
 def spawn(scene: Scene) -> None:
-    """Agents that start agents for the same task, or hand it to each other and back. Children with different tasks
-    are team work, and many children with one task at once are samples."""
+    """Agents start agents for the same task, or pass it back and forth. Children with different tasks are teamwork, and
+    many children with one task at the same time are samples."""
     detector, window, parent = SpawnDetector(digest), b"", "lead"
     for turn in range(8):
         name = f"helper-{turn + 1}"
-        begin = Begin(name, parent, "", name, "Find out why the nightly build fails, and mend it.")
+        begin = Begin(name, parent, "", name, "Find out why the nightly build fails, and fix it.")
         judged = detector.judge(window, begin, 1000.0 + 3 * turn)
         window, parent = judged.window, name
         did = f"`{begin.parent}` starts `{name}`"
@@ -182,8 +182,8 @@ def spawn(scene: Scene) -> None:
 
 
 def stream(scene: Scene) -> None:
-    """One streamed answer repeats itself word for word. It is cut at eight repeats and 1,200 characters, and ends as
-    the protocol wants it (`stream_guard`). Only prose can be cut: tables, code, JSON and base64 repeat for good
+    """One streamed response repeats itself word for word. It is cut at eight repetitions and 1,200 characters, with the
+    protocol's own ending (`stream_guard`). Only prose can be cut: tables, code, JSON and base64 repeat for good
     reasons."""
     probe, sentence = StreamProbe(), "I should check the configuration file again before I go on. "
     for part in range(1, 20):

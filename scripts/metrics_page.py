@@ -1,4 +1,4 @@
-"""What is made of the table of metrics: the page docs/reference/metrics.md, and the Grafana dashboard."""
+"""Renders the table of metrics as docs/reference/metrics.md and as the Grafana dashboard."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ _INTRO: Final = """\
 
 # Metrics
 
-`GET /metrics` of the admin port, in Prometheus' text form ([how to scrape it](../how-to/metrics.md)). Several processes
-are answered for together. Counters begin anew with the first of them, and go on when one is replaced.
+`GET /metrics` on the admin port returns these metrics in the Prometheus text format
+([how to scrape it](../how-to/metrics.md)). With several workers, the values are totals over all of them. Counters
+restart from zero when breakloop restarts, and continue when a worker is replaced.
 
-Labels have few values: closed lists, or as many names as the table says, and `other` for those that come later. Agents,
-callers, paths and keys are no labels. What says *by event* is counted from [events](events.md), off the path of
-requests: where events are dropped (`breakloop_events_dropped_total`) it is short by as many.
+Labels have few values: a closed list, or a limited number of names, after which further names are counted as `other`.
+Agents, callers, paths and keys are not labels. Metrics marked *by event* are counted from [events](events.md), outside
+the request path; if events are dropped (`breakloop_events_dropped_total`), these metrics are too low by that number.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|
@@ -34,7 +35,7 @@ def metrics() -> str:
     labels = [
         f"| `{name}` | {label.help} | {label.most or 'a closed list'} |" for name, label in sorted(LABELS.items())
     ]
-    return _INTRO + "\n".join([*rows, "", "| label | meaning | values at most |", "|---|---|---|", *labels]) + "\n"
+    return _INTRO + "\n".join([*rows, "", "| label | meaning | max. values |", "|---|---|---|", *labels]) + "\n"
 
 
 def _row(metric: Metric) -> str:
@@ -59,7 +60,7 @@ def _quantiles(metric: str, by: str) -> tuple[tuple[str, str], ...]:
 
 PANELS: Final[tuple[Panel, ...]] = (
     (
-        "Loops stopped, today",
+        "Loops stopped today",
         "none",
         (('sum(increase(breakloop_loops_total{shadow="false"}[24h]))', ""),),
     ),
@@ -75,7 +76,7 @@ PANELS: Final[tuple[Panel, ...]] = (
     ("Loops by kind", "none", (("sum by (kind) (increase(breakloop_loops_total[$__rate_interval]))", "{{kind}}"),)),
     ("Denials by policy", "reqps", ((_rate("breakloop_limit_denials_total", "policy"), "{{policy}}"),)),
     (
-        "Dollars an hour",
+        "Dollars per hour",
         "currencyUSD",
         (
             (f"{_rate('breakloop_spend_microusd_total')} * 3600 / 1e6", "spent"),
@@ -83,26 +84,26 @@ PANELS: Final[tuple[Panel, ...]] = (
         ),
     ),
     (
-        "Dollars an hour by model",
+        "Dollars per hour by model",
         "currencyUSD",
         ((f"{_rate('breakloop_model_spend_microusd_total', 'model')} * 3600 / 1e6", "{{model}}"),),
     ),
-    ("Our overhead", "s", _quantiles("breakloop_overhead_seconds", "door")),
-    ("Upstreams' time", "s", _quantiles("breakloop_upstream_seconds", "upstream")),
+    ("breakloop overhead", "s", _quantiles("breakloop_overhead_seconds", "door")),
+    ("Upstream latency", "s", _quantiles("breakloop_upstream_seconds", "upstream")),
     ("Tokens", "none", ((_rate("breakloop_tokens_total", "direction"), "{{direction}}"),)),
-    ("Estimate, divided by the true count", "none", _quantiles("breakloop_estimate_ratio", "estimator")),
+    ("Token estimate / actual count", "none", _quantiles("breakloop_estimate_ratio", "estimator")),
     (
         "Shared store",
         "none",
         (
             ("max(breakloop_store_degraded)", "degraded"),
-            (_rate("breakloop_store_degraded_decisions_total"), "decided without it, a second"),
-            (_rate("breakloop_store_errors_total"), "errors a second"),
+            (_rate("breakloop_store_degraded_decisions_total"), "decisions without it per second"),
+            (_rate("breakloop_store_errors_total"), "errors per second"),
         ),
     ),
     ("Entries in memory", "none", (("sum by (table) (breakloop_memory_entries)", "{{table}}"),)),
     (
-        "Lost",
+        "Dropped",
         "none",
         (
             ("sum by (place) (increase(breakloop_events_dropped_total[$__rate_interval]))", "events, {{place}}"),
@@ -110,12 +111,12 @@ PANELS: Final[tuple[Panel, ...]] = (
         ),
     ),
     (
-        "Trouble",
+        "Errors",
         "none",
         (
-            (_rate("breakloop_faults_total"), "faults of ours"),
-            (_rate("breakloop_answers_failed_total"), "failed answers"),
-            ("max(breakloop_bundle_problems)", "problems of the bundle"),
+            (_rate("breakloop_faults_total"), "internal errors"),
+            (_rate("breakloop_answers_failed_total"), "failed responses"),
+            ("max(breakloop_bundle_problems)", "bundle problems"),
             ("max(breakloop_breakers_open)", "open breakers"),
         ),
     ),

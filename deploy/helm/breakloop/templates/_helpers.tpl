@@ -1,4 +1,4 @@
-{{/* One release a name: breakloop for a release of that name, else RELEASE-breakloop. */}}
+{{/* breakloop if the release has that name, otherwise RELEASE-breakloop. */}}
 {{- define "breakloop.name" -}}
 {{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}
 {{- else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" }}
@@ -17,31 +17,31 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{/* The Secret with the URL of the state. */}}
+{{/* The Secret with the state URL. */}}
 {{- define "breakloop.secretName" -}}
 {{- .Values.state.existingSecret | default (include "breakloop.name" .) }}
 {{- end }}
 
-{{/* The Service of the admin plane. */}}
+{{/* The Service of the admin port. */}}
 {{- define "breakloop.adminName" -}}
 {{- printf "%s-admin" (include "breakloop.name" .) }}
 {{- end }}
 
-{{/* The names that the admin plane is called by: its Service's, from near and far, and those that were given. */}}
+{{/* Host names of the admin port: the short and long names of its Service, and admin.hosts. */}}
 {{- define "breakloop.adminHosts" -}}
 {{- $name := include "breakloop.adminName" . }}
 {{- $near := printf "%s.$(POD_NAMESPACE)" $name }}
 {{- concat (list $name $near (printf "%s.svc" $near) (printf "%s.svc.cluster.local" $near)) .Values.admin.hosts | join "," }}
 {{- end }}
 
-{{/* The ConfigMap with the bundle; empty where bundles come from elsewhere. */}}
+{{/* The ConfigMap with the bundle; empty with another bundle source. */}}
 {{- define "breakloop.policyConfigMap" -}}
 {{- if not .Values.policySource }}
 {{- .Values.existingPolicyConfigMap | default (printf "%s-policy" (include "breakloop.name" .)) }}
 {{- end }}
 {{- end }}
 
-{{/* What cannot work is refused before anything is installed. */}}
+{{/* Reject invalid combinations before anything is installed. */}}
 {{- define "breakloop.check" -}}
 {{- if not (or .Values.state.url .Values.state.existingSecret) }}
 {{- fail "state: set state.url (redis://...) or state.existingSecret; state.url=memory:// for a single replica" }}
