@@ -18,7 +18,7 @@ UNIT := tests/unit $(wildcard tests/test_*.py) -m "not e2e and not slow"
 MAKEFLAGS += --no-print-directory
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup serve demo check test lint types imports unit tools typescript suite audit docs docs-check eval fmt bench bench-peers lock clean
+.PHONY: help setup serve demo check test lint types imports unit tools typescript suite audit docs docs-check eval photograph photograph-compare fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'make serve ARGS="--port 8787"   and the other targets:\n\n'
@@ -88,6 +88,12 @@ docs-check: $(STAMP) ## fail when a generated page is not what the code says
 
 eval: $(STAMP) ## measure the detectors over recorded sessions, where there are any beside this tree
 	@$(PY) -m scripts.eval $(ARGS)
+
+photograph: $(STAMP) ## record what this tree does, in .cache/photograph; ARGS="--out DIR" (CONTRIBUTING.md)
+	@$(PY) -m scripts.photograph $(ARGS)
+
+photograph-compare: $(STAMP) ## compare two records; ARGS="OLD NEW"; ARGS="OLD NEW --ignore GLOB"
+	@$(PY) -m scripts.photograph --compare $(ARGS)
 
 fmt: $(STAMP) ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix $(CODE)
