@@ -511,7 +511,8 @@ def _traffic(out: Path, server: Running) -> None:
 
 def _around_the_text(lines: Iterable[str]) -> Iterator[str]:
     """Leave out the pieces of a text: where exactly it is cut depends on how the pieces arrive."""
-    return (line for line in lines if '"delta":{"content":"' not in line and '"text_delta"' not in line)
+    skipped = ('"delta":{"content":"', '"text_delta"', "event: content_block_delta")
+    return (line for line in lines if line != "  | " and not any(piece in line for piece in skipped))
 
 
 def _seen(llm: ThreadedLLM, count: int, request_id: str) -> Iterator[str]:

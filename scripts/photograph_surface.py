@@ -3,6 +3,7 @@ names and module paths are left out: shapes are compared, and a rename inside is
 
 from __future__ import annotations
 
+import ast
 import inspect
 import io
 import json
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -110,6 +112,7 @@ def photograph_surface(out: Path, corpus: Sequence[Path]) -> None:
     write_lines(out / "commands.txt", _commands(corpus))
     write_lines(out / "guard.txt", _guard())
     write_lines(out / "hook.txt", _hook())
+    write_lines(out / "tests.txt", _tests())
     for path, page in PAGES.items():
         if not path.startswith("src/"):
             write_lines(out / "generated" / path.replace("/", "-"), page().splitlines())
@@ -370,6 +373,17 @@ def _hooked(folder: str, event: Json) -> Iterator[str]:
     )
     printed = re.sub(r"\d+ seconds", "* seconds", done.stdout)  # of a cooldown: its clock is the machine's
     yield f"{event.get('hook_event_name')}: exit {done.returncode} out {printed!r} err {done.stderr!r}"
+
+
+def _tests() -> Iterator[str]:
+    """Names of test functions and how many there are of each: files may move."""
+    names = Counter(
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    )
+    yield from (f"{name} {count}" for name, count in sorted(names.items()))
 
 
 # -- what is imported --------------------------------------------------------------------------------------------------
