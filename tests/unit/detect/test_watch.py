@@ -31,3 +31,12 @@ def test_a_watch_names_its_detector_and_group() -> None:
     detector: Any = object()
     watch = Watch(detector, 3)
     assert (watch.detector, watch.group) == (detector, 3)
+
+
+def test_persisted_tags() -> None:
+    """S-1: windows hold these tags; a detector finds its section again under another version of this program."""
+    assert [tag.hex() for tag in tags(terms())] == ["aae853e1e7a271e3", "5ed8f06a3064c3c1"]
+    assert [tag.hex() for tag in tags(terms(), "lanes:")] == ["9c5002ce0d88c0f2", "918b84a7d78d5c65"]
+    assert [tag.hex() for tag in tags(terms(), "run:")] == ["9258cdfc7310315f", "dc74724099efd6ee"]
+    assert [tag.hex() for tag in tags(terms(), "score:")] == ["8b1431406c06289d", "f523f4a7a9164408"]
+    assert [tag.hex() for tag in tags(terms(), "spawn:")] == ["42d18e4787f520c5", "8f7c5448ca8220a0"]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from breakloop.state.durable_pack import PART_BYTES, Pack, Packer, at_once, unpack
+from breakloop.state.memory import MemoryStore
 
 ENTRIES: dict[str, tuple[Any, ...]] = {
     "counts": (10.0, 3),
@@ -111,3 +112,15 @@ def test_what_cannot_be_kept_is_an_error_of_ours() -> None:
     """A new kind of entry needs a form (S-1)."""
     with pytest.raises(TypeError, match="object cannot be kept"):
         Packer().add("counts", ["a"], [(1.0, object())])
+
+
+def test_persisted_bytes() -> None:
+    """S-1: table names and the order of fields are in the file; another version must read the same meaning."""
+    packer = Packer()
+    packer.add("counts", ["k"], [(9.0, 2)])
+    packer.add("windows", ["k"], [(9.0, 3, b"w")])
+    (part,) = packer.close()
+    counts = "0000001894a6636f756e7473c291a16b9192cb402200000000000002"
+    windows = "0000001c94a777696e646f7773c291a16b9193cb402200000000000003c40177"
+    assert part.data.hex() == counts + windows
+    assert list(MemoryStore().kept()) == ["counts", "cooldowns", "buckets", "accounts", "rates", "open", "windows"]

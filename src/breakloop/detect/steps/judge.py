@@ -11,7 +11,7 @@ import msgspec
 
 from breakloop.detect.steps import cycles, dry, similar, streaks, table, texts
 from breakloop.detect.steps.finding import Finding
-from breakloop.detect.steps.ladder import KINDS, NEVER, NO_CHOICE, NOTHING, Choice, StepsSettings, choose
+from breakloop.detect.steps.ladder import KIND_IDS, KIND_NAMES, NEVER, NO_CHOICE, NOTHING, Choice, StepsSettings, choose
 from breakloop.detect.steps.prints import NONE, Digest, Printer, Prints, is_answer_elsewhere
 from breakloop.detect.steps.window import (
     COUNT_MAX,
@@ -219,7 +219,7 @@ class StepsDetector:
         evidence, identity = seen.evidence.decode(errors="ignore"), seen.identity.hex()
         mixed = _mixed(seen, now)
         return Judged(
-            self._unpacked.keep(seen), seen.level, KINDS[seen.kind], evidence, identity, False, seen.count, mixed
+            self._unpacked.keep(seen), seen.level, KIND_NAMES[seen.kind], evidence, identity, False, seen.count, mixed
         )
 
     def _told(self, seen: Window, step: Step, choice: Choice, now: float, view: View) -> Judged:
@@ -233,7 +233,7 @@ class StepsDetector:
         fresh = not known or choice.level > seen.told_level or finding.hits >= 2 * seen.told
         if fresh:
             seen.told, seen.told_level = min(finding.hits, COUNT_MAX), choice.level
-        seen.identity, seen.kind, seen.count = identity, KINDS.index(finding.kind), min(finding.hits, COUNT_MAX)
+        seen.identity, seen.kind, seen.count = identity, KIND_IDS[finding.kind], min(finding.hits, COUNT_MAX)
         evidence = finding.evidence.encode()[:EVIDENCE_MAX].decode(errors="ignore")
         seen.evidence = evidence.encode()
         seen.tail_tools = _speaker(step, view)

@@ -9,16 +9,37 @@ from typing import Final, NamedTuple
 
 from breakloop.detect.steps.finding import Finding
 
-NOTHING, NOTICE, BLOCK, STOP = range(4)
+NOTHING, NOTICE, BLOCK, STOP = 0, 1, 2, 3  # persisted in every window: never renumber them
 NEVER: Final = float("inf")
 
 Thresholds = Mapping[str, tuple[float, float, float]]  # kind -> count at which it is notice, block, stop
 
+# The numbers are persisted in every window. Never change or reuse one: a new kind gets the next free number.
+KIND_IDS: Final[Mapping[str, int]] = {
+    "": 0,
+    "repeat": 1,
+    "cycle": 2,
+    "failure": 3,
+    "unknown_tool": 4,
+    "interleaved": 5,
+    "stagnation": 6,
+    "nested": 7,
+    "continue": 8,
+    "rejected": 9,
+    "monologue": 10,
+    "storm": 11,
+    "cascade": 12,
+    "reword": 13,
+    "dry": 14,
+    "novelty": 15,
+    "near": 16,
+    "thrash": 17,
+    "spawn": 18,
+}
+KIND_NAMES: Final[Mapping[int, str]] = {number: kind for kind, number in KIND_IDS.items()}
+
 # In order of trust: where two kinds give the same level, the earlier one names the loop.
-KINDS: Final = (
-    "", "repeat", "cycle", "failure", "unknown_tool", "interleaved", "stagnation", "nested", "continue", "rejected",
-    "monologue", "storm", "cascade", "reword", "dry", "novelty", "near", "thrash", "spawn",
-)  # fmt: skip
+KINDS: Final = tuple(KIND_IDS)
 
 NORMAL: Final[Thresholds] = {
     "repeat": (3, 5, 8),

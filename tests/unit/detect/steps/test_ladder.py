@@ -7,6 +7,8 @@ import pytest
 from breakloop.detect.steps.finding import Finding
 from breakloop.detect.steps.ladder import (
     BLOCK,
+    KIND_IDS,
+    KIND_NAMES,
     KINDS,
     NEVER,
     NORMAL,
@@ -64,3 +66,31 @@ def test_settings_from_a_preset() -> None:
     own = StepsSettings.preset("strict", {"dry": (6, 9, 17)}, {"wait": ToolOptions(poll=True)})
     assert own.thresholds == {**PRESETS["strict"], "dry": (6, 9, 17)}
     assert own.tools["wait"].poll
+
+
+def test_persisted_numbers() -> None:
+    """S-1: windows in Redis and in the state file hold these numbers; another version must read the same meaning."""
+    assert (NOTHING, NOTICE, BLOCK, STOP) == (0, 1, 2, 3)
+    assert KIND_IDS == {
+        "": 0,
+        "repeat": 1,
+        "cycle": 2,
+        "failure": 3,
+        "unknown_tool": 4,
+        "interleaved": 5,
+        "stagnation": 6,
+        "nested": 7,
+        "continue": 8,
+        "rejected": 9,
+        "monologue": 10,
+        "storm": 11,
+        "cascade": 12,
+        "reword": 13,
+        "dry": 14,
+        "novelty": 15,
+        "near": 16,
+        "thrash": 17,
+        "spawn": 18,
+    }
+    assert {KIND_NAMES[number]: number for number in KIND_NAMES} == KIND_IDS
+    assert set(KINDS) == set(KIND_IDS)
