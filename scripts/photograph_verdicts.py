@@ -27,7 +27,6 @@ from redis.retry import Retry
 from breakloop.cli.offline import OFFLINE_SECRET
 from breakloop.clock import FakeClock
 from breakloop.engine import Engine
-from breakloop.gateway.answers import Answers
 from breakloop.gateway.head import Request
 from breakloop.gateway.judging import Judging
 from breakloop.model.activity import Activity
@@ -54,6 +53,7 @@ from breakloop.state.redis import RedisStore
 from breakloop.state.redis_nodes import Nodes, command, make_nodes
 from breakloop.state.redis_url import parse_redis_url
 from breakloop.testing import PATHS, Conversation, mcp_call
+from breakloop.wire.denial import VerdictHeaders
 from breakloop.wire.steer import append
 from scripts.photograph_bundles import BUILTIN, BUNDLES
 from scripts.photograph_files import digest, lines_of, write_lines
@@ -162,7 +162,7 @@ class Recorded(Engine):
         super().__init__(self.memory, clock, descriptors, publish=self._take, prices=prices)
         self.recording()
         self.use(bundle)
-        self._judging = Judging(self, descriptors, Answers("X-Breakloop-", OFFLINE_SECRET), run_id="photo-")
+        self._judging = Judging(self, descriptors, VerdictHeaders("X-Breakloop-", OFFLINE_SECRET), run_id="photo-")
 
     def _take(self, event: Event) -> None:
         self._events.append(event_json(event))

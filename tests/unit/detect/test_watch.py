@@ -34,7 +34,7 @@ def test_a_watch_names_its_detector_and_group() -> None:
 
 
 def test_persisted_tags() -> None:
-    """S-1: windows hold these tags; a detector finds its section again under another version of this program."""
+    """Windows hold these tags; a detector finds its section again under another version of this program (S-1)."""
     assert [tag.hex() for tag in tags(terms())] == ["aae853e1e7a271e3", "5ed8f06a3064c3c1"]
     assert [tag.hex() for tag in tags(terms(), "lanes:")] == ["9c5002ce0d88c0f2", "918b84a7d78d5c65"]
     assert [tag.hex() for tag in tags(terms(), "run:")] == ["9258cdfc7310315f", "dc74724099efd6ee"]

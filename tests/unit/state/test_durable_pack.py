@@ -115,7 +115,7 @@ def test_what_cannot_be_kept_is_an_error_of_ours() -> None:
 
 
 def test_persisted_bytes() -> None:
-    """S-1: table names and the order of fields are in the file; another version must read the same meaning."""
+    """Table names and the order of fields are in the file; another version must read the same meaning (S-1)."""
     packer = Packer()
     packer.add("counts", ["k"], [(9.0, 2)])
     packer.add("windows", ["k"], [(9.0, 3, b"w")])

@@ -69,7 +69,7 @@ def test_settings_from_a_preset() -> None:
 
 
 def test_persisted_numbers() -> None:
-    """S-1: windows in Redis and in the state file hold these numbers; another version must read the same meaning."""
+    """Windows in Redis and in the state file hold these numbers; another version must read the same meaning (S-1)."""
     assert (NOTHING, NOTICE, BLOCK, STOP) == (0, 1, 2, 3)
     assert KIND_IDS == {
         "": 0,
