@@ -1,4 +1,4 @@
-"""Small files, short functions, few parameters. Exceptions carry their reason and may only shrink."""
+"""Upper bounds of files, functions and parameter lists. Each exception carries its reason."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "bench", "scripts")
-FILE_LINES = 300
-FILE_LINES_HARD = 500
-FUNCTION_LINES = 50
+FILE_LINES = 800
+FUNCTION_LINES = 60
 PARAMETERS = 7
 
-# path -> (lines it may have, why). Nothing may pass FILE_LINES_HARD.
+# path -> (lines it may have, why)
 LONG_FILES: dict[str, tuple[int, str]] = {}
 # path:function -> (lines it may have, why)
 LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}
@@ -69,15 +68,14 @@ def line_counts(*folders: str) -> dict[str, int]:
     }
 
 
-def test_files_are_small() -> None:
-    """At most 300 lines a file; 500 is never passed, by exception or in tests."""
-    problems = over(line_counts(*FOLDERS), FILE_LINES, LONG_FILES)
-    problems += over(line_counts("tests", *FOLDERS), FILE_LINES_HARD, {})
+def test_files_are_one_concept() -> None:
+    """A file is a concept; past 800 lines it is two."""
+    problems = over(line_counts("tests", *FOLDERS), FILE_LINES, LONG_FILES)
     assert not problems, "\n".join(problems)
 
 
 def test_functions_are_short() -> None:
-    """At most 50 lines a function."""
+    """At most 60 lines a function."""
     measured = {name: lines for path in files(*FOLDERS) for name, lines, _ in measure(path)}
     problems = over(measured, FUNCTION_LINES, LONG_FUNCTIONS)
     assert not problems, "\n".join(problems)
