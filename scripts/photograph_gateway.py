@@ -512,7 +512,8 @@ def _traffic(out: Path, server: Running) -> None:
 def _around_the_text(lines: Iterable[str]) -> Iterator[str]:
     """Leave out the pieces of a text: where exactly it is cut depends on how the pieces arrive."""
     skipped = ('"delta":{"content":"', '"text_delta"', "event: content_block_delta")
-    return (line for line in lines if line != "  | " and not any(piece in line for piece in skipped))
+    kept = (line for line in lines if line != "  | " and not any(piece in line for piece in skipped))
+    return (re.sub(r'("(?:output|completion|total)_tokens":)\d+', r"\1*", line) for line in kept)
 
 
 def _seen(llm: ThreadedLLM, count: int, request_id: str) -> Iterator[str]:

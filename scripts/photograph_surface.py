@@ -89,6 +89,13 @@ EVENTS: Final = (
     WORKER_DIED,
     WORKER_REPLACED,
 )
+# Generated files that show names of classes.
+NAMED_PAGES: Final = (
+    "docs/reference/bundle.md",
+    "docs/reference/settings.md",
+    "docs/reference/admin-api.md",
+    "examples/breakloop.schema.json",
+)
 # Attributes without an underscore that are not documented, and may be renamed.
 _INSIDE: Final = {"Decision": {"call", "verdict", "body"}}
 WATCHED_PACKAGES: Final = (
@@ -115,7 +122,8 @@ def photograph_surface(out: Path, corpus: Sequence[Path]) -> None:
     write_lines(out / "tests.txt", _tests())
     for path, page in PAGES.items():
         if not path.startswith("src/"):
-            write_lines(out / "generated" / path.replace("/", "-"), page().splitlines())
+            folder = "raw" if path in NAMED_PAGES else "generated"
+            write_lines(out / folder / path.replace("/", "-"), page().splitlines())
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -178,7 +186,9 @@ def _initialised(name: str, *options: str) -> Iterator[str]:
     home = Path(f"init-{name}")
     yield from called("init", *options, str(home))
     for path in sorted(home.rglob("*")):
-        if path.is_file():
+        if path.name.endswith(".schema.json"):
+            yield f"  {path}"  # see schema-bundle.json
+        elif path.is_file():
             yield f"  {path} sha256={digest(path.read_bytes())}"
     test = home / "policy.test.yaml"
     if test.is_file():
