@@ -18,17 +18,17 @@ from typing import Any
 
 from bench import traffic
 from bench.report import Options, Report, Target, spread
+from breakloop.app.build import GC_THRESHOLD
 from breakloop.clock import SystemClock
-from breakloop.detect.loop import LoopDetector
-from breakloop.engine import Engine
+from breakloop.detect.counting import LoopDetector
+from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.policy.schema import Bundle
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Repeat
-from breakloop.tuning import GC_THRESHOLD
+from breakloop.policy.schema.bundle import Bundle
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import Repeat
 
 BASE = "no body: 3 buckets, exact loop, cached JWT"
 CHAT = "2 KB chat body, tail"

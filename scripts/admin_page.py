@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from breakloop.admin.api import DOCUMENT, OPERATIONS
-from breakloop.admin.openapi import document
+from breakloop.admin.api.operations import document
 
 Schema = Mapping[str, Any]
 

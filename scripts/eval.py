@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from breakloop.cli.offline import OFFLINE_SECRET
+from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
-from breakloop.replay.readers.files import Recording
+from breakloop.replay.formats.recording import Recording
 from breakloop.replay.run import Outcome, Rig, replay
 from breakloop.replay.sessions import Piece
 from scripts.eval_baselines import BASELINES

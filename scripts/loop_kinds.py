@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from breakloop.detect.steps.kinds import ABOUT, SETTABLE, number
-from breakloop.detect.steps.ladder import PRESETS
+from breakloop.detect.steps.kinds import ABOUT, PRESETS, SETTABLE, number
 from scripts import loop_scenes
 from scripts.loop_scene import Scene, table
 

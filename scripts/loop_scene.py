@@ -9,11 +9,9 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from breakloop.detect.steps import Judged, StepsDetector, StepsSettings
-from breakloop.detect.steps.kinds import LEVELS, number
-from breakloop.detect.steps.ladder import NEVER, PRESETS
+from breakloop.detect.steps.kinds import LEVELS, NEVER, PRESETS, number
 from breakloop.detect.steps.window import load
-from breakloop.model.call import ToolCall
-from breakloop.model.step import Result, Step
+from breakloop.model.call import Result, Step, ToolCall
 
 _SHOWN: Final = 44  # characters of a text
 _START: Final = 1_000_000.0

@@ -28,7 +28,7 @@ import breakloop.openai
 import breakloop.testing
 from breakloop.cli.main import cli, run
 from breakloop.clock import FakeClock
-from breakloop.detect.steps.ladder import KIND_IDS, KINDS
+from breakloop.detect.steps.kinds import KIND_IDS, KINDS
 from breakloop.model.events import (
     AGENT_KILLED,
     AGENT_RELEASED,
@@ -53,7 +53,7 @@ from breakloop.model.events import (
     WORKER_DIED,
     WORKER_REPLACED,
 )
-from breakloop.model.reason import ALLOWED, ALLOWED_NO_POLICY, REASONS
+from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS
 from breakloop.observe.metric_table import LABELS, METRICS
 from breakloop.testing import Conversation, bundle, loop_policy
 from scripts.gen_docs import PAGES

@@ -24,37 +24,33 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from breakloop.cli.offline import OFFLINE_SECRET
+from breakloop.app.build import price_list
+from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
-from breakloop.engine import Engine
-from breakloop.gateway.head import Request
-from breakloop.gateway.judging import Judging
-from breakloop.model.activity import Activity
-from breakloop.model.answer import Answer, Usage
-from breakloop.model.call import Call, Chat, ToolCall
-from breakloop.model.events import Event
+from breakloop.config.settings import Settings
+from breakloop.dialects.denial import VerdictHeaders
+from breakloop.dialects.steer import append
+from breakloop.engine.engine import Engine
+from breakloop.engine.remote import Health, Remote, SharedChains
+from breakloop.gateway.admission import Judging
+from breakloop.gateway.http_request import Request
+from breakloop.model.call import Answer, Call, Chat, ToolCall, Usage
+from breakloop.model.events import Activity, Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
-from breakloop.price_list import price_list
-from breakloop.remote import Remote
-from breakloop.replay.readers.files import Recording
+from breakloop.replay.formats.recording import Recording
 from breakloop.replay.run import Rig, replay
 from breakloop.replay.sessions import Body, Piece, Session, Turn
-from breakloop.settings import Settings
-from breakloop.shared_chains import SharedChains
-from breakloop.state.durable import Durable
-from breakloop.state.health import Health
-from breakloop.state.memory import MemoryStore
-from breakloop.state.redis import RedisStore
-from breakloop.state.redis_nodes import Nodes, command, make_nodes
-from breakloop.state.redis_url import parse_redis_url
+from breakloop.store.memory import MemoryStore
+from breakloop.store.redis.store import RedisStore
+from breakloop.store.redis.topology import Nodes, command, make_nodes
+from breakloop.store.redis.url import parse_redis_url
+from breakloop.store.snapshot import Durable
 from breakloop.testing import PATHS, Conversation, mcp_call
-from breakloop.wire.denial import VerdictHeaders
-from breakloop.wire.steer import append
 from scripts.photograph_bundles import BUILTIN, BUNDLES
 from scripts.photograph_files import digest, lines_of, write_lines
 

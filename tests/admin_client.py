@@ -9,12 +9,10 @@ from typing import Any
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
+from breakloop.admin.api.operations import Operation
 from breakloop.admin.app import admin_app
-from breakloop.admin.auth import Auth
-from breakloop.admin.operations import Operation
+from breakloop.admin.auth import COOKIE, Auth, Token, Tokens
 from breakloop.admin.services import OPERATOR, VIEWER
-from breakloop.admin.sessions import COOKIE
-from breakloop.admin.tokens import Token, Tokens
 from tests.admin_world import World
 
 OWN, LOOKS = "token-of-ada", "token-of-grace"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from breakloop.admin.server import AdminServer
+from breakloop.admin.app import AdminServer
 from tests.admin_client import app_of
 from tests.admin_world import Row, World
 

@@ -9,18 +9,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from breakloop.admin.services import Services
-from breakloop.breakers import BreakerState
 from breakloop.clock import FakeClock
-from breakloop.engine import Engine
+from breakloop.engine.breakers import BreakerState
+from breakloop.engine.engine import Engine
+from breakloop.engine.operator import Operator
 from breakloop.errors import BundleError, Problem
 from breakloop.history.api import EventFilter, IncidentFilter
-from breakloop.model.activity import Activity
-from breakloop.model.events import Event
+from breakloop.model.events import Activity, Event
 from breakloop.model.records import CLEARED, OPEN, Agent, AuditRecord, EventRecord, Incident, Point, Totals
-from breakloop.operator import Operator
 from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.state.memory import MemoryStore
-from breakloop.state.operator_file import FileBook
+from breakloop.store.memory import MemoryStore
+from breakloop.store.orders import FileBook
 from tests import admin_records as records
 from tests.admin_records import HOSTILE, NOW, PROJECT
 from tests.builders import SECRET, bundle, compiled

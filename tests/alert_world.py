@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Condition, Thread
 from typing import Any
 
-from breakloop.alerts.means import Means
-from breakloop.alerts.payload import encoded, payload
+from breakloop.alerts.base import Means
+from breakloop.alerts.rules import encoded, payload
+from breakloop.app.jobs import aside
 from breakloop.clock import Clock, FakeClock
-from breakloop.gateway.jobs import aside
 from breakloop.model import events
 from breakloop.model.events import Event
 

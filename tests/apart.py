@@ -5,4 +5,6 @@ from __future__ import annotations
 
 from typing import Final
 
-APART: Final = frozenset({"breakloop.sdk.claude_agent", "breakloop.sdk.crewai", "breakloop.sdk.litellm"})
+APART: Final = frozenset(
+    {"breakloop.integrations.claude_agent", "breakloop.integrations.crewai", "breakloop.integrations.litellm"}
+)

@@ -9,25 +9,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from breakloop.clock import FakeClock
-from breakloop.engine import Engine
+from breakloop.dialects.denial import VerdictHeaders
+from breakloop.engine.engine import Engine
 from breakloop.errors import StateError
-from breakloop.gateway.debug import DebugSessions
+from breakloop.gateway.admission import DebugSessions, Judging
 from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.head import Reply, Request
-from breakloop.gateway.judging import Judging
-from breakloop.gateway.results import Results
+from breakloop.gateway.http_request import Reply, Request
+from breakloop.gateway.reported_results import Results
 from breakloop.model.call import Call
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
-from breakloop.state.store import Store
-from breakloop.wire.denial import VerdictHeaders
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import BreakerKept, Committed, Correct, Op, Settle, Store, Window, WindowWrite
 
 Json = dict[str, Any]
 Fields = Mapping[str, str | bytes]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from breakloop.clock import Clock, FakeClock
-from breakloop.state.durable import Durable
-from breakloop.state.durable_file import FILE
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Bucket, BucketSpec, Spend, SpendSpec, WindowWrite
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import Bucket, BucketSpec, Spend, SpendSpec, WindowWrite
+from breakloop.store.snapshot import Durable
+from breakloop.store.snapshot_file import FILE
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import hiredis
 
-from breakloop.state.redis_url import Address
+from breakloop.store.redis.url import Address
 
 WAIT_S = 10.0
 OK = b"+OK\r\n"

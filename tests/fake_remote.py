@@ -7,16 +7,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from breakloop.engine.remote import Health, Remote, SharedChains
 from breakloop.errors import StateError
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
+from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
-from breakloop.remote import Remote
-from breakloop.shared_chains import SharedChains
-from breakloop.state.health import Health
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
 from tests.builders import Json, World, world
 
 

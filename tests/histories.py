@@ -11,11 +11,9 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.history.api import History
-from breakloop.history.retention import Retention
-from breakloop.history.store import open_history
-from breakloop.model.activity import Activity, AgentUse, LoopUse
-from breakloop.model.events import LOOP_DETECTED, Event
-from breakloop.state.sqlite_file import Trouble
+from breakloop.history.store import Retention, open_history
+from breakloop.model.events import LOOP_DETECTED, Activity, AgentUse, Event, LoopUse
+from breakloop.store.sqlite import Trouble
 
 DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.e2e))
 

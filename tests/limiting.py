@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from breakloop.limits.limiter import NOTHING, Estimate, Limiter, Stage, Used, corrections
+from breakloop.limits.base import NOTHING, Estimate, Limiter, Stage, Used, corrections
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Op, Refuse
-from breakloop.state.store import Store
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import Op, Refuse, Store
 from tests.builders import START, call
 
 

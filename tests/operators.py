@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from breakloop.clock import Clock, FakeClock
-from breakloop.engine import Engine
+from breakloop.engine.engine import Engine
+from breakloop.engine.operator import Operator
 from breakloop.errors import StateError
 from breakloop.model.call import Call
 from breakloop.model.events import Event
-from breakloop.operator import Operator
 from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.state.memory import MemoryStore
-from breakloop.state.operator import Record, read
-from breakloop.state.operator_file import FileBook
-from breakloop.state.operator_redis import CHANNEL, RedisBook
-from breakloop.state.redis_nodes import Nodes, RedisError
-from breakloop.state.sqlite_file import Trouble
+from breakloop.store.memory import MemoryStore
+from breakloop.store.orders import FileBook, Record, read
+from breakloop.store.orders_redis import CHANNEL, RedisBook
+from breakloop.store.redis.connection import RedisError
+from breakloop.store.redis.topology import Nodes
+from breakloop.store.sqlite import Trouble
 from tests.builders import SECRET, bundle, call, compiled
 
 NOW = 1_800_000_000.0

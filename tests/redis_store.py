@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import (
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import (
     BreakerKept,
     Committed,
     Correct,
@@ -28,14 +28,14 @@ from breakloop.state.ops import (
     RepeatSpec,
     Settle,
     SpendSpec,
+    Store,
     Window,
     WindowWrite,
 )
-from breakloop.state.redis import RedisStore
-from breakloop.state.redis_nodes import Nodes, make_nodes
-from breakloop.state.redis_shards import ShardedStore
-from breakloop.state.redis_url import parse_redis_url
-from breakloop.state.store import Store
+from breakloop.store.redis.sharded import ShardedStore
+from breakloop.store.redis.store import RedisStore
+from breakloop.store.redis.topology import Nodes, make_nodes
+from breakloop.store.redis.url import parse_redis_url
 
 ANSWER_S = 10.0
 # The fixture whose server a store is in.

@@ -12,14 +12,14 @@ import openai
 import pytest
 
 from breakloop.cli.main import cli, run
-from breakloop.gateway import reply
-from breakloop.gateway.pool import Times
+from breakloop.config.settings import Proxy
+from breakloop.gateway import http_response
+from breakloop.gateway.upstream import Times
 from breakloop.model import events
-from breakloop.model.reason import REASONS
+from breakloop.model.verdict import REASONS
 from breakloop.observe.log import _LEVELS
-from breakloop.policy.descriptor_names import FIXED, OPEN
-from breakloop.replay import case_schema
-from breakloop.settings_fields import Proxy
+from breakloop.policy.descriptors import FIXED, OPEN
+from breakloop.replay import cases
 from breakloop.testing import StandInLLM
 from scripts.gen_docs import PAGES, ROOT, stale
 from tests.e2e.served import Served
@@ -72,7 +72,9 @@ def test_every_descriptor_is_documented() -> None:
 def test_every_header_field_is_documented() -> None:
     """What verdicts are rendered to stands on the decision API's page (A-1, A-5)."""
     page = _page("reference/decision-api.md")
-    source = "".join((ROOT / "src/breakloop" / name).read_text() for name in ("wire/denial.py", "gateway/decision.py"))
+    source = "".join(
+        (ROOT / "src/breakloop" / name).read_text() for name in ("dialects/denial.py", "gateway/decision.py")
+    )
     sent = {f"X-Breakloop-{name}" for name in re.findall(r"\{(?:header_)?prefix\}([A-Za-z-]+): ", source)}
     sent |= set(re.findall(r"(RateLimit(?:-[A-Z][a-z]+)?|Retry-After|x-should-retry): ", source))
     assert len(sent) > 10
@@ -82,7 +84,7 @@ def test_every_header_field_is_documented() -> None:
 def test_every_error_is_documented() -> None:
     """What is answered without a decision stands on the decision API's page, too (A-1)."""
     page = _page("reference/decision-api.md")
-    assert [code for code in sorted({*reply._CODES.values(), "not_found"}) if f"`{code}`" not in page] == []
+    assert [code for code in sorted({*http_response._CODES.values(), "not_found"}) if f"`{code}`" not in page] == []
 
 
 def test_every_event_is_documented() -> None:
@@ -104,11 +106,11 @@ def test_every_event_is_documented() -> None:
 @pytest.mark.parametrize(
     ("module", "opening"),
     [
-        ("judge", r"data = \{"),
-        ("judge", r"def _loop_data.*?return \{"),
-        ("engine", r"data = \{|Event\([A-Z_]+, [a-z_.]+(?:\(\))?, \{"),
-        ("policy/source", r"data(?:: dict\[str, object\])? = \{"),
-        ("fleet/supervisor", r"data(?:: dict\[str, object\])? = \{"),
+        ("engine/fold", r"data = \{"),
+        ("engine/fold", r"def _loop_data.*?return \{"),
+        ("engine/engine", r"data = \{|Event\([A-Z_]+, [a-z_.]+(?:\(\))?, \{"),
+        ("policy/watch", r"data(?:: dict\[str, object\])? = \{"),
+        ("app/workers/supervisor", r"data(?:: dict\[str, object\])? = \{"),
     ],
 )
 def test_every_field_of_an_event_is_documented(module: str, opening: str) -> None:
@@ -125,7 +127,7 @@ def test_every_field_of_an_event_is_documented(module: str, opening: str) -> Non
 def test_every_field_of_test_files_is_documented() -> None:
     """File, case, request and what can be expected (X-3)."""
     page = _page("reference/test-files.md")
-    for part in (case_schema.TOP, case_schema.CASE, case_schema.REQUEST, case_schema.EXPECTED):
+    for part in (cases.TOP, cases.CASE, cases.REQUEST, cases.EXPECTED):
         rows = [
             name for name in part if re.search(rf"^\| (?:`[a-z_]+`, )?`{name}`(?:, `[a-z_]+`)? \|", page, re.MULTILINE)
         ]

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.model.answer import Answer
-from breakloop.model.call import ToolCall
-from breakloop.replay.readers.own import OwnReader
+from breakloop.model.call import Answer, ToolCall
+from breakloop.replay.formats.own import OwnReader
 from breakloop.replay.sessions import Delta, Label, Session, Turn
 from scripts import eval as evaluation
 from scripts import eval_baselines as baselines

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.cli.init_choices import CHOICES
+from breakloop.cli.init import CHOICES
 from tests.apart import APART
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -37,6 +37,11 @@ def test_unit_tests_follow_the_packages() -> None:
     assert sorted(str(folder) for folder in folders if not (SRC / folder).is_dir()) == []
 
 
+def test_few_modules_are_at_the_root() -> None:
+    """A new module belongs in a package."""
+    assert len(list(SRC.glob("*.py"))) <= 10
+
+
 def test_file_names_say_what_is_inside() -> None:
     """No drawers: a file is named by the word a user would search for."""
     assert [module for module in modules() if Path(module).stem in VAGUE_NAMES] == []

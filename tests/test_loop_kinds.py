@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from breakloop.detect.steps.kinds import ABOUT, SETTABLE, number
-from breakloop.detect.steps.ladder import NORMAL, PRESETS
+from breakloop.detect.steps.kinds import ABOUT, NORMAL, PRESETS, SETTABLE, number
 from scripts.loop_kinds import SCENES, played, thresholds, timelines
 from scripts.loop_scene import Row, Scene, table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from breakloop import Guard
-from breakloop.sdk.asgi import BreakloopMiddleware, Receive, Scope, Send
+from breakloop.integrations.asgi import BreakloopMiddleware, Receive, Scope, Send
 
 
 async def tools(scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,7 +8,7 @@ import tempfile
 
 from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, ResultMessage, ToolResultBlock, UserMessage, query
 
-from breakloop.sdk.claude_agent import breakloop_hooks
+from breakloop.integrations.claude_agent import breakloop_hooks
 from breakloop.testing import SeenRequest, StandInLLM, call_tool
 
 

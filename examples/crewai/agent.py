@@ -6,7 +6,7 @@ from crewai import LLM, Agent, Crew, Task
 from crewai.tools import tool
 
 from breakloop import LoopDetectedError
-from breakloop.sdk.crewai import BreakloopHooks
+from breakloop.integrations.crewai import BreakloopHooks
 from breakloop.testing import StandInLLM, call_tool
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from breakloop.sdk.transport import BreakloopTransport
+from breakloop.integrations.httpx import BreakloopTransport
 from breakloop.testing import StandInLLM
 
 

@@ -6,7 +6,7 @@ from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
-from breakloop.sdk.langchain import BreakloopMiddleware
+from breakloop.integrations.langchain import BreakloopMiddleware
 from breakloop.testing import StandInLLM, call_tool
 
 STUCK = call_tool("search", {"query": "refund policy"})  # the stand-in's response to every request

@@ -8,7 +8,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from breakloop.sdk.langchain import BreakloopMiddleware
+from breakloop.integrations.langchain import BreakloopMiddleware
 from breakloop.testing import StandInLLM, call_tool
 
 STUCK = call_tool("search", {"query": "refund policy"})

@@ -10,7 +10,7 @@ from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp_types import TextContent
 
-from breakloop.sdk.mcp import BreakloopMiddleware
+from breakloop.integrations.mcp import BreakloopMiddleware
 
 server = MCPServer("support", log_level="ERROR", middleware=[BreakloopMiddleware()])  # the line added for breakloop
 

@@ -16,7 +16,7 @@ from agents import (
 from openai import AsyncOpenAI
 
 from breakloop import LoopDetectedError
-from breakloop.sdk.openai_agents import BreakloopHooks
+from breakloop.integrations.openai_agents import BreakloopHooks
 from breakloop.testing import StandInLLM, call_tool
 
 STUCK = call_tool("search", {"query": "refund policy"})  # the stand-in's response to every request

@@ -11,9 +11,10 @@ from breakloop.errors import BreakloopError, BundleError, Problem, RequestError,
 
 if TYPE_CHECKING:
     from breakloop.exceptions import DeniedError, LoopDetectedError
-    from breakloop.model.decision import Decision
+    from breakloop.model.verdict import Decision
+    from breakloop.sdk.backend import agent
     from breakloop.sdk.guard import Guard
-    from breakloop.sdk.naming import agent
+
 
 __all__ = [
     "BreakloopError",
@@ -31,11 +32,11 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Decision": "breakloop.model.decision",
+    "Decision": "breakloop.model.verdict",
     "DeniedError": "breakloop.exceptions",
     "Guard": "breakloop.sdk.guard",
     "LoopDetectedError": "breakloop.exceptions",
-    "agent": "breakloop.sdk.naming",
+    "agent": "breakloop.sdk.backend",
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from breakloop.errors import BreakloopError
-from breakloop.model.decision import Decision
+from breakloop.model.verdict import Decision
 
 __all__ = ["DeniedError", "LoopDetectedError", "error_for"]
 

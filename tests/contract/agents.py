@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
+from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
 from tests.builders import CHAT, Json, World, bundle, call, chat_body, policy, user, world
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.admin.server import AdminServer
+from breakloop.admin.app import AdminServer
 from breakloop.cli.main import run
 from tests import admin_world
 from tests.admin_client import LOOKS, OWN, app_of

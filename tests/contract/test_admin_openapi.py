@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from breakloop.admin.api import DOCUMENT, OPERATIONS
-from breakloop.admin.operations import Operation, Text
+from breakloop.admin.api.operations import Operation, Text
 from breakloop.model.records import Totals
 from tests.admin_client import OWN, app_of
 from tests.admin_world import full

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.model.answer import Answer
+from breakloop.model.call import Answer
 from tests.builders import CHAT, Json, World, call, user, world
 from tests.contract.agents import guarded
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakloop.dialects import registry
 from breakloop.model.call import Call, Chat
-from breakloop.wire import dialects
 from tests.builders import bundle, call, policy, tail, world
 
 Json = dict[str, Any]
@@ -40,7 +40,7 @@ class Sample:
 
     def read(self, body: Json | bytes, tail: int = 3) -> Chat:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        chat = dialects.read("POST", self.path, raw, tail)
+        chat = registry.read_chat("POST", self.path, raw, tail)
         assert chat is not None
         return chat
 
@@ -148,7 +148,7 @@ talks = pytest.mark.parametrize("sample", [one for one in SAMPLES if one.is_talk
 def test_dialect_model_and_provider(sample: Sample) -> None:
     """A request is known by its address (MCP by its body), and says which model it is for (C-6, C-8)."""
     chat = sample.read(sample.body("hi"))
-    assert (chat.dialect, dialects.provider(chat.dialect)) == (sample.name, sample.provider)
+    assert (chat.dialect, registry.provider(chat.dialect)) == (sample.name, sample.provider)
     assert chat.model == ("" if sample.name == "mcp" else "m-1")
     assert chat.fallback == ""
     descriptors = world().descriptors
@@ -181,7 +181,7 @@ def test_stream_flag_and_token_limit(sample: Sample) -> None:
     assert chat.stream is False
     if sample.in_path:
         path = sample.path.replace(":generate", ":streamGenerate")
-        streamed = dialects.read("POST", path, json.dumps(body).encode(), 3)
+        streamed = registry.read_chat("POST", path, json.dumps(body).encode(), 3)
         assert streamed is not None
         assert (streamed.stream, streamed.model) == (True, "m-1")
     elif sample.name not in {"mcp", "openai_embeddings"}:
@@ -260,10 +260,10 @@ def test_a_wrong_type_in_one_field_blinds_nobody(sample: Sample) -> None:
 @pytest.mark.parametrize("raw", [b"", b"x", b"7", b'{"a":' * 100_000, b'{"jsonrpc":"2.0","params":' + b"[" * 100_000])
 def test_what_is_no_request_is_plain_http(sample: Sample, raw: bytes) -> None:
     """The last step; deep nesting does not crash (C-9)."""
-    assert dialects.read("POST", sample.path, raw, 3) is None
-    assert dialects.opening("POST", sample.path, raw) == ""
+    assert registry.read_chat("POST", sample.path, raw, 3) is None
+    assert registry.opening("POST", sample.path, raw) == ""
     body = json.dumps(sample.body("hi")).encode()
-    assert dialects.read("GET", sample.path, body, 3) is None
+    assert registry.read_chat("GET", sample.path, body, 3) is None
 
 
 @talks
@@ -271,7 +271,7 @@ def test_the_opening_names_a_conversation(sample: Sample) -> None:
     """The same at every later turn; another for another first message (C-7)."""
 
     def opening(*steps: Step, **more: Any) -> str:
-        return dialects.opening("POST", sample.path, json.dumps(sample.body(*steps, **more)).encode())
+        return registry.opening("POST", sample.path, json.dumps(sample.body(*steps, **more)).encode())
 
     assert opening("plan a trip") == opening("plan a trip", SEARCH, "go on", ids=50) != ""
     assert opening("plan a trip") != opening("plan a meal")
@@ -399,17 +399,17 @@ def test_any_json_anywhere_does_no_harm(sample: Sample, data: st.DataObject, fie
     body = {**sample.body("hi", SEARCH), **fields}
     body = data.draw(st.sampled_from([body, [body], fields]))
     raw = json.dumps(body).encode()
-    chat = dialects.read("POST", sample.path, raw, 3)
+    chat = registry.read_chat("POST", sample.path, raw, 3)
     if chat is not None:
         chat.model.encode()
         for message in chat.tail:
             "".join([message.role, message.text, *(made.name + made.arguments for made in message.calls)]).encode()
-    dialects.opening("POST", sample.path, raw).encode()
+    registry.opening("POST", sample.path, raw).encode()
 
 
 @every
 @given(st.binary())
 def test_any_bytes_do_no_harm(sample: Sample, raw: bytes) -> None:
     """Garbage is plain HTTP (C-9)."""
-    dialects.read("POST", sample.path, raw, 3)
-    dialects.opening("POST", sample.path, raw)
+    registry.read_chat("POST", sample.path, raw, 3)
+    registry.opening("POST", sample.path, raw)

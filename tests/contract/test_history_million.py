@@ -15,10 +15,17 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import FakeClock
+from breakloop.history.agents import AGENT_FINE_S, COARSE_S, FINE_S
 from breakloop.history.api import EventFilter, History, IncidentFilter
-from breakloop.history.curves import AGENT_FINE_S, COARSE_S, FINE_S
-from breakloop.model.activity import Activity, AgentUse, LoopUse
-from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, STORE_DEGRADED
+from breakloop.model.events import (
+    LIMIT_EXCEEDED,
+    LOOP_DETECTED,
+    SHADOW_WOULD_REJECT,
+    STORE_DEGRADED,
+    Activity,
+    AgentUse,
+    LoopUse,
+)
 from tests.admin_client import browser
 from tests.admin_world import full as a_company
 from tests.histories import Past, detected, told

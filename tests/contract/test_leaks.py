@@ -17,23 +17,18 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from breakloop.clock import FakeClock
-from breakloop.engine import Engine
-from breakloop.history.retention import Retention
-from breakloop.history.store import open_history
-from breakloop.model.activity import Activity
-from breakloop.model.answer import Answer, Usage
-from breakloop.model.call import Call, ToolCall
-from breakloop.model.events import Event
-from breakloop.observe.bus import Bus, Fan
-from breakloop.observe.counted import Counted
-from breakloop.observe.figures import Sources, gather
-from breakloop.observe.live import shown
+from breakloop.engine.engine import Engine
+from breakloop.history.store import Retention, open_history
+from breakloop.model.call import Answer, Call, ToolCall, Usage
+from breakloop.model.events import Activity, Event
+from breakloop.observe.events import Bus, Fan, shown
 from breakloop.observe.log import LogEvents, Logging
-from breakloop.observe.metrics import Metrics
+from breakloop.observe.metric_table import Sources, gather
+from breakloop.observe.metrics import Counted, Metrics
 from breakloop.observe.tracing import Tracing
 from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.state.durable import Durable
-from breakloop.state.memory import MemoryStore
+from breakloop.store.memory import MemoryStore
+from breakloop.store.snapshot import Durable
 from tests import admin_world
 from tests.admin_client import OWN, browser, client
 from tests.builders import CHAT, SECRET, START, bucket, bundle, compiled, policy

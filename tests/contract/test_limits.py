@@ -9,16 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakloop.clock import FakeClock
+from breakloop.limits.base import COST, MICROUSD, TOKENS, Estimate, Period
+from breakloop.limits.budget import CostBudget
 from breakloop.limits.circuit_breaker import CircuitBreaker
-from breakloop.limits.cost_budget import CostBudget
-from breakloop.limits.limiter import Estimate
 from breakloop.limits.llm_tokens import LlmTokens
-from breakloop.limits.periods import Period
 from breakloop.limits.token_bucket import TokenBucket
-from breakloop.limits.units import COST, MICROUSD, TOKENS
 from breakloop.model.verdict import Limit, Verdict
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Broken, Bucket, Spend
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import Broken, Bucket, Spend
 from tests.builders import START
 from tests.limiting import Asked, Desk, Ruled
 

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from breakloop.detect.stream import StreamProbe
-from breakloop.model.answer import NO_ANSWER, Answer
+from breakloop.model.call import NO_ANSWER, Answer
 from tests.builders import CHAT, Json, World, call, chat_body, user, world
 from tests.contract.agents import TASK, Agent, found, guarded
 

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import Clock, FakeClock, SystemClock
+from breakloop.engine.operator import TICK_S
 from breakloop.errors import StateError
-from breakloop.operator import TICK_S
-from breakloop.state.operator import LIFTED, OVER_KEPT_S, Book
-from breakloop.state.operator_file import FileBook
-from breakloop.state.operator_redis import RedisBook
-from breakloop.state.redis_feed import Feed
-from breakloop.state.redis_nodes import make_nodes
-from breakloop.state.redis_url import parse_redis_url
+from breakloop.store.orders import LIFTED, OVER_KEPT_S, Book, FileBook
+from breakloop.store.orders_redis import RedisBook
+from breakloop.store.redis.topology import Feed, make_nodes
+from breakloop.store.redis.url import parse_redis_url
 from tests.operators import NOW, Instance, record
 from tests.redis_groups import Cluster
 from tests.redis_servers import Server
@@ -175,7 +173,7 @@ def test_an_order_on_one_is_in_force_on_the_other_within_a_second(
     """With messages, even if nobody looks, and by looking where none arrives (K-3)."""
     assert 3 * TICK_S < IN_FORCE_S  # a message that is lost costs two looks
     if listens:
-        monkeypatch.setattr("breakloop.operator.TICK_S", DEADLINE_S)
+        monkeypatch.setattr("breakloop.engine.operator.TICK_S", DEADLINE_S)
 
     async def story() -> None:
         async with member(redis_server.url) as one, member(redis_server.url, listens=listens) as two:

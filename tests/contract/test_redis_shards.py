@@ -11,18 +11,16 @@ from typing import Any
 
 import pytest
 
+from breakloop.app.shared_state import SharedState
 from breakloop.clock import SharedClock, SystemClock
-from breakloop.engine import Engine
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
+from breakloop.engine.engine import Engine
+from breakloop.model.call import Answer, Call
 from breakloop.model.events import nowhere
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.shared_state import SharedState
-from breakloop.state.memory import MemoryStore
-from breakloop.state.redis_nodes import command
-from breakloop.state.redis_script import redis_key
-from breakloop.state.redis_slots import slot_of
+from breakloop.store.memory import MemoryStore
+from breakloop.store.redis.scripts import redis_key
+from breakloop.store.redis.topology import command, slot_of
 from tests.builders import SECRET, Json, bucket, bundle, call, chat, compiled, policy, tail, user
 from tests.redis_groups import Cluster
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from breakloop.errors import StateError
-from breakloop.state.ops import (
+from breakloop.store.ops import (
     Breaker,
     BreakerSpec,
     Bucket,
@@ -27,9 +27,9 @@ from breakloop.state.ops import (
     Window,
     WindowWrite,
 )
-from breakloop.state.redis import RedisStore
-from breakloop.state.redis_script import load_scripts, redis_key
-from breakloop.state.redis_slots import slot_of
+from breakloop.store.redis.scripts import load_scripts, redis_key
+from breakloop.store.redis.store import RedisStore
+from breakloop.store.redis.topology import slot_of
 from tests.redis_groups import Cluster
 from tests.redis_servers import Options, Server, free_port, running, until
 from tests.redis_store import Connection, connected

@@ -14,8 +14,7 @@ from itertools import count
 import pytest
 
 from breakloop.detect.steps import Judged, StepsDetector, StepsSettings
-from breakloop.model.call import ToolCall
-from breakloop.model.step import Result, Step
+from breakloop.model.call import Result, Step, ToolCall
 
 NOTHING, NOTICE, BLOCK, STOP = range(4)
 RESULT = "three lines of text\nthat say something\nabout the matter at hand"

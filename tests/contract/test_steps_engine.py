@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.model.answer import NO_ANSWER, Answer
-from breakloop.state.memory import MemoryStore
+from breakloop.model.call import NO_ANSWER, Answer
+from breakloop.store.memory import MemoryStore
 from tests.builders import CHAT, World, bundle, call, chat_body, policy, user, world
 from tests.contract.agents import FINE, STEPS, Agent, guarded
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from breakloop.state.ops import (
+from breakloop.store.ops import (
     JOINED,
     Bucket,
     BucketSpec,
@@ -20,8 +20,8 @@ from breakloop.state.ops import (
     Repeated,
     RepeatSpec,
     Settle,
+    Store,
 )
-from breakloop.state.store import Store
 from tests.redis_store import NewStore
 
 NOW = 1_800_000_000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.state.ops import (
+from breakloop.store.ops import (
     Breaker,
     BreakerKept,
     BreakerSpec,
@@ -19,10 +19,10 @@ from breakloop.state.ops import (
     RepeatSpec,
     Spend,
     SpendSpec,
+    Store,
     Window,
     WindowWrite,
 )
-from breakloop.state.store import Store
 from tests.contract.test_store import NOW, TEN, take
 from tests.redis_store import NewStore
 

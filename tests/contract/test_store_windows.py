@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.state.ops import Bucket, Committed, Op, Repeat, Repeated, Settle, Window, WindowWrite
-from breakloop.state.store import Store
+from breakloop.store.ops import Bucket, Committed, Op, Repeat, Repeated, Settle, Store, Window, WindowWrite
 from tests.contract.test_store import COOLING, IDLE, KINDS, NOW, TEN, end, hit, start, take
 from tests.redis_store import NewStore
 

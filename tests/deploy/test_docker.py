@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from breakloop.admin.shield import Hosts
-from breakloop.cli.doctor_redis import judge
-from breakloop.cli.init_choices import texts
+from breakloop.admin.app import Hosts
+from breakloop.cli.doctor_network import judge
+from breakloop.cli.init import texts
 from breakloop.cli.main import run as breakloop
-from breakloop.settings import load_settings
-from breakloop.state.redis_url import parse_redis_url
+from breakloop.config.loader import load_settings
+from breakloop.store.redis.url import parse_redis_url
 from tests.deploy.command_lines import wrong_with
 from tests.deploy.tools import DEPLOY, ROOT, run, tool, yaml_documents
 from tests.e2e.served import serving

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from breakloop.cli.init_choices import texts
+from breakloop.cli.init import texts
 from breakloop.cli.main import run as breakloop
-from breakloop.settings import environment_names, load_settings
+from breakloop.config.loader import environment_names, load_settings
 from tests.deploy.command_lines import wrong_with
 from tests.deploy.manifests import by_name, container, environment, manifests
 from tests.deploy.tools import DEPLOY, ask, wrong_for_kubernetes, yaml_documents

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from breakloop.admin.shield import Hosts
+from breakloop.admin.app import Hosts
 from breakloop.cli.main import run as breakloop
-from breakloop.settings import load_settings
+from breakloop.config.loader import load_settings
 from tests.deploy.command_lines import wrong_with
 from tests.deploy.manifests import KUBERNETES, container, environment, manifests
 from tests.deploy.tools import wrong_for_kubernetes, yaml_documents

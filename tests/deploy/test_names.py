@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakloop import __version__
-from breakloop.settings import environment_names
+from breakloop.config.loader import environment_names
 from tests.deploy.command_lines import wrong_with
 from tests.deploy.tools import DEPLOY, ROOT
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.settings import Settings
+from breakloop.config.settings import Settings
 from tests.deploy.command_lines import wrong_with
 from tests.deploy.tools import DEPLOY, run
 from tests.programs import program

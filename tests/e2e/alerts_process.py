@@ -7,10 +7,10 @@ import asyncio
 import sys
 from pathlib import Path
 
-from breakloop.alerts.means import Means
+from breakloop.alerts.base import Means
 from breakloop.alerts.service import Alerts
+from breakloop.app.jobs import aside
 from breakloop.clock import SystemClock
-from breakloop.gateway.jobs import aside
 from tests.alert_world import loop
 
 AGENTS = 5

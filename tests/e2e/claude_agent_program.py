@@ -12,7 +12,7 @@ from typing import Any
 from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, ResultMessage, query
 
 from breakloop import Guard
-from breakloop.sdk.claude_agent import ClaudeHooks, breakloop_hooks
+from breakloop.integrations.claude_agent import ClaudeHooks, breakloop_hooks
 
 MODEL = "claude-sonnet-4-5"
 

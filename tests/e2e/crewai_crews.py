@@ -15,7 +15,7 @@ from crewai.llms.providers.openai.completion import OpenAICompletion
 from crewai.tools import tool
 
 from breakloop import DeniedError, Guard, LoopDetectedError
-from breakloop.sdk.crewai import BreakloopHooks
+from breakloop.integrations.crewai import BreakloopHooks
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, limit_policy, say
 
 URL, ABSENT = sys.argv[1:3]

@@ -7,11 +7,11 @@ import asyncio
 import sys
 from pathlib import Path
 
+from breakloop.app.jobs import aside
 from breakloop.clock import SystemClock
-from breakloop.gateway.jobs import aside
-from breakloop.state.durable import Durable
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Op, Repeat, RepeatSpec, Spend, SpendSpec, WindowWrite
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import Op, Repeat, RepeatSpec, Spend, SpendSpec, WindowWrite
+from breakloop.store.snapshot import Durable
 
 KEYS = 500
 BUDGET = SpendSpec(10**9)

@@ -6,14 +6,7 @@ import json
 import socket
 from typing import Any
 
-from breakloop.testing import (
-    PATHS,
-    chat_request,
-    gemini_request,
-    mcp_call,
-    messages_request,
-    responses_request,
-)
+from breakloop.testing import PATHS, chat_request, gemini_request, mcp_call, messages_request, responses_request
 from tests.e2e.proxied import JSON, Proxied, fresh
 from tests.e2e.raw_client import RawClient, Received, request
 

@@ -61,7 +61,7 @@ def _role(pid: int) -> str:
         line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    return f"{line[-4].decode()} {line[-3].decode()}" if b"breakloop.fleet" in line else ""
+    return f"{line[-4].decode()} {line[-3].decode()}" if b"breakloop.app.workers" in line else ""
 
 
 def is_alive(pid: int) -> bool:

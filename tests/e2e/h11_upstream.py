@@ -9,7 +9,7 @@ from typing import NamedTuple, Self, cast
 
 import h11
 
-from breakloop.testing.thread import LoopThread
+from breakloop.testing.llm import LoopThread
 
 Headers = list[tuple[bytes, bytes]]
 

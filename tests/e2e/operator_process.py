@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from breakloop.clock import SystemClock
-from breakloop.engine import Engine
-from breakloop.operator import Operator
+from breakloop.engine.engine import Engine
+from breakloop.engine.operator import Operator
+from breakloop.engine.quarantine import AGENT, Hold
 from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.quarantine import AGENT, Hold
-from breakloop.state.memory import MemoryStore
-from breakloop.state.operator_file import FileBook
+from breakloop.store.memory import MemoryStore
+from breakloop.store.orders import FileBook
 
 
 def say(what: str, which: object) -> None:

@@ -9,15 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from breakloop import parts
+from breakloop.app import build
+from breakloop.app.runtime import Runtime
+from breakloop.config.settings import Settings
 from breakloop.gateway.hub import Receiver
 from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
 from breakloop.gateway.upstream import UpstreamConnection
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
-from breakloop.runtime import Runtime
-from breakloop.settings import Settings
+from breakloop.model.call import Answer, Call
 
 TURNS = 200  # of the loop that a piece may need to arrive; usually it is two or three
 
@@ -52,8 +51,8 @@ async def gateway(folder: Path, upstream_port: int, **values: Any) -> AsyncItera
     settings = Settings.model_validate(own)
     runtime = Runtime(settings)
     runtime.load()
-    server = Gateway(runtime.door, parts.limits(settings))
-    _listen(parts.open_proxy(server, settings, runtime.judging, runtime.door), server.settled)
+    server = Gateway(runtime.door, build.limits(settings))
+    _listen(build.open_proxy(server, settings, runtime.judging, runtime.door), server.settled)
     server.port = await server.start()
     try:
         yield server

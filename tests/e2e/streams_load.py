@@ -20,9 +20,9 @@ from typing import Any, Final, cast
 
 import uvloop
 
+from breakloop.app.runtime import Runtime, serve
+from breakloop.config.settings import Settings
 from breakloop.observe.log import Logging
-from breakloop.runtime import Runtime, serve
-from breakloop.settings import Settings
 from breakloop.testing import Answer, StandInLLM, body, chat_request
 
 INTERVAL_S: Final = 0.1

@@ -14,14 +14,12 @@ import pytest
 from breakloop.clock import SystemClock
 from breakloop.errors import StateError
 from breakloop.model.events import Event
-from breakloop.policy.fetched import Document, Fetched
+from breakloop.policy.files import Document, Fetched
 from breakloop.policy.load import load_fetched
-from breakloop.policy.pace import Pace
-from breakloop.policy.sign import Signer, Verifier
-from breakloop.policy.source import FROM_LAST_GOOD, BundleSource
-from breakloop.policy.source_redis import RedisSource, to_push
-from breakloop.state.redis_shelf import open_shelf
-from breakloop.state.shelf import BUNDLE_KEY, EmptyShelfError, PushRefusedError, Shelved
+from breakloop.policy.remote_sources import Pace, RedisSource, to_push
+from breakloop.policy.signing import Signer, Verifier
+from breakloop.policy.watch import FROM_LAST_GOOD, BundleSource
+from breakloop.store.redis.bundle import BUNDLE_KEY, EmptyShelfError, PushRefusedError, Shelved, open_shelf
 from tests.redis_groups import Cluster, Watched
 from tests.redis_servers import Server, running, until
 

@@ -101,7 +101,7 @@ def test_openai_raises_an_error_of_both_kinds(caller: Caller, *, stream: bool) -
         error = _loops(ask)
         assert isinstance(error, openai.RateLimitError)
         assert isinstance(error, LoopDetectedError)
-        assert type(error).__module__ == "breakloop.sdk.openai"
+        assert type(error).__module__ == "breakloop.openai"
         assert (error.hit_count, error.cooldown_seconds, error.kind, error.retry_after) == (6, 30, "tail", 30)
         assert len(error.fingerprint) == 32
         assert error.evidence

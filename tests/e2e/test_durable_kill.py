@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import SystemClock
-from breakloop.state.ops import Op, Repeat, Repeated, Spend
+from breakloop.store.ops import Op, Repeat, Repeated, Spend
 from tests.durable_state import Life
 from tests.e2e.durable_process import BUDGET, COUNT, KEYS
 

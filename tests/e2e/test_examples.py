@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.gateway.head import Request
-from breakloop.gateway.original import original_call
+from breakloop.gateway.decision import original_call
+from breakloop.gateway.http_request import Request
 from tests.e2e import gateways
 from tests.e2e.behind import ROOT
 from tests.e2e.nginx import configure

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.cli.init_choices import texts
+from breakloop.cli.init import texts
 from breakloop.testing import StandInLLM
 from tests.e2e.behind import ROOT
 from tests.e2e.served import Served

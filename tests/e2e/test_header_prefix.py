@@ -10,11 +10,10 @@ import pytest
 
 from breakloop import Guard, LoopDetectedError
 from breakloop.anthropic import Anthropic
+from breakloop.integrations.claude_code import AFTER, Event, Session
+from breakloop.integrations.claude_code_gateway import GatewayJudge
+from breakloop.integrations.httpx import BreakloopTransport
 from breakloop.openai import DeniedError, OpenAI
-from breakloop.sdk.claude_code import AFTER, Event
-from breakloop.sdk.hook_gateway import GatewayJudge
-from breakloop.sdk.hook_session import Session
-from breakloop.sdk.transport import BreakloopTransport
 from breakloop.testing import ThreadedLLM
 from tests.e2e.served import Caller, Served, serving
 

@@ -20,7 +20,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from pydantic import SecretStr
 
 from breakloop import Guard, LoopDetectedError
-from breakloop.sdk.langchain import BreakloopMiddleware
+from breakloop.integrations.langchain import BreakloopMiddleware
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, fail, say
 from tests.e2e.served import SRC, refusing, serving
 from tests.e2e.test_sdk_examples import script

@@ -19,7 +19,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
 
 from breakloop import Guard
-from breakloop.sdk.mcp import BreakloopMiddleware
+from breakloop.integrations.mcp import BreakloopMiddleware
 from tests.e2e.served import serving
 from tests.e2e.test_sdk_examples import script
 

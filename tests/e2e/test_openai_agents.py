@@ -23,7 +23,7 @@ from agents import (
 from openai import AsyncOpenAI
 
 from breakloop import Guard, LoopDetectedError
-from breakloop.sdk.openai_agents import BreakloopHooks
+from breakloop.integrations.openai_agents import BreakloopHooks
 from breakloop.testing import StandInLLM, ThreadedLLM, call_tool, say
 from tests.e2e.served import SRC, refusing, serving
 from tests.e2e.test_langchain import SHADOW

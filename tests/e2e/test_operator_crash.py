@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.quarantine import AGENT, NAME
-from breakloop.state.operator import HOLD, SWITCH
-from breakloop.state.operator_file import FileBook
+from breakloop.engine.quarantine import AGENT, NAME
+from breakloop.store.orders import HOLD, SWITCH, FileBook
 
 pytestmark = pytest.mark.e2e
 

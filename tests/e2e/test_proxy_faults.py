@@ -12,16 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.testing import (
-    Answer,
-    body,
-    chat_request,
-    cut,
-    nonsense,
-    raw,
-    say,
-    stall,
-)
+from breakloop.testing import Answer, body, chat_request, cut, nonsense, raw, say, stall
 from breakloop.testing.answer import Framing
 from tests.e2e.faulty import DIALECTS, FullUp, ask, check_error, drop_idle
 from tests.e2e.proxied import JSON, Proxied, chat, fresh, one_test, proxied

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from breakloop.gateway.answer_head import AnswerHeads
-from breakloop.gateway.bounds import Limits
+from breakloop.dialects.denial import VerdictHeaders
+from breakloop.gateway.admission import Judging
 from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.forwarding import Forwarding
-from breakloop.gateway.judging import Judging
-from breakloop.gateway.pool import Pool, Times
+from breakloop.gateway.forwarding import Forwarding, Targets
+from breakloop.gateway.http_request import Limits
+from breakloop.gateway.http_response import AnswerHeads
 from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
-from breakloop.gateway.targets import Targets, parse_upstream
-from breakloop.wire.denial import VerdictHeaders
+from breakloop.gateway.upstream import Pool, Times
+from breakloop.model.upstream import parse_upstream
 from tests.builders import SECRET, world
 from tests.unit.testing.talking import tls_contexts
 

@@ -17,7 +17,7 @@ import uvloop
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from breakloop.model.answer import Answer, Usage
+from breakloop.model.call import Answer, Usage
 from breakloop.testing import StandInLLM, call_tool
 from breakloop.testing.answer import Framing
 from tests.e2e.proxied import STREAMING, stream_request

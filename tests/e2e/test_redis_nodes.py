@@ -12,11 +12,9 @@ import pytest
 import uvloop
 
 from breakloop.errors import StateError
-from breakloop.state.redis_feed import Feed
-from breakloop.state.redis_link import RedisError
-from breakloop.state.redis_nodes import Nodes, command, make_nodes
-from breakloop.state.redis_slots import slot_of
-from breakloop.state.redis_url import parse_redis_url
+from breakloop.store.redis.connection import RedisError
+from breakloop.store.redis.topology import Feed, Nodes, command, make_nodes, slot_of
+from breakloop.store.redis.url import parse_redis_url
 from tests.fake_redis import Heard
 from tests.redis_groups import Cluster, Watched, cluster
 from tests.redis_servers import Server, make_tls, running

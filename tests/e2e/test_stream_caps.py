@@ -11,8 +11,8 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseIncompleteEvent
 
+from breakloop.dialects.answers import Events
 from breakloop.testing import ThreadedLLM, say
-from breakloop.wire.sse import Events
 from tests.e2e.proxied import Proxied, one_test, proxied, stream_request
 from tests.e2e.served import KEY, Caller, Served, eventually
 

@@ -12,9 +12,8 @@ import pytest
 import uvloop
 from openai import AsyncOpenAI
 
-from breakloop.model.answer import CLIENT_LEFT, Usage
-from breakloop.model.call import Call
-from breakloop.pricing.estimate import answer_tokens
+from breakloop.model.call import CLIENT_LEFT, Call, Usage
+from breakloop.pricing.tokens import answer_tokens
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, fail, say
 from tests.e2e.openai_calls import MODEL
 from tests.e2e.stage import Gateway, gateway, turns_until

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.model.answer import Answer
-from breakloop.wire.answer import reader
-from breakloop.wire.sse import Events
+from breakloop.dialects.answers import Events
+from breakloop.dialects.reader import reader
+from breakloop.model.call import Answer
 from tests.unit.wire.recorded.everything import EVERYTHING
 from tests.unit.wire.recorded.reading import read, started
 from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump

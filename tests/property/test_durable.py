@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakloop.clock import FakeClock
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import (
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import (
     Breaker,
     BreakerSpec,
     Bucket,

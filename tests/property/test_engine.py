@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.gateway.head import Request
+from breakloop.gateway.http_request import Request
 from breakloop.policy.senders import Sender
 from tests.builders import CHAT, Json, World, about, at, bucket, bundle, chat_body, exact, policy, tail, user, world
 

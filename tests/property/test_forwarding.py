@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
-from breakloop.gateway.bounds import Limits
-from breakloop.gateway.forwarding import CREDENTIALS, Forwarding
-from breakloop.gateway.head import CHUNKED, HeadParser, Request
-from breakloop.gateway.targets import Targets, upstreams
+from breakloop.gateway.forwarding import CREDENTIALS, Forwarding, Targets
+from breakloop.gateway.http_request import CHUNKED, HeadParser, Limits, Request
+from breakloop.model.upstream import upstreams
 from breakloop.policy.paths import normalise
 
 TARGETS = Targets(upstreams(["x=http://up.example:81/api/v1", "azure=https://r.openai.azure.com", "plain=http://p"]))

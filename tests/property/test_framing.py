@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
-from breakloop.gateway.bounds import Limits
-from breakloop.gateway.head import HeadParser
+from breakloop.gateway.http_request import HeadParser, Limits
 from tests.unit.gateway.fake_client import Client, chunked, get, post
 
 LIMITS = Limits(

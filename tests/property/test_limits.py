@@ -14,11 +14,10 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer, Usage
-from breakloop.model.call import Call
+from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Usage
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.prices import Listed, Price, Prices
-from breakloop.state.ops import Bucket, Spend
+from breakloop.store.ops import Bucket, Spend
 from tests.builders import Json, World, bucket, bundle, call, chat_body, policy, user, world
 
 IN, OUT = 3, 7  # micro-dollars for a token

@@ -9,9 +9,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Bucket, BucketSpec, Correct, Op, Spend, SpendSpec
-from breakloop.state.store import Store
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import Bucket, BucketSpec, Correct, Op, Spend, SpendSpec, Store
 from tests.redis_store import NewStore
 
 TICK = 0.25  # exact in binary

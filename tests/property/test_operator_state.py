@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.clock import FakeClock
-from breakloop.state.operator import Record
+from breakloop.store.orders import Record
 from tests.operators import NOW, FakeNodes, FakeRedis, Instance
 
 AGENTS = ("a", "b", "c")

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import (
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import (
     Breaker,
     BreakerSpec,
     Broken,
@@ -26,7 +26,7 @@ from breakloop.state.ops import (
     Spend,
     SpendSpec,
 )
-from breakloop.state.redis_shards import Spread
+from breakloop.store.redis.sharded import Spread
 from tests.property import test_money as money
 from tests.property import test_store as naive
 from tests.redis_store import NewStore

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import (
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import (
     JOINED,
     Breaker,
     BreakerSpec,
@@ -26,9 +26,9 @@ from breakloop.state.ops import (
     Settle,
     Spend,
     SpendSpec,
+    Store,
     WindowWrite,
 )
-from breakloop.state.store import Store
 from tests.property import test_money as money
 from tests.property import test_store as naive
 from tests.redis_store import NewStore

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakloop.detect.steps import Judged, StepsDetector, StepsSettings
-from breakloop.model.call import ToolCall
-from breakloop.model.step import Result, Step
+from breakloop.model.call import Result, Step, ToolCall
 
 DETECTOR = StepsDetector(StepsSettings(), lambda data: blake2b(data, digest_size=8, key=b"test").digest())
 

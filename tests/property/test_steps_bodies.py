@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakloop.detect.steps import Judged, StepsDetector, StepsSettings
-from breakloop.model.call import ToolCall
-from breakloop.model.step import Result, Step
-from breakloop.testing.conversations import Conversation
-from breakloop.testing.factories import mcp_call
-from breakloop.wire import steps
+from breakloop.dialects import registry
+from breakloop.model.call import Result, Step, ToolCall
+from breakloop.testing.factories import Conversation, mcp_call
 
 Json = dict[str, Any]
 Turn = tuple[int, int, int]  # which call, which result, what is said
@@ -93,7 +91,7 @@ def written(body: Json, spelling: Spelling, number: int) -> bytes:
 def judged(dialect: str, requests: list[bytes]) -> list[Judged]:
     window, found = b"", []
     for number, body in enumerate(requests):
-        step = steps.read(dialect, body)
+        step = registry.newest_step(dialect, body)
         assert step is not None
         found.append(DETECTOR.judge(window, step, 1000.0 + number))
         window = found[-1].window

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.model.step import Step
-from breakloop.wire import text_actions
-from breakloop.wire.result_forms import result_error
-from breakloop.wire.step_budget import TEXT_MAX
-from breakloop.wire.step_parts import own
-from breakloop.wire.steps import read
+from breakloop.dialects import text_actions
+from breakloop.dialects.registry import newest_step
+from breakloop.dialects.steps import TEXT_MAX, own, result_error
+from breakloop.model.call import Step
 
 FIELDS = {
     "openai_chat": "messages",
@@ -68,8 +66,8 @@ def check(step: Step | None) -> None:
 @given(body=st.binary(max_size=80))
 def test_noise(dialect: str, body: bytes) -> None:
     """Any bytes are no step, and no error (C-9)."""
-    check(read(dialect, body))
-    check(read(dialect, b'{"model":"m","' + FIELDS[dialect].encode() + b'":' + body + b"}"))
+    check(newest_step(dialect, body))
+    check(newest_step(dialect, b'{"model":"m","' + FIELDS[dialect].encode() + b'":' + body + b"}"))
 
 
 @EACH
@@ -77,7 +75,7 @@ def test_noise(dialect: str, body: bytes) -> None:
 def test_odd_values(dialect: str, value: Any, more: Any) -> None:
     """Odd values: any JSON (C-9)."""
     said = {"jsonrpc": "2.0", "method": "tools/call", "model": "m", **more, FIELDS[dialect]: value}
-    check(read(dialect, json.dumps(said).encode()))
+    check(newest_step(dialect, json.dumps(said).encode()))
 
 
 @EACH
@@ -85,7 +83,7 @@ def test_odd_values(dialect: str, value: Any, more: Any) -> None:
 def test_odd_items(dialect: str, items: Any) -> None:
     """Any objects as messages (C-9)."""
     said = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "model": "m", FIELDS[dialect]: items}
-    check(read(dialect, json.dumps(said).encode()))
+    check(newest_step(dialect, json.dumps(said).encode()))
 
 
 def answer(dialect: str, number: int, result: str) -> list[Any]:
@@ -116,7 +114,8 @@ def test_the_history_changes_nothing(dialect: str, texts: list[str]) -> None:
     """The newest step is the same, however long the conversation before it; every dialect reads the same one (LD-4)."""
     turns = [item for number, text in enumerate(texts) for item in answer(dialect, number, text)]
     whole, last = (
-        read(dialect, json.dumps({"model": "m", FIELDS[dialect]: items}).encode()) for items in (turns, turns[-2:])
+        newest_step(dialect, json.dumps({"model": "m", FIELDS[dialect]: items}).encode())
+        for items in (turns, turns[-2:])
     )
     assert whole is not None
     assert last is not None

@@ -10,8 +10,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import (
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import (
     JOINED,
     Breaker,
     BreakerSpec,

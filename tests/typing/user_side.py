@@ -13,12 +13,12 @@ from langchain.agents.middleware import AgentMiddleware, AgentState
 import breakloop
 from breakloop import Decision, DeniedError, Guard, LoopDetectedError
 from breakloop.anthropic import Anthropic, AsyncAnthropic
+from breakloop.integrations.asgi import BreakloopMiddleware
+from breakloop.integrations.httpx import AsyncBreakloopTransport, BreakloopTransport
+from breakloop.integrations.httpx2 import BreakloopTransport as BreakloopTransport2
+from breakloop.integrations.langchain import BreakloopMiddleware as LangChainMiddleware
+from breakloop.integrations.openai_agents import BreakloopHooks
 from breakloop.openai import AsyncOpenAI, OpenAI
-from breakloop.sdk.asgi import BreakloopMiddleware
-from breakloop.sdk.langchain import BreakloopMiddleware as LangChainMiddleware
-from breakloop.sdk.openai_agents import BreakloopHooks
-from breakloop.sdk.transport import AsyncBreakloopTransport, BreakloopTransport
-from breakloop.sdk.transport2 import BreakloopTransport as BreakloopTransport2
 
 guard = Guard("policy.yaml")
 remote = Guard(url="http://127.0.0.1:8787", token="t")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import breakloop.anthropic
-from breakloop.sdk import anthropic as made
+from breakloop import anthropic as made
 
 
 def test_public_names() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import breakloop.openai
-from breakloop.sdk import openai as made
+from breakloop import openai as made
 
 
 def test_public_names() -> None:

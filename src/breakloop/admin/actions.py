@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from breakloop.admin.auth import Identity
-from breakloop.admin.faults import Fault
+from breakloop.admin.errors import Fault
 from breakloop.admin.services import Services
-from breakloop.breakers import BreakerState
+from breakloop.engine.breakers import BreakerState
+from breakloop.engine.quarantine import Hold
 from breakloop.errors import BreakloopError
 from breakloop.history.api import IncidentFilter
 from breakloop.model.records import STOPPED, is_blocked
+from breakloop.policy.diagnostics import nearest
 from breakloop.policy.orders import checked_agent
-from breakloop.policy.suggest import nearest
-from breakloop.quarantine import Hold
 
 T = TypeVar("T")
 SNOOZE_MAX_S: Final = 30 * 86_400.0

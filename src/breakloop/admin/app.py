@@ -1,28 +1,155 @@
 """The admin plane as one ASGI application: shield around guard around routes. What is asked of it goes to `services`;
-serving it is `server`'s business."""
+serving it is `server`'s business.
+
+Serves the admin plane with uvicorn, on the loop that is there already: no signal handlers, no loop, no log settings
+of its own. The process decides when it starts and ends.
+
+What surrounds every answer of the admin plane (SPEC Y-3): only known Host names, so that no other site's name leads
+a browser here; bodies of a bounded size; header fields that keep browsers strict; one shape for what goes wrong. Who
+may ask is `guard`'s business.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from typing import Any, Final
 
+import uvicorn
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from breakloop.admin.api import api_routes, body_bounds
-from breakloop.admin.auth import Auth
-from breakloop.admin.dashboard.page import Pages
-from breakloop.admin.dashboard.routes import dashboard_routes
-from breakloop.admin.door import SessionDoor
-from breakloop.admin.faults import CODES, Fault, fault_of
-from breakloop.admin.guard import METRICS, Guard
+from breakloop.admin.api.operations import BODY_MAX, BUNDLE_MAX
+from breakloop.admin.auth import METRICS, Auth, Guard, SessionDoor
+from breakloop.admin.dashboard import dashboard_routes
+from breakloop.admin.dashboard.render import Pages
+from breakloop.admin.errors import CODES, Fault, fault_of
 from breakloop.admin.services import Services
-from breakloop.admin.shield import Hosts, Shield
 from breakloop.errors import BreakloopError
+
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Hosts:
+    """Which Host names are ours."""
+
+    __slots__ = ("_any_address", "_names")
+
+    def __init__(self, listening: str, more: Collection[str] = ()) -> None:
+        self._any_address = listening in _WILDCARDS
+        self._names = {name.lower().rstrip(".") for name in (listening, *more) if name} | _LOOPBACK_NAMES
+
+    def known(self, host: str) -> bool:
+        """Tell whether a Host header names us. An address that somebody typed is no name that could be rebound."""
+        name = _without_port(host).lower().rstrip(".")
+        if name in self._names or name.endswith(".localhost"):
+            return True
+        try:
+            address = ip_address(name)
+        except ValueError:
+            return False
+        return self._any_address or address.is_loopback
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _small(_scope: Scope) -> int:
+    return BODY_MAX
+
+
+class Shield:
+    """The outermost layer."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts, body_max: Callable[[Scope], int] = _small) -> None:
+        """`body_max` returns how large the body of a request may be."""
+        self._app = app
+        self._hosts = hosts
+        self._body_max = body_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, and nothing out without our header fields."""
+        if scope["type"] != "http":  # no websockets here; lifespan is nobody's
+            return
+        begun = False
+
+        async def guarded(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                _add(MutableHeaders(scope=message), scope)
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self._app(scope, _bounded(receive, self._body_max(scope)), guarded)
+        except Fault as fault:
+            if not begun:
+                await fault.response()(scope, receive, guarded)
+        except Exception:  # the edge: a mistake of ours is logged and answered, and ends nothing else
+            logging.getLogger("breakloop").exception("admin request failed")
+            if begun:
+                raise
+            await Fault(500, "a mistake of ours; the log has it").response()(scope, receive, guarded)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        if not self._hosts.known(headers.get("host", "")):
+            raise Fault(421, "the Host header names somebody else (set admin_hosts to allow this name)")
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > BUNDLE_MAX:
+            raise Fault(413, f"the body is larger than {BUNDLE_MAX} bytes")
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    size = 0
+
+    async def bounded() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise Fault(413, f"the body is larger than {limit} bytes")
+        return message
+
+    return bounded
+
+
+def _add(headers: MutableHeaders, scope: Scope) -> None:
+    for name, value in HEADERS.items():
+        headers[name] = value
+    headers.setdefault("Cache-Control", "no-store")
+    if scope["scheme"] == "https":
+        headers["Strict-Transport-Security"] = "max-age=31536000"
+
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 THIS_PLANE: Final = {"X-Breakloop-Plane": "admin"}
@@ -84,3 +211,92 @@ def _wants_page(request: Request) -> bool:
 async def _own_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, BreakloopError)  # noqa: S101 - it is registered for these
     return fault_of(error).response()
+
+
+_GRACE_S: Final = 1  # streams of events do not end by themselves
+_CONNECTIONS_MAX: Final = 500
+_BACKLOG: Final = 128
+
+
+class _Quiet(uvicorn.Server):
+    """Leaves signals to the process, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing of the kind."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        await super().startup(sockets)
+        self.listening.set()
+
+
+class AdminServer:
+    """One listening port."""
+
+    def __init__(self, app: ASGIApp, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._app = app
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._server: _Quiet | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Begin to accept; returns the port. Raises `OSError` where it cannot listen."""
+        sockets = _bound(self._host, self._port)
+        config = uvicorn.Config(
+            self._app,
+            http="h11",  # strict, and this plane is not in a hurry
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # what goes wrong is logged by `shield`, without anybody's header fields
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        config.load()
+        config.ssl = self._tls
+        self._server = _Quiet(config)
+        self._task = asyncio.create_task(self._server.serve(sockets))
+        await self._server.listening.wait()
+        port: int = sockets[0].getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        """Stop accepting, and end what is under way after a moment."""
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._server = self._task = None
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Listen on every address that the host has. Port 0 is the same free one on all of them."""
+    bound: list[socket.socket] = []
+    try:
+        for found in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)):
+            family, _, _, _, address = found
+            chosen = port or (bound[0].getsockname()[1] if bound else 0)
+            one = socket.socket(family, socket.SOCK_STREAM)
+            bound.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind((address[0], chosen, *address[2:]))
+            one.listen(_BACKLOG)
+            one.setblocking(False)
+    except BaseException:
+        for one in bound:
+            one.close()
+        raise
+    return bound

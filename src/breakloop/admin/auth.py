@@ -1,26 +1,266 @@
 """Who asks, and whether they may (SPEC X-1, Y-3): a bearer token, or a session's cookie. What comes with a cookie and
 changes something must show that it comes from our own pages. Everything behind `guard` has `identity(request)`; tokens
-are `tokens`' business, cookies `sessions`', forms and pages the dashboard's."""
+are `tokens`' business, cookies `sessions`', forms and pages the dashboard's.
+
+Lets people into the dashboard and out again (SPEC X-2, Y-3): a token for a cookie that scripts cannot read and other
+sites cannot use. The form is the dashboard's; who has waited before a token is looked at, `guard` knows.
+
+Sessions of the dashboard (SPEC Y-3): a signed cookie that names the token it was opened with, for twelve hours, and
+a second text against forged forms. Nothing is kept but which of them were closed. Setting the cookie is `login`'s.
+
+Who may use the admin plane (SPEC X-1, Y-3): tokens by name and role, known by their SHA-256 only. The operator's own
+token is made on first start, shown once by whoever starts the process, and kept hashed in the data directory; a token
+in the settings takes its place. How a token is presented is `auth`'s business.
+
+Slows down whoever tries tokens (SPEC Y-3): after some wrong ones, a peer's further attempts are looked at one after
+the other, a few a second, right or wrong: else the quick answer would tell. What a right one is, is `tokens`'.
+
+Lets nobody pass whom `auth` does not know (SPEC X-1): everything behind it asks with an identity, but what is open
+to all. A browser that asks for a page is led to the login form, under the same status as everybody else.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import math
-from collections.abc import Awaitable, Callable
+import os
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from hmac import compare_digest
+from html import escape
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from breakloop.admin.faults import Fault
-from breakloop.admin.services import OPERATOR
-from breakloop.admin.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, Sessions
-from breakloop.admin.slowdown import LONGEST_S, SlowDown
-from breakloop.admin.tokens import Token, Tokens
+from breakloop.admin.errors import Fault
+from breakloop.admin.services import OPERATOR, VIEWER
 from breakloop.clock import Clock
+
+ROLES: Final = (VIEWER, OPERATOR)
+OWN_NAME: Final = "operator"  # of the token that is made, or set as admin_token
+FILE: Final = "admin-token.sha256"
+_PREFIX: Final = "bl_"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token; `digest` is its SHA-256."""
+
+    name: str
+    role: str
+    digest: bytes
+
+
+class Tokens:
+    """The tokens that are valid in this process."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, known: Sequence[Token]) -> None:
+        self._known = tuple(known)
+
+    def find(self, presented: str) -> Token | None:
+        """Return the token that was presented. Takes as long whichever it is, and if it is none."""
+        digest = sha256(presented.encode("utf-8", "surrogatepass")).digest()
+        found = None
+        for token in self._known:
+            if compare_digest(token.digest, digest):
+                found = token
+        return found
+
+    def named(self, name: str, mark: str) -> Token | None:
+        """Return the token of a session, if it still is the one that opened it."""
+        return next((one for one in self._known if one.name == name and compare_digest(mark_of(one), mark)), None)
+
+
+def mark_of(token: Token) -> str:
+    """Return what tells a token from its successor of the same name, without giving it away."""
+    return sha256(b"breakloop session of\0" + token.digest).hexdigest()[:16]
+
+
+def parse_token(entry: str) -> Token:
+    """Read `name:role:sha256`, as it stands in the setting `admin_tokens`. Raises `ValueError`."""
+    name, role, digest = entry.rsplit(":", 2)
+    if not name or role not in ROLES:
+        raise ValueError(entry)
+    made = Token(name, role, bytes.fromhex(digest))
+    if len(made.digest) != sha256().digest_size:
+        raise ValueError(entry)
+    return made
+
+
+def open_tokens(data_dir: Path | None, given: str, more: Sequence[str] = ()) -> tuple[Tokens, str]:
+    """Return the valid tokens, and the operator's own in plain text where it was made just now: to be shown once.
+
+    `given` is the setting `admin_token`, `more` the setting `admin_tokens`.
+    """
+    others = [parse_token(entry) for entry in more]
+    if given:
+        return Tokens([_own(sha256(given.encode()).digest()), *others]), ""
+    made = _PREFIX + secrets.token_urlsafe(32)
+    digest = sha256(made.encode()).digest()
+    kept = digest if data_dir is None else _kept(data_dir / FILE, digest)
+    return Tokens([_own(kept), *others]), made if kept == digest else ""
+
+
+def _own(digest: bytes) -> Token:
+    return Token(OWN_NAME, OPERATOR, digest)
+
+
+def _kept(file: Path, digest: bytes) -> bytes:
+    """Return the digest that is kept, which is the given one where there was none. Of two that start, one wins."""
+    known = _read(file)
+    if known is None:
+        beside = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        with suppress(OSError):  # nothing can be kept there: it holds for this run
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as made:
+                made.write(digest.hex() + "\n")
+                made.flush()
+                os.fsync(made.fileno())
+            if file.exists():  # damaged, or it would have been read
+                beside.replace(file)
+            else:
+                with suppress(FileExistsError):  # another process was quicker
+                    os.link(beside, file)
+        beside.unlink(missing_ok=True)
+        known = _read(file)
+    return digest if known is None else known
+
+
+def _read(file: Path) -> bytes | None:
+    try:
+        found = bytes.fromhex(file.read_text(encoding="ascii").strip())
+    except (OSError, ValueError):
+        return None
+    return found if len(found) == sha256().digest_size else None
+
+
+COOKIE: Final = "breakloop_session"
+CSRF_HEADER: Final = "x-csrf-token"
+CSRF_FIELD: Final = "csrf"  # of a form
+LASTS_S: Final = 12 * 3600
+_CLOSED_MAX: Final = 10_000
+_MAC: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open session."""
+
+    token: Token
+    csrf: str
+
+
+class Sessions:
+    """Opens, finds and closes sessions."""
+
+    __slots__ = ("_clock", "_closed", "_key", "_tokens")
+
+    def __init__(self, secret: bytes, tokens: Tokens, clock: Clock) -> None:
+        self._key = hmac.digest(secret, b"breakloop admin session", "sha256")
+        self._tokens = tokens
+        self._clock = clock
+        self._closed: dict[str, float] = {}
+
+    def open(self, token: Token) -> str:
+        """Return the value of a new session's cookie."""
+        expires = int(self._clock.now()) + LASTS_S
+        said = f"{secrets.token_urlsafe(12)}.{expires}.{mark_of(token)}.{token.name}".encode()
+        return urlsafe_b64encode(self._mac(said) + said).decode("ascii")
+
+    def find(self, cookie: str) -> Session | None:
+        """Return the session that a cookie belongs to, while it is open and its token is valid."""
+        said = self._verified(cookie)
+        if said is None:
+            return None
+        one, expires, mark, name = said.decode().split(".", 3)
+        token = self._tokens.named(name, mark)
+        if token is None or int(expires) <= self._clock.now() or one in self._closed:
+            return None
+        return Session(token, self._mac(b"csrf\0" + said).hex())
+
+    def close(self, cookie: str) -> None:
+        """Close a session before its time."""
+        said = self._verified(cookie)
+        if said is None:
+            return
+        one, expires, _ = said.decode().split(".", 2)
+        now = self._clock.now()
+        if len(self._closed) >= _CLOSED_MAX:
+            self._closed = {name: until for name, until in self._closed.items() if until > now}
+        self._closed[one] = float(expires)
+
+    def _verified(self, cookie: str) -> bytes | None:
+        """Return what a cookie says, if it is one of ours."""
+        try:
+            raw = urlsafe_b64decode(cookie.encode("ascii"))
+        except ValueError:
+            return None
+        mac, said = raw[:_MAC], raw[_MAC:]
+        return said if hmac.compare_digest(mac, self._mac(said)) else None
+
+    def _mac(self, said: bytes) -> bytes:
+        return hmac.digest(self._key, said, "sha256")
+
+
+FREE: Final = 20  # wrong attempts that cost nothing
+FORGOTTEN_S: Final = 60.0  # so long after the last wrong one
+APART_S: Final = 0.2
+LONGEST_S: Final = 5.0  # nobody waits longer: then it is refused
+_PEERS_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Peer:
+    wrong: int = 0
+    last_at: float = 0.0
+    free_at: float = 0.0  # when the next attempt is looked at
+
+
+class SlowDown:
+    """How long each peer waits."""
+
+    __slots__ = ("_clock", "_peers")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+
+    def wait_s(self, peer: str) -> float | None:
+        """Return how long this attempt has to wait before it is looked at; None: too many wait already."""
+        known, now = self._peers.get(peer), self._clock.now()
+        if known is None or known.wrong < FREE or now - known.last_at >= FORGOTTEN_S:
+            return 0.0
+        wait = max(known.free_at - now, 0.0)
+        if wait > LONGEST_S:
+            return None
+        known.free_at = now + wait + APART_S
+        return wait
+
+    def wrong(self, peer: str) -> None:
+        """The attempt was wrong."""
+        now = self._clock.now()
+        known = self._peers.get(peer)
+        if known is None or now - known.last_at >= FORGOTTEN_S:
+            known = self._peers[peer] = _Peer()
+        known.wrong += 1
+        known.last_at = now
+        self._peers.move_to_end(peer)
+        if len(self._peers) > _PEERS_MAX:
+            self._peers.popitem(last=False)
+
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
@@ -151,3 +391,105 @@ def form_field(body: bytes, name: str) -> str:
     except ValueError:
         return ""
     return found.get(name, [""])[0]
+
+
+class SessionDoor:
+    """What `dashboard.login.Door` asks for."""
+
+    __slots__ = ("_auth",)
+
+    def __init__(self, auth: Auth) -> None:
+        self._auth = auth
+
+    def sign_in(self, request: Request, token: str, response: Response) -> bool:
+        """Begin a session on this response; False for a token that is not known."""
+        found = self._auth.known(token, peer(request))
+        if found is None:
+            return False
+        _set(response, request, self._auth.sessions.open(found), LASTS_S)
+        return True
+
+    def sign_out(self, request: Request, response: Response) -> None:
+        """End the session."""
+        self._auth.sessions.close(request.cookies.get(COOKIE, ""))
+        _set(response, request, "", 0)
+
+
+def _set(response: Response, request: Request, value: str, lasts_s: int) -> None:
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, value, max_age=lasts_s, path="/", secure=secure, httponly=True, samesite="strict")
+
+
+OPEN: Final = frozenset({"/livez", "/login"})
+STATIC: Final = "/static/"
+METRICS: Final = "/metrics"
+
+_LED: Final = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Sign in - breakloop</title>'
+    '<meta http-equiv="refresh" content="0; url={form}"></head><body><a href="{form}">Sign in</a></body></html>'
+)
+
+
+class Guard:
+    """Stands before the routes."""
+
+    def __init__(self, app: ASGIApp, auth: Auth) -> None:
+        self._app = app
+        self._auth = auth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Find out who asks, or answer 401."""
+        request = Request(scope, receive)
+        if is_open(request):
+            await self._open(request, scope, receive, send)
+            return
+        if request.method not in SAFE_METHODS and is_form(request):
+            receive = _again(await request.body(), receive)  # it is read here and by the page
+        try:
+            request.state.user = await self._auth.identify(request)
+        except Fault as fault:
+            await _refusal(request, fault)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _open(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
+        """A token that is shown in the form is an attempt like any other."""
+        if request.method not in SAFE_METHODS:
+            check_own_site(request)
+            await self._auth.wait(peer(request))
+        await self._app(scope, receive, send)
+
+
+def _refusal(request: Request, fault: Fault) -> Response:
+    """A browser is led to the form, with the status that everybody gets."""
+    browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
+    if fault.status != 401 or "authorization" in request.headers:
+        return fault.response()
+    if "hx-request" in request.headers:  # a part of a page: the whole page has to go to the form
+        fault.headers["HX-Redirect"] = "/login"
+        return fault.response()
+    if not browser or request.method not in SAFE_METHODS:
+        return fault.response()
+    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    form = escape("/login" + ("" if here == "/" else f"?{urlencode({'next': here})}"))
+    return HTMLResponse(_LED.format(form=form), 401, fault.headers)
+
+
+def is_open(request: Request) -> bool:
+    """Tell whether everybody may have this."""
+    path = request.url.path
+    return path in OPEN or path.startswith(STATIC) or (path == METRICS and is_local(request))
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that hands over a body that was read already."""
+    handed = False
+
+    async def replayed() -> Message:
+        nonlocal handed
+        if handed:
+            return await receive()
+        handed = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

@@ -1,27 +1,307 @@
 """The bundle in force, for the process that watches its source (SPEC X-1): shown, compared, replaced, taken back. What
 is applied goes where the source is, so that a restart and every instance have it: a file is written, Redis is pushed
-to. A directory and a URL belong to somebody else, who is told what to do."""
+to. A directory and a URL belong to somebody else, who is told what to do.
+
+Bundles that were in force before (SPEC X-1): kept in the data directory, the newest hundred, so that one of them can
+be put in force again. What is in force now, and putting something in its place, is `bundles`' business.
+
+A bundle's policies in words that a person understands (SPEC X-2): for whom, in which mode, which limits and loops.
+The numbers are the bundle's own; nothing is judged here.
+
+Small changes in a bundle's text that leave everything else as its author wrote it, comments and layout too: single
+values are replaced where they stand, in YAML and JSON alike. What comes out is read again, and must say what was meant.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from difflib import unified_diff
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from breakloop.admin import bundle_words
-from breakloop.admin.bundle_history import BundleHistory, Kept, write_whole
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, Problem
-from breakloop.policy.compile_loops import BUILTIN, LoopGuard, builtin_blocks
-from breakloop.policy.edit import promoted
-from breakloop.policy.fetched import Document, Fetched
+from breakloop.policy.compile_detectors import BUILTIN, LoopGuard, builtin_blocks
+from breakloop.policy.documents import DocumentPath, path_text, read_document
+from breakloop.policy.files import Document, Fetched
 from breakloop.policy.load import LoadedBundle, load_text
-from breakloop.policy.source import BundleSource
-from breakloop.policy.source_redis import to_push
-from breakloop.state.shelf import PushRefusedError, Shelf
+from breakloop.policy.remote_sources import to_push
+from breakloop.policy.schema import bundle as schema
+from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
+from breakloop.policy.schema.loops import AnyLoop, ExactLoop, SimhashLoop, StepsLoop, TailLoop
+from breakloop.policy.watch import BundleSource
+from breakloop.store.redis.bundle import PushRefusedError, Shelf
+
+KEPT_MAX: Final = 100
+_FOLDER: Final = "bundles"
+_ABOUT: Final = ".about.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One bundle: who put it in force and when. `sha256` is that of its text."""
+
+    version: int
+    digest: str
+    applied_at: float
+    by: str
+    sha256: str
+
+
+class BundleHistory:
+    """The folder; without a data directory, nothing is kept."""
+
+    __slots__ = ("_folder",)
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._folder = None if data_dir is None else data_dir / _FOLDER
+
+    def keep(self, text: bytes, version: int, digest: str, *, at: float, by: str) -> None:
+        """Keep a bundle. Where that is not possible it is not kept: the bundle itself matters more."""
+        if self._folder is None:
+            return
+        about = Kept(version, digest, at, by, sha256(text).hexdigest())
+        place = self._folder / _stem(version, digest)
+        with suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(place, text, mode=0o600)
+            write_whole(place.with_name(place.name + _ABOUT), json.dumps(asdict(about)).encode(), mode=0o600)
+            for old in self.all()[KEPT_MAX:]:
+                gone = self._folder / _stem(old.version, old.digest)
+                gone.with_name(gone.name + _ABOUT).unlink(missing_ok=True)
+                gone.unlink(missing_ok=True)
+
+    def all(self) -> list[Kept]:
+        """Return what is kept, the last applied first."""
+        if self._folder is None:
+            return []
+        found = [one for file in self._folder.glob(f"*{_ABOUT}") if (one := _read(file)) is not None]
+        return sorted(found, key=lambda one: (one.applied_at, one.version), reverse=True)
+
+    def text(self, version: int, but: str = "") -> bytes | None:
+        """Return the text of the last one with this version (`but` the one of this digest), if it is what was kept."""
+        for one in self.all():
+            if one.version == version and one.digest != but and self._folder is not None:
+                with suppress(OSError):
+                    text = (self._folder / _stem(one.version, one.digest)).read_bytes()
+                    if sha256(text).hexdigest() == one.sha256:
+                        return text
+        return None
+
+
+def write_whole(file: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Write beside it, flush, rename: whoever reads sees the old file or the new one. Keeps who may read it."""
+    target = file.resolve()  # a link stays one
+    if mode is None:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+    beside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as made:
+            made.write(content)
+            made.flush()
+            os.fsync(made.fileno())
+        beside.chmod(mode)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _stem(version: int, digest: str) -> str:
+    return f"{version}-{digest[:16]}"
+
+
+def _read(file: Path) -> Kept | None:
+    try:
+        said = json.loads(file.read_bytes())
+        return Kept(int(said["version"]), said["digest"], float(said["applied_at"]), said["by"], said["sha256"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+_PERIODS: Final = {"5m": "5 minutes", "1h": "an hour", "1d": "a day", "7d": "a week", "30d": "a month"}
+
+
+def describe_policies(bundle: schema.Bundle) -> list[Mapping[str, Any]]:
+    """Return each policy: id, mode, selector, rules, loop detection."""
+    return [
+        {
+            "id": one.id,
+            "mode": one.spec.mode,
+            "selector": selector(one.spec.selector),
+            "rules": _rules(one.spec),
+            "loop_detection": "; ".join(describe_loop(block) for block in one.spec.loops),
+        }
+        for one in bundle.policies
+    ]
+
+
+def selector(chosen: schema.Selector) -> str:
+    """Say which requests are meant."""
+    methods = ", ".join(chosen.methods or ())
+    path = chosen.path_exact or (f"{chosen.path_prefix}*" if chosen.path_prefix else "")
+    hosts = " or ".join(chosen.hosts or ())
+    said = " ".join(part for part in (methods, path) if part) or "every request"
+    return f"{said} to {hosts}" if hosts else said
+
+
+def _rules(spec: schema.Spec) -> list[Mapping[str, Any]]:
+    said: list[Mapping[str, Any]] = [_rule(rule) for rule in spec.rules]
+    if spec.fallback_limit is not None:
+        said.append(_rule(spec.fallback_limit) | {"name": "fallback_limit"})
+    breaker = spec.circuit_breaker
+    if breaker is not None and breaker.enabled:
+        keys = list(spec.rules[0].limit_keys) if spec.rules else []
+        said.append(
+            {"name": "circuit_breaker", "algorithm": "circuit_breaker", "keys": keys, "words": _breaker(breaker)}
+        )
+    return said
+
+
+def _rule(rule: schema.AnyRule) -> dict[str, Any]:
+    config = rule.config
+    match config:
+        case TokenBucketConfig():
+            words = f"{config.tokens_per_second:g} a second, {config.burst:g} at once"
+        case CostBasedConfig():
+            words = _budget(config)
+        case LlmTokensConfig():
+            words = _tokens(config)
+    when = ", ".join(f"{name} is {value}" for name, value in (rule.match or {}).items())
+    words = f"{words}, where {when}" if when else words
+    return {"name": rule.name, "algorithm": rule.algorithm, "keys": list(rule.limit_keys), "words": words}
+
+
+def _budget(config: CostBasedConfig) -> str:
+    unit = "$" if config.cost_key == "usage:usd" else ""
+    what = " tokens" if config.cost_key == "usage:tokens" else ""
+    said = f"{unit}{config.budget:,g}{what} {_per(config.period)}"
+    stages = [f"{stage.action} at {stage.threshold_percent:g} %" for stage in config.stages if stage.action != "reject"]
+    return ", ".join([said, *stages])
+
+
+def _per(period: str) -> str:
+    words = _PERIODS[period]
+    return f"in {words}" if words[0].isdigit() else words
+
+
+def _tokens(config: LlmTokensConfig) -> str:
+    said = [f"{config.tokens_per_minute:,} tokens a minute"]
+    if config.tokens_per_day is not None:
+        said.append(f"{config.tokens_per_day:,} a day")
+    for name, what in (
+        ("max_tokens_per_request", "a request"),
+        ("max_prompt_tokens", "a prompt"),
+        ("max_completion_tokens", "an answer"),
+    ):
+        value = getattr(config, name)
+        if value is not None:
+            said.append(f"at most {value:,} {what}")
+    return ", ".join(said)
+
+
+def _breaker(breaker: schema.CircuitBreaker) -> str:
+    unit = "$" if breaker.spend_source == "usage:usd" else ""
+    opens = f"opens at {unit}{breaker.spend_rate_threshold_per_minute:,g} a minute"
+    minutes = breaker.auto_reset_after_minutes
+    return f"{opens}, {f'tries again after {minutes:g} min' if minutes else 'only an operator closes it'}"
+
+
+def describe_loop(block: AnyLoop) -> str:
+    """Say what a loop detector looks for and what it does."""
+    if not block.enabled:
+        return f"{block.similarity}: off"
+    return f"{block.similarity}: {_what(block)}: {_does(block)}"
+
+
+def _what(block: AnyLoop) -> str:
+    match block:
+        case ExactLoop():
+            return f"{block.threshold_identical_requests} identical requests in {block.window_seconds} s"
+        case TailLoop():
+            same = f"with the same last {block.tail_messages} messages"
+            return f"more than {block.max_hits} requests {same} in {block.window_seconds} s"
+        case SimhashLoop():
+            return f"a score over {block.threshold_score:g} within {block.window_requests} requests"
+        case StepsLoop():
+            return f"the same steps without progress, sensitivity {block.sensitivity}"
+
+
+def _does(block: AnyLoop) -> str:
+    notice, hit, stop = (block.action_for(severity) for severity in ("notice", "block", "stop"))
+    said = [notice, hit] if block.ladder is not None or block.similarity == "steps" else [hit]
+    words = ", then ".join(dict.fromkeys([*said, *([stop] if block.ladder is not None else [])]))
+    return f"{words} (for {block.quarantine_seconds} s)" if block.quarantine_seconds else words
+
+
+SHADOW: Final = "shadow"
+ENFORCE: Final = "enforce"
+_TOKEN: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\n]|\'\')*\'|[^\s,\]}#]+')
+
+
+def promoted(text: bytes, name: str, policy: str) -> bytes:
+    """Return a bundle in which a policy enforces that was in shadow mode, with the next version. Raises `BundleError`.
+
+    `name` stands in messages, and its ending may tell JSON from YAML.
+    """
+    data, _ = read_document(text, name)
+    found = [(index, one) for index, one in enumerate(data["policies"]) if one["id"] == policy]
+    if not found:
+        raise BundleError([Problem(name, 1, 1, "policies", f'there is no policy "{policy}"')])
+    index, one = found[0]
+    if one["spec"].get("mode") != SHADOW:
+        raise BundleError([Problem(name, 1, 1, f"policies[{index}].spec.mode", f'"{policy}" enforces already')])
+    mode: DocumentPath = ("policies", index, "spec", "mode")
+    return replaced(text, name, {mode: ENFORCE, ("bundle_version",): data["bundle_version"] + 1})
+
+
+def replaced(text: bytes, name: str, values: Mapping[DocumentPath, str | int]) -> bytes:
+    """Return the text with single values replaced. Raises `BundleError` where that would change more, or less."""
+    data, places = read_document(text, name)
+    wanted = json.loads(json.dumps(data))  # a copy in which what is written once and used twice is two
+    lines = text.decode("utf-8-sig").split("\n")
+    # From the end on: what stands before a place keeps its own.
+    spots = sorted(((places.locate(path), path) for path in values), key=lambda spot: spot[0], reverse=True)
+    for place, path in spots:
+        _set(wanted, path, values[path])
+        line = lines[place.line - 1]
+        found = _TOKEN.match(line, place.column - 1)
+        if found is not None:
+            new = _written(found[0], values[path])
+            lines[place.line - 1] = line[: found.start()] + new + line[found.end() :]
+    made = "\n".join(lines).encode()
+    if _data(made, name) != wanted:
+        place, path = spots[-1]
+        message = "cannot be changed here without changing something else (an anchor, an alias or a tag stands there)"
+        raise BundleError([Problem(*place, path_text(path), message, "change it by hand")])
+    return made
+
+
+def _data(text: bytes, name: str) -> Any:
+    try:
+        return read_document(text, name)[0]
+    except BundleError:
+        return None
+
+
+def _set(data: Any, path: DocumentPath, value: str | int) -> None:
+    for step in path[:-1]:
+        data = data[step]
+    data[path[-1]] = value
+
+
+def _written(old: str, value: str | int) -> str:
+    """Return a value in the quotes of the one it replaces."""
+    quote = old[0] if old[0] in "\"'" and isinstance(value, str) else ""
+    return f"{quote}{value}{quote}"
+
 
 _NO_SOURCE: Final = "no policy is set, so there is nothing to change", "start with --policy FILE"
 _DIRECTORY: Final = (
@@ -91,11 +371,11 @@ class BundlesHere:
     def policies(self) -> list[Mapping[str, Any]]:
         """Return each policy in words, and what holds where none of them says otherwise."""
         loaded = self._source.current if self._source is not None else None
-        said = bundle_words.policies(loaded.bundle) if loaded else []
+        said = describe_policies(loaded.bundle) if loaded else []
         defaults = loaded.bundle.defaults if loaded else None
         own = defaults is not None and defaults.loop_detection is not None
         blocks: Sequence[Any] = defaults.loops if defaults is not None and own else builtin_blocks(self._guard)
-        words = "; ".join(bundle_words.loop(block) for block in blocks) or "off"
+        words = "; ".join(describe_loop(block) for block in blocks) or "off"
         every = {"id": "defaults" if own else BUILTIN, "mode": "enforce", "rules": [], "loop_detection": words}
         return [*said, {**every, "selector": "LLM and MCP calls that no policy's loop detection covers"}]
 

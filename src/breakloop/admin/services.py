@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from breakloop.breakers import BreakerState
 from breakloop.clock import Clock
+from breakloop.engine.breakers import BreakerState
+from breakloop.engine.operator import Operator
 from breakloop.history.api import History
-from breakloop.operator import Operator
 
 VIEWER, OPERATOR = "viewer", "operator"
 AgentChanged = Callable[[str, str, Mapping[str, Any]], Awaitable[None]]  # project, agent, settings

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from breakloop.alerts import signing
-from breakloop.alerts.database import Database
+from breakloop.alerts import channels
+from breakloop.alerts.base import Database
 from breakloop.errors import AlertError
 
 MOST: Final = 100
@@ -44,7 +44,7 @@ class Webhook:
     def keys(self, now: float) -> list[bytes]:
         """Return what signs now, the newest first."""
         both = self.old_secret and now < self.old_until
-        return [signing.key_of(secret) for secret in (self.secret, *([self.old_secret] if both else []))]
+        return [channels.key_of(secret) for secret in (self.secret, *([self.old_secret] if both else []))]
 
 
 class Webhooks:
@@ -75,7 +75,7 @@ class Webhooks:
         if len(events) > _EVENTS_MAX or not all(map(_PATTERN.fullmatch, events)):
             raise AlertError("events are names such as loop.detected, or patterns such as loop.*")
         name = "wh_" + secrets.token_hex(8)
-        made = Webhook(name, url, tuple(events), signing.new_secret(), "", 0.0, allow_private, now)
+        made = Webhook(name, url, tuple(events), channels.new_secret(), "", 0.0, allow_private, now)
         self._put(made)
         return made
 
@@ -85,7 +85,7 @@ class Webhooks:
         if found is None:
             return None
         until = now + ROTATION_S
-        made = replace(found, secret=signing.new_secret(), old_secret=found.secret, old_until=until, disabled="")
+        made = replace(found, secret=channels.new_secret(), old_secret=found.secret, old_until=until, disabled="")
         self._put(made)
         return made
 

@@ -1,17 +1,33 @@
 """Talks to the admin API (SPEC X-1), over the standard library's HTTP. What goes wrong becomes an `AdminError` with
-what to do about it and the exit code it ends with; what is asked and how it is shown is each command's."""
+what to do about it and the exit code it ends with; what is asked and how it is shown is each command's.
+
+What the commands that talk to the admin API share: where it is, who asks, and the end of one that failed. The
+talking itself is `admin_client`'s.
+
+How the commands that talk to the admin API write numbers, times and names. Names come from outside: what could move
+a terminal's cursor is written out.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import wraps
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
+
+import click
+from rich import box
+from rich.table import Table
 
 from breakloop._version import __version__
 from breakloop.cli.main import PROBLEM, UNREACHABLE, USAGE
+from breakloop.cli.output import config_option, fail, json_option, print_table, settings_of
 from breakloop.errors import BreakloopError
 
 PREFIX: Final = "/api/v1"
@@ -177,3 +193,152 @@ def _events(response: HTTPResponse) -> Iterator[Sent]:
         elif not field and not value and data:
             yield Sent(last_id, json.loads(data))
             data = ""
+
+
+URL: Final = "http://127.0.0.1:8788"
+TOKEN_FILE: Final = "admin-token"
+EPILOG: Final = "Exit code 0: done; 1: it was refused; 2: the admin API cannot be reached; 3: called wrongly."
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_DURATION_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SPAN_MAX_S: Final = 10 * 366 * 86_400
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Span(click.ParamType[float]):
+    """A length of time: 90, 30s, 10m, 1h, 7d."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return it in seconds."""
+        found = _SPAN.fullmatch(str(value).strip().lower())
+        seconds = float(found[1]) * _DURATION_UNITS[found[2]] if found else 0.0
+        if not 0 < seconds <= _SPAN_MAX_S:
+            self.fail(f"{value!r} is no length of time: write it like 30s, 10m, 1h or 7d", param, ctx)
+        return seconds
+
+
+SPAN: Final = Span()
+
+
+def admin_options(function: F) -> F:
+    """Add `--url`, `--token`, `--config` and `--json`; the command gets a client, and whether JSON is wanted."""
+
+    @wraps(function)
+    def called(*, url: str, token: str, config: str, as_json: bool, **more: Any) -> Any:
+        try:
+            client = AdminClient(url, token or _kept_token(config, as_json=as_json))
+            return function(client=client, as_json=as_json, **more)
+        except AdminError as error:
+            fail(str(error), as_json=as_json, code=error.code)
+
+    token_text = "Its token; else BREAKLOOP_ADMIN_TOKEN, the settings, or the file admin-token in the data directory."
+    options = (
+        click.option("--url", metavar="URL", default=URL, show_default=True, help="Where the admin API is."),
+        click.option("--token", metavar="TOKEN", default="", help=token_text),
+        config_option,
+        json_option,
+    )
+    for option in reversed(options):
+        called = option(called)
+    return called  # type: ignore[return-value]  # it is called as the command is
+
+
+def project_option(function: F) -> F:
+    """Add `--project`."""
+    return click.option("--project", metavar="NAME", default="", help="Project; else the default one.")(function)
+
+
+def _kept_token(config: str, *, as_json: bool) -> str:
+    settings = settings_of(config, as_json=as_json).settings
+    given = settings.admin_token.get_secret_value()
+    if given or not settings.data_dir:
+        return given
+    file = Path(settings.data_dir) / TOKEN_FILE
+    try:
+        return file.read_text("utf-8").strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise AdminError(f"{file}: cannot be read: {why}", USAGE) from None
+
+
+_TEXT_MAX: Final = 60
+_DIGEST: Final = re.compile(r"(?:\w+:)?[0-9a-f]{16,}(?:\.\.\.)?")
+_DIGEST_SHOWN: Final = 12
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_UNSAID: Final = frozenset({"agent", "caller", "steps", "score"})  # of an event: shown elsewhere, or too long
+# What is worth the most comes first.
+_FIRST: Final = ("kind", "action", "policy", "rule", "reason", "hit_count", "evidence")
+
+
+def clean(text: object, most: int = _TEXT_MAX) -> str:
+    """Return a text from outside so that it can be printed on one line."""
+    plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(text))
+    return plain if len(plain) <= most else plain[: most - 3] + "..."
+
+
+def moment(at: float | None) -> str:
+    """Return a time; of none, nothing."""
+    return "" if at is None else datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def until(at: float | None) -> str:
+    """Return when something ends."""
+    return "until it is released" if at is None else f"until {moment(at)}"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in its two largest units."""
+    left, words = max(0, int(seconds)), list[str]()
+    for size, unit in _UNITS:
+        count, left = divmod(left, size)
+        if count or words:
+            words.append(f"{count} {unit}")
+    return " ".join(word for word in words[:2] if not word.startswith("0 ")) or "0 s"
+
+
+def ago(at: float | None, now: float) -> str:
+    """Return how long ago something was."""
+    return "never" if not at else f"{span(now - at)} ago"
+
+
+def dollars(microusd: int) -> str:
+    """Return an amount, to the cent; what is less than that, but something, is not nothing."""
+    return f"${microusd / 1e6:,.2f}" if microusd >= 10_000 or not microusd else "<$0.01"
+
+
+def count(number: int, noun: str) -> str:
+    """Return so many of something."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def words(data: Mapping[str, Any]) -> str:
+    """Return what an event carries, the weightiest first."""
+    names = [name for name in _FIRST if name in data] + [name for name in data if name not in _FIRST]
+    said = [
+        f"{name}={_value(name, data[name])}" for name in names if name not in _UNSAID and data[name] not in ("", None)
+    ]
+    return " ".join(said)
+
+
+def _value(name: str, value: object) -> str:
+    """Times as times, no more digits than anybody reads, and of a digest its beginning, as people tell them apart."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if name.endswith("_at"):
+            return moment(value).replace(" ", "T")
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    text = clean(value)
+    return f"{text[:_DIGEST_SHOWN]}..." if _DIGEST.fullmatch(text) else text
+
+
+def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """Print a table; columns in `right` are numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for head in heads:
+        table.add_column(head, justify="right" if head in right else "left", no_wrap=head != heads[-1])
+    for row in rows:
+        table.add_row(*row)
+    print_table(table)

@@ -1,12 +1,240 @@
 """`breakloop bundle`: bundles on their way to other machines (SPEC B-3, B-4). Its commands are in `bundle_push` and
-`bundle_sign`; whether a bundle is right is `validate`'s."""
+`bundle_sign`; whether a bundle is right is `validate`'s.
+
+`breakloop bundle push` and `show`: the bundle in Redis that instances with `--policy redis` take (SPEC B-3).
+
+`breakloop bundle keygen`, `sign` and `verify`: detached signatures of bundles (SPEC B-4). How they are made is
+`policy.sign`'s; where a server looks for them is its sources'.
+"""
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
+from pathlib import Path
+from typing import NoReturn
+
 import click
 
-from breakloop.cli.bundle_push import push, show
-from breakloop.cli.bundle_sign import keygen, sign, verify
+from breakloop.app.build import policy_verifier
+from breakloop.cli.main import PROBLEM, UNREACHABLE
+from breakloop.cli.output import config_option, fail, fail_problems, json_option, print_json, settings_of
+from breakloop.clock import SystemClock
+from breakloop.config.settings import Settings
+from breakloop.errors import BundleError, SettingsError, StateError
+from breakloop.policy.files import Fetched, read_path, signature_path
+from breakloop.policy.load import LoadedBundle, load_fetched
+from breakloop.policy.remote_sources import to_push
+from breakloop.policy.signing import Signer, Verifier, make_keys, read_private_key, read_public_keys, shared_secret
+from breakloop.store.redis.bundle import EmptyShelfError, PushRefusedError, RedisShelf, Shelved, moment, open_shelf
+
+_STATE = "URL of the Redis; else `state` in the settings."
+_EPILOG = "Exit code 0: it is there; 1: a problem was found, or a newer one is there; 2: Redis cannot be reached."
+
+
+@click.command(name="push", short_help="Push a bundle to Redis, for every instance.", epilog=_EPILOG)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--state", metavar="URL", default="", help=_STATE)
+@click.option("--force", is_flag=True, help="Also a lower version, or another content with the same version.")
+@click.option("--by", metavar="NAME", default="", help="Who pushes it.  [user@host]")
+@config_option
+@json_option
+def push(file: str, *, state: str, force: bool, by: str, config: str, as_json: bool) -> None:
+    """Push a bundle to Redis, where every instance with `--policy redis` takes it within a second.
+
+    It is validated first, and verified where the settings name a key. Its signature (FILE.sig) goes with it.
+    """
+    settings = settings_of(config, as_json=as_json).settings
+    fetched, loaded, verifier = _checked(Path(file), settings, as_json=as_json)
+    shelf = _shelf(state or settings.state, as_json=as_json)
+    bundle = to_push(fetched, loaded, by=by or _somebody(), force=force)
+    try:
+        changed = shelf.push(bundle)
+    except PushRefusedError as error:
+        fail(f"{file}: not pushed: {error} (or --force)", as_json=as_json)
+    except StateError as error:
+        _unreachable(shelf, error, as_json=as_json)
+    finally:
+        shelf.close()
+    if as_json:
+        print_json({"ok": True, "changed": changed, **_facts(bundle)})
+        return
+    click.echo(f"{file}: {'pushed' if changed else 'is there already'}, version {bundle.version}, {shelf.name}")
+    if force and verifier is not None:
+        click.echo("note: instances that verify signatures refuse a lower version, forced or not", err=True)
+
+
+@click.command(name="show", epilog="Exit code 0: there is one; 1: nothing was pushed yet; 2: Redis cannot be reached.")
+@click.option("--state", metavar="URL", default="", help=_STATE)
+@click.option("--content", is_flag=True, help="Print the bundle itself, as it was pushed.")
+@config_option
+@json_option
+def show(*, state: str, content: bool, config: str, as_json: bool) -> None:
+    """Show which bundle was pushed, when and by whom."""
+    shelf = _shelf(state or settings_of(config, as_json=as_json).settings.state, as_json=as_json)
+    try:
+        found = shelf.fetch(None)
+    except EmptyShelfError as error:
+        fail(f"{shelf.name}: {error}", as_json=as_json, code=PROBLEM)
+    except StateError as error:
+        _unreachable(shelf, error, as_json=as_json)
+    finally:
+        shelf.close()
+    assert found is not None  # noqa: S101 - only a known bundle is None
+    if content:
+        click.echo(found.data, nl=False)  # bytes as they are
+    elif as_json:
+        print_json({"ok": True, **_facts(found)})
+    else:
+        signed = "signed" if found.signature else "not signed"
+        forced = ", forced" if found.forced else ""
+        click.echo(f"version {found.version}, {len(found.data):,} bytes, {signed}{forced}, sha256 {found.digest}")
+        click.echo(f"pushed by {found.pushed_by or 'somebody'} at {moment(found.pushed_at)}")
+
+
+def _checked(file: Path, settings: Settings, *, as_json: bool) -> tuple[Fetched, LoadedBundle, Verifier | None]:
+    """Read, verify and load a file, or end the command with what is wrong with it."""
+    try:
+        verifier = policy_verifier(settings)
+        fetched = read_path(file, signed=True)
+        if verifier is not None:
+            verifier.check(fetched, str(file))
+        return fetched, load_fetched(fetched, now=SystemClock().now()), verifier
+    except BundleError as error:
+        fail_problems(error.problems, as_json=as_json)
+    except (SettingsError, OSError) as error:
+        fail(str(error), as_json=as_json)
+
+
+def _shelf(state: str, *, as_json: bool) -> RedisShelf:
+    try:
+        return open_shelf(state)
+    except SettingsError as error:
+        fail(f"{error}", as_json=as_json)
+
+
+def _unreachable(shelf: RedisShelf, error: StateError, *, as_json: bool) -> NoReturn:
+    fail(f"{shelf.name}: {error}", as_json=as_json, code=UNREACHABLE)
+
+
+def _facts(found: Shelved) -> dict[str, object]:
+    facts: dict[str, object] = {"version": found.version, "sha256": found.digest, "bytes": len(found.data)}
+    facts |= {"signed": bool(found.signature), "forced": found.forced, "pushed_by": found.pushed_by}
+    if found.pushed_at:
+        facts["pushed_at"] = moment(found.pushed_at)
+    return facts
+
+
+def _somebody() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in many containers
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+_FILE = click.Path(exists=True, dir_okay=False)
+_SECRET_HELP = "File with a shared secret, for HMAC-SHA256."
+
+
+@click.command(
+    name="keygen",
+    short_help="Make a pair of keys.",
+    epilog="Exit code 0: both files are written; 1: one of them is there already.",
+)
+@click.argument("name", default="policy")
+@json_option
+def keygen(name: str, *, as_json: bool) -> None:
+    """Make a pair of keys: NAME.key signs and stays secret, NAME.pub is for `policy_public_key_file`."""
+    private, public = make_keys()
+    try:
+        _write_new(f"{name}.key", private, 0o600)
+        _write_new(f"{name}.pub", public, 0o644)
+    except OSError as error:
+        fail(f"{error.filename}: cannot be written: {error.strerror}", as_json=as_json)
+    if as_json:
+        print_json({"ok": True, "private_key": f"{name}.key", "public_key": f"{name}.pub"})
+    else:
+        click.echo(f"{name}.key signs bundles: keep it secret, away from the servers\n{name}.pub goes to the servers")
+
+
+@click.command(name="sign", short_help="Sign a bundle.", epilog="Exit code 0: it is signed; 1: a problem was found.")
+@click.argument("path", metavar="FILE", type=click.Path(exists=True))
+@click.option("--key", type=_FILE, metavar="FILE", default=None, help="Private key of Ed25519, PEM.")
+@click.option("--secret-file", type=_FILE, metavar="FILE", default=None, help=_SECRET_HELP)
+@click.option("--add", is_flag=True, help="Keep the signatures that are there, for a change of keys.")
+@json_option
+def sign(path: str, *, key: str | None, secret_file: str | None, add: bool, as_json: bool) -> None:
+    """Sign a bundle: its signature is written to FILE.sig, of a directory to bundle.sig in it.
+
+    Only a valid bundle is signed.
+    """
+    target = signature_path(Path(path))
+    try:
+        signer = _signer(key, secret_file)
+        fetched = read_path(Path(path), signed=add)
+        load_fetched(fetched)
+        kept = "".join(f"{line}\n" for line in fetched.signature.split())
+        target.write_text(kept + signer.sign(fetched), encoding="ascii")
+    except BundleError as error:
+        fail_problems(error.problems, as_json=as_json)
+    except (SettingsError, OSError) as error:
+        fail(str(error), as_json=as_json)
+    if as_json:
+        print_json({"ok": True, "signature": str(target), "algorithm": signer.algorithm})
+    else:
+        click.echo(f"{target}: signed with {signer.algorithm}")
+
+
+@click.command(
+    name="verify",
+    short_help="Verify a bundle's signature.",
+    epilog="Exit code 0: it is signed with one of the keys; 1: it is not.",
+)
+@click.argument("path", metavar="FILE", type=click.Path(exists=True))
+@click.option("--public-key", type=_FILE, metavar="FILE", default=None, help="Public keys of Ed25519, PEM or base64.")
+@click.option("--secret-file", type=_FILE, metavar="FILE", default=None, help=_SECRET_HELP)
+@config_option
+@json_option
+def verify(path: str, *, public_key: str | None, secret_file: str | None, config: str, as_json: bool) -> None:
+    """Tell whether a bundle is signed as a server wants it: with a key given here, else with those in the settings."""
+    try:
+        verifier = _verifier(public_key, secret_file)
+        if verifier is None:
+            verifier = policy_verifier(settings_of(config, as_json=as_json).settings)
+        if verifier is None:
+            raise click.UsageError("give --public-key or --secret-file, or set policy_public_key_file")
+        verifier.check(read_path(Path(path), signed=True), path)
+    except BundleError as error:
+        fail_problems(error.problems, as_json=as_json)
+    except (SettingsError, OSError) as error:
+        fail(str(error), as_json=as_json)
+    if as_json:
+        print_json({"ok": True})
+    else:
+        click.echo(f"{path}: its signature fits")
+
+
+def _signer(key: str | None, secret_file: str | None) -> Signer:
+    if (key is None) == (secret_file is None):
+        raise click.UsageError("give one of --key and --secret-file")
+    if key is not None:
+        return Signer(read_private_key(Path(key).read_bytes(), key))
+    return Signer(shared_secret(Path(str(secret_file)).read_bytes(), str(secret_file)))
+
+
+def _verifier(public_key: str | None, secret_file: str | None) -> Verifier | None:
+    keys = read_public_keys(Path(public_key).read_bytes(), public_key) if public_key else ()
+    secret = shared_secret(Path(secret_file).read_bytes(), secret_file) if secret_file else b""
+    return Verifier(keys, secret) if keys or secret else None
+
+
+def _write_new(name: str, content: bytes, mode: int) -> None:
+    """Write a file that is not there yet: a key that is lost by a typing mistake cannot be made again."""
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
 
 
 @click.group(name="bundle", commands=[push, show, keygen, sign, verify])

@@ -12,11 +12,20 @@ import click
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from breakloop.cli.demo_agents import Answered
-from breakloop.cli.demo_lines import Lines, plain_text, printed, summary
-from breakloop.cli.demo_run import TURN_S, stage
-from breakloop.cli.demo_screen import LEAST_HEIGHT, LEAST_WIDTH, Shape, picture
-from breakloop.cli.demo_story import Price, Story, story_json
+from breakloop.cli.demo_output import (
+    LEAST_HEIGHT,
+    LEAST_WIDTH,
+    Lines,
+    Price,
+    Shape,
+    Story,
+    picture,
+    plain_text,
+    printed,
+    story_json,
+    summary,
+)
+from breakloop.cli.demo_run import TURN_S, Answered, stage
 from breakloop.cli.output import console, fail, json_option, print_json
 from breakloop.gateway.server import ListenError
 

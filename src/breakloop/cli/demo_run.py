@@ -1,23 +1,196 @@
 """The demonstration's machinery: a stand-in LLM, the real gateway in front of it and two agents in front of that, all
-on loopback ports, on a clock that is moved by hand. What came of it goes out as values; showing it is `demo`'s work."""
+on loopback ports, on a clock that is moved by hand. What came of it goes out as values; showing it is `demo`'s work.
+
+The demonstration's two agents and their little project: they speak to the gateway as an SDK does (Chat Completions
+over HTTP), do what the model says, and add it to their conversation. One gets stuck, the other does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from breakloop import parts
-from breakloop.cli.demo_agents import FILES, HEALTHY, LOOPING, MISSING, TASKS, Agent, Answered, Client
+from breakloop.app import build
 from breakloop.clock import Clock, FakeClock
-from breakloop.engine import Engine
+from breakloop.config.settings import Settings
+from breakloop.engine.engine import Engine
 from breakloop.gateway.decision import DecisionDoor
 from breakloop.gateway.server import ListenError, Server
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import Descriptors
-from breakloop.settings import Settings
-from breakloop.state.memory import MemoryStore
+from breakloop.store.memory import MemoryStore
 from breakloop.testing import Answer, SeenRequest, StandInLLM, call_tool, say
+
+LOOPING: Final = "looping"
+HEALTHY: Final = "healthy"
+MISSING: Final = "config.yml"
+MODEL: Final = "demo-model"
+TASKS: Final = {
+    LOOPING: f"Find out from {MISSING} which database this project uses.",
+    HEALTHY: "Read every module of this project and tell me what it does.",
+}
+_PATH: Final = "/v1/chat/completions"
+_AREAS: Final = (
+    "admin", "audit", "books", "cache", "cart", "coupon", "events", "export", "forms", "images", "login", "mail",
+    "menus", "orders", "pages", "prices", "queue", "refund", "report", "search", "ship", "stock", "taxes", "urls",
+    "users", "views",
+)  # fmt: skip
+
+Json = dict[str, Any]
+
+
+def _module(number: int, area: str) -> str:
+    return "\n".join(f"{area}_{line:02d} = rule({number}, {line})" for line in range(20 + number * 7 % 17))
+
+
+FILES: Final[Mapping[str, str]] = {f"{area}.py": _module(number, area) for number, area in enumerate(_AREAS)}
+# Coding agents send a map of the project with every request; it makes most of what a call costs.
+SYSTEM: Final = "You maintain a web shop. Use the tools, one step at a time. The project:\n" + "\n".join(
+    f"{area}.py: {area}_{line:02d}(order, region)" for area in _AREAS for line in range(48)
+)
+TOOLS: Final = [
+    {"type": "function", "function": {"name": "list", "parameters": {"type": "object", "properties": {}}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "read",
+            "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+        },
+    },
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One request of one agent: what the gateway answered, and what the agent did then."""
+
+    agent: str
+    at_s: int
+    status: int
+    did: str = ""  # `read(config.yml) -> error`
+    finished: bool = False
+    tokens_in: int = 0
+    tokens_out: int = 0
+    reason: str = ""  # X-Breakloop-Reason
+    retry_after_s: int = 0
+    code: str = ""  # of the error object that SDKs read
+    message: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether the model has answered."""
+        return self.status == 200
+
+    @property
+    def blocked(self) -> bool:
+        """Tell whether the gateway has answered in the model's stead, and said why."""
+        return bool(self.reason)
+
+    @property
+    def outcome(self) -> str:
+        """What came of it, in a few words."""
+        if self.blocked:
+            return f"{self.reason}, wait {self.retry_after_s} s"
+        return self.did or "failed"
+
+
+class Agent:
+    """Asks, does what it is told, asks again. When it is refused it knows no better than to ask the same once more."""
+
+    def __init__(self, name: str, client: Client) -> None:
+        self.name = name
+        self.finished = False
+        self._client = client
+        self._messages: list[Json] = [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": TASKS[name]},
+        ]
+
+    async def turn(self, at_s: int) -> Answered:
+        """Make one request and act on its answer."""
+        request = {"model": MODEL, "messages": self._messages, "tools": TOOLS}
+        status, headers, content = await self._client.post(_PATH, request)
+        if status != 200:
+            return _refused(self.name, at_s, status, headers, content.get("error") or {})
+        used = content["usage"]
+        did = self._act(content["choices"][0]["message"])
+        tokens = used["prompt_tokens"], used["completion_tokens"]
+        return Answered(self.name, at_s, status, did, self.finished, *tokens)
+
+    def _act(self, said: Json) -> str:
+        self._messages.append({"role": "assistant", "content": said["content"], "tool_calls": said.get("tool_calls")})
+        if not said.get("tool_calls"):
+            self.finished = True
+            return "answers: done"
+        call = said["tool_calls"][0]
+        name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+        result, short = _TOOLS[name](**arguments)
+        self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        return f"{name}({', '.join(arguments.values())}) -> {short}"
+
+
+def _refused(agent: str, at_s: int, status: int, headers: Mapping[str, str], error: Json) -> Answered:
+    return Answered(
+        agent,
+        at_s,
+        status,
+        reason=headers.get("x-breakloop-reason", ""),
+        retry_after_s=int(headers.get("retry-after", "0")),
+        code=str(error.get("code", "")),
+        message=str(error.get("message", "")),
+    )
+
+
+def _list() -> tuple[str, str]:
+    return "\n".join(FILES), f"{len(FILES)} files"
+
+
+def _read(path: str) -> tuple[str, str]:
+    text = FILES.get(path)
+    if text is None:
+        return f"Error: there is no file {path}", "error"
+    return text, f"{text.count(chr(10)) + 1} lines"
+
+
+_TOOLS: Final[Mapping[str, Callable[..., tuple[str, str]]]] = {"list": _list, "read": _read}
+
+
+class Client:
+    """Just enough HTTP for one keep-alive connection to our own server."""
+
+    def __init__(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._host = host
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, port: int) -> Client:
+        """Connect to a port of this machine."""
+        return cls(f"127.0.0.1:{port}", *await asyncio.open_connection("127.0.0.1", port))
+
+    async def post(self, path: str, content: Json) -> tuple[int, dict[str, str], Json]:
+        """Send a JSON object; return status, header fields (names in lower case) and the object that came back."""
+        body = json.dumps(content).encode()
+        # Both agents use one key: what they do tells them apart.
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: Bearer demo\r\nAccept: application/json\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + body)
+        first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        answered = await self._reader.readexactly(int(headers["content-length"]))
+        return int(first.split(" ")[1]), headers, json.loads(answered)
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        await self._writer.wait_closed()
+
 
 TURN_S: Final = 2  # how long a call and what follows from it take a looping agent
 PACE_S: Final = {LOOPING: TURN_S, HEALTHY: 2 * TURN_S}  # the healthy one has something to think about
@@ -72,13 +245,13 @@ async def stage() -> AsyncIterator[Stage]:
 async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
     """Run what `breakloop serve` runs with no policy, from the same parts; nobody's settings or files are read."""
     settings = Settings(upstream=[f"{name}={llm_url}" for name in _UPSTREAMS])
-    descriptors = Descriptors(parts.context(settings, _SECRET), clock)
+    descriptors = Descriptors(build.context(settings, _SECRET), clock)
     engine = Engine(MemoryStore(), clock, descriptors)
-    engine.use(compile_bundle(None, "builtin", descriptors, _SECRET, parts.loop_guard(settings)))
-    judging = parts.judging(settings, engine, descriptors, _SECRET, clock)
+    engine.use(compile_bundle(None, "builtin", descriptors, _SECRET, build.loop_guard(settings)))
+    judging = build.judging(settings, engine, descriptors, _SECRET, clock)
     door = DecisionDoor(judging, ready=lambda: (200, {"status": "ready"}))
-    server = Server(door, parts.limits(settings), clock=clock)
-    parts.open_proxy(server, settings, judging, door)
+    server = Server(door, build.limits(settings), clock=clock)
+    build.open_proxy(server, settings, judging, door)
     port = await server.start()
     try:
         yield port
@@ -88,7 +261,7 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
 
 def rule() -> str:
     """Return what the gateway goes by: its built-in protection."""
-    guard = parts.loop_guard(Settings())
+    guard = build.loop_guard(Settings())
     return f"repeated steps; the same end {guard.max_hits + 1} times in {guard.window_seconds} s"
 
 

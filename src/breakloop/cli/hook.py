@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import click
 
 from breakloop.clock import Clock, SystemClock
-from breakloop.model.decision import Decision
-from breakloop.sdk import claude_code, hook_session
-from breakloop.sdk.claude_code import Event, Json
+from breakloop.integrations import claude_code
+from breakloop.integrations import claude_code as hook_session
+from breakloop.integrations.claude_code import Event, Json, Session
+from breakloop.model.verdict import Decision
 from breakloop.sdk.environment import data_dir, gateway_token, named_url, shared_secret
-from breakloop.sdk.hook_session import Session
-from breakloop.state.data_dir import DataDir
+from breakloop.store.data_dir import DataDir
 
 FOLDER: Final = "hooks"
 _DELAY_MAX_S: Final = 5.0
@@ -80,7 +80,7 @@ def _why(error: Exception, url: str) -> str:
     if not url:
         return type(error).__name__
     parts = urlsplit(url)
-    why = import_module("breakloop.sdk.fault_log").cause(error)
+    why = import_module("breakloop.sdk.backend").cause(error)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: {why}" if parts.netloc else why
 
 
@@ -124,6 +124,6 @@ def _answer(
 def _judge(options: Options, secret: bytes) -> Any:
     """Load who decides, and only then: a call that is about to be made needs neither."""
     if options.url:
-        module = import_module("breakloop.sdk.hook_gateway")
+        module = import_module("breakloop.integrations.claude_code_gateway")
         return module.GatewayJudge(options.url, gateway_token(), options.agent)
-    return import_module("breakloop.sdk.hook_judge").LocalJudge(secret, options.sensitivity)
+    return import_module("breakloop.integrations.claude_code_local").LocalJudge(secret, options.sensitivity)

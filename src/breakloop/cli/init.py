@@ -1,6 +1,13 @@
 """`breakloop init`: a policy to begin with, its tests, settings and the schemas that editors read; and what is needed
 for what you run, which it asks on a terminal. Everything written is valid and passes; nothing that is there is
-overwritten unless asked."""
+overwritten unless asked.
+
+What people run, for `breakloop init --for`: which files each of them needs beside the policy, and what to type next.
+The files themselves are in templates/for; those of gateways are copies of examples/.
+
+Brings our hooks into a settings file of Claude Code's that may be there already: what others have put into it stays,
+and what is ours stands in it once. Which file that is, and writing it, is `init`'s.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +16,138 @@ import sys
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import click
 
-from breakloop.cli import init_choices
-from breakloop.cli.init_choices import CHOICES, MERGED, PLAIN
-from breakloop.cli.init_merge import MergeError, merged
 from breakloop.cli.main import PROBLEM
 from breakloop.cli.output import end, fail, json_option, print_json
-from breakloop.policy.schema_json import bundle_json_schema
-from breakloop.settings import settings_json_schema
+from breakloop.config.loader import settings_json_schema
+from breakloop.policy.schema.bundle import bundle_json_schema
+
+_TEST: Final = ("breakloop test policy-test.yaml", "does the policy do what is expected?")
+_SERVE: Final = ("breakloop serve", "run it (settings are in breakloop.yaml)")
+_DECISION: Final = "# The gateway forwards; breakloop only decides.\nmode: decision\n"
+_MCP: Final = "# /tools/... goes to this server; put yours here.\nupstream: [tools=http://127.0.0.1:9000]\n"
+
+_NOT_OURS: Final = ".txt"  # at the end of programs that are no modules of this package
+_PLACES: Final = {"claude-hooks.json": ".claude/settings.json"}
+MERGED: Final = frozenset(_PLACES.values())  # what others keep there, too, stays
+
+Line = tuple[str, str]  # a command, and why
+
+
+class Choice(NamedTuple):
+    """One of them."""
+
+    label: str
+    template: str
+    last: Line  # the third of the commands to type next
+    settings: str = ""  # what breakloop.yaml says more
+    folder: str = ""  # where its files go; "": beside the policy
+    served: Line = _SERVE
+
+    @property
+    def commands(self) -> tuple[Line, ...]:
+        """The next three commands."""
+        return (_TEST, self.served, self.last)
+
+
+def _gateway(label: str, name: str, command: str) -> Choice:
+    return Choice(label, "gateway", (command, "in another terminal; your application on 9000"), _DECISION, name)
+
+
+CHOICES: Final[dict[str, Choice]] = {
+    "openai": Choice("OpenAI's SDK, or anything that speaks its API", "llm", ("python client.py", "a first call")),
+    "anthropic": Choice("Anthropic's SDK", "llm", ("python client.py", "a first call")),
+    "langchain": Choice("LangChain or LangGraph", "llm", ("python client.py", "a first call")),
+    "litellm": Choice("LiteLLM", "llm", ("litellm --config litellm.yaml", "its proxy, with models behind breakloop")),
+    "crewai": Choice("CrewAI", "llm", ("python client.py", "a first call")),
+    "claude-code": Choice(
+        "Claude Code",
+        "llm",
+        (
+            "claude --settings claude-settings.json",
+            "through it; hooks are in .claude/settings.json, and need no server",
+        ),
+    ),
+    "mcp": Choice("an MCP server (HTTP)", "minimal", ("claude --mcp-config mcp.json", "or another client"), _MCP),
+    "nginx": _gateway("nginx", "nginx", 'nginx -p "$PWD/nginx" -c nginx.conf'),
+    "envoy": _gateway("Envoy", "envoy", "envoy -c envoy/envoy.yaml"),
+    "caddy": _gateway("Caddy", "caddy", "caddy run --config caddy/Caddyfile"),
+    "haproxy": _gateway("HAProxy", "haproxy", "haproxy -C haproxy -f haproxy.cfg"),
+    "traefik": _gateway(
+        "Traefik",
+        "traefik",
+        "traefik --entrypoints.web.address=:8080 --providers.file.filename=traefik/dynamic.yaml",
+    ),
+    "docker": Choice(
+        "Docker",
+        "llm",
+        ("curl -s http://127.0.0.1:8787/readyz", "is it there?"),
+        served=("docker compose up -d", "run it; compose.yaml says where the image comes from"),
+    ),
+    "kubernetes": Choice(
+        "Kubernetes",
+        "llm",
+        ("kubectl rollout status deployment/breakloop", "is it there?"),
+        served=(
+            "helm install breakloop deploy/helm/breakloop -f values.yaml --set-file policy=policy.yaml",
+            "the chart is in a checkout of breakloop",
+        ),
+    ),
+}
+PLAIN: Final[tuple[Line, ...]] = (("breakloop validate policy.yaml", "is the bundle right?"), _TEST, _SERVE)
+
+
+def texts(name: str) -> dict[str, str]:
+    """Return the files of a choice by where they go."""
+    folder = f"{CHOICES[name].folder}/" if CHOICES[name].folder else ""
+    found = (files("breakloop.cli") / "templates" / "for" / name).iterdir()
+    return {
+        folder + _PLACES.get(file.name, file.name.removesuffix(_NOT_OURS)): file.read_text(encoding="utf-8")
+        for file in sorted(found, key=lambda file: file.name)
+    }
+
+
+OURS: Final = "breakloop hook "
+
+
+class MergeError(Exception):
+    """The file is not what it should be; the message says what it is."""
+
+
+def merged(there: str, ours: str) -> str:
+    """Return a settings file with our hooks among those that are there; the same text where they are already."""
+    settings = _object(there)
+    hooks = settings.setdefault("hooks", {})
+    if not isinstance(hooks, dict):
+        raise MergeError('"hooks" is no object')
+    changed = False
+    for event, matchers in _object(ours)["hooks"].items():
+        known = hooks.setdefault(event, [])
+        if not isinstance(known, list):
+            raise MergeError(f'"hooks.{event}" is no list')
+        if not _has_ours(known):
+            known.extend(matchers)
+            changed = True
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n" if changed else there
+
+
+def _has_ours(matchers: list[Any]) -> bool:
+    """Whatever the command is called with: somebody may have tuned it."""
+    return any(OURS in json.dumps(matcher) for matcher in matchers)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise MergeError(f"is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise MergeError("is no JSON object")
+    return found
+
 
 TEMPLATES = ("llm", "tools", "gateway", "minimal")
 _FOLDER = "templates"
@@ -66,7 +195,7 @@ def contents(template: str | None, what: str | None = None) -> dict[str, str]:
         "breakloop.yaml": f"{settings}\n{choice.settings}" if choice and choice.settings else settings,
         "schema/bundle.schema.json": json.dumps(bundle_json_schema(), indent=2) + "\n",
         "schema/settings.schema.json": json.dumps(settings_json_schema(), indent=2) + "\n",
-        **(init_choices.texts(what) if what else {}),
+        **(texts(what) if what else {}),
     }
 
 

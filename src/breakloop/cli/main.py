@@ -1,10 +1,14 @@
 """The `breakloop` command: finds its subcommands by name and loads only what is called, so that `version` is quick.
 
 Exit codes: 0 ok, 1 a problem was found, 2 something could not be reached, 3 the command was called wrongly.
+
+`breakloop version`.
 """
 
 from __future__ import annotations
 
+import json
+import platform
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -31,18 +35,18 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "explain": ("breakloop.cli.explain:command", "Show how a request is judged, and why."),
     "replay": ("breakloop.cli.replay:command", "Run recorded traffic through a bundle: what it would have said."),
     "scan": ("breakloop.cli.scan:command", "Look for loops in transcripts of Claude Code, Codex and others."),
-    "status": ("breakloop.cli.status:command", "Show how a running instance is, and what it saved."),
-    "events": ("breakloop.cli.events:command", "Show what happened; --follow: what happens."),
-    "agents": ("breakloop.cli.agents:command", "List agents: what they cost, and who is held."),
-    "kill": ("breakloop.cli.kill:command", "Hold an agent, now and everywhere."),
-    "release": ("breakloop.cli.release:command", "End the holds on an agent."),
-    "switch": ("breakloop.cli.switch:command", "Set, list and lift kill switches at run time."),
+    "status": ("breakloop.cli.remote:status_command", "Show how a running instance is, and what it saved."),
+    "events": ("breakloop.cli.remote:events_command", "Show what happened; --follow: what happens."),
+    "agents": ("breakloop.cli.remote:agents_command", "List agents: what they cost, and who is held."),
+    "kill": ("breakloop.cli.remote:kill_command", "Hold an agent, now and everywhere."),
+    "release": ("breakloop.cli.remote:release_command", "End the holds on an agent."),
+    "switch": ("breakloop.cli.remote:switch_command", "Set, list and lift kill switches at run time."),
     "hook": ("breakloop.cli.hook:command", "Answer the hooks of an agent: Claude Code."),
     "mcp": ("breakloop.cli.mcp:command", "Run an MCP server (stdio) with loop protection in front of it."),
     "prices": ("breakloop.cli.prices:command", "Show what a model costs here, and which list says so."),
     "schema": ("breakloop.cli.schema:command", "Print the JSON Schema of bundles or settings."),
     "doctor": ("breakloop.cli.doctor:command", "Show every setting and where it came from; warn of unsafe ones."),
-    "version": ("breakloop.cli.version:command", "Print the version."),
+    "version": ("breakloop.cli.main:version_command", "Print the version."),
 }
 
 
@@ -106,3 +110,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
     sys.exit(run())
+
+
+@click.command(name="version", help="Print the version.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the versions of Python and the system.")
+def version_command(*, as_json: bool) -> None:
+    """Print the version."""
+    if as_json:
+        system = f"{platform.system()} {platform.machine()}"
+        click.echo(json.dumps({"version": __version__, "python": platform.python_version(), "system": system}))
+    else:
+        click.echo(f"breakloop {__version__}")

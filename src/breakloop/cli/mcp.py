@@ -11,10 +11,9 @@ import click
 
 from breakloop.cli.main import USAGE
 from breakloop.errors import BreakloopError
-from breakloop.sdk.core import STEPS_ONLY
+from breakloop.integrations.mcp_stdio import Conversation, NotStartedError, Relay
+from breakloop.sdk.backend import STEPS_ONLY
 from breakloop.sdk.environment import gateway_token, named_url
-from breakloop.sdk.mcp_relay import NotStartedError, Relay
-from breakloop.sdk.mcp_stdio import Conversation
 from breakloop.sdk.run import Run
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from breakloop.cli.main import PROBLEM
+from breakloop.config.loader import Loaded, load_settings
 from breakloop.errors import Problem, SettingsError
-from breakloop.settings import Loaded, load_settings
 
 _PIPE_WIDTH = 160
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -8,14 +8,13 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from breakloop.app.build import PriceList, price_list
 from breakloop.cli.main import PROBLEM
 from breakloop.cli.output import config_option, end, fail, json_option, print_json, problem_json, settings_of
 from breakloop.clock import SystemClock
 from breakloop.errors import SettingsError
-from breakloop.model.answer import Usage
-from breakloop.price_list import PriceList, price_list
-from breakloop.pricing.price import Price, Tier, cost_microusd, dollars
-from breakloop.pricing.prices import Found, Prices
+from breakloop.model.call import Usage
+from breakloop.pricing.prices import Found, Price, Prices, Tier, cost_microusd, dollars
 
 _NEAR: Final = 5
 _COUNT: Final = click.IntRange(min=0, max=2**53)

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 
 import click
 
+from breakloop.app.build import loop_guard
 from breakloop.cli.output import config_option, json_option, print_json, settings_of
-from breakloop.detect.steps.kinds import ABOUT, LEVELS, SETTABLE, number, said
+from breakloop.config.loader import Loaded, settings_json_schema
+from breakloop.detect.steps.kinds import ABOUT, LEVELS, PRESETS, SETTABLE, number, said
 from breakloop.detect.steps.kinds import presets as preset_thresholds
-from breakloop.detect.steps.ladder import PRESETS
-from breakloop.parts import loop_guard
-from breakloop.policy.compile_loops import LoopGuard, builtin_blocks
-from breakloop.policy.schema import AnyLoop, StepsLoop
-from breakloop.policy.schema_json import bundle_json_schema
-from breakloop.settings import Loaded, settings_json_schema
+from breakloop.policy.compile_detectors import LoopGuard, builtin_blocks
+from breakloop.policy.schema.bundle import bundle_json_schema
+from breakloop.policy.schema.loops import AnyLoop, StepsLoop
 
 _COOLDOWN = ("cooldown_seconds", "cooldown_growth", "cooldown_max_seconds")
 _SHOWN = {

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from breakloop._version import __version__
+from breakloop.app.workers.control import LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, Started, started
+from breakloop.config.loader import Loaded, load_settings
+from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, FleetError, SettingsError
-from breakloop.fleet.started import LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, Started, started
 from breakloop.model.upstream import upstreams
-from breakloop.settings import Loaded, Settings, load_settings
 
 if TYPE_CHECKING:
-    from breakloop.runtime import Runtime
+    from breakloop.app.runtime import Runtime
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,10 +101,10 @@ def start(loaded: Loaded) -> int:
     logging = Logging(sys.stderr, settings.log_level, settings.log_format)
     try:
         if settings.workers > 1:
-            from breakloop.fleet import serving  # noqa: PLC0415
+            from breakloop.app.workers import supervisor as serving  # noqa: PLC0415
 
             return serving.serve(settings, lambda seen: say(settings, seen), logging)
-        from breakloop.runtime import serve  # noqa: PLC0415
+        from breakloop.app.runtime import serve  # noqa: PLC0415
 
         return serve(settings, announce, logging)
     except (SettingsError, BundleError, FleetError) as error:

@@ -4,21 +4,26 @@ request by `policy`. One packed section:
 
     version 1 and number of loops 1 · loops told 4 x 11 · the last 64 conversations that were started by others x 47:
     3,054 bytes
+
+The part of a `similarity: steps` block that looks at who began a conversation: agents that hand the same task on and
+on (kind `spawn`). What is remembered of it is `detect.spawn`'s matter.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
-from breakloop.detect.steps.finding import Finding, times
-from breakloop.detect.steps.judge import RUN_IDLE_S, Judged, weight_of
-from breakloop.detect.steps.ladder import BLOCK, NOTHING, NOTICE
+from breakloop.detect.counting import LoopTerms
+from breakloop.detect.stateful import Block, DetectorFinding, Ladder, Reads
+from breakloop.detect.steps.detector import RUN_IDLE_S, Judged, weight_of
+from breakloop.detect.steps.fingerprints import Digest, Printer
+from breakloop.detect.steps.kinds import BLOCK, NOTHING, NOTICE, Finding, times
 from breakloop.detect.steps.masks import folded, lowered, own, steady
-from breakloop.detect.steps.prints import Digest, Printer
+from breakloop.model.call import Call
 
 KIND: Final = "spawn"
 SPAWNED: Final = 64
@@ -285,3 +290,36 @@ def _dump(told: Sequence[_Told], known: Sequence[_Spawned]) -> bytes:
     """Return both packed."""
     head = bytes((_VERSION, len(told)))
     return b"".join([head, *[_TOLD.pack(*one) for one in told], *[_ENTRY.pack(*one) for one in known]])
+
+
+class SpawnLoop(Block):
+    """Looks at conversations that begin, and that another one has begun."""
+
+    __slots__ = ("_begin", "_detector")
+
+    def __init__(
+        self,
+        terms: LoopTerms,
+        ladder: Ladder,
+        reads: Reads,
+        detector: SpawnDetector,
+        *,
+        begin: Callable[[Call, str], Begin],  # of a call and its task
+    ) -> None:
+        super().__init__(terms, ladder, reads, "spawn:")
+        self._detector = detector
+        self._begin = begin
+
+    def owner(self, call: Call) -> str:
+        """Return the caller of a conversation that begins; "" for one that is under way, or that nobody has begun."""
+        step = call.step_cache or self._reads.step(call)
+        if step is None or step.said or step.calls or step.results:
+            return ""
+        return self._reads.owner(call)
+
+    def look(self, call: Call, window: bytes, now: float) -> DetectorFinding | None:
+        """Judge a conversation that begins; None for one that is under way."""
+        step = self.newest(call, now)
+        if step is None or step.said or step.calls or not step.users:
+            return None
+        return self._detector.judge(window, self._begin(call, task_of(step.users)), now)

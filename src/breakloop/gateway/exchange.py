@@ -3,26 +3,145 @@
 What comes is passed on at once and read afterwards; nothing is held back. An exchange that cannot be completed ends in
 a 502 or 504 as long as the client has seen nothing, and in an aborted connection after that: never in a clean end of a
 cut answer. Judging the request, and what to say when it fails, is the door's.
+
+What is kept of a request's body while its answer is on the way: all of it while it may have to be sent again, and
+little once nobody will. When that is, the exchange knows.
+
+`Pending`: what a door returns when its decision has to be waited for. Made when the decision is there; where the
+client has left meanwhile, it ends what would have begun.
+
+Streams that are asked for their count of tokens, because a policy needs it exactly and the client did not ask (SPEC
+D-1, L-3): who may be asked, and what becomes of the answer. What is written and taken out is `wire.usage_request`'s.
+
+An upstream that does not know the question refuses the request. Then it gets the client's own, once, and is not asked
+again for that model.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
-from breakloop.gateway.answer_head import AnswerHead
-from breakloop.gateway.answer_out import AS_IT_CAME, UNTIL_CLOSE, head_out, reframed
-from breakloop.gateway.asking import Asked
-from breakloop.gateway.cutting import cut
-from breakloop.gateway.head import CLOSE, Reply, Request
-from breakloop.gateway.kept_body import KEPT_BYTES, forget_body
-from breakloop.gateway.pool import Pool, unreachable
-from breakloop.gateway.reading import Reading
-from breakloop.gateway.sides import Client, Door
-from breakloop.gateway.upload import Upload
-from breakloop.gateway.upstream import UpstreamConnection
-from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer
-from breakloop.model.call import Call
+import msgspec
+
+from breakloop.dialects.denial import rpc_stub
+from breakloop.dialects.usage_request import UsageStrip, ask
+from breakloop.gateway.http_request import CLOSE, Reply, Request
+from breakloop.gateway.http_response import (
+    AS_IT_CAME,
+    BODY_UNTIL_CLOSE,
+    UNTIL_CLOSE,
+    AnswerHead,
+    Upload,
+    head_out,
+    reframed,
+)
+from breakloop.gateway.stream_guard import Client, Door, Reading, cut
+from breakloop.gateway.upstream import Pool, UpstreamConnection, unreachable
+from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat
+from breakloop.model.counters import Tally
+from breakloop.policy.cache import Recent
+
+KEPT_BYTES: Final = 64 * 1024  # a body up to here may stay
+
+
+def forget_body(request: Request, call: Call) -> None:
+    """Nobody will send it again: a thousand streams must not hold a thousand long conversations.
+
+    The id of a call of a tool stays: an error in its stead has to carry it.
+    """
+    if len(request.body) > KEPT_BYTES:
+        request.body = b""
+        call.body = rpc_stub(call.body)
+        call.taken_cache = None
+        chat = call.chat_cache
+        if isinstance(chat, Chat):
+            call.chat_cache = chat._replace(tail=())
+
+
+_REFUSALS: Final = frozenset((400, 422))
+_REMEMBERED: Final = 1000
+_MODEL_MAX: Final = 100
+_STREAM: Final = b"text/event-stream"
+_PLAIN: Final = frozenset((b"", b"identity"))
+
+
+class Asking:
+    """Knows who refused. One per door."""
+
+    __slots__ = ("_refused", "_tally")
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._refused: Recent[str, bool] = Recent(_REMEMBERED)
+
+    def body(self, request: Request, call: Call, *, steered: bool) -> bytes | None:
+        """Return the body that asks; None where the client's own is sent."""
+        chat = call.chat_cache
+        if not isinstance(chat, Chat) or not chat.stream or request.streamed or self._refused.get(_key(call, chat)):
+            return None
+        found = ask(chat.dialect, request.body if steered else call.body)
+        if found is not None:
+            self._tally.asked_usage += 1
+        return found
+
+    def refused(self, call: Call) -> None:
+        """Remember that it does not work there: the same request without the question was taken."""
+        self._tally.refused_usage += 1
+        chat = call.chat_cache
+        if isinstance(chat, Chat):
+            self._refused.put(_key(call, chat), True)
+
+
+class Asked:
+    """One request that asks for more than its client did. `head` and `body` are those without the question."""
+
+    __slots__ = ("_asking", "_call", "_plainly", "_strip", "body", "head")
+
+    def __init__(self, asking: Asking, call: Call, head: bytes, body: bytes) -> None:
+        self._asking = asking
+        self._call = call
+        self._strip: UsageStrip | None = None
+        self._plainly = False  # it was sent again, without the question
+        self.head = head
+        self.body = body  # until the answer begins
+
+    def again(self, status: int) -> bool:
+        """Tell whether the request is to be sent again without the question. Nobody acted on one that is refused."""
+        if self._plainly or status not in _REFUSALS:
+            return False
+        self._plainly = True
+        return True
+
+    def begins(self, head: AnswerHead) -> AnswerHead:
+        """Return the head of the answer as it is passed on: what is rewritten has no length that is known."""
+        self.body = b""
+        if self._plainly:
+            if head.status < 400:
+                self._asking.refused(self._call)
+            return head
+        kind = head.headers.get("content-type", b"").partition(b";")[0].strip().lower()
+        packed = head.headers.get("content-encoding", b"").lower() not in _PLAIN
+        if head.status >= 400 or kind not in (_STREAM, b"") or packed:
+            return head
+        self._strip = UsageStrip()
+        return msgspec.structs.replace(head, length=BODY_UNTIL_CLOSE)
+
+    def passed(self, content: list[bytes], *, done: bool) -> list[bytes]:
+        """Return what the client gets of this."""
+        strip = self._strip
+        if strip is None:
+            return content
+        passed = [strip.feed(piece) for piece in content]
+        if done:
+            passed.append(strip.finish())
+        return passed
+
+
+def _key(call: Call, chat: Chat) -> str:
+    return f"{call.upstream} {chat.model[:_MODEL_MAX]}"
+
 
 _AT_ONCE_S: Final = 1  # a connection that dies later than this after it got a request did not die of idleness
 
@@ -298,3 +417,36 @@ class Exchange:
         if not self._settled:
             self._settled = True
             self._door.settle(self._call, answer)
+
+
+Made = Callable[[], "Reply | Exchange"]
+
+
+class Pending:
+    """One reply to be. It may be there before anybody waits for it."""
+
+    __slots__ = ("_deliver", "_left", "make")
+
+    def __init__(self) -> None:
+        self.make: Made | None = None  # what is decided, once it is
+        self._deliver: Callable[[Made], Any] | None = None
+        self._left = False
+
+    def resolve(self, make: Made) -> None:
+        """It is decided. Whoever waits calls `make`, for that may fail."""
+        if self._left:
+            result = make()
+            if isinstance(result, Exchange):
+                result.cancel()  # it was charged for and will have no answer
+        elif self._deliver is None:
+            self.make = make
+        else:
+            self._deliver(make)
+
+    def wait(self, deliver: Callable[[Made], Any]) -> None:
+        """Call `deliver` when it is decided."""
+        self._deliver = deliver
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        self._left = True

@@ -1,36 +1,83 @@
 """The reverse proxy (SPEC D-1, D-2): judges a request like every door, then forwards it or answers in its stead.
-How bytes get there and back is `exchange`'s, which upstream it is `targets`', what its head says `forwarding`'s."""
+How bytes get there and back is `exchange`'s, which upstream it is `targets`', what its head says `forwarding`'s.
+
+Who may use the traffic port (SPEC Y-6): clients whose key has a SHA-256 in the setting `callers`. Says who it is, or
+that nobody is known; how a client is turned away, and in which dialect, is the door's business.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from functools import partial
+from hashlib import blake2b, sha256
 from time import perf_counter_ns
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
-from breakloop.gateway.answer_head import AnswerHead
-from breakloop.gateway.asking import Asked, Asking
-from breakloop.gateway.callers import Callers
-from breakloop.gateway.cutting import CUT, Watch, guarded_reading
+from breakloop.dialects import steer
+from breakloop.engine.fold import denial
+from breakloop.gateway.admission import JSON, Judging
 from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.exchange import Exchange
-from breakloop.gateway.forwarding import HOP, Forwarding
-from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.exchange import Asked, Asking, Exchange, Pending
+from breakloop.gateway.forwarding import HOP, Destination, Forwarding, Targets
+from breakloop.gateway.http_request import Reply, Request
+from breakloop.gateway.http_response import AnswerHead
 from breakloop.gateway.hub import log_fault
-from breakloop.gateway.judging import JSON, Judging
-from breakloop.gateway.pending import Pending
-from breakloop.gateway.pool import Pool
-from breakloop.gateway.reading import Reading, reading_for
-from breakloop.gateway.targets import Destination, Targets
-from breakloop.gateway.upstream_faults import UpstreamFaults
-from breakloop.judge import denial
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call, Chat
-from breakloop.model.completion_cap import CompletionCap
+from breakloop.gateway.stream_guard import CUT, Reading, Watch, guarded_reading, reading_for
+from breakloop.gateway.upstream import Pool, UpstreamFaults
+from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat, CompletionCap
 from breakloop.model.verdict import Verdict
-from breakloop.policy.body_needs import needs_body, rejects_large
+from breakloop.policy.compiled import needs_body, rejects_large
 from breakloop.policy.paths import normalise_host
-from breakloop.wire import steer
+
+_OWN: Final = "x-breakloop-key"
+
+
+class Callers:
+    """The known clients, as `NAME=SHA256` each; a name may come twice, so that keys can be changed one by one.
+
+    The digests are not compared one by one but looked up, after a second digest that is keyed with a secret of this
+    process: how long that takes says nothing about the ones that are stored, and does not grow with their number.
+    """
+
+    __slots__ = ("_keyed", "_names", "_own_headers")
+
+    def __init__(self, entries: Sequence[str], prefix: str = "X-Breakloop-") -> None:
+        self._keyed = blake2b(digest_size=32, key=secrets.token_bytes(32))
+        # The library cannot know the prefix before it has an answer, so its own field is always accepted.
+        self._own_headers = tuple(dict.fromkeys((f"{prefix}Key".lower(), _OWN)))
+        self._names: dict[bytes, str] = {}
+        for entry in entries:
+            name, _, digest = entry.rpartition("=")
+            self._names[self._place(bytes.fromhex(digest))] = name
+
+    def check(self, headers: Mapping[str, bytes], query: bytes = b"") -> str | None:
+        """Return the caller's name, or None. `X-Breakloop-Key` leaves the other fields to the provider's own key."""
+        keys = [headers[name] for name in self._own_headers if name in headers]
+        authorization = headers.get("authorization")
+        if authorization:
+            scheme, _, value = authorization.partition(b" ")
+            keys.append(value.strip() if scheme.lower() == b"bearer" else authorization)
+        keys += [headers[name] for name in API_KEY_HEADERS if name in headers]
+        if b"key" in query or b"%" in query:
+            keys += _query_keys(query)
+        for key in keys:
+            name = self._names.get(self._place(sha256(key).digest()))
+            if name is not None:
+                return name
+        return None
+
+    def _place(self, digest: bytes) -> bytes:
+        keyed = self._keyed.copy()
+        keyed.update(digest)
+        return keyed.digest()
+
+
+def _query_keys(query: bytes) -> list[bytes]:
+    pairs = (part.replace(b"+", b" ").partition(b"=") for part in query.split(b"&"))
+    return [unquote_to_bytes(value) for name, _, value in pairs if unquote_to_bytes(name) == b"key"]
+
 
 _RESERVED: Final = (b"/v1/decision", b"/v1/debug/", b"/livez", b"/readyz")
 _ENDS: Final = (b"", b"/", b"?")

@@ -2,23 +2,62 @@
 
 It cuts the stream of answers into heads and bodies and hands them to its exchange; what becomes of them, of faults and
 of time-outs is decided there. Bytes that come while nobody asked end the connection.
+
+Connections to one upstream: kept alive between requests, and made when none is idle. What goes over one of them is
+`upstream`'s business.
+
+Tells of upstreams that fail: each cause once in ten seconds, with a count of the others, because all of the requests
+of an outage fail. What the client is told is the door's business.
+
+What transports do not offer and their sockets do: ending with a reset, and seeing that somebody left unread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
+import select
+import socket
+import ssl
+import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+from breakloop.clock import Clock
+from breakloop.config.settings import HTTP_IDLE_S, HTTPS_IDLE_S, Proxy
 from breakloop.errors import UpstreamError
-from breakloop.gateway.answer_body import Chunked, Framing, Joint, UntilClose, framing_for
-from breakloop.gateway.answer_head import HEAD_BYTES
-from breakloop.gateway.head import BARE_LF
+from breakloop.gateway.http_request import BARE_LF
+from breakloop.gateway.http_response import HEAD_BYTES, AnswerHeads, Chunked, Framing, Joint, UntilClose, framing_for
 from breakloop.gateway.hub import Hub
-from breakloop.gateway.sockets import reset
+from breakloop.model.call import Call
+from breakloop.model.events import UPSTREAM_FAILED, Event, Publish
+from breakloop.model.upstream import Upstream
 
 if TYPE_CHECKING:
     from breakloop.gateway.exchange import Exchange
-    from breakloop.gateway.pool import Pool
+
+
+_AT_ONCE: Final = struct.pack("ii", 1, 0)  # linger for no time at all: what the other end gets is a reset
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """End a connection so that the other end cannot take it for a proper end, nor has to read first to learn of it."""
+    socket_ = transport.get_extra_info("socket")
+    if socket_ is not None and not transport.is_closing():
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    transport.abort()
+
+
+def has_left(transport: asyncio.Transport) -> bool:
+    """Tell whether the other end is gone although nothing is read from it: a transport tells only readers."""
+    socket_ = transport.get_extra_info("socket")
+    if socket_ is None or socket_.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(socket_.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
+
 
 _INTERIM_MAX: Final = 16  # 1xx answers before the real one
 _PIECE_BYTES: Final = 64 * 1024  # up to here, head and body go out as one piece
@@ -247,3 +286,178 @@ class UpstreamConnection(asyncio.Protocol):
         self.discard()
         if exchange is not None:
             exchange.upstream_lost("sent what made us fail")
+
+
+_IDLE_MAX: Final = 256  # connections kept without work, for each upstream
+_RESET: Final = "closed the connection while it was made"
+_NO_WAY: Final = "cannot be reached: there is no way to its address from here"
+_CAUSES: Final = {
+    errno.ECONNREFUSED: "refused the connection",
+    errno.ECONNRESET: _RESET,
+    errno.ECONNABORTED: _RESET,
+    errno.EPIPE: _RESET,
+    errno.EHOSTUNREACH: _NO_WAY,
+    errno.ENETUNREACH: _NO_WAY,
+    errno.EADDRNOTAVAIL: "cannot be reached: this machine has no free port or no fitting address left",
+    errno.EMFILE: "cannot be reached: this process has too many files open",
+    errno.ETIMEDOUT: "did not take the connection in time",
+}
+_KINDS: Final = ((ConnectionRefusedError, errno.ECONNREFUSED), (ConnectionError, errno.ECONNRESET))
+
+
+_DEFAULTS: Final = Proxy()
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long an upstream may take, in seconds."""
+
+    connect_s: float = _DEFAULTS.connect_seconds
+    answer_s: float = _DEFAULTS.answer_seconds  # until its answer begins, and between two pieces of it
+    idle_s: float = _DEFAULTS.idle_seconds  # how long a connection is kept without work; 0: `idle_for` decides
+
+    def idle_for(self, *, tls: bool) -> float:
+        """Return how long a connection is kept."""
+        return self.idle_s or (HTTPS_IDLE_S if tls else HTTP_IDLE_S)
+
+
+class Pool:
+    """The connections to one upstream."""
+
+    __slots__ = ("_idle", "_idle_s", "_ssl", "heads", "hub", "live", "opened", "times", "upstream")
+
+    def __init__(
+        self, upstream: Upstream, hub: Hub, times: Times, tls: ssl.SSLContext | None, heads: AnswerHeads
+    ) -> None:
+        self.upstream = upstream
+        self.times = times
+        self.heads = heads
+        self.opened = 0  # connections made since the start
+        self.live: set[UpstreamConnection] = set()
+        self.hub = hub
+        self._ssl = tls if upstream.tls else None
+        self._idle: list[UpstreamConnection] = []  # the latest last: it is the surest to be alive
+        self._idle_s = times.idle_for(tls=upstream.tls)
+
+    def take(self) -> UpstreamConnection | None:
+        """Return an idle connection, or None."""
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if not connection.transport.is_closing():
+                return connection
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """Make a connection. Raises `OSError` (of `ssl` too)."""
+        upstream = self.upstream
+        name = upstream.host if self._ssl is not None else None
+        _, connection = await self.hub.loop.create_connection(
+            lambda: UpstreamConnection(self.hub, self),
+            upstream.host,
+            upstream.port,
+            ssl=self._ssl,
+            server_hostname=name,
+        )
+        self.opened += 1
+        return connection
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Keep a connection for the next request."""
+        if len(self._idle) >= _IDLE_MAX or self.hub.draining:
+            connection.discard()
+        else:
+            connection.since = self.hub.tick
+            self._idle.append(connection)
+
+    def sweep(self) -> None:
+        """Close what was idle for too long; called once a second."""
+        oldest = self.hub.tick - self._idle_s
+        while self._idle and self._idle[0].since <= oldest:
+            self._idle.pop(0).discard()
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """A connection is gone."""
+        self.live.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """End everything."""
+        for connection in tuple(self.live):
+            connection.discard()
+        self._idle.clear()
+
+
+def unreachable(error: BaseException) -> str:
+    """Say what kind of failure it was that there is no connection, without what the system says about addresses."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"has a certificate that is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return "does not speak TLS as we do"
+    if isinstance(error, socket.gaierror):
+        return "has a host name that cannot be resolved (DNS)"
+    if isinstance(error, TimeoutError):
+        return "did not take the connection in time"
+    return _CAUSES.get(_errno(error), "could not be reached")
+
+
+def _errno(error: BaseException) -> int:
+    """Return the system's number for it. A host with several addresses fails with all of their numbers in one text."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    found = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+    number = found.pop() if len(found) == 1 else 0
+    return number or next((code for kind, code in _KINDS if isinstance(error, kind)), 0)
+
+
+INTERVAL_S: Final = 10.0
+_KEYS_MAX: Final = 100  # more different ones are not told of: causes are few, but some are worded by a library
+
+
+@dataclass(slots=True)
+class _Told:
+    since: float
+    project: str
+    request_id: str
+    status: int
+    left_out: int = 0
+
+
+class UpstreamFaults:
+    """One per process."""
+
+    __slots__ = ("_clock", "_publish", "_told")
+
+    def __init__(self, publish: Publish, clock: Clock) -> None:
+        self._publish = publish
+        self._clock = clock
+        self._told: dict[tuple[str, str], _Told] = {}
+
+    def note(self, call: Call, status: int, cause: str) -> None:
+        """Tell of a request that failed, or count it."""
+        key = call.upstream, cause
+        known = self._told.get(key)
+        if known is not None:
+            known.left_out += 1
+            known.project, known.request_id, known.status = call.project, call.request_id, status
+        elif len(self._told) < _KEYS_MAX:
+            known = self._told[key] = _Told(self._clock.now(), call.project, call.request_id, status)
+            self._tell(key, known, 0)
+
+    def sweep(self) -> None:
+        """Tell what was left out in intervals that are over; called once a second."""
+        if not self._told:
+            return
+        now = self._clock.now()
+        for key, known in list(self._told.items()):
+            if not 0 <= now - known.since < INTERVAL_S:
+                del self._told[key]
+                if known.left_out:
+                    self._tell(key, known, known.left_out - 1)  # this event stands for one of them
+
+    def _tell(self, key: tuple[str, str], known: _Told, left_out: int) -> None:
+        data: dict[str, object] = {"upstream": key[0], "cause": key[1], "status": known.status}
+        if left_out:
+            data["left_out"] = left_out
+        self._publish(Event(UPSTREAM_FAILED, self._clock.now(), data, known.project, known.request_id))

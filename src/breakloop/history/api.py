@@ -1,14 +1,18 @@
 """`History`: what is asked of the past, and given to it. Everything here may wait for a disk or a network: it is called
-from threads, never from the event loop. `history.store` does it, over SQLite or PostgreSQL."""
+from threads, never from the event loop. `history.store` does it, over SQLite or PostgreSQL.
+
+What goes into a column and comes out of it: texts that any database takes, whole numbers that fit, JSON. Nothing is
+added to what was given and nothing is looked into.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from breakloop.model.activity import Activity
-from breakloop.model.events import Event
+from breakloop.model.events import Activity, Event
 from breakloop.model.records import Agent, AuditRecord, EventRecord, Incident, Point, Totals
 
 
@@ -104,3 +108,58 @@ class History(Protocol):
     def close(self) -> None:
         """Let go."""
         ...
+
+
+TEXT_MAX: Final = 400  # characters: an index of PostgreSQL takes no entry beyond 2,700 bytes
+MOMENT_MAX: Final = 1e11  # seconds since the epoch: the year 5138
+_WHOLE_MAX: Final = 2**62
+
+
+def text(value: object, most: int = TEXT_MAX) -> str:
+    """Return a text for a column, or "" for what is none. PostgreSQL takes no NUL, and no database half a character."""
+    if not isinstance(value, str):
+        return ""
+    if not value.isascii():
+        value = value.encode("utf-8", "replace").decode()
+    if "\0" in value:
+        value = value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return value[:most]
+
+
+def whole(value: object) -> int:
+    """Return a whole number that fits a column of 64 bits; 0 for what is none."""
+    if not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - not a number
+        return 0
+    return int(min(max(value, -_WHOLE_MAX), _WHOLE_MAX))
+
+
+def moment(value: float) -> float:
+    """Return a time that can be reckoned with, whatever was asked for."""
+    return min(value, MOMENT_MAX) if value > 0.0 else 0.0
+
+
+def to_json(value: object) -> str:
+    """Return JSON in ASCII, so that every database takes it as it is."""
+    return _ENCODER.encode(value)
+
+
+def data_json(data: Mapping[str, Any]) -> str:
+    """Return a map of any kind as JSON."""
+    return to_json(dict(data))
+
+
+def from_json(stored: str) -> Any:
+    """Return what was stored."""
+    return json.loads(stored)
+
+
+def _other(value: object) -> object:
+    """What JSON has no form for is told by its kind alone: its text may hold more than should be kept."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset | tuple):
+        return list(value)
+    return f"<{type(value).__name__}>"
+
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), default=_other)

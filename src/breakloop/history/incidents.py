@@ -3,20 +3,35 @@ changed is handed back; `incident_rows` reads and writes it.
 
 A loop that is seen again within 10 minutes is the same incident, also when its fingerprint changes. It is over when
 somebody says so, or after 10 quiet minutes; but not while its agent is blocked or held.
+
+Incidents as rows: those that a batch may change are read, folded by `incidents`, and written back; and the lists and
+the single one that people look at.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any, Final
 
-from breakloop.history.values import text, whole
-from breakloop.model.activity import Activity, LoopKey, LoopUse
-from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, LOOP_CLEARED, LOOP_DETECTED, Event
-from breakloop.model.records import CLEARED, OPEN, STOPPED
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
+
+from breakloop.history.api import MOMENT_MAX, IncidentFilter, data_json, from_json, moment, text, to_json, whole
+from breakloop.history.schema import INCIDENTS, PICTURES, replacing
+from breakloop.model.events import (
+    AGENT_KILLED,
+    AGENT_RELEASED,
+    LOOP_CLEARED,
+    LOOP_DETECTED,
+    Activity,
+    Event,
+    LoopKey,
+    LoopUse,
+)
+from breakloop.model.records import CLEARED, OPEN, STOPPED, Incident, StepMark
 
 QUIET_S: Final = 600.0
 LATE_S: Final = 5.0  # events may be on their way so long; an incident is not ended before
@@ -218,10 +233,10 @@ def _describe(case: Case, data: Mapping[str, Any]) -> None:
     score = data.get("score")
     if isinstance(score, Mapping):
         case.score = score
-    _picture(case, data.get("steps"))
+    _set_steps(case, data.get("steps"))
 
 
-def _picture(case: Case, steps: object) -> None:
+def _set_steps(case: Case, steps: object) -> None:
     """Take the picture of the steps if it is newer or longer than what is known."""
     if not isinstance(steps, Sequence) or isinstance(steps, str):
         return
@@ -250,3 +265,126 @@ def _killed(case: Case, event: Event) -> None:
     until = event.data.get("expires_at")
     case.held_until = max(case.held_until, float(until) if isinstance(until, int | float) else math.inf)
     case.seen(event.at)
+
+
+PAGE_MAX: Final = 500
+_ASKED_AT_ONCE: Final = 500
+_RECORD: Final = tuple(field.name for field in fields(Incident) if field.name not in {"steps", "score"})
+_COLUMNS: Final = tuple(column.name for column in INCIDENTS.c)
+
+
+def fold_incidents(connection: Connection, events: Sequence[Event], activity: Activity, now: float) -> list[str]:
+    """Bring the incidents up to date; return for each event the id of its own, or ""."""
+    agents, callers = concerned(events, activity)
+    folding = Folding(_load(connection, agents, callers, now), new_incident_id)
+    ids = [folding.event(event) for event in events]
+    for key, use in activity.loops.items():
+        seen = activity.agents.get(key[:3])
+        folding.used(key, use, seen.last_at if seen is not None and seen.last_at else now)
+    _save(connection, folding.changed)
+    return ids
+
+
+def end_quiet(connection: Connection, now: float) -> list[Event]:
+    """End what nothing more was heard of, and return that it is over. Of several processes, one is told."""
+    columns = INCIDENTS.c
+    over = and_(columns.ended_at.is_(None), columns.over_at <= now - LATE_S)
+    ended = update(INCIDENTS).where(over).values(state=CLEARED, ended_at=columns.over_at, held_until=0.0)
+    return [_cleared(Case(**row), now) for row in connection.execute(ended.returning(INCIDENTS)).mappings()]
+
+
+def find_incidents(connection: Connection, wanted: IncidentFilter) -> list[Incident]:
+    """Return a page, the last seen first, without their steps."""
+    most = min(max(wanted.most, 1), PAGE_MAX)
+    columns = INCIDENTS.c
+    found = select(INCIDENTS).where(*_conditions(wanted))
+    rows = connection.execute(found.order_by(columns.last_at.desc(), columns.id.desc()).limit(most))
+    return [_record(row) for row in rows]
+
+
+def find_incident(connection: Connection, incident_id: str) -> Incident | None:
+    """Return one, with its steps and its score."""
+    row = connection.execute(select(INCIDENTS).where(INCIDENTS.c.id == text(incident_id))).one_or_none()
+    if row is None:
+        return None
+    picture = connection.execute(select(PICTURES).where(PICTURES.c.incident == row.id)).one_or_none()
+    if picture is None:
+        return _record(row)
+    steps = tuple(StepMark(*mark) for mark in from_json(picture.steps))
+    return _record(row, steps=steps, score=from_json(picture.score))
+
+
+def count_live(connection: Connection, project: str) -> int:
+    """Return how many go on that somebody feels."""
+    columns = INCIDENTS.c
+    found = select(func.count()).select_from(INCIDENTS).where(columns.ended_at.is_(None), columns.shadow.is_(False))
+    return int(connection.execute(found.where(columns.project == text(project)) if project else found).scalar_one())
+
+
+def _load(connection: Connection, agents: set[str], callers: set[str], now: float) -> Iterator[Case]:
+    seen: set[str] = set()
+    for column, names in ((INCIDENTS.c.agent, agents), (INCIDENTS.c.caller, callers)):
+        for some in _chunks(names):
+            rows = connection.execute(
+                select(INCIDENTS).where(column.in_(some), INCIDENTS.c.over_at >= now - STRAGGLERS_S)
+            ).mappings()
+            for row in rows:
+                if row["id"] not in seen:
+                    seen.add(row["id"])
+                    yield Case(**row)
+
+
+def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(names)
+    while some := list(islice(rest, _ASKED_AT_ONCE)):
+        yield some
+
+
+def _save(connection: Connection, cases: Sequence[Case]) -> None:
+    if not cases:
+        return
+    connection.execute(replacing(connection, INCIDENTS), [_row(case) for case in cases])
+    pictured = [case for case in cases if case.steps is not None or case.score is not None]
+    if pictured:
+        connection.execute(replacing(connection, PICTURES), [_steps_row(connection, case) for case in pictured])
+
+
+def _row(case: Case) -> dict[str, Any]:
+    return {name: getattr(case, name) for name in _COLUMNS}
+
+
+def _steps_row(connection: Connection, case: Case) -> dict[str, Any]:
+    """Return the picture's row; what the batch does not bring stays as it is."""
+    known = None
+    if case.detections > 1 and (case.steps is None or case.score is None):
+        known = connection.execute(select(PICTURES).where(PICTURES.c.incident == case.id)).one_or_none()
+    steps = to_json(case.steps) if case.steps is not None else known.steps if known is not None else "[]"
+    score = data_json(case.score) if case.score is not None else known.score if known is not None else "{}"
+    return {"incident": case.id, "steps": steps, "score": score}
+
+
+def _cleared(case: Case, now: float) -> Event:
+    names = ("agent", "caller", "model", "kind", "policy", "fingerprint", "shadow", "hit_count")
+    sums = ("spent_requests", "spent_microusd", "saved_requests", "saved_microusd")
+    known = {name: getattr(case, name) for name in (*names, *sums)}
+    lasted_s = round(max(0.0, case.last_at - case.first_at), 1)
+    return Event(LOOP_CLEARED, now, {"incident": case.id, **known, "lasted_seconds": lasted_s}, case.project)
+
+
+def _conditions(wanted: IncidentFilter) -> Iterator[ColumnElement[bool]]:
+    columns = INCIDENTS.c
+    for name in ("state", "project", "agent", "kind", "policy"):
+        value = text(getattr(wanted, name))
+        if value:
+            yield columns[name] == value
+    if wanted.shadow is not None:
+        yield columns.shadow.is_(wanted.shadow)
+    before = moment(wanted.before)
+    if before < MOMENT_MAX:
+        tied = and_(columns.last_at == before, columns.id < text(wanted.before_id))
+        yield columns.last_at <= before
+        yield or_(columns.last_at < before, tied)
+
+
+def _record(row: Row[Any], **picture: Any) -> Incident:
+    return Incident(**{name: getattr(row, name) for name in _RECORD}, **picture)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from breakloop.limits.units import COST, Unit
+from breakloop.limits.base import COST, Unit
 from breakloop.model.verdict import Limit, Verdict
-from breakloop.state.ops import Breaker, BreakerSpec, Broken, Owner
+from breakloop.store.ops import Breaker, BreakerSpec, Broken, Owner
 
 REASON: Final = "circuit_breaker_open"
 _MINUTE_S: Final = 60

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from breakloop.limits.cost_budget import CostBudget
-from breakloop.limits.limiter import DEFAULT_COMPLETION, Estimate, Refusal, Used
-from breakloop.limits.periods import Period
+from breakloop.limits.base import DEFAULT_COMPLETION, LARGEST, TOKENS, Estimate, Period, Refusal, Used
+from breakloop.limits.budget import CostBudget
 from breakloop.limits.token_bucket import TokenBucket
-from breakloop.limits.units import LARGEST, TOKENS
 from breakloop.model.call import Call
 from breakloop.model.verdict import Limit, Verdict
-from breakloop.state.ops import Bucket, Correct, Op, Owner, Refuse, Spend
+from breakloop.store.ops import Bucket, Correct, Op, Owner, Refuse, Spend
 
 
 class Ceilings(NamedTuple):

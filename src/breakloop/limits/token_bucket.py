@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from breakloop.limits.limiter import Estimate, Used
-from breakloop.limits.units import COST, read_cost
+from breakloop.limits.base import COST, Estimate, Used, read_cost
 from breakloop.model.call import Call
 from breakloop.model.verdict import Limit, Verdict
-from breakloop.state.ops import Bucket, BucketSpec, Op, Owner
+from breakloop.store.ops import Bucket, BucketSpec, Op, Owner
 
 REASON = "token_bucket_exceeded"
 _DUST_S = 1e-6  # what a division leaves over, when the seconds are whole ones

@@ -1,12 +1,39 @@
 """`Call`: one request being judged, as every door hands it to the engine. Parsing bytes into it is the door's and
-`wire`'s work; who sent it (caller, agent, claims) is worked out on demand by `policy.descriptors` and kept here."""
+`wire`'s work; who sent it (caller, agent, claims) is worked out on demand by `policy.descriptors` and kept here.
+
+`Step`: what the model did last and what came of it, as the tail of a request shows it (DETECTION: the unit of
+observation). Read by `wire` from everything behind the last answer of the model; judged by `detect.steps`.
+
+`Answer`: what came back for one call, as far as judging the next one needs it. Read by `wire` while it passes (or
+reported by a gateway), handed to `Engine.settle`; what it costs is `pricing`'s business.
+
+`Prompt`: how much a request says to the model, as estimates of tokens need it. Found by `wire`, counted by
+`pricing`; before an answer has told what it really was.
+
+How a note for the model is marked, so that it is known again when it comes back in a conversation.
+
+`CompletionCap`: how long a streamed answer may become before it is ended (SPEC L-3). Left on a call by rules that
+ask for it; who counts and cuts is the gateway.
+
+What a tool that failed has said, as a step's result: an exception, which is how steps tell failures from answers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from breakloop.model.completion_cap import CompletionCap
+CAPPED: Final = "max_completion_tokens"  # the reason in events
+
+
+class CompletionCap(NamedTuple):
+    """The cap of one rule."""
+
+    tokens: int  # of one answer; a request for several may have as many times that
+    policy: str
+    rule: str
+    cuts: bool  # False: in shadow, where it is only told
+
 
 API_KEY_HEADERS: Final = ("x-api-key", "api-key", "x-goog-api-key")  # the first found is the caller's
 CREDENTIAL_HEADERS: Final = ("authorization", *API_KEY_HEADERS)  # what an LLM API may be given a key in
@@ -120,3 +147,117 @@ class Call:
         """Return the first value of a header field by its canonical name (lower case, `-`), or None."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
+
+
+class Result(NamedTuple):
+    """What one call returned, or an answer to an action that was written as text."""
+
+    text: str
+    error: bool = False  # by flag or exit status, never by words
+    call_id: str = ""
+    media: tuple[str, ...] = ()  # images and the like, as type and size class
+
+
+class Step(NamedTuple):
+    """One step. Without an answer of the model in it (`said` and `calls` empty) a conversation begins."""
+
+    said: str  # the text of the model's last answer
+    calls: tuple[ToolCall, ...]  # the calls that it made, or the action that its text spells out
+    call_ids: tuple[str, ...]  # of the calls; empty where they have none
+    results: tuple[Result, ...]  # in the order in which they stand
+    users: tuple[str, ...]  # what else came after the answer: texts of the user or of the harness
+    tools: tuple[str, ...]  # names of the tools that the request declares; empty: none are declared
+    messages: int  # how many the whole conversation has
+    size: int  # bytes of the request
+    as_text: bool = False  # the calls are spelled out in text
+
+
+CLIENT_LEFT: Final = 499  # the status of an answer that nobody waited for
+NO_ANSWER: Final = 0  # the status where none came: refused, reset, cut short, or too late
+_BUSY: Final = 429
+
+
+class Usage(NamedTuple):
+    """Tokens, as the provider counted them."""
+
+    input_tokens: int = 0  # the whole prompt, cached parts included
+    output_tokens: int = 0  # the whole completion, reasoning included
+    cached_tokens: int = 0  # of the input: read from the provider's cache
+    cache_write_tokens: int = 0  # of the input: written to it
+    reasoning_tokens: int = 0  # of the output
+
+
+class Answer(NamedTuple):
+    """One answer. Everything but the status may be missing: not every answer is an LLM's, and some are cut short."""
+
+    status: int
+    text: str = ""  # what the model said, bounded; never its thinking
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage | None = None
+    model: str = ""
+    response_id: str = ""
+    finish: str = ""  # why the model stopped, in the dialect's own word
+    error: str = ""  # an error that came inside the answer: a failed stream, a tool's error flag
+    complete: bool = False  # it came to its proper end
+    unkept_chars: int = 0  # of what the model said beyond `text`
+
+    @property
+    def failed(self) -> bool:
+        """Whether the upstream failed (429, 5xx, time-out, an error in the stream), so that trying again is no loop."""
+        status = self.status
+        return status in (_BUSY, NO_ANSWER) or status >= 500 or (bool(self.error) and not self.complete)
+
+
+CHARS_A_TOKEN: Final = 4  # wherever tokens are guessed from the length of a text or of a body
+# Every byte that does not begin a character of Chinese, Japanese or Korean (U+3000 and above), or an emoji, in UTF-8.
+_NARROW: Final = bytes(byte for byte in range(256) if byte < 0xE3)
+_WIDE: Final = 3
+
+
+class PromptSize(NamedTuple):
+    """What is said in a request."""
+
+    chars: int  # of all texts, calls, results and declarations of tools, as `chars_of` counts them
+    media: int = 0  # images, sounds, documents
+    tokens: int = 0  # of prompts that came as tokens
+
+
+class Prompt(Protocol):
+    """What a request says."""
+
+    @property
+    def body_bytes(self) -> int:
+        """The length of the body."""
+        ...
+
+    @property
+    def size(self) -> PromptSize | None:
+        """How much it says; None where that cannot be read."""
+        ...
+
+    def texts(self) -> list[str]:
+        """Return all that is said, as far as it is text; nothing where it cannot be read."""
+        ...
+
+
+def chars_of(text: str) -> int:
+    """Return how long a text is, where four characters are about a token: of Chinese, Japanese and Korean, one and a
+    third are, so these count three times.
+    """
+    if text.isascii():
+        return len(text)
+    wide = len(text.encode("utf-8", "surrogatepass").translate(None, _NARROW))
+    return len(text) + wide * (_WIDE - 1)
+
+
+MARK: Final = "[breakloop]"
+END: Final = "[/breakloop]"
+
+
+def marked(text: str) -> str:
+    """Return a note between its marks; "" stays as it is."""
+    return f"{MARK} {text} {END}" if text else ""
+
+
+class ToolFailedError(Exception):
+    """Stands for what a tool that failed has said; never raised."""

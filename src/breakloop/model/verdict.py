@@ -1,10 +1,147 @@
-"""`Verdict`: what the engine says about one call. A value, never an exception; doors render it, nobody changes it."""
+"""`Verdict`: what the engine says about one call. A value, never an exception; doors render it, nobody changes it.
+
+`Decision`: a verdict as programs that use the library see it, the same whether it was made in this process or by a
+decision service. Public; the engine's own `Verdict` knows more, and stays inside.
+
+The closed list of reasons (SPEC A-4). A reason is never renamed once released; `docs/reference/reasons.md` is
+generated from this table, and the engine refuses to be written with a reason that is not in it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from breakloop.model.reason import ALLOWED
+
+@dataclass(frozen=True, slots=True)
+class ReasonInfo:
+    """What a reason means to the person who meets it."""
+
+    status: int
+    source: str
+    meaning: str
+    remedy: str
+    retry_helps: bool
+
+
+REASONS: Final[dict[str, ReasonInfo]] = {
+    "no_bundle_loaded": ReasonInfo(
+        503,
+        "bundle",
+        "A policy source is configured, but it has given no valid bundle yet, and there is no last good copy.",
+        "Run `breakloop validate` on the bundle; `/readyz` turns 200 as soon as a valid one is loaded.",
+        retry_helps=True,
+    ),
+    "kill_switch": ReasonInfo(
+        429,
+        "kill switch",
+        "An operator's kill switch matches this request.",
+        "Ask the operator; the switch ends when it expires or is lifted. Do not retry.",
+        retry_helps=False,
+    ),
+    "loop_detected": ReasonInfo(
+        429,
+        "loop detection",
+        "The same request came too often without progress (`error` in the body is `recursive_loop_detected`).",
+        "Do not resend it: change the request, use what you have, or stop. See `message` and `evidence` in the body.",
+        retry_helps=False,
+    ),
+    "token_bucket_exceeded": ReasonInfo(
+        429,
+        "token_bucket",
+        "More requests (or cost) than the bucket holds and refills.",
+        "Wait for `Retry-After` seconds. Without `Retry-After` the cost is larger than the bucket: it can never pass.",
+        retry_helps=True,
+    ),
+    "missing_descriptor": ReasonInfo(
+        429,
+        "rules",
+        "A rule with `on_missing: reject` needs a descriptor (a header, claim or query field) that the request lacks.",
+        "Send the field that the message names.",
+        retry_helps=False,
+    ),
+    "store_unavailable": ReasonInfo(
+        429,
+        "state",
+        "The state store failed and the policy says `on_store_error: deny`.",
+        "Wait and retry; operators: see `breakloop doctor`.",
+        retry_helps=True,
+    ),
+    "circuit_breaker_open": ReasonInfo(
+        429,
+        "circuit breaker",
+        "Spending per minute passed the threshold of the policy's circuit breaker.",
+        "Wait for `Retry-After` seconds, or let an operator reset the breaker.",
+        retry_helps=True,
+    ),
+    "budget_exceeded": ReasonInfo(
+        429,
+        "cost_based",
+        "The budget of this period is used up.",
+        "Wait for the next period (`Retry-After`), or raise the budget.",
+        retry_helps=True,
+    ),
+    "prompt_tokens_exceeded": ReasonInfo(
+        429,
+        "token_bucket_llm",
+        "The prompt is longer than `max_prompt_tokens`.",
+        "Send a shorter prompt; the same one can never pass.",
+        retry_helps=False,
+    ),
+    "max_tokens_per_request_exceeded": ReasonInfo(
+        429,
+        "token_bucket_llm",
+        "Prompt and completion together are larger than `max_tokens_per_request`.",
+        "Lower `max_tokens` or the prompt; the same request can never pass.",
+        retry_helps=False,
+    ),
+    "tpm_exceeded": ReasonInfo(
+        429, "token_bucket_llm", "The tokens of this minute are used up.", "Wait for `Retry-After` seconds.", True
+    ),
+    "tpd_exceeded": ReasonInfo(
+        429, "token_bucket_llm", "The tokens of this day are used up.", "Wait until the day ends (UTC).", True
+    ),
+    "agent_quarantined": ReasonInfo(
+        429,
+        "agents",
+        "The agent was stopped for looping, or by an operator.",
+        "A person has to release it, or its quarantine has to expire. Do not retry.",
+        retry_helps=False,
+    ),
+    "agent_inactive": ReasonInfo(
+        429, "agents", "The agent is switched off in the bundle.", "Set `active: true` for it.", False
+    ),
+    "outside_hours": ReasonInfo(
+        429, "agents", "The agent may not run at this hour.", "Wait until its allowed hours begin.", True
+    ),
+    "agent_budget_exceeded": ReasonInfo(
+        429, "agents", "The agent's daily budget is used up.", "Wait for the next day, or raise the budget.", True
+    ),
+    "run_limit_exceeded": ReasonInfo(
+        429,
+        "agents",
+        "The run reached its ceiling of steps or money.",
+        "An operator has to reset it; start a new run if the work is done.",
+        retry_helps=False,
+    ),
+    "unknown_model": ReasonInfo(
+        429,
+        "prices",
+        "The model has no price, and `unknown_model` is `deny`.",
+        "Add a price for it in the settings.",
+        retry_helps=False,
+    ),
+    "proxy_loop": ReasonInfo(
+        508,
+        "proxy",
+        "The request has come through this proxy before.",
+        "An upstream URL points back at breakloop: correct it.",
+        retry_helps=False,
+    ),
+}
+
+ALLOWED_NO_POLICY: Final = "no_matching_policy"
+ALLOWED: Final = "all_rules_passed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +229,54 @@ class Verdict:
         self.note = ""
         self.shadow: tuple[Shadowed, ...] = ()
         self.degraded = False
+
+
+LOOP: Final = "loop_detected"  # the reason of a loop's denial
+LOOP_ERROR: Final = "recursive_loop_detected"  # and what stands as `error` in its body
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about one request or step. Times are seconds."""
+
+    allowed: bool = True
+    reason: str = ALLOWED
+    status: int = 200
+    message: str = ""  # of a denial, for people and models
+    retry_after: int | None = None  # None: waiting does not help, or nothing was denied
+    delay_seconds: float = 0.0  # a throttle: wait so long, then go on
+    warning: str = ""  # why it is allowed, and yet worth a word
+    note: str = ""  # for the model: what it repeats, and what to do instead
+    kind: str = ""  # of the loop that was seen
+    hit_count: int = 0
+    cooldown_seconds: int = 0
+    fingerprint: str = ""
+    evidence: str = ""
+    policy: str = ""
+    request_id: str = ""
+    degraded: bool = False  # made without its state, or allowed because of a fault of ours
+    # What the doors need again when the answer is there; nobody else's business.
+    call: Any = field(default=None, repr=False, compare=False)
+    verdict: Any = field(default=None, repr=False, compare=False)
+    body: bytes = field(default=b"", repr=False, compare=False)
+    fields: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)  # header fields of a denial
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it is a denial because of a loop."""
+        return not self.allowed and self.reason == LOOP
+
+    @property
+    def error(self) -> str:
+        """What stands as `error` in the body of this denial."""
+        return LOOP_ERROR if self.reason == LOOP else self.reason
+
+    @property
+    def notice(self) -> str:
+        """One or two sentences for the model where a loop was seen, whatever followed from it; else ""."""
+        if not self.allowed:
+            return f"{self.message} ({self.error})"
+        if self.note or self.warning != LOOP:
+            return self.note
+        what = self.evidence or f"the same {self.hit_count} times" if self.hit_count else "the same again"
+        return f"You repeat yourself: {what}. Change course, or finish with what you have."

@@ -1,27 +1,168 @@
-"""Schema -> `CompiledBundle`. Runs once per bundle, off the request path; what can be worked out early is."""
+"""Schema -> `CompiledBundle`. Runs once per bundle, off the request path; what can be worked out early is.
+
+The bundle's `agents` -> what the engine holds them to (SPEC B-1, G-1). A part of `compile`.
+
+Rules of a bundle -> their limiters (SPEC L-1 to L-3). A part of `compile`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
+from zoneinfo import ZoneInfo
 
+from breakloop.detect.counting import LoopTerms
 from breakloop.detect.fingerprint import Fingerprinter
+from breakloop.limits.base import COST, MICROUSD, TOKENS, Limiter, LocalDay, Period
+from breakloop.limits.budget import SETTING, CostBudget
 from breakloop.limits.circuit_breaker import CircuitBreaker
-from breakloop.limits.units import MICROUSD
-from breakloop.model.call import SECRET_HEADERS, Call
-from breakloop.policy import schema
-from breakloop.policy.compile_agents import agent_terms
-from breakloop.policy.compile_limits import LimiterMaker, stream_caps
-from breakloop.policy.compile_loops import LoopGuard, LoopMaker, expiry
-from breakloop.policy.compiled import Agents, CompiledBundle, Policy
+from breakloop.limits.llm_tokens import Ceilings, LlmTokens
+from breakloop.limits.token_bucket import TokenBucket
+from breakloop.model.call import SECRET_HEADERS, Call, CompletionCap
+from breakloop.policy.compile_detectors import LoopGuard, LoopMaker, WatcherMaker, expiry
+from breakloop.policy.compiled import Agents, AgentTerms, CompiledBundle, Detector, Policy, Presence
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.kill_switch import KillSwitch, KillSwitches
-from breakloop.policy.routes import Routes, Selector
-from breakloop.policy.rules import BreakerRule, Fallback, Getter, Match, Rule
-from breakloop.policy.schema_types import validate
+from breakloop.policy.matching import KillSwitch, KillSwitches, Routes, Selector
+from breakloop.policy.rules import AGENT, BreakerRule, Fallback, Getter, Match, Rule
+from breakloop.policy.schema import bundle
+from breakloop.policy.schema import bundle as schema
+from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
+from breakloop.policy.schema.loops import Weights
+from breakloop.policy.schema.types import validate
 from breakloop.policy.senders import Senders, steady
-from breakloop.pricing.estimate import estimator
+from breakloop.pricing.tokens import Estimator, estimator
+
+AGENTS: Final = "agents"  # what stands for a policy in verdicts and events
+_STATUS: Final = 429
+
+
+class AgentBudget(CostBudget):
+    """The daily budget of an agent, in dollars."""
+
+    __slots__ = ()
+
+    reason = "agent_budget_exceeded"
+
+
+def agent_terms(agents: Mapping[str, bundle.Agent], make: WatcherMaker, agent_of: Getter) -> Iterator[AgentTerms]:
+    """Yield what is said of each agent or pattern."""
+    for index, (pattern, agent) in enumerate(agents.items()):
+        presence = Presence(active=agent.active, hours=agent.hours, zone=agent.timezone)
+        rules = tuple(_rules(agent, pattern, agent_of))
+        run = None
+        if agent.max_usd_per_run is not None:
+            run = make.run_money(pattern, agent.max_usd_per_run, _terms("run", index, SETTING))
+        yield AgentTerms(pattern, tuple(_detectors(agent, index, make)), presence, rules, run)
+
+
+def _rules(agent: bundle.Agent, pattern: str, agent_of: Getter) -> Iterator[Rule]:
+    """Each agent that a pattern names has a limit and a budget of its own."""
+    limit = agent.rate_limit
+    if limit is not None:
+        burst = limit.burst if limit.burst is not None else limit.requests_per_minute
+        rate = min(limit.requests_per_minute / 60, burst)
+        yield _rule(f"{pattern}/rate_limit", TokenBucket(rate, burst), agent_of)
+    if agent.budget_usd_per_day is not None:
+        day = LocalDay(ZoneInfo(agent.timezone))
+        budget = AgentBudget(agent.budget_usd_per_day, day, [(100, "reject", 0)], unit=MICROUSD)
+        rule = _rule(f"{pattern}/budget_usd_per_day", budget, agent_of)
+        rule.estimator = estimator("simple_word")
+        yield rule
+
+
+def _rule(name: str, limiter: Limiter, agent_of: Getter) -> Rule:
+    keys = ((AGENT, agent_of),)
+    return Rule(name, AGENTS, match=(), keys=keys, limiter=limiter, rejects_missing=False, status=_STATUS)
+
+
+def _detectors(agent: bundle.Agent, index: int, make: WatcherMaker) -> Iterator[Detector]:
+    if agent.max_steps_per_run is not None:
+        yield make.ceiling(_terms("run", index, "max_steps_per_run"), agent.max_steps_per_run)
+    if agent.kill_switch_enabled:
+        weights = Weights()
+        window, threshold = agent.kill_switch_window_size, agent.kill_switch_threshold
+        yield make.score(
+            _terms("simhash", index, "kill_switch", "kill"), ("warn", "kill", "kill"), window, threshold, weights
+        )
+
+
+def _terms(kind: str, index: int, said: str, action: str = "reject") -> LoopTerms:
+    return LoopTerms(kind, AGENTS, index, action, _STATUS, expects=frozenset(), allow=None, said=said, place="|")
+
+
+_UNITS = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
+
+
+class LimiterMaker:
+    """Makes limiters out of rules."""
+
+    def __init__(self, descriptors: Descriptors) -> None:
+        self._descriptors = descriptors
+        self._estimators: dict[str, Estimator] = {}
+
+    def of(self, rule: bundle.Rule) -> Limiter:
+        """Return the limiter of a rule."""
+        config = rule.config
+        if isinstance(config, TokenBucketConfig):
+            return self._token_bucket(config)
+        if isinstance(config, CostBasedConfig):
+            return self._cost_budget(config)
+        return _llm_tokens(config)
+
+    def estimator(self, rule: bundle.Rule) -> Estimator:
+        """Return what guesses the tokens of a prompt for a rule that needs it."""
+        config = rule.config
+        named = config.token_source.estimator if isinstance(config, LlmTokensConfig) else "simple_word"
+        if named not in self._estimators:
+            self._estimators[named] = estimator(named)  # one for all rules: what it found for one holds for the next
+        return self._estimators[named]
+
+    def _token_bucket(self, config: TokenBucketConfig) -> TokenBucket:
+        source = config.cost_source
+        return TokenBucket(
+            config.tokens_per_second,
+            config.burst,
+            fixed_cost=config.fixed_cost,
+            default_cost=config.default_cost,
+            cost_of=None if source == "fixed" else self._descriptors.getter(source),
+        )
+
+    def _cost_budget(self, config: CostBasedConfig) -> CostBudget:
+        source = config.cost_key
+        fixed = source == "fixed"
+        named = not fixed and source not in _UNITS
+        return CostBudget(
+            config.budget,
+            Period(config.period),
+            [(stage.threshold_percent, stage.action, stage.delay_ms or 0) for stage in config.stages],
+            unit=_UNITS.get(source, COST),
+            cost=config.fixed_cost if fixed else config.default_cost,
+            cost_of=self._descriptors.getter(source) if named else None,
+        )
+
+
+def stream_caps(rule: bundle.Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
+    """Return the cap of streamed answers, enforced and in shadow, where a rule asks for one."""
+    config = rule.config
+    if not isinstance(config, LlmTokensConfig) or not config.enforce_mid_stream:
+        return None
+    tokens = config.max_completion_tokens
+    if tokens is None:
+        return None  # which the schema refuses
+    cap = CompletionCap(tokens, policy, rule.name, cuts=True)
+    return cap, cap._replace(cuts=False)
+
+
+def _llm_tokens(config: LlmTokensConfig) -> LlmTokens:
+    ceilings = Ceilings(
+        config.max_tokens_per_request,
+        config.max_prompt_tokens,
+        config.max_completion_tokens,
+        config.default_max_completion,
+    )
+    return LlmTokens(config.tokens_per_minute, burst=config.burst, per_day=config.tokens_per_day, ceilings=ceilings)
+
 
 SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), "query:key", "query:api_key"])
 
@@ -166,7 +307,7 @@ def _names_used(spec: schema.Spec) -> tuple[str, ...]:
 def _sources_used(spec: schema.Spec) -> tuple[str, ...]:
     """Where rules read their costs from."""
     configs = [rule.config for rule in (*spec.rules, spec.fallback_limit) if rule is not None]
-    sources = [config.cost_source for config in configs if isinstance(config, schema.TokenBucketConfig)]
+    sources = [config.cost_source for config in configs if isinstance(config, TokenBucketConfig)]
     return tuple(source for source in sources if source != "fixed")
 
 

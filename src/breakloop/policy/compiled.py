@@ -1,23 +1,67 @@
 """A bundle as the engine uses it: immutable, in evaluation order, every descriptor resolved to a function.
 `compile` makes it from the validated schema; nothing here reads YAML, time or the network. What a rule does is in
-`rules`."""
+`rules`.
+
+Whether an agent may work at all, and at this hour (SPEC B-1): `active`, `allowed_hours` in its time zone.
+
+Whether judging a request needs its body (SPEC D-1): one that nobody looks at can pass in pieces, however large.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, Protocol
+from zoneinfo import ZoneInfo
 
-from breakloop.detect.loop import LoopTerms
-from breakloop.detect.watch import Watch
-from breakloop.limits.run_budget import RunBudget
+from breakloop.detect.counting import LoopTerms
+from breakloop.detect.stateful import Watch
+from breakloop.dialects.registry import of_path
+from breakloop.limits.budget import RunBudget
 from breakloop.model.call import Call
-from breakloop.policy.kill_switch import KillSwitch, KillSwitches
-from breakloop.policy.presence import Presence
-from breakloop.policy.routes import Routes, Selector
+from breakloop.policy.matching import KillSwitch, KillSwitches, Routes, Selector
 from breakloop.policy.rules import BreakerRule, Getter, Metering, Rule
 from breakloop.policy.senders import Senders
-from breakloop.state.ops import Op, Repeat
+from breakloop.store.ops import Op, Repeat
+
+_MINUTE_S: Final = 60
+_DAY: Final = 24 * 60
+
+
+class Absence(NamedTuple):
+    """Why an agent may not work now."""
+
+    reason: str
+    message: str
+    wait_s: int | None  # None: waiting does not help
+
+
+class Presence:
+    """When one agent, or all that a pattern names, may work."""
+
+    __slots__ = ("_active", "_hours", "_zone")
+
+    def __init__(self, *, active: bool = True, hours: tuple[int, int] | None = None, zone: str = "UTC") -> None:
+        self._active = active
+        self._hours = hours  # minutes of the day; the end is the smaller one when it goes over midnight
+        self._zone = ZoneInfo(zone)
+
+    def absent(self, now: float) -> Absence | None:
+        """Return why it may not work now, or None."""
+        if not self._active:
+            return Absence("agent_inactive", "This agent is switched off in the bundle.", None)
+        if self._hours is None:
+            return None
+        local = datetime.fromtimestamp(now, tz=UTC).astimezone(self._zone)
+        minute = local.hour * 60 + local.minute
+        start, end = self._hours
+        inside = start <= minute < end if start < end else minute >= start or minute < end
+        if inside:
+            return None
+        wait_s = ((start - minute) % _DAY) * _MINUTE_S - local.second
+        span = f"{start // 60:02}:{start % 60:02} to {end // 60:02}:{end % 60:02} ({self._zone.key})"
+        return Absence("outside_hours", f"This agent may work from {span}.", max(1, wait_s))
 
 
 class Detector(Protocol):
@@ -128,3 +172,36 @@ class CompiledBundle:
     def stops(self, agent: str, now: float) -> KillSwitch | None:
         """Return the kill switch that stops all requests of an agent, as far as its name tells."""
         return None if self.kill_override_until > now else self.kill_switches.named("agent:id", agent, now)
+
+
+_NO_TEXT: Final = (b"multipart/", b"audio/", b"image/", b"video/", b"application/octet-stream", b"application/zip")
+BODY_DESCRIPTORS: Final = frozenset(("agent:session", "llm:model", "llm:provider", "tool:name"))
+
+
+def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, content_type: bytes) -> bool:
+    """Tell whether anything in the bundle would look into the body of such a request."""
+    loops_decided, says_tokens = False, bool(of_path(path))  # what limits of tokens and money read is found by the path
+    if says_tokens and bundle.agents.metered:
+        return True
+    for policy in bundle.routes.match(host, method, path):
+        if (
+            policy.loops
+            or policy.rejects_large_bodies
+            or (says_tokens and (policy.metered or policy.breaker is not None))
+            or any(name in BODY_DESCRIPTORS for name, _ in policy.descriptors)
+        ):
+            return True
+        loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
+    if not BODY_DESCRIPTORS.isdisjoint(bundle.kill_switches.keys):
+        return True
+    # The protection of LLM calls finds them by their path, or in JSON, whatever the type says. Only what is clearly no
+    # text, and goes nowhere where LLMs answer, is none.
+    has_loops = bool(bundle.default_loops or bundle.project_loops)
+    return has_loops and not loops_decided and (says_tokens or not content_type.lower().startswith(_NO_TEXT))
+
+
+def rejects_large(bundle: CompiledBundle | None, call: Call) -> bool:
+    """Tell whether a policy for this call does not want bodies to pass that are too large to be judged (SPEC Y-2)."""
+    if bundle is None:
+        return False
+    return any(policy.rejects_large_bodies for policy in bundle.routes.match(call.host, call.method, call.path))

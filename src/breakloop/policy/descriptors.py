@@ -1,31 +1,156 @@
 """The request context (SPEC C-6, C-7): names such as `header:x-team` or `agent:id`, turned once per bundle into getters
 that cost a lookup per request. What a request *is* gets worked out by the neighbours (`jwt`, `client_ip`, `identity`,
 `geo`, `user_agent`, `wire`); this file only puts names to it. Empty values are missing values.
+
+Which descriptor names exist (SPEC C-6) and what is wrong with one that does not. Reading a descriptor's value from
+a request is `policy.descriptors`' work.
+
+The query of a request (SPEC C-1): parsed with repeated keys kept, and as fingerprints and logs may see it.
+
+`?key=` is an API key there, so it is left out of both; naming the caller by it is `policy.identity`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
+
+import xxhash
 
 from breakloop.clock import Clock
-from breakloop.model.answer import Answer
-from breakloop.model.call import TAIL_MESSAGES, UNREAD, Call, Chat
-from breakloop.model.step import Step
-from breakloop.policy import identity, query
-from breakloop.policy.client_ip import ClientIp
-from breakloop.policy.descriptor_names import fault
-from breakloop.policy.geo import HEADERS, Geo
+from breakloop.dialects import registry
+from breakloop.model.call import TAIL_MESSAGES, UNREAD, Answer, Call, Chat, Step
+from breakloop.policy import identity
+from breakloop.policy.client import HEADERS, ClientIp, Geo, UserAgents
+from breakloop.policy.diagnostics import did_you_mean
+from breakloop.policy.identity import Sessions
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
-from breakloop.policy.query import query_for_fingerprint
-from breakloop.policy.sessions import Sessions
-from breakloop.policy.user_agent import UserAgents
-from breakloop.wire import dialects, steps
+
+FIXED: dict[str, tuple[str, ...]] = {
+    "ip": ("address", "country", "asn", "type", "tor"),
+    "ua": ("bot", "bot_category"),
+    "agent": ("id", "session"),
+    "caller": ("key",),
+    "project": ("id",),
+    "llm": ("model", "provider"),
+    "tool": ("name",),
+    "upstream": ("name",),
+}
+OPEN: dict[str, str] = {"jwt": "a claim", "header": "a header name", "query": "a query parameter"}
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+# Claims may be namespaced by a URL, which identity providers do; dots separate nested claims.
+_CLAIM = re.compile(r"[A-Za-z0-9_@:/-]+(?:\.[A-Za-z0-9_@:/-]+)*")
+_QUERY = re.compile(r"[^\s&=#]+")
+_NAME_PATTERNS = {"jwt": _CLAIM, "header": _TOKEN, "query": _QUERY}
+
+
+def canonical(text: str) -> str:
+    """Return the one spelling of a valid descriptor: header names in lower case with `-`."""
+    if text.startswith("header:"):
+        return text.lower().replace("_", "-")
+    return text
+
+
+def fault(text: str) -> tuple[str, str] | None:
+    """Return (message, hint) saying what is wrong with a descriptor, or None when it is fine."""
+    kind, colon, name = text.partition(":")
+    if not colon:
+        return _without_kind(text)
+    if kind in FIXED:
+        return None if name in FIXED[kind] else _bad_name(kind, name)
+    if kind in OPEN:
+        if _NAME_PATTERNS[kind].fullmatch(name):
+            return None
+        if not name:
+            return f'descriptor "{text}" names nothing', f'write {OPEN[kind]} after "{kind}:"'
+        return f'descriptor "{text}" has a character that cannot stand in {OPEN[kind]}', ""
+    guess = did_you_mean(kind.lower(), [*OPEN, *FIXED])
+    return f'unknown descriptor kind "{kind}" in "{text}"{guess}', "kinds: " + ", ".join([*OPEN, *FIXED])
+
+
+def _bad_name(kind: str, name: str) -> tuple[str, str]:
+    guess = did_you_mean(name.lower(), FIXED[kind], prefix=f"{kind}:")
+    return f'unknown descriptor "{kind}:{name}"{guess}', f"known: {', '.join(f'{kind}:{n}' for n in FIXED[kind])}"
+
+
+def _without_kind(text: str) -> tuple[str, str]:
+    every = [f"{kind}:{name}" for kind, names in FIXED.items() for name in names]
+    near = [known for known in every if text in (known.replace(":", "_"), known.split(":")[0], known.replace(":", "."))]
+    guess = f'; did you mean "{near[0]}"?' if near else ""
+    return f'descriptor "{text}" has no kind{guess}', "write kind:name, for example header:x-tool-name or jwt:org_id"
+
+
+_FIELDS_MAX: Final = 1000
+_API_KEY: Final = "key"
+# Already as it would be spelled; each field has a name and a value.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*(?:&[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*)*").fullmatch
+_SPELLED_ONE_WAY: Final = re.compile(r"[A-Za-z0-9_.~-]*+=?[A-Za-z0-9_.~-]*+").fullmatch
+
+
+def fields(call: Call) -> dict[str, list[str]]:
+    """Return the decoded query, each key with its values in order; kept on the call."""
+    known = call.query_cache
+    if known is not None:
+        return known
+    found: dict[str, list[str]] = {}
+    for field in call.query.split("&", _FIELDS_MAX)[:_FIELDS_MAX] if call.query else ():
+        name, _, value = field.partition("=")
+        if field:
+            found.setdefault(_text(name), []).append(_text(value))
+    call.query_cache = found
+    return found
+
+
+def query_for_fingerprint(call: Call) -> str:
+    """Return the query sorted by key in one spelling, values of a repeated key in order, without the API key."""
+    query = call.query
+    if not query:
+        return ""
+    if "key=" not in query and _PLAIN(query):
+        if "&" not in query:
+            return query
+        if query.count("&") < _FIELDS_MAX:
+            return "&".join(sorted(query.split("&"), key=_name))
+    pieces = query.split("&", _FIELDS_MAX)
+    # What lies beyond the bound still tells requests apart, by digest: it may hold a secret.
+    rest = "&~" + _digest(pieces.pop()) if len(pieces) > _FIELDS_MAX else ""
+    pairs = [_spelled(piece) for piece in pieces if piece]
+    pairs.sort(key=_key)
+    return "&".join([f"{name}={value}" for name, value in pairs if name != _API_KEY]) + rest
+
+
+def _digest(text: str) -> str:
+    return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "replace"))
+
+
+def _name(field: str) -> str:
+    return field.partition("=")[0]
+
+
+def _key(pair: tuple[str, str]) -> str:
+    return pair[0]
+
+
+def _spelled(piece: str) -> tuple[str, str]:
+    name, _, value = piece.partition("=")
+    return (name, value) if _SPELLED_ONE_WAY(piece) else (_respelled(name), _respelled(value))
+
+
+def _respelled(text: str) -> str:
+    raw = text.replace("+", " ").encode("utf-8", "replace")
+    return quote_from_bytes(unquote_to_bytes(raw), safe="")
+
+
+def _text(text: str) -> str:
+    return unquote(text.replace("+", " ")) if "%" in text or "+" in text else text
+
 
 Getter = Callable[[Call], str | None]
 
-__all__ = ["ContextSettings", "Descriptors", "Getter", "canonical_header", "query_for_fingerprint"]
 
 _IDENTITY_ENCODING: Final = b"identity"
 
@@ -189,7 +314,7 @@ class Descriptors:
             known = call.chat_cache = taken.head() if taken else False
         return known or None
 
-    def taken(self, call: Call) -> dialects.Taken | None:
+    def taken(self, call: Call) -> registry.Taken | None:
         """Return the body of an LLM request taken apart, for all else that is read of it; None for anything else."""
         return call.taken_cache if self.chat(call) else None
 
@@ -198,7 +323,7 @@ class Descriptors:
         known: Step | Literal[False] | None = call.step_cache
         if known is None:
             taken = self.taken(call)
-            known = call.step_cache = (steps.of(taken) if taken else None) or False
+            known = call.step_cache = (registry.of(taken) if taken else None) or False
         return known or None
 
     def window(self, call: Call) -> str:
@@ -228,11 +353,11 @@ class Descriptors:
         digest = self.key_digest(call)
         return "key:" + digest if digest else "ip:" + self.client_ip(call)
 
-    def _take(self, call: Call) -> dialects.Taken | None:
+    def _take(self, call: Call) -> registry.Taken | None:
         encoding = call.headers.get("content-encoding")
         if encoding and encoding.strip().lower() != _IDENTITY_ENCODING:
             return None
-        return dialects.take(call.method, call.path, call.body)
+        return registry.take(call.method, call.path, call.body)
 
     def _project_source(self, name: str) -> Getter | None:
         if not name:
@@ -251,7 +376,7 @@ class Descriptors:
             "caller:key": self.key_digest,
             "project:id": self.project,
             "llm:model": lambda call: chat.model or None if (chat := self.chat(call)) else None,
-            "llm:provider": lambda call: dialects.provider(chat.dialect) if (chat := self.chat(call)) else None,
+            "llm:provider": lambda call: registry.provider(chat.dialect) if (chat := self.chat(call)) else None,
             "tool:name": self._last_tool,
             "upstream:name": lambda call: call.upstream or None,
         }
@@ -288,7 +413,7 @@ def _query_getter(name: str) -> Getter:
     def read(call: Call) -> str | None:
         if not call.query:
             return None
-        values = query.fields(call).get(name)
+        values = fields(call).get(name)
         return (values[0] or None) if values else None
 
     return read

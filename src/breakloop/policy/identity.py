@@ -2,6 +2,14 @@
 
 An API key is never kept as a name: its keyed digest stands for it. Reading tokens is `policy.jwt`, and ids in bodies
 are `wire.session_ids`.
+
+Finds the session of a call (SPEC C-7): the first of the ids that a client sends, else a name made from how the
+conversation opens. Where ids stand is `identity`'s business for header fields and `wire.session_ids`' for bodies.
+
+What links requests of one conversation that carry no session id (SPEC C-7): chains of `previous_response_id`, and
+traces that go on over several requests. Bounded, and kept in this process; where instances share a store, chains are
+there, too. After a restart without one, a chain goes by the first id that is seen of it. Callers never share an entry,
+whatever ids they send.
 """
 
 from __future__ import annotations
@@ -11,9 +19,10 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import unquote
 
-from breakloop.model.call import API_KEY_HEADERS, Call
-from breakloop.policy.recent import Recent
-from breakloop.wire.session_ids import trace_of
+from breakloop.dialects import openai_responses, registry, session_ids
+from breakloop.dialects.session_ids import trace_of
+from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat
+from breakloop.policy.cache import Recent
 
 # One conversation each; the first found wins, and where a client sends several, the narrowest stands first: Codex gives
 # all its sub-agents one `session-id`, and a `thread-id` each.
@@ -52,7 +61,7 @@ _CLAUDE_CODE_PARENT: Final = "x-claude-code-parent-agent-id"  # only where that 
 # These may span several conversations, so an id in the body comes before them.
 _WIDE_HEADERS: Final = ("mcp-session-id", "helicone-session-id")
 _WIDE_ENDING: Final = "-session-id"
-_TRACE: Final = "x-litellm-trace-id"
+_TRACE_HEADER: Final = "x-litellm-trace-id"
 _ANOTHER: Final = "-parent-"  # a session, but not this one
 _BAGGAGE: Final = ("langfuse_session_id", "session.id")
 _NAMING: Final = frozenset((*CONVERSATION_HEADERS, *_WIDE_HEADERS, "baggage"))
@@ -164,7 +173,7 @@ def trace_id(call: Call) -> str:
     headers = call.headers
     sent = headers.get("traceparent")
     named = trace_of(sent.decode("latin-1")) if sent else ""
-    return named or (_header(call, _TRACE) if _TRACE in headers else "")
+    return named or (_header(call, _TRACE_HEADER) if _TRACE_HEADER in headers else "")
 
 
 def _header(call: Call, name: str) -> str:
@@ -179,3 +188,146 @@ def _in_baggage(call: Call) -> str:
     pairs = [entry.partition(";")[0].partition("=") for entry in _header(call, "baggage").split(",")]
     found = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
     return next((found[name] for name in _BAGGAGE if found.get(name)), "")
+
+
+# An entry takes some 300 bytes, and up to twice as many are held: 10 MB.
+_CHAINS_MAX: Final = 16_384
+_TRACES_MAX: Final = 16_384
+_SIZE_MAX: Final = 4 * 1024 * 1024  # of keys, should ids be long
+
+
+class Chains:
+    """Knows which session an answer belonged to, so that the request that continues it is of the same one."""
+
+    __slots__ = ("_sessions", "told")
+
+    def __init__(self, limit: int = _CHAINS_MAX) -> None:
+        self._sessions: Recent[str, str] = Recent(limit, _SIZE_MAX)
+        self.told: Callable[[str, str, str], None] | None = None  # hears of caller, answer and session
+
+    def knows(self, caller: str, previous_id: str) -> bool:
+        """Tell whether it is known which session that answer belonged to."""
+        return self._sessions.get(f"{caller}\0{previous_id}") is not None
+
+    def learn(self, caller: str, previous_id: str, session: str) -> None:
+        """Note what another instance has seen."""
+        self._sessions.put(f"{caller}\0{previous_id}", session)
+
+    def root(self, caller: str, previous_id: str) -> str:
+        """Return the session that the answer `previous_id` belonged to; for one that is not known, its own id."""
+        return self._sessions.get(f"{caller}\0{previous_id}") or previous_id
+
+    def remember(self, caller: str, response_id: str, session: str) -> None:
+        """Note that the answer `response_id` belongs to `session`."""
+        if response_id and session:
+            self._sessions.put(f"{caller}\0{response_id}", session)
+            if self.told is not None:
+                self.told(caller, response_id, session)
+
+    def __len__(self) -> int:
+        """Return how many answers are known."""
+        return len(self._sessions)
+
+
+class Traces:
+    """Tells traces that cover several requests from those that are made anew for each."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self, limit: int = _TRACES_MAX) -> None:
+        self._seen: Recent[str, bool] = Recent(limit, _SIZE_MAX)
+
+    def recurs(self, caller: str, trace_id: str) -> bool:
+        """Say whether an earlier request of this caller had the same trace. Ask once a request."""
+        key = f"{caller}\0{trace_id}"
+        if self._seen.get(key):
+            return True
+        self._seen.put(key, True)
+        return False
+
+    def __len__(self) -> int:
+        """Return how many traces are known."""
+        return len(self._seen)
+
+
+DERIVED: Final = "derived:"
+_TRACE_PREFIX: Final = "trace:"
+
+
+class Sessions:
+    """One for all callers; who calls, for which agent, and what the body says is asked from its owner."""
+
+    __slots__ = ("_agent", "_caller", "_digests", "_taken", "_traces", "chains")
+
+    def __init__(
+        self,
+        digests: Digests,
+        caller: Callable[[Call], str],
+        agent: Callable[[Call], str],
+        taken: Callable[[Call], registry.Taken | None],
+    ) -> None:
+        self._digests = digests
+        self._caller = caller
+        self._agent = agent
+        self._taken = taken
+        self._traces = Traces()
+        self.chains = Chains()
+
+    def find(self, call: Call) -> str:
+        """Return the session, or "". Looks from the narrowest id to the widest, and into the body as late as can be."""
+        in_headers = may_name_session(call)
+        named = conversation_header(call) if in_headers else ""
+        if named:
+            return self._digests.bounded(named)
+        taken = call.taken_cache if call.chat_cache else self._taken(call)
+        ids = session_ids.NONE if taken is None else session_ids.of(taken)
+        trace = self.trace(call, ids.trace)
+        named = ids.session or (session_header(call) if in_headers else "")
+        if named:
+            return self._digests.bounded(named)
+        if ids.previous:
+            return self.chains.root(self._caller(call), self._digests.bounded(ids.previous))
+        if ids.cache_key:
+            return ids.cache_key
+        if trace:
+            return _TRACE_PREFIX + trace
+        opening = "" if taken is None else taken.opening()
+        if not opening:
+            return ""
+        call.derived = True
+        parts = (call.caller_cache or self._caller(call), call.agent_cache or self._agent(call), opening)
+        return DERIVED + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
+
+    def unknown(self, call: Call) -> tuple[str, str] | None:
+        """Return caller and id of the answer that a call goes on from, where only another instance can know it."""
+        taken = self._taken(call)
+        if taken is None or taken.dialect != openai_responses.DIALECT:
+            return None
+        if may_name_session(call) and conversation_header(call):
+            return None
+        previous = session_ids.of(taken).previous
+        caller, named = self._caller(call), self._digests.bounded(previous) if previous else ""
+        return None if not named or self.chains.knows(caller, named) else (caller, named)
+
+    def trace(self, call: Call, in_body: str = "") -> str:
+        """Return the id of a trace that an earlier call of the same caller had, too; "" for one that is new, or none.
+
+        A trace that only the body names is known where `find` had to look into it.
+        """
+        known = call.trace_cache
+        if known is None:  # kept: asked twice, any trace would seem to have recurred
+            known = trace_id(call) or in_body
+            if known:
+                known = self._digests.bounded(known)
+                if not self._traces.recurs(self._caller(call), known):
+                    known = ""
+            call.trace_cache = known
+        return known
+
+    def answered(self, call: Call, answer: Answer) -> None:
+        """Remember which session an answer belongs to: the next request may name nothing but this answer."""
+        chat = call.chat_cache
+        if isinstance(chat, Chat) and chat.dialect == openai_responses.DIALECT and answer.response_id:
+            session = call.session_cache
+            if session:  # where nothing goes by sessions, nobody has asked for it
+                self.chains.remember(self._caller(call), self._digests.bounded(answer.response_id), session)

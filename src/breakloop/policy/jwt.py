@@ -22,7 +22,7 @@ from jwt.exceptions import PyJWTError
 
 from breakloop.clock import Clock
 from breakloop.errors import SettingsError
-from breakloop.policy.recent import Recent
+from breakloop.policy.cache import Recent
 
 NO_CLAIMS: Final[Mapping[str, object]] = MappingProxyType({})
 _HMAC: Final = frozenset(("HS256", "HS384", "HS512"))

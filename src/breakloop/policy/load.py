@@ -1,27 +1,193 @@
 """A bundle's text or texts -> validated `schema.Bundle`, or `BundleError` with every problem found and its place (SPEC
-B-1, B-2). Where texts come from is `source_file`'s and its neighbours', keeping the last good one `policy.source`'s."""
+B-1, B-2). Where texts come from is `source_file`'s and its neighbours', keeping the last good one `policy.source`'s.
+
+Several files as one bundle (SPEC B-3, directory): lists are joined in the order of the files, maps are merged, any
+other field may stand in one file only; and every part still knows its file.
+
+What is valid in a bundle but may surprise its author: overrides that have expired, kill switches that can never
+fire, blocks that do nothing; and whatever a version does not enforce yet, which at present is nothing. Notes never stop
+a bundle from loading.
+
+What a bundle asks for that comes with an extra of the package, and is not installed (SPEC B-2): a problem like any
+other, so that the bundle is refused whole, with its place and the remedy.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from breakloop.errors import BundleError, Problem, UnreadableError
-from breakloop.policy.extras import missing_extras
-from breakloop.policy.fetched import Document, Fetched
-from breakloop.policy.hints import describe, findings, in_document
-from breakloop.policy.merge import Merged
-from breakloop.policy.notes import notes_for
-from breakloop.policy.places import Finding, Places, in_order
-from breakloop.policy.positions import read_document
-from breakloop.policy.schema import Bundle
-from breakloop.policy.schema_types import validate
-from breakloop.policy.source_file import read_path
+from breakloop.policy.diagnostics import describe, findings, in_document
+from breakloop.policy.documents import DocumentFinding, DocumentPath, Place, Places, in_order, read_document
+from breakloop.policy.files import Document, Fetched, read_path
+from breakloop.policy.schema import bundle as schema
+from breakloop.policy.schema.bundle import Bundle
+from breakloop.policy.schema.limits import LlmTokensConfig
+from breakloop.policy.schema.types import validate
+from breakloop.pricing.tokens import is_installed
 
-__all__ = ["LoadedBundle", "load_bundle", "load_fetched", "load_text", "read_document"]
+_LISTS = ("policies", "kill_switches")
+_MAPS = ("agents", "projects")
+
+
+class Merged:
+    """The merged data, and the places of its parts."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, Any] = {}
+        self.problems: list[Problem] = []
+        self._documents: list[tuple[str, Places]] = []
+        self._origin: dict[DocumentPath, tuple[Places, DocumentPath]] = {}
+
+    def add(self, data: Any, places: Places, file: str) -> None:
+        """Add the next file."""
+        self._documents.append((file, places))
+        if not isinstance(data, dict):
+            self._problem(places, (), f"must be a map, got {describe(data)}")
+            return
+        for name, value in data.items():
+            if name in _LISTS and isinstance(value, list) and isinstance(self.data.get(name, []), list):
+                self._join(name, value, places)
+            elif name in _MAPS and isinstance(value, dict) and isinstance(self.data.get(name, {}), dict):
+                self._merge(name, value, places)
+            elif name not in self.data:
+                self.data[name] = value
+                self._origin[(name,)] = (places, (name,))
+            elif name != "$schema":
+                first = self._origin[(name,)][0].locate((name,), key=True)
+                message = f'"{name}" may stand in one file only; it is already in {first.file} on line {first.line}'
+                self._problem(places, (name,), message)
+
+    def locate(self, path: DocumentPath, *, key: bool = False) -> Place:
+        """Return where a part stands, in its own file; what is missing is missed in the first one."""
+        for length in (2, 1):
+            origin = self._origin.get(path[:length])
+            if origin is not None:
+                places, start = origin
+                return places.locate((*start, *path[length:]), key=key)
+        return self._documents[0][1].locate(())
+
+    def _join(self, name: str, items: list[Any], places: Places) -> None:
+        joined = self.data.setdefault(name, [])
+        self._origin.setdefault((name,), (places, (name,)))
+        for index, item in enumerate(items):
+            self._origin[name, len(joined)] = (places, (name, index))
+            joined.append(item)
+
+    def _merge(self, name: str, items: dict[str, Any], places: Places) -> None:
+        merged = self.data.setdefault(name, {})
+        self._origin.setdefault((name,), (places, (name,)))
+        for key, item in items.items():
+            if key in merged:
+                first = self.locate((name, key), key=True)
+                message = f'"{key}" is already in {first.file} on line {first.line}'
+                self._problem(places, (name, key), message)
+                continue
+            self._origin[name, key] = (places, (name, key))
+            merged[key] = item
+
+    def _problem(self, places: Places, path: DocumentPath, message: str) -> None:
+        self.problems.append(DocumentFinding(path, message, at_key=True).located(places))
+
+
+def notes_for(bundle: schema.Bundle, now: float | None = None) -> list[DocumentFinding]:
+    """Return the notes on a bundle, one of a kind; what has expired is only known when `now` is given."""
+    notes = [*_doubtful(bundle)]
+    if now is not None:
+        notes += _expired(bundle, now)
+    return _one_of_a_kind(notes)
+
+
+def _one_of_a_kind(notes: list[DocumentFinding]) -> list[DocumentFinding]:
+    """Thousands of policies with the same feature make one note that says how many there are."""
+    groups: dict[tuple[str, object], list[DocumentFinding]] = {}
+    for note in notes:
+        groups.setdefault((note.message, note.path[-1] if note.path else ""), []).append(note)
+    return [_with_count(group) for group in groups.values()]
+
+
+def _with_count(group: list[DocumentFinding]) -> DocumentFinding:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    hint = f"{first.hint}; " if first.hint else ""
+    return DocumentFinding(
+        first.path, first.message, f"{hint}and {len(group) - 1} more like it", first.at_key, first.place
+    )
+
+
+def _doubtful(bundle: schema.Bundle) -> Iterator[DocumentFinding]:
+    if bundle.defaults.loop_detection is not None:
+        for name, project in bundle.projects.items():
+            if project.loop_guard is not None:
+                message = "does nothing: defaults.loop_detection takes the place of the built-in block that it is for"
+                yield DocumentFinding(("projects", name, "loop_guard"), message, at_key=True)
+    for index, policy in enumerate(bundle.policies):
+        if not policy.spec.selector.model_fields_set:
+            path = ("policies", index, "spec", "selector")
+            yield DocumentFinding(path, "is empty, so the policy is for every request", at_key=True)
+    seen: dict[tuple[str, str], list[tuple[int, schema.KillSwitch]]] = {}
+    for index, switch in enumerate(bundle.kill_switches):
+        earlier = seen.setdefault((switch.scope_key, switch.scope_value), [])
+        covering = next((other for other, before in earlier if _covers(before, switch)), None)
+        if covering is not None:
+            yield DocumentFinding(
+                ("kill_switches", index), f"can never fire: kill_switches[{covering}] already stops all of it"
+            )
+        earlier.append((index, switch))
+
+
+def _covers(first: schema.KillSwitch, second: schema.KillSwitch) -> bool:
+    if first.expires_at is not None and (second.expires_at is None or first.expires_at < second.expires_at):
+        return False
+    if first.route is None or first.route == second.route:
+        return True
+    return first.route.endswith("*") and (second.route or "").startswith(first.route[:-1])
+
+
+def _expired(bundle: schema.Bundle, now: float) -> Iterator[DocumentFinding]:
+    if bundle.expires_at is not None and bundle.expires_at.timestamp() <= now:
+        yield DocumentFinding(("expires_at",), "has passed; the bundle goes on being enforced")
+    overrides = {"global_shadow": bundle.global_shadow, "kill_switch_override": bundle.kill_switch_override}
+    for name, override in overrides.items():
+        if override and override.enabled and override.expires_at and override.expires_at.timestamp() <= now:
+            yield DocumentFinding((name, "expires_at"), f"has passed, so {name} is not active")
+    for index, switch in enumerate(bundle.kill_switches):
+        if switch.expires_at is not None and switch.expires_at.timestamp() <= now:
+            yield DocumentFinding(
+                ("kill_switches", index, "expires_at"), "has passed, so the kill switch is not active"
+            )
+
+
+_ESTIMATOR: DocumentPath = ("algorithm_config", "token_source", "estimator")
+
+
+def missing_extras(bundle: schema.Bundle) -> list[DocumentFinding]:
+    """Return what cannot be had here."""
+    wanted = [place for place, config in _llm_rules(bundle) if config.token_source.estimator == "tokenizer"]
+    if not wanted or is_installed():
+        return []
+    message = "needs the extra 'tokenizer', which is not installed"
+    hint = "pip install 'breakloop[tokenizer]', or use simple_word"
+    return [DocumentFinding((*place, *_ESTIMATOR), message, hint) for place in wanted]
+
+
+def _llm_rules(bundle: schema.Bundle) -> Iterator[tuple[DocumentPath, LlmTokensConfig]]:
+    for index, policy in enumerate(bundle.policies):
+        spec: DocumentPath = ("policies", index, "spec")
+        rules: list[tuple[DocumentPath, schema.Rule]] = [
+            ((*spec, "rules", at), rule) for at, rule in enumerate(policy.spec.rules)
+        ]
+        if policy.spec.fallback_limit is not None:
+            rules.append(((*spec, "fallback_limit"), policy.spec.fallback_limit))
+        for place, rule in rules:
+            if isinstance(rule.config, LlmTokensConfig):
+                yield place, rule.config
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +256,7 @@ def _read(document: Document) -> tuple[Any, Places]:
 def _validated(data: Any, places: Places, now: float | None) -> LoadedBundle:
     if not isinstance(data, dict):
         message = f"must be a map with bundle_version and policies, got {describe(data)}"
-        raise BundleError([Finding((), message).located(places)])
+        raise BundleError([DocumentFinding((), message).located(places)])
     bundle, errors = validate(Bundle, data)
     found = findings(errors, data, Bundle) + duplicates(data)
     if bundle is not None:
@@ -107,13 +273,13 @@ def digest(data: Any) -> str:
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def duplicates(data: dict[str, Any]) -> list[Finding]:
+def duplicates(data: dict[str, Any]) -> list[DocumentFinding]:
     """Find policy ids and rule names that are used twice.
 
     On the plain data, so that they are reported together with everything else that is wrong.
     """
     policies = data.get("policies")
-    found: list[Finding] = []
+    found: list[DocumentFinding] = []
     ids: dict[str, int] = {}
     for index, policy in enumerate(policies if isinstance(policies, list) else []):
         if not isinstance(policy, dict):
@@ -121,19 +287,21 @@ def duplicates(data: dict[str, Any]) -> list[Finding]:
         name, spec = policy.get("id"), policy.get("spec")
         if isinstance(name, str) and name and ids.setdefault(name, index) != index:
             message = f'policy id "{name}" is already used by policies[{ids[name]}]'
-            found.append(Finding(("policies", index, "id"), message, "ids name counters, so each must be its own"))
+            found.append(
+                DocumentFinding(("policies", index, "id"), message, "ids name counters, so each must be its own")
+            )
         if isinstance(spec, dict) and isinstance(spec.get("rules"), list):
             found += _duplicate_rules(spec["rules"], index)
     return found
 
 
-def _duplicate_rules(rules: list[Any], policy: int) -> list[Finding]:
-    found: list[Finding] = []
+def _duplicate_rules(rules: list[Any], policy: int) -> list[DocumentFinding]:
+    found: list[DocumentFinding] = []
     names: dict[str, int] = {}
     for index, rule in enumerate(rules):
         name = rule.get("name") if isinstance(rule, dict) else None
         if isinstance(name, str) and name and names.setdefault(name, index) != index:
             message = f'rule name "{name}" is already used by rules[{names[name]}]'
             path = ("policies", policy, "spec", "rules", index, "name")
-            found.append(Finding(path, message, "names separate counters within a policy"))
+            found.append(DocumentFinding(path, message, "names separate counters within a policy"))
     return found

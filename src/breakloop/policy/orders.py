@@ -1,6 +1,6 @@
 """What an operator has ordered at run time, beside what the bundle says (SPEC K-1, K-3): checked as in the bundle, and
 laid over it, so that a request is judged by both at the cost of one. Keeping orders and sharing them is the business
-of `breakloop.operator`."""
+of `breakloop.engine.operator`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from breakloop.errors import OrderError
-from breakloop.policy import schema
 from breakloop.policy.compile import SECRET_DESCRIPTORS
 from breakloop.policy.compiled import CompiledBundle
-from breakloop.policy.hints import findings
-from breakloop.policy.kill_switch import KillSwitch
-from breakloop.policy.places import path_text, readable
-from breakloop.policy.schema_types import Block, validate
+from breakloop.policy.diagnostics import findings
+from breakloop.policy.documents import path_text, readable
+from breakloop.policy.matching import KillSwitch
+from breakloop.policy.schema import bundle as schema
+from breakloop.policy.schema.types import Block, validate
 
 GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE = "global_shadow", "kill_switch_override"
 OVERRIDES: Final = (GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE)

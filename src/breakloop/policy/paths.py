@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from breakloop.errors import RequestError
-from breakloop.policy.recent import Remembered
+from breakloop.policy.cache import Remembered
 
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 _PLAIN = _UNRESERVED + b"!$&'()*+,;=:@/"  # what RFC 3986 lets stand in a path as it is

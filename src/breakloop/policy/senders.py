@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from breakloop.model.call import CREDENTIAL_HEADERS, Call
+from breakloop.policy.client import HEADERS as GEO_HEADERS
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.geo import HEADERS as GEO_HEADERS
 from breakloop.policy.rules import Rule
-from breakloop.state.ops import Op
+from breakloop.store.ops import Op
 
 # What names the caller, his agent and his address (SPEC C-4, C-7).
 _FIELDS: Final = (*CREDENTIAL_HEADERS, "x-agent-id", "x-forwarded-for", "forwarded")

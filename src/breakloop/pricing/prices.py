@@ -1,18 +1,184 @@
-"""Which price a model has (SPEC L-5): overrides first, each list in turn, then the table that ships with the package;
+"""`Price`: what the tokens of one model cost, and what one usage of it comes to (SPEC L-5). Whole numbers only: a price
+is micro-dollars for a million tokens, a cost is micro-dollars, rounded once. Which price a model has is `prices`'.
+
+Which price a model has (SPEC L-5): overrides first, each list in turn, then the table that ships with the package;
 else what is assumed of unknown models, if anything is. What a price is and how it is paid is `price`'s; how model ids
-are read is `names`'. Nothing here asks a network."""
+are read is `names`'. Nothing here asks a network.
+
+Model ids as they stand in requests and answers, and the names under which price tables know them: who serves the
+model, and its name, the closest first. Tables are looked through in that order by `prices`.
+
+The table of prices that ships with the package: `genai-prices`, behind our own interface, and the only file that
+knows it. It is loaded when it is first asked, and nothing here fetches anything: the updater of that package is not
+started. Its own lookups remember every name for ever, so only its uncached parts are used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, Protocol
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Decimal
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from breakloop.clock import Clock, SystemClock
-from breakloop.model.answer import Usage
-from breakloop.pricing.names import NAME_MAX, Named, canonical_provider, ways
-from breakloop.pricing.price import Price, cost_microusd
+from breakloop.model.call import Usage
 
-__all__ = ["Found", "Listed", "Price", "Prices", "Table", "Unknown"]
+MILLION: Final = 1_000_000
+_HALF: Final = MILLION // 2
+
+
+class Price(NamedTuple):
+    """Micro-dollars for a million tokens of each kind; None: this kind costs what the kind it is part of costs."""
+
+    input: int = 0
+    output: int = 0
+    cached: int | None = None  # input that was read from the provider's cache
+    cache_write: int | None = None  # input that was written to it
+    reasoning: int | None = None  # output that nobody sees
+    call: int = 0  # micro-dollars for the call itself, whatever its size
+    tiers: tuple[Tier, ...] = ()  # ascending; the last one that applies holds for the whole call
+
+    def for_input(self, input_tokens: int) -> Price:
+        """Return the price of a call with so much input."""
+        found = self
+        for tier in self.tiers:
+            if input_tokens <= tier.above_tokens:
+                break
+            found = tier.price
+        return found
+
+
+class Tier(NamedTuple):
+    """What calls with more input than `above_tokens` cost."""
+
+    above_tokens: int
+    price: Price
+
+
+def cost_microusd(price: Price, usage: Usage) -> int:
+    """Return what these tokens cost, in whole micro-dollars; half of one counts as one.
+
+    A usage whose parts are larger than the whole is paid by its parts.
+    """
+    asked, answered, cached, written, reasoned = usage
+    if price.tiers:
+        price = price.for_input(asked)
+    per_input, per_output, per_cached, per_written, per_reasoned, per_call, _ = price
+    fresh = asked - cached - written
+    spoken = answered - reasoned
+    paid = fresh * per_input if fresh > 0 else 0
+    if spoken > 0:
+        paid += spoken * per_output
+    if cached:
+        paid += cached * (per_input if per_cached is None else per_cached)
+    if written:
+        paid += written * (per_input if per_written is None else per_written)
+    if reasoned:
+        paid += reasoned * (per_output if per_reasoned is None else per_reasoned)
+    return (paid + _HALF) // MILLION + per_call
+
+
+def from_dollars(usd_per_million: Decimal) -> int:
+    """Return a price for a million tokens as it is kept here."""
+    return _whole(usd_per_million * MILLION)
+
+
+def from_dollars_a_token(usd_per_token: Decimal) -> int:
+    """Return a price for one token as it is kept here."""
+    return _whole(usd_per_token * MILLION * MILLION)
+
+
+def dollars(microusd: int) -> Decimal:
+    """Return micro-dollars as dollars."""
+    return Decimal(microusd).scaleb(-6)
+
+
+def _whole(amount: Decimal) -> int:
+    return int(amount.quantize(Decimal(1), rounding=ROUND_HALF_UP))
+
+
+_PREFIXES_MAX: Final = 3
+NAME_MAX: Final = 200  # longer ones are no model; they would only keep regular expressions busy
+
+# Names of upstreams, and prefixes that gateways put before a model -> who serves it, as tables call them.
+PROVIDERS: Final = {
+    "azure_ai": "azure",
+    "azure_openai": "azure",
+    "bedrock": "aws",
+    "bedrock_converse": "aws",
+    "claude": "anthropic",
+    "fireworks_ai": "fireworks",
+    "gemini": "google",
+    "grok": "x-ai",
+    "mistralai": "mistral",
+    "moonshot": "moonshotai",
+    "text-completion-openai": "openai",
+    "together_ai": "together",
+    "vertex": "google",
+    "vertex_ai": "google",
+    "xai": "x-ai",
+}
+# us.anthropic.claude-opus-4-5-20251101-v1:0: where, who made it, what it is.
+_BEDROCK: Final = re.compile(
+    r"^(?:[a-z]{2,6}(?:-gov)?\.)?"
+    r"(?:ai21|amazon|anthropic|cohere|deepseek|google|meta|minimax|mistral|moonshotai?|nvidia|openai|qwen|writer|zai)\.[a-z]"
+)
+_VERTEX: Final = re.compile(r"^(?:projects/.+/)?publishers/[^/]+/models/")  # whoever made it, Google serves it
+_ARN: Final = re.compile(r"^arn:aws[a-z-]*:bedrock:[^/]+/")
+_VARIANT: Final = re.compile(r"(?::(?:beta|exacto|extended|floor|nitro|online|thinking)|\[[0-9a-z]+\])$")
+_VERSION: Final = re.compile(r"(?:[-@](?:20\d\d-\d\d-\d\d|20\d{6})|[-@:]latest|@default)$")
+
+
+class Named(NamedTuple):
+    """One way to look for a model; the provider is empty when it is not known."""
+
+    provider: str
+    model: str
+
+
+def canonical_provider(name: str) -> str:
+    """Return the name under which tables know who serves a model."""
+    folded = name.strip().lower()
+    return PROVIDERS.get(folded, folded)
+
+
+def ways(provider: str, model: str) -> Iterator[Named]:
+    """Return the ways to look for a model, the closest first, none twice."""
+    seen: set[Named] = set()
+    for named in _ways(canonical_provider(provider), model.strip().lower()):
+        if named.model and named not in seen:
+            seen.add(named)
+            yield named
+
+
+def _ways(provider: str, model: str) -> Iterator[Named]:
+    for name in _spellings(model):
+        yield Named(provider, name)
+        if _BEDROCK.match(name):
+            yield Named("aws", name)
+        rest = name
+        for _ in range(_PREFIXES_MAX):  # openrouter/anthropic/claude-opus-4.5: each part may be who serves it
+            prefix, slash, after = rest.partition("/")
+            if not slash:
+                break
+            rest = after
+            yield Named(canonical_provider(prefix), rest)
+        yield Named("", name)
+        yield Named("", rest)
+
+
+def _spellings(model: str) -> Iterator[str]:
+    """The id itself, then without what says where, how or since when it is served."""
+    yield model
+    plain = _ARN.sub("", model)
+    plain = _VERTEX.sub("google/", plain).removeprefix("models/")
+    yield plain
+    plain = _VARIANT.sub("", plain)
+    yield plain
+    yield _VERSION.sub("", plain)
+
 
 Unknown = Literal["warn", "deny", "assume"]
 
@@ -150,3 +316,127 @@ def _keys(name: str) -> Iterable[str]:
     folded = name.strip().lower()
     prefix, slash, rest = folded.partition("/")
     return (folded, f"{canonical_provider(prefix)}/{rest}") if slash else (folded,)
+
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
+
+    Amounts = dict[str, Decimal | TieredPrices | None]
+
+ServiceTier = Literal["standard", "batch", "flex", "priority"]
+
+_PACKAGE: Final = "genai-prices"
+_PER_CALL: Final = "requests_kcount"
+_CONTEXTS: Final[dict[str, dict[str, str]]] = {
+    "standard": {},
+    "batch": {"processing": "batch"},
+    "flex": {"service_tier": "flex"},
+    "priority": {"service_tier": "priority"},
+}
+# Who made the models they serve: a bare name is theirs, where no pattern of the table says whose it is.
+_MAKERS: Final = (
+    "openai",
+    "anthropic",
+    "google",
+    "mistral",
+    "deepseek",
+    "x-ai",
+    "cohere",
+    "voyageai",
+    "moonshotai",
+    "zai",
+    "minimax",
+    "meta",
+    "perplexity",
+)
+
+
+class GenaiTable:
+    """Prices of some two thousand models of some fifty providers."""
+
+    __slots__ = ("_bare", "_context", "_loaded", "source")
+
+    def __init__(self, service_tier: ServiceTier = "standard") -> None:
+        self.source = f"{_PACKAGE} {version(_PACKAGE)}"
+        self._context = _CONTEXTS[service_tier]
+        self._loaded: list[Provider] | None = None
+        self._bare: dict[str, tuple[Provider, ModelInfo]] = {}
+
+    def find(self, named: Named, at_s: float) -> Found | None:
+        """Return the price of a model at a time, if it stands here under that name."""
+        for provider, model in self._matches(named):
+            price = _price(model.get_prices(datetime.fromtimestamp(at_s, UTC), self._context or None))
+            if price is not None:
+                return Found(price, f"{provider.id}/{model.id}", self.source)
+        return None
+
+    def names(self) -> Iterable[str]:
+        """Return the names of its models, `provider/model`."""
+        return [f"{provider.id}/{model.id}" for provider in self.load() for model in provider.models]
+
+    def load(self) -> list[Provider]:
+        """Load the table, if it is not: some 0.2 s, once."""
+        if self._loaded is None:
+            from genai_prices.data import providers  # noqa: PLC0415 - heavy, and not needed by everybody
+
+            by_id = {provider.id: provider for provider in providers}
+            for maker in reversed(_MAKERS):
+                if maker in by_id:
+                    self._bare |= {model.id.lower(): (by_id[maker], model) for model in by_id[maker].models}
+            self._loaded = providers
+        return self._loaded
+
+    def _matches(self, named: Named) -> Iterator[tuple[Provider, ModelInfo]]:
+        providers = self.load()
+        if named.provider:
+            served = self._provider(named.provider)
+            found = served.find_model(named.model, all_providers=providers) if served is not None else None
+            if served is not None and found is not None:
+                yield served, found
+            return
+        for provider in providers:
+            if provider.model_match is not None and provider.model_match.is_match(named.model):
+                found = provider.find_model(named.model)
+                if found is not None:
+                    yield provider, found
+        if named.model in self._bare:
+            yield self._bare[named.model]
+
+    def _provider(self, name: str) -> Provider | None:
+        providers = self.load()
+        exact = next((provider for provider in providers if provider.id == name), None)
+        if exact is not None:
+            return exact
+        matching = (one for one in providers if one.provider_match is not None and one.provider_match.is_match(name))
+        return next(matching, None)
+
+
+def _price(said: ModelPrice) -> Price | None:
+    """Return a price as it is counted with; None when it is not by tokens. One that names no unit at all is free."""
+    amounts: Amounts = dict(vars(said))
+    if amounts and amounts.get("input_mtok") is None and amounts.get("output_mtok") is None:
+        return None
+    tiered = [one for one in amounts.values() if one is not None and not isinstance(one, Decimal)]
+    starts = sorted({tier.start for one in tiered for tier in one.tiers})
+    base = _at(amounts, 0)
+    return base._replace(tiers=tuple(Tier(start, _at(amounts, start + 1)) for start in starts))
+
+
+def _at(amounts: Amounts, tokens: int) -> Price:
+    """The price of a call with so much input."""
+    per_thousand = amounts.get(_PER_CALL)
+    return Price(
+        _kind(amounts.get("input_mtok"), tokens) or 0,
+        _kind(amounts.get("output_mtok"), tokens) or 0,
+        _kind(amounts.get("cache_read_mtok"), tokens),
+        _kind(amounts.get("cache_write_mtok"), tokens),
+        _kind(amounts.get("output_reasoning_mtok"), tokens),
+        from_dollars(per_thousand / 1000) if isinstance(per_thousand, Decimal) else 0,
+    )
+
+
+def _kind(amount: Decimal | TieredPrices | None, tokens: int) -> int | None:
+    if amount is None or isinstance(amount, Decimal):
+        return None if amount is None else from_dollars(amount)
+    prices = [tier.price for tier in amount.tiers if tokens > tier.start]
+    return from_dollars(prices[-1] if prices else amount.base)

@@ -1,15 +1,272 @@
 """Runs test cases on a clock of their own and compares what came back with what was expected. The door that answers
-is handed in; what a file of cases may say is in `case_schema`."""
+is handed in; what a file of cases may say is in `case_schema`.
+
+A file of test cases, read and checked (SPEC X-3 `test`): every problem is found before anything runs, with its place
+in the file. Running the cases is `cases`' work.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from breakloop.model.verdict import Shadowed, Verdict
-from breakloop.replay.case_schema import BAD_REQUEST, DECISIONS, Case, CaseFile, CaseRequest
+from breakloop.errors import BundleError
+from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS, Shadowed, Verdict
+from breakloop.policy.diagnostics import did_you_mean
+from breakloop.policy.documents import DocumentFinding, DocumentPath, Place, Places, in_order, read_document
 from breakloop.replay.explain import decision_of
+
+DECISIONS = ("allow", "warn", "throttle", "deny")
+BAD_REQUEST = "bad_request"  # what a request that cannot be judged gets, such as a path with an encoded slash
+
+# Field -> the types it may have. What a case may expect; only what is given is compared.
+EXPECTED: dict[str, tuple[type, ...]] = {
+    "decision": (str,),
+    "reason": (str,),
+    "status": (int,),
+    "policy": (str,),
+    "rule": (str,),
+    "message": (str,),
+    "retry_after": (int,),
+    "delay_ms": (int,),
+    "remaining": (int,),
+    "limit": (int,),
+    "hit_count": (int,),
+    "cooldown_seconds": (int,),
+    "kind": (str,),
+    "warning": (str,),
+    "should_retry": (bool,),
+    "shadow_decision": (str,),
+    "shadow_policy": (str,),
+    "headers": (dict,),
+}
+REQUEST: dict[str, tuple[type, ...]] = {
+    "method": (str,),
+    "path": (str,),
+    "host": (str,),
+    "headers": (dict,),
+    "body": (str, dict, list),
+    "peer": (str,),
+}
+CASE: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "at": (int, float),
+    "after": (int, float),
+    "repeat": (int,),
+    "every": (int, float),
+    "request": (dict,),
+    "expect": (dict,),
+}
+TOP: dict[str, tuple[type, ...]] = {"policy": (str,), "start": (str,), "cases": (list,)}
+_KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a map", list: "a list"}
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRequest:
+    """The request of a case, as written."""
+
+    method: str
+    path: str
+    host: str = "localhost"
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    peer: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case: when, what, how often, and what is expected of each of its requests."""
+
+    name: str
+    place: Place
+    request: CaseRequest
+    expect: Mapping[str, Any]
+    at_s: float | None = None  # seconds from the start; None: `after_s` the request before
+    after_s: float = 0.0
+    repeat: int = 1
+    every_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFile:
+    """All cases of a file, the bundle it names and the time at which it begins (None: now)."""
+
+    cases: tuple[Case, ...]
+    policy: str = ""
+    start: datetime | None = None
+
+
+def read_cases(text: bytes, name: str) -> CaseFile:
+    """Read a file of cases, or raise `BundleError` with every problem found."""
+    data, places = read_document(text, name)
+    reader = _Reader(places)
+    found = reader.file(data)
+    if reader.findings:
+        raise BundleError(in_order(finding.located(places) for finding in reader.findings))
+    return found
+
+
+def request_from(data: Mapping[str, Any]) -> CaseRequest:
+    """Return the request of a map whose fields were checked."""
+    body = data.get("body", b"")
+    if isinstance(body, dict | list):
+        body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(body, str):
+        body = body.encode("utf-8", "surrogatepass")
+    return CaseRequest(
+        data.get("method", "POST" if body else "GET"),
+        data["path"],
+        data.get("host", "localhost"),
+        tuple(_header_lines(data.get("headers", {}))),
+        body,
+        data.get("peer", "127.0.0.1"),
+    )
+
+
+def check_request(data: Mapping[str, Any], path: DocumentPath) -> Iterator[DocumentFinding]:
+    """Find what is wrong with the fields of a request."""
+    yield from _check(data, REQUEST, path)
+    target = data.get("path")
+    if target is None:
+        yield DocumentFinding(path, "lacks path", "write path: /v1/chat/completions", at_key=True)
+    elif isinstance(target, str) and not (target.startswith("/") and target.isascii() and " " not in target):
+        yield DocumentFinding(
+            (*path, "path"), f'"{target}" is not a request path', "it begins with / and is percent-encoded"
+        )
+    headers = data.get("headers")
+    for name, value in headers.items() if isinstance(headers, dict) else ():
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(one, str | int) and "\n" not in str(one) for one in values):
+            yield DocumentFinding((*path, "headers", name), "must be text, or a list of texts")
+
+
+def _check(
+    data: Mapping[str, Any], fields: Mapping[str, tuple[type, ...]], path: DocumentPath
+) -> Iterator[DocumentFinding]:
+    for key, value in data.items():
+        kinds = fields.get(key)
+        if kinds is None:
+            hint = "known: " + ", ".join(fields)
+            yield DocumentFinding((*path, key), f'unknown field "{key}"{did_you_mean(key, fields)}', hint, at_key=True)
+        elif not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            # A number may be whole: say it once.
+            names = [_KINDS[kind] for kind in kinds if not (kind is int and float in kinds)]
+            yield DocumentFinding((*path, key), f"must be {' or '.join(names)}")
+
+
+def _header_lines(headers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in headers.items():
+        for one in value if isinstance(value, list) else [value]:
+            yield name, str(one)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads on past what is wrong, so that a file's mistakes are told all at once."""
+
+    places: Places
+    findings: list[DocumentFinding] = field(default_factory=list)
+
+    def file(self, data: Any) -> CaseFile:
+        if isinstance(data, list):
+            return CaseFile(tuple(self._cases(data, ())))
+        if not isinstance(data, dict):
+            self._say((), "must be a list of cases, or a map with cases")
+            return CaseFile(())
+        self.findings += _check(data, TOP, ())
+        cases = data.get("cases")
+        start = self._start(data.get("start"))
+        listed = cases if isinstance(cases, list) else []
+        return CaseFile(tuple(self._cases(listed, ("cases",))), str(data.get("policy", "")), start)
+
+    def _cases(self, listed: list[Any], path: DocumentPath) -> Iterator[Case]:
+        if not listed and not self.findings:
+            self._say(path, "has no cases", "write a list of maps with request and expect")
+        before: CaseRequest | None = None
+        latest = 0.0
+        for index, data in enumerate(listed):
+            here = (*path, index)
+            if not isinstance(data, dict):
+                self._say(here, "must be a map with request and expect")
+                continue
+            known = len(self.findings)
+            self._check_case(data, here, first=before is None)
+            if len(self.findings) > known:
+                before = before or CaseRequest("GET", "/")  # it is said once that a request is missing or wrong
+                continue
+            before = request_from(data["request"]) if "request" in data else before
+            assert before is not None  # noqa: S101 - the first case was checked to have one
+            case = _case(data, index, before, self.places.locate(here))
+            latest = self._times(case, latest, here)
+            yield case
+
+    def _check_case(self, data: Mapping[str, Any], path: DocumentPath, *, first: bool) -> None:
+        self.findings += _check(data, CASE, path)
+        if isinstance(data.get("request"), dict):
+            self.findings += check_request(data["request"], (*path, "request"))
+        elif "request" not in data and first:
+            self._say(path, "lacks request", "only a later case may leave it out, to send the one before again")
+        if isinstance(data.get("expect"), dict):
+            self._check_expected(data["expect"], (*path, "expect"))
+        elif "expect" not in data:
+            self._say(path, "lacks expect", "write expect: {decision: allow}")
+        if "at" in data and "after" in data:
+            self._say((*path, "after"), "stands beside at", "keep one of them")
+        for name in ("at", "after", "every"):
+            if isinstance(data.get(name), int | float) and data[name] < 0:
+                self._say((*path, name), "must not be negative")
+        if isinstance(data.get("repeat"), int) and not 1 <= data["repeat"] <= 100_000:
+            self._say((*path, "repeat"), "must be from 1 to 100000")
+
+    def _check_expected(self, expect: Mapping[str, Any], path: DocumentPath) -> None:
+        self.findings += _check(expect, EXPECTED, path)
+        if not expect:
+            self._say(path, "expects nothing", "write decision: allow")
+        for name in ("decision", "shadow_decision"):
+            self._check_word(expect.get(name), DECISIONS, (*path, name))
+        self._check_word(expect.get("reason"), (*REASONS, ALLOWED, ALLOWED_NO_POLICY, BAD_REQUEST), (*path, "reason"))
+
+    def _check_word(self, value: Any, known: tuple[str, ...], path: DocumentPath) -> None:
+        if isinstance(value, str) and value not in known:
+            hint = "one of " + ", ".join(known) if len(known) < 8 else ""
+            self._say(path, f'unknown {path[-1]} "{value}"{did_you_mean(value, known)}', hint)
+
+    def _times(self, case: Case, latest: float, path: DocumentPath) -> float:
+        begins = latest + case.after_s if case.at_s is None else case.at_s
+        if begins < latest:
+            self._say((*path, "at"), f"{case.at_s:g} lies before the last request of the case above ({latest:g})")
+        return begins + (case.repeat - 1) * case.every_s
+
+    def _start(self, text: Any) -> datetime | None:
+        if not isinstance(text, str):
+            return None
+        try:
+            start = datetime.fromisoformat(text)
+        except ValueError:
+            start = None
+        if start is None or start.tzinfo is None:
+            self._say(("start",), f'"{text}" is not a time with its zone', "write it like 2026-01-31T18:00:00Z")
+        return start
+
+    def _say(self, path: DocumentPath, message: str, hint: str = "") -> None:
+        self.findings.append(DocumentFinding(path, message, hint))
+
+
+def _case(data: Mapping[str, Any], index: int, request: CaseRequest, place: Place) -> Case:
+    return Case(
+        data.get("name") or f"case {index + 1}",
+        place,
+        request,
+        data["expect"],
+        data.get("at"),
+        data.get("after", 0.0),
+        data.get("repeat", 1),
+        data.get("every", 0.0),
+    )
+
 
 # What a case says where the answer has no such thing.
 NONE = "none"

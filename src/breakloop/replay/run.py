@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from breakloop.clock import FakeClock
-from breakloop.engine import Engine
+from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.pricing.prices import Prices
-from breakloop.replay.conversations import PATH, Conversations
-from breakloop.replay.cost import Pricing, Spent, free, spent
-from breakloop.replay.sessions import Body, Piece, Session, Turn
-from breakloop.state.memory import MemoryStore
+from breakloop.replay.sessions import PATH, Body, Conversations, Piece, Pricing, Session, Spent, Turn, free, spent
+from breakloop.store.memory import MemoryStore
 
 SPACING_S = 3.0  # between turns whose times were not recorded
 LOOP = "loop_detected"

@@ -1,13 +1,22 @@
 """Recorded sessions as data: who ran, what was asked and answered turn by turn, and whether a person called it a loop.
-Files are read into this by `readers`; `run` turns it into requests again."""
+Files are read into this by `readers`; `run` turns it into requests again.
+
+Puts the requests of a recorded session together again: full OpenAI chat bodies out of differences. Messages are
+written once and joined for each request, so that long sessions cost what their bodies weigh and no more.
+
+What a turn cost: tokens as recorded, else a quarter of its characters, marked as an estimate; money by the list of
+prices (`ByModel`), or at one price for every model (`Price`). Anything that is called like these can stand in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from breakloop.model.answer import Answer
+from breakloop.model.call import CHARS_A_TOKEN, Answer, Usage
+from breakloop.pricing.prices import Prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +75,159 @@ class Piece(NamedTuple):
     session: Session
     turns: Sequence[Turn]
     whole: bool  # nothing of the same session follows
+
+
+PATH = "/v1/chat/completions"
+_RESULTS = ("tool", "function")
+
+
+class Conversations:
+    """The threads of one session."""
+
+    def __init__(self, model: str) -> None:
+        self._head = b'{"model":%s,"messages":[' % json_bytes(model)
+        self._known: dict[str, list[bytes]] = {}  # thread -> its last request and the answer to it
+        self._open: dict[str, list[str]] = {}  # thread -> ids of calls that have no result yet
+        self._calls = 0
+
+    def body(self, delta: Delta) -> bytes:
+        """Return the whole request."""
+        known = self._known.get(delta.thread, [])
+        if delta.keep < len(known):
+            known = known[: delta.keep]
+            self._open.pop(delta.thread, None)  # the calls were part of what is forgotten
+        messages = known + [json_bytes(message) for message in self._with_ids(delta)]
+        self._known[delta.thread] = messages
+        return self._head + b",".join(messages) + b"]}"
+
+    def answered(self, thread: str, answer: Answer) -> None:
+        """Take the answer into what the thread knows."""
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+        if answer.calls:
+            ids = [self._id() for _ in answer.calls]
+            named = zip(ids, answer.calls, strict=True)
+            message["content"] = answer.text or None
+            message["tool_calls"] = [_call(call_id, call.name, call.arguments) for call_id, call in named]
+            self._open[thread] = ids
+        self._known.setdefault(thread, []).append(json_bytes(message))
+
+    def _with_ids(self, delta: Delta) -> Iterator[Mapping[str, Any]]:
+        """Give results the ids of their calls where the recording has none: each call on the wire has its own."""
+        pending = self._open.pop(delta.thread, [])
+        for message in delta.messages:
+            calls = message.get("tool_calls")
+            if isinstance(calls, list) and calls:
+                made = [dict(call) if isinstance(call, dict) else {"name": str(call)} for call in calls]
+                pending = [str(call.get("id") or self._id()) for call in made]
+                yield {**message, "tool_calls": [_wired(*pair) for pair in zip(pending, made, strict=True)]}
+            elif message.get("role") in _RESULTS and not message.get("tool_call_id") and pending:
+                yield {**message, "tool_call_id": pending.pop(0)}
+            else:
+                yield message
+
+    def _id(self) -> str:
+        self._calls += 1
+        return f"call_{self._calls}"
+
+
+def _wired(call_id: str, call: dict[str, Any]) -> dict[str, Any]:
+    if "function" in call or "custom" in call:
+        return {**call, "id": call_id}
+    return _call(call_id, str(call.get("name", "")), call.get("arguments", ""))
+
+
+def _call(call_id: str, name: str, arguments: object) -> dict[str, Any]:
+    spelled = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": spelled}}
+
+
+def json_bytes(value: object) -> bytes:
+    """Return compact JSON; half a character becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+_MILLION = 1e6
+_NAMES_MAX = 1000
+_CACHED_SHARE = 0.1  # of the price of input, where nobody says another: what providers ask for a read of their cache
+
+
+class Spent(NamedTuple):
+    """Tokens of one or more calls. `estimated`: at least one of them was not recorded."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0  # of the input
+    estimated: bool = False
+    money: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.input_tokens + self.output_tokens
+
+
+Pricing = Callable[[str, Usage], float | None]  # model and tokens -> US dollars; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One price for every model: US dollars for a million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cached: float | None = None
+
+    def __call__(self, _model: str, usage: Usage) -> float:
+        """Return what these tokens cost."""
+        cached = self.input * _CACHED_SHARE if self.cached is None else self.cached
+        fresh = max(usage.input_tokens - usage.cached_tokens, 0)
+        paid = fresh * self.input + usage.cached_tokens * cached + usage.output_tokens * self.output
+        return paid / _MILLION
+
+
+class ByModel:
+    """The list of prices. `unpriced`: models that it does not know and that were paid for."""
+
+    __slots__ = ("_prices", "unpriced")
+
+    def __init__(self, prices: Prices) -> None:
+        self._prices = prices
+        self.unpriced: set[str] = set()
+
+    def __call__(self, model: str, usage: Usage) -> float | None:
+        """Return what these tokens cost, if the model has a price."""
+        price = self._prices.find("", model) if model else None
+        if price is not None:
+            return self._prices.cost_microusd(price, usage) / _MILLION
+        if model and any(usage) and len(self.unpriced) < _NAMES_MAX:
+            self.unpriced.add(model)
+        return None
+
+
+def free(_model: str, _usage: Usage) -> float | None:
+    """No price is known."""
+    return None
+
+
+def spent(answer: Answer, model: str, request_bytes: int, pricing: Pricing = free) -> Spent:
+    """Return what one call cost."""
+    usage, estimated = answer.usage, False
+    if usage is None:
+        said = len(answer.text) + sum(len(call.arguments) for call in answer.calls)
+        usage, estimated = Usage(request_bytes // CHARS_A_TOKEN, said // CHARS_A_TOKEN), True
+    money = pricing(answer.model or model, usage)
+    return Spent(usage.input_tokens, usage.output_tokens, usage.cached_tokens, estimated, money)
+
+
+def total(parts: Iterable[Spent]) -> Spent:
+    """Add up; money is known when it is known of any."""
+    asked = answered = cached = 0
+    estimated, money, priced = False, 0.0, False
+    for one in parts:
+        asked += one.input_tokens
+        answered += one.output_tokens
+        cached += one.cached_tokens
+        estimated = estimated or one.estimated
+        if one.money is not None:
+            money, priced = money + one.money, True
+    return Spent(asked, answered, cached, estimated, money if priced else None)

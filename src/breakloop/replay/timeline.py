@@ -11,9 +11,8 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from breakloop.model.verdict import Verdict
-from breakloop.replay.cost import Pricing, Spent, free, spent, total
 from breakloop.replay.run import LOOP
-from breakloop.replay.sessions import Session, Turn
+from breakloop.replay.sessions import Pricing, Session, Spent, Turn, free, spent, total
 
 NEW, AGAIN, NOTICE, BLOCK = 0, 1, 2, 3
 TEXT: Final = "(text)"  # in the place of a tool's name, where the model only spoke

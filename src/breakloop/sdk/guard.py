@@ -16,17 +16,14 @@ from typing import Any, Final, Literal, ParamSpec, Protocol, Self, TypeVar, over
 from breakloop.clock import Clock
 from breakloop.errors import SettingsError
 from breakloop.exceptions import error_for
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
-from breakloop.model.decision import Decision
-from breakloop.sdk import core, llm, tools
+from breakloop.model.call import Answer, Call
+from breakloop.model.verdict import Decision
+from breakloop.sdk import backend, decorators
+from breakloop.sdk.backend import FailOpen, FaultLog, Names, current
 from breakloop.sdk.environment import shared_secret
-from breakloop.sdk.fault_log import FailOpen, FaultLog
-from breakloop.sdk.local import MEMORY, LocalDoor, Policy
-from breakloop.sdk.naming import Names, current
-from breakloop.sdk.remote import RemoteDoor
-from breakloop.sdk.run import Run
-from breakloop.sdk.transcript import Made
+from breakloop.sdk.local_backend import MEMORY, LocalDoor, Policy
+from breakloop.sdk.remote_backend import RemoteDoor
+from breakloop.sdk.run import Made, Run
 
 _RUNS_KEPT: Final = 1000
 _DONE: Final = Answer(200, complete=True)
@@ -100,7 +97,7 @@ class Guard:
         self,
         body: Mapping[str, Any] | bytes,
         *,
-        path: str = core.CHAT_PATH,
+        path: str = backend.CHAT_PATH,
         headers: Mapping[str, str] | None = None,
         agent: str = "",
         session: str = "",
@@ -112,7 +109,7 @@ class Guard:
         self,
         body: Mapping[str, Any] | bytes,
         *,
-        path: str = core.CHAT_PATH,
+        path: str = backend.CHAT_PATH,
         headers: Mapping[str, str] | None = None,
         agent: str = "",
         session: str = "",
@@ -132,7 +129,7 @@ class Guard:
         return await asyncio.to_thread(self.judge, call) if self._door.blocking else self.judge(call)
 
     def settle(self, decision: Decision, answer: Answer = _DONE) -> None:
-        """Tell how an allowed request was answered; `breakloop.sdk.core.answer_of` makes answers of plain values."""
+        """Tell how an allowed request was answered; `breakloop.sdk.backend.answer_of` makes answers of plain values."""
         if not decision.allowed or not decision.request_id:
             return
         with self.fail_open():
@@ -155,7 +152,7 @@ class Guard:
         usage: Mapping[str, int] | None = None,
     ) -> None:
         """Settle in plain values: what the model said and called, and its tokens (`input_tokens`, `output_tokens`)."""
-        self.settle(decision, core.answer_of(status, text, calls, usage))
+        self.settle(decision, backend.answer_of(status, text, calls, usage))
 
     def wait(self, decision: Decision) -> None:
         """Sleep as long as a throttle says."""
@@ -257,14 +254,14 @@ class Guard:
         name: str = "",
         on_block: Literal["raise", "return"] = "raise",
     ) -> Any:
-        """Decorate a tool, sync or async: each call with its result is a step. See `breakloop.sdk.tools`."""
+        """Decorate a tool, sync or async: each call with its result is a step.."""
         if function is None:
-            return lambda given: tools.guarded(self, given, name, on_block)
-        return tools.guarded(self, function, name, on_block)
+            return lambda given: decorators.guard_tool(self, given, name, on_block)
+        return decorators.guard_tool(self, function, name, on_block)
 
     def llm(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate what asks the model, sync or async: each request is judged before. See `breakloop.sdk.llm`."""
-        return llm.guarded(self, function)
+        """Decorate what asks the model, sync or async: each request is judged before.."""
+        return decorators.guard_llm(self, function)
 
     def fail_open(self) -> FailOpen:
         """Return a context manager in which an error of ours becomes a fault; the program goes on after the block."""
@@ -280,7 +277,7 @@ class Guard:
 def _call(body: Mapping[str, Any] | bytes, path: str, headers: Mapping[str, str] | None, names: Names) -> Call:
     sent = body if isinstance(body, bytes) else _written(body)
     named = {**(headers or {}), **names.headers()}
-    return core.request_call("POST", path, {"content-type": "application/json", **named}, sent, host="localhost")
+    return backend.request_call("POST", path, {"content-type": "application/json", **named}, sent, host="localhost")
 
 
 def _written(body: Mapping[str, Any]) -> bytes:

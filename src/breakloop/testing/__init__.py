@@ -4,13 +4,27 @@ for requests, conversations and bundles. Public; docs/reference/testing.md descr
 from __future__ import annotations
 
 from breakloop.clock import FakeClock
-from breakloop.model.answer import Usage
-from breakloop.testing.answer import Answer
-from breakloop.testing.conversations import Conversation, conversation
+from breakloop.model.call import Usage
+from breakloop.testing.answer import (
+    Answer,
+    Gate,
+    body,
+    call_tool,
+    cut,
+    fail,
+    nonsense,
+    raw,
+    say,
+    sized,
+    stall,
+    tool_failed,
+)
 from breakloop.testing.factories import (
     PATHS,
+    Conversation,
     bundle,
     chat_request,
+    conversation,
     gemini_request,
     limit_policy,
     loop_policy,
@@ -20,11 +34,9 @@ from breakloop.testing.factories import (
     tool_call,
     tool_result,
 )
-from breakloop.testing.gate import Gate
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.llm import StandInLLM, ThreadedGate, ThreadedLLM
 from breakloop.testing.mcp import McpServer
-from breakloop.testing.script import body, call_tool, cut, fail, nonsense, raw, say, sized, stall, tool_failed
 
 __all__ = [
     "PATHS",

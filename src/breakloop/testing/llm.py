@@ -1,24 +1,84 @@
-"""`StandInLLM`: a server that answers like OpenAI, Anthropic, Gemini and MCP servers do, as told, without a model."""
+"""`StandInLLM`: a server that answers like OpenAI, Anthropic, Gemini and MCP servers do, as told, without a model.
+
+An asynchronous context manager in a thread of its own, with its event loop, and ways to reach into it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from email.utils import formatdate
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from breakloop.clock import Clock
-from breakloop.testing.answer import Answer
-from breakloop.testing.connection import Connection
-from breakloop.testing.dialects import render
-from breakloop.testing.gate import Gate
+from breakloop.testing.answer import Answer, Gate, Respond, Script, When
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.mcp import McpServer, Tool, is_housekeeping
-from breakloop.testing.script import Respond, Script, When
-from breakloop.testing.server import StandInServer
-from breakloop.testing.steps import Step, raw_steps, steps
-from breakloop.testing.thread import LoopThread
+from breakloop.testing.providers.registry import render
+from breakloop.testing.sending import Step, raw_steps, steps
+from breakloop.testing.server import Connection, StandInServer
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Holds something open in a background thread between `start` and `stop`."""
+
+    def __init__(self, held: AbstractAsyncContextManager[Any]) -> None:
+        self._held = held
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name="stand-in", daemon=True)
+
+    def start(self) -> None:
+        """Start, and return when it is open; what goes wrong there is raised here."""
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+
+    def stop(self) -> None:
+        """Close it and end the thread."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in there and wait for it."""
+        if self._loop is None:
+            coroutine.close()
+            raise RuntimeError("not started")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function in there and wait for it."""
+
+        async def called() -> T:
+            return function()
+
+        return self.run(called())
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._hold())
+        except BaseException as error:  # noqa: BLE001 - the edge of the thread: `start` raises it where it is seen
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _hold(self) -> None:
+        async with self._held:
+            self._loop = asyncio.get_running_loop()
+            self._stop = asyncio.Event()
+            self._ready.set()
+            await self._stop.wait()
+
 
 EPOCH: Final = 1_800_000_000  # the time of the first answer, where no clock is given; a second passes with each request
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from breakloop.testing.answer import Answer
-from breakloop.testing.asked import EVENTS, dump, event
 from breakloop.testing.http import SeenRequest
-from breakloop.testing.steps import Rendered
+from breakloop.testing.providers.base import EVENTS, dump, event
+from breakloop.testing.sending import Rendered
 
 Json = dict[str, Any]
 Tool = Callable[[Json], str]

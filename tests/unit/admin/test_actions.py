@@ -10,7 +10,7 @@ import pytest
 
 from breakloop.admin.actions import Actions
 from breakloop.admin.auth import Identity
-from breakloop.admin.faults import Fault
+from breakloop.admin.errors import Fault
 from breakloop.errors import OrderError
 from tests.admin_world import World, full
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from breakloop.admin.api import OPERATIONS, encoded
-from breakloop.admin.operations import Operation
+from breakloop.admin.api.operations import Operation
 from breakloop.errors import BreakloopError, HistoryError, StateError
 from tests.admin_client import EXAMPLES, LOOKS, browser, client, path_of, send
 from tests.admin_world import World, full

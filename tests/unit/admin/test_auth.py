@@ -7,9 +7,8 @@ import asyncio
 import pytest
 from starlette.requests import Request
 
-from breakloop.admin.auth import form_field, is_local, peer
-from breakloop.admin.faults import Fault
-from breakloop.admin.slowdown import FREE
+from breakloop.admin.auth import FREE, form_field, is_local, peer
+from breakloop.admin.errors import Fault
 from tests.admin_client import LOOKS, OWN, auth_of, browser, client
 from tests.admin_world import World, full
 

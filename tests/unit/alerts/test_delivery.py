@@ -10,10 +10,8 @@ from threading import Event
 
 import pytest
 
-from breakloop.alerts.database import Database
-from breakloop.alerts.delivery import AT_ONCE_EACH, Sender
-from breakloop.alerts.outbox import Entry, Outbox
-from breakloop.alerts.target import Outcome, Parcel
+from breakloop.alerts.base import Database, Outcome, Parcel
+from breakloop.alerts.delivery import AT_ONCE_EACH, Entry, Outbox, Sender
 from breakloop.clock import FakeClock
 from tests.alert_world import CANARY, NOW, Said, means
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from breakloop import settings_alerts
 from breakloop.alerts.rules import ANY, TYPES, Rule
+from breakloop.config import settings
 from breakloop.model import events
 from breakloop.model.events import Event
 from tests.alert_world import NOW, killed, limited, loop, released
@@ -20,7 +20,7 @@ def rule(*types: str, **others: Any) -> Rule:
 
 
 def test_the_settings_know_the_same_types() -> None:
-    assert set(settings_alerts.TYPES) == {*TYPES, ANY}
+    assert set(settings.TYPES) == {*TYPES, ANY}
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,10 @@ import pytest
 from standardwebhooks import Webhook
 
 from breakloop.admin.services import Hooks
-from breakloop.alerts.configured import Configured
-from breakloop.alerts.database import FILE
-from breakloop.alerts.pagerduty import PagerDutyTarget
+from breakloop.alerts.base import FILE, Target
+from breakloop.alerts.channels import Configured, PagerDutyTarget, SlackTarget
 from breakloop.alerts.rules import Rule
 from breakloop.alerts.service import TEST, Alerts
-from breakloop.alerts.slack import SlackTarget
-from breakloop.alerts.target import Target
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY, NOW, Receiver, Said, fixed, killed, loop, means, named, receiver, released

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.alerts.database import Database
-from breakloop.alerts.signing import key_of
+from breakloop.alerts.base import Database
+from breakloop.alerts.channels import key_of
 from breakloop.alerts.webhooks import MOST, ROTATION_S, Webhooks
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY, NOW

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.cli import demo
-from breakloop.cli.demo_agents import Answered
-from breakloop.cli.demo_run import Stage, stage
+from breakloop.cli.demo_run import Answered, Stage, stage
 from breakloop.cli.main import run
 from breakloop.gateway.server import ListenError, Server
 

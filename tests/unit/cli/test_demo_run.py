@@ -9,11 +9,9 @@ import openai
 import pytest
 
 from breakloop.cli import demo_run
-from breakloop.cli.demo_agents import FILES, HEALTHY, LOOPING, MODEL, Answered, Client
-from breakloop.cli.demo_run import Stage, rule, stage
+from breakloop.cli.demo_run import FILES, HEALTHY, LOOPING, MODEL, Answered, Client, Stage, rule, stage
+from breakloop.config.settings import LoopGuard, Settings
 from breakloop.gateway.server import ListenError
-from breakloop.settings import Settings
-from breakloop.settings_fields import LoopGuard
 from breakloop.testing import StandInLLM
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.cli.doctor_checks import examine
+from breakloop.cli.doctor import examine
 from breakloop.clock import FakeClock
-from breakloop.policy.last_good import LastGood
+from breakloop.config.settings import Settings
 from breakloop.policy.load import load_bundle
-from breakloop.settings import Settings
+from breakloop.policy.watch import LastGood
 from tests.bundle_server import bundle_server
 
 RULE = "{name: r, limit_keys: ['jwt:sub'], algorithm: token_bucket, algorithm_config: {tokens_per_second: 1, burst: 2}}"

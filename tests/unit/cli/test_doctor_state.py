@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.cli.doctor_state import examine_state
+from breakloop.cli.doctor import examine_state
 from breakloop.clock import FakeClock
-from breakloop.settings import Settings
+from breakloop.config.settings import Settings
 from tests.durable_state import Life, state_file
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from breakloop.cli.main import cli, run
-from breakloop.state.data_dir import DataDir
+from breakloop.store.data_dir import DataDir
 
 POLICY = """bundle_version: 7
 policies:

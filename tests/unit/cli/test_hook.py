@@ -14,8 +14,8 @@ import pytest
 from breakloop.cli.hook import FOLDER, Options, answered
 from breakloop.cli.main import OK, USAGE, run
 from breakloop.clock import FakeClock
-from breakloop.model.decision import Decision
-from breakloop.sdk.hook_gateway import GatewayJudge
+from breakloop.integrations.claude_code_gateway import GatewayJudge
+from breakloop.model.verdict import Decision
 from breakloop.testing import StandInLLM, ThreadedLLM, body
 
 ALLOWED = body(b"").with_headers(("X-Breakloop-Request-Id", "r-1"))

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.cli.init import TEMPLATES, contents
-from breakloop.cli.init_choices import CHOICES, texts
+from breakloop.cli.init import CHOICES, TEMPLATES, contents, texts
 from breakloop.cli.main import run
-from breakloop.policy.schema_json import bundle_json_schema
-from breakloop.settings import load_settings
+from breakloop.config.loader import load_settings
+from breakloop.policy.schema.bundle import bundle_json_schema
 from tests.unit.replay import transcripts
 
 FILES = {

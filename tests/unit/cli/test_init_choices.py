@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from breakloop.cli.init import TEMPLATES
-from breakloop.cli.init_choices import CHOICES, MERGED, PLAIN, texts
-from breakloop.policy.positions import read_document
+from breakloop.cli.init import CHOICES, MERGED, PLAIN, TEMPLATES, texts
+from breakloop.policy.documents import read_document
 from scripts.gen_docs import GATEWAYS, ROOT
 
 DEFAULT = "http://127.0.0.1:8787"

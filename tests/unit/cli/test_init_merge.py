@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from breakloop.cli.init_choices import texts
-from breakloop.cli.init_merge import MergeError, merged
-from breakloop.sdk.claude_code import END, EVENTS
+from breakloop.cli.init import MergeError, merged, texts
+from breakloop.integrations.claude_code import END, EVENTS
 from scripts.gen_docs import ROOT
 
 OURS = texts("claude-code")[".claude/settings.json"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.cli.replay_text import tell, tell_differences
+from breakloop.cli.replay import tell, tell_differences
 from breakloop.replay.run import Outcome
 from tests.unit.replay.recorded import session
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.cli import scan_text
-from breakloop.cli.scan_text import strip, summed, tell
-from breakloop.replay.cost import Spent
+from breakloop.cli import scan as scan_text
+from breakloop.cli.scan import strip, summed, tell
 from breakloop.replay.scan import Files, Scanned, Summary
+from breakloop.replay.sessions import Spent
 from tests.unit.replay import transcripts
 from tests.unit.replay.test_scan import scan
 from tests.unit.replay.test_timeline import line

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from breakloop.cli.main import run
-from breakloop.cli.offline import OFFLINE_SECRET
 from breakloop.cli.schema import builtin_block
+from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
-from breakloop.detect.loop import LoopDetector
+from breakloop.config.loader import settings_json_schema
+from breakloop.detect.counting import LoopDetector
 from breakloop.detect.steps.kinds import LEVELS, SETTABLE
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
-from breakloop.policy.schema import AnyLoop, Bundle, StepsLoop, TailLoop
-from breakloop.policy.schema_json import bundle_json_schema
-from breakloop.settings import settings_json_schema
-from breakloop.state.ops import Repeat
+from breakloop.policy.schema.bundle import Bundle, bundle_json_schema
+from breakloop.policy.schema.loops import AnyLoop, StepsLoop, TailLoop
+from breakloop.store.ops import Repeat
 
 REST = "bundle_version: 1\npolicies: []\n"
 

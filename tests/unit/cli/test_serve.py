@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.admin.tokens import FILE
+from breakloop.admin.auth import FILE
+from breakloop.app.runtime import Runtime
+from breakloop.app.workers.control import Started, started
 from breakloop.cli import serve
 from breakloop.cli.main import run
-from breakloop.fleet.started import Started, started
-from breakloop.runtime import Runtime
-from breakloop.settings import Loaded, Settings
+from breakloop.config.loader import Loaded
+from breakloop.config.settings import Settings
 
 BUNDLE = "bundle_version: 4\npolicies: [{id: a, spec: {selector: {pathPrefix: /}}}]\n"
 

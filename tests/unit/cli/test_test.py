@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from breakloop.cli.main import cli, run
-from breakloop.replay.case_schema import CASE, EXPECTED, REQUEST, TOP
+from breakloop.replay.cases import CASE, EXPECTED, REQUEST, TOP
 
 POLICY = """bundle_version: 1
 policies:

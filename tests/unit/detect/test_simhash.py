@@ -9,8 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.detect.normalise import normalised
-from breakloop.detect.simhash import distance, simhash
+from breakloop.detect.simhash import distance, normalised, simhash
 
 words = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=9)
 TEXT = " ".join(f"word{number}x" for number in range(3000))

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.allow import Identity
-from breakloop.detect.block import Reads
-from breakloop.detect.loop import LoopTerms
-from breakloop.detect.seen import Ladder
-from breakloop.detect.spawn import Begin
-from breakloop.detect.spawn_loop import SpawnLoop
+from breakloop.detect.counting import Identity, LoopTerms
+from breakloop.detect.spawn import Begin, SpawnLoop
+from breakloop.detect.stateful import Ladder, Reads
 from breakloop.detect.steps import Judged
-from breakloop.model.call import Call, ToolCall
-from breakloop.model.step import Step
-from breakloop.state.ops import RepeatSpec
+from breakloop.model.call import Call, Step, ToolCall
+from breakloop.store.ops import RepeatSpec
 from tests.builders import call
 
 WHO = Identity(lambda _: "caller", lambda _: "agent", lambda _: ())

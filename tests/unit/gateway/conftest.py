@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.engine import Engine
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
+from breakloop.engine.engine import Engine
+from breakloop.model.call import Answer, Call
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from breakloop.gateway.envoy_messages import _fields, _part, _varint
+from breakloop.gateway.envoy_grpc import _fields, _part, _varint
 
 Fields = dict[str, str]
 

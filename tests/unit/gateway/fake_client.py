@@ -9,9 +9,8 @@ from typing import Any, Self
 import h11
 
 from breakloop.clock import FakeClock
-from breakloop.gateway.bounds import Limits
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.head import Handler, Reply, Request
+from breakloop.gateway.http_request import Handler, Limits, Reply, Request
 from breakloop.gateway.hub import Phase
 from breakloop.gateway.server import Server
 

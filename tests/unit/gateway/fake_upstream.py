@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from breakloop.gateway.answer_head import AnswerHeads
-from breakloop.gateway.bounds import Limits
+from breakloop.dialects.denial import VerdictHeaders
+from breakloop.gateway.admission import Judging
 from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.forwarding import Forwarding
-from breakloop.gateway.judging import Judging
-from breakloop.gateway.pool import Pool, Times
+from breakloop.gateway.forwarding import Forwarding, Targets
+from breakloop.gateway.http_request import Limits
+from breakloop.gateway.http_response import AnswerHeads
 from breakloop.gateway.proxy import ProxyDoor
 from breakloop.gateway.server import Server
-from breakloop.gateway.targets import Targets, parse_upstream
-from breakloop.gateway.upstream import UpstreamConnection
-from breakloop.wire.denial import VerdictHeaders
+from breakloop.gateway.upstream import Pool, Times, UpstreamConnection
+from breakloop.model.upstream import parse_upstream
 from tests.builders import SECRET, Json, World, bundle, world
 from tests.unit.gateway.fake_client import Client, FakeLoop, FakeTransport, get
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from breakloop.wire.sse import Events
+from breakloop.dialects.answers import Events
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.gateway.fake_client import get
 from tests.unit.gateway.fake_upstream import answer

@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from breakloop.errors import RequestError
-from breakloop.gateway.bounds import Limits
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.head import Reply, Request
+from breakloop.gateway.http_request import Limits, Reply, Request
 from breakloop.gateway.hub import Phase
 from tests.unit.gateway.fake_client import Client, FakeTransport, chunked, get, post, read_replies
 

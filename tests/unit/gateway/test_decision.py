@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from breakloop.gateway.head import Reply, Request
-from breakloop.state.memory import MemoryStore
+from breakloop.gateway.http_request import Reply, Request
+from breakloop.store.memory import MemoryStore
 from tests.builders import (
     CHAT,
     FailingStore,

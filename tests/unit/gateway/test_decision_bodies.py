@@ -15,15 +15,14 @@ import pytest
 import uvloop
 import zstandard
 
-from breakloop import parts
-from breakloop.gateway.head import Request
+from breakloop.app import build
+from breakloop.config.settings import Limits, Settings
+from breakloop.gateway.http_request import Request
 from breakloop.gateway.server import Server
 from breakloop.model.call import Chat, Message
 from breakloop.model.events import BODY_NOT_UNPACKED
 from breakloop.observe.log import LogEvents
 from breakloop.policy.descriptors import Descriptors
-from breakloop.settings import Settings
-from breakloop.settings_fields import Limits
 from tests.builders import CHAT, SECRET, Json, about, bundle, chat_body, exact, policy, request, user, world
 
 MB = 1024 * 1024
@@ -206,7 +205,7 @@ def test_the_configured_limit_reaches_the_door(tmp_path: Path) -> None:
     """`limits.body_bytes` (C-9)."""
     settings = Settings(data_dir=str(tmp_path), limits=Limits(body_bytes=4321))
     here = world(bundle())
-    assert parts.judging(settings, here.engine, here.descriptors, SECRET, here.clock).body_bytes == 4321
+    assert build.judging(settings, here.engine, here.descriptors, SECRET, here.clock).body_bytes == 4321
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.head import Reply
+from breakloop.gateway.http_request import Reply
 from tests.builders import bundle, exact, policy, request, world
 
 THROTTLED = bundle(policy("p", loop=exact(2, action="throttle")))

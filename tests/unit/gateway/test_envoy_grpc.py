@@ -14,10 +14,9 @@ import grpc.aio
 import pytest
 
 from breakloop.errors import SettingsError
-from breakloop.gateway.bounds import Limits
 from breakloop.gateway.envoy_grpc import SERVICE, EnvoyCheck, envoy_door
-from breakloop.gateway.head import Handler, Reply
-from breakloop.gateway.pending import Pending
+from breakloop.gateway.exchange import Pending
+from breakloop.gateway.http_request import Handler, Limits, Reply
 from tests.builders import World, bucket, bundle, exact, policy, world
 from tests.e2e.certificates import Authority
 from tests.unit.gateway.envoy_client import Checked, check, checked

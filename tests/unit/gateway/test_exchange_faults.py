@@ -7,8 +7,7 @@ import json
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.gateway.pool import Times
-from breakloop.gateway.upstream_faults import UpstreamFaults
+from breakloop.gateway.upstream import Times, UpstreamFaults
 from breakloop.model.events import Event
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.gateway.fake_client import get, post, read_replies

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from breakloop.gateway.bounds import Limits
+from breakloop.dialects.reader import reader
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.head import HeadParser
+from breakloop.gateway.http_request import HeadParser, Limits
 from breakloop.gateway.upstream import UpstreamConnection
 from breakloop.policy.paths import normalise_host
-from breakloop.wire.answer import reader
 from tests.builders import CHAT, bundle, chat_body, policy, user
 from tests.unit.gateway.fake_client import FakeTransport, get, post, read_replies
 from tests.unit.gateway.fake_upstream import FakeConnection, FakePool, Proxy, answer, ok

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from breakloop.gateway.bounds import Limits
+from breakloop.gateway.http_request import Limits
 from breakloop.gateway.hub import Phase
 from tests.builders import at, bundle, policy, tail
 from tests.unit.gateway.fake_client import chunked, get, read_replies

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.bounds import Limits
-from breakloop.gateway.forwarding import Forwarding, key_field
-from breakloop.gateway.head import CHUNKED, HeadParser, Request
-from breakloop.gateway.targets import Targets, parse_upstream, upstreams
+from breakloop.gateway.forwarding import Forwarding, Targets, key_field
+from breakloop.gateway.http_request import CHUNKED, HeadParser, Limits, Request
+from breakloop.model.upstream import parse_upstream, upstreams
 
 TOKEN = "own-token"
 HOP = b"X-Breakloop-Hop: own-token"

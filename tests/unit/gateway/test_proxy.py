@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from breakloop.admin.tokens import open_tokens
-from breakloop.gateway.callers import Callers
+from breakloop.admin.auth import open_tokens
 from breakloop.gateway.hub import Phase
+from breakloop.gateway.proxy import Callers
 from tests.builders import CHAT, bundle, chat_body, exact, policy, tail, user
 from tests.unit.gateway.fake_client import Client, get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok

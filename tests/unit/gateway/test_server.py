@@ -13,9 +13,8 @@ import pytest
 import uvloop
 
 from breakloop.clock import FakeClock
-from breakloop.gateway.bounds import Limits
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.head import Handler, Reply, Request
+from breakloop.gateway.http_request import Handler, Limits, Reply, Request
 from breakloop.gateway.server import ListenError, Server
 from tests.unit.gateway.fake_client import FakeLoop, get, post, read_replies
 

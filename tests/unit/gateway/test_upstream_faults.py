@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from breakloop.clock import FakeClock
-from breakloop.gateway.upstream_faults import UpstreamFaults
+from breakloop.gateway.upstream import UpstreamFaults
 from breakloop.model.call import Call
 from breakloop.model.events import UPSTREAM_FAILED, Event
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.clock import FakeClock
 from breakloop.history.api import History
-from breakloop.model.activity import Activity, AgentUse
+from breakloop.model.events import Activity, AgentUse
 from breakloop.model.records import Agent
 from tests.histories import NOTHING, detected, looped, used
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from breakloop.history.incidents import QUIET_S, Case, Folding, concerned, new_incident_id
-from breakloop.model.activity import Activity, LoopUse
-from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, LIMIT_EXCEEDED, Event
+from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, LIMIT_EXCEEDED, Activity, Event, LoopUse
 from breakloop.model.records import CLEARED, OPEN, STOPPED
 from tests.histories import detected, told
 

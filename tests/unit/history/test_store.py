@@ -13,9 +13,8 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError, SettingsError
 from breakloop.history.api import EventFilter, History, IncidentFilter
-from breakloop.history.retention import Retention
-from breakloop.history.store import open_history
-from breakloop.model.activity import Activity
+from breakloop.history.store import Retention, open_history
+from breakloop.model.events import Activity
 from breakloop.model.records import Totals
 from tests.histories import NOTHING, detected, told
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from breakloop.limits.base import MICROUSD, TOKENS
 from breakloop.limits.circuit_breaker import CircuitBreaker
-from breakloop.limits.units import MICROUSD, TOKENS
 from breakloop.model.verdict import Limit, Verdict
-from breakloop.state.ops import Breaker, Broken
+from breakloop.store.ops import Breaker, Broken
 from tests.limiting import Ruled
 
 

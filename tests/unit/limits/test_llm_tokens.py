@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from breakloop.limits.limiter import Estimate, Refusal, Used
+from breakloop.limits.base import LARGEST, Estimate, Refusal, Used
 from breakloop.limits.llm_tokens import Ceilings, LlmTokens
-from breakloop.limits.units import LARGEST
 from breakloop.model.verdict import Limit, Verdict
-from breakloop.state.ops import Bucket, Op, Refuse, Spend
+from breakloop.store.ops import Bucket, Op, Refuse, Spend
 from tests.builders import call
 from tests.limiting import Ruled
 

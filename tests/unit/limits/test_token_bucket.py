@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.model.verdict import Limit, Verdict
-from breakloop.state.memory import MemoryStore
-from breakloop.state.ops import Bucket
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import Bucket
 from tests.builders import World, bucket, bundle, call, policy, world
 
 

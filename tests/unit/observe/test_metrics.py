@@ -7,9 +7,8 @@ import sys
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from breakloop.model.figures import Figures
-from breakloop.observe.figures import Sources, gather
-from breakloop.observe.metric_table import METRICS
+from breakloop.model.counters import Figures
+from breakloop.observe.metric_table import METRICS, Sources, gather
 from breakloop.observe.metrics import Metrics
 from tests.builders import bundle, chat, exact, policy, user, world
 
@@ -106,6 +105,8 @@ def test_what_is_not_in_the_table_is_not_written() -> None:
 
 def test_the_path_of_a_request_does_not_import_it() -> None:
     """Who serves without an admin plane pays nothing for it (G-5)."""
-    code = "import sys, breakloop.runtime; print([n for n in sys.modules if n.startswith(('prometheus', 'opentel'))])"
+    code = (
+        "import sys, breakloop.app.runtime; print([n for n in sys.modules if n.startswith(('prometheus', 'opentel'))])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from breakloop.model.answer import NO_ANSWER, Answer, Usage
-from breakloop.model.call import Call
+from breakloop.model.call import NO_ANSWER, Answer, Call, Usage
 from breakloop.model.verdict import Verdict
 from breakloop.observe.tracing import Tracing, open_tracing
 from tests.builders import START, World, bundle, chat, exact, policy, user, world

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from breakloop.policy.hints import findings
-from breakloop.policy.schema_types import Model, validate
+from breakloop.policy.diagnostics import findings
+from breakloop.policy.schema.types import Model, validate
 
 
 def messages(model: type[Model], data: Any) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from breakloop.errors import SettingsError
 from breakloop.model.call import Call
-from breakloop.policy.client_ip import ClientIp, parse_address
+from breakloop.policy.client import ClientIp, parse_address
 
 TRUSTED = ("10.0.0.0/8", "192.0.2.7", "2001:db8::/32")
 

@@ -8,7 +8,7 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from tests.builders import (
     SECRET,

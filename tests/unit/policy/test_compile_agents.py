@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from breakloop.detect.run_ceiling import RunCeiling
-from breakloop.detect.score_loop import ScoreLoop
+from breakloop.detect.run_steps import RunCeiling
+from breakloop.detect.simhash import ScoreLoop
 from tests.builders import bundle, world
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.limits.cost_budget import CostBudget
+from breakloop.limits.budget import CostBudget
 from breakloop.limits.llm_tokens import LlmTokens
 from breakloop.limits.token_bucket import TokenBucket
 from tests.builders import Json, bucket, bundle, policy, world

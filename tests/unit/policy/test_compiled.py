@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.policy.compiled import Agents, AgentTerms
-from breakloop.policy.presence import Presence
+from breakloop.policy.compiled import Agents, AgentTerms, Presence
 
 
 def terms(pattern: str) -> AgentTerms:

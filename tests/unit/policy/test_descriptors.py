@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.clock import FakeClock
+from breakloop.dialects import registry
 from breakloop.model.call import UNREAD, Call
-from breakloop.policy import descriptor_names
+from breakloop.policy import descriptors
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header, query_for_fingerprint
 from breakloop.policy.jwt import JwtKeys
-from breakloop.wire import dialects
 
 SECRET = "a shared secret of more than 32 bytes, to keep it strong"
 CHAT = {
@@ -54,7 +54,7 @@ def unsigned(claims: dict[str, object]) -> bytes:
 
 def test_every_known_name_has_a_getter() -> None:
     """Each descriptor that a bundle may name can be read (C-6)."""
-    names = [f"{kind}:{name}" for kind, known in descriptor_names.FIXED.items() for name in known]
+    names = [f"{kind}:{name}" for kind, known in descriptors.FIXED.items() for name in known]
     assert len(names) == 15
     for name in [*names, "jwt:sub", "header:x-team", "query:a"]:
         make().getter(name)(Call("GET", "/"))
@@ -250,13 +250,13 @@ def test_answers_are_kept_on_the_call() -> None:
 def test_a_body_is_taken_apart_once_for_all_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chat, step, session and lane read the same parts; nothing else is taken apart at all (Q-1)."""
     taken: list[str] = []
-    take = dialects.take
+    take = registry.take
 
-    def counted(method: str, path: str, body: bytes) -> dialects.Taken | None:
+    def counted(method: str, path: str, body: bytes) -> registry.Taken | None:
         taken.append(path)
         return take(method, path, body)
 
-    monkeypatch.setattr(dialects, "take", counted)
+    monkeypatch.setattr(registry, "take", counted)
     context, call, other = make(), chat_call(), plain()
     assert context.session(call).startswith("derived:")
     assert context.step(call) is not None

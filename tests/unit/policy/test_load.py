@@ -66,7 +66,7 @@ def test_the_digest_is_of_the_content() -> None:
 
 def test_a_large_bundle_needs_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand policies are read by the fast path alone; positions are looked for when somebody asks (B-3)."""
-    monkeypatch.setattr("breakloop.policy.json_positions.JsonPlaces._items", None)
+    monkeypatch.setattr("breakloop.policy.documents.JsonPlaces._items", None)
     rule = {
         "name": "r",
         "limit_keys": ["jwt:sub"],

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import BundleError, Problem
-from breakloop.policy import schema
 from breakloop.policy.load import load_bundle
-from breakloop.policy.schema_types import Model
+from breakloop.policy.schema.limits import TokenBucketConfig
+from breakloop.policy.schema.loops import ExactLoop
+from breakloop.policy.schema.types import Model
 
 POLICIES = Path(__file__).parents[2] / "policies"
 BAD = POLICIES / "bad"
@@ -86,10 +87,10 @@ def test_the_loop_pages_example_loads() -> None:
     """The documented example policy, `rps` alias included (B-1)."""
     (policy,) = load_bundle(POLICIES / "good" / "loop-page-example.json").bundle.policies
     (block,) = policy.spec.loops
-    assert isinstance(block, schema.ExactLoop)
+    assert isinstance(block, ExactLoop)
     assert (block.window_seconds, block.threshold_identical_requests, block.action) == (45, 4, "throttle")
     (rule,) = policy.spec.rules
-    assert isinstance(rule.config, schema.TokenBucketConfig)
+    assert isinstance(rule.config, TokenBucketConfig)
     assert (rule.config.tokens_per_second, rule.config.burst) == (20, 40)
     assert rule.limit_keys == ["jwt:org_id", "header:x-tool-name"]
 

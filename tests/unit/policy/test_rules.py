@@ -8,7 +8,7 @@ from breakloop.limits.circuit_breaker import CircuitBreaker
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.policy.rules import BreakerRule, Fallback, Match, Rule, fits
-from breakloop.state.ops import Bucket, Refuse
+from breakloop.store.ops import Bucket, Refuse
 from tests.builders import call
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from breakloop.clock import FakeClock
-from breakloop.model.answer import Usage
-from breakloop.pricing.names import NAME_MAX, Named
-from breakloop.pricing.prices import Found, Listed, Price, Prices
+from breakloop.model.call import Usage
+from breakloop.pricing.prices import NAME_MAX, Found, Listed, Named, Price, Prices
 
 A, B, C = Price(1, 1), Price(2, 2), Price(3, 3)
 

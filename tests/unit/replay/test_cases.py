@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from breakloop.model.verdict import Limit, Loop, Shadowed, Verdict
-from breakloop.policy.places import Place
-from breakloop.replay.case_schema import EXPECTED, Case, CaseFile, CaseRequest
-from breakloop.replay.cases import Answer, CaseResult, actual_of, run_cases
+from breakloop.policy.documents import Place
+from breakloop.replay.cases import EXPECTED, Answer, Case, CaseFile, CaseRequest, CaseResult, actual_of, run_cases
 
 REQUEST = CaseRequest("GET", "/")
 LOOP = Loop("tail", "f" * 32, 6, 60, 30, "reject", fresh=True, message="m", evidence="e")

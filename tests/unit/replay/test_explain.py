@@ -9,12 +9,11 @@ from breakloop.clock import FakeClock
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
-from breakloop.replay.explain import Explainer, Step, decision_of
-from breakloop.replay.record import RecordingEngine
-from breakloop.state.memory import MemoryStore
+from breakloop.replay.explain import Explainer, RecordingEngine, Step, decision_of
+from breakloop.store.memory import MemoryStore
 
 PAST, FUTURE = "2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
 ORDER = ["request", "identity", "bundle", "override", "kill_switch", "policy", "builtin", "verdict"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from breakloop.limits.base import Period, Refusal
+from breakloop.limits.budget import CostBudget
 from breakloop.limits.circuit_breaker import CircuitBreaker
-from breakloop.limits.cost_budget import CostBudget
-from breakloop.limits.limiter import Refusal
 from breakloop.limits.llm_tokens import LlmTokens
-from breakloop.limits.periods import Period
-from breakloop.replay import explain_limits
-from breakloop.state.ops import Broken, Bucket, BucketSpec, Refuse, Spend, SpendSpec
+from breakloop.replay import explain
+from breakloop.store.ops import Broken, Bucket, BucketSpec, Refuse, Spend, SpendSpec
 
 
 class Ruled:
@@ -23,7 +22,7 @@ class Ruled:
 
 
 def charges(rule: Any, *done: Any) -> tuple[str, str]:
-    outcome, text, _ = explain_limits.charges(rule, done)
+    outcome, text, _ = explain.charges(rule, done)
     return outcome, text
 
 
@@ -51,9 +50,9 @@ def test_breakers() -> None:
     """Breakers (CB-2)."""
     rule: Any = Ruled(CircuitBreaker(5, 1))
     op = rule.limiter.plan("brk:k", 2000, rule, 0)
-    assert explain_limits.breaker(rule, [(op, Broken(False, 2000.0))])[:2] == (
+    assert explain.breaker(rule, [(op, Broken(False, 2000.0))])[:2] == (
         "pass", "closed: 2 of 5 in the last minute"
     )  # fmt: skip
-    assert explain_limits.breaker(rule, [(op, Broken(True, 6000.0, 60.0))])[0] == "deny"
-    assert explain_limits.breaker(rule, [(op, None)])[0] == "not asked"
-    assert explain_limits.breaker(rule, [])[0] == "skipped"
+    assert explain.breaker(rule, [(op, Broken(True, 6000.0, 60.0))])[0] == "deny"
+    assert explain.breaker(rule, [(op, None)])[0] == "not asked"
+    assert explain.breaker(rule, [])[0] == "skipped"

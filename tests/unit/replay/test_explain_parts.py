@@ -8,15 +8,13 @@ from typing import Any
 from breakloop.clock import FakeClock
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_loops import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.pricing.prices import Listed, Price, Prices
-from breakloop.replay.explain import Explainer
-from breakloop.replay.explain_parts import Step, hidden
-from breakloop.replay.record import RecordingEngine
-from breakloop.state.memory import MemoryStore
-from tests.unit.test_windows import stuck
+from breakloop.replay.explain import Explainer, RecordingEngine, Step, hidden
+from breakloop.store.memory import MemoryStore
+from tests.unit.engine.test_detector_windows import stuck
 
 EXACT = {"enabled": True, "window_seconds": 45, "threshold_identical_requests": 2}
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from breakloop.replay.html_style import STYLE
-from breakloop.replay.timeline_svg import COLOURS
+from breakloop.replay.html import COLOURS, STYLE
 
 
 def test_light_and_dark_have_the_same_names() -> None:

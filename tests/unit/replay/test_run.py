@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from breakloop.model.answer import Answer, Usage
-from breakloop.model.call import ToolCall
+from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.model.verdict import Loop, Verdict
-from breakloop.replay.cost import Price
 from breakloop.replay.run import Lane, Outcome, Run, replay
-from breakloop.replay.sessions import Body, Delta, Piece, Session, Turn
+from breakloop.replay.sessions import Body, Delta, Piece, Price, Session, Turn
 from tests.unit.replay.recorded import TAIL, WARN, asks, busy, rig, session, stuck
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.replay.cost import Price
-from breakloop.replay.places import Found, find
-from breakloop.replay.scan import Scan, Scanned, summary
+from breakloop.replay.scan import Found, Scan, Scanned, find, summary
+from breakloop.replay.sessions import Price
 from tests.unit.replay import transcripts
 from tests.unit.replay.recorded import rig
 from tests.unit.replay.transcripts import FINE, STUCK, write

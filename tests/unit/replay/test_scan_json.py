@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from breakloop.replay.scan_json import scan_totals_json, scanned_json
+from breakloop.replay.scan import scan_totals_json, scanned_json
 from tests.unit.replay import transcripts
 from tests.unit.replay.test_scan import scan
 from tests.unit.replay.transcripts import FINE, STUCK, write

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from breakloop.model.answer import Answer, Usage
-from breakloop.model.call import ToolCall
+from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.model.verdict import Loop as Seen
 from breakloop.model.verdict import Verdict
 from breakloop.replay.sessions import Body, Session, Turn

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
-from breakloop.model.decision import LOOP, Decision
+from breakloop.model.call import Answer, Call
+from breakloop.model.verdict import LOOP, Decision
 
 DENIED = Decision(
     allowed=False, reason=LOOP, status=429, message="Blocked: the same again.", kind="repeat", hit_count=5

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from breakloop.config.loader import load_settings
 from breakloop.sdk.environment import data_dir, gateway_token, gateway_url, named_url, shared_secret
-from breakloop.settings import load_settings
 
 
 @pytest.mark.parametrize(

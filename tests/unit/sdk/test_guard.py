@@ -13,9 +13,8 @@ import pytest
 import breakloop
 from breakloop import DeniedError, Guard, LoopDetectedError, SettingsError
 from breakloop.clock import FakeClock
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
-from breakloop.model.decision import Decision
+from breakloop.model.call import Answer, Call
+from breakloop.model.verdict import Decision
 from tests.builders import bundle, exact, policy
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "again"}]}

@@ -6,9 +6,8 @@ import asyncio
 import json
 
 from breakloop.clock import FakeClock
-from breakloop.model.answer import Answer
-from breakloop.model.call import Call
-from breakloop.model.decision import Decision
+from breakloop.model.call import Answer, Call
+from breakloop.model.verdict import Decision
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.run import Run
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.model.answer import CLIENT_LEFT, NO_ANSWER, Answer
+from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer
 from breakloop.sdk.guard import Guard
 from tests.builders import bundle, exact, policy
 

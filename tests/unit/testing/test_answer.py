@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from breakloop.model.answer import Usage
+from breakloop.model.call import Usage
 from breakloop.testing.answer import Answer, Cut, Failure, Manner, Stall, ToolUse
 
 

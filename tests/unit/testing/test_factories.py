@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from breakloop.clock import FakeClock
+from breakloop.dialects.registry import read_chat
 from breakloop.model.call import ToolCall
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
@@ -25,7 +26,6 @@ from breakloop.testing.factories import (
     tool_call,
     tool_result,
 )
-from breakloop.wire.dialects import read
 from tests.builders import SECRET, compiled
 
 TALK = ["openai_chat", "openai_responses", "anthropic_messages", "gemini"]
@@ -38,7 +38,7 @@ REQUESTS = {
 
 
 def parsed(dialect: str, content: Any) -> Any:
-    chat = read("POST", PATHS[dialect], json.dumps(content).encode(), 9)
+    chat = read_chat("POST", PATHS[dialect], json.dumps(content).encode(), 9)
     assert chat is not None
     assert chat.dialect == dialect
     assert chat.fallback == ""

@@ -15,12 +15,10 @@ import uvloop
 
 import breakloop.testing
 from breakloop.clock import FakeClock
-from breakloop.testing.answer import Answer
-from breakloop.testing.conversations import Conversation
-from breakloop.testing.factories import PATHS, chat_request, mcp_call
+from breakloop.testing.answer import Answer, call_tool, cut, fail, nonsense, raw, say, stall
+from breakloop.testing.factories import PATHS, Conversation, chat_request, mcp_call
 from breakloop.testing.llm import StandInLLM, ThreadedLLM
 from breakloop.testing.mcp import McpServer
-from breakloop.testing.script import call_tool, cut, fail, nonsense, raw, say, stall
 from tests.unit.testing.talking import (
     CHAT,
     connected,

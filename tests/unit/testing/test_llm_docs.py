@@ -10,7 +10,7 @@ import pytest
 
 import breakloop.testing
 from breakloop.testing.answer import Answer
-from breakloop.testing.conversations import Conversation
+from breakloop.testing.factories import Conversation
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.llm import StandInLLM
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from breakloop.testing.answer import Answer
+from breakloop.testing.answer import Answer, fail, say, tool_failed
 from breakloop.testing.factories import mcp_call
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.mcp import MODERN, VERSIONS, McpServer, is_housekeeping
-from breakloop.testing.script import fail, say, tool_failed
-from breakloop.testing.steps import Rendered
+from breakloop.testing.sending import Rendered
 from tests.unit.testing.talking import events, seen, whole
 
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from breakloop.clock import FakeClock
+from breakloop.testing.answer import stall
 from breakloop.testing.llm import StandInLLM
-from breakloop.testing.script import stall
 from breakloop.testing.server import REMEMBERED, StandInServer
 from tests.unit.testing.talking import connected, one_answer, post, seen
 

@@ -9,7 +9,7 @@ import zlib
 from itertools import repeat
 from typing import Final
 
-from breakloop.model.note import END, MARK
+from breakloop.model.call import END, MARK
 
 _MARK: Final = MARK.encode()
 _END: Final = END.encode()

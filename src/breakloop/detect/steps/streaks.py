@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from breakloop.detect.steps import cycles
-from breakloop.detect.steps.finding import Finding, times, tool
-from breakloop.detect.steps.prints import EMPTY, UNKNOWN, UNSEEN, Pair, Prints, is_answer_elsewhere
-from breakloop.detect.steps.tools import Tool
+from breakloop.detect.steps import repeats
+from breakloop.detect.steps.fingerprints import EMPTY, UNKNOWN, UNSEEN, Pair, Prints, Tool, is_answer_elsewhere
+from breakloop.detect.steps.kinds import Finding, times, tool
 from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, Window, place
-from breakloop.model.step import Step
+from breakloop.model.call import Step
 
 FORGIVEN_MAX: Final = 10  # repeats after failed answers that do not count, in the time of a storm
 _BAD_OF: Final = 10
@@ -132,7 +131,7 @@ def unseen(window: Window, prints: Prints, now: float) -> Sequence[Finding]:
     """`storm` of calls whose results go elsewhere (MCP): each is asked anew, and so is a step. As many a minute."""
     window.waits = 1 if prints.pairs and prints.pairs[0].kind == UNSEEN else 0
     gap = now - window.last_at
-    if not window.waits or not hidden(prints) or not cycles.repeated(window) or gap > _STORM_S / _STORM_COUNT:
+    if not window.waits or not hidden(prints) or not repeats.repeated(window) or gap > _STORM_S / _STORM_COUNT:
         window.storm = 0.0
         return ()
     window.storm = min(window.storm + min(gap, _AT_ONCE_S), COUNT_MAX)

@@ -8,13 +8,12 @@ from typing import Final, Protocol
 
 import xxhash
 
-from breakloop.detect.steps.dry import is_answer
-from breakloop.detect.steps.finding import Finding, times
+from breakloop.detect.steps.fingerprints import NONE, RUNS, Printer, Prints
+from breakloop.detect.steps.kinds import Finding, times
 from breakloop.detect.steps.masks import folded, own
-from breakloop.detect.steps.prints import NONE, Printer, Prints
-from breakloop.detect.steps.tools import RUNS
+from breakloop.detect.steps.novelty import is_answer
 from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, Window, place
-from breakloop.model.step import Step
+from breakloop.model.call import Step
 
 CHAPTER: Final = 100  # content words: who writes so many new ones was told to go on, not turned down
 _TEXT_MIN: Final = 20

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from breakloop.detect.steps.finding import Finding
-from breakloop.detect.steps.prints import Printer, Prints
-from breakloop.model.call import ToolCall
-from breakloop.model.step import Result, Step
+from breakloop.detect.steps.fingerprints import Printer, Prints
+from breakloop.detect.steps.kinds import Finding
+from breakloop.model.call import Result, Step, ToolCall
 
 LONG = "a result with several words in it, long enough to be of some interest, and then some more"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.steps.kinds import ABOUT, LEVELS, SETTABLE, number, presets, said
-from breakloop.detect.steps.ladder import KINDS, NEVER, PRESETS
+from breakloop.detect.steps.kinds import ABOUT, KINDS, LEVELS, NEVER, PRESETS, SETTABLE, number, presets, said
 
 
 def test_every_kind_has_its_line() -> None:

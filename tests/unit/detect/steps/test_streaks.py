@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from breakloop.detect.steps import cycles, streaks
+from breakloop.detect.steps import repeats, streaks
 from breakloop.detect.steps.window import TOOL, TOOLS, Window
-from breakloop.model.step import Step
+from breakloop.model.call import Step
 from tests.unit.detect.steps.stepping import LONG, called, hits, prints
 
 
@@ -73,7 +73,7 @@ def test_storm_of_calls_whose_results_are_not_seen() -> None:
         window, asked, now, found = Window(), prints(step), 100.0, 0.0
         for _ in range(times):
             window.last_at, now = now, now + gap_s
-            list(cycles.seen(window, asked.round, 1.0))
+            list(repeats.find_cycle(window, asked.round, 1.0))
             found = hits(streaks.unseen(window, asked, now), "storm")
             window.steps += 1
         return found

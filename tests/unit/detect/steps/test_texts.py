@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.steps import dry, texts
-from breakloop.detect.steps.prints import NONE
+from breakloop.detect.steps import novelty, texts
+from breakloop.detect.steps.fingerprints import NONE
 from breakloop.detect.steps.window import TEXT, TEXTS, Window
-from breakloop.model.step import Step
+from breakloop.model.call import Step
 from tests.unit.detect.steps.stepping import PRINTER, called, hits, prints, spoken
 
 REFUSED = "Your patch is empty. Please provide one."
@@ -157,7 +157,7 @@ def test_rejected_whatever_happens_between() -> None:
 def test_answers_of_the_session_are_not_rejections() -> None:
     """Agents that hand each other the same answer are judged by other kinds (LD-4)."""
     window = Window()
-    for mark in dry.marks(PRINTER.incoming(REFUSED).key):
+    for mark in novelty.marks(PRINTER.incoming(REFUSED).key):
         window.marks.add(mark)
     assert rejected(window, spoken("part", REFUSED)) == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.steps import dry
+from breakloop.detect.steps import novelty
 from breakloop.detect.steps import window as module
 from breakloop.detect.steps.window import (
     COUNT_MAX,
@@ -108,7 +108,7 @@ def test_an_answer_changes_its_marks_and_nothing_else() -> None:
     """The window stays packed, and is as if it had been unpacked (LD-4)."""
     window = filled()
     before = window.dump()
-    marks = dry.marks(b"answered")
+    marks = novelty.marks(b"answered")
     after = module.answered(before, b"answered", marks)
     for mark in marks:
         window.marks.add(mark)

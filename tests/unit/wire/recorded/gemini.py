@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from breakloop.model.answer import Answer, Usage
-from breakloop.model.call import ToolCall
+from breakloop.model.call import Answer, ToolCall, Usage
 from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
 
 ID, MODEL = "mNl9aO_cGpGzkdUPw6G4oQE", "gemini-2.5-flash"

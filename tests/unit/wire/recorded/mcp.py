@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from breakloop.model.answer import Answer
+from breakloop.model.call import Answer
 from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
 
 TOLD = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 0.5}}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from breakloop.model.answer import Answer, Usage
-from breakloop.model.call import ToolCall
+from breakloop.model.call import Answer, ToolCall, Usage
 from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
 
 ID, MODEL = "chatcmpl-CKqkkN1J8zVYvQ2ZfXWmT4b6sQhLx", "gpt-4o-mini-2024-07-18"

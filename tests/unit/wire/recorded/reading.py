@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from breakloop.model.answer import Answer
-from breakloop.wire.answer import AnswerReader, reader
+from breakloop.dialects.reader import AnswerReader, reader
+from breakloop.model.call import Answer
 from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from breakloop.model.answer import Answer
+from breakloop.model.call import Answer
 
 SSE = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"

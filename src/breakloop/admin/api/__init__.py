@@ -1,0 +1,146 @@
+"""The table of the API, and its routes: every operation is checked the same way (role, path, parameters, body) and
+answered as JSON, its errors in one shape. What an operation does stands in its `api_*` module."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, compile_path
+from starlette.types import Scope
+
+from breakloop.admin.api import agents, alerts, bundle, history, orders, status
+from breakloop.admin.api.operations import (
+    BODY_MAX,
+    PREFIX,
+    Asked,
+    Operation,
+    checked_path,
+    document,
+    read_body,
+    read_query,
+)
+from breakloop.admin.auth import identity
+from breakloop.admin.errors import Fault, fault_of
+from breakloop.admin.services import Services
+from breakloop.errors import BreakloopError
+
+OPERATIONS: Final = (
+    *agents.OPERATIONS,
+    *history.OPERATIONS,
+    *orders.OPERATIONS,
+    *bundle.OPERATIONS,
+    *alerts.OPERATIONS,
+    *status.OPERATIONS,
+)
+DOCUMENT: Final = f"{PREFIX}/openapi.json"
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _AgentName(Convertor[str]):
+    """An agent's name may have anything in it: slashes, and ends of lines."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        """Take it as it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Give it as it is."""
+        return value
+
+
+def api_routes(services: Services) -> list[Route]:
+    """Return the routes of every operation, and of the document."""
+    by_path: dict[str, list[Operation]] = {}
+    for one in OPERATIONS:
+        by_path.setdefault(one.path, []).append(one)
+    described = encoded(document(OPERATIONS))
+    register_url_convertor("agent", _AgentName())
+
+    async def openapi(_request: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    routes = [_route(path, by_path[path], services) for path in _in_order(by_path)]
+    return [Route(DOCUMENT, openapi, methods=["GET"]), *routes]
+
+
+def body_bounds(operations: Sequence[Operation] = OPERATIONS) -> Callable[[Scope], int]:
+    """Return what tells how large the body of a request may be: as its operation declares, else `BODY_MAX`.
+
+    It is needed before the request is routed, because a form is read to find out who sends it.
+    """
+    register_url_convertor("agent", _AgentName())
+    by_path = {one.path: compile_path(_pattern(one.path))[0] for one in operations}
+    bounds = {(one.method, one.path): one.body_max for one in operations}
+    in_order = [(by_path[path], path) for path in _in_order(by_path)]
+
+    def bound(scope: Scope) -> int:
+        method = scope["method"]
+        for regex, path in in_order:
+            if (most := bounds.get((method, path))) is not None and regex.match(scope["path"]):
+                return most
+        return BODY_MAX
+
+    return bound
+
+
+def _in_order(paths: Iterable[str]) -> list[str]:
+    """The longest first: an agent's name may have anything in it, "/kill" too."""
+    return sorted(paths, key=lambda path: path.count("/"), reverse=True)
+
+
+def _pattern(path: str) -> str:
+    return PREFIX + (path.replace("{id}", "{id:agent}") if path.startswith("/agents/") else path)
+
+
+def _route(path: str, operations: list[Operation], services: Services) -> Route:
+    by_method = {one.method: one for one in operations}
+
+    async def endpoint(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await answer(by_method[method], services, request)
+
+    return Route(_pattern(path), endpoint, methods=list(by_method), name=operations[0].name)
+
+
+async def answer(operation: Operation, services: Services, request: Request) -> Response:
+    """Check a request, carry it out, and answer."""
+    try:
+        who = identity(request)
+        if operation.acts and not who.may_act:
+            raise Fault(403, f"your role is {who.role}, and this needs {operation.role}")
+        query = read_query(operation, request.query_params)
+        path = checked_path(request.path_params)
+        body = await read_body(operation, request)
+        found = await operation.handler(Asked(services, who, request, path, query, body))
+    except BreakloopError as error:
+        fault = fault_of(error)
+        if fault.status == 500:
+            logging.getLogger("breakloop").exception("admin operation %s failed", operation.name)
+        return fault.response()
+    if isinstance(found, Response):
+        return found
+    return Response(encoded(found), operation.status, media_type="application/json")
+
+
+def encoded(found: Any) -> bytes:
+    """Return an answer as JSON; what has no form there becomes text, what has no end null."""
+    try:
+        return msgspec.json.encode(found, enc_hook=_plain)
+    except UnicodeEncodeError:  # half a character, out of somebody's bytes
+        return json.dumps(msgspec.to_builtins(found, enc_hook=_plain)).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, set | frozenset) else str(value)

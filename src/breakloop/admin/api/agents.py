@@ -1,0 +1,188 @@
+"""Operations on agents (SPEC G-1, T-2): see them, set something for them, hold and release them. An agent's name may
+have anything in it, slashes too."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from breakloop.admin.api.operations import AgentChanges, Asked, Ends, Most, Name, Operation, ends
+from breakloop.admin.api.responses import (
+    Agents,
+    AgentSettings,
+    AgentView,
+    Holds,
+    HoldView,
+    Killed,
+    Released,
+    agent_view,
+    hold_view,
+)
+from breakloop.admin.errors import Fault
+from breakloop.engine.quarantine import CALLER
+
+Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="Why, for people.")]
+
+
+class OfProject(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which project."""
+
+    project: Name = ""
+
+
+class FindAgents(OfProject, forbid_unknown_fields=True, kw_only=True):
+    """Which agents."""
+
+    find: Annotated[str, msgspec.Meta(max_length=256, description="Part of the name.")] = ""
+    most: Most = 200
+
+
+class Kill(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Hold an agent by its name, whoever calls."""
+
+    reason: Reason
+    expires_at: Ends = None
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """An order that needs no words."""
+
+
+class Release(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whose holds end; at least one of these."""
+
+    agent: Name = ""
+    caller: Name = ""
+    run: Name = ""
+
+
+async def agents(asked: Asked) -> Agents:
+    """Those that match, of one project or of all; then those that are held and were never seen."""
+    query, history, stops = asked.query, asked.services.history, asked.services.operator.stops
+    found = await asked.services.aside(lambda: history.agents(query.project, query.find, query.most))
+    holds = _holds(asked)
+    seen = [agent_view(one, _of(holds, one.project, one.agent), stops(one.agent)) for one in found]
+    return Agents((seen + await _unseen(asked, holds))[: query.most])
+
+
+async def agent(asked: Asked) -> AgentView:
+    """One, also if it was never seen but is held."""
+    name, project, history = asked.path["id"], asked.project, asked.services.history
+    found = await asked.services.aside(lambda: history.agent(project, name))
+    holds = _of(_holds(asked), project, name)
+    if found is not None:
+        return agent_view(found, holds, asked.services.operator.stops(name))
+    if not holds:
+        raise Fault(404, "there is no such agent in this project", code="unknown_agent")
+    return AgentView(project=project, agent=name, holds=holds)
+
+
+async def change(asked: Asked) -> AgentSettings:
+    """Set what the body names; null takes a setting away."""
+    name = asked.path["id"]
+    settings = await asked.actions.set_agent(asked.project, name, asked.body)
+    return AgentSettings(asked.project, name, settings)
+
+
+async def kill(asked: Asked) -> Killed:
+    """Hold it by its name."""
+    until = ends(asked.body.expires_at)
+    name, actions = asked.path["id"], asked.actions
+    hold, shared = await actions.kill(asked.project, name, asked.body.reason, until)
+    seen, meant = await actions.seen(asked.project, name)
+    return Killed(hold_view(hold), shared, seen, meant)
+
+
+async def release(asked: Asked) -> Released:
+    """End every hold on it, and forget its loops."""
+    ended, loops, shared = await asked.actions.release(asked.project, agent=_named(asked.path["id"]))
+    return Released([hold_view(one) for one in ended], loops, shared)
+
+
+async def quarantine(asked: Asked) -> Holds:
+    """Everybody who is held, in one project or in all."""
+    wanted = asked.query.project
+    return Holds([one for one in _holds(asked) if wanted in {"", one.project}])
+
+
+async def release_any(asked: Asked) -> Released:
+    """End the holds on an agent, a caller or a run, and forget its loops."""
+    body, release = asked.body, asked.actions.release
+    ended, loops, shared = await release(asked.project, agent=body.agent, caller=body.caller, run=body.run)
+    return Released([hold_view(one) for one in ended], loops, shared)
+
+
+async def _unseen(asked: Asked, holds: list[HoldView]) -> list[AgentView]:
+    """Those that are held by their name, match, and were never seen: a name that was mistyped shows here."""
+    query, history = asked.query, asked.services.history
+    find = query.find.lower()
+    held = {(one.project, one.agent) for one in holds if one.agent and one.binds != CALLER}
+    wanted = sorted(who for who in held if query.project in {"", who[0]} and find in who[1].lower())
+    found = await asked.services.aside(lambda: [who for who in wanted if history.agent(*who) is None])
+    return [AgentView(project=who[0], agent=who[1], holds=_of(holds, *who)) for who in found]
+
+
+def _named(agent: str) -> str:
+    if not agent:
+        raise Fault(400, "must not be empty", field="id")
+    return agent
+
+
+def _holds(asked: Asked) -> list[HoldView]:
+    return [hold_view(hold) for hold in asked.services.operator.holds()]
+
+
+def _of(holds: list[HoldView], project: str, agent: str) -> list[HoldView]:
+    return [one for one in holds if one.project == project and one.agent == agent and one.binds != CALLER]
+
+
+OPERATIONS = (
+    Operation("GET", "/agents", "listAgents", "List agents, the last seen first", agents, Agents, FindAgents),
+    Operation("GET", "/agents/{id}", "getAgent", "Show one agent", agent, AgentView, OfProject),
+    Operation(
+        "PATCH",
+        "/agents/{id}",
+        "setAgent",
+        "Set what the bundle's `agents` block can set; null takes a setting away",
+        change,
+        AgentSettings,
+        OfProject,
+        AgentChanges,
+        acts=True,
+    ),
+    Operation(
+        "POST",
+        "/agents/{id}/kill",
+        "killAgent",
+        "Quarantine an agent by its name, until released or until it expires",
+        kill,
+        Killed,
+        OfProject,
+        Kill,
+        acts=True,
+    ),
+    Operation(
+        "POST",
+        "/agents/{id}/release",
+        "releaseAgent",
+        "End every hold on an agent, and clear what was remembered against it",
+        release,
+        Released,
+        OfProject,
+        Nothing,
+        acts=True,
+    ),
+    Operation("GET", "/quarantine", "listHolds", "List everybody who is held", quarantine, Holds, OfProject),
+    Operation(
+        "POST",
+        "/quarantine/release",
+        "releaseHolds",
+        "End the holds on an agent, a caller or a run",
+        release_any,
+        Released,
+        OfProject,
+        Release,
+        acts=True,
+    ),
+)

@@ -1,0 +1,254 @@
+"""Operations that look back (SPEC G-2, G-3, X-1): incidents, events and the audit log by page, sums and curves. Events
+as they happen are `follow`'s.
+
+Events as they happen, as `text/event-stream` (SPEC X-1): read from history behind the last one that was sent, so
+that each comes once, with its id, and a reader that was away goes on where it was (`Last-Event-ID`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from breakloop.admin.api.operations import Asked, Id, Moment, Most, Name, Operation
+from breakloop.admin.api.responses import Audit, Curve, Events, Incidents, Overview, Shadow, WouldReject
+from breakloop.admin.errors import Fault
+from breakloop.admin.services import Services
+from breakloop.history.api import EventFilter, IncidentFilter
+from breakloop.model.records import EventRecord, Incident
+
+EVERY_S: Final = 0.5  # history is written once a second
+QUIET_S: Final = 15.0  # so long after the last word, a comment keeps the connection open
+MOST: Final = 500
+
+
+def follow(services: Services, wanted: EventFilter, request: Request) -> StreamingResponse:
+    """Return an answer that does not end: those behind `after`, or those from now on."""
+    last = request.headers.get("last-event-id", "")
+    if last.isdecimal() and len(last) < 17:
+        wanted = replace(wanted, after=int(last))
+    return StreamingResponse(
+        stream(services, wanted), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream"
+    )
+
+
+async def stream(
+    services: Services, wanted: EventFilter, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> AsyncIterator[bytes]:
+    """Yield what happens, for ever."""
+    after = wanted.after or await _newest(services, wanted)
+    quiet_s = 0.0
+    yield b": breakloop events\n\n"
+    while True:
+        found = await _events(services, replace(wanted, after=after, before=0, most=MOST))
+        for one in sorted(found, key=lambda event: event.id):  # behind 0 they come newest first
+            after = max(after, one.id)
+            yield _lines(one)
+        if len(found) == MOST:
+            continue
+        quiet_s = 0.0 if found else quiet_s + EVERY_S
+        if quiet_s >= QUIET_S:
+            quiet_s = 0.0
+            yield b": still here\n\n"
+        await sleep(EVERY_S)
+
+
+async def _newest(services: Services, wanted: EventFilter) -> int:
+    """Return the id behind which everything is new. Behind 0 would be everything there ever was."""
+    newest = replace(wanted, names=(), project="", agent="", incident="", since=0.0, most=1, before=0, after=0)
+    found = await _events(services, newest)
+    return found[0].id if found else 0
+
+
+async def _events(services: Services, wanted: EventFilter) -> list[EventRecord]:
+    found: list[EventRecord] = await services.aside(lambda: services.history.events(wanted))
+    return found
+
+
+def _lines(one: EventRecord) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (one.id, one.name.encode(), msgspec.json.encode(one))
+
+
+_POINTS_MAX = 2_000
+_DAY_S = 86_400.0
+
+
+class FindIncidents(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which incidents."""
+
+    state: Annotated[
+        str, msgspec.Meta(pattern="^(open|stopped|cleared)?$", description="open, stopped or cleared.")
+    ] = ""
+    project: Name = ""
+    agent: Name = ""
+    kind: Name = ""
+    policy: Name = ""
+    shadow: bool | None = None
+    cursor: Annotated[str, msgspec.Meta(max_length=40, description="`next` of the page before.")] = ""
+    most: Most = 50
+
+
+class FindEvents(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which events: newest first, unless `after` is given: then those behind this id, oldest first."""
+
+    name: Annotated[list[Name], msgspec.Meta(max_length=50, description="Names of events; several may be given.")] = []
+    project: Name = ""
+    agent: Name = ""
+    incident: Name = ""
+    since: Moment | None = None
+    until: Moment | None = None
+    before: Id = 0
+    after: Id = 0
+    most: Most = 50
+    follow: Annotated[bool, msgspec.Meta(description="Go on with what happens, as text/event-stream.")] = False
+
+
+class Page(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which page."""
+
+    before: Id = 0
+    most: Most = 100
+
+
+class Since(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """From when on; a day without it."""
+
+    since: Moment | None = None
+    project: Name = ""
+
+
+class Span(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """From when until when, in intervals of how many seconds."""
+
+    since: Moment | None = None
+    until: Moment | None = None
+    step_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 600
+    project: Name = ""
+    agent: Name = ""
+
+
+class OfPolicy(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Since when, and of which policy."""
+
+    since: Moment | None = None
+    policy: Name = ""
+
+
+async def incidents(asked: Asked) -> Incidents:
+    """A page of them."""
+    query, history = asked.query, asked.services.history
+    wanted = IncidentFilter(
+        state=query.state,
+        project=query.project,
+        agent=query.agent,
+        kind=query.kind,
+        shadow=query.shadow,
+        policy=query.policy,
+        before=_cursor(query.cursor),
+        most=query.most,
+    )
+    found: list[Incident] = await asked.services.aside(lambda: history.incidents(wanted))
+    return Incidents(found, repr(found[-1].last_at) if len(found) == query.most else None)
+
+
+async def incident(asked: Asked) -> Incident:
+    """One, with its steps."""
+    wanted, history = asked.path["id"], asked.services.history
+    found: Incident | None = await asked.services.aside(lambda: history.incident(wanted))
+    if found is None:
+        raise Fault(404, "there is no such incident", code="unknown_incident")
+    return found
+
+
+async def events(asked: Asked) -> Events | StreamingResponse:
+    """A page of them, or all that come."""
+    wanted = _wanted(asked.query)
+    if asked.query.follow:
+        return follow(asked.services, wanted, asked.request)
+    found = await asked.services.aside(lambda: asked.services.history.events(wanted))
+    return Events(found, found[-1].id if len(found) == wanted.most and not wanted.after else None)
+
+
+def _wanted(query: Any) -> EventFilter:
+    return EventFilter(
+        names=tuple(query.name),
+        project=query.project,
+        agent=query.agent,
+        incident=query.incident,
+        since=query.since or 0.0,
+        until=math.inf if query.until is None else query.until,
+        before=query.before,
+        after=query.after,
+        most=query.most,
+    )
+
+
+async def audit(asked: Asked) -> Audit:
+    """Who did what, newest first."""
+    query, history = asked.query, asked.services.history
+    found = await asked.services.aside(lambda: history.audit(query.before, query.most))
+    return Audit(found, found[-1].id if len(found) == query.most else None)
+
+
+async def totals(asked: Asked) -> Overview:
+    """Sums until now."""
+    since, history = _since(asked), asked.services.history
+    return Overview(since, await asked.services.aside(lambda: history.totals(since, asked.query.project)))
+
+
+async def curve(asked: Asked) -> Curve:
+    """Sums for each interval."""
+    query, since, history = asked.query, _since(asked), asked.services.history
+    until = asked.services.clock.now() if query.until is None else query.until
+    if not since < until:
+        raise Fault(400, "must be later than since", field="until")
+    if (until - since) / query.step_s > _POINTS_MAX:
+        raise Fault(400, f"gives more than {_POINTS_MAX} points: make it longer, or the span shorter", field="step_s")
+    found = await asked.services.aside(lambda: history.curve(since, until, query.step_s, query.project, query.agent))
+    return Curve(found)
+
+
+async def shadow(asked: Asked) -> Shadow:
+    """What policies in shadow mode would have denied."""
+    since, history = _since(asked), asked.services.history
+    found = await asked.services.aside(lambda: history.shadow(since, asked.query.policy))
+    return Shadow([WouldReject(*row) for row in found])
+
+
+def _since(asked: Asked) -> float:
+    given: float | None = asked.query.since
+    return asked.services.clock.now() - _DAY_S if given is None else given
+
+
+def _cursor(given: str) -> float:
+    if not given:
+        return math.inf
+    try:
+        found = float(given)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise Fault(400, "is no `next` of a page", field="cursor")
+    return found
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/incidents", "listIncidents", "List incidents, newest first", incidents, Incidents, FindIncidents
+    ),
+    Operation("GET", "/incidents/{id}", "getIncident", "Show one incident with its steps", incident, Incident),
+    Operation("GET", "/events", "listEvents", "List events, or follow them", events, Events, FindEvents),
+    Operation("GET", "/audit", "listAudit", "List who did what, newest first", audit, Audit, Page),
+    Operation("GET", "/totals", "getTotals", "Sums over a span of time", totals, Overview, Since),
+    Operation("GET", "/curve", "getCurve", "Sums by interval", curve, Curve, Span),
+    Operation(
+        "GET", "/shadow", "getShadow", "What policies in shadow mode would have denied", shadow, Shadow, OfPolicy
+    ),
+)

@@ -1,0 +1,377 @@
+"""One operation of the API: its place, who may use it, what it takes and what it answers. From this one description
+come the route (`api`), the check of every field (here) and the OpenAPI document (`openapi`), so that they cannot
+differ.
+
+The OpenAPI 3.1 document, made from the table of operations: from the same types that check what comes in and shape
+what goes out, and the bundle's own schema for an agent's settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Final, get_origin, get_type_hints
+
+import msgspec
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+
+from breakloop._version import __version__
+from breakloop.admin.actions import Actions
+from breakloop.admin.auth import Identity
+from breakloop.admin.errors import CODES, ErrorAnswer, Fault
+from breakloop.admin.services import OPERATOR, VIEWER, Services
+from breakloop.policy.schema.bundle import Agent
+
+BODY_MAX: Final = 64 * 1024
+BUNDLE_MAX: Final = 16 * 1024 * 1024
+_LAST: Final = 1e11  # beyond it no calendar goes
+_AT: Final = " - at `$"
+_NAMED: Final = re.compile(r"(missing required|contains unknown) field `(.*?)`")
+_WORDS: Final = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a map",
+    "null": "nothing",
+}
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """An operation without parameters."""
+
+
+class Text(msgspec.Struct):
+    """Stands for a body that is a bundle's text, YAML or JSON."""
+
+
+class AgentChanges(msgspec.Struct):
+    """Stands for a body that is an entry of the bundle's `agents`; checked by the bundle's own schema."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request that has passed every check: who asks for what."""
+
+    services: Services
+    identity: Identity
+    request: Request
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+
+    @property
+    def actions(self) -> Actions:
+        """What whoever asks can do."""
+        return Actions(self.services, self.identity)
+
+    @property
+    def project(self) -> str:
+        """The project that is meant."""
+        return self.query.project or self.services.project
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path, below /api/v1."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    handler: Callable[[Asked], Awaitable[Any]]
+    answer: Any
+    query: type[msgspec.Struct] = NoQuery
+    body: type[msgspec.Struct] | None = None
+    acts: bool = False  # changes something: for operators only, and in the audit log
+    status: int = 200
+    errors: frozenset[int] = field(default_factory=frozenset)  # beside those that every operation may have
+
+    @property
+    def role(self) -> str:
+        """The least role that may use it."""
+        return OPERATOR if self.acts else VIEWER
+
+    @property
+    def statuses(self) -> list[int]:
+        """Every status that it may answer with."""
+        known = {self.status, 400, 401, 421, 429, 500, 503, *self.errors}
+        if "{" in self.path:
+            known.add(404)
+        if self.method not in {"GET", "HEAD"}:
+            known |= {403, 413}
+        if self.body is not None and self.body is not Text:
+            known.add(415)
+        return sorted(known)
+
+    @property
+    def body_max(self) -> int:
+        """The largest body that it takes."""
+        return BUNDLE_MAX if self.body is Text else BODY_MAX
+
+
+# -- fields ------------------------------------------------------------------------------------------------------------
+
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=_LAST, description="Seconds since 1970.")]
+Id = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Most = Annotated[int, msgspec.Meta(ge=1, le=500, description="How many at most.")]
+Ends = Annotated[
+    float | str | None,
+    msgspec.Meta(description="When it ends: seconds since 1970, or a time like 2027-01-31T18:00:00Z; null for never."),
+]
+
+
+def ends(given: float | str | None, name: str = "expires_at") -> float | None:
+    """Return a moment that was given as a number or as text."""
+    if not isinstance(given, str):
+        if given is not None and given > _LAST:
+            raise Fault(400, "is no time: seconds since 1970", field=name)
+        return given
+    try:
+        found = datetime.fromisoformat(given)
+    except ValueError:
+        raise Fault(400, "must be a time like 2027-01-31T18:00:00Z", field=name) from None
+    if found.tzinfo is None:
+        raise Fault(400, f"has no time zone: add Z for UTC: {given}Z", field=name)
+    return found.timestamp()
+
+
+def read_query(operation: Operation, given: QueryParams) -> Any:
+    """Return the parameters of a request, each checked. Raises `Fault`."""
+    hints = get_type_hints(operation.query)
+    lists = {name for name, hint in hints.items() if get_origin(hint) is list}
+    raw: dict[str, Any] = {}
+    for name in given:
+        values = given.getlist(name)
+        if name not in lists and len(values) > 1:
+            raise Fault(400, "is given twice", field=name)
+        raw[name] = values if name in lists else values[0]
+    _printable(raw, "")
+    found = _converted(raw, operation.query, strict=False)
+    for name in raw:
+        if getattr(found, name) is None:  # msgspec reads the word null so; here a parameter is left out instead
+            raise Fault(400, "must not be null: leave it out", field=name)
+    return found
+
+
+async def read_body(operation: Operation, request: Request) -> Any:
+    """Return the body of a request, checked. Raises `Fault`."""
+    if operation.body is None:
+        return None
+    raw = await request.body()
+    if operation.body is Text:
+        return raw
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if raw and kind != "application/json":
+        raise Fault(415, "send the body as application/json")
+    try:
+        data = msgspec.json.decode(raw) if raw else {}
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Fault(400, f"the body is no JSON: {error}", code="bad_json") from None
+    if operation.body is AgentChanges:
+        if not isinstance(data, dict):
+            raise Fault(400, "the body must be a map")
+        _printable(data, "")
+        return data
+    _printable(data, "")
+    return _converted(data, operation.body, strict=True)
+
+
+def _converted(data: Any, kind: type[msgspec.Struct], *, strict: bool) -> Any:
+    try:
+        return msgspec.convert(data, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise _fault(str(error)) from None
+
+
+def _fault(message: str) -> Fault:
+    """Put what msgspec found into plain words, with the name of the field."""
+    named = _NAMED.search(message)
+    plain, at, place = message.rpartition(_AT)
+    plain, inside = (plain, place.removesuffix("`").removeprefix(".")) if at else (message, "")
+    if named:
+        field = f"{inside}.{named[2]}" if inside else named[2]
+        return Fault(400, "is required" if named[1].startswith("missing") else "is not known", field=field)
+    plain = re.sub(r"^Expected `str` of length >= 1$", "must not be empty", plain)
+    plain = re.sub(r"^Expected `(?:str|array)` of length <= (\d+)$", r"must have a length of at most \1", plain)
+    plain = re.sub(r"^Expected `\w+` (>=|<=|>|<) (\S+)$", r"must be \1 \2", plain)
+    plain = re.sub(r"`([a-z |]+)`", lambda kinds: _kinds(kinds[1]), plain).replace("Expected ", "must be ", 1)
+    return Fault(400, plain if inside else f"the body {plain}", field=inside)
+
+
+def _kinds(kinds: str) -> str:
+    return " or ".join(_WORDS.get(kind, kind) for kind in kinds.split(" | "))
+
+
+def _printable(value: Any, at: str) -> None:
+    """No NUL in any text: not every database can keep it."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise Fault(400, "must not have a NUL character in it", field=at)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            _printable(name, at)
+            _printable(item, f"{at}.{name}" if at else name)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _printable(item, f"{at}[{index}]")
+
+
+def checked_path(params: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the parts of a path, if they can be names at all."""
+    _printable(dict(params), "")
+    return params
+
+
+PREFIX: Final = "/api/v1"
+_REFERENCE: Final = "#/components/schemas/{name}"
+_STATUSES: Final = {
+    200: "Done.",
+    201: "Made.",
+    400: "Something is wrong with what was sent; `field` says where.",
+    401: "There is no token, or it is not valid.",
+    403: "The role may not do this, or the request may be forged.",
+    404: "There is no such thing.",
+    405: "The path has other methods.",
+    409: "It cannot be done here as it is set up.",
+    413: "The body is too large.",
+    415: "The body has another form than JSON.",
+    421: "The Host header names somebody else.",
+    429: "Too many wrong tokens came from this address.",
+    500: "A mistake of ours; the log has it.",
+    503: "What is needed for it cannot be reached, or the audit log cannot be written.",
+}
+_DESCRIPTION: Final = (
+    "See and steer a running breakloop. Send `Authorization: Bearer TOKEN`. Roles: `viewer` sees everything, "
+    "`operator` acts, too. Times are seconds since 1970, money is in millionths of a dollar. Every action is in the "
+    "audit log before it is answered. `shared: false` in an answer: it is in force here, and other instances get it "
+    "as soon as their store can be reached. Errors have one shape."
+)
+
+
+def document(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Return the document."""
+    schemas, components = _schemas(operations)
+    paths: dict[str, dict[str, Any]] = {}
+    for one in operations:
+        paths.setdefault(PREFIX + one.path, {})[one.method.lower()] = _operation(one, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "breakloop admin API", "version": __version__, "description": _DESCRIPTION},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "responses": {str(status): _error(status, schemas) for status in sorted(CODES)},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
+    """Return the schema of each type by the type, and what they refer to by name."""
+    types: dict[str, Any] = {repr(ErrorAnswer): ErrorAnswer}
+    for one in operations:
+        for kind in (one.answer, one.body, one.query):
+            if kind not in (None, Text, AgentChanges, NoQuery):
+                types[repr(kind)] = kind
+    made, components = msgspec.json.schema_components(list(types.values()), ref_template=_REFERENCE)
+    agent = Agent.model_json_schema(ref_template=_REFERENCE.replace("{name}", "{model}"))
+    components |= agent.pop("$defs", {})
+    components["AgentChanges"] = _changes(agent)
+    for kind in {repr(one.query): one.query for one in operations}.values():
+        components.pop(kind.__name__, None)  # parameters stand where they are used
+    by_type = dict(zip(types, made, strict=True))
+    for kind in {repr(one.query): one.query for one in operations if one.query is not NoQuery}.values():
+        by_type[repr(kind)] = msgspec.json.schema(kind)["$defs"][kind.__name__]
+    return by_type, components
+
+
+def _changes(agent: dict[str, Any]) -> dict[str, Any]:
+    """Each setting may be null, which takes it away."""
+    properties = {}
+    for name, said in agent["properties"].items():
+        kept = {key: said[key] for key in ("title", "description") if key in said}
+        choices = said.get("anyOf") or [{key: value for key, value in said.items() if key not in (*kept, "default")}]
+        null = {"type": "null"}
+        properties[name] = {**kept, "anyOf": [*choices, *([] if null in choices else [null])]}
+    return {**agent, "title": "AgentChanges", "properties": properties}
+
+
+def _operation(one: Operation, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "operationId": one.name,
+        "summary": one.summary,
+        "tags": [one.path.split("/")[1]],
+        "x-role": one.role,
+    }
+    if one.acts:
+        made["description"] = "For operators. Written to the audit log."
+    parameters = [*_path_parameters(one), *_query_parameters(one, schemas)]
+    if parameters:
+        made["parameters"] = parameters
+    if one.body is not None:
+        made["requestBody"] = _body(one.body, schemas)
+    made["responses"] = {str(status): _response(one, status, schemas) for status in one.statuses}
+    return made
+
+
+def _path_parameters(one: Operation) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1},
+            "description": "URL-encoded; slashes too.",
+        }
+        for name in re.findall(r"{(\w+)}", one.path)
+    ]
+
+
+def _query_parameters(one: Operation, schemas: dict[Any, dict[str, Any]]) -> list[dict[str, Any]]:
+    if one.query is NoQuery:
+        return []
+    schema = schemas[repr(one.query)]
+    made = []
+    for name, said in schema["properties"].items():
+        plain = {key: value for key, value in said.items() if key != "description"}
+        # A parameter that may be left out is not sent as null.
+        choices = [choice for choice in plain.get("anyOf", ()) if choice != {"type": "null"}]
+        if choices:
+            plain = {**choices[0]}
+        parameter = {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": plain}
+        description = said.get("description") or plain.pop("description", "")
+        if description:
+            parameter["description"] = description
+        made.append(parameter)
+    return made
+
+
+def _body(kind: type[msgspec.Struct], schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    if kind is Text:
+        text = {"schema": {"type": "string", "description": "The bundle, YAML or JSON."}}
+        return {"required": True, "content": {"application/yaml": text, "text/plain": text}}
+    reference = _REFERENCE.format(name="AgentChanges")
+    schema = {"$ref": reference} if kind is AgentChanges else schemas[repr(kind)]
+    required = kind is not AgentChanges and bool(msgspec.json.schema(kind)["$defs"][kind.__name__].get("required"))
+    return {"required": required, "content": {"application/json": {"schema": schema}}}
+
+
+def _response(one: Operation, status: int, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    if status != one.status:
+        return {"$ref": f"#/components/responses/{status}"}
+    content: dict[str, Any] = {"application/json": {"schema": schemas[repr(one.answer)]}}
+    if "follow" in one.query.__struct_fields__:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return {"description": _STATUSES[status], "content": content}
+
+
+def _error(status: int, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    description = f"{_STATUSES[status]} Code `{CODES[status]}`, if nothing more is known."
+    return {"description": description, "content": {"application/json": {"schema": schemas[repr(ErrorAnswer)]}}}

@@ -1,0 +1,173 @@
+"""Operations that give orders at run time (SPEC K-1, K-3, LD-6, CB-2): kill switches, overrides, snoozes, breakers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from breakloop.admin.actions import SNOOZE_MAX_S
+from breakloop.admin.api import responses
+from breakloop.admin.api.agents import Reason
+from breakloop.admin.api.operations import Asked, Ends, Operation, ends
+from breakloop.admin.api.responses import override_view, switch_view
+from breakloop.engine.breakers import BreakerState
+
+
+class SetSwitch(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Stop whoever has this value in this descriptor."""
+
+    scope_key: Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="A descriptor, as `agent:id`.")]
+    scope_value: Annotated[str, msgspec.Meta(min_length=1, max_length=1024, description="The value it must have.")]
+    route: Annotated[
+        str, msgspec.Meta(max_length=1024, description="A path, or the beginning of one with `*` at the end.")
+    ] = ""
+    reason: Annotated[str, msgspec.Meta(max_length=256, description="Why, for people.")] = ""
+    expires_at: Ends = None
+
+
+class SetOverride(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Why, and until when."""
+
+    reason: Reason
+    expires_at: Annotated[
+        float | str, msgspec.Meta(description="When it ends: seconds since 1970, or a time like 2027-01-31T18:00:00Z.")
+    ]
+
+
+class Snooze(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which fingerprint is not judged, and for how long."""
+
+    fingerprint: Annotated[
+        str, msgspec.Meta(pattern="^[0-9a-f]{16,64}$", description="As denials and incidents show it.")
+    ]
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=SNOOZE_MAX_S)]
+
+
+class ResetBreaker(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which breaker, as the list names it."""
+
+    policy: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
+
+
+async def switches(asked: Asked) -> responses.Switches:
+    """Those that were set at run time."""
+    return responses.Switches([switch_view(one) for one in asked.services.operator.switches()])
+
+
+async def set_switch(asked: Asked) -> responses.SwitchSet:
+    """Set one."""
+    body = asked.body
+    made, shared = await asked.actions.set_switch(
+        body.scope_key, body.scope_value, route=body.route, reason=body.reason, expires_at=ends(body.expires_at)
+    )
+    return responses.SwitchSet(made, shared)
+
+
+async def lift_switch(asked: Asked) -> responses.Shared:
+    """Lift one."""
+    return responses.Shared(await asked.actions.lift_switch(asked.path["id"]))
+
+
+async def overrides(asked: Asked) -> responses.Overrides:
+    """Those that were set at run time."""
+    return responses.Overrides([override_view(one) for one in asked.services.operator.overrides()])
+
+
+async def set_override(asked: Asked) -> responses.Shared:
+    """Switch one on."""
+    until = ends(asked.body.expires_at)
+    return responses.Shared(await asked.actions.set_override(asked.path["name"], asked.body.reason, until))
+
+
+async def lift_override(asked: Asked) -> responses.Shared:
+    """Switch one off."""
+    return responses.Shared(await asked.actions.lift_override(asked.path["name"]))
+
+
+async def snooze(asked: Asked) -> responses.Snoozed:
+    """Judge a loop no more for a while."""
+    until = await asked.actions.snooze(asked.body.fingerprint, asked.body.seconds)
+    return responses.Snoozed(asked.body.fingerprint, until)
+
+
+async def breakers(asked: Asked) -> responses.Breakers:
+    """All that there are."""
+    return responses.Breakers(await asked.services.breakers())
+
+
+async def reset_breaker(asked: Asked) -> BreakerState:
+    """Close one at once; the answer is what it was."""
+    return await asked.actions.reset_breaker(asked.body.policy, asked.body.key)
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/kill-switches", "listKillSwitches", "List kill switches set at run time", switches, responses.Switches
+    ),
+    Operation(
+        "POST",
+        "/kill-switches",
+        "setKillSwitch",
+        "Stop whoever has a value in a descriptor",
+        set_switch,
+        responses.SwitchSet,
+        body=SetSwitch,
+        acts=True,
+        status=201,
+    ),
+    Operation(
+        "DELETE",
+        "/kill-switches/{id}",
+        "liftKillSwitch",
+        "Lift a kill switch",
+        lift_switch,
+        responses.Shared,
+        acts=True,
+    ),
+    Operation("GET", "/overrides", "listOverrides", "List overrides set at run time", overrides, responses.Overrides),
+    Operation(
+        "PUT",
+        "/overrides/{name}",
+        "setOverride",
+        "Switch `global_shadow` or `kill_switch_override` on for a while",
+        set_override,
+        responses.Shared,
+        body=SetOverride,
+        acts=True,
+    ),
+    Operation(
+        "DELETE",
+        "/overrides/{name}",
+        "liftOverride",
+        "Switch an override off",
+        lift_override,
+        responses.Shared,
+        acts=True,
+    ),
+    Operation(
+        "POST",
+        "/snooze",
+        "snoozeLoop",
+        "Judge a fingerprint no more for a while",
+        snooze,
+        responses.Snoozed,
+        body=Snooze,
+        acts=True,
+    ),
+    Operation(
+        "GET", "/breakers", "listBreakers", "List circuit breakers, open ones first", breakers, responses.Breakers
+    ),
+    Operation(
+        "POST",
+        "/breakers/reset",
+        "resetBreaker",
+        "Close a circuit breaker at once",
+        reset_breaker,
+        BreakerState,
+        body=ResetBreaker,
+        acts=True,
+        errors=frozenset({404}),
+    ),
+)

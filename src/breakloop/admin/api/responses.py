@@ -1,0 +1,240 @@
+"""What the API answers with, as types: shapes that the OpenAPI document is made of. Records of the past are answered as
+they are (`model.records`); here is what has to be put together. Never-ending is null, not infinity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from breakloop.engine.breakers import BreakerState
+from breakloop.engine.operator import Override, Switch
+from breakloop.engine.quarantine import Hold
+from breakloop.model.records import Agent, AuditRecord, EventRecord, Incident, Point, Totals
+from breakloop.policy.matching import KillSwitch
+
+
+class HoldView(msgspec.Struct, kw_only=True):
+    """Somebody who is held."""
+
+    binds: str
+    project: str
+    caller: str
+    agent: str
+    run: str
+    since: float
+    until: float | None
+    reason: str
+    by: str
+
+
+class AgentView(msgspec.Struct, kw_only=True):
+    """An agent, and what holds it now; `stopped_by` is the kill switch that denies all its requests."""
+
+    project: str
+    agent: str
+    callers: int = 0
+    first_at: float | None = None
+    last_at: float | None = None
+    requests: int = 0
+    denied: int = 0
+    loops: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_microusd: int = 0
+    today_microusd: int = 0
+    saved_microusd: int = 0
+    model: str = ""
+    settings: dict[str, Any] = {}
+    holds: list[HoldView] = []
+    stopped_by: str = ""
+
+
+class Agents(msgspec.Struct):
+    """Agents, the last seen first."""
+
+    agents: list[AgentView]
+
+
+class AgentSettings(msgspec.Struct):
+    """What is set for an agent at run time, after the change."""
+
+    project: str
+    agent: str
+    settings: dict[str, Any]
+
+
+class Shared(msgspec.Struct):
+    """An order that was carried out."""
+
+    shared: bool  # every instance knows of it, and it is kept
+
+
+class Killed(msgspec.Struct):
+    """An agent that is held. Where it was never seen, `did_you_mean` is a known one of a similar name."""
+
+    hold: HoldView
+    shared: bool
+    seen: bool
+    did_you_mean: str
+
+
+class Released(msgspec.Struct):
+    """What is held no longer, and how many loops are blocked no longer."""
+
+    released: list[HoldView]
+    loops: int
+    shared: bool
+
+
+class Holds(msgspec.Struct):
+    """Everybody who is held."""
+
+    holds: list[HoldView]
+
+
+class SwitchView(msgspec.Struct, kw_only=True):
+    """A kill switch."""
+
+    id: str
+    scope_key: str
+    scope_value: str
+    route: str
+    reason: str
+    expires_at: float | None
+    by: str
+    since: float
+
+
+class Switches(msgspec.Struct):
+    """Kill switches that were set at run time; the bundle has its own."""
+
+    kill_switches: list[SwitchView]
+
+
+class SwitchSet(msgspec.Struct):
+    """A kill switch that was set."""
+
+    id: str
+    shared: bool
+
+
+class OverrideView(msgspec.Struct, kw_only=True):
+    """An override."""
+
+    name: str
+    reason: str
+    expires_at: float | None
+    by: str
+    since: float
+
+
+class Overrides(msgspec.Struct):
+    """Overrides that were set at run time; the bundle has its own."""
+
+    overrides: list[OverrideView]
+
+
+class Snoozed(msgspec.Struct):
+    """A fingerprint that is not judged for a while."""
+
+    fingerprint: str
+    until: float
+
+
+class Breakers(msgspec.Struct):
+    """Circuit breakers, open ones first."""
+
+    breakers: list[BreakerState]
+
+
+class Incidents(msgspec.Struct):
+    """A page of incidents; `next` is the `cursor` of the page behind it, null on the last one."""
+
+    incidents: list[Incident]
+    next: str | None
+
+
+class Events(msgspec.Struct):
+    """A page of events; `next` is the `before` of the page behind it, null on the last one."""
+
+    events: list[EventRecord]
+    next: int | None
+
+
+class Audit(msgspec.Struct):
+    """A page of the audit log; `next` is the `before` of the page behind it, null on the last one."""
+
+    audit: list[AuditRecord]
+    next: int | None
+
+
+class Curve(msgspec.Struct):
+    """Sums by interval."""
+
+    points: list[Point]
+
+
+class Overview(msgspec.Struct):
+    """Sums over a span of time."""
+
+    since: float
+    totals: Totals
+
+
+class WouldReject(msgspec.Struct):
+    """What a policy in shadow mode would have denied."""
+
+    policy: str
+    rule: str
+    reason: str
+    count: int
+
+
+class Shadow(msgspec.Struct):
+    """What policies in shadow mode would have denied."""
+
+    shadow: list[WouldReject]
+
+
+def hold_view(hold: Hold) -> HoldView:
+    """Return a hold as it is shown."""
+    return HoldView(
+        binds=hold.binds,
+        project=hold.project,
+        caller=hold.caller,
+        agent=hold.agent,
+        run=hold.run,
+        since=hold.since,
+        until=_end(hold.until),
+        reason=hold.why,
+        by=hold.by,
+    )
+
+
+def switch_view(switch: Switch) -> SwitchView:
+    """Return a kill switch as it is shown."""
+    return SwitchView(**{**switch._asdict(), "expires_at": _end(switch.expires_at)})
+
+
+def override_view(override: Override) -> OverrideView:
+    """Return an override as it is shown."""
+    return OverrideView(**{**override._asdict(), "expires_at": _end(override.expires_at)})
+
+
+def agent_view(agent: Agent, holds: list[HoldView], stops: KillSwitch | None) -> AgentView:
+    """Return an agent as it is shown."""
+    seen = {name: getattr(agent, name) for name in Agent.__dataclass_fields__}
+    stopped_by = "" if stops is None else stops.name
+    return AgentView(**{**seen, "settings": dict(agent.settings), "holds": holds, "stopped_by": stopped_by})
+
+
+def plain(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows as JSON can have them."""
+    return [dict(row) for row in rows]
+
+
+def _end(moment: float) -> float | None:
+    return None if moment == math.inf else moment

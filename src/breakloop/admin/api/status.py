@@ -1,0 +1,62 @@
+"""Operations about the process itself (SPEC X-1): how it is, its settings, and what is counted under a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from breakloop.admin.api.operations import Asked, Operation
+from breakloop.admin.api.responses import plain
+
+
+class UnderKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which counters."""
+
+    key: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=2048, description="How their keys begin, as `tb:default:`.")
+    ]
+
+
+class Setting(msgspec.Struct):
+    """One setting; secrets are masked."""
+
+    name: str
+    value: str
+    origin: str
+
+
+class Settings(msgspec.Struct):
+    """Every setting and where it came from."""
+
+    settings: list[Setting]
+
+
+class Counters(msgspec.Struct):
+    """What is kept under keys that begin so."""
+
+    counters: list[dict[str, Any]]
+
+
+async def status(asked: Asked) -> Mapping[str, Any]:
+    """How it is, and who asks."""
+    who = asked.identity
+    return {**asked.services.status(), "you": {"name": who.name, "role": who.role}}
+
+
+async def settings(asked: Asked) -> Settings:
+    """Every setting, secrets masked."""
+    return Settings([Setting(*one) for one in asked.services.settings()])
+
+
+async def counters(asked: Asked) -> Counters:
+    """What is kept under keys that begin so."""
+    return Counters(plain(await asked.services.counters(asked.query.key)))
+
+
+OPERATIONS = (
+    Operation("GET", "/status", "getStatus", "How this instance is", status, dict[str, Any]),
+    Operation("GET", "/settings", "listSettings", "List settings and where each came from", settings, Settings),
+    Operation("GET", "/counters", "listCounters", "Show what is counted under a key", counters, Counters, UnderKey),
+)

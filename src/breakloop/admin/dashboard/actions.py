@@ -1,0 +1,466 @@
+"""Actions (SPEC X-2): each asks once, is done and audited by `admin.actions`, and only then acknowledged. `/ask/NAME`
+shows the question, as a page or inside a dialog; `/act/NAME` does it. What each asks and does stands in `act_*`.
+
+What an operator does with agents: hold one, let it go, set its limits, leave a loop of it alone for a while.
+
+What an operator does with limits and policies: close breakers, set kill switches and overrides, promote.
+
+What an operator does with webhooks: add, give a new secret, remove, send a test, send again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from breakloop.admin.actions import Actions
+from breakloop.admin.auth import Identity, identity
+from breakloop.admin.dashboard import views, words
+from breakloop.admin.dashboard.render import Pages, check_acts, own_path
+from breakloop.admin.errors import Fault
+from breakloop.admin.services import Services
+from breakloop.errors import OrderError
+from breakloop.policy.orders import GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE
+
+Asked = Mapping[str, str]
+SHARED_LATER: Final = " The shared store is away: other instances follow as soon as it is back."
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Something to be filled in before it is done. `choices`: value and what it is called."""
+
+    name: str
+    label: str
+    value: str = ""
+    hint: str = ""
+    kind: str = "text"  # "text", "choice" or "check"
+    choices: tuple[tuple[str, str], ...] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked before something is done."""
+
+    title: str
+    says: str
+    button: str
+    danger: bool = False
+    inputs: tuple[Input, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done, for the person."""
+
+    said: str
+    back: str
+    tone: str = "good"
+    shared: bool = True  # every instance knows
+    secret: str = ""  # shown once, and nowhere else
+
+
+class Act(ABC):
+    """One action. `carries`: the fields of the question that go on into the form."""
+
+    name: ClassVar[str]
+    carries: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    @abstractmethod
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+
+    @abstractmethod
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Do it; raises `BreakloopError` where that is not possible."""
+
+    def ends_at(self, form: Asked) -> float | None:
+        """Return when an order ends; None for never. Raises `OrderError`."""
+        given = form.get("for", "")
+        if not given:
+            return None
+        if not (given.isascii() and given.isdecimal()) or len(given) > 9:
+            raise OrderError(["for: must be a number of seconds"])
+        return self._services.clock.now() + int(given)
+
+
+class Acts:
+    """The two doors of all actions."""
+
+    def __init__(self, pages: Pages, acts: Sequence[Act]) -> None:
+        self._pages = pages
+        self._acts = {act.name: act for act in acts}
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [self._pages.get("/ask/{name}", self.ask), self._pages.post("/act/{name}", self.act)]
+
+    async def ask(self, request: Request) -> Response:
+        """Ask once: as a page, or the part of it that a dialog shows."""
+        check_acts(identity(request))
+        act, asked = self._named(request), dict(request.query_params)
+        values: dict[str, Any] = {
+            "act": act.name,
+            "question": act.question(asked),
+            "carried": {name: asked.get(name, "") for name in act.carries},
+            "back": own_path(asked.get("back", ""), ""),
+        }
+        return await self._pages.show(request, "ask.html", **values)
+
+    async def act(self, request: Request, who: Identity, form: dict[str, str]) -> Response:
+        """Do it, and go on."""
+        done = await self._named(request).do(Actions(self._pages.services, who), form)
+        if done.secret:
+            return await self._pages.show(request, "secret.html", said=done.said, secret=done.secret, back=done.back)
+        said = done.said if done.shared else done.said + SHARED_LATER
+        return self._pages.go(own_path(form.get("back", ""), done.back), said, done.tone)
+
+    def _named(self, request: Request) -> Act:
+        act = self._acts.get(request.path_params["name"])
+        if act is None:
+            raise Fault(404, "there is no such action")
+        return act
+
+
+FOR: Final = (("", "until somebody releases it"), ("900", "15 minutes"), ("3600", "1 hour"), ("86400", "1 day"))
+_NOTHING: Final = "was neither held nor known to be blocked; what its loops had counted is forgotten"
+SNOOZE_S: Final = 3_600.0
+
+
+class Kill(Act):
+    """Hold an agent by its name."""
+
+    name: ClassVar[str] = "agent.kill"
+    carries: ClassVar[tuple[str, ...]] = ("project", "agent")
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        agent = words.shortened(asked.get("agent", ""), 60)
+        says = "Every request of this agent is denied from now on, whoever sends it, on all instances."
+        inputs = (
+            Input("reason", "Why", hint="The agent and the audit log are told.", required=True),
+            Input("for", "For how long", kind="choice", choices=FOR),
+        )
+        return Question(f"Kill {agent}?", says, "Kill agent", danger=True, inputs=inputs)
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Hold it."""
+        project, agent = form.get("project", ""), form.get("agent", "")
+        _, shared = await actions.kill(project, agent, form.get("reason", "").strip(), self.ends_at(form))
+        seen, meant = await actions.seen(project, agent)
+        if not seen:
+            hint = f" Did you mean {words.shortened(meant, 60)}?" if meant else ""
+            said = f"{agent} is held, but no agent of this name was ever seen.{hint}"
+            return Outcome(said, agent_path(project, agent), "warn", shared)
+        return Outcome(f"{agent} is held.", agent_path(project, agent), shared=shared)
+
+
+class Release(Act):
+    """Let an agent, a caller or a run go."""
+
+    name: ClassVar[str] = "agent.release"
+    carries: ClassVar[tuple[str, ...]] = ("project", "agent", "caller", "run")
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        says = "It may send requests again at once. What was counted against it is cleared, so it starts afresh."
+        return Question(f"Release {words.shortened(_who(asked), 60)}?", says, "Release")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Let it go."""
+        project, agent, who = form.get("project", ""), form.get("agent", ""), _who(form)
+        caller, run = form.get("caller", ""), form.get("run", "")
+        ended, loops, shared = await actions.release(project, agent=agent, caller=caller, run=run)
+        back = agent_path(project, agent) if agent else "/agents"
+        if not ended and not loops:
+            return Outcome(f"{who} {'was not held' if run else _NOTHING}.", back, "warn", shared)
+        done = [words.counted(len(ended), "hold") + " ended"] if ended else []
+        done += [words.counted(loops, "blocked loop") + " forgotten"] if loops else []
+        return Outcome(f"{who} is released: {', '.join(done)}.", back, shared=shared)
+
+
+class Snooze(Act):
+    """Leave a loop alone for an hour."""
+
+    name: ClassVar[str] = "loop.snooze"
+    carries: ClassVar[tuple[str, ...]] = ("fingerprint", "agent")
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        whose = f" of {words.shortened(asked['agent'], 60)}" if asked.get("agent") else ""
+        says = "For one hour this very loop is neither warned of nor denied, and costs what it costs. Others still are."
+        return Question(f"Snooze this loop{whose} for 1 hour?", says, "Snooze 1 h")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Leave it alone."""
+        fingerprint = form.get("fingerprint", "")
+        if not fingerprint:
+            raise OrderError(["fingerprint: must not be empty"])
+        await actions.snooze(fingerprint, SNOOZE_S)
+        return Outcome("This loop is left alone for 1 hour.", "/incidents")
+
+
+class Settings(Act):
+    """Set what an agent may do. The agent's page has the form; the question is whether it is meant."""
+
+    name: ClassVar[str] = "agent.settings"
+    carries: ClassVar[tuple[str, ...]] = ("project", "agent")
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        agent = words.shortened(asked.get("agent", ""), 60)
+        return Question(f"Change the settings of {agent}", "The form is on the agent's page.", "Go back")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Keep them."""
+        project, agent, history = form.get("project", ""), form.get("agent", ""), self._services.history
+        known = await self._services.aside(lambda: history.agent(project, agent))
+        await actions.set_agent(project, agent, views.changes(form, known.settings if known is not None else {}))
+        return Outcome(f"Settings of {agent} are saved.", agent_path(project, agent))
+
+
+def agent_path(project: str, agent: str) -> str:
+    """Return where the page of an agent is."""
+    return "/agent?" + urlencode({"project": project, "name": agent})
+
+
+def _who(given: Asked) -> str:
+    if given.get("run"):
+        return f"run {given['run']}"
+    return given.get("agent") or f"caller {given.get('caller', '')}"
+
+
+OVERRIDES: Final = {
+    GLOBAL_SHADOW: "Nothing is denied any more: every policy only watches.",
+    KILL_SWITCH_OVERRIDE: "Kill switches stop nobody any more.",
+}
+_A_WHILE: Final = FOR[1:]
+_LIMITS_PAGE: Final = "/limits"
+
+
+class ResetBreaker(Act):
+    """Close a breaker at once."""
+
+    name: ClassVar[str] = "breaker.reset"
+    carries: ClassVar[tuple[str, ...]] = ("policy", "key")
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        says = f"Requests pass again at once, with nothing counted: {words.shortened(asked.get('key', ''), 120)}"
+        return Question("Close this breaker?", says, "Close breaker")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Close it."""
+        await actions.reset_breaker(form.get("policy", ""), form.get("key", ""))
+        return Outcome("The breaker is closed.", _LIMITS_PAGE)
+
+
+class SetSwitch(Act):
+    """Stop whoever has a value in a descriptor."""
+
+    name: ClassVar[str] = "switch.set"
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        key, value = asked.get("scope_key", "agent:id"), asked.get("scope_value", "")
+        inputs = (
+            Input("scope_key", "Descriptor", key, "Like agent:id or header:x-team.", required=True),
+            Input("scope_value", "Value", value, "Whoever has it is stopped.", required=True),
+            Input("route", "Only for paths like", "", "Empty: every path."),
+            Input("reason", "Why", "", "The client and the audit log are told.", required=True),
+            Input("for", "For how long", kind="choice", choices=(("", "until somebody lifts it"), *_A_WHILE)),
+        )
+        says = "Every request that matches is denied, on all instances, within a second."
+        return Question("Set a kill switch", says, "Set kill switch", danger=True, inputs=inputs)
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Set it."""
+        key, value, route, reason = (
+            form.get(name, "").strip() for name in ("scope_key", "scope_value", "route", "reason")
+        )
+        _, shared = await actions.set_switch(key, value, route=route, reason=reason, expires_at=self.ends_at(form))
+        return Outcome(f"Kill switch on {key}={value} is set.", _LIMITS_PAGE, shared=shared)
+
+
+class LiftSwitch(Act):
+    """End a kill switch."""
+
+    name: ClassVar[str] = "switch.lift"
+    carries: ClassVar[tuple[str, ...]] = ("id", "scope")
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        scope = words.shortened(asked.get("scope", ""), 80)
+        title = f"Lift the kill switch on {scope}?" if scope else "Lift this kill switch?"
+        return Question(title, "Whoever it stops may send requests again at once.", "Lift kill switch")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Lift it."""
+        return Outcome("The kill switch is lifted.", _LIMITS_PAGE, shared=await actions.lift_switch(form.get("id", "")))
+
+
+class SetOverride(Act):
+    """Switch an override on for a while."""
+
+    name: ClassVar[str] = "override.set"
+    carries: ClassVar[tuple[str, ...]] = ("override",)
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        name = asked.get("override", "")
+        inputs = (Input("reason", "Why", required=True), Input("for", "For how long", kind="choice", choices=_A_WHILE))
+        title = f"Switch {words.shortened(name, 40)} on?"
+        return Question(title, OVERRIDES.get(name, ""), "Switch on", danger=True, inputs=inputs)
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Switch it on."""
+        name, reason = form.get("override", ""), form.get("reason", "").strip()
+        return Outcome(
+            f"{name} is on.", _LIMITS_PAGE, "warn", shared=await actions.set_override(name, reason, self.ends_at(form))
+        )
+
+
+class LiftOverride(Act):
+    """End an override."""
+
+    name: ClassVar[str] = "override.lift"
+    carries: ClassVar[tuple[str, ...]] = ("override",)
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        name = words.shortened(asked.get("override", ""), 40)
+        return Question(f"Switch {name} off?", "Policies and kill switches bind again at once.", "Switch off")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Switch it off."""
+        name = form.get("override", "")
+        return Outcome(f"{name} is off.", _LIMITS_PAGE, shared=await actions.lift_override(name))
+
+
+class Promote(Act):
+    """Turn a policy from shadow to enforce."""
+
+    name: ClassVar[str] = "policy.promote"
+    carries: ClassVar[tuple[str, ...]] = ("policy",)
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        says = "What it would have blocked, it blocks from now on. The bundle is changed, so that it stays so."
+        title = f"Enforce {words.shortened(asked.get('policy', ''), 60)}?"
+        return Question(title, says, "Promote to enforce", danger=True)
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Promote it."""
+        policy = form.get("policy", "")
+        await actions.promote(policy)
+        return Outcome(f"{policy} is enforced.", "/policies")
+
+
+_ALERTS_PAGE: Final = "/alerts"
+
+
+class Add(Act):
+    """Send events to a URL from now on."""
+
+    name: ClassVar[str] = "webhook.add"
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        inputs = (
+            Input("url", "URL", asked.get("url", ""), "It gets a signed POST for each event.", required=True),
+            Input("events", "Events", "loop.detected, agent.killed", "Names with commas between; empty: all events."),
+            Input("allow_private", "The address may be a private one", kind="check"),
+        )
+        return Question("Add a webhook", "Its secret is shown once, on the next page.", "Add webhook", inputs=inputs)
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Add it."""
+        url, events = form.get("url", "").strip(), form.get("events", "").replace(",", " ").split()
+        if not url.startswith(("http://", "https://")):
+            raise OrderError(["url: must begin with http:// or https://"])
+        made = await actions.add_webhook(url, events, allow_private=bool(form.get("allow_private")))
+        return Outcome(f"Webhook {made['id']} is added.", _ALERTS_PAGE, secret=str(made["secret"]))
+
+
+class Remove(Act):
+    """Send nothing there any more."""
+
+    name: ClassVar[str] = "webhook.remove"
+    carries: ClassVar[tuple[str, ...]] = ("id",)
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        says = "Nothing is sent there any more; what is still under way is given up."
+        return Question(f"Remove webhook {words.shortened(asked.get('id', ''), 40)}?", says, "Remove", danger=True)
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Remove it."""
+        given = form.get("id", "")
+        await actions.remove_webhook(given)
+        return Outcome(f"Webhook {given} is removed.", _ALERTS_PAGE)
+
+
+class Rotate(Act):
+    """Give it a new secret."""
+
+    name: ClassVar[str] = "webhook.rotate"
+    carries: ClassVar[tuple[str, ...]] = ("id",)
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        says = "The new secret is shown once, on the next page. For a day the old one signs beside it."
+        return Question(f"New secret for {words.shortened(asked.get('id', ''), 40)}?", says, "Make a new secret")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Make one."""
+        made = await actions.rotate_webhook(form.get("id", ""))
+        return Outcome(f"Webhook {made['id']} has a new secret.", _ALERTS_PAGE, secret=str(made["secret"]))
+
+
+class Again(Act):
+    """Send again what was given up."""
+
+    name: ClassVar[str] = "delivery.again"
+    carries: ClassVar[tuple[str, ...]] = ("id",)
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        says = "It is sent under the same id, so that a receiver that has it already can tell."
+        return Question(f"Send {words.shortened(asked.get('id', ''), 40)} again?", says, "Send again")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Send it."""
+        given = form.get("id", "")
+        await actions.send_again(given)
+        return Outcome(f"Delivery {given} is under way again.", _ALERTS_PAGE)
+
+
+class Try(Act):
+    """Send one event now."""
+
+    name: ClassVar[str] = "webhook.test"
+    carries: ClassVar[tuple[str, ...]] = ("id",)
+
+    def question(self, asked: Asked) -> Question:
+        """Return what is asked."""
+        says = "It gets a test event, signed like the real ones."
+        return Question(f"Send a test to {words.shortened(asked.get('id', ''), 40)}?", says, "Send test")
+
+    async def do(self, actions: Actions, form: Asked) -> Outcome:
+        """Send it."""
+        given = form.get("id", "")
+        came = await actions.test_webhook(given)
+        status, error = came.get("status"), came.get("error")
+        answered = f"it answered {status}" if status else words.shortened(error or "no answer came")
+        return Outcome(f"Test to {given}: {answered}.", _ALERTS_PAGE, "good" if came.get("delivered") else "bad")

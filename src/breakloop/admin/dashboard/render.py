@@ -1,0 +1,276 @@
+"""`Pages`: what every page has in common. Renders templates for whoever looks, keeps actions for operators, and turns
+errors into pages. Who looks is known before (`admin.guard`), and header fields come after (`admin.shield`).
+
+Forms as browsers send them: small, URL-encoded, every field once. Who sent it, and whether it is genuine, was asked
+before (`admin.auth`).
+
+What a page says once after an action: kept in a cookie over the redirect, shown, and forgotten.
+
+Files of the dashboard: style, scripts, vendored libraries. Each is asked for with a digest of its bytes, so that a
+browser may keep it for ever.
+
+The templates: everything is escaped, what is not there is an error, and words and files are at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from os import PathLike, stat_result
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from breakloop.admin.auth import Identity, identity, is_form
+from breakloop.admin.dashboard import views, words
+from breakloop.admin.errors import Fault, fault_of
+from breakloop.admin.services import Services
+from breakloop.errors import BreakloopError
+from breakloop.history.api import History
+
+FIELDS_MAX: Final = 100
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields; of one that was sent twice the last. Raises `Fault`."""
+    if not is_form(request):
+        raise Fault(415, "a form has to be URL-encoded")
+    body = await request.body()
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+    except ValueError:
+        raise Fault(400, "the form cannot be read") from None
+    if any("\0" in text for pair in pairs for text in pair):
+        raise Fault(400, "the form has a NUL character in it")
+    return dict(pairs)
+
+
+def own_path(given: str, default: str = "/") -> str:
+    """Return a path on this server to go on to; `default` for whatever would lead elsewhere."""
+    if not given.startswith("/") or given.startswith(("//", "/\\")) or not given.isprintable() or " " in given:
+        return default
+    return given
+
+
+COOKIE: Final = "breakloop_notice"
+TEXT_MAX: Final = 400
+TONES: Final = ("good", "warn", "bad")
+
+
+class Notice(NamedTuple):
+    """A line at the top of the page."""
+
+    tone: str
+    text: str
+
+
+def put(response: Response, text: str, tone: str = "good") -> None:
+    """Let the next page say this."""
+    value = f"{tone}:{quote(text[:TEXT_MAX], safe='')}"
+    response.set_cookie(COOKIE, value, max_age=30, path="/", httponly=True, samesite="strict")
+
+
+def read(request: Request) -> Notice | None:
+    """Return what is to be said, if anything is."""
+    tone, _, text = request.cookies.get(COOKIE, "").partition(":")
+    if tone not in TONES or not text:
+        return None
+    return Notice(tone, unquote(text)[:TEXT_MAX])
+
+
+def clear(response: Response) -> None:
+    """It was said."""
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+
+
+FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+class Files(StaticFiles):
+    """Static files that a browser keeps."""
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """Return a file, or that it has not changed."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers["cache-control"] = FOR_EVER
+        return response
+
+
+def mounted(directory: str | PathLike[str]) -> Mount:
+    """Return the route of the files."""
+    return Mount("/static", Files(directory=directory), name="static")
+
+
+def digest(data: bytes) -> str:
+    """Return what tells one version of a file from another."""
+    return sha256(data).hexdigest()[:12]
+
+
+HERE: Final = Path(__file__).parent
+STATIC: Final = HERE / "static"
+THEMES: Final = ("auto", "light", "dark")
+THEME_COOKIE: Final = "breakloop_theme"
+
+
+def environment() -> Environment:
+    """Return the templates."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for function in (
+        words.amount,
+        words.money,
+        words.count,
+        words.short,
+        words.counted,
+        words.lasted,
+        words.ago,
+        words.moment,
+    ):
+        made.filters[function.__name__] = function
+    made.filters |= {"stamp": words.stamp, "cut": words.shortened, "listed": views.listed, "quoted": _quoted}
+    digests = {path.relative_to(STATIC).as_posix(): digest(path.read_bytes()) for path in STATIC.rglob("*.*")}
+    made.globals |= {
+        "asset": lambda name: f"/static/{name}?v={digests[name]}",
+        "kind_meaning": words.kind_meaning,
+        "event_words": words.event_words,
+        "details": words.details,
+        "state_said": views.state_said,
+        "ends": views.ends,
+        "tone": views.tone,
+        "query": urlencode,
+        "themes": THEMES,
+    }
+    return made
+
+
+def theme_of(request: Request) -> str:
+    """Return what was chosen: light, dark, or as the system is."""
+    chosen = request.cookies.get(THEME_COOKIE, "")
+    return chosen if chosen in THEMES else THEMES[0]
+
+
+def _quoted(text: object) -> str:
+    return quote(str(text), safe="")
+
+
+# path, name, icon, the key that follows `g`
+NAV: Final = (
+    ("/", "Overview", "overview", "o"),
+    ("/incidents", "Incidents", "loop", "i"),
+    ("/agents", "Agents", "agents", "a"),
+    ("/policies", "Policies", "policy", "p"),
+    ("/limits", "Limits", "limits", "l"),
+    ("/events", "Events", "events", "e"),
+    ("/alerts", "Alerts", "alerts", "t"),
+    ("/audit", "Audit log", "audit", "u"),
+    ("/settings", "Settings", "settings", "s"),
+)
+_TITLES: Final = {
+    403: "Only operators may do this",
+    404: "There is nothing here",
+    503: "This cannot be shown now",
+}
+
+Handler = Callable[[Request], Awaitable[Response]]
+ActHandler = Callable[[Request, Identity, dict[str, str]], Awaitable[Response]]
+
+
+class Pages:
+    """Renders pages for one set of services."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self._templates = environment()
+
+    async def past(self, ask: Callable[[History], Any]) -> Any:
+        """Return what history says; asked in a thread, for it may wait for a disk."""
+        return await self.services.aside(lambda: ask(self.services.history))
+
+    def get(self, path: str, handler: Handler) -> Route:
+        """Return the route of a page."""
+
+        async def page(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except BreakloopError as error:
+                return await self.problem(request, fault_of(error))
+
+        return Route(path, page, methods=["GET"])
+
+    def post(self, path: str, handler: ActHandler, *, anybody: bool = False) -> Route:
+        """Return the route of an action: for operators only, unless it is for `anybody`."""
+
+        async def action(request: Request) -> Response:
+            who = identity(request)
+            try:
+                if not anybody:
+                    check_acts(who)
+                return await handler(request, who, await read_form(request))
+            except BreakloopError as error:
+                return await self.problem(request, fault_of(error))
+
+        return Route(path, action, methods=["POST"])
+
+    async def show(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page, or a part of one."""
+        who, said = identity(request), read(request)
+        part = request.headers.get("hx-request") == "true"
+        shell = {
+            "user": who,
+            "acts": who.may_act,
+            "csrf": who.csrf,
+            "path": request.url.path,
+            "here": here(request),
+            "nav": NAV,
+            "theme": theme_of(request),
+            "notice": said,
+            "now": self.services.clock.now(),
+            "status": self.services.status(),
+            "partial": part,
+        }
+        text = self._templates.get_template(template).render(shell | values)
+        response = HTMLResponse(text, status, headers={"cache-control": "no-store", "vary": "hx-request"})
+        if said is not None and not part:
+            clear(response)
+        return response
+
+    def bare(self, request: Request, template: str, status: int, **values: Any) -> Response:
+        """Return a page for somebody who has not signed in: nothing of the server is on it."""
+        text = self._templates.get_template(template).render(values | {"theme": theme_of(request)})
+        return HTMLResponse(text, status, headers={"cache-control": "no-store"})
+
+    async def problem(self, request: Request, fault: Fault) -> Response:
+        """Return a page that says what is wrong."""
+        title = _TITLES.get(fault.status, "That could not be done")
+        return await self.show(request, "problem.html", fault.status, title=title, text=str(fault))
+
+    def go(self, path: str, said: str, tone: str = "good") -> Response:
+        """Go on to a page after an action, with a notice."""
+        response = RedirectResponse(own_path(path), 303)
+        put(response, said, tone)
+        return response
+
+
+def check_acts(who: Identity) -> None:
+    """Raise `Fault` for whoever may only look."""
+    if not who.may_act:
+        raise Fault(403, "You are signed in as a viewer: you can look, but not act.")
+
+
+def here(request: Request) -> str:
+    """Return where a page is, to come back to."""
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")

@@ -1,0 +1,475 @@
+"""From records to what templates show: pure functions, without a server, a clock or a database.
+
+Agents as the dashboard shows them: what each does now, who holds it, and the form of its settings.
+
+Webhooks, deliveries and alert rules as the dashboard shows them.
+
+What a store keeps under a key, as a table: whatever fields there are, the key first.
+
+Curves of requests, denials and money: spans of time a person can choose, the numbers as the chart reads them, and
+the same as a table for whoever does not see it.
+
+Incidents as the dashboard shows them: which come first, what each says in a line, and what a score is made of.
+
+Policies as the dashboard shows them, each with what it would have blocked (SPEC X-2). What a bundle says comes in
+words already; a form that is not known is shown as it is rather than left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from breakloop.admin.dashboard import words
+from breakloop.engine.quarantine import RUN, Hold
+from breakloop.errors import OrderError
+from breakloop.model.records import CLEARED, OPEN, STOPPED, Agent, EventRecord, Incident, Point
+from breakloop.model.verdict import REASONS
+from breakloop.policy.matching import KillSwitch
+
+RUNNING, HELD, KILL_SWITCH, INACTIVE, OFF = "running", "held", "kill switch", "inactive", "off"
+AGENT_STATES: Final = (RUNNING, HELD, KILL_SWITCH, INACTIVE, OFF)
+ACTIVE_S: Final = 900.0  # whoever was seen within this is running
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An agent in a list."""
+
+    agent: Agent
+    state: str
+    holds: tuple[Hold, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the settings form."""
+
+    name: str
+    label: str
+    hint: str
+    kind: str  # "number", "text" or "switch"
+    value: str = ""
+    step: str = "any"
+
+
+FIELDS: Final = (
+    Field("active", "May send requests", "Off: every request is denied.", "switch"),
+    Field("budget_usd_per_day", "Dollars a day", "Empty: no budget of its own.", "number"),
+    Field("allowed_hours", "Hours", "Like 08:00-18:00; empty: always.", "text"),
+    Field("timezone", "Time zone", "Of hours and budget, like Europe/Paris.", "text"),
+    Field("requests_per_minute", "Requests a minute", "Empty: no limit of its own.", "number", step="1"),
+    Field("max_steps_per_run", "Steps a run", "At the ceiling a person has to release it.", "number", step="1"),
+    Field("max_usd_per_run", "Dollars a run", "At the ceiling a person has to release it.", "number"),
+    Field("kill_switch_enabled", "Hold it when its requests are alike", "Scores prompts, answers and calls.", "switch"),
+)
+
+
+def holds_of(agent: Agent, holds: Iterable[Hold]) -> tuple[Hold, ...]:
+    """Return what holds this agent, itself or one of its runs."""
+    return tuple(one for one in holds if (one.project, one.agent) == (agent.project, agent.agent))
+
+
+def unseen(project: str, name: str) -> Agent:
+    """Return an agent that was never seen, for one that is held all the same."""
+    return Agent(project, name, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, "")
+
+
+def state_of(agent: Agent, holds: Sequence[Hold], stops: KillSwitch | None, now: float) -> str:
+    """Return what it does: held, stopped by a kill switch, switched off, running, or not seen for a while."""
+    if any(one.binds != RUN for one in holds):
+        return HELD
+    if stops is not None:
+        return KILL_SWITCH
+    if agent.settings.get("active") is False:
+        return OFF
+    return RUNNING if now - agent.last_at < ACTIVE_S else INACTIVE
+
+
+def rows(
+    agents: Iterable[Agent],
+    holds: Sequence[Hold],
+    stops: Callable[[str], KillSwitch | None],
+    now: float,
+    state: str = "",
+) -> list[Row]:
+    """Return agents with their states, only those in `state` where it is given."""
+    found = []
+    for agent in agents:
+        held = holds_of(agent, holds)
+        found.append(Row(agent, state_of(agent, held, stops(agent.agent), now), held))
+    return [row for row in found if state in {"", row.state}]
+
+
+def dearest(agents: Iterable[Agent], most: int = 5) -> list[tuple[Agent, float]]:
+    """Return the agents that spent most today, each with its share of the highest."""
+    spent = sorted((one for one in agents if one.today_microusd), key=lambda one: -one.today_microusd)[:most]
+    return [(one, one.today_microusd / spent[0].today_microusd) for one in spent]
+
+
+def ends(hold: Hold) -> float | None:
+    """Return when a hold ends by itself; None where only a person ends it."""
+    return None if math.isinf(hold.until) else hold.until
+
+
+def fields(settings: Mapping[str, Any]) -> list[Field]:
+    """Return the form, filled with what is set at run time."""
+    limit = settings.get("rate_limit")
+    given = dict(settings)
+    if isinstance(limit, Mapping):
+        given["requests_per_minute"] = limit.get("requests_per_minute", "")
+    given.setdefault("active", True)
+    return [replace(one, value=_shown(one, given.get(one.name))) for one in FIELDS]
+
+
+def _shown(field: Field, value: object) -> str:
+    if value is None or value is False or (field.kind == "number" and not isinstance(value, int | float)):
+        return ""
+    return "on" if value is True else str(value)
+
+
+def changes(form: Mapping[str, str], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a form changes; None takes a setting away, back to the bundle's. Raises `OrderError`."""
+    made: dict[str, Any] = {}
+    for one in FIELDS:
+        text = form.get(one.name, "").strip()
+        if one.kind == "switch":
+            default = one.name == "active"
+            made[one.name] = None if bool(text) is default else not default
+        elif one.kind == "number":
+            made[one.name] = _number(one, text) if text else None
+        else:
+            made[one.name] = text or None
+    rate, before = made.pop("requests_per_minute"), kept.get("rate_limit")
+    limit = dict(before) if isinstance(before, Mapping) else {}
+    made["rate_limit"] = None if rate is None else limit | {"requests_per_minute": rate}
+    return made
+
+
+def _number(field: Field, text: str) -> int | float:
+    try:
+        return int(text) if field.step == "1" else float(text)
+    except ValueError:
+        raise OrderError([f"{field.name}: must be a {'whole ' if field.step == '1' else ''}number"]) from None
+
+
+_TONES: Final = {
+    "delivered": "good",
+    "ok": "good",
+    "pending": "warn",
+    "waiting": "warn",
+    "failing": "warn",
+    "failed": "bad",
+    "disabled": "bad",
+}
+DELIVERY: Final = ("id", "webhook", "event", "state", "attempts", "status", "error", "at", "next_at")
+WEBHOOK: Final = ("id", "url", "events", "allow_private", "created_at", "state")
+RULE: Final = ("name", "type", "agent", "cooldown_seconds", "recovery", "targets", "last_at")
+
+
+def filled(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return these fields; what is not there is None, so that a template may ask for it."""
+    return {name: given.get(name) for name in names}
+
+
+def tone(state: object) -> str:
+    """Return how a state is coloured."""
+    return _TONES.get(str(state), "info")
+
+
+def endings(deliveries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many deliveries are in each state."""
+    counts: dict[str, int] = {}
+    for one in deliveries:
+        state = str(one.get("state", ""))
+        counts[state] = counts.get(state, 0) + 1
+    return counts
+
+
+def listed(value: object) -> list[str]:
+    """Return a value as a list of words."""
+    if value is None or value == "":
+        return []
+    return [str(one) for one in value] if isinstance(value, list | tuple | set) else [str(value)]
+
+
+ROWS_MAX: Final = 200
+
+
+def counters_table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns, and the rows."""
+    names = list(dict.fromkeys(["key", *(name for row in found for name in row)])) if found else []
+    return [words.shortened(name.replace("_", " "), 40) for name in names], [
+        [_cell(name, row.get(name)) for name in names] for row in found[:ROWS_MAX]
+    ]
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_at") and isinstance(value, int | float):
+        return words.moment(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return words.count(value)
+    return words.shortened(value)
+
+
+TABLE_ROWS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span of time up to now."""
+
+    name: str
+    said: str
+    length_s: int
+    step_s: int
+
+    def since(self, now: float) -> float:
+        """Return where it begins: on an interval's edge."""
+        return (now - self.length_s) // self.step_s * self.step_s
+
+
+SPANS: Final = (
+    Span("1h", "last hour", 3_600, 60),
+    Span("24h", "last 24 hours", 86_400, 900),
+    Span("7d", "last 7 days", 7 * 86_400, 7_200),
+    Span("30d", "last 30 days", 30 * 86_400, 21_600),
+)
+DAY: Final = SPANS[1]
+
+
+def span(name: str) -> Span:
+    """Return the span of this name; a day for any other."""
+    return next((one for one in SPANS if one.name == name), DAY)
+
+
+def chart(points: Sequence[Point]) -> str:
+    """Return the numbers as JSON: times, requests that passed, denials, dollars spent and saved."""
+    columns: list[list[Any]] = [
+        [one.at for one in points],
+        [max(0, one.requests - one.denied) for one in points],
+        [one.denied for one in points],
+        [one.cost_microusd / 1e6 for one in points],
+        [one.saved_microusd / 1e6 for one in points],
+    ]
+    return json.dumps(columns, separators=(",", ":"))
+
+
+def curve_table(points: Sequence[Point], rows: int = TABLE_ROWS) -> list[tuple[float, str, str, str, str]]:
+    """Return the same in at most `rows` rows, newest first: begin, requests, denied, spent, saved."""
+    size = max(1, (len(points) + rows - 1) // rows)
+    groups = [points[at : at + size] for at in range(0, len(points), size)]
+    return [
+        (
+            group[0].at,
+            words.count(sum(one.requests for one in group)),
+            words.count(sum(one.denied for one in group)),
+            words.money(sum(one.cost_microusd for one in group)),
+            words.money(sum(one.saved_microusd for one in group)),
+        )
+        for group in reversed(groups)
+    ]
+
+
+def anything(points: Sequence[Point]) -> bool:
+    """Tell whether there is anything to draw."""
+    return any(one.requests or one.denied for one in points)
+
+
+INCIDENT_STATES: Final = (OPEN, STOPPED, CLEARED)
+_RANK: Final = {OPEN: 0, STOPPED: 1, CLEARED: 2}
+_SAID: Final = {OPEN: "going on", STOPPED: "stopped", CLEARED: "over"}
+_MEANS: Final = {
+    OPEN: "The agent repeats itself and was warned; its requests still pass.",
+    STOPPED: "The agent repeats itself and its requests are denied.",
+    CLEARED: "The loop is over.",
+}
+_SCORED: Final = (
+    ("prompts", "prompt_weight", "Similar prompts"),
+    ("responses", "response_weight", "Similar answers"),
+    ("tools", "tool_weight", "The same tool calls"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One line of a score: how many, what each counts, what they add up to, and its share of the whole."""
+
+    name: str
+    number: str
+    weight: str
+    points: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a score is made of."""
+
+    parts: tuple[Part, ...]
+    total: str
+    threshold: str
+    window: str
+
+
+def first_open(incidents: Iterable[Incident]) -> list[Incident]:
+    """Return incidents with those that go on first, then the stopped ones, each the newest first."""
+    return sorted(incidents, key=lambda one: (_RANK.get(one.state, 3), -one.last_at))
+
+
+def state_said(state: str) -> str:
+    """Return what a state is called."""
+    return _SAID.get(state, words.shortened(state, 20))
+
+
+def state_means(incident: Incident) -> str:
+    """Return what a state means for this incident, in a sentence."""
+    if incident.shadow:
+        return "A policy in shadow mode saw it: nothing was done."
+    if incident.state == OPEN and incident.saved_requests:
+        denied = words.counted(incident.saved_requests, "request")
+        return f"The agent repeats itself and was warned; {denied} of it {_was(incident.saved_requests)} denied."
+    return _MEANS.get(incident.state, "")
+
+
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+def held(incident: Incident, holds: Iterable[Hold]) -> Hold | None:
+    """Return what holds the agent of an incident, if anything does."""
+    return next((one for one in holds if (one.project, one.agent) == (incident.project, incident.agent)), None)
+
+
+def score(given: Mapping[str, Any]) -> Score | None:
+    """Return what a `simhash` score is made of; None where an incident has none."""
+    total = _float(given.get("score"))
+    if total is None:
+        return None
+    parts = []
+    for counts, weighs, name in _SCORED:
+        number, weight = _float(given.get(counts)), _float(given.get(weighs))
+        if number is not None and weight is not None:
+            points = number * weight
+            share = min(1.0, points / total) if total else 0.0
+            parts.append(Part(name, f"{number:g}", f"{weight:g}", f"{points:g}", share))
+    threshold, window = _float(given.get("threshold")), _float(given.get("window_requests"))
+    return Score(tuple(parts), f"{total:g}", _said(threshold), _said(window))
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _said(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule, in words."""
+
+    name: str
+    algorithm: str
+    keys: tuple[str, ...]
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class WouldBlock:
+    """What a policy in shadow mode would have denied."""
+
+    total: int
+    parts: tuple[tuple[str, str, str, int], ...]  # rule, reason, what the reason means, how often
+    events: tuple[EventRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy."""
+
+    id: str
+    mode: str
+    selector: str
+    rules: tuple[Rule, ...]
+    loops: tuple[str, ...]
+    shadow: WouldBlock
+
+    @property
+    def in_shadow(self) -> bool:
+        """Whether it only watches."""
+        return self.mode == "shadow"
+
+
+Counts = Sequence[tuple[str, str, str, int]]
+
+
+def policies(given: Sequence[Mapping[str, Any]], counts: Counts, events: Sequence[EventRecord]) -> list[Policy]:
+    """Return the policies, those in shadow mode first: they wait for a decision."""
+    made = [_policy(one, counts, events) for one in given]
+    return sorted(made, key=lambda one: not one.in_shadow)
+
+
+def _policy(given: Mapping[str, Any], counts: Counts, events: Sequence[EventRecord]) -> Policy:
+    name = str(given.get("id", ""))
+    return Policy(
+        id=name,
+        mode=str(given.get("mode", "enforce")),
+        selector=said(given.get("selector")) or "everything",
+        rules=tuple(_rule(one) for one in given.get("rules") or ()),
+        loops=_loops(given.get("loop_detection")),
+        shadow=_would_block(name, counts, events),
+    )
+
+
+def _would_block(policy: str, counts: Counts, events: Sequence[EventRecord]) -> WouldBlock:
+    mine = sorted((row for row in counts if row[0] == policy), key=lambda row: -row[3])
+    parts = tuple((rule, reason, _meaning(reason), times) for _, rule, reason, times in mine)
+    seen = tuple(one for one in events if one.data.get("policy") == policy)
+    return WouldBlock(sum(times for _, _, _, times in mine), parts, seen)
+
+
+def _meaning(reason: str) -> str:
+    known = REASONS.get(reason)
+    return known.meaning.replace("`", "") if known is not None else ""
+
+
+def _rule(given: Any) -> Rule:
+    if not isinstance(given, Mapping):
+        return Rule(said(given), "", (), "")
+    keys = given.get("keys") or ()
+    return Rule(
+        name=str(given.get("name", "")),
+        algorithm=str(given.get("algorithm", "")).replace("_", " "),
+        keys=tuple(map(str, keys)) if isinstance(keys, Sequence) and not isinstance(keys, str) else (str(keys),),
+        said=said(given.get("words")) or said(_rest(given)),
+    )
+
+
+def _rest(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in {"name", "algorithm", "keys", "words"}}
+
+
+def _loops(given: Any) -> tuple[str, ...]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return tuple(filter(None, map(said, given)))
+    text = said(given)
+    return (text,) if text else ()
+
+
+def said(given: Any) -> str:
+    """Return a value of a bundle for people: words as they are, mappings as `name value, name value`."""
+    if given is None or given in ("", {}, []):
+        return ""
+    if isinstance(given, Mapping):
+        return ", ".join(f"{str(name).replace('_', ' ')} {said(value)}" for name, value in given.items() if said(value))
+    if isinstance(given, list | tuple):
+        return ", ".join(map(said, given))
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    return words.shortened(given, 300)

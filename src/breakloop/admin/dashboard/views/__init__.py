@@ -1,1 +1,0 @@
-"""From records to what templates show: pure functions, without a server, a clock or a database."""

@@ -1,0 +1,373 @@
+"""`breakloop status`: how a running instance is, on one screen (SPEC X-3).
+
+`breakloop events`: what happened, and with `--follow` what happens (SPEC G-2, X-3).
+
+`breakloop agents`: who was seen, what it cost, and who is held (SPEC G-1, X-3).
+
+`breakloop kill`: hold an agent, now and everywhere (SPEC G-1, X-3).
+
+`breakloop release`: end the holds on an agent (SPEC G-1, X-3).
+
+`breakloop switch`: kill switches at run time (SPEC K-3, X-3). Those of the bundle are the bundle's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from threading import Event as Pause
+from typing import Any, Final
+
+import click
+
+from breakloop.cli.admin_client import (
+    EPILOG,
+    SPAN,
+    AdminClient,
+    AdminError,
+    admin_options,
+    ago,
+    clean,
+    count,
+    dollars,
+    moment,
+    part,
+    project_option,
+    show_table,
+    span,
+    until,
+    words,
+)
+from breakloop.cli.main import PROBLEM, UNREACHABLE
+from breakloop.cli.output import end, print_json
+from breakloop.clock import SystemClock
+
+
+@click.command(name="status", epilog=EPILOG.replace("it was refused", "it was refused, or something is wrong there"))
+@admin_options
+def status_command(client: AdminClient, *, as_json: bool) -> None:
+    """Show how a running instance is: its bundle, its state, and what it stopped and saved in the last 24 hours."""
+    status, bundle = client.get("/status"), client.get("/bundle")
+    totals, held = client.get("/totals")["totals"], client.get("/quarantine")["holds"]
+    troubles = _troubles(status, bundle)
+    if as_json:
+        shown = {name: value for name, value in bundle.items() if name != "text"}
+        more = {"bundle": shown, "totals": totals, "held": len(held)}
+        print_json({"ok": not troubles, "troubles": troubles, **status, **more})
+    else:
+        _show_status(status, bundle, totals, len(held))
+        for trouble in troubles:
+            click.echo(f"! {trouble}")
+    if troubles:
+        end(PROBLEM)
+
+
+def _show_status(status: dict[str, Any], bundle: dict[str, Any], totals: dict[str, Any], held: int) -> None:
+    click.echo(f"breakloop {clean(status.get('version', ''))} on {clean(status.get('url', ''))}")
+    state = clean(status.get("state", "")) + (", degraded" if status.get("degraded") else "")
+    denied = f", {totals['denied']:,} of them denied" if totals["denied"] else ""
+    rows = {
+        "up": span(status.get("uptime_seconds", 0.0)),
+        "processes": str(status.get("workers", 1)),
+        "bundle": _bundle(bundle),
+        "state": state,
+        "requests": f"{totals['requests']:,}{denied}",
+        "agents": f"{totals['agents']:,}" + (f", {held:,} held" if held else ""),
+        "loops": f"{totals['loops']:,}, {totals['incidents_open']:,} of them open",
+        "spent": dollars(totals["cost_microusd"]),
+        "saved": f"{dollars(totals['saved_microusd'])}, {count(totals['saved_requests'], 'request')} stopped",
+    }
+    for name, value in rows.items():
+        click.echo(f"  {name:<10} {value}")
+
+
+def _bundle(bundle: dict[str, Any]) -> str:
+    version = bundle.get("version")
+    if version is None:
+        return "none"
+    loaded = moment(bundle.get("loaded_at")) if bundle.get("loaded_at") else ""
+    return f"version {version} from {clean(bundle.get('origin', ''))}" + (f", loaded {loaded}" if loaded else "")
+
+
+def _troubles(status: dict[str, Any], bundle: dict[str, Any]) -> list[str]:
+    found = []
+    if status.get("degraded"):
+        found.append("the shared store cannot be used: each instance counts for itself")
+    problems = bundle.get("problems") or []
+    if bundle.get("version") is None:
+        found.append("no bundle is loaded: requests are answered with 503")
+    elif problems:
+        found.append(
+            f"the bundle in its source is refused ({count(len(problems), 'problem')}); an older one is in force"
+        )
+    return found
+
+
+_MOST: Final = 50
+_BEFORE: Final = 10  # shown before what is followed
+_TRIES: Final = 10  # to reach again what was lost
+_PAUSE_S: Final = 1.0
+
+
+@click.command(name="events", epilog=EPILOG)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option("--name", "names", metavar="EVENT", multiple=True, help="Only events of this name. Repeatable.")
+@click.option("--agent", metavar="NAME", default="", help="Only those of an agent.")
+@click.option("--incident", metavar="ID", default="", help="Only those of an incident.")
+@click.option("--since", "since_s", type=SPAN, metavar="SPAN", help="Only those of the last 30m, 1h, 7d.")
+@click.option(
+    "--most", type=click.IntRange(0, 500), metavar="N", help=f"How many at most.  [{_MOST}; {_BEFORE} with -f]"
+)
+@project_option
+@admin_options
+def events_command(
+    client: AdminClient, *, follow: bool, names: Sequence[str], since_s: float | None, most: int | None, as_json: bool,
+    **query: str,
+) -> None:  # fmt: skip
+    """Show the newest events, oldest first."""
+    asked: dict[str, Any] = {"name": list(names), **query}
+    if most is None:
+        most = _BEFORE if follow else _MOST
+    since = {} if since_s is None else {"since": SystemClock().now() - since_s}
+    found = client.get("/events", {**asked, **since, "most": most})["events"][::-1] if most else []
+    if follow:
+        _follow(client, asked, found, as_json=as_json)
+    elif as_json:
+        print_json({"ok": True, "events": found})
+    elif not found:
+        click.echo("no events" + (" that match" if any(asked.values()) or since else " yet"))
+    else:
+        show_table(("time", "event", "agent", "what"), [_event_row(event) for event in found])
+
+
+def _follow(client: AdminClient, asked: dict[str, Any], found: list[dict[str, Any]], *, as_json: bool) -> None:
+    for event in found:
+        _print(event, as_json=as_json)
+    last_id = str(found[-1]["id"]) if found else ""
+    tries = 0
+    try:
+        while True:
+            lost = AdminError(f"{client.url}: ended the stream", UNREACHABLE)
+            try:
+                for sent in client.follow("/events", {**asked, "follow": "true"}, last_id):
+                    last_id, tries = sent.id, 0
+                    _print(sent.data, as_json=as_json)
+            except AdminError as error:
+                lost = error
+            tries += 1
+            if lost.code != UNREACHABLE or tries > _TRIES:
+                raise lost
+            Pause().wait(_PAUSE_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _print(event: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(event, ensure_ascii=True))
+    else:
+        time, name, agent, what = _event_row(event)
+        click.echo(f"{time}  {name:<18}  {agent:<20}  {what}".rstrip())
+
+
+def _event_row(event: dict[str, Any]) -> list[str]:
+    return [moment(event["at"]), clean(event["name"]), clean(event["agent"], 40), words(event["data"])]
+
+
+_HEADS = ("agent", "last seen", "requests", "denied", "loops", "today", "in all", "saved", "held")
+_NUMBERS = ("requests", "denied", "loops", "today", "in all", "saved")
+
+
+@click.command(name="agents", epilog=EPILOG)
+@click.argument("name", required=False, default="")
+@click.option("--find", metavar="TEXT", default="", help="Only agents with this in their name.")
+@click.option("--most", type=click.IntRange(1, 500), default=50, show_default=True, help="How many at most.")
+@project_option
+@admin_options
+def agents_command(client: AdminClient, *, name: str, find: str, most: int, project: str, as_json: bool) -> None:
+    """List agents, the last seen first, or show one by its NAME."""
+    if name:
+        agent = client.get(f"/agents/{part(name)}", {"project": project})
+        if as_json:
+            print_json({"ok": True, **agent})
+        else:
+            _show_agent(agent)
+        return
+    found = client.get("/agents", {"project": project, "find": find, "most": most})["agents"]
+    if as_json:
+        print_json({"ok": True, "agents": found})
+    elif not found:
+        click.echo("no agents were seen" + (" that have this in their name" if find else " yet"))
+    else:
+        now = SystemClock().now()
+        show_table(_HEADS, [_agent_row(agent, now) for agent in found], _NUMBERS)
+
+
+def _agent_row(agent: dict[str, Any], now: float) -> list[str]:
+    return [
+        clean(agent["agent"], 40),
+        ago(agent["last_at"], now),
+        f"{agent['requests']:,}",
+        f"{agent['denied']:,}",
+        f"{agent['loops']:,}",
+        dollars(agent["today_microusd"]),
+        dollars(agent["cost_microusd"]),
+        dollars(agent["saved_microusd"]),
+        "held" if agent["holds"] else "kill switch" if agent["stopped_by"] else "",
+    ]
+
+
+def _show_agent(agent: dict[str, Any]) -> None:
+    click.echo(f"{clean(agent['agent'])} in project {clean(agent['project'])}")
+    rows = {
+        "first seen": moment(agent["first_at"]) or "never",
+        "last seen": moment(agent["last_at"]) or "never",
+        "model": clean(agent["model"]),
+        "callers": f"{agent['callers']:,}",
+        "requests": f"{agent['requests']:,}, {agent['denied']:,} of them denied",
+        "loops": f"{agent['loops']:,}",
+        "tokens": f"{agent['input_tokens']:,} in, {agent['output_tokens']:,} out",
+        "spent": f"{dollars(agent['cost_microusd'])}, {dollars(agent['today_microusd'])} of it today",
+        "saved": dollars(agent["saved_microusd"]),
+    }
+    for name, value in rows.items():
+        click.echo(f"  {name:<10} {value}")
+    for name, value in sorted(agent["settings"].items()):
+        click.echo(f"  set        {clean(name)}: {clean(value)}")
+    if agent["stopped_by"]:
+        click.echo(f"  stopped    by {clean(agent['stopped_by'])}: all its requests are denied")
+    for hold in agent["holds"]:
+        by = f" by {clean(hold['by'])}" if hold["by"] else ""
+        click.echo(f"  held       {until(hold['until'])}{by}: {clean(hold['reason'], 200)}")
+
+
+NOT_SHARED = "note: other instances could not be told yet; they are as soon as they can be reached"
+
+
+@click.command(name="kill", epilog=EPILOG)
+@click.argument("agent")
+@click.option("--reason", metavar="TEXT", default="stopped from the command line", show_default=True, help="Why.")
+@click.option("--for", "for_s", type=SPAN, metavar="SPAN", help="How long, like 30m or 1h; else until it is released.")
+@project_option
+@admin_options
+def kill_command(
+    client: AdminClient, *, agent: str, reason: str, for_s: float | None, project: str, as_json: bool
+) -> None:
+    """Hold an AGENT: everything it sends is denied, whoever calls, on every instance."""
+    expires_at = None if for_s is None else SystemClock().now() + for_s
+    body = {"reason": reason, "expires_at": expires_at}
+    done = client.post(f"/agents/{part(agent)}/kill", body, {"project": project})
+    if as_json:
+        print_json({"ok": True, **done})
+        return
+    hold = done["hold"]
+    click.echo(f"{clean(hold['agent'])} in project {clean(hold['project'])} is held {until(hold['until'])}")
+    if not done["seen"]:
+        meant = done["did_you_mean"]
+        click.echo("note: no agent of this name was ever seen" + (f"; did you mean {clean(meant)}?" if meant else ""))
+    if not done["shared"]:
+        click.echo(NOT_SHARED)
+
+
+_NOTHING = "was neither held nor known to be blocked; what its loops had counted is forgotten"
+
+
+@click.command(name="release", epilog=EPILOG)
+@click.argument("agent", required=False, default="")
+@click.option(
+    "--caller", metavar="ID", default="", help="Release everything of a caller, as `agents` and events name it."
+)
+@click.option("--run", metavar="ID", default="", help="Release a run that reached its ceiling.")
+@project_option
+@admin_options
+def release_command(client: AdminClient, *, agent: str, caller: str, run: str, project: str, as_json: bool) -> None:
+    """Release an AGENT: what holds it ends, its loops are blocked no longer, and what was remembered against it is
+    cleared."""
+    if not (agent or caller or run):
+        raise click.UsageError("release whom? name an AGENT, --caller or --run")
+    query = {"project": project}
+    if caller or run:
+        done = client.post("/quarantine/release", {"agent": agent, "caller": caller, "run": run}, query)
+    else:
+        done = client.post(f"/agents/{part(agent)}/release", {}, query)
+    if as_json:
+        print_json({"ok": True, **done})
+        return
+    ended, loops = len(done["released"]), done["loops"]
+    nothing = "was not held" if run else _NOTHING
+    click.echo(f"{clean(agent or caller or run)} " + (_said(ended, loops) if ended or loops else nothing))
+    if not done["shared"]:
+        click.echo(NOT_SHARED)
+
+
+def _said(ended: int, loops: int) -> str:
+    done = [f"{count(ended, 'hold')} ended"] if ended else []
+    done += [f"{count(loops, 'blocked loop')} forgotten"] if loops else []
+    return f"is released: {', '.join(done)}"
+
+
+@click.command(name="set", short_help="Stop whoever has a value in a descriptor.", epilog=EPILOG)
+@click.argument("descriptor")
+@click.argument("value")
+@click.option("--route", metavar="PATH", default="", help="Only this path, or all that begin so: /v1/*")
+@click.option("--reason", metavar="TEXT", default="", help="Why.")
+@click.option("--for", "for_s", type=SPAN, metavar="SPAN", help="How long, like 30m or 1h; else until it is lifted.")
+@admin_options
+def set_switch(
+    client: AdminClient, *, descriptor: str, value: str, for_s: float | None, as_json: bool, **more: str
+) -> None:
+    """Deny everything that has this VALUE in this DESCRIPTOR, on every instance: `switch set agent:id scraper`."""
+    expires_at = None if for_s is None else SystemClock().now() + for_s
+    body = {"scope_key": descriptor, "scope_value": value, "expires_at": expires_at, **more}
+    done = client.post("/kill-switches", body)
+    if as_json:
+        print_json({"ok": True, **done})
+        return
+    ends = f"until {moment(expires_at)}" if expires_at else "until it is lifted"
+    click.echo(f"{clean(done['id'])} is set, {ends}: breakloop switch lift {clean(done['id'])}")
+    if not done["shared"]:
+        click.echo(NOT_SHARED)
+
+
+@click.command(name="list", epilog=EPILOG)
+@admin_options
+def list_switches(client: AdminClient, *, as_json: bool) -> None:
+    """List the kill switches that were set at run time."""
+    found = client.get("/kill-switches")["kill_switches"]
+    if as_json:
+        print_json({"ok": True, "kill_switches": found})
+    elif not found:
+        click.echo("no kill switches are set at run time (the bundle may have its own)")
+    else:
+        rows = [
+            [
+                clean(one["id"]),
+                f"{clean(one['scope_key'])}={clean(one['scope_value'])}",
+                clean(one["route"]) or "all",
+                moment(one["since"]),
+                moment(one["expires_at"]) or "lifted",
+                clean(one["by"]),
+                clean(one["reason"], 200),
+            ]
+            for one in found
+        ]
+        show_table(("id", "stops", "paths", "since", "until", "by", "reason"), rows)
+
+
+@click.command(name="lift", epilog=EPILOG)
+@click.argument("switch")
+@admin_options
+def lift(client: AdminClient, *, switch: str, as_json: bool) -> None:
+    """Lift a SWITCH by its id."""
+    done = client.delete(f"/kill-switches/{part(switch)}")
+    if as_json:
+        print_json({"ok": True, **done})
+        return
+    click.echo(f"{clean(switch)} is lifted")
+    if not done["shared"]:
+        click.echo(NOT_SHARED)
+
+
+@click.group(name="switch", commands=[set_switch, list_switches, lift])
+def switch_command() -> None:
+    """Set, list and lift kill switches at run time."""

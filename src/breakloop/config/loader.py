@@ -1,0 +1,415 @@
+"""Settings of a process (SPEC T-1): flags over `BREAKLOOP_*` over breakloop.yaml over defaults, each with its origin.
+The only reader of the environment. The fields are in `settings_fields`; what they are used for is `runtime`'s.
+
+A field inside a block has its names joined: `jwt.secret` is BREAKLOOP_JWT_SECRET (BREAKLOOP_JWT__SECRET works too).
+Lists are separated by commas there. An empty variable is no variable. Paths in breakloop.yaml start where it lies.
+
+Values of settings as text: read out of a variable by the type of its field, shown to people with secrets masked, and
+what is said of one that is of the wrong kind. Which sources there are is `settings`' business.
+
+Reads the secrets that settings name: provider keys (`upstream_keys`, SPEC Y-6), and those of alert targets. What
+such an entry may look like is `settings_checks`' and `settings_alerts`' business. A secret is never part of a
+message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
+
+from pydantic import SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from breakloop.config.settings import RELATIVE, UNSAID, Settings, secrets_of
+from breakloop.config.validators import POLICY_REDIS
+from breakloop.errors import BundleError, Problem, SettingsError
+from breakloop.policy.diagnostics import did_you_mean, nearest
+from breakloop.policy.documents import Places, path_text, read_yaml
+from breakloop.policy.schema.types import Model
+
+Name = tuple[str, ...]  # ("jwt", "secret")
+
+KINDS: Final = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "string_sub_type": "must be text",
+    "string_too_short": "must not be empty",
+    "list_type": "must be a list",
+    "model_type": "must be a map",
+    "dict_type": "must be a map",
+    "missing": "is missing",
+}
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off"})
+_USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def fields_of(model: type[Model], above: Name = ()) -> Iterator[tuple[Name, FieldInfo]]:
+    """Every single setting; a block is not one, its fields are."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Model):
+            yield from fields_of(field.annotation, (*above, name))
+        else:
+            yield (*above, name), field
+
+
+def blocks_of(field: FieldInfo) -> list[type[Model]]:
+    """Return the blocks that a list or a map is made of, each kind of them."""
+    found, waiting = [], list(get_args(field.annotation)[-1:]) if get_origin(field.annotation) in (list, dict) else []
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, Model):
+            found.append(kind)
+        else:
+            waiting += get_args(kind)
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return a value for people; of a map its names."""
+    if isinstance(value, SecretStr):
+        return "********" if value.get_secret_value() else "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        value = [getattr(one, "name", "?") if isinstance(one, Model) else one for one in value]
+    text = ", ".join(value) if isinstance(value, list | dict) else f"{value:g}" if isinstance(value, float) else value
+    return _USER_INFO.sub("***", str(text)) or "-"
+
+
+def shown_settings(settings: Model) -> list[tuple[str, str, str]]:
+    """Return every setting with its value for people, and where it came from."""
+    origins: dict[str, str] = getattr(settings, "origins", {})
+    found: list[tuple[str, str, str]] = []
+    for name, _ in fields_of(type(settings)):
+        value: Any = settings
+        for step in name:
+            value = getattr(value, step)
+        dotted = ".".join(name)
+        found.append((dotted, shown(value), origins.get(dotted, "default")))
+    return found
+
+
+def parse(text: str, field: FieldInfo) -> Any:
+    """Read a variable's text as the field's type; what does not fit stays text, and validation says so."""
+    kind = field.annotation
+    if get_origin(kind) is list and not blocks_of(field):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if kind is bool:
+        low = text.lower()
+        return True if low in _TRUE else False if low in _FALSE else text
+    if kind in (int, float) or get_origin(kind) in (dict, list):
+        try:
+            return kind(text) if kind in (int, float) else json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    return text.lower() if get_origin(kind) is Literal and text.lower() in get_args(kind) else text
+
+
+def read_keys(entries: Sequence[str], env: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the keys by name of their upstream; raises `SettingsError` for one that is not there or cannot be sent."""
+    keys = {}
+    for entry in entries:
+        name, _, source = entry.partition("=")
+        kind, _, place = source.partition(":")
+        key = (env.get(place, "") if kind == "env" else _read(f"upstream_keys: {name}", place)).strip()
+        where = f"environment variable {place}" if kind == "env" else place
+        if not key:
+            raise SettingsError(f"upstream_keys: {name}: {where} is {'not set' if kind == 'env' else 'empty'}")
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise SettingsError(f"upstream_keys: {name}: {where} holds more than a key (a space, or several lines)")
+        keys[name] = key.encode("ascii")
+    return keys
+
+
+def read_references(named: Iterable[tuple[str, str]], env: Mapping[str, str]) -> dict[str, str]:
+    """Return secrets by how they are named (`env:VARIABLE`, `file:/PATH`); `named` has the setting of each. Raises
+    `SettingsError` for one that is not there, or is more than a line of ASCII."""
+    found = {}
+    for setting, reference in named:
+        kind, _, place = reference.partition(":")
+        text = (env.get(place, "") if kind == "env" else _read(setting, place)).strip()
+        where = f"environment variable {place}" if kind == "env" else place
+        if not text:
+            raise SettingsError(f"{setting}: {where} is {'not set' if kind == 'env' else 'empty'}")
+        if not (text.isascii() and text.isprintable()):
+            raise SettingsError(f"{setting}: {where} holds more than a secret (several lines, or signs beyond ASCII)")
+        found[reference] = text
+    return found
+
+
+def _read(setting: str, file: str) -> str:
+    try:
+        return Path(file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SettingsError(f"{setting}: {file} cannot be read: {why}") from None
+
+
+FILE = "breakloop.yaml"
+_PREFIX = "BREAKLOOP_"
+_ORIGINS = "_origins"
+_LOOP_GUARD = "LOOP_GUARD_"  # these three names are older than ours, and work without the prefix
+_OTEL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # every program that sends there knows it
+_ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # no fields: which file to read; where clients connect
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and where each came from: dotted name -> `flag --port`, `environment ...`, `file:line`, `default`."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """One setting as `doctor` shows it; secrets are masked."""
+
+    name: str
+    value: str
+    origin: str
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None, *, env: Mapping[str, str] | None = None, directory: Path | None = None
+) -> Loaded:
+    """Put the settings together; `flags` are by field name, None or empty ones were not given. Raises SettingsError."""
+    sources = _Sources(os.environ if env is None else env, directory or Path())
+    sources.read_file((flags or {}).get("config"))
+    sources.read_environment()
+    for name, value in (flags or {}).items():
+        if name != "config" and value is not None and value != ():
+            plain = list(value) if isinstance(value, tuple) else value
+            sources.give((name,), plain, "flag --" + name.replace("_", "-"))
+    return sources.settings()
+
+
+def provider_keys(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, bytes]:
+    """Read the provider keys that the settings name, by name of their upstream. Raises SettingsError."""
+    return read_keys(settings.upstream_keys, os.environ if env is None else env)
+
+
+def alert_secrets(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Read the secrets that alert targets name, by how they are named there. Raises SettingsError."""
+    return read_references(secrets_of(settings.alert_targets), os.environ if env is None else env)
+
+
+def settings_json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of breakloop.yaml."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()}
+
+
+def settings_text(settings: Settings, secret: str = "") -> str:
+    """Return settings for `settings_from_text` of a process of the same fleet: one of several, so `workers` is 1.
+
+    Secrets are in it; `secret` is the fleet's, where it was not set.
+    """
+    values = settings.model_dump(exclude_unset=True) | {"workers": 1, _ORIGINS: settings.origins}
+    if secret:
+        values["secret"] = secret
+    return json.dumps(values, default=_plain)
+
+
+def settings_from_text(text: str) -> Settings:
+    """Read back what `settings_text` wrote."""
+    values = json.loads(text)
+    origins = values.pop(_ORIGINS)
+    settings = Settings.model_validate(values)
+    settings.origins.update(origins)
+    return settings
+
+
+def _plain(value: object) -> str:
+    """An amount is a text there, exactly."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+def environment_names() -> dict[str, list[str]]:
+    """Return the variables of every setting by its dotted name; where there are two, the first one wins."""
+    names: dict[str, list[str]] = {}
+    for name, _ in fields_of(Settings):
+        names[".".join(name)] = [_PREFIX + "_".join(name).upper()]
+        if name[0] == "loop_guard":
+            names[".".join(name)].append(_LOOP_GUARD + name[1].upper())
+    return names
+
+
+def effective(loaded: Loaded) -> list[Effective]:
+    """List every setting with its value and origin, in the order of the fields."""
+    found: list[Effective] = []
+    for name, _ in fields_of(Settings):
+        value: Any = loaded.settings
+        for step in name:
+            value = getattr(value, step)
+        found.append(Effective(".".join(name), shown(value), loaded.origins[".".join(name)]))
+    return found
+
+
+class _Sources:
+    """Gathers raw values from the lowest source to the highest; a later one replaces an earlier one."""
+
+    def __init__(self, env: Mapping[str, str], directory: Path) -> None:
+        self._env = env
+        self._directory = directory
+        self._fields = dict(fields_of(Settings))
+        self._raw: dict[str, Any] = {}
+        self._origins: dict[Name, str] = {}
+        self._warnings: list[str] = []
+        self._file = ""
+        self._places: Places | None = None
+        self._from_file: set[Name] = set()
+        self._default_data_dir()
+        if env.get(_OTEL):
+            self.give(("otel_endpoint",), env[_OTEL], f"environment {_OTEL}")
+
+    def give(self, name: Name, value: object, origin: str) -> None:
+        """Set one value."""
+        block = self._raw
+        for step in name[:-1]:
+            inner = block.get(step)
+            if not isinstance(inner, dict):
+                inner = block[step] = {}
+            block = inner
+        block[name[-1]] = value
+        self._origins[name] = origin
+        self._from_file.discard(name)
+
+    def _default_data_dir(self) -> None:
+        """A service manager's directory, else the user's; here, for somebody without a home."""
+        env = self._env
+        if env.get("STATE_DIRECTORY"):
+            self.give(("data_dir",), env["STATE_DIRECTORY"].split(":")[0], "environment STATE_DIRECTORY")
+        elif env.get("XDG_DATA_HOME"):
+            self.give(("data_dir",), str(Path(env["XDG_DATA_HOME"], "breakloop")), "default")
+        elif env.get("HOME"):
+            self.give(("data_dir",), str(Path(env["HOME"], ".local", "share", "breakloop")), "default")
+        else:
+            self.give(("data_dir",), str(self._directory / ".breakloop"), "default")
+
+    # -- breakloop.yaml --------------------------------------------------------------------------------------------
+
+    def read_file(self, named: object) -> None:
+        """Take the file that a flag or BREAKLOOP_CONFIG names, else ./breakloop.yaml if it is there."""
+        name = str(named or self._env.get("BREAKLOOP_CONFIG") or "")
+        path = self._directory / (name or FILE)
+        try:
+            text = path.read_text("utf-8")
+        except FileNotFoundError:
+            if name:
+                raise SettingsError(f"{name}: there is no such file") from None
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise SettingsError(f"{name or FILE}: cannot be read: {why}") from None
+        self._file = name or FILE
+        try:
+            data, self._places = read_yaml(text, self._file)
+        except BundleError as error:
+            if [problem.message for problem in error.problems] == ["is empty"]:
+                return
+            raise SettingsError(str(error)) from None
+        if data is not None and not isinstance(data, dict):
+            raise SettingsError(str(Problem(self._file, 1, 1, "", "must be a map", "write port: 8787")))
+        self._take_map(data or {}, (), path.parent)
+
+    def _take_map(self, data: Mapping[str, Any], above: Name, folder: Path) -> None:
+        for key, value in data.items():
+            name = (*above, key)
+            if isinstance(value, dict) and any(field[:-1][: len(name)] == name for field in self._fields):
+                self._take_map(value, name, folder)
+            elif value is not None:
+                field = self._fields.get(name)
+                relative = field is not None and RELATIVE in field.metadata and isinstance(value, str) and value
+                elsewhere = relative and ("://" in value or (name == ("policy",) and value == POLICY_REDIS))
+                given = str(folder / value) if relative and not elsewhere else value
+                assert self._places is not None  # noqa: S101 - a map was read, so its places are known
+                self.give(name, given, f"{self._file}:{self._places.locate(name, key=True).line}")
+                self._from_file.add(name)
+
+    # -- the environment -------------------------------------------------------------------------------------------
+
+    def read_environment(self) -> None:
+        """Take every variable that names a setting; say which others look as if they should."""
+        known = {_PREFIX + "_".join(name).upper(): name for name in self._fields}
+        for name in self._fields:
+            if name[0] == "loop_guard":
+                self._take_variable(_LOOP_GUARD + name[1].upper(), name)
+        for variable in sorted(self._env):
+            if not variable.startswith(_PREFIX) or variable in _ELSEWHERE:
+                continue
+            setting = known.get(variable.replace("__", "_"))
+            if setting is None:
+                meant = nearest(variable.removeprefix(_PREFIX).lower(), ("_".join(name) for name in self._fields))
+                hint = f"; did you mean {_PREFIX}{meant.upper()}?" if meant else ""
+                self._warnings.append(f"environment {variable} is no setting{hint}")
+            else:
+                self._take_variable(variable, setting)
+
+    def _take_variable(self, variable: str, name: Name) -> None:
+        text = self._env.get(variable, "").strip()
+        if text:
+            self.give(name, parse(text, self._fields[name]), f"environment {variable}")
+
+    # -- the result ------------------------------------------------------------------------------------------------
+
+    def settings(self) -> Loaded:
+        """Validate what was gathered."""
+        try:
+            settings = Settings.model_validate(self._raw)
+        except ValidationError as error:
+            problems = sorted({self._explain(dict(found)) for found in error.errors(include_url=False)})
+            raise SettingsError("\n".join(line for _, line in problems)) from None
+        origins = {".".join(name): self._origins.get(name, "default") for name in self._fields}
+        settings.origins.update(origins)
+        return Loaded(settings, origins, tuple(self._warnings), self._file)
+
+    def _explain(self, found: dict[str, Any]) -> tuple[int, str]:
+        """Return one problem as a line, with the line of the file it is in to sort by."""
+        at: tuple[str | int, ...] = found["loc"]
+        name = tuple(step for step in at if isinstance(step, str))
+        message, hint = self._words(found, name)
+        given = self._given(name)
+        if given in self._from_file and self._places is not None:
+            unknown = found["type"] == "extra_forbidden"
+            place = self._places.locate(at, key=unknown)
+            return place.line, str(Problem(*place, path_text(name), message, hint))
+        inside = f": {path_text(name[len(given) :])}" if given != name else ""
+        where = self._origins.get(given, path_text(given)) + inside
+        return 0, f"{where}: {message}" + (f" ({hint})" if hint else "")
+
+    def _given(self, name: Name) -> Name:
+        """What was given as one value: the setting itself, or the map that it stands in."""
+        heads = (name[:length] for length in range(len(name), 0, -1))
+        return next((head for head in heads if head in self._origins), name)
+
+    def _words(self, found: dict[str, Any], name: Name) -> tuple[str, str]:
+        kind, context = found["type"], found.get("ctx", {})
+        if kind == "breakloop":
+            return context["message"], context["hint"]
+        if kind == "extra_forbidden":
+            return "is no setting" + did_you_mean(name[-1], sorted(self._siblings(name))), ""
+        message = KINDS.get(kind) or str(found["msg"]).replace("Input should", "must")
+        field = self._fields.get(name)
+        if field is None or field.annotation is SecretStr or UNSAID in field.metadata:
+            return message, ""  # a value that is a secret, or stands where one may be meant, is not repeated
+        return f"{message}, got {found['input']!r:.80}", ""
+
+    def _siblings(self, name: Name) -> Iterable[str]:
+        """The names that may stand where this one does."""
+        for around in (self._fields.get(name[:-2]), self._fields.get(name[:-1])):  # a map of blocks; a list of them
+            if around is not None and blocks_of(around):
+                return {field for block in blocks_of(around) for field in block.model_fields}
+        return {field[: len(name)][-1] for field in self._fields if field[: len(name) - 1] == name[:-1]}

@@ -1,0 +1,176 @@
+"""What the value of a single setting may be (SPEC T-1, T-2): each check returns the value, or says what is wrong with
+it and what to write instead. The fields that they belong to are in `settings_fields`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from breakloop.errors import SettingsError
+from breakloop.model.upstream import UpstreamUrlError, parse_named
+from breakloop.policy import descriptors
+from breakloop.policy.client import ClientIp
+from breakloop.policy.schema.types import Fault, fault, refuse
+from breakloop.store.redis.url import is_redis_url, parse_redis_url
+
+HISTORY_OFF: Final = "off"
+ADMIN_ROLES: Final = ("viewer", "operator")
+POLICY_REDIS: Final = "redis"  # the bundle is where the state is
+_POLICY_HINT: Final = "write a path, https://HOST/PATH, or redis"
+_HASH: Final = 'take the first word of: printf %s "$KEY" | sha256sum'
+_DOLLARS_HINT: Final = "US dollars for a million tokens, such as 2.50"
+_DEAREST_USD: Final = 1_000_000
+_NO_KEY: Final = sha256(b"").hexdigest()
+# Fields that others send or read. If one of them began with our prefix, it would be taken for ours and not forwarded.
+_FIELDS_OF_OTHERS: Final = (
+    "accept-encoding",
+    "anthropic-version",
+    "content-type",
+    "mcp-session-id",
+    "openai-organization",
+    "x-agent-id",
+    "x-api-key",
+    "x-forwarded-for",
+    "x-goog-api-key",
+    "x-original-uri",
+    "x-stainless-lang",
+)
+
+
+def policy(value: str) -> str:
+    """A bundle comes from a path, from an HTTP(S) URL, or from the Redis that the state is in."""
+    if "://" not in value:
+        return value
+    try:
+        url = urlsplit(value)
+        usable = bool(url.hostname) and url.port != 0
+    except ValueError:
+        raise fault("is no URL", _POLICY_HINT) from None
+    if url.scheme not in {"http", "https"} or not usable or url.fragment or not re.fullmatch(r"[!-~]+", value):
+        raise fault("is no URL that a bundle can be fetched from", _POLICY_HINT)
+    if url.username is not None or url.password is not None:
+        raise fault("has a credential in it", "take it out of the URL and set policy_token")
+    return value
+
+
+def state(value: str) -> str:
+    """Counters live in this process, or in a Redis that several share."""
+    if value == "memory://":
+        return value
+    if not is_redis_url(value):
+        raise fault("is no place for state", "write memory://, or the URL of a Redis: redis://HOST:6379/0")
+    try:
+        parse_redis_url(value)
+    except SettingsError as error:
+        raise fault(str(error), "for example redis://user:password@host:6379/0") from None
+    return value
+
+
+def proxy_network(value: str) -> str:
+    """An address, a network, or `unix`."""
+    try:
+        ClientIp((value,))
+    except SettingsError:
+        raise fault(f'"{value}" is neither an address nor a network', "write 10.0.0.0/8, 10.1.2.3 or unix") from None
+    return value
+
+
+def upstream(value: str) -> str:
+    """NAME=URL."""
+    try:
+        parse_named(value)
+    except UpstreamUrlError as error:
+        raise fault(error.message, error.hint) from None
+    return value
+
+
+def upstream_key(value: str) -> str:
+    """NAME=env:VARIABLE or NAME=file:/PATH, never the key itself."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*=(?:env:[A-Za-z_][A-Za-z0-9_]*|file:/.+)", value):
+        raise fault(
+            "is not NAME=env:VARIABLE or NAME=file:/PATH",
+            "the key itself does not stand here: write openai=env:OPENAI_API_KEY",
+        )
+    return value
+
+
+def caller(value: str) -> str:
+    """NAME=SHA256, never the key itself."""
+    match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}=([0-9A-Fa-f]{64})", value)
+    if match is None:
+        raise fault("is not NAME=SHA256", _HASH)
+    if match[1].lower() == _NO_KEY:
+        raise fault("is the SHA-256 of nothing: the variable was empty", _HASH)
+    return value
+
+
+def admin_token(value: str) -> str:
+    """NAME:ROLE:SHA256, never the token itself."""
+    match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}:(\w+):([0-9A-Fa-f]{64})", value)
+    if match is None or match[1] not in ADMIN_ROLES:
+        raise fault(f"is not NAME:ROLE:SHA256 with the role {' or '.join(ADMIN_ROLES)}", _HASH)
+    if match[2].lower() == _NO_KEY:
+        raise fault("is the SHA-256 of nothing: the variable was empty", _HASH)
+    return value
+
+
+def admin_tokens_once(values: list[str]) -> list[str]:
+    """A token has one name, so that the audit log can tell who it was."""
+    digests = [value.rpartition(":")[2].lower() for value in values]
+    refuse([Fault((at,), "has a token that another has", "each has its own") for at, _ in _repeated(digests)])
+    return values
+
+
+def names_once(values: list[str]) -> list[str]:
+    """No name comes twice in a list of NAME=..."""
+    names = [value.partition("=")[0] for value in values]
+    refuse([Fault((at,), f'"{name}" is named twice', "keep one") for at, name in _repeated(names)])
+    return values
+
+
+def keys_once(values: list[str]) -> list[str]:
+    """A name may come twice, so that a client can change its key; a key belongs to one name."""
+    digests = [value.rpartition("=")[2].lower() for value in values]
+    refuse([Fault((at,), "has a key that another has", "each caller has its own") for at, _ in _repeated(digests)])
+    return values
+
+
+def _repeated(values: list[str]) -> Iterator[tuple[int, str]]:
+    return ((at, value) for at, value in enumerate(values) if value in values[:at])
+
+
+def header_prefix(value: str) -> str:
+    """The beginning of a header name that nobody else uses."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*-", value):
+        raise fault("cannot begin a header name", "letters, digits and hyphens, with a hyphen at the end")
+    taken = next((name for name in _FIELDS_OF_OTHERS if name.startswith(value.lower())), "")
+    if taken:
+        raise fault(f"begins {taken} too, which would then be taken for ours", "add a word of your own: X-Own-")
+    return value
+
+
+def descriptor(value: str) -> str:
+    """The name of a descriptor, or nothing."""
+    wrong = descriptors.fault(value) if value else None
+    if wrong is not None:
+        raise fault(*wrong)
+    return value
+
+
+def dollars(value: Any) -> Decimal:
+    """An amount, exact to a millionth. A number out of YAML is read as it was written there."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        raise fault("must be a number", _DOLLARS_HINT)
+    try:
+        amount = Decimal(str(value).strip())
+    except InvalidOperation:
+        raise fault(f'must be a number, got "{value!s:.40}"', _DOLLARS_HINT) from None
+    if not amount.is_finite() or not 0 <= amount <= _DEAREST_USD:
+        raise fault(f"must be 0 to {_DEAREST_USD}, got {amount}", _DOLLARS_HINT)
+    if amount != round(amount, 6):
+        raise fault(f"{amount} is finer than a millionth of a dollar", _DOLLARS_HINT)
+    return amount

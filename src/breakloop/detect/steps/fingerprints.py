@@ -1,0 +1,369 @@
+"""Fingerprints of a step, 8 bytes each (DETECTION): A and A' of its calls, R of what came back, K its class, E the
+masked error, T what the model said, U what the user did. Keyed digests; nothing of a text can be read from them.
+
+What a call does, as far as its name and arguments tell: whether it changes something. A guess that errs towards
+"it does": a change that is none spares a loop for a while, an overlooked one stops honest work. And what a policy says
+of tools by name.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import orjson
+import xxhash
+
+from breakloop.detect.steps.kinds import ToolOptions
+from breakloop.detect.steps.masks import compact, folded, loose, own, shape, steady, words
+from breakloop.model.call import Result, Step, ToolCall
+
+OTHER, READS, CHANGES, RUNS = range(4)
+
+_READING: Final = frozenset((
+    "get", "list", "read", "search", "find", "view", "show", "fetch", "query", "check", "look", "describe", "inspect",
+))  # fmt: skip
+_CHANGING: Final = frozenset((
+    "write", "edit", "create", "insert", "replace", "save", "delete", "remove", "update", "apply", "patch", "submit",
+    "send", "post", "book", "cancel", "modify", "move", "put", "add", "set", "append", "upload", "commit", "push",
+    "rename", "exchange", "return", "transfer", "todo", "generate",
+))  # fmt: skip
+_SHELLS: Final = frozenset((
+    "bash", "sh", "shell", "zsh", "terminal", "exec", "execute", "run", "command", "commands", "cmd", "powershell",
+    "python", "code", "ipython", "repl", "interpreter", "console", "script",
+))  # fmt: skip
+_WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
+# What a command line changes: a redirection, a line of code, a command. Each pattern begins with a character, or is
+# only tried where one of its words stands, because most commands just look. None may read on past where it could begin
+# again, or a line full of beginnings takes the square of its length.
+_REDIRECTION: Final = re.compile(rb">(?<![-=<>0-9&|]>)>?\s*(?!/dev/null|&|=)[\w./~$\"']").search
+_WRITING: Final = re.compile(rb"\.(?:write|write_text|to_csv|save)\(").search
+_OPENS_FOR_WRITING: Final = re.compile(rb"open\([^()\n]*['\"][wax]b?\+?['\"]").search
+_COMMAND: Final = re.compile(
+    rb"\b(?:sed\s+(?:-\w+\s+){0,4}-\w*i|tee\s|"
+    rb"git\s+(?:add|commit|apply|push|checkout|stash|reset|merge|rebase|revert)\b|"
+    rb"(?:mv|rm|cp|mkdir|touch|chmod|patch|unzip|tar)\s|(?:pip3?|npm|yarn|apt|apt-get|conda|uv)\s+(?:install|i|add)\b)"
+).search
+_COMMAND_WORDS: Final = frozenset((
+    b"sed", b"tee", b"git", b"mv", b"rm", b"cp", b"mkdir", b"touch", b"chmod", b"patch", b"unzip", b"tar", b"pip",
+    b"pip3", b"npm", b"yarn", b"apt", b"conda", b"uv",
+))  # fmt: skip
+_APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
+_LOOKS: Final = re.compile(
+    rb"\"(?:command|action|mode|operation)\":\s?\"(?:view|read|list|get|show|open|search)"
+).search
+_INNER: Final = re.compile(rb"\"(?:tool_name|tool|function|method)\":\s?\"([\w./-]{1,80})\"").search
+_READ_MAX: Final = 4000
+_NAMES_MAX: Final = 1000
+_NAME_MAX: Final = 200
+
+
+class Tool(NamedTuple):
+    """What is known of a tool by its name."""
+
+    name: str
+    raw: bytes
+    key: bytes  # 4 bytes that stand for it
+    manner: int
+    options: ToolOptions
+
+
+class Tools:
+    """Tools by name, with what a policy says of them. Names come again in each step, so they are looked at once."""
+
+    __slots__ = ("_exact", "_known", "_prefixes")
+
+    def __init__(self, options: Mapping[str, ToolOptions]) -> None:
+        """Take options by name; a name that ends in `*` stands for all that begin so, the longest one first."""
+        self._exact = {name: one for name, one in options.items() if not name.endswith("*")}
+        patterns = sorted((name for name in options if name.endswith("*")), key=len, reverse=True)
+        self._prefixes = [(name[:-1], options[name]) for name in patterns]
+        self._known: dict[str, Tool] = {}
+
+    def of(self, name: str) -> Tool:
+        """Return what is known of a tool."""
+        known = self._known.get(name)
+        if known is None:
+            raw = name.encode("utf-8", "surrogatepass")
+            known = Tool(
+                name, raw, zlib.crc32(raw).to_bytes(4, "little"), manner(name[:_NAME_MAX]), self._options(name)
+            )
+            if len(name) <= _NAME_MAX:
+                if len(self._known) >= _NAMES_MAX:
+                    self._known.clear()
+                self._known[name] = known
+        return known
+
+    def _options(self, name: str) -> ToolOptions:
+        if name in self._exact:
+            return self._exact[name]
+        return next((one for prefix, one in self._prefixes if name.startswith(prefix)), NO_OPTIONS)
+
+
+NO_OPTIONS: Final = ToolOptions()
+
+
+def manner(name: str) -> int:
+    """Return how a tool works by its name: it reads, it changes something, it runs commands or code, or who knows."""
+    words = [word.lower() for word in _WORDS(name)]
+    if not words:
+        return OTHER
+    if words[0] in _READING:
+        return READS
+    if not _SHELLS.isdisjoint(words):
+        return RUNS
+    return OTHER if _CHANGING.isdisjoint(words) else CHANGES
+
+
+def changes(how: int, arguments: bytes) -> bool:
+    """Tell whether a call of a tool that works so is of the kind that changes something."""
+    if how == CHANGES:
+        return _LOOKS(arguments, 0, _READ_MAX) is None
+    if how != RUNS:
+        return False
+    inner = _INNER(arguments, 0, _READ_MAX)  # a tool that calls others: what counts is which
+    if inner is not None:
+        return changes(manner(inner[1].decode()), b"")
+    return _commanded(arguments[:_READ_MAX])
+
+
+def _commanded(line: bytes) -> bool:
+    if b"<<" in line or (b">" in line and _REDIRECTION(line)):
+        return True
+    if b"(" in line and (_WRITING(line) or _OPENS_FOR_WRITING(line)):
+        return True
+    return not _COMMAND_WORDS.isdisjoint(line.translate(_APART).split()) and _COMMAND(line) is not None
+
+
+Digest = Callable[[bytes], bytes]
+
+NONE: Final = bytes(8)
+OK, EMPTY, ACK, ERROR, RATE, UNKNOWN, UNSEEN = range(7)  # K
+
+# Keys whose values differ from call to call and say nothing. Ids of records are not among them: they are the matter.
+VOLATILE_KEYS: Final = frozenset((
+    "nonce", "request_id", "requestid", "trace_id", "traceid", "span_id", "correlation_id", "correlationid",
+    "idempotency_key", "idempotencykey", "timestamp", "ts", "call_id", "callid", "tool_call_id", "toolcallid",
+    "invocation_id", "message_id", "client_request_id", "_meta", "progresstoken", "x_request_id",
+))  # fmt: skip
+_RATE_FORM: Final = re.compile(rb"rate.?limit|too many requests|\b429\b", re.IGNORECASE).search
+_UNKNOWN_FORM: Final = re.compile(
+    rb"(?:unknown|no such|invalid|unrecognized|non-?existent) (?:tool|function)|(?:tool|function) \S{1,80} (?:is )?"
+    rb"(?:not found|unknown|not available|does not exist)",
+    re.IGNORECASE,
+).search
+_EMPTY: Final = frozenset((
+    b"", b"null", b"none", b"[]", b"{}", b'""', b"()", b"undefined", b"no output", b"(no output)",
+))  # fmt: skip
+_ACK_FORM: Final = re.compile(
+    rb"\b(?:ok|okay|done|success\w*|true|complet\w+|saved|updated|created|deleted|removed|sent|accepted|applied|"
+    rb"written|wrote|edited|moved|added|submitted|executed|finished|set|recorded|stored)\b",
+    re.IGNORECASE,
+).search
+_NAME_FORM: Final = re.compile(r"[^\W\d][\w.-]{0,47}").fullmatch
+_OPENS: Final = ("{", "[")
+_BRACKET: Final = ord("[")  # as a number a character is looked for in a quarter of the time
+_ACK_MAX: Final = 60
+_ACK_LOOK: Final = 200
+_SHORT: Final = 256
+_WORDS_READ: Final = 3000
+INFORMATIVE: Final = 80  # bytes; shorter results are acknowledgements as often as not
+_NESTING: Final = frozenset((dict, list))
+_MAY_CHANGE: Final = (CHANGES, RUNS)
+_ERROR_LOOK: Final = 400
+_ERROR_READ: Final = 2000
+
+
+class Incoming(msgspec.Struct, gc=False):
+    """A text that came from outside, or an answer. (A struct is made and read in a third of a named tuple's time.)"""
+
+    key: bytes  # its digest
+    text: bytes  # without what changes by itself
+    plain: bytes  # the same without white space
+    size: int  # in bytes, as it came
+
+
+class Pair(msgspec.Struct, gc=False):
+    """One call and what it returned."""
+
+    tool: Tool
+    a: bytes
+    loose_a: bytes
+    r: bytes
+    e: bytes  # 4 bytes
+    kind: int  # K
+    failed: bool  # the result is bad
+    size: int  # of what came back, in bytes
+    changes: bool
+    telling: bool  # what came back is no mere acknowledgement, nor of a call that changes something
+
+
+_NO_ERROR: Final = bytes(4)
+
+
+class Prints(msgspec.Struct, gc=False):
+    """A step's fingerprints."""
+
+    pairs: tuple[Pair, ...]
+    round: bytes  # the step as a whole: the sorted set of (A, R), or T, R and U where no call is seen
+    said: bytes  # T; NONE where nothing was said
+    users: tuple[bytes, ...]  # U of each text
+    incoming: list[Incoming]  # each result, then each text of the user
+    words: list[int]  # of what was said
+
+
+class Printer:
+    """Makes the fingerprints of one fleet: with the same digest function the same ones everywhere."""
+
+    __slots__ = ("_digest", "_seed", "_tools", "seed")
+
+    def __init__(self, digest: Digest, tools: Mapping[str, ToolOptions] | None = None) -> None:
+        self._digest = digest
+        self._tools = Tools(tools or {})
+        self._seed = int.from_bytes(digest(b"seed"), "little")
+        self.seed = self._seed & 0xFFFFFFFF  # of line and word digests
+
+    def of(self, *parts: bytes) -> bytes:
+        """Return the digest of short parts of fixed length or known order."""
+        return self._digest(b"\x00".join(parts))
+
+    def plain(self, plain: bytes) -> bytes:
+        """Return the digest of bytes whatever their length."""
+        return self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
+
+    def incoming(self, text: str, *, result: bool = False) -> Incoming:
+        """Return a text with what changes by itself taken out, and its digest. Of a short result nothing is taken out:
+        that a time, a length of time or an id is another one may be all that it says."""
+        raw = text.encode("utf-8", "surrogatepass")
+        kept = own(raw) if _BRACKET in raw else raw
+        if not result or len(text) > INFORMATIVE:
+            kept = steady(kept)
+        plain = compact(kept)
+        key = self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
+        return Incoming(key, kept, plain, len(raw))
+
+    def step(self, step: Step) -> Prints:
+        """Return the fingerprints of a step."""
+        all_said, calls, _, results, texts, *_ = step
+        incoming = [self.incoming(one.text, result=not one.error) for one in results]
+        pairs: tuple[Pair, ...] = ()
+        if calls:
+            matched = paired(step)
+            pairs = tuple([self._pair(call, got, step, incoming[at] if at >= 0 else None) for call, got, at in matched])
+        said, spoken = NONE, []
+        if all_said:
+            said = self.incoming(all_said).key
+            spoken = words(all_said, _WORDS_READ, self.seed)
+        users = [self.incoming(text) for text in texts] if texts else []
+        keys = tuple([one.key for one in users]) if users else ()
+        if len(pairs) == 1:
+            whole = pairs[0].a + pairs[0].r
+        elif pairs:
+            whole = b"".join(sorted({pair.a + pair.r for pair in pairs}))
+        else:
+            whole = b"".join((said, *[one.key for one in incoming], *keys))
+        incoming += users
+        return Prints(pairs, self._digest(whole), said, keys, incoming, spoken)
+
+    def _pair(self, call: ToolCall, result: Result | None, step: Step, incoming: Incoming | None) -> Pair:
+        name, given = call
+        tool = self._tools.of(name)
+        if step.as_text and not (_NAME_FORM(name) or name in step.tools):
+            tool = tool._replace(name="")  # words of the model, which are nobody's business
+        arguments = canonical(given, tool.options)
+        changing = tool.manner in _MAY_CHANGE and changes(tool.manner, arguments)
+        begins, plain = tool.raw + b"\x00", folded(arguments)
+        a = self.plain(begins + plain)
+        masked = loose(plain)
+        loose_a = a if masked is plain else self.plain(begins + masked)
+        if result is None or incoming is None:
+            return Pair(tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False)
+        r, text, plain = incoming.key, incoming.text, incoming.plain
+        kind, e = OK, _NO_ERROR
+        if result.error:
+            kind = bad(text)
+            if kind == ERROR and step.tools and not step.as_text and tool.name not in step.tools:
+                kind = UNKNOWN  # some clients declare by turns what there is: only a failure tells
+            e = self.plain(compact(shape(text[:_ERROR_READ])))[:4]
+        elif not result.media and len(plain) <= _ACK_MAX:
+            kind = good(text, plain)
+        if result.media:
+            r = self.of(r, *(one.encode("utf-8", "surrogatepass") for one in result.media))
+        telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
+        return Pair(tool, a, loose_a, r, e, kind, result.error, incoming.size, changing, telling)
+
+
+def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
+    """Return the step's calls with their results and where these stand: by id where both have one, else by order."""
+    results = step.results
+    if len(step.calls) == len(results) == 1:  # as nearly always
+        other = step.call_ids and results[0].call_id and results[0].call_id != step.call_ids[0]
+        return [(step.calls[0], None, -1) if other else (step.calls[0], results[0], 0)]
+    by_id = {result.call_id: at for at, result in enumerate(results) if result.call_id}
+    if by_id and step.call_ids:
+        ids = step.call_ids + ("",) * (len(step.calls) - len(step.call_ids))
+        places = [by_id.get(one, -1) for one in ids]
+    else:
+        places = [at if at < len(results) else -1 for at in range(len(step.calls))]
+    return [(call, results[at] if at >= 0 else None, at) for call, at in zip(step.calls, places, strict=False)]
+
+
+def bad(text: bytes) -> int:
+    """Return the class of a bad result (K). That it is bad `wire` has read: by flag, status or form, not by words."""
+    if _UNKNOWN_FORM(text, 0, _ERROR_LOOK):
+        return UNKNOWN
+    return RATE if _RATE_FORM(text, 0, _ERROR_LOOK) else ERROR
+
+
+def good(text: bytes, plain: bytes) -> int:
+    """Return the class of a result that is not bad (K)."""
+    if len(plain) > _ACK_MAX:
+        return OK
+    short = folded(text)
+    if len(short) > _ACK_MAX:
+        return OK
+    return EMPTY if short.lower() in _EMPTY else ACK if _ACK_FORM(short) else OK
+
+
+def is_answer_elsewhere(step: Step) -> bool:
+    """Tell whether results came, and the answer that asked for them is not in the request (`previous_response_id`)."""
+    return bool(step.results) and not (step.calls or step.said)
+
+
+def tells(result: Incoming, *, failed: bool) -> bool:
+    """Tell whether a result shows by itself that nothing was changed: for calls that are not seen."""
+    return failed or (len(result.text) >= INFORMATIVE and not _ACK_FORM(result.text, 0, _ACK_LOOK))
+
+
+def canonical(arguments: str, options: ToolOptions = NO_OPTIONS) -> bytes:
+    """Return arguments in one spelling, without what does not tell calls apart; what is no JSON stays as it is."""
+    if arguments.startswith(_OPENS) or arguments.lstrip().startswith(_OPENS):
+        try:
+            value = orjson.loads(arguments)
+            if options is not NO_OPTIONS and type(value) is dict:
+                return orjson.dumps(_chosen(value, options), option=orjson.OPT_SORT_KEYS)
+            return orjson.dumps(_without(value), option=orjson.OPT_SORT_KEYS)
+        except (ValueError, RecursionError, orjson.JSONEncodeError):  # no JSON, or nested too deep
+            pass
+    return arguments.encode("utf-8", "surrogatepass")
+
+
+def _chosen(value: dict[str, Any], options: ToolOptions) -> dict[str, Any]:
+    """Choose arguments as a policy says: what it names itself counts even where it would be volatile."""
+    if options.include:
+        return {key: _without(one) for key, one in value.items() if key in options.include - options.exclude}
+    kept: dict[str, Any] = _without({key: one for key, one in value.items() if key not in options.exclude})
+    return kept
+
+
+def _without(value: Any) -> Any:
+    if type(value) is dict:
+        if VOLATILE_KEYS.isdisjoint(map(str.lower, value)) and _NESTING.isdisjoint(map(type, value.values())):
+            return value  # as most
+        return {key: _without(one) for key, one in value.items() if key.lower() not in VOLATILE_KEYS}
+    if type(value) is list:
+        return [_without(one) for one in value]
+    return value

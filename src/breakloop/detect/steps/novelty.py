@@ -1,0 +1,249 @@
+"""`dry` and `novelty` (DETECTION): how long nothing new has come from outside. Own answers, copies of them between
+agents of one session and messages seen before are not news; lines are compared by digest.
+
+Lines of texts, and how many of them are new (DETECTION: dry). Lines are compared by digest, whatever their case and
+white space; they weigh by length, so that a wrapper's short ones do not drown a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from struct import Struct
+from typing import Final, NamedTuple
+
+from xxhash import xxh32_intdigest
+
+from breakloop.detect.steps.fingerprints import ACK, EMPTY, NONE, UNSEEN, Pair, Prints, is_answer_elsewhere, tells
+from breakloop.detect.steps.kinds import Finding
+from breakloop.detect.steps.masks import lowered, shape
+from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, AgedFilter, Window
+from breakloop.model.call import Step
+
+NEW_SHARE: Final = 0.4  # of the lines: more is news
+_LONG: Final = 300  # longer lines are taken in pieces
+_MOST: Final = 256  # of one text: more would push everything else out of the filter
+_WEIGHT_MAX: Final = 40
+_PLAIN_MAX: Final = 34  # about the same without white space
+_WEIGHTS: Final = bytes([min(size, _PLAIN_MAX) for size in range(256)])
+_UNCLEAR: Final = (0.25, 0.6)  # between these lines are weighed with their white space, which takes longer
+_WHITE: Final = b" \t\r\x0b\x0c"
+_LOWER: Final = bytes(range(128)).lower() + bytes(range(128, 256))
+_BLANKS: Final = bytes.maketrans(_WHITE, b" " * len(_WHITE))
+_ENDS: Final = (b". ", b", ", b"; ", b"} ", b"] ", b") ")
+
+
+def share(known: AgedFilter, texts: Sequence[bytes], seed: int) -> float | None:
+    """Return the share of the texts' lines that are not known, and remember them; None where there are no lines."""
+    lines = _all(texts)
+    if not lines:
+        return None
+    once = [*dict.fromkeys(lines)]  # what stands in a text twice is not known for that
+    if max(map(len, once)) > _LONG // 2:
+        texts = [pieces(text) if max(map(len, plain(text)), default=0) > _LONG // 2 else text for text in texts]
+        lines = _all(texts)
+        once = [*dict.fromkeys(lines)]
+    looked_at = lines if known.count + len(lines) >= CAPACITY else once  # one may be forgotten between the two
+    new = [looked_at[at] for at in known.sift(list(map(xxh32_intdigest, looked_at, repeat(seed))))]
+    if not new:
+        return 0.0
+    fresh = _weight(new)
+    about = fresh / _weight(once)
+    if about >= _UNCLEAR[1] and len(once) < len(lines):
+        beside_all = fresh / _weight(lines)
+        return beside_all if beside_all >= _UNCLEAR[1] else about
+    return _weighed(texts, lines, new) if _UNCLEAR[0] < about < _UNCLEAR[1] else about
+
+
+def _all(texts: Sequence[bytes]) -> list[bytes]:
+    if len(texts) == 1:
+        return bounded(plain(texts[0]))
+    return [line for text in texts for line in bounded(plain(text))]
+
+
+def _weight(lines: Sequence[bytes]) -> int:
+    """Return what lines weigh: each as much as it is long, but none more than `_PLAIN_MAX`."""
+    try:
+        return sum(bytes(map(len, lines)).translate(_WEIGHTS))  # a quarter of the time that a loop takes
+    except ValueError:  # one is longer than a byte tells
+        return sum([min(len(line), _PLAIN_MAX) for line in lines])
+
+
+def _weighed(texts: Sequence[bytes], lines: list[bytes], new: Sequence[bytes]) -> float:
+    """Return the share with the white space weighed."""
+    weights = [min(len(line), _WEIGHT_MAX) for text in texts for line in bounded(folded(text))]
+    first = dict(zip(reversed(lines), reversed(weights), strict=True))
+    return sum([first[line] for line in new]) / sum(first.values())
+
+
+def plain(text: bytes) -> list[bytes]:
+    """Return a text's lines in lower case and without white space."""
+    low = text.translate(_LOWER, _WHITE) if text.isascii() else lowered(text).translate(None, _WHITE)
+    return list(filter(None, low.split(b"\n")))
+
+
+def folded(text: bytes) -> list[bytes]:
+    """Return a text's lines with their white space folded: as many as `plain` gives."""
+    return list(filter(None, [b" ".join(line.split()) for line in text.split(b"\n")]))
+
+
+def bounded(lines: list[bytes]) -> list[bytes]:
+    """Return the first and the last lines of very many."""
+    return lines if len(lines) <= _MOST else lines[: _MOST // 2] + lines[-_MOST // 2 :]
+
+
+def pieces(text: bytes) -> bytes:
+    """Return a text with its very long lines cut where a sentence or a field ends."""
+    lines = text.split(b"\n")
+    for at, line in enumerate(lines):
+        if len(line) > _LONG and (len(line.translate(None, _WHITE)) > _LONG or len(b" ".join(line.split())) > _LONG):
+            cut = line.translate(_BLANKS)
+            for end in _ENDS:
+                cut = cut.replace(end, end[:1] + b"\n")
+            lines[at] = cut.replace(b"\\\\n", b"\n")
+    return b"\n".join(lines)
+
+
+NEW_WORDS: Final = 0.5
+WORDS_MIN: Final = 4
+_FLOW: Final = 0.25  # weight of the newest step in the moving average
+_FLOW_LOW: Final = 0.1
+_MOVED: Final = 0.75
+_STALE_MAX: Final = 60_000
+_SECOND: Final = 0x5A5A5A5A
+_THIRD: Final = 0x33333333
+_new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
+_mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
+
+
+class Look(NamedTuple):
+    """What a step brought."""
+
+    dried: bool  # it counted as a turn without news
+    news: bool
+    worded: bool  # the model itself wrote new matter
+
+
+def look(window: Window, step: Step, prints: Prints, seed: int, weight: float, most: float = COUNT_MAX) -> Look:
+    """Compare a step with what the session has seen, remember it, and move the counts, `dry` up to `most`."""
+    pairs = prints.pairs
+    by_form = _by_form(pairs)
+    share = _new_lines(window, prints, seed, by_form=by_form)
+    fresh_words = bool(prints.words) and _own_words(window, prints.words)
+    unseen, again, third = _calls(window, prints)
+    wrote = False
+    for pair in unseen:
+        if pair.changes and not pair.failed and pair.kind != UNSEEN:
+            wrote = True
+    if wrote or (share is not None and share > NEW_SHARE):
+        window.dry /= 2
+        window.new_at = window.steps
+        news, dried = True, False
+    else:
+        news = False
+        visible = bool(step.results or step.users or not step.calls)  # where nothing was called, nothing is hidden
+        begins = not (step.said or step.calls or step.results)
+        silent = bool(unseen) and all(pair.kind in (EMPTY, ACK) for pair in pairs)
+        second = bool(pairs) and again and not third
+        moved = bool(pairs) and not (unseen or again or by_form)  # a known call, and another result
+        if moved:  # some progress, if little; what a filter takes for known by mistake must not add up over hours
+            window.dry *= _MOVED
+            window.stale //= 2
+        if not step.calls and is_answer_elsewhere(step):
+            dried = _answers(window, step, prints, again=again and not third, known=share is None)
+        else:
+            dried = visible and not (begins or silent or fresh_words or second or moved)
+    if dried:
+        if window.dry < 1:
+            window.dry_id = prints.round
+        window.dry = min(window.dry + weight, most)
+    if share is not None:
+        window.flow += _FLOW * (share - window.flow)
+        window.stale = min(window.stale + 1, _STALE_MAX) if window.flow < _FLOW_LOW else 0
+    else:
+        window.stale = 0
+    return _new(Look, (dried, news, fresh_words))
+
+
+def findings(window: Window, seen: Look) -> Sequence[Finding]:
+    """Return `dry` and `novelty`, where this step belongs to them."""
+    if not seen.dried:
+        return ()
+    ago = window.steps - window.new_at
+    found = Finding("dry", window.dry, b"dry" + window.dry_id, f"nothing new for {ago} turns")
+    if not window.stale:
+        return (found,)
+    evidence = f"{window.stale} results in a row with hardly a new line"
+    return found, Finding("novelty", window.stale, b"novelty" + window.dry_id, evidence)
+
+
+def marks(key: bytes) -> tuple[int, int]:
+    """Return the marks of an answer of the model: that it is known, and that it was an answer."""
+    (mark,) = _mark(key)
+    return mark, mark ^ _SECOND
+
+
+def heard(key: bytes) -> tuple[int]:
+    """Return the mark of an answer that a call returned: not yet known to the model, which may be shown it later."""
+    return (_mark(key)[0] ^ _THIRD,)
+
+
+def is_answer(window: Window, key: bytes) -> bool:
+    """Tell whether a text was an answer of the model in its session."""
+    return window.marks.knows(marks(key)[1])
+
+
+def _new_lines(window: Window, prints: Prints, seed: int, *, by_form: bool) -> float | None:
+    """Return the share of new lines among those that came from outside; None where none came."""
+    known = window.marks
+    if prints.said != NONE:
+        known.add(*marks(prints.said))
+    texts: list[bytes] = []
+    for one in prints.incoming:
+        if one.plain and known.learns(_mark(one.key)[0]):
+            texts.append(shape(one.text) if by_form else one.text)  # noqa: PERF401 - what is learnt is no mere filter
+    return share(window.lines, texts, seed) if texts else None
+
+
+def _answers(window: Window, step: Step, prints: Prints, *, again: bool, known: bool) -> bool:
+    """Tell whether results are dry whose calls are kept elsewhere (`previous_response_id`), so that nobody knows what
+    was asked: where all of them came before, oftener than once. What may have come of a change counts as one."""
+    if not any(tells(one, failed=result.error) for one, result in zip(prints.incoming, step.results, strict=False)):
+        window.dry /= 2
+        return False
+    if not known:
+        window.dry *= _MOVED
+    return known and not again
+
+
+def _by_form(pairs: Sequence[Pair]) -> bool:
+    """Tell whether a step's results are compared by their form only: where one is bad or empty."""
+    found = False
+    for pair in pairs:  # a generator would cost more
+        found = found or pair.failed or pair.kind == EMPTY
+    return found
+
+
+def _calls(window: Window, prints: Prints) -> tuple[list[Pair], bool, bool]:
+    """Return the calls not seen before, and whether the round was seen before: once, and more than once."""
+    known = window.marks
+    unseen: list[Pair] = []
+    own: list[int] = []
+    for pair in prints.pairs:
+        (mark,) = _mark(pair.a)
+        own.append(mark)
+        if not known.knows(mark):
+            unseen.append(pair)
+    first, second = marks(prints.round)
+    again = known.knows(first)
+    more = again and known.knows(second)
+    if again:
+        known.add(first, *own, second)
+    else:
+        known.add(first, *own)
+    return unseen, again, more
+
+
+def _own_words(window: Window, words: list[int]) -> bool:
+    new = window.words.sift(words)
+    return len(words) >= WORDS_MIN and len(new) >= NEW_WORDS * len(words)

@@ -1,0 +1,251 @@
+"""Reads an action that a model wrote as plain text, where it made no native call: code blocks that agents execute,
+ReAct lines, tool calls as XML or JSON (DETECTION: without them a quarter of the loops goes unseen).
+
+One action an answer is read, the one that harnesses execute. What came of it, and whether it failed, stands in the
+message behind it: `step_parts` and `result_forms`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from breakloop.dialects.base import arguments, json_text
+from breakloop.model.call import ToolCall
+
+_SHELL: Final = "bash"
+_PYTHON: Final = "python"
+# Languages whose blocks are executed; others are shown to somebody.
+_EXECUTED: Final = {
+    "bash": _SHELL,
+    "sh": _SHELL,
+    "shell": _SHELL,
+    "zsh": _SHELL,
+    "mswea_bash_command": _SHELL,
+    "powershell": "powershell",
+    "pwsh": "powershell",
+    "python": _PYTHON,
+    "py": _PYTHON,
+    "python3": _PYTHON,
+    "ipython": _PYTHON,
+    "tool_code": _PYTHON,
+    "execute_bash": _SHELL,
+    "execute_ipython": _PYTHON,
+}
+_FENCE: Final = "```"
+# Possessive, `*+`: a line that does not end as it should is not tried again from each of its characters.
+_OPENED: Final = r"^[ \t]*+(?:(?:Action|Code|Command)[ \t*]*+:[ \t*]*+)?```[ \t]*+"
+_CLOSED: Final = r"[^\n`]*+\n(.*?)(?:^[ \t]*```|```[ \t]*$|<end_code>|\Z)"
+_FENCED: Final = re.compile(_OPENED + r"([\w+.#-]*+)" + _CLOSED, re.MULTILINE | re.DOTALL)
+# With a language it is always the beginning of a block, even where another fence before it has no end.
+_TAGGED: Final = re.compile(_OPENED + r"([\w+.#-]++)" + _CLOSED, re.MULTILINE | re.DOTALL)
+_REACT: Final = re.compile(
+    r"^[ \t*#]*Action[ \t*]*:([^\n]*)\n+(?:[ \t*#]*Action[ _]Input[ \t*]*:(?:\*\*)?(.*))?",
+    re.MULTILINE | re.DOTALL | re.IGNORECASE,
+)
+_OBSERVED: Final = re.compile(r"\n[ \t*#]*Observation[ \t*]*:", re.IGNORECASE)
+_REACT_NAME: Final = re.compile(r"`?([\w.:/ -]{1,64}?)`?").fullmatch
+_REACT_CALL: Final = re.compile(r"`?([A-Za-z_][\w.]{0,63})[(\[](.*)[)\]]`?", re.DOTALL).fullmatch
+_TOOL_CALL: Final = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_FUNCTION: Final = re.compile(r"<function=([\w.:/-]{1,64})>(.*?)(?:</function>|\Z)", re.DOTALL)
+_INVOKE: Final = re.compile(
+    r"""<(?:\w+:)?invoke\s+name=["']([^"'\n]{1,64})["']\s*>(.*?)(?:</(?:\w+:)?invoke>|\Z)""", re.DOTALL
+)
+_PARAMETER: Final = re.compile(
+    r"""<(?:\w+:)?parameter(?:=([\w.-]{1,64})|\s+name=["']([^"'\n]{1,64})["'][^>\n]{0,80})>(.*?)(?:</(?:\w+:)?parameter>|\Z)""",
+    re.DOTALL,
+)
+_EXECUTE: Final = re.compile(r"<(execute_(?:bash|ipython|browse)|code(?=>\s*\n))>(.*?)(?:</\1>|\Z)", re.DOTALL)
+_EXECUTE_NAMES: Final = {"execute_bash": _SHELL, "execute_ipython": _PYTHON, "code": _PYTHON}
+# Named after the tool and last in the answer: <read_file><path>a.py</path></read_file>. One word alone may be HTML.
+_NAMED_TAG: Final = re.compile(r"</([a-z]+(?:_[a-z]+)+)>\s*\Z")
+_COMMAND: Final = re.compile(
+    r"([a-z_][\w.-]{0,40}|[A-Z]\w{0,40}\.(?:py|sh|pl|rb|js)|\./[\w./-]{1,80}|/[\w./-]{1,80})(?:\s|\Z)"
+)
+_LINES_OF_ONE_COMMAND: Final = 200
+_NAMES: Final = ("name", "tool", "tool_name", "function", "action", "recipient_name")
+_ARGUMENTS: Final = ("arguments", "parameters", "params", "args", "action_input", "tool_input", "input", "kwargs")
+_WRAPPED: Final = ("function_call", "tool_call", "function", "command", "use_tool", "action")
+_ENDED: Final = frozenset(("final answer", "final_answer", "none", "n/a", "finish"))
+_NAME_MAX: Final = 64
+_DEPTH_MAX: Final = 2
+
+
+def read(text: str, *, declared: bool = False) -> ToolCall | None:
+    """Return the action that an answer spells out, or None.
+
+    Where the request declares tools, `declared`, code in an answer is shown to the user and not executed: then only
+    forms that can be nothing but a call are read.
+    """
+    if "<" in text:
+        action = _marked(text)
+        if action is not None:
+            return action
+    stripped = text.strip()
+    if stripped[:1] in ("{", "[") and stripped[-1:] in ("}", "]"):
+        return _object(stripped)
+    if "ction" in text or "CTION" in text:
+        action = _react(text)
+        if action is not None:
+            return action
+    if _FENCE in text:
+        return _fenced(text, declared=declared)
+    return _executed(text) if "<code>\n" in text and not declared else None
+
+
+def _marked(text: str) -> ToolCall | None:
+    """Read the forms between marks, which are calls and nothing else."""
+    for mark, reader in _MARKED:
+        if mark in text:
+            action = reader(text)
+            if action is not None:
+                return action
+    end = _NAMED_TAG.search(text, max(0, len(text) - 100))
+    if end is None:
+        return None
+    name = end[1]
+    start = text.rfind(f"<{name}>", 0, end.start())
+    inside = text[start + len(name) + 2 : end.start()].strip() if start >= 0 else ""
+    return ToolCall(name, inside) if inside.startswith("<") else None
+
+
+def _tool_call(text: str) -> ToolCall | None:
+    found = _TOOL_CALL.findall(text)
+    inside = found[-1].strip() if found else ""
+    if inside.startswith("<function="):
+        return _function(inside)
+    return _object(inside)
+
+
+def _function(text: str) -> ToolCall | None:
+    return _with_parameters(_FUNCTION.findall(text))
+
+
+def _invoke(text: str) -> ToolCall | None:
+    return _with_parameters(_INVOKE.findall(text))
+
+
+def _with_parameters(found: list[tuple[str, str]]) -> ToolCall | None:
+    if not found:
+        return None
+    name, inside = found[-1]
+    given = {key or other: value.strip("\n") for key, other, value in _PARAMETER.findall(inside)}
+    return ToolCall(name, json_text(given).decode() if given else arguments(inside.strip()))
+
+
+def _executed(text: str) -> ToolCall | None:
+    """Read the last block between tags that say that it is executed."""
+    found = _EXECUTE.findall(text)
+    if not found:
+        return None
+    name, inside = found[-1]
+    return _code(_EXECUTE_NAMES.get(name, name), inside)
+
+
+def _code(name: str, inside: str) -> ToolCall | None:
+    inside = inside.strip()
+    if inside.startswith(_FENCE):
+        found = _FENCED.search(inside)
+        inside = found[2].strip() if found is not None else inside
+    return ToolCall(name, inside) if inside else None
+
+
+def _react(text: str) -> ToolCall | None:
+    """Read `Action:` and `Action Input:`; the first of them, because it is the one that is executed."""
+    found = _REACT.search(text)
+    if found is None:
+        return None
+    name, given = found[1].strip(" \t*"), found[2]
+    if name.strip("`[]\"'").lower() in _ENDED:
+        return None
+    if given is not None:
+        observed = _OBSERVED.search(given)
+        given = (given[: observed.start()] if observed is not None else given).strip()
+        named = _REACT_NAME(name)
+        return None if named is None else ToolCall(named[1].strip(), arguments(_unfenced(given)))
+    if not name:  # a block follows, of JSON or of code
+        return None
+    called = _REACT_CALL(name)
+    return None if called is None else ToolCall(called[1], called[2].strip())
+
+
+def _unfenced(given: str) -> str:
+    if not given.startswith(_FENCE):
+        return given
+    found = _FENCED.search(given)
+    return given if found is None else found[2].strip()
+
+
+def _fenced(text: str, *, declared: bool) -> ToolCall | None:
+    """Read the last code block that is executed, or that is a call as JSON; else a bare one at the very end.
+
+    Of several languages the shell's is meant: whoever runs commands quotes Python in the thoughts before.
+    """
+    last: ToolCall | None = None
+    for language, block in reversed(_TAGGED.findall(text)):
+        inside = block.strip()
+        action = _object(inside) if inside[:1] in ("{", "[") else None
+        if action is not None:
+            return action
+        name = _EXECUTED.get(language.lower())
+        if name is None or declared or not inside:
+            continue
+        if name == _SHELL:
+            return ToolCall(name, inside)
+        last = last or ToolCall(name, inside)
+    return last or _bare(text, declared=declared)
+
+
+def _bare(text: str, *, declared: bool) -> ToolCall | None:
+    blocks = _FENCED.findall(text)
+    inside = blocks[-1][1].strip() if blocks and not blocks[-1][0] else ""
+    if inside[:1] in ("{", "["):
+        return _object(inside)
+    return _command(inside) if not declared and len(blocks) == 1 and text.rstrip().endswith(_FENCE) else None
+
+
+def _command(inside: str) -> ToolCall | None:
+    """Read a block without a language that ends the answer, as SWE-agent has its commands: named by the first word."""
+    found = _COMMAND.match(inside)
+    if found is None or inside.count("\n") > _LINES_OF_ONE_COMMAND:
+        return None
+    return ToolCall(found[1], inside)
+
+
+def _object(inside: str) -> ToolCall | None:
+    """Read a call as JSON: `{"name": ..., "arguments": ...}`, `{"action": ..., "action_input": ...}` and the like."""
+    try:
+        value = orjson.loads(inside)
+    except ValueError:
+        return None
+    if isinstance(value, list):
+        value = value[-1] if value else None
+    return _named(value) if isinstance(value, dict) else None
+
+
+def _named(value: dict[str, Any], depth: int = 0) -> ToolCall | None:
+    for key in _WRAPPED if depth < _DEPTH_MAX else ():
+        inner = value.get(key)
+        if isinstance(inner, dict):
+            action = _named(inner, depth + 1)
+            if action is not None:
+                return action
+    steps = value.get("action")
+    if isinstance(steps, list) and steps and isinstance(steps[0], dict) and len(steps[0]) == 1:
+        return ToolCall(next(iter(steps[0]))[:_NAME_MAX], arguments(steps))
+    name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), "")
+    given = next((key for key in _ARGUMENTS if key in value), None)
+    if not name or given is None or len(name) > _NAME_MAX or name.lower() in _ENDED:
+        return None
+    return ToolCall(name, arguments(value[given]))
+
+
+_MARKED: Final[tuple[tuple[str, Callable[[str], ToolCall | None]], ...]] = (
+    ("<tool_call>", _tool_call),
+    ("<function=", _function),
+    ("invoke name=", _invoke),
+    ("<execute_", _executed),
+)

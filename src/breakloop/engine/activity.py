@@ -1,0 +1,195 @@
+"""Sums of what agents did, and the last steps of each session, for whoever keeps the past (SPEC G-1, G-3). The engine
+fills it where somebody wants it: some additions and two short digests a request. Names, digests and counts only."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any, Final
+
+import xxhash
+
+from breakloop.engine.metering import Meter
+from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Step, Usage
+from breakloop.model.events import LOOP_DETECTED, Activity, AgentUse, Event, LoopKey, LoopUse, Publish, Who
+from breakloop.model.verdict import Verdict
+from breakloop.policy.cache import Recent
+from breakloop.policy.descriptors import Descriptors
+
+AGENTS_MOST: Final = 10_000  # in one interval; more are summed under `*`
+LOOPS_MOST: Final = 10_000
+SHADOW_MOST: Final = 1_000
+_TRAILS_KEPT: Final = 5_000
+STEPS_KEPT: Final = 40
+_TOOLS_SHOWN: Final = 3
+_NAME_SHOWN: Final = 60
+_COUNTED: Final = frozenset(("exact", "tail"))  # kinds whose count is that of requests, which passed before it tripped
+_ELSE: Final = "*"
+
+Mark = list[Any]  # at, tools, step, result, size, failed, verdict: as `StepMark`
+
+
+class Recorder:
+    """One for an engine."""
+
+    __slots__ = ("_activity", "_current", "_descriptors", "_meter", "_output", "_publish", "_trails")
+
+    def __init__(self, descriptors: Descriptors, meter: Meter, publish: Publish) -> None:
+        self._descriptors = descriptors
+        self._meter = meter
+        self._publish = publish
+        self._activity = Activity()
+        self._trails: Recent[str, deque[Mark]] = Recent(_TRAILS_KEPT)
+        self._output: Recent[str, int] = Recent(_TRAILS_KEPT)  # tokens of an agent's last answer
+        self._current: deque[Mark] | None = None
+
+    def take(self) -> Activity:
+        """Return what was summed since the last time."""
+        taken, self._activity = self._activity, Activity()
+        return taken
+
+    # -- the engine's side -------------------------------------------------------------------------------------------
+
+    def begin(self, call: Call, now: float) -> Mark | None:
+        """Note the step of a call that is about to be judged; events until `decided` carry the steps up to it."""
+        self._current = None
+        step = call.step_cache
+        if not isinstance(step, Step):
+            return None
+        session = self._descriptors.window(call)
+        if not session:
+            return None
+        trail = self._trails.get(session)
+        if trail is None:
+            trail = deque(maxlen=STEPS_KEPT)
+            self._trails.put(session, trail)
+        mark = _mark(step, now)
+        trail.append(mark)
+        self._current = trail
+        return mark
+
+    def decided(self, call: Call, verdict: Verdict, mark: Mark | None, now: float) -> None:
+        """Count a verdict."""
+        self._current = None
+        who = self._who(call)
+        use = self._use(who)
+        use.requests += 1
+        use.last_at = now
+        chat = self._descriptors.head(call) if call.body else None
+        if chat is not None:
+            use.model = chat.model
+        if not verdict.allowed:
+            use.denied += 1
+        if mark is not None and (verdict.loop is not None or verdict.note or not verdict.allowed):
+            mark[-1] = _word(verdict)
+        if verdict.loop is not None:
+            self._looped(call, verdict, who)
+        for found in verdict.shadow:
+            key = (who[0], found.policy, found.rule, found.reason)
+            if key in self._activity.shadow or len(self._activity.shadow) < SHADOW_MOST:
+                self._activity.shadow[key] = self._activity.shadow.get(key, 0) + 1
+
+    def answered(self, call: Call, answer: Answer) -> None:
+        """Count an answer: tokens, and what they cost."""
+        who = self._who(call)
+        use = self._use(who)
+        if answer.failed:
+            use.failed += 1
+        usage = answer.usage
+        if usage is None:
+            return
+        cost = self._meter.cost_microusd(call, usage)
+        use.input_tokens += usage.input_tokens
+        use.output_tokens += usage.output_tokens
+        use.cost_microusd += cost
+        self._output.put("\0".join(who), usage.output_tokens)
+        if call.looped is not None:
+            loop = self._loop(call.looped)
+            loop.passed_tokens += usage.input_tokens + usage.output_tokens
+            loop.passed_microusd += cost
+
+    def tell(self, event: Event) -> None:
+        """Publish; a loop together with the steps that led to it."""
+        trail = self._current
+        if trail is not None and event.name == LOOP_DETECTED:
+            event = replace(event, data={**event.data, "steps": [list(mark) for mark in trail]})
+        self._publish(event)
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    def _who(self, call: Call) -> Who:
+        who = self._descriptors
+        return (
+            call.project or who.project(call),
+            call.caller_cache or who.caller(call),
+            call.agent_cache or who.agent(call),
+        )
+
+    def _use(self, who: Who) -> AgentUse:
+        agents = self._activity.agents
+        use = agents.get(who)
+        if use is None:
+            if len(agents) >= AGENTS_MOST:
+                who = (who[0], _ELSE, _ELSE)
+            use = agents.setdefault(who, AgentUse())
+        return use
+
+    def _looped(self, call: Call, verdict: Verdict, who: Who) -> None:
+        assert verdict.loop is not None  # noqa: S101 - whoever calls has looked
+        key = call.looped = (*who, verdict.loop.fingerprint)
+        loop, found = self._loop(key), verdict.loop
+        before = found.hit_count - 1 if found.fresh and found.kind in _COUNTED else 0
+        if before <= 0 and verdict.allowed:
+            loop.passed += 1
+            return
+        tokens = len(call.body) // CHARS_A_TOKEN
+        answer = self._output.get("\0".join(who)) or 0
+        cost = self._meter.cost_microusd(call, Usage(tokens, answer))
+        if before > 0:  # they passed before anybody could know, and cost what such a request costs
+            loop.passed += before
+            loop.passed_tokens += before * (tokens + answer)
+            loop.passed_microusd += before * cost
+        if verdict.allowed:
+            loop.passed += 1
+            return
+        loop.stopped += 1
+        loop.stopped_tokens += tokens + answer
+        loop.stopped_microusd += cost
+
+    def _loop(self, key: LoopKey) -> LoopUse:
+        loops = self._activity.loops
+        use = loops.get(key)
+        if use is None:
+            if len(loops) >= LOOPS_MOST:
+                key = (key[0], _ELSE, _ELSE, _ELSE)
+            use = loops.setdefault(key, LoopUse())
+        return use
+
+
+def _mark(step: Step, now: float) -> Mark:
+    calls, results = step.calls, step.results
+    if len(calls) == len(results) == 1:  # as most; the same as below, in a third of the time
+        name, arguments = calls[0]
+        came, failed = results[0][:2]
+        return [now, name[:_NAME_SHOWN], _digest(f"{name}\0{arguments}"), _digest(came), len(came), failed, "pass"]
+    names = [made.name[:_NAME_SHOWN] for made in calls[:_TOOLS_SHOWN]]
+    more = len(calls) - len(names)
+    tools = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    done = "\0".join([f"{made.name}\0{made.arguments}" for made in calls]) or step.said
+    came = "\0".join([result.text for result in results] or step.users)
+    failed = any(result.error for result in results)
+    return [now, tools, _digest(done), _digest(came), len(came), failed, "pass"]
+
+
+def _digest(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "replace")) if text else ""
+
+
+def _word(verdict: Verdict) -> str:
+    if not verdict.allowed:
+        return "deny"
+    if verdict.note:
+        return "steer"
+    if verdict.loop is not None and verdict.delay_ms:
+        return "throttle"
+    return "warn" if verdict.loop is not None else "pass"

@@ -1,0 +1,384 @@
+"""`Engine.decide`: a call goes in, a verdict comes out, with one commit of state (SPEC 6). `Engine.settle`: its answer.
+
+plan    what to ask of the store (`planning`)
+commit  the store carries it out in one: counts always, limits all or none
+judge   results become a verdict; what a shadow policy found goes aside, as the last, separate step
+settle  the call has its answer: it is in flight no longer, and one that failed need not count (SPEC LD-6)
+
+Where the state of a call is kept: in this process (`Local`), or beyond a connection (`remote`). A call is settled
+where it was decided, so that a charge is corrected in the store that has it (SPEC L-3, S-3).
+
+What is told of a streamed answer that repeats itself (SPEC LD-8), in the words of other loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from breakloop.clock import Clock
+from breakloop.detect.steps.block import CUTS
+from breakloop.dialects import mcp
+from breakloop.engine.activity import Mark, Recorder
+from breakloop.engine.breakers import Breakers, BreakerState
+from breakloop.engine.detector_windows import Windows, keys
+from breakloop.engine.fold import Judge, denial, no_bundle
+from breakloop.engine.hold_rules import Holder
+from breakloop.engine.metering import Meter, charged
+from breakloop.engine.plan import Plan, Planner
+from breakloop.engine.quarantine import Quarantine
+from breakloop.errors import StateError
+from breakloop.limits.base import corrections
+from breakloop.model.call import Answer, Call, Chat
+from breakloop.model.counters import Tally
+from breakloop.model.events import (
+    BODY_NOT_UNPACKED,
+    DESCRIPTOR_MISSING,
+    LOOP_DETECTED,
+    STORE_DEGRADED,
+    Event,
+    Publish,
+    nowhere,
+)
+from breakloop.model.verdict import ALLOWED_NO_POLICY, Verdict
+from breakloop.policy.cache import Recent
+from breakloop.policy.compiled import CompiledBundle
+from breakloop.policy.descriptors import Descriptors
+from breakloop.policy.orders import NO_ORDERS, Orders
+from breakloop.pricing.prices import Prices
+from breakloop.store.ops import JOINED, Committed, Correct, Op, Repeat, Repeated, Settle, Store
+
+Failed = Callable[[Call, float, StateError], None]
+
+
+class Keeper(Protocol):
+    """Takes note of how a call ended."""
+
+    def settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
+        """End what was in flight, and take back what does not count."""
+        ...
+
+    def correct(self, call: Call, ops: Sequence[Correct]) -> None:
+        """Charge what was really used."""
+        ...
+
+    def heard(self, call: Call, answer: Answer) -> None:
+        """Let detectors remember the answer."""
+        ...
+
+
+class Local:
+    """A store in this process: everything is done when a function returns."""
+
+    __slots__ = ("_clock", "_failed", "_tally", "store", "windows")
+
+    def __init__(self, store: Store, clock: Clock, tally: Tally, failed: Failed) -> None:
+        self.store = store
+        self.windows = Windows(store)
+        self._clock = clock
+        self._tally = tally
+        self._failed = failed
+
+    def commit(self, call: Call, plan: Plan) -> tuple[list[Op], Committed]:
+        """Carry out a plan. Raises `StateError`."""
+        if plan.watched:
+            return self.windows.commit(call, plan.ops, plan.project, plan.now)
+        return plan.ops, self.store.commit(plan.ops, plan.now)
+
+    def settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
+        """End what was in flight, and take back what does not count."""
+        now = self._clock.now()
+        try:
+            self._tally.forgiven += self.store.settle(ops, now, failed=failed)
+        except StateError as error:
+            self._failed(call, now, error)
+
+    def correct(self, call: Call, ops: Sequence[Correct]) -> None:
+        """Charge what was really used."""
+        now = self._clock.now()
+        try:
+            self.store.correct(ops, now)
+        except StateError as error:
+            self._failed(call, now, error)
+
+    def heard(self, call: Call, answer: Answer) -> None:
+        """Let detectors remember the answer."""
+        now = self._clock.now()
+        try:
+            self.windows.heard(call, answer, now)
+        except StateError as error:
+            self._failed(call, now, error)
+
+
+KIND = "stream"
+
+
+def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times: int, now: float) -> Event:
+    """Return the event: so many characters so many times, and what was done."""
+    chat = call.chat_cache
+    data: dict[str, object] = {
+        "caller": who.caller(call),
+        "agent": who.agent(call),
+        "model": chat.model if isinstance(chat, Chat) else "",
+        "fingerprint": "",
+        "hit_count": times,
+        "cooldown_seconds": 0,
+        "kind": KIND,
+        "action": action,
+        "policy": "",
+        "evidence": f"the same {chars} characters {times} times in one answer",
+        "shadow": call.guards_stream != CUTS,
+    }
+    return Event(LOOP_DETECTED, now, data, call.project, call.request_id)
+
+
+_RESULTS_KEPT: Final = 10_000
+_SETTLED: Final[tuple[Settle, ...]] = ()  # the ticket of a call that was settled
+
+Answered = Callable[[Call, Answer], None]
+
+
+class Engine:
+    """Decides. Holds one bundle at a time; `use` swaps it whole between two requests."""
+
+    __slots__ = (
+        "_answered",
+        "_breakers",
+        "_bundle",
+        "_clock",
+        "_descriptors",
+        "_holder",
+        "_judge",
+        "_loaded",
+        "_mark",
+        "_orders",
+        "_planner",
+        "_publish",
+        "_results",
+        "local",
+        "meter",
+        "quarantine",
+        "recorder",
+        "tally",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        descriptors: Descriptors,
+        *,
+        publish: Publish = nowhere,
+        answered: Answered | None = None,
+        prices: Callable[[], Prices] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._descriptors = descriptors
+        self._publish = publish
+        self._answered = answered or descriptors.answered  # also told of each answer, once
+        self._bundle: CompiledBundle | None = None
+        self._loaded: CompiledBundle | None = None
+        self._orders = NO_ORDERS
+        self._judge = Judge(publish)
+        self.tally = Tally()
+        self.local = Local(store, clock, self.tally, self.store_failed)
+        self.quarantine = Quarantine(store.drop, publish)
+        self._holder = Holder(self.quarantine, descriptors)
+        self._breakers = Breakers(store, clock, publish)
+        self.meter = Meter(descriptors, clock, publish, prices)
+        self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
+        self.recorder: Recorder | None = None
+        self._mark: Mark | None = None  # of the step that is being judged
+        self._results: Recent[str, int] = Recent(_RESULTS_KEPT)  # of MCP calls, by what was counted
+
+    @property
+    def bundle(self) -> CompiledBundle | None:
+        """The bundle in force, or None before one is loaded."""
+        return self._bundle
+
+    @property
+    def enforces(self) -> bool:
+        """Whether a bundle is in force and `global_shadow` is not."""
+        return self._bundle is not None and self._bundle.shadow_until <= self._clock.now()
+
+    def use(self, bundle: CompiledBundle) -> None:
+        """Put a bundle in force, for every request from now on."""
+        self._loaded = bundle
+        self._bundle = self._orders.over(bundle)
+
+    def obey(self, orders: Orders) -> None:
+        """Put in force what an operator ordered beside the bundle, in place of what was ordered before."""
+        self._orders = orders
+        if self._loaded is not None:
+            self.use(self._loaded)
+
+    def recording(self) -> Recorder:
+        """Keep sums and steps from now on; whoever asks for it takes them away again and again."""
+        if self.recorder is None:
+            self.recorder = Recorder(self._descriptors, self.meter, self._publish)
+            self._judge = Judge(self.recorder.tell)
+        return self.recorder
+
+    def breakers(self) -> list[BreakerState]:
+        """Return the circuit breakers of the policies in force, open ones first (SPEC CB-2)."""
+        return self._breakers.states(self._bundle)
+
+    def reset_breaker(self, policy: str, key: str) -> BreakerState | None:
+        """Close one at once, by an operator; return what it was, None if it was not open."""
+        return self._breakers.reset(self._bundle, policy, key)
+
+    def decide(self, call: Call) -> Verdict:
+        """Judge one call and change state accordingly.
+
+        Where its answer will be known or may be told (`tracked`, `reported`), `call.ticket` has what `settle` needs.
+        """
+        plan = self.plan(call)
+        return self.counted(call, plan, None) if isinstance(plan, Verdict) else self.decide_here(call, plan)
+
+    def decide_here(self, call: Call, plan: Plan) -> Verdict:
+        """Judge a planned call with the state of this process."""
+        if not plan.ops:
+            return self.counted(call, Verdict(), plan)
+        try:
+            ops, done = self.local.commit(call, plan)
+        except StateError as error:
+            return self.counted(call, self._without_store(call, plan, error), plan)
+        return self.counted(call, self.judged(call, plan, ops, done), plan)
+
+    def counted(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
+        """Count a verdict, the last step of each decision."""
+        if plan is not None and verdict.allowed and not plan.policies:
+            verdict.reason = ALLOWED_NO_POLICY
+        counts = self.tally.allowed if verdict.allowed else self.tally.denied
+        counts[verdict.reason] = counts.get(verdict.reason, 0) + 1
+        if self.recorder is not None:
+            self.recorder.decided(call, verdict, self._mark, self._clock.now() if plan is None else plan.now)
+            self._mark = None
+        return verdict
+
+    def judged(self, call: Call, plan: Plan, ops: list[Op], done: Committed) -> Verdict:
+        """Return the verdict on a call whose operations were committed, wherever that was."""
+        if self.recorder is not None:
+            self._mark = self.recorder.begin(call, plan.now)
+        verdict = self._judge.verdict(call, ops, done, plan.now)
+        if done.denied_at >= 0:
+            self._holder.denied(call, ops, done, verdict, plan.now)
+            if type(ops[done.denied_at]) is Repeat:
+                self._holder.blocked(call, ops, done, keys(call, plan.ops, plan.project))
+        if verdict.shadow:
+            self.tally.shadowed += 1
+        if verdict.allowed and plan.metered:
+            call.charged = charged(ops, done)
+        if plan.counted and (call.tracked or call.reported) and verdict.allowed:
+            call.ticket = self._ticket(ops, done)
+        return verdict
+
+    def _ticket(self, ops: list[Op], done: Committed) -> tuple[Settle, ...] | None:
+        """Return what was counted and can be taken back, or leads a flight."""
+        ticket: list[Settle] = []
+        for index, op in enumerate(ops):
+            if type(op) is not Repeat or type(result := done.results[index]) is not Repeated:
+                continue
+            spec, flight = op.spec, result.flight
+            if flight == JOINED:
+                self.tally.joined += 1
+            # What a shadow policy would have denied would have had no answer.
+            elif (flight or spec.retry_free) and not (result.tripped and spec.denies):
+                ticket.append(Settle(spec, op.key, done.at, flight))
+        return tuple(ticket) if ticket else None
+
+    def settle(self, call: Call, answer: Answer) -> None:
+        """Take note of how an allowed call was answered; a second answer to the same call is not looked at."""
+        ticket: tuple[Settle, ...] | None = call.ticket
+        if ticket is _SETTLED:
+            return
+        call.ticket = _SETTLED
+        tally = self.tally
+        tally.settled += 1
+        usage, failed = answer.usage, answer.failed
+        if usage is not None:
+            tally.input_tokens += usage.input_tokens
+            tally.output_tokens += usage.output_tokens
+        if failed:
+            tally.failed += 1
+        keeper: Keeper = call.keeper or self.local
+        if ticket is not None:
+            free = failed or self._moved_on(call, ticket[0].key, answer)
+            ended = ticket if free else [op for op in ticket if op.flight]
+            if ended:
+                keeper.settle(call, ended, failed=free)
+        if call.charged:
+            used = self.meter.used(call, answer, call.prompt_tokens)
+            made = corrections(call.charged, used) if used is not None else ()
+            if made:
+                keeper.correct(call, made)
+        if call.watched is not None:
+            keeper.heard(call, answer)
+        if self.recorder is not None:
+            self.recorder.answered(call, answer)
+        self._answered(call, answer)
+
+    def _moved_on(self, call: Call, key: str, answer: Answer) -> bool:
+        """Tell whether the same call has another result than the last time. Of an MCP call only the answer shows it:
+        polling that sees something new is progress, and as free as a try that failed."""
+        chat = call.chat_cache
+        if not isinstance(chat, Chat) or chat.dialect != mcp.DIALECT or not answer.text:
+            return False
+        before, result = self._results.get(key), hash(answer.text)
+        self._results.put(key, result)
+        return before is not None and before != result
+
+    def plan(self, call: Call) -> Plan | Verdict:
+        """Return what to commit, or the verdict when none of it depends on state."""
+        bundle = self._bundle
+        return no_bundle() if bundle is None else self._planner.plan(bundle, call, self._clock.now())
+
+    def not_unpacked(self, call: Call, why: str) -> None:
+        """Count and tell that a compressed body is judged as the bytes that came (SPEC C-9)."""
+        counts = self.tally.not_unpacked
+        counts[why] = counts.get(why, 0) + 1
+        self._publish(Event(BODY_NOT_UNPACKED, self._clock.now(), {"why": why}, request_id=call.request_id))
+
+    def not_read(self, why: str) -> None:
+        """Count that an answer passed unread."""
+        counts = self.tally.not_read
+        counts[why] = counts.get(why, 0) + 1
+
+    def repeated(self, call: Call, action: str, chars: int, times: int) -> None:
+        """Count and tell that a streamed answer repeats itself (SPEC LD-8), and what was done: "cut", or "warn"."""
+        shadow = call.guards_stream != CUTS
+        if action == "cut" and not shadow:
+            self.tally.cut += 1
+        self._publish(repeated_event(call, self._descriptors, action, chars, times, self._clock.now()))
+
+    def _missing(self, policy: str, rule: str, descriptor: str) -> None:
+        missing = self.tally.missing
+        missing[descriptor] = missing.get(descriptor, 0) + 1
+        data = {"policy": policy, "rule": rule, "descriptor": descriptor}
+        self._publish(Event(DESCRIPTOR_MISSING, self._clock.now(), data))
+
+    def _without_store(self, call: Call, plan: Plan, error: StateError) -> Verdict:
+        """SPEC LD-7, S-4: not detected, allowed, counted, logged; unless a policy wants it otherwise."""
+        self.store_failed(call, plan.now, error)
+        verdict = unavailable(plan) or Verdict()
+        verdict.degraded = True
+        return verdict
+
+    def store_failed(self, call: Call, now: float, error: StateError) -> None:
+        """Count and tell that the store did not do what it was asked."""
+        self.tally.store_errors += 1
+        self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, request_id=call.request_id))
+
+
+def unavailable(plan: Plan) -> Verdict | None:
+    """Return the denial of a policy that wants nothing to pass without state (`on_store_error: deny`), or None."""
+    for policy in plan.policies:
+        shadow = policy.shadow or plan.bundle.shadow_until > plan.now
+        if policy.denies_on_store_error and not shadow:
+            verdict = denial("store_unavailable", policy.status, "The state store cannot be reached.")
+            verdict.policy = policy.id
+            verdict.retry_after_s = 1
+            verdict.retry_jitter = True
+            verdict.degraded = True
+            return verdict
+    return None

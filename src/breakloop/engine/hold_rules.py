@@ -1,0 +1,67 @@
+"""Who is to be held because of a denial (SPEC LD-5, G-1): whoever was killed for looping, and a run that is at one of
+its ceilings. Holding them, and letting them go, is `quarantine`'s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from breakloop.detect.run_steps import RunCeiling
+from breakloop.detect.stateful import window_key
+from breakloop.engine.quarantine import AGENT, RUN, Hold, Quarantine
+from breakloop.model.call import Call
+from breakloop.model.verdict import Verdict
+from breakloop.policy.descriptors import Descriptors
+from breakloop.policy.rules import RunRule
+from breakloop.store.ops import ENFORCED, Committed, Op, Refuse, Repeat, Repeated, Spend, part
+
+_RELEASE: Final = " A person has to release it."
+
+
+class Holder:
+    """Looks at denials."""
+
+    __slots__ = ("_quarantine", "_who")
+
+    def __init__(self, quarantine: Quarantine, descriptors: Descriptors) -> None:
+        self._quarantine = quarantine
+        self._who = descriptors
+
+    def denied(self, call: Call, ops: Sequence[Op], done: Committed, verdict: Verdict, now: float) -> None:
+        """Hold the sender of a call that was denied, if that is what follows."""
+        op = ops[done.denied_at]
+        if type(op) is Refuse:
+            if isinstance(op.owner, RunCeiling):
+                self._hold_run(call, op.owner.owner(call), op.owner.why, (), now)
+        elif type(op) is Spend:
+            reached = op.owner.reached(ops, done) if isinstance(op.owner, RunRule) else None
+            if reached is not None:
+                self._hold_run(call, op.owner.owner(call), *reached, now)
+                verdict.message += _RELEASE
+        elif type(op) is Repeat and verdict.loop is not None and verdict.loop.action == "kill":
+            self._hold_agent(call, op, verdict, now)
+
+    def blocked(self, call: Call, ops: Sequence[Op], done: Committed, windows: Sequence[str]) -> None:
+        """Remember what a call that was denied for a loop was counted in, so that a release can forget it all: the
+        next request must not be caught by another detector that has counted along. `windows` are those it was judged
+        with."""
+        keys = dict.fromkeys(windows, 0.0)
+        for op, result in zip(ops, done.results, strict=True):
+            if type(op) is Repeat and op.group == ENFORCED:
+                keys[op.key] = done.at + result.wait_s if isinstance(result, Repeated) and result.tripped else 0.0
+        self._quarantine.blocked((call.project, self._who.caller(call), self._who.agent(call)), keys)
+
+    def _hold_run(self, call: Call, owner: str, why: str, accounts: tuple[str, ...], now: float) -> None:
+        """Its window goes with the hold: whoever is released begins a new run, whichever ceiling it was."""
+        clears = (window_key(f"{call.shard or part(call.project)}:{owner}"), *accounts)
+        caller, agent, run = self._who.caller(call), self._who.agent(call), self._who.window(call)
+        self._quarantine.kill(Hold(RUN, call.project, caller, agent, now, math.inf, why, run, clears))
+
+    def _hold_agent(self, call: Call, op: Repeat, verdict: Verdict, now: float) -> None:
+        loop, seconds = verdict.loop, op.owner.terms.quarantine_s
+        why = f"{loop.kind} loop ({loop.evidence})" if loop is not None else ""
+        until = now + seconds if seconds else math.inf
+        clears = (op.key, *op.owner.remembered, *[key for key, _ in call.watched or ()])
+        caller, agent = self._who.caller(call), self._who.agent(call)
+        self._quarantine.kill(Hold(AGENT, call.project, caller, agent, now, until, why, clears=clears))

@@ -1,0 +1,129 @@
+"""What a call may use and what it has used, in tokens and money (SPEC L-3, L-5): an estimate before it is decided, the
+truth when its answer is there. Prices and guesses are `pricing`'s, what is done with them the limiters'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from breakloop.clock import Clock
+from breakloop.dialects import mcp, registry
+from breakloop.dialects.prompt import prompt_of
+from breakloop.limits.base import NOTHING, Estimate, Used
+from breakloop.model.call import CAPPED, CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat, CompletionCap, Usage
+from breakloop.model.events import LIMIT_EXCEEDED, MODEL_UNKNOWN, SHADOW_WOULD_REJECT, Event, Publish
+from breakloop.policy.descriptors import Descriptors
+from breakloop.pricing.prices import Price, Prices
+from breakloop.pricing.tokens import HINT, EstimateErrors, Estimator, answer_tokens
+from breakloop.store.ops import ENFORCED, Breaker, Broken, Bucket, Committed, Op, Refuse, Result, Spend
+
+DENY: Final = "deny"
+_CHARGES: Final = frozenset((Bucket, Spend))
+_TOLD_MAX: Final = 1000
+_ERROR_FROM: Final = 400
+
+
+class Meter:
+    """Reads calls and answers. Without `prices` nothing costs anything."""
+
+    __slots__ = ("_clock", "_descriptors", "_prices", "_publish", "_told", "errors")
+
+    def __init__(
+        self, descriptors: Descriptors, clock: Clock, publish: Publish, prices: Callable[[], Prices] | None = None
+    ) -> None:
+        self._descriptors = descriptors
+        self._clock = clock
+        self._publish = publish
+        self._prices = prices
+        self._told: set[str] = set()  # unknown models, each told once
+        self.errors = EstimateErrors()
+
+    def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
+        """Return what a call may use; nothing where it is no LLM call."""
+        known = call.estimated
+        if known is not None and known[0] is estimator and known[1] >= money:
+            return known[2]  # type: ignore[no-any-return]  # as it was put there
+        chat = self._llm(call)
+        if chat is None:
+            return NOTHING
+        hint = call.headers.get(HINT)
+        tokens = estimator.prompt_tokens(prompt_of(call), None if hint is None else hint.decode("latin-1"))
+        found = Estimate(tokens, chat.max_tokens, 0, chat.answers)
+        price = self._price(call, chat) if money else None
+        if price is not None:
+            found = found._replace(microusd=Prices.cost_microusd(price, Usage(tokens, found.completion())))
+        call.estimated = (estimator, money, found)
+        return found
+
+    def denies(self, call: Call) -> bool:
+        """Tell whether a call may not pass because nobody knows what its model costs (`unknown_model: deny`)."""
+        if self._prices is None or self._prices().unknown != DENY:
+            return False
+        chat = self._llm(call)
+        return chat is not None and self._price(call, chat) is None
+
+    def used(self, call: Call, answer: Answer, prompt_tokens: int) -> Used | None:
+        """Return what a call has used; None where nobody knows, so that the estimate stays.
+
+        Of an answer that was cut off it is what passed; an error costs nothing.
+        """
+        chat = self._llm(call)
+        if chat is None or answer.status == NO_ANSWER:
+            return None
+        usage = answer.usage
+        if usage is None:
+            if answer.status >= _ERROR_FROM and answer.status != CLIENT_LEFT:
+                return Used()
+            said = answer_tokens(answer.text, answer.calls, answer.unkept_chars)
+            usage = Usage(prompt_tokens, said)
+        else:
+            self.errors.note(call.estimator, prompt_tokens, usage.input_tokens)
+        price = self._price(call, chat)
+        cost = 0 if price is None else Prices.cost_microusd(price, usage)
+        return Used(usage.input_tokens + usage.output_tokens, cost)
+
+    def cost_microusd(self, call: Call, usage: Usage) -> int:
+        """Return what so many tokens of a call cost; nothing where no price is known."""
+        chat = call.chat_cache
+        price = self._price(call, chat) if isinstance(chat, Chat) and chat.dialect != mcp.DIALECT else None
+        return 0 if price is None else Prices.cost_microusd(price, usage)
+
+    def capped(self, call: Call, cap: CompletionCap, action: str) -> None:
+        """Tell that a streamed answer became longer than a rule lets it, and what was done: "cut", or "warn"."""
+        data: dict[str, object] = {"policy": cap.policy, "rule": cap.rule, "reason": CAPPED}
+        name = SHADOW_WOULD_REJECT
+        if cap.cuts:
+            name, data = LIMIT_EXCEEDED, {**data, "action": action}
+        self._publish(Event(name, self._clock.now(), data, call.project, call.request_id))
+
+    def _llm(self, call: Call) -> Chat | None:
+        """Return what an LLM call says; a call of a tool costs no tokens."""
+        chat = self._descriptors.head(call)
+        return None if chat is None or chat.dialect == mcp.DIALECT else chat
+
+    def _price(self, call: Call, chat: Chat) -> Price | None:
+        if self._prices is None:
+            return None
+        price = self._prices().find(call.upstream or registry.provider(chat.dialect), chat.model)
+        if price is None and chat.model not in self._told and len(self._told) < _TOLD_MAX:
+            self._told.add(chat.model)
+            data: dict[str, object] = {"model": chat.model[:200], "upstream": call.upstream}
+            self._publish(Event(MODEL_UNKNOWN, self._clock.now(), data, call.project, call.request_id))
+        return price
+
+
+def charged(ops: Sequence[Op], done: Committed) -> list[Op] | None:
+    """Return the charges of an allowed call that its answer corrects: those that were made, and were estimates."""
+    found = [op for op in ops if type(op) in _CHARGES and op.owner.limiter.needs]
+    if [op for op in found if op.group != ENFORCED]:  # what a shadow policy denies by itself, it has not charged
+        denied = {op.group for op, result in zip(ops, done.results, strict=True) if _refused(op, result)}
+        found = [op for op in found if op.group not in denied]
+    return found or None
+
+
+def _refused(op: Op, result: Result) -> bool:
+    if type(op) is Bucket:
+        return isinstance(result, float) and result < 0
+    if type(op) is Spend:
+        return isinstance(result, int) and result > op.spec.budget
+    return type(op) is Refuse or (type(op) is Breaker and isinstance(result, Broken) and result.open)

@@ -1,0 +1,373 @@
+"""Operator state in force (SPEC S-1, K-1, K-3, G-1): holds, kill switches and overrides that were set at run time, by
+persons or by detectors. What is ordered here is kept by a `Book`, and what others order is obeyed within a second.
+The words of an order are checked in `policy.orders`; who may give one is the admin plane's business.
+
+Operator state as it is kept and as it is used: holds, kill switches and overrides to records and back. A record may
+come from another version, or out of another's hands: what cannot be understood is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from breakloop.clock import Clock
+from breakloop.engine.engine import Engine
+from breakloop.engine.quarantine import NAME, Hold, Key
+from breakloop.errors import OrderError
+from breakloop.model.events import KILL_SWITCH_CHANGED, OVERRIDE_CHANGED, Event, Publish
+from breakloop.policy.matching import KillSwitch
+from breakloop.policy.orders import (
+    GLOBAL_SHADOW,
+    KILL_SWITCH_OVERRIDE,
+    NO_ORDERS,
+    OVERRIDES,
+    Orders,
+    check_override,
+    checked_agent,
+    checked_switch,
+    checked_text,
+)
+from breakloop.store.ops import part
+from breakloop.store.orders import AGENT, HOLD, LIFTED, OVERRIDE, SNOOZE, SWITCH, Book, Record
+
+_TEXTS = ("binds", "project", "caller", "agent", "why", "run", "by")
+
+
+class Switch(NamedTuple):
+    """A kill switch that was set at run time."""
+
+    id: str
+    scope_key: str
+    scope_value: str
+    route: str
+    reason: str
+    expires_at: float  # infinite where only a person lifts it
+    by: str
+    since: float
+
+    def compiled(self, index: int) -> KillSwitch:
+        """Return it as the engine uses it."""
+        return KillSwitch(index, self.scope_key, self.scope_value, self.route, self.reason, self.expires_at, self.id)
+
+
+class Override(NamedTuple):
+    """An override that was set at run time."""
+
+    name: str
+    reason: str
+    expires_at: float
+    by: str
+    since: float
+
+
+def hold_key(hold: Hold) -> str:
+    """Return the key of a hold's record."""
+    return ":".join(map(part, hold.key))
+
+
+def hold_value(hold: Hold) -> dict[str, Any]:
+    """Return what a hold's record says."""
+    texts = {name: getattr(hold, name) for name in _TEXTS}
+    return texts | {"since": hold.since, "clears": list(hold.clears), "of": list(hold.key)}
+
+
+def hold_of(record: Record) -> Hold | None:
+    """Return the hold that a record speaks of."""
+    value = record.value
+    texts, clears, since = [value.get(name) for name in _TEXTS], value.get("clears"), value.get("since")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(since, int | float):
+        return None
+    if not isinstance(clears, list) or not all(isinstance(key, str) for key in clears):
+        return None
+    binds, project, caller, agent, why, run, by = map(str, texts)
+    return Hold(binds, project, caller, agent, float(since), record.expires_at, why, run, tuple(clears), by)
+
+
+def held_key(record: Record) -> Key | None:
+    """Return what a hold's record binds, or bound."""
+    match record.value.get("of"):
+        case [str(binds), str(project), str(caller), str(last)]:
+            return binds, project, caller, last
+    return None
+
+
+def switch_of(record: Record) -> Switch | None:
+    """Return the kill switch that a record speaks of."""
+    value = record.value
+    given = {name: value.get(name) for name in ("scope_key", "scope_value", "route", "reason")}
+    try:
+        checked = checked_switch(given, record.expires_at)
+    except OrderError:
+        return None
+    return Switch(record.key, **checked, expires_at=record.expires_at, by=_by(record), since=record.changed_at)
+
+
+def override_of(record: Record) -> Override | None:
+    """Return the override that a record speaks of."""
+    if record.key not in OVERRIDES:
+        return None
+    reason = str(record.value.get("reason", ""))
+    return Override(record.key, reason, record.expires_at, _by(record), record.changed_at)
+
+
+def _by(record: Record) -> str:
+    return str(record.value.get("by", ""))
+
+
+TICK_S: Final = 0.25
+_SWEEP_EVERY_S: Final = 5.0
+# Holds that detectors make within a second, each forced to the disk before its denial is answered. More are written,
+# too, and forced together with the next tick: waiting for the disk must not be what stops the traffic.
+_HELD_AT_ONCE: Final = 50
+_ACKNOWLEDGED_S: Final = 1.0
+
+
+class Operator:
+    """Takes orders, keeps them, and puts those of all instances in force here."""
+
+    def __init__(self, engine: Engine, book: Book, clock: Clock, publish: Publish) -> None:
+        self._engine = engine
+        self._quarantine = engine.quarantine
+        self._book = book
+        self._clock = clock
+        self._publish = publish
+        self._second = 0
+        self._held = 0  # by detectors, in this second
+        self._sweep_at = 0.0
+        self._orders = NO_ORDERS
+        self._switches: dict[str, tuple[Record, Switch | None]] = {}
+
+    def start(self) -> None:
+        """Put in force what was kept, before the first request."""
+        self._book.on_change = self._obey
+        self._book.load()
+        self._apply(self._book.ledger.all(), foreign=False)
+        self._quarantine.register = self
+
+    async def ready(self, timeout_s: float = _ACKNOWLEDGED_S) -> bool:
+        """Wait until what other instances have ordered is in force here, before the first request.
+
+        False: their store is away, and what was kept here is in force.
+        """
+        return await self._book.ready(timeout_s)
+
+    async def watch(self) -> None:
+        """Wait a little, then do what is due: a job of the process, run over and over."""
+        await asyncio.sleep(TICK_S)
+        self.tick()
+
+    def tick(self) -> None:
+        """Do what is due now."""
+        now = self._clock.now()
+        if now >= self._sweep_at:
+            self._sweep_at = now + _SWEEP_EVERY_S
+            self._quarantine.sweep(now)
+            self._put_in_force()  # without what is over
+        self._book.tick(now)
+
+    async def acknowledged(self, timeout_s: float = _ACKNOWLEDGED_S) -> bool:
+        """Wait until everything ordered so far is durable and shared.
+
+        False: it is in force here, and is written and shared as soon as that is possible.
+        """
+        return await self._book.settled(timeout_s)
+
+    async def close(self) -> None:
+        """Write what is left."""
+        await self._book.close()
+
+    # -- quarantine --------------------------------------------------------------------------------------------------
+
+    def kill(self, project: str, agent: str, reason: str, by: str, expires_at: float | None = None) -> Hold:
+        """Hold an agent by its name, whoever calls. Raises `OrderError`."""
+        now = self._clock.now()
+        until = _ends(expires_at, now)
+        who, why = checked_text("agent", agent), checked_text("reason", reason)
+        hold = Hold(NAME, project, "", who, now, until, why, by=checked_text("by", by))
+        self._quarantine.kill(hold)
+        return hold
+
+    def release(self, project: str, *, agent: str = "", caller: str = "", run: str = "", by: str) -> list[Hold]:
+        """End the holds on an agent, a caller or a run, and clear what was remembered against it."""
+        if not (agent or caller or run):
+            raise OrderError(["agent: name an agent, a caller or a run"])
+        by = checked_text("by", by)
+        return self._quarantine.release(project, agent=agent, caller=caller, run=run, now=self._clock.now(), by=by)
+
+    def unblock(self, project: str, *, agent: str = "", caller: str = "", by: str, seen: int = 0) -> int:
+        """Forget what loops of an agent or a caller were counted in, here and on all instances; return how many loops
+        were blocked. `seen` is how many the history knows of, where others than this process denied them."""
+        if not (agent or caller):
+            return 0
+        now, by = self._clock.now(), checked_text("by", by)
+        return self._quarantine.unblock(project, agent=agent, caller=caller, now=now, by=by, seen=seen)
+
+    def holds(self) -> list[Hold]:
+        """Return everything that is held."""
+        return self._quarantine.holds(self._clock.now())
+
+    def held(self, hold: Hold) -> None:
+        """Keep a hold; `Quarantine` says so before anybody is told."""
+        record = self._record(HOLD, hold_key(hold), hold_value(hold), hold.until)
+        self._book.put([record], at_once=bool(hold.by) or self._has_time(hold.since))
+
+    def ended(self, holds: Sequence[Hold], by: str) -> None:
+        """Keep that holds have ended."""
+        records = [self._record(HOLD, hold_key(hold), {"by": by, "of": list(hold.key)}, LIFTED) for hold in holds]
+        self._book.put(records, at_once=bool(by))
+
+    # -- kill switches -----------------------------------------------------------------------------------------------
+
+    def set_switch(
+        self,
+        scope_key: str,
+        scope_value: str,
+        by: str,
+        *,
+        route: str = "",
+        reason: str = "",
+        expires_at: float | None = None,
+    ) -> str:
+        """Stop whoever has this value in this descriptor; return the switch's id. Raises `OrderError`."""
+        until = _ends(expires_at, self._clock.now())
+        given = {"scope_key": scope_key, "scope_value": scope_value, "route": route, "reason": reason}
+        value = checked_switch(given, until) | {"by": checked_text("by", by)}
+        made = secrets.token_hex(4)
+        self._order(SWITCH, made, value, until)
+        self._tell(KILL_SWITCH_CHANGED, {"id": made, "change": "set"} | value, until)
+        return made
+
+    def lift_switch(self, switch: str, by: str) -> bool:
+        """End a switch that was set at run time; tell whether there was one."""
+        return self._lift(SWITCH, switch, checked_text("by", by), KILL_SWITCH_CHANGED, "id")
+
+    def switches(self) -> list[Switch]:
+        """Return the switches that were set at run time and are in force."""
+        known, live = self._switches, self._book.ledger.live(SWITCH, self._clock.now())
+        # Each is checked once: with a thousand of them that is most of the work of a change.
+        self._switches = {
+            one.key: known[one.key] if one.key in known and known[one.key][0] is one else (one, switch_of(one))
+            for one in live
+        }
+        return [made for _, made in self._switches.values() if made is not None]
+
+    def stops(self, agent: str) -> KillSwitch | None:
+        """Return the kill switch that stops all requests of an agent, the bundle's or one of run time."""
+        bundle = self._engine.bundle
+        return None if bundle is None else bundle.stops(agent, self._clock.now())
+
+    # -- overrides ---------------------------------------------------------------------------------------------------
+
+    def set_override(self, name: str, reason: str, expires_at: float | None, by: str) -> None:
+        """Switch `global_shadow` or `kill_switch_override` on for a while. Raises `OrderError`."""
+        check_override(name, reason, expires_at)
+        until = _ends(expires_at, self._clock.now())
+        value = {"reason": reason, "by": checked_text("by", by)}
+        self._order(OVERRIDE, name, value, until)
+        self._tell(OVERRIDE_CHANGED, {"name": name, "change": "set"} | value, until)
+
+    def lift_override(self, name: str, by: str) -> bool:
+        """End an override that was set at run time; tell whether there was one. The bundle's own stay."""
+        return self._lift(OVERRIDE, name, checked_text("by", by), OVERRIDE_CHANGED, "name")
+
+    def overrides(self) -> list[Override]:
+        """Return the overrides that were set at run time and are in force."""
+        found = self._book.ledger.live(OVERRIDE, self._clock.now())
+        return [made for record in found if (made := override_of(record)) is not None]
+
+    # -- snoozes and agents ------------------------------------------------------------------------------------------
+
+    def snooze(self, fingerprint: str, until: float, by: str) -> None:
+        """Let a loop go on until a time (SPEC LD-6). Raises `OrderError`."""
+        ends = _ends(until, self._clock.now())
+        self._order(SNOOZE, checked_text("fingerprint", fingerprint), {"by": checked_text("by", by)}, ends)
+
+    def snoozes(self) -> dict[str, float]:
+        """Return the fingerprints that may repeat, and until when."""
+        return {record.key: record.expires_at for record in self._book.ledger.live(SNOOZE, self._clock.now())}
+
+    def set_agent(self, agent: str, settings: Mapping[str, Any], by: str) -> dict[str, Any]:
+        """Set what holds for an agent beside the bundle (SPEC G-1); None takes a field back. Raises `OrderError`."""
+        name = checked_text("agent", agent)
+        known = self.agent_settings().get(name, {})
+        value = checked_agent({**known, **settings})
+        self._order(AGENT, name, {"by": checked_text("by", by), "settings": value}, math.inf if value else LIFTED)
+        return value
+
+    def agent_settings(self) -> dict[str, dict[str, Any]]:
+        """Return what was set for agents at run time."""
+        found = self._book.ledger.live(AGENT, self._clock.now())
+        return {record.key: said for record in found if isinstance(said := record.value.get("settings"), dict)}
+
+    # -- in force ----------------------------------------------------------------------------------------------------
+
+    def _order(self, kind: str, key: str, value: dict[str, Any], expires_at: float) -> None:
+        record = self._record(kind, key, value, expires_at)
+        self._book.put([record])
+        self._apply([record], foreign=False)
+
+    def _lift(self, kind: str, key: str, by: str, event: str, name: str) -> bool:
+        known = self._book.ledger.get(kind, key)
+        if known is None or not known.live(self._clock.now()):
+            return False
+        self._order(kind, key, {"by": by}, LIFTED)
+        self._tell(event, known.value | {name: key, "change": "lifted", "by": by}, known.expires_at)
+        return True
+
+    def _record(self, kind: str, key: str, value: dict[str, Any], expires_at: float) -> Record:
+        changed_at = self._book.ledger.next_change(kind, key, self._clock.now())
+        return Record(kind, key, value, expires_at, changed_at)
+
+    def _obey(self, records: Sequence[Record]) -> None:
+        """Others have ordered this."""
+        self._apply(records, foreign=True)
+
+    def _apply(self, records: Sequence[Record], *, foreign: bool) -> None:
+        now = self._clock.now()
+        for record in records:
+            if record.kind != HOLD:
+                continue
+            hold = hold_of(record) if record.live(now) else None
+            if hold is not None:
+                self._quarantine.adopt(hold, foreign=foreign)
+            elif (key := held_key(record)) is not None:
+                self._quarantine.forget(key, now)
+        if any(record.kind != HOLD for record in records):
+            self._put_in_force()
+
+    def _put_in_force(self) -> None:
+        switches = [switch.compiled(index) for index, switch in enumerate(self.switches())]
+        until = {one.name: one.expires_at for one in self.overrides()}
+        orders = Orders(
+            tuple(switches),
+            until.get(GLOBAL_SHADOW, 0.0),
+            until.get(KILL_SWITCH_OVERRIDE, 0.0),
+            tuple(self.snoozes().items()),
+            tuple(self.agent_settings().items()),
+        )
+        if orders != self._orders:
+            self._orders = orders
+            self._engine.obey(orders)
+
+    def _has_time(self, now: float) -> bool:
+        if int(now) != self._second:
+            self._second, self._held = int(now), 0
+        self._held += 1
+        return self._held <= _HELD_AT_ONCE
+
+    def _tell(self, name: str, data: dict[str, Any], expires_at: float) -> None:
+        ends = None if expires_at == math.inf else expires_at
+        self._publish(Event(name, self._clock.now(), data | {"expires_at": ends}))
+
+
+def _ends(expires_at: float | None, now: float) -> float:
+    """Return when an order ends; raises `OrderError` for what is over already."""
+    if expires_at is None:
+        return math.inf
+    if not expires_at > now:
+        raise OrderError(["expires_at: has passed"])
+    return expires_at

@@ -1,0 +1,194 @@
+"""What one call needs from the store: bundle check, overrides, kill switches, quarantine, routing; then each matched
+policy adds its operations in order (SPEC 6). Does no I/O, so `explain`, tests and every door run the same code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from breakloop.detect.counting import is_snoozed
+from breakloop.detect.stateful import Watch
+from breakloop.engine.fold import absent, killed
+from breakloop.engine.metering import Meter
+from breakloop.engine.quarantine import NAME, Quarantine, held
+from breakloop.model.call import Call, Chat
+from breakloop.model.verdict import Verdict
+from breakloop.policy.cache import Remembered
+from breakloop.policy.compiled import AgentTerms, CompiledBundle, Detector, Policy
+from breakloop.policy.descriptors import Descriptors
+from breakloop.policy.rules import Rule
+from breakloop.policy.senders import CHARGES_MAX, Charges, Sender
+from breakloop.store.ops import ENFORCED, Op, part
+
+Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one call needs from the store, and whose policies asked for it."""
+
+    bundle: CompiledBundle
+    policies: list[Policy]
+    ops: list[Any]  # `Op`, and `Watch` in the place of what only a window tells
+    now: float
+    project: str = ""  # as it stands in keys; what belongs to the agent alone is in `Call.shard`
+    counted: bool = False  # some of the operations are a detector's
+    watched: bool = False  # some of the operations depend on windows
+    metered: bool = False  # some of the charges are estimates
+
+
+class Planner:
+    """Plans. Knows who sends (`descriptors`) and who is held (`quarantine`)."""
+
+    __slots__ = ("_descriptors", "_meter", "_missing", "_parts", "_quarantine", "_shard_by_agent")
+
+    def __init__(self, descriptors: Descriptors, quarantine: Quarantine, meter: Meter, missing: Missing) -> None:
+        self._descriptors = descriptors
+        self._shard_by_agent = descriptors.shard_by_agent
+        self._meter = meter
+        self._quarantine = quarantine
+        self._missing = missing
+        self._parts = Remembered(part)
+
+    def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
+        """Return what to commit, or the verdict when none of it depends on state."""
+        call.tail_messages = bundle.tail_messages
+        call.sender = bundle.senders.find(call, now)
+        if bundle.kill_override_until <= now:
+            switch = bundle.kill_switches.find(call, now)
+            if switch is not None:
+                return killed(switch, now)
+        all_shadow = bundle.shadow_until > now
+        project_id = call.project = self._descriptors.project(call)
+        project = self._parts[project_id]
+        call.shard = f"{project}|{self._parts[self._descriptors.agent(call)]}" if self._shard_by_agent else project
+        if self._quarantine:
+            verdict = self._held(call, project_id, now, all_shadow=all_shadow)
+            if verdict is not None:
+                return verdict
+        policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
+        if bundle.snoozed:
+            call.snoozed = bundle.snoozed
+        plan = Plan(bundle, policies, [], now, project)
+        if bundle.agents:
+            agent = bundle.agents.find(self._descriptors.agent(call))
+            if agent is not None:
+                absence = None if all_shadow else agent.presence.absent(now)
+                if absence is not None:
+                    return absent(absence)
+                self._plan_agent(agent, call, plan, -2 if all_shadow else ENFORCED)
+        loops_decided = False
+        for policy in policies:
+            group = policy.index + 1 if policy.shadow or all_shadow else ENFORCED
+            # Global shadow shows what would be enforced without it, so it does not change what is covered.
+            loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
+            if policy.loops:
+                self._look(policy.loops, call, plan, group)
+            self._plan_rules(policy, call, plan, group)
+        if call.body and not loops_decided:
+            # The protection of LLM calls is a policy of its own, after all others; global shadow binds it too.
+            loops = bundle.project_loops.get(project_id, bundle.default_loops)
+            self._look(loops, call, plan, -1 if all_shadow else ENFORCED)
+        return plan
+
+    def _plan_agent(self, agent: AgentTerms, call: Call, plan: Plan, group: int) -> None:
+        """Add what holds for the agent itself, before all policies."""
+        self._look(agent.detectors, call, plan, group)
+        for rule in agent.rules:
+            plan.ops += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
+        if agent.run is not None:
+            plan.ops += agent.run.plan(call, group, self._meter)
+            plan.watched = True
+        if agent.metered:
+            self._want_usage(call, plan)
+
+    def _want_usage(self, call: Call, plan: Plan) -> None:
+        plan.metered = True
+        chat = call.chat_cache
+        call.wants_usage = call.wants_usage or (isinstance(chat, Chat) and chat.stream)
+
+    def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | None:
+        """SPEC K-1: global shadow suspends automatic quarantines, and not those of an operator."""
+        who = self._descriptors
+        hold = self._quarantine.find(project, who.caller(call), who.agent(call), lambda: who.window(call), now)
+        if hold is None or (all_shadow and hold.binds != NAME):
+            return None
+        return held(hold, now)
+
+    def _look(self, detectors: Sequence[Detector], call: Call, plan: Plan, group: int) -> None:
+        # Sessions and fingerprints are an agent's own; a window that several agents share names its place itself.
+        shard, now, ops, snoozed = call.shard, plan.now, plan.ops, call.snoozed
+        for detector in detectors:
+            count = detector.plan(call, shard, group, now)
+            if count is not None:
+                if snoozed is not None and is_snoozed(count, snoozed, now):
+                    continue
+                ops.append(count)
+                plan.counted = True
+                if type(count) is Watch:
+                    plan.watched = True
+
+    def _plan_rules(self, policy: Policy, call: Call, plan: Plan, group: int) -> None:
+        """Add what the rules of a policy charge: as remembered, as far as it depends on nothing but the sender."""
+        sender: Sender | None = call.sender if policy.steady else None
+        charges: Sequence[Op]
+        if sender is None:
+            charges = self._charges(policy, call, plan, group)
+        else:
+            place = 2 * policy.index + (group != ENFORCED)
+            known = sender.charges.get(place)
+            if known is None or not known.begins <= plan.now < known.ends:
+                known = self._remember(policy, call, plan, group)
+                if known is not None and (len(sender.charges) < CHARGES_MAX or place in sender.charges):
+                    sender.charges[place] = known
+            if known is None:
+                charges = self._charges(policy, call, plan, group)
+            else:
+                charges = known.fixed if known.fixed is not None else self._varying(known, call, plan, group)
+        if policy.breaker is not None:
+            op = policy.breaker.plan(call, plan.project, charges, group, self._meter)
+            if op is not None:
+                plan.ops.append(op)
+        if policy.metered:
+            self._want_usage(call, plan)
+        plan.ops += charges
+
+    def _varying(self, known: Charges, call: Call, plan: Plan, group: int) -> list[Op]:
+        made: list[Op] = []
+        for ops, rule, keys in known.parts:
+            made += ops if rule is None else rule.charges(call, keys, group, plan.now, self._meter)
+        return made
+
+    def _remember(self, policy: Policy, call: Call, plan: Plan, group: int) -> Charges | None:
+        """Return what the sender of a call is charged; None where a descriptor is missing, which is told each time."""
+        parts: list[tuple[tuple[Op, ...], Rule | None, Sequence[str]]] = []
+        begins, ends = -math.inf, math.inf
+        for rule in _applying(policy, call):
+            keys = rule.keys(call, plan.project, group, _untold)
+            if keys is None:
+                return None
+            span = rule.limiter.holds(plan.now)
+            if span is None:
+                parts.append(((), rule, keys))
+                continue
+            begins, ends = max(begins, span[0]), min(ends, span[1])
+            parts.append((rule.charges(call, keys, group, plan.now, self._meter), None, ()))
+        same = all(rule is None for _, rule, _ in parts)
+        return Charges(tuple(op for ops, _, _ in parts for op in ops) if same else None, tuple(parts), begins, ends)
+
+    def _charges(self, policy: Policy, call: Call, plan: Plan, group: int) -> list[Op]:
+        made: list[Op] = []
+        for rule in _applying(policy, call):
+            made += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
+        return made
+
+
+def _applying(policy: Policy, call: Call) -> Sequence[Rule]:
+    rules = [rule for rule in policy.rules if rule.applies(call)]
+    return (policy.fallback,) if not rules and policy.fallback is not None else rules
+
+
+def _untold(_policy: str, _rule: str, _descriptor: str) -> None:
+    """It is told by whoever charges."""

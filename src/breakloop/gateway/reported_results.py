@@ -1,0 +1,241 @@
+"""The result door (SPEC D-6): gateways that ask here and forward by themselves tell how it ended, and so failed and
+running requests are known to detection (LD-6), and limits what was really used (L-3), as where breakloop forwards. A
+report becomes an `Answer`; what follows from it is `Engine.settle`'s matter. Whoever may ask may report: there is no
+other lock on this door."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from breakloop.clock import Clock
+from breakloop.dialects import base
+from breakloop.dialects.answers import CALLS_MAX, TEXT_MAX_CHARS, tokens
+from breakloop.dialects.anthropic import AnthropicAnswer
+from breakloop.dialects.gemini import GeminiAnswer
+from breakloop.dialects.openai_chat import openai_tokens
+from breakloop.engine.engine import Engine
+from breakloop.errors import RequestError
+from breakloop.gateway.http_request import Reply, Request
+from breakloop.gateway.http_response import error_reply
+from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat, ToolCall, Usage
+from breakloop.policy.descriptors import Descriptors
+from breakloop.store.memory import Table
+
+KEPT_S: Final = 900.0  # a result can be told so long after the decision
+BELIEVED_S: Final = 600.0  # who has told a result is taken to tell them all for so long
+BODY_MAX_BYTES: Final = 1024 * 1024
+_OPEN_MAX: Final = 100_000  # about 0.5 KB each
+_REPORTERS_MAX: Final = 10_000
+_BEFORE: Final = b"/v1/decision/"
+_AFTER: Final = b"/result"
+_DIGEST: Final = "<digest:"
+_DIGEST_MAX: Final = 256
+_ERROR_FROM: Final = 400
+_NAME_SHOWN: Final = 100
+_NOT_OPEN: Final = (
+    b'{"detail":{"error":"not_found","message":"No result is awaited under this request id: it was told already, the '
+    b'decision was a denial or is more than 15 minutes old, or nothing depends on it."}}'
+)
+
+
+class _Reserved(NamedTuple):
+    """What limits have charged for a request, and what correcting it takes."""
+
+    charged: Any
+    prompt_tokens: int
+    estimator: str
+    chat: Any  # without its messages
+    upstream: str
+
+
+# A decision whose result is not known, without the request, which may be large: when it is forgotten, its request id,
+# its ticket, its caller, its project, what is reserved for it.
+_Awaited = tuple[float, str, Any, str, str, _Reserved | None]
+
+
+class Results:
+    """Remembers what was allowed, and takes the results. `expect` before a decision, `keep` after it."""
+
+    __slots__ = ("_clock", "_descriptors", "_engine", "_max_open", "_oldest", "_open", "_reporters")
+
+    def __init__(self, engine: Engine, descriptors: Descriptors, clock: Clock, max_open: int = _OPEN_MAX) -> None:
+        self._engine = engine
+        self._descriptors = descriptors
+        self._clock = clock
+        self._max_open = max_open
+        self._open: dict[str, _Awaited] = {}
+        self._oldest: deque[_Awaited] = deque()  # all that are open, and some that are not any more
+        self._reporters = Table(_REPORTERS_MAX)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def expect(self, call: Call) -> None:
+        """Make ready a call that is going to be judged, and whose result may be told."""
+        call.reported = True
+        if self._reporters:
+            call.tracked = self.reports(call)
+
+    def reports(self, call: Call) -> bool:
+        """Tell whether this caller's results come in: then it is known which of its requests are running."""
+        return self._reporters.live(self._descriptors.caller(call), self._clock.now()) is not None
+
+    def keep(self, call: Call) -> None:
+        """Remember a call that was allowed and has a ticket, or charges that its answer corrects."""
+        ticket, request_id, oldest = call.ticket, call.request_id, self._oldest
+        at: float = self._clock.now() if ticket is None else ticket[0].at
+        # Up to two go for one that comes: what is over goes faster than anything comes, and nobody pays for many.
+        for _ in (1, 2):
+            if not oldest or (oldest[0][0] > at and len(oldest) < self._max_open):
+                break
+            self._open.pop(oldest.popleft()[1], None)
+        reserved = _reserved(call) if call.charged else None
+        awaited = (at + KEPT_S, request_id, ticket, self._descriptors.caller(call), call.project, reserved)
+        self._open[request_id] = awaited
+        oldest.append(awaited)
+
+    def take(self, request: Request) -> Reply:
+        """Answer `POST /v1/decision/{request_id}/result`."""
+        if request.method != "POST":
+            return Reply(405, b"Allow: POST\r\n", b"", 0.0)
+        request_id = _request_id(request.target)
+        now = self._clock.now()
+        awaited = self._open.get(request_id)
+        if awaited is None or awaited[0] <= now:
+            return Reply(404, b"Content-Type: application/json\r\n", _NOT_OPEN, 0.0)
+        try:
+            answer = read_report(request)
+        except RequestError as error:
+            return error_reply(error.status, str(error))
+        del self._open[request_id]
+        call = Call("", "", request_id=request_id)
+        _, _, call.ticket, caller, call.project, reserved = awaited
+        call.caller_cache = caller
+        if reserved is not None and _tells_use(answer):
+            call.charged, call.prompt_tokens, call.estimator, call.chat_cache, call.upstream = reserved
+        self._reporters.put(caller, (now + BELIEVED_S,), now)
+        self._engine.settle(call, answer)
+        return Reply(204, b"", b"", 0.0)
+
+
+def _reserved(call: Call) -> _Reserved:
+    chat = call.chat_cache
+    slim = chat._replace(tail=()) if isinstance(chat, Chat) else None
+    return _Reserved(call.charged, call.prompt_tokens, call.estimator, slim, call.upstream)
+
+
+def _tells_use(answer: Answer) -> bool:
+    """Tell whether a report says what was used: by a count, by what was said, or by an error, which costs nothing."""
+    if answer.usage is not None or answer.calls:
+        return True
+    if answer.status >= _ERROR_FROM and answer.status != CLIENT_LEFT:
+        return True
+    return bool(answer.text) and not answer.text.startswith(_DIGEST)
+
+
+def is_result(path: bytes) -> bool:
+    """Tell whether a path (without its query) is one that `Results.take` answers."""
+    return path.startswith(_BEFORE) and path.endswith(_AFTER) and len(path) > len(_BEFORE) + len(_AFTER)
+
+
+def _request_id(target: bytes) -> str:
+    return target.partition(b"?")[0][len(_BEFORE) : -len(_AFTER)].decode("latin-1")
+
+
+def read_report(request: Request) -> Answer:
+    """Return what a report says; `RequestError` names the field that is wrong and what to send instead."""
+    if len(request.body) > BODY_MAX_BYTES:
+        raise RequestError(413, f"a result has at most {BODY_MAX_BYTES} bytes: send a digest instead of a long text")
+    if request.headers.get("content-encoding", b"identity").lower() != b"identity":
+        raise _wrong("Content-Encoding", "send the result plain")
+    told = base.load(request.body)
+    if not isinstance(told, dict):
+        raise RequestError(400, 'the body must be a JSON object such as {"status": 200}')
+    status = _status(told)
+    return Answer(
+        status,
+        text=_text(told),
+        calls=_calls(told.get("tool_calls")),
+        usage=_usage(told.get("usage")),
+        complete=status not in {NO_ANSWER, CLIENT_LEFT},
+        unkept_chars=max(0, len(told.get("text") or "") - TEXT_MAX_CHARS),
+    )
+
+
+def _wrong(field: str, remedy: str) -> RequestError:
+    return RequestError(400, f"{field}: {remedy}")
+
+
+def _status(told: dict[str, Any]) -> int:
+    remedy = "send the HTTP status of the answer as a number, or 0 where none came (refused, cut short, too late)"
+    if told.get("status") is None:
+        raise _wrong("status", f"is missing; {remedy}")
+    status = base.count(told["status"])
+    if status is None or not (status == NO_ANSWER or 100 <= status <= 999):
+        raise _wrong("status", f"is no status; {remedy}")
+    return status
+
+
+def _text(told: dict[str, Any]) -> str:
+    """The text, or a digest of it in the place of one, as media stand in a conversation."""
+    text, digest = told.get("text"), told.get("digest")
+    if text is not None:
+        if not isinstance(text, str):
+            raise _wrong("text", "send what the model said as a string, or leave it out")
+        return base.clean(text[:TEXT_MAX_CHARS])
+    if digest is None:
+        return ""
+    if not isinstance(digest, str) or len(digest) > _DIGEST_MAX:
+        raise _wrong("digest", f"send a string of at most {_DIGEST_MAX} characters, the same for the same answer")
+    return base.clean(f"{_DIGEST}{digest}>") if digest else ""
+
+
+def _calls(told: Any) -> tuple[ToolCall, ...]:
+    if told is None:
+        return ()
+    if not isinstance(told, list):
+        raise _wrong("tool_calls", 'send a list such as [{"name": "search", "arguments": {}}]')
+    return tuple([_call(item, f"tool_calls[{number}]") for number, item in enumerate(told[:CALLS_MAX])])
+
+
+def _call(item: Any, place: str) -> ToolCall:
+    """One call in our spelling, or in that of OpenAI (`function`), Anthropic (`input`) or Gemini (`functionCall`)."""
+    if not isinstance(item, dict):
+        raise _wrong(place, "send an object with name and arguments")
+    made = item.get("function") or item.get("functionCall") or item
+    name = made.get("name") if isinstance(made, dict) else None
+    if not isinstance(name, str) or not name:
+        raise _wrong(f"{place}.name", "send the name of the tool as a string")
+    given = next((made[key] for key in ("arguments", "input", "args") if key in made), None)
+    return ToolCall(base.clean(name), base.clean(base.arguments(given)))
+
+
+def _usage(told: Any) -> Usage | None:
+    """Tokens in our spelling, or in that of OpenAI (both APIs), Anthropic or Gemini."""
+    if told is None:
+        return None
+    _check_tokens(told, "usage")
+    for name, value in told.items():
+        if name.endswith("_details") and value is not None:
+            _check_tokens(value, f"usage.{name}")
+    if any(name.endswith("TokenCount") for name in told):
+        return GeminiAnswer().tokens(told)
+    if "prompt_tokens" not in told and ("cache_read_input_tokens" in told or "cache_creation_input_tokens" in told):
+        return AnthropicAnswer().tokens(told)
+    usage = openai_tokens(told)
+    if usage is None:
+        return None
+    return usage._replace(cache_write_tokens=usage.cache_write_tokens or tokens(told, "cache_write_tokens"))
+
+
+def _check_tokens(told: Any, place: str) -> None:
+    """Readers of answers take what they can; whoever reports is told what is wrong."""
+    if not isinstance(told, dict):
+        raise _wrong(place, 'send an object such as {"input_tokens": 100, "output_tokens": 20}')
+    for name, value in told.items():
+        if not name.endswith(("_tokens", "TokenCount")) or value is None:
+            continue
+        number = base.count(value)
+        if number is None or number < 0:
+            raise _wrong(f"{place}.{name}"[:_NAME_SHOWN], "send a whole number of tokens, 0 or more")

@@ -1,0 +1,190 @@
+"""Events as rows: written in one go, found again by walking an index from one end, never by counting or sorting what
+is there. A filter that several indexes could serve is put so that only the right one can.
+
+Who did what (SPEC K-3, X-2): written before it is acknowledged, and kept longer than everything else.
+
+What policies in shadow mode would have denied, added up by day (UTC). The events themselves are among the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, literal_column, select
+
+from breakloop.history.api import MOMENT_MAX, EventFilter, data_json, from_json, moment, text, whole
+from breakloop.history.schema import AUDIT, EVENTS, SHADOWS, adding
+from breakloop.model.events import Event
+from breakloop.model.records import AuditRecord, EventRecord
+
+PAGE_MAX: Final = 1000
+_LATE_S: Final = 120.0  # an event may be written so much later than one that happened after it
+_EMPTY: Final[ColumnElement[str]] = literal_column(
+    "''"
+)  # as in the conditions of the indexes, which a parameter would not match
+
+
+def insert_events(connection: Connection, events: Sequence[Event], incidents: Iterable[str]) -> None:
+    """Write events, each with its incident."""
+    rows = [
+        {
+            "name": text(event.name),
+            "at": moment(event.at),
+            "project": text(event.project),
+            "agent": text(event.data.get("agent")),
+            "request_id": text(event.request_id),
+            "incident": incident,
+            "data": data_json(event.data),
+        }
+        for event, incident in zip(events, incidents, strict=True)
+    ]
+    if rows:
+        connection.execute(insert(EVENTS), rows)
+
+
+def find_events(connection: Connection, wanted: EventFilter) -> list[EventRecord]:
+    """Return one page."""
+    most = min(max(wanted.most, 1), PAGE_MAX)
+    onwards = wanted.after > 0
+    within = _within(connection, wanted)
+    pages = [
+        connection.execute(_ordered(condition + within, most, onwards=onwards)).all()
+        for condition in _walks(connection, wanted)
+    ]
+    rows = merge(*pages, key=lambda row: row.id, reverse=not onwards)
+    return [_record(row) for row in islice(rows, most)]
+
+
+def first_id_since(connection: Connection, since: float) -> int | None:
+    """Return the id of the first event from `since` on."""
+    found = select(EVENTS.c.id).where(EVENTS.c.at >= since).order_by(EVENTS.c.at, EVENTS.c.id).limit(1)
+    return connection.execute(found).scalar_one_or_none()
+
+
+def _walks(connection: Connection, wanted: EventFilter) -> Iterator[list[ColumnElement[bool]]]:
+    """Yield conditions, each of which one index leads straight to, in the order of ids."""
+    columns = EVENTS.c
+    names = [text(name) for name in wanted.names]
+    project, agent, incident = text(wanted.project), text(wanted.agent), text(wanted.incident)
+    if incident:
+        first = [columns.incident == incident, columns.incident != _EMPTY]
+        if names:
+            first.append(_plain(columns.name).in_(names))
+        if agent:
+            first.append(_plain(columns.agent) == agent)
+        if project:
+            first.append(_plain(columns.project) == project)
+        yield first
+        return
+    if not (names or project or agent):
+        yield []
+        return
+    for name in dict.fromkeys(names or _known_names(connection)):
+        condition = [columns.name == name]
+        if agent:
+            condition += [columns.agent == agent, columns.agent != _EMPTY]
+        if project:
+            condition.append(_plain(columns.project) == project if agent else columns.project == project)
+        yield condition
+
+
+def _known_names(connection: Connection) -> list[str]:
+    """Return every name there is, by jumping from one to the next."""
+    found: list[str] = []
+    while True:
+        after = select(func.min(EVENTS.c.name)).where(EVENTS.c.name > (found[-1] if found else ""))
+        name = connection.execute(after).scalar_one()
+        if name is None:
+            return found
+        found.append(name)
+
+
+def _within(connection: Connection, wanted: EventFilter) -> list[ColumnElement[bool]]:
+    """Bounds of time as bounds of ids, which every index has, and then exactly."""
+    columns, conditions = EVENTS.c, []
+    since, until = moment(wanted.since), moment(wanted.until)
+    if wanted.before > 0:
+        conditions.append(columns.id < whole(wanted.before))
+    if wanted.after > 0:
+        conditions.append(columns.id > whole(wanted.after))
+    at = columns.at + 0.0
+    if since > 0.0:
+        first = first_id_since(connection, since - _LATE_S)
+        conditions += [at >= since, columns.id >= (first or 0)]
+    if until < MOMENT_MAX:
+        beyond = first_id_since(connection, until + _LATE_S)
+        conditions.append(at <= until)
+        if beyond is not None:
+            conditions.append(columns.id <= beyond)
+    return conditions
+
+
+def _plain(column: ColumnElement[str]) -> ColumnElement[str]:
+    """Return the same for the eye, but nothing that an index could be used for."""
+    return column.concat(_EMPTY)
+
+
+def _ordered(conditions: Sequence[ColumnElement[bool]], most: int, *, onwards: bool) -> Select[Any]:
+    order = EVENTS.c.id.asc() if onwards else EVENTS.c.id.desc()
+    return select(EVENTS).where(*conditions).order_by(order).limit(most)
+
+
+def _record(row: Row[Any]) -> EventRecord:
+    return EventRecord(
+        row.id, row.name, row.at, row.project, row.agent, row.request_id, row.incident, from_json(row.data)
+    )
+
+
+def add_audit(connection: Connection, record: AuditRecord) -> None:
+    """Write one; its id is the database's business."""
+    row = {"at": moment(record.at), "who": text(record.who), "role": text(record.role), "action": text(record.action)}
+    connection.execute(insert(AUDIT), row | {"target": text(record.target), "detail": data_json(record.detail)})
+
+
+def find_audit(connection: Connection, before: int, most: int) -> list[AuditRecord]:
+    """Return a page, newest first."""
+    found = select(AUDIT).order_by(AUDIT.c.id.desc()).limit(min(max(most, 1), PAGE_MAX))
+    if before > 0:
+        found = found.where(AUDIT.c.id < whole(before))
+    return [
+        AuditRecord(row.id, row.at, row.who, row.role, row.action, row.target, from_json(row.detail))
+        for row in connection.execute(found)
+    ]
+
+
+DAY_S: Final = 86_400
+
+
+def add_shadows(connection: Connection, counts: Mapping[tuple[str, str, str, str], int], now: float) -> None:
+    """Add what was counted: by project, policy, rule and reason."""
+    day = int(now // DAY_S)
+    rows = [
+        {
+            "day": day,
+            "project": text(project),
+            "policy": text(policy),
+            "rule": text(rule),
+            "reason": text(reason),
+            "requests": count,
+        }
+        for (project, policy, rule, reason), count in counts.items()
+    ]
+    if rows:
+        connection.execute(adding(connection, SHADOWS, ("requests",)), rows)
+
+
+def find_shadows(connection: Connection, since: float, policy: str) -> list[tuple[str, str, str, int]]:
+    """Return policy, rule, reason and how often, from the day of `since` on; the most frequent first."""
+    columns = SHADOWS.c
+    times = func.sum(columns.requests)
+    found = select(columns.policy, columns.rule, columns.reason, times).where(
+        columns.day >= int(moment(since) // DAY_S)
+    )
+    if policy:
+        found = found.where(columns.policy == text(policy))
+    found = found.group_by(columns.policy, columns.rule, columns.reason)
+    found = found.order_by(times.desc(), columns.policy, columns.rule, columns.reason)
+    return [(row[0], row[1], row[2], int(row[3])) for row in connection.execute(found)]

@@ -1,0 +1,1 @@
+"""One module per agent framework or HTTP client: `breakloop.integrations.<framework>`."""

@@ -1,0 +1,205 @@
+"""`Tally`: what the engine and the doors have counted since start. Metrics show it; nobody decides by it.
+
+`Histogram`: how long things took, in buckets that double. Cheap enough for the path of a request: one subtraction,
+one bit count, two additions. `Timings` has those of a process; showing them is `observe.metrics`' business.
+
+`Figures`: what one process has to show as metrics, at one moment, as plain numbers that can be sent to another and
+added up. Who gathers them and how they are written is `observe`'s business.
+
+`Traces`: who is told of a call's verdict and of its answer, where somebody traces (SPEC G-5). Doors know this much
+of it; what becomes of it is `observe.tracing`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from breakloop.model.call import Answer, Call
+from breakloop.model.verdict import Verdict
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since start."""
+
+    allowed: dict[str, int] = field(default_factory=dict)  # reason -> how many
+    denied: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)  # descriptor -> rules skipped for lack of it
+    not_unpacked: dict[str, int] = field(default_factory=dict)  # why -> compressed bodies judged as they came
+    not_read: dict[str, int] = field(default_factory=dict)  # why -> answers that passed unread
+    unjudged: int = 0  # requests whose body was too large to be judged
+    store_errors: int = 0
+    steered: int = 0  # requests that carried a note for the model
+    asked_usage: int = 0  # streams whose count of tokens we asked for, and took out again
+    refused_usage: int = 0  # of these: sent again without the question, because the upstream does not know it
+    cut: int = 0  # streamed answers that were cut, because they repeated themselves
+    cut_long: int = 0  # and those that were cut, because they became longer than a rule lets them
+    faults: int = 0  # decisions that failed for a mistake of ours, and were allowed
+    shadowed: int = 0
+    settled: int = 0  # answers seen or reported
+    failed: int = 0  # of these: 429, 5xx, none at all
+    joined: int = 0  # counts not made, because an identical request was in flight
+    forgiven: int = 0  # counts taken back, because the answer failed
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+BITS: Final = 64  # more nanoseconds than anybody waits
+
+
+class Histogram:
+    """`counts[n]` is how many took less than 2**n nanoseconds, and at least half of that."""
+
+    __slots__ = ("counts", "total_ns")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (BITS + 1)
+        self.total_ns = 0
+
+    def note(self, took_ns: int) -> None:
+        """Take one duration, of a clock that never goes back."""
+        self.counts[took_ns.bit_length()] += 1
+        self.total_ns += took_ns
+
+    def buckets(self, first: int, last: int) -> list[int]:
+        """Return how many took less than 2**first nanoseconds, how many between the powers behind it, and the rest.
+
+        They are `last - first + 2` numbers, which add up to all.
+        """
+        counts = self.counts
+        return [sum(counts[: first + 1]), *counts[first + 1 : last + 1], sum(counts[last + 1 :])]
+
+
+def bounds_s(first: int, last: int) -> tuple[float, ...]:
+    """Return the upper bounds of `Histogram.buckets`, but for the last one, in seconds."""
+    return tuple(2**power / 1e9 for power in range(first, last + 1))
+
+
+class Timings:
+    """What one process measures: its own time apart from its upstreams' (SPEC G-5)."""
+
+    __slots__ = ("decision", "proxy", "upstreams")
+
+    def __init__(self) -> None:
+        self.proxy = Histogram()  # from a request to its way upstream, or to its denial
+        self.decision = Histogram()  # from a question to its answer
+        self.upstreams: dict[str, Histogram] = {}  # by name: from the way there to the end of the answer
+
+    def upstream(self, name: str) -> Histogram:
+        """Return the one of an upstream."""
+        found = self.upstreams.get(name)
+        if found is None:
+            found = self.upstreams[name] = Histogram()
+        return found
+
+
+Labels = tuple[str, ...]  # values, in the order of the metric's labels
+Series = dict[Labels, float]
+
+
+@dataclass(slots=True)
+class Spread:
+    """A histogram: how many in each bucket, the rest in the last, and their sum."""
+
+    counts: list[int]
+    total: float
+
+
+@dataclass(slots=True)
+class Figures:
+    """By name of the metric."""
+
+    counters: dict[str, Series] = field(default_factory=dict)  # only ever grow
+    sums: dict[str, Series] = field(default_factory=dict)  # now; those of several processes are added
+    highest: dict[str, Series] = field(default_factory=dict)  # now; the highest of several processes counts
+    spreads: dict[str, dict[Labels, Spread]] = field(default_factory=dict)
+
+    def count(self, name: str, value: float, *labels: str) -> None:
+        """Set a counter, or add to what it has under the same labels."""
+        _add(self.counters.setdefault(name, {}), labels, value)
+
+    def level(self, name: str, value: float, *labels: str) -> None:
+        """Set what is there now."""
+        _add(self.sums.setdefault(name, {}), labels, value)
+
+    def mark(self, name: str, value: float, *labels: str) -> None:
+        """Set what is so now, for all processes if it is for one."""
+        _raise(self.highest.setdefault(name, {}), labels, value)
+
+    def spread(self, name: str, counts: list[int], total: float, *labels: str) -> None:
+        """Set a histogram, or add to what it has under the same labels."""
+        self._add_spread(name, labels, Spread(counts, total))
+
+    def add(self, more: Figures, *, gone: bool = False) -> None:
+        """Add another process's; of one that is `gone` only what it had counted."""
+        for name, series in more.counters.items():
+            for labels, value in series.items():
+                _add(self.counters.setdefault(name, {}), labels, value)
+        for name, spreads in more.spreads.items():
+            for labels, spread in spreads.items():
+                self._add_spread(name, labels, spread)
+        if gone:
+            return
+        for name, series in more.sums.items():
+            for labels, value in series.items():
+                _add(self.sums.setdefault(name, {}), labels, value)
+        for name, series in more.highest.items():
+            for labels, value in series.items():
+                _raise(self.highest.setdefault(name, {}), labels, value)
+
+    def _add_spread(self, name: str, labels: Labels, more: Spread) -> None:
+        ours = self.spreads.setdefault(name, {})
+        known = ours.get(labels)
+        if known is None:
+            ours[labels] = Spread(list(more.counts), more.total)
+        else:
+            known.counts = [one + other for one, other in zip(known.counts, more.counts, strict=True)]
+            known.total += more.total
+
+
+def _add(series: Series, labels: Labels, value: float) -> None:
+    series[labels] = series.get(labels, 0) + value
+
+
+def _raise(series: Series, labels: Labels, value: float) -> None:
+    series[labels] = max(series.get(labels, value), value)
+
+
+class FigureTotals:
+    """The figures of several processes together, those that are gone included."""
+
+    __slots__ = ("_gone", "_live")
+
+    def __init__(self) -> None:
+        self._live: dict[int, Figures] = {}  # by process id
+        self._gone = Figures()
+
+    def heard(self, pid: int, figures: Figures) -> None:
+        """A process has come so far."""
+        self._live[pid] = figures
+
+    def ended(self, pid: int) -> None:
+        """A process is gone; what it counted stays."""
+        figures = self._live.pop(pid, None)
+        if figures is not None:
+            self._gone.add(figures, gone=True)
+
+    def sum(self) -> Figures:
+        """Return all of them together, now."""
+        total = Figures()
+        for figures in (self._gone, *self._live.values()):
+            total.add(figures)
+        return total
+
+
+class Traces(Protocol):
+    """Neither method raises or waits."""
+
+    def decided(self, call: Call, verdict: Verdict) -> None:
+        """A call was judged; `call.began_ns` says when its door took it."""
+        ...
+
+    def answered(self, call: Call, answer: Answer) -> None:
+        """An allowed call has its answer."""
+        ...

@@ -1,0 +1,286 @@
+"""Who is at the other end (SPEC C-4): the peer, or, behind trusted proxies, the last address that they did not write.
+
+Only addresses are worked out here; what they say about the caller is `policy.identity` and `policy.geo`.
+
+Where an address is (SPEC C-6): from header fields of a *trusted* proxy, else from a MaxMind-format file.
+
+The fields are X-Country-Code, X-ASN, X-ASN-Type and X-Tor-Exit. From any other peer they are ignored.
+
+Tells bots from their User-Agent (SPEC C-5). A declared name and no more: whoever lies is not found here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+from breakloop.errors import SettingsError
+from breakloop.model.call import Call
+from breakloop.policy.cache import Recent
+
+_HOPS_MAX = 64  # a chain longer than this is made up
+_ADDRESS_MAX = 100  # an IPv6 address with brackets, zone and port; whatever is longer is not worth remembering
+_UNIX = "unix"
+_FORWARDED_FOR = re.compile(r'(?:^|;)\s*for\s*=\s*(?:"([^"]*)"|([^;"\s]*))', re.IGNORECASE)
+_OUTSIDE_QUOTES = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
+
+_Seen = tuple[str, bool]  # the address in its one spelling ("" if it is none), and whether it is trusted
+
+
+class ClientIp:
+    """Finds the client's address. `trusted_proxies` are addresses, networks, or `unix` for Unix socket peers."""
+
+    __slots__ = ("_networks", "_seen", "_unix")
+
+    def __init__(self, trusted_proxies: tuple[str, ...]) -> None:
+        self._unix = _UNIX in trusted_proxies
+        self._networks = tuple(_network(entry) for entry in trusted_proxies if entry != _UNIX)
+        self._seen: Recent[str, _Seen] = Recent(4096)
+
+    def trusted(self, peer: str) -> bool:
+        """Say whether `peer` is one of the trusted proxies."""
+        return self._look_up(peer)[1]
+
+    def find(self, call: Call) -> str:
+        """Return the client's address in its normal spelling, or the peer as given when it is not an address."""
+        address, trusted = self._look_up(call.peer)
+        if not trusted:
+            return address or call.peer
+        for entry in _from_the_right(call):
+            claimed, trusted = self._look_up(entry)
+            if not claimed:
+                break
+            address = claimed
+            if not trusted:
+                break
+        return address or call.peer
+
+    def _look_up(self, text: str) -> _Seen:
+        seen = self._seen.get(text)
+        if seen is None and len(text) > _ADDRESS_MAX:
+            return "", False
+        if seen is None:
+            seen = self._judge(text)
+            self._seen.put(text, seen)
+        return seen
+
+    def _judge(self, text: str) -> _Seen:
+        if text in ("", _UNIX):
+            return "", self._unix
+        address = parse_address(text)
+        if address is None:
+            return "", False
+        return str(address), any(address.version == net.version and address in net for net in self._networks)
+
+
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Read an address with or without port, brackets and zone; an IPv4-mapped IPv6 address becomes IPv4."""
+    text = text.strip()
+    if text.startswith("["):
+        text, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and rest[0] != ":"):
+            return None
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def _network(entry: str) -> IPv4Network | IPv6Network:
+    try:
+        network = ip_network(entry.strip(), strict=False)
+    except ValueError:
+        raise SettingsError(f"trusted_proxies: {entry!r} is neither an address nor a network") from None
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    if mapped is not None and network.prefixlen >= 96:
+        return IPv4Network((mapped, network.prefixlen - 96))
+    return network
+
+
+def _from_the_right(call: Call) -> Iterator[str]:
+    """Yield claimed hops, nearest first. X-Forwarded-For wins when both fields came: few proxies keep both honest."""
+    line = _joined(call, "x-forwarded-for")
+    if line is not None:
+        yield from reversed([entry.strip() for entry in line.rsplit(",", _HOPS_MAX)[-_HOPS_MAX:]])
+        return
+    line = _joined(call, "forwarded")
+    if line is not None:
+        for element in reversed(_OUTSIDE_QUOTES.findall(line)[-_HOPS_MAX:]):
+            found = _FORWARDED_FOR.search(element)
+            yield (found[1] or found[2] or "?") if found else "?"
+
+
+def _joined(call: Call, name: str) -> str | None:
+    first = call.headers.get(name)
+    if first is None:
+        return None
+    if not call.repeated:
+        return first.decode("latin-1")
+    values = [first, *(value for other, value in call.repeated if other == name)]
+    return b",".join(values).decode("latin-1")
+
+
+HEADERS: Final = {"country": "x-country-code", "asn": "x-asn", "type": "x-asn-type", "tor": "x-tor-exit"}
+_YES: Final = frozenset(("1", "true", "yes"))
+_NO: Final = frozenset(("0", "false", "no"))
+# MaxMind's user types, in the words that X-ASN-Type uses.
+_TYPES: Final = {
+    "business": "business",
+    "cellular": "isp",
+    "college": "education_research",
+    "content_delivery_network": "hosting",
+    "dialup": "isp",
+    "government": "government_admin",
+    "hosting": "hosting",
+    "library": "education_research",
+    "military": "government_admin",
+    "residential": "isp",
+    "school": "education_research",
+}
+
+_Record = Mapping[str, object]
+_NO_RECORD: Final[_Record] = {}
+
+
+class Geo:
+    """Answers `ip:country`, `ip:asn`, `ip:type` and `ip:tor`; a file that cannot be read is a `SettingsError`."""
+
+    __slots__ = ("_client_ip", "_read", "_seen")
+
+    def __init__(self, client_ip: ClientIp, geo_file: str) -> None:
+        self._client_ip = client_ip
+        self._read = _open(geo_file) if geo_file else None
+        self._seen: Recent[str, _Record] = Recent(4096)
+
+    def value(self, what: str, call: Call, address: str) -> str | None:
+        """Return `what` ("country", "asn", "type", "tor") of a request whose client is at `address`; None = missing."""
+        raw = call.headers.get(HEADERS[what])
+        if raw and self._client_ip.trusted(call.peer):
+            stated = _normal(what, raw.decode("latin-1").strip())
+            if stated is not None:
+                return stated
+        return _from_record(what, self._record(address)) if self._read else None
+
+    def _record(self, address: str) -> _Record:
+        record = self._seen.get(address)
+        if record is None:
+            record = self._read(address) if self._read and parse_address(address) else _NO_RECORD
+            self._seen.put(address, record)
+        return record
+
+
+def _open(geo_file: str) -> Callable[[str], _Record]:
+    try:
+        import maxminddb  # noqa: PLC0415 (an extra: only those who name a file need it)
+    except ImportError:
+        raise SettingsError("geo_file: reading it needs the extra 'geo' (the package maxminddb)") from None
+    try:
+        reader = maxminddb.open_database(geo_file)
+    except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:
+        raise SettingsError(f"geo_file: {error}") from None
+
+    def read(address: str) -> _Record:
+        try:
+            record = reader.get(address)
+        except (ValueError, maxminddb.InvalidDatabaseError):  # an IPv6 address in an IPv4 file, or a damaged file
+            return _NO_RECORD
+        return record if isinstance(record, dict) else _NO_RECORD
+
+    return read
+
+
+def _normal(what: str, value: str) -> str | None:
+    lower = value.lower()
+    if what == "country":
+        return value.upper() or None
+    if what == "asn":
+        return lower.removeprefix("as") or None
+    if what == "type":
+        return lower or None
+    return "true" if lower in _YES else "false" if lower in _NO else None
+
+
+def _from_record(what: str, record: _Record) -> str | None:
+    traits = _inner(record, "traits") or record
+    if what == "country":
+        code = _inner(record, "country").get("iso_code")
+        return code if isinstance(code, str) else None
+    if what == "asn":
+        number = record.get("autonomous_system_number", traits.get("autonomous_system_number"))
+        return str(number) if isinstance(number, int) else None
+    if what == "type":
+        kind = _TYPES.get(str(traits.get("user_type", "")))
+        return kind or ("hosting" if traits.get("is_hosting_provider") else None)
+    # Files that know about Tor leave the field out for every other address they list.
+    if traits.get("is_tor_exit_node"):
+        return "true"
+    return "false" if record else None
+
+
+def _inner(record: _Record, name: str) -> _Record:
+    value = record.get(name)
+    return value if isinstance(value, dict) else _NO_RECORD
+
+
+# Names as their operators publish them, lower case. The longest that occurs decides.
+_CATEGORIES: Final = {
+    "ai_crawler": (
+        "ai2bot", "amazonbot", "anthropic-ai", "bedrockbot", "bytespider", "ccbot", "claudebot", "claude-searchbot",
+        "claude-web", "cohere-ai", "cohere-training-data-crawler", "deepseekbot", "diffbot", "facebookbot",
+        "google-cloudvertexbot", "gptbot", "iaskspider", "imagesiftbot", "kangaroo bot", "meta-externalagent",
+        "oai-searchbot", "omgili", "omgilibot", "pangubot", "perplexitybot", "petalbot", "sbintuitionsbot",
+        "timpibot", "velenpublicwebcrawler", "youbot",
+    ),
+    "ai_assistant_user": (
+        "amzn-user", "chatgpt-user", "claude-user", "duckassistbot", "gemini-deep-research", "google-notebooklm",
+        "meta-externalfetcher", "mistralai-user", "novaact", "perplexity-user", "phindbot",
+    ),
+    "search_engine": (
+        "adsbot-google", "applebot", "baiduspider", "bingbot", "bingpreview", "duckduckbot", "googlebot", "googleother",
+        "mediapartners-google", "mojeekbot", "msnbot", "naverbot", "qwantbot", "seznambot", "slurp", "sogou",
+        "storebot-google", "yandexbot", "yeti/", "yisouspider",
+    ),
+    "other_bot": (
+        "ahrefsbot", "archive.org_bot", "blexbot", "censysinspect", "dataforseobot", "discordbot", "dotbot",
+        "facebookexternalhit", "ia_archiver", "linkedinbot", "mj12bot", "pingdom", "pinterestbot", "rogerbot",
+        "semrushbot", "slackbot", "telegrambot", "twitterbot", "uptimerobot", "whatsapp/",
+    ),
+}  # fmt: skip
+_NAMES: Final = {name: category for category, names in _CATEGORIES.items() for name in names}
+_KNOWN: Final = re.compile("|".join(re.escape(name) for name in sorted(_NAMES, key=len, reverse=True)))
+# Any other program that calls itself one; a word that merely ends so (the phone maker Cubot) is left alone.
+_SELF_DECLARED: Final = re.compile(r"(?<!cu)bot(?![a-z])|crawler|spider|scraper")
+_LOOKED_AT_MAX: Final = 1024
+
+
+def classify(user_agent: str) -> str:
+    """Return the category of a User-Agent, or "" for one that names no bot."""
+    text = user_agent[:_LOOKED_AT_MAX].lower()
+    found = _KNOWN.findall(text)
+    if found:
+        return _NAMES[max(found, key=len)]
+    return "other_bot" if _SELF_DECLARED.search(text) else ""
+
+
+class UserAgents:
+    """Remembers what recent User-Agents were: the few clients of a gateway send the same ones all day."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: Recent[bytes, str] = Recent(1024)
+
+    def category(self, raw: bytes) -> str:
+        """Return the category of a raw header value, "" for none."""
+        raw = raw[:_LOOKED_AT_MAX]
+        category = self._seen.get(raw)
+        if category is None:
+            category = classify(raw.decode("latin-1"))
+            self._seen.put(raw, category)
+        return category

@@ -1,0 +1,684 @@
+"""Bytes -> plain data and the place of every part of it, for bundles and settings alike. JSON by its name or by its
+first character, otherwise YAML; what the data means is the schema's matter.
+
+Where things stand in a document: paths into plain data, places in a file, and findings that become located problems.
+The readers of JSON and YAML (`json_positions`, `yaml_positions`) know the places; this file knows no syntax.
+
+YAML text -> plain data and the position of every key and value, from the parser's events (the only user of ruamel).
+YAML 1.2: `no` and `off` are texts. Refuses duplicate keys, odd keys and tags, and documents that blow up.
+
+What is wrong with a text that is not YAML, in plain words: the parser's own are for people who write parsers.
+
+JSON text -> plain data, fast; positions only when somebody asks for one. Refuses what the standard parser lets pass
+although it hides a mistake: a key that stands twice, NaN and numbers without end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    DocumentStartEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceStartEvent,
+)
+
+from breakloop.errors import BundleError, Problem
+
+DocumentPath = tuple[str | int, ...]
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
+_LONGEST_MESSAGE = 500
+_MOST_PROBLEMS = 50
+
+
+class Place(NamedTuple):
+    """A place in a file; line and column begin at 1, columns count characters."""
+
+    file: str
+    line: int
+    column: int
+
+
+class Places(Protocol):
+    """A document that can tell where its parts stand."""
+
+    def locate(self, path: DocumentPath, *, key: bool = False) -> Place:
+        """Return where the value (or its key) stands; for what is not there, the key of the nearest part around it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFinding:
+    """Something to say about a part of a document, not yet located."""
+
+    path: DocumentPath
+    message: str
+    hint: str = ""
+    at_key: bool = False
+    place: DocumentPath | None = None  # where to point when that is not `path`
+
+    def located(self, places: Places) -> Problem:
+        """Return it with its place in the file."""
+        file, line, column = places.locate(self.path if self.place is None else self.place, key=self.at_key)
+        return Problem(file, line, column, path_text(self.path), readable(self.message), readable(self.hint))
+
+
+def path_text(path: DocumentPath) -> str:
+    """Write a path as people do: `policies[0].spec.rules[2].name`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _PLAIN_KEY.fullmatch(part):
+            text += f".{part}" if text else part
+        else:
+            text += f'["{readable(part)}"]'
+    return text
+
+
+def readable(text: str) -> str:
+    """Make text from a file safe to print: no control characters, no lone surrogates, no novel."""
+    if len(text) > _LONGEST_MESSAGE:
+        text = text[:_LONGEST_MESSAGE] + "..."
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Sort by place, drop repetitions, and cut off what nobody reads, saying how much that was."""
+    ordered = sorted(set(problems), key=lambda p: (p.file, p.line, p.column, p.path, p.message))
+    if len(ordered) <= _MOST_PROBLEMS:
+        return ordered
+    first = ordered[_MOST_PROBLEMS]
+    rest = Problem(first.file, first.line, first.column, "", f"and {len(ordered) - _MOST_PROBLEMS} more problems")
+    return [*ordered[:_MOST_PROBLEMS], rest]
+
+
+_BEYOND_UNICODE = re.compile(r"\\U(?!000|0010)[0-9a-fA-F]{8}")
+_OPENED = {"flow sequence": ("list", "]"), "flow mapping": ("map", "}")}
+
+
+def explain(error: Exception, text: str, file: str) -> Problem:
+    """Return the located problem for an error of the YAML parser."""
+    marked: Any = error
+    mark = getattr(marked, "problem_mark", None) or getattr(marked, "context_mark", None)
+    if mark is None:
+        return _unmarked(error, text, file)
+    said, context = str(getattr(marked, "problem", "") or ""), str(getattr(marked, "context", "") or "")
+    start = getattr(marked, "context_mark", None) or mark
+    if "could not find expected" in said or ("quoted scalar" in context and "end of stream" in said):
+        mark = start
+    message, hint = _words(said, context, start.line + 1)
+    return Problem(file, mark.line + 1, mark.column + 1, "", f"is not valid YAML: {readable(message)}", hint)
+
+
+def _words(said: str, context: str, opened_on: int) -> tuple[str, str]:
+    for what, (name, close) in _OPENED.items():
+        if what in context:
+            return f'the {name} opened on line {opened_on} lacks a comma or its "{close}"', ""
+    if "mapping values are not allowed" in said:
+        return 'unexpected ":"', 'check the indentation, and put text that holds ": " in quotes'
+    found = re.search(r"found character '(.+)' that cannot start", said)
+    if found:
+        return _bad_start(found[1])
+    if "quoted scalar" in context and "end of stream" in said:
+        return "a quoted text is not closed", ""
+    if "could not find expected ':'" in said:
+        return 'a key without ":"', "write key: value"
+    if "expected <block end>" in said:
+        return "this does not belong to what stands above it", "check the indentation and the dashes"
+    return said or context or "it cannot be read", ""
+
+
+def _bad_start(character: str) -> tuple[str, str]:
+    if character in ("\t", "\\t"):
+        return "a tab", "indent with spaces"
+    return f'a value cannot begin with "{character}"', "put it in quotes"
+
+
+def _unmarked(error: Exception, text: str, file: str) -> Problem:
+    """Characters that YAML forbids come with an offset; escapes beyond Unicode with nothing at all."""
+    offset = getattr(error, "position", None)
+    if isinstance(offset, int):
+        return _at(offset, text, file, "a control character", "take it out")
+    escape = _BEYOND_UNICODE.search(text)
+    return _at(escape.start() if escape else 0, text, file, "an escape that stands for no character", "")
+
+
+def _at(offset: int, text: str, file: str, message: str, hint: str) -> Problem:
+    line = text.count("\n", 0, offset) + 1
+    column = offset - (text.rfind("\n", 0, offset) + 1) + 1
+    return Problem(file, line, column, "", f"is not valid YAML: {message}", hint)
+
+
+MAX_DEPTH = 64
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]|-?[0-9][0-9.eE+-]*|-?[A-Za-z]+')
+
+
+class _SuspectError(Exception):
+    """The fast parser met something that must be looked for with positions."""
+
+
+class _Item(NamedTuple):
+    key: str | int
+    key_at: int
+    value_at: int
+
+
+class JsonPlaces:
+    """Finds parts of a valid JSON text; skips over what is not on the way with the fast parser."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self._text = text
+        self._file = file
+        self._decode = json.JSONDecoder().raw_decode
+        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._children: dict[int, dict[str | int, _Item]] = {}
+
+    def locate(self, path: DocumentPath, *, key: bool = False) -> Place:
+        """Return where a part stands; for what is not there, the key of the nearest part around it."""
+        at = self._skip(0)
+        item = _Item("", at, at)
+        for part in path:
+            below = self._below(item.value_at).get(part)
+            if below is None:
+                return self.place(item.key_at)
+            item = below
+        return self.place(item.key_at if key else item.value_at)
+
+    def place(self, offset: int) -> Place:
+        """Turn an offset into line and column."""
+        line = bisect_right(self._lines, offset)
+        return Place(self._file, line, offset - self._lines[line - 1] + 1)
+
+    def duplicates(self) -> list[Problem]:
+        """Return a problem for each key that stands twice in one object."""
+        found: list[Problem] = []
+        todo: list[tuple[DocumentPath, int]] = [((), self._skip(0))]
+        while todo:
+            path, at = todo.pop()
+            seen: dict[str | int, _Item] = {}
+            for item in self._items(at):
+                first = seen.setdefault(item.key, item)
+                if first is not item:
+                    found.append(duplicate_key(str(item.key), self.place(item.key_at), self.place(first.key_at).line))
+                todo.append(((*path, item.key), item.value_at))
+        return found
+
+    def _below(self, at: int) -> dict[str | int, _Item]:
+        if at not in self._children:
+            self._children[at] = {item.key: item for item in self._items(at)}
+        return self._children[at]
+
+    def _items(self, at: int) -> list[_Item]:
+        opening = self._text[at]
+        if opening not in "{[":
+            return []
+        items: list[_Item] = []
+        at = self._skip(at + 1)
+        while self._text[at] not in "}]":
+            key: str | int = len(items)
+            key_at = at
+            if opening == "{":
+                key, at = self._decode(self._text, at)
+                at = self._skip(self._skip(at) + 1)  # over the colon
+            items.append(_Item(key, key_at, at))
+            at = self._skip(self._decode(self._text, at)[1])
+            if self._text[at] == ",":
+                at = self._skip(at + 1)
+        return items
+
+    def _skip(self, at: int) -> int:
+        match = _SPACE.match(self._text, at)
+        return match.end() if match else at
+
+
+def read_json(text: str, file: str) -> tuple[Any, JsonPlaces]:
+    """Return the data and its places, or raise `BundleError`."""
+    try:
+        data = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise BundleError([_syntax_problem(error, text, file)]) from None
+    except _SuspectError:
+        _refuse_syntax(text, file)
+        _refuse_suspects(text, file)
+    except (ValueError, RecursionError):  # a number of thousands of digits, brackets without end
+        _refuse_suspects(text, file)
+    if _too_deep(data):
+        _refuse_suspects(text, file)
+    return data, JsonPlaces(text, file)
+
+
+def _refuse_syntax(text: str, file: str) -> None:
+    """What is suspect came before the end; the text may be broken further on, and that goes first."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BundleError([_syntax_problem(error, text, file)]) from None
+    except (ValueError, RecursionError):
+        return
+
+
+def _too_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            item
+            for part in level
+            for item in (part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def duplicate_key(key: str, place: Place, first_line: int) -> Problem:
+    """Return the problem for a key that already stands in the same map."""
+    message = readable(f'key "{key}" stands twice; the first is on line {first_line}')
+    return Problem(*place, path="", message=message, hint="keep one of them")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise _SuspectError
+    return made
+
+
+def _constant(_: str) -> NoReturn:
+    raise _SuspectError
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise _SuspectError
+    return number
+
+
+def _refuse_suspects(text: str, file: str) -> NoReturn:
+    """Look again, with positions, for what made the fast parser stop."""
+    places = JsonPlaces(text, file)
+    depth = 0
+    problems: list[Problem] = []
+    for match in _TOKEN.finditer(text):
+        word = match[0]
+        depth += (word in "[{") - (word in "]}")
+        if depth > MAX_DEPTH:
+            message = f"is nested more than {MAX_DEPTH} deep"
+            raise BundleError([Problem(*places.place(match.start()), path="", message=message)])
+        wrong = _bad_number(word)
+        if wrong:
+            problems.append(Problem(*places.place(match.start()), path="", message=wrong))
+    # Duplicates are looked for by decoding parts of the text, which would stumble over such numbers.
+    raise BundleError(problems or places.duplicates())
+
+
+def _bad_number(word: str) -> str:
+    if word in ("NaN", "Infinity", "-Infinity"):
+        return f"{word} is not a number that can be used"
+    if word[-1] in "0123456789" and (len(word) > _LONGEST_NUMBER or math.isinf(float(word))):
+        return "the number is too large"
+    return ""
+
+
+def _syntax_problem(error: json.JSONDecodeError, text: str, file: str) -> Problem:
+    at, message, hint = _explain(error, text)
+    return Problem(*JsonPlaces(text, file).place(at), path="", message=f"is not valid JSON: {message}", hint=hint)
+
+
+def _explain(error: json.JSONDecodeError, text: str) -> tuple[int, str, str]:
+    """Say it in our words: the parser's differ from one Python to the next."""
+    at = error.pos
+    if error.msg.startswith("Unterminated string"):
+        return at, "a text is not closed", 'add the missing "'
+    if error.msg.startswith("Invalid control character"):
+        return at, "a text goes over the end of the line or holds a control character", "write \\n or \\t"
+    if error.msg.startswith("Invalid \\"):
+        return at, "unknown escape in a text", "write \\\\ for a backslash"
+    if error.msg.startswith("Extra data"):
+        return at, "text after the end of the document", ""
+    before = text[:at].rstrip()
+    if text[at : at + 1] in ("}", "]") and before.endswith(","):
+        at = len(before) - 1  # newer Pythons point at the comma, older ones behind it
+    if at >= len(text):
+        return at, "the text ends too early", "a bracket or brace is not closed"
+    after = text[at + 1 :].lstrip()[:1]
+    if text[at] == "," and after in ("}", "]"):
+        return at, f'a comma before "{after}"', "nothing follows it, so take it out"
+    found = "text" if text[at] == '"' else f'"{readable(text[at])}"'
+    return at, f"unexpected {found}", _syntax_hint(text, at, error.msg)
+
+
+def _syntax_hint(text: str, at: int, message: str) -> str:
+    if text.startswith(("//", "/*", "#"), at):
+        return "JSON has no comments; YAML has"
+    if text[at] == "'":
+        return "texts stand in double quotes"
+    if "delimiter" in message and "," in message:
+        return "a comma is missing before it"
+    return "keys stand in double quotes" if "property name" in message else ""
+
+
+MAX_NODES = 2_000_000  # with aliases counted as often as they are used
+_LONGEST_NUMBER = 400
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
+_ENDLESS = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_MERGE = "\0<<"  # a name that no file can hold
+_CORE = "tag:yaml.org,2002:"
+_SCALAR_TAGS = {_CORE + name for name in ("int", "float", "bool", "null")}
+
+
+class _Key(NamedTuple):
+    name: str
+    place: Place
+
+
+class _Node:
+    """A value and where it stands; a map or list also knows its parts."""
+
+    __slots__ = ("done", "items", "key", "keys", "merges", "place", "value", "weight")
+
+    def __init__(self, value: Any, place: Place) -> None:
+        self.value = value
+        self.place = place
+        self.keys: dict[str, Place] = {}  # of a map
+        self.items: dict[str | int, _Node] = {}
+        self.key: _Key | None = None  # the key whose value comes next
+        self.merges: list[_Node] = []
+        self.weight = 1
+        self.done = True
+
+
+class YamlPlaces:
+    """Finds parts of a document that was read."""
+
+    def __init__(self, root: _Node) -> None:
+        self._root = root
+
+    def locate(self, path: DocumentPath, *, key: bool = False) -> Place:
+        """Return where a part stands; for what is not there, the key of the nearest part around it."""
+        node, key_place = self._root, self._root.place
+        for part in path:
+            below = node.items.get(part)
+            if below is None:
+                return key_place
+            key_place = node.keys.get(str(part), below.place)
+            node = below
+        return key_place if key else node.place
+
+
+def read_yaml(text: str, file: str) -> tuple[Any, YamlPlaces]:
+    """Return the data and its places, or raise `BundleError` with everything found."""
+    builder = _Builder(file)
+    try:
+        for event in YAML(typ="safe", pure=True).parse(text):
+            builder.take(event)
+    except MarkedYAMLError as error:
+        raise BundleError([*builder.problems, explain(error, text, file)]) from None
+    except (YAMLError, ValueError, IndexError, OverflowError) as error:
+        # Characters that YAML forbids, and escapes like \UFFFFFFFF that the scanner trips over.
+        raise BundleError([*builder.problems, explain(error, text, file)]) from None
+    if builder.root is None:
+        raise BundleError([Problem(file, 1, 1, "", "is empty")])
+    if builder.problems:
+        raise BundleError(builder.problems)
+    return builder.root.value, YamlPlaces(builder.root)
+
+
+class _Builder:
+    """Builds data and places from events, without recursion."""
+
+    def __init__(self, file: str) -> None:
+        self.root: _Node | None = None
+        self.problems: list[Problem] = []
+        self._file = file
+        self._open: list[_Node] = []
+        self._anchors: dict[str, _Node] = {}
+        self._count = 0
+        self._documents = 0
+
+    def take(self, event: Any) -> None:
+        """Take the next event of the parser."""
+        if isinstance(event, CollectionEndEvent):
+            self._close(self._open.pop())
+        elif isinstance(event, NodeEvent):
+            self._take_node(event)
+        elif isinstance(event, DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                self._refuse(self._place(event), "a second document begins here", 'take out the "---"')
+
+    def _take_node(self, event: NodeEvent) -> None:
+        place = self._place(event)
+        self._count += 1
+        if isinstance(event, AliasEvent):
+            node = self._alias(event, place)
+        elif isinstance(event, ScalarEvent):
+            node = _Node(self._scalar(event, place), place)
+        else:
+            node = self._collection(event, place)
+        if self._count > MAX_NODES:
+            self._refuse(place, f"has more than {MAX_NODES} parts, aliases counted as often as used")
+        if event.anchor and not isinstance(event, AliasEvent):
+            self._anchors[event.anchor] = node
+        self._add(node, event, place)
+        if not node.done and not isinstance(event, AliasEvent):
+            self._open.append(node)
+            if len(self._open) > MAX_DEPTH:
+                self._refuse(place, f"is nested more than {MAX_DEPTH} deep")
+
+    def _alias(self, event: AliasEvent, place: Place) -> _Node:
+        node = self._anchors.get(event.anchor)
+        if node is None:
+            self._refuse(place, f'"*{event.anchor}" names no anchor that stands before it', "a text is put in quotes")
+        if not node.done:
+            self._refuse(place, f'"*{event.anchor}" stands inside what it repeats')
+        self._count += node.weight
+        return node
+
+    def _collection(self, event: Any, place: Place) -> _Node:
+        kind = "map" if isinstance(event, MappingStartEvent) else "seq"
+        if event.tag not in (None, "!", _CORE + kind):
+            self._problem(place, f'tag "{_short(event.tag)}" is not supported', "take it out")
+        node = _Node({} if kind == "map" else [], place)
+        node.done = False
+        node.weight = -self._count
+        return node
+
+    def _add(self, node: _Node, event: NodeEvent, place: Place) -> None:
+        if not self._open:
+            self.root = node
+            return
+        parent = self._open[-1]
+        if isinstance(parent.value, list):
+            parent.items[len(parent.value)] = node
+            parent.value.append(node.value)
+        elif parent.key is None:
+            parent.key = self._key(parent, node, event, place)
+        else:
+            self._add_value(parent, parent.key, node)
+
+    def _key(self, parent: _Node, node: _Node, event: NodeEvent, place: Place) -> _Key:
+        if isinstance(event, (MappingStartEvent, SequenceStartEvent)) or not node.done or node.items:
+            self._refuse(place, "a map or list cannot be a key", "a text with braces or brackets is put in quotes")
+        name = node.value
+        if not isinstance(name, str):
+            written = event.value if isinstance(event, ScalarEvent) else str(name)
+            self._problem(place, f"the key {written or 'null'} is not text", f'put it in quotes: "{written}"')
+            name = str(written)
+        plain = isinstance(event, ScalarEvent) and event.style is None
+        if name in parent.keys and not (plain and name == "<<"):
+            self.problems.append(duplicate_key(name, place, parent.keys[name].line))
+        return _Key(_MERGE if plain and name == "<<" else name, place)
+
+    def _add_value(self, parent: _Node, key: _Key, node: _Node) -> None:
+        parent.key = None
+        if key.name == _MERGE:
+            parent.merges.append(node)
+            return
+        parent.keys.setdefault(key.name, key.place)
+        parent.items.setdefault(key.name, node)
+        parent.value.setdefault(key.name, node.value)
+
+    def _close(self, node: _Node) -> None:
+        # Only now are the values of its `<<` keys whole; and its own keys win, wherever they stand.
+        for merged in node.merges:
+            for source in merged.items.values() if isinstance(merged.value, list) else [merged]:
+                self._merge(node, source)
+        node.done = True
+        node.weight += self._count + 1
+
+    def _merge(self, node: _Node, source: _Node) -> None:
+        if not isinstance(source.value, dict):
+            self._refuse(source.place, '"<<" takes an alias of a map, or a list of such aliases', "write <<: *name")
+        for name, item in source.items.items():
+            if name not in node.items:
+                node.keys[str(name)] = source.keys[str(name)]
+                node.items[name] = item
+                node.value[name] = item.value
+
+    def _scalar(self, event: ScalarEvent, place: Place) -> Any:
+        text: str = event.value
+        tag = event.tag
+        if tag is not None and tag not in ("!", _CORE + "str") and tag not in _SCALAR_TAGS:
+            self._problem(place, f'tag "{_short(tag)}" is not supported', "take it out; a text is put in quotes")
+        if tag not in _SCALAR_TAGS and (tag is not None or event.style is not None):
+            return text
+        value = plain_value(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            self._problem(place, f"{text} is not a number that can be used")
+        return value
+
+    def _place(self, event: Any) -> Place:
+        mark = event.start_mark
+        return Place(self._file, mark.line + 1, mark.column + 1)
+
+    def _problem(self, place: Place, message: str, hint: str = "") -> None:
+        self.problems.append(Problem(*place, path="", message=readable(message), hint=readable(hint)))
+
+    def _refuse(self, place: Place, message: str, hint: str = "") -> NoReturn:
+        """Report what makes reading on pointless."""
+        self._problem(place, message, hint)
+        raise BundleError(self.problems)
+
+
+def _short(tag: str) -> str:
+    return tag.replace(_CORE, "!!", 1)
+
+
+def plain_value(text: str) -> str | int | float | bool | None:
+    """Return what a text without quotes stands for (YAML 1.2 core schema).
+
+    Digits with zeros in front stay text: whether `007` is seven, or a name, only its author knows.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in "+-.0123456789" or len(text) > _LONGEST_NUMBER:
+        return text
+    if _INT.fullmatch(text):
+        return int(text)
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return math.nan if _ENDLESS.fullmatch(text) else text
+
+
+MAX_BYTES = 64 * 1024 * 1024
+MAX_YAML_LENGTH = 8 * 1024 * 1024  # read at about 0.4 MB a second; JSON is read a hundred times as fast
+_SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def read_document(text: bytes, name: str, kind: str = "") -> tuple[Any, Places]:
+    """Return the data of a JSON or YAML text and its places, or raise `BundleError` with located problems. `kind` is
+    "json" or "yaml" where somebody said so, which counts more than the name."""
+    if len(text) > MAX_BYTES:
+        _refuse(name, f"has {len(text)} bytes, more than the {MAX_BYTES} allowed")
+    decoded = _decode(text, name)
+    if not decoded.strip():
+        _refuse(name, "is empty")
+    data, places = _read(decoded, name, kind)
+    if _SURROGATE_ESCAPE.search(decoded):
+        halves = [finding.located(places) for finding in _half_characters(data)]
+        if halves:
+            raise BundleError(halves)
+    return data, places
+
+
+def _read(text: str, name: str, kind: str) -> tuple[Any, Places]:
+    if kind == "json" or (not kind and name.endswith(".json")) or _is_json(text):
+        return read_json(text, name)
+    if len(text) > MAX_YAML_LENGTH:
+        _refuse(name, f"has more than the {MAX_YAML_LENGTH} characters allowed for YAML", "write it as JSON")
+    return read_yaml(text, name)
+
+
+def _half_characters(data: Any) -> Iterator[DocumentFinding]:
+    """Find texts with a lone surrogate, which cannot be stored, sent or printed."""
+    todo: list[tuple[DocumentPath, Any]] = [((), data)]
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, str) and _SURROGATE.search(value):
+            yield DocumentFinding(path, "has half a character in it", "escapes from \\ud800 to \\udfff come in pairs")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if _SURROGATE.search(key):
+                    yield DocumentFinding(
+                        path, "has a key with half a character in it", at_key=True, place=(*path, key)
+                    )
+                todo.append(((*path, key), item))
+        elif isinstance(value, list):
+            todo += [((*path, index), item) for index, item in enumerate(value)]
+
+
+def _is_json(text: str) -> bool:
+    """Tell whether a text without a telling name is JSON; braces alone may also be YAML."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return False
+    try:
+        json.loads(text)
+    except json.JSONDecodeError:
+        return False
+    except (ValueError, RecursionError):
+        return True  # JSON, with something in it that the reader refuses with its place
+    return True
+
+
+def _decode(text: bytes, name: str) -> str:
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = text[: error.start]
+        line = before.count(b"\n") + 1
+        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8-sig", "replace")) + 1
+        raise BundleError([Problem(name, line, column, "", "is not UTF-8 text", "save it as UTF-8")]) from None
+
+
+def _refuse(name: str, message: str, hint: str = "") -> NoReturn:
+    raise BundleError([Problem(name, 1, 1, "", message, hint)])

@@ -1,0 +1,298 @@
+"""A bundle behind an HTTP(S) URL (SPEC B-3): polled, and sent only when it changed (ETag, Last-Modified). Its signature
+is the header field `X-Breakloop-Signature`, or lies at the URL with `.sig` behind its path.
+
+A bundle in the Redis that the state is in (SPEC B-3): pushed once, taken by every instance within a second. How it
+is stored is `state.shelf`'s; here it becomes a source like the others, and a checked file becomes something to push.
+
+One GET over HTTP(S) with bounds (SPEC B-3): time, size, redirects. Blocks its thread, never the event loop. What is
+asked for and what the answer means is `source_http`'s.
+
+How often a source that is not on this machine is looked at (SPEC B-3): steadily while it answers, less and less
+often while it does not; never in step with other instances. Chance comes in through the door.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, NoReturn
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from breakloop._version import __version__
+from breakloop.clock import Clock
+from breakloop.errors import BundleError, Problem, StateError, UnreadableError
+from breakloop.policy.documents import MAX_BYTES
+from breakloop.policy.files import SIGNATURE_MAX_BYTES, SIGNATURE_SUFFIX, Document, Fetched, Stamp
+from breakloop.policy.load import LoadedBundle
+from breakloop.store.redis.bundle import BUNDLE_KEY, EmptyShelfError, Shelf, Shelved
+
+_STALL_S: Final = 10.0  # to connect, and between two pieces of an answer
+_WHOLE_S: Final = 60.0
+_PIECE_BYTES: Final = 64 * 1024
+_REDIRECTS_MAX: Final = 3
+_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+
+
+class FetchError(Exception):
+    """Why there is no usable answer, in words without any credential, and what to do about it."""
+
+    def __init__(self, why: str, hint: str = "") -> None:
+        super().__init__(why)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back in the end. `headers` are by lower-case name."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpGet:
+    """Asks one server, with a token that no other server gets to see."""
+
+    __slots__ = ("_clock", "_tls", "_token")
+
+    def __init__(self, clock: Clock, *, token: str = "", tls: ssl.SSLContext | None = None) -> None:
+        self._clock = clock
+        self._token = token
+        self._tls = tls
+
+    def get(self, url: str, headers: Mapping[str, str], max_bytes: int) -> Answer:
+        """Return the answer behind at most three redirects; raises `FetchError`. A body may have `max_bytes`."""
+        ends_at = self._clock.now() + _WHOLE_S
+        first = at = urlsplit(url)
+        for _ in range(_REDIRECTS_MAX + 1):
+            sent = {"User-Agent": f"breakloop/{__version__}", "Accept-Encoding": "identity", **headers}
+            if self._token and _origin(at) == _origin(first):
+                sent["Authorization"] = f"Bearer {self._token}"
+            answer = self._once(at, sent, max_bytes, ends_at)
+            if answer.status not in _REDIRECTS:
+                return answer
+            at = _redirected(at, answer.headers.get("location", ""))
+        raise FetchError(f"redirects more than {_REDIRECTS_MAX} times", "give the URL where it ends")
+
+    def _once(self, at: SplitResult, headers: Mapping[str, str], max_bytes: int, ends_at: float) -> Answer:
+        try:
+            connection = self._connection(at)
+            try:
+                connection.request("GET", (at.path or "/") + (f"?{at.query}" if at.query else ""), headers=headers)
+                with connection.getresponse() as answer:
+                    return self._read(answer, max_bytes, ends_at)
+            finally:
+                connection.close()
+        except ssl.SSLCertVerificationError as error:
+            hint = "set policy_ca_file if its authority is a private one"
+            raise FetchError(f"its certificate is not trusted: {error.verify_message}", hint) from None
+        except TimeoutError:
+            raise FetchError(f"no answer within {_STALL_S:g} s") from None
+        except OSError as error:
+            raise FetchError(error.strerror or type(error).__name__) from None
+        except (http.client.HTTPException, ValueError) as error:  # not HTTP, cut off, a URL that cannot be sent
+            raise FetchError(f"no answer that can be used: {type(error).__name__}") from None
+
+    def _connection(self, at: SplitResult) -> http.client.HTTPConnection:
+        host = at.hostname or ""
+        if at.scheme == "https":
+            return http.client.HTTPSConnection(host, at.port, timeout=_STALL_S, context=self._tls)
+        return http.client.HTTPConnection(host, at.port, timeout=_STALL_S)
+
+    def _read(self, answer: http.client.HTTPResponse, max_bytes: int, ends_at: float) -> Answer:
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        if answer.status != 200:
+            return Answer(answer.status, headers, b"")
+        if answer.length is None and not answer.chunked:
+            raise FetchError("the answer does not tell its length, so that it could be cut off unnoticed")
+        if (answer.length or 0) > max_bytes:
+            raise FetchError(f"the answer has {answer.length} bytes, more than the {max_bytes} allowed")
+        missing = answer.length
+        body = bytearray()
+        while piece := answer.read1(_PIECE_BYTES):
+            body += piece
+            if len(body) > max_bytes:
+                raise FetchError(f"the answer has more than the {max_bytes} bytes allowed")
+            if self._clock.now() > ends_at:
+                raise FetchError(f"the answer is not complete after {_WHOLE_S:g} s")
+        if missing is not None and len(body) < missing:
+            raise FetchError("the answer was cut off")
+        return Answer(answer.status, headers, bytes(body))
+
+
+def _redirected(at: SplitResult, location: str) -> SplitResult:
+    """Return where a redirect leads; never out of TLS."""
+    try:
+        to = urlsplit(urljoin(at.geturl(), location))
+        usable = bool(location and to.hostname and to.port != 0)
+    except ValueError:
+        raise FetchError("redirects to no usable URL") from None
+    if not usable or to.scheme not in {"http", "https"} or not to.geturl().isascii():
+        raise FetchError("redirects to no usable URL")
+    if at.scheme == "https" and to.scheme == "http":
+        raise FetchError("redirects from https to http", "give a URL that stays with https")
+    return to
+
+
+def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
+    return url.scheme, url.hostname, url.port
+
+
+_SPREAD: Final = 0.1  # so much earlier than it has to
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Every `every_s` seconds at the latest; after failures twice as long each time, up to `most_s`."""
+
+    every_s: float
+    most_s: float
+    chance: Callable[[], float]  # 0 to 1
+
+    def wait_s(self, failures: int) -> float:
+        """Return how long to wait, after so many failures in a row."""
+        if failures == 0:
+            return self.every_s * (1 - _SPREAD * self.chance())
+        longest = min(self.every_s * 2.0 ** min(failures, 30), max(self.most_s, self.every_s))
+        return longest * (1 - 0.5 * self.chance())
+
+
+SIGNATURE_FIELD: Final = "x-breakloop-signature"
+_ACCEPT: Final = "application/yaml, application/json;q=0.9, */*;q=0.5"
+_MEANINGS: Final = {
+    401: "set policy_token, or a new one",
+    403: "this policy_token may not read it",
+    404: "is the path right?",
+}
+
+
+class HttpSource:
+    """One URL. Used by one thread at a time."""
+
+    __slots__ = ("_get", "_pace", "_signed", "_url", "name")
+
+    whole = True  # what was cut off is noticed
+
+    def __init__(self, url: str, get: HttpGet, pace: Pace, *, signed: bool = False) -> None:
+        self._url = url
+        self._get = get
+        self._pace = pace
+        self._signed = signed
+        self.name = urlsplit(url)._replace(query="", fragment="").geturl()  # a query may hold a credential
+
+    @property
+    def key(self) -> str:
+        """The URL."""
+        return self._url
+
+    def wait_s(self, failures: int) -> float:
+        """As its pace says."""
+        return self._pace.wait_s(failures)
+
+    def fetch(self, known: Stamp | None) -> Fetched | None:
+        """Ask for the bundle, unless it is still the one with this stamp: ETag, Last-Modified, digest."""
+        answer = self._ask(self._url, _conditions(known), MAX_BYTES)
+        if answer.status == 304 and known is not None:
+            return None
+        if answer.status != 200:
+            self._refuse(f"the server answered {answer.status}", _MEANINGS.get(answer.status, ""))
+        coding = answer.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in {"", "identity"}:
+            self._refuse("the server packed the answer, though it was asked not to", "switch that off for this path")
+        digest = sha256(answer.body).hexdigest()
+        if known is not None and known[-1] == digest:
+            return None
+        stamp = (answer.headers.get("etag", ""), answer.headers.get("last-modified", ""), digest)
+        document = Document(self.name, answer.body, _kind(answer.headers.get("content-type", "")))
+        return Fetched((document,), stamp, self._signature(answer) if self._signed else "")
+
+    def _signature(self, answer: Answer) -> str:
+        """Return the signature that came with an answer, or lies beside it; empty if there is none."""
+        given = answer.headers.get(SIGNATURE_FIELD, "").strip()
+        if given:
+            return given.replace(",", " ")
+        at = urlsplit(self._url)
+        beside = self._ask(at._replace(path=at.path + SIGNATURE_SUFFIX).geturl(), {}, SIGNATURE_MAX_BYTES)
+        if beside.status == 200:
+            return beside.body.decode("ascii", "replace")
+        if beside.status not in {404, 410}:
+            self._refuse(f"the server answered {beside.status} for its signature", _MEANINGS.get(beside.status, ""))
+        return ""
+
+    def _ask(self, url: str, headers: dict[str, str], max_bytes: int) -> Answer:
+        try:
+            return self._get.get(url, {"Accept": _ACCEPT, **headers}, max_bytes)
+        except FetchError as error:
+            raise self._problem(f"cannot be fetched: {error}", error.hint) from None
+
+    def _refuse(self, why: str, hint: str) -> NoReturn:
+        raise self._problem(f"cannot be fetched: {why}", hint)
+
+    def _problem(self, message: str, hint: str) -> BundleError:
+        return UnreadableError([Problem(self.name, 1, 1, "", message, hint)])
+
+
+def _conditions(known: Stamp | None) -> dict[str, str]:
+    if known is None:
+        return {}
+    etag, modified, _digest = known
+    return {name: str(value) for name, value in (("If-None-Match", etag), ("If-Modified-Since", modified)) if value}
+
+
+def _kind(content_type: str) -> str:
+    """JSON and YAML by their content types; other types say nothing, and the path and the text are asked."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind in {"application/json", "text/json"} or kind.endswith("+json"):
+        return "json"
+    return "yaml" if kind.rpartition("/")[2] in {"yaml", "x-yaml", "vnd.yaml"} or kind.endswith("+yaml") else ""
+
+
+class RedisSource:
+    """What lies on the shelf."""
+
+    __slots__ = ("_pace", "_shelf", "name")
+
+    whole = True  # a push is one step
+
+    def __init__(self, shelf: Shelf, pace: Pace) -> None:
+        self._shelf = shelf
+        self._pace = pace
+        self.name = f"{shelf.name}#{BUNDLE_KEY}"
+
+    @property
+    def key(self) -> str:
+        """The address of the Redis."""
+        return self.name
+
+    def wait_s(self, failures: int) -> float:
+        """As its pace says."""
+        return self._pace.wait_s(failures)
+
+    def fetch(self, known: Stamp | None) -> Fetched | None:
+        """Take what was pushed, unless that is known."""
+        try:
+            found = self._shelf.fetch(known)
+        except EmptyShelfError:
+            raise self._unreadable("nothing was pushed yet", "breakloop bundle push FILE") from None
+        except StateError as error:
+            raise self._unreadable(f"cannot be read: {error}", "") from None
+        if found is None:
+            return None
+        if sha256(found.data).hexdigest() != found.digest:
+            hint = "it was damaged or tampered with: push it again"
+            raise BundleError([Problem(self.name, 1, 1, "", "is not what was pushed: its digest does not fit", hint)])
+        return Fetched((Document(self.name, found.data),), found.stamp, found.signature, forced=found.forced)
+
+    def _unreadable(self, message: str, hint: str) -> UnreadableError:
+        return UnreadableError([Problem(self.name, 1, 1, "", message, hint)])
+
+
+def to_push(fetched: Fetched, loaded: LoadedBundle, *, by: str, force: bool) -> Shelved:
+    """Return a bundle that was loaded (so it is valid) as something to push. A directory is several files: not this."""
+    (document,) = fetched.documents
+    digest = sha256(document.data).hexdigest()
+    signature = " ".join(fetched.signature.split())
+    return Shelved(loaded.bundle.bundle_version, digest, document.data, signature, forced=force, pushed_by=by)

@@ -1,0 +1,1 @@
+"""All bundle models."""

@@ -1,0 +1,529 @@
+"""The policy bundle as pydantic models (SPEC B-1): attribute names are the bundle's field names. Reading text and
+locating problems is `policy.load`'s work; what the engine uses is made of this by `policy.compile`.
+
+Bundle model of a policy's selector (SPEC B-1, R-1): which requests a policy is for. Matching is `policy.routes`'.
+
+Bundle models of a policy's rules and its circuit breaker (SPEC B-1, E-3, CB-1). The algorithms' own configurations
+are in `schema_limits`.
+
+Bundle models of agents and projects (SPEC B-1, G-1): settings that hold beside the policies.
+
+The bundle's JSON Schema, for editors (`breakloop schema`): made from the models, so that it cannot disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv6Address
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WrapValidator, model_validator
+
+from breakloop.policy.diagnostics import did_you_mean
+from breakloop.policy.paths import normalise_host
+from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
+from breakloop.policy.schema.loops import (
+    AnyLoop,
+    LoopBlocks,
+    Weights,
+    reachable_score,
+)
+from breakloop.policy.schema.types import (
+    CountFloat,
+    CountInt,
+    Descriptor,
+    DescriptorValue,
+    Fault,
+    Model,
+    PositiveFloat,
+    PositiveInt,
+    Route,
+    Shorthand,
+    Text,
+    Timestamp,
+    check_descriptor_value,
+    check_path,
+    fault,
+    refuse,
+)
+
+# fmt: off
+METHODS = (
+    "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "CONNECT", "TRACE", "COPY", "LOCK", "MKCOL", "MOVE",
+    "PROPFIND", "PROPPATCH", "SEARCH", "UNLOCK", "BIND", "REBIND", "UNBIND", "ACL", "REPORT", "MKACTIVITY", "CHECKOUT",
+    "MERGE", "M-SEARCH", "NOTIFY", "SUBSCRIBE", "UNSUBSCRIBE", "PURGE", "MKCALENDAR", "LINK", "UNLINK", "SOURCE",
+    "QUERY",
+)
+# fmt: on
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?")
+
+
+def _path(value: str) -> str:
+    check_path(value, f'pathPrefix matches everything below it; write "{value.split("*", 1)[0]}"')
+    return value
+
+
+def _method(value: str) -> str:
+    if value in METHODS:
+        return value
+    if value.upper() in METHODS:
+        raise fault(f'"{value}" is not in upper case, so it can never match', f'write "{value.upper()}"')
+    raise fault(f'unknown method "{value}"{did_you_mean(value.upper(), METHODS)}')
+
+
+def _host(value: str) -> str:
+    for mark, what in (("://", "a scheme"), ("@", "a user"), ("/", "a path"), ("?", "a query"), ("#", "a fragment")):
+        if mark in value:
+            bare = re.split(r"[/?#]", value.split("://", 1)[-1])[0].rpartition("@")[2]
+            raise fault(f'"{value}" has {what}, a host is only a name', f'write "{bare}"')
+    if "*" in value:
+        raise fault(f'"{value}" has a wildcard', "list each host, or leave hosts out to match every host")
+    host = normalise_host(value)
+    if host.startswith("["):
+        return _ipv6_host(host)
+    if not host.isascii():
+        raise fault(f'"{value}" has characters that a request carries encoded', _punycode(host))
+    if not _HOST.fullmatch(host) or ".." in host:
+        raise fault(f'"{value}" is not a host name')
+    return host
+
+
+def _ipv6_host(host: str) -> str:
+    try:
+        return f"[{IPv6Address(host[1:-1])}]"
+    except ValueError:
+        raise fault(f'"{host}" is not an IPv6 address in brackets') from None
+
+
+def _punycode(host: str) -> str:
+    try:
+        return f'write "{host.encode("idna").decode("ascii")}"'
+    except UnicodeError:
+        return "write it in its ASCII form (xn--...)"
+
+
+class Selector(Model):
+    """Which requests a policy is for; without a path it is for every path."""
+
+    path_exact: Annotated[str, AfterValidator(_path)] | None = Field(
+        default=None, alias="pathExact", description="The whole path."
+    )
+    path_prefix: Annotated[str, AfterValidator(_path)] | None = Field(
+        default=None, alias="pathPrefix", description="The beginning of the path; `/v1/` matches `/v1/x` and not `/v1`."
+    )
+    methods: Annotated[list[Annotated[str, AfterValidator(_method)]], Field(min_length=1)] | None = Field(
+        default=None, description="HTTP methods in upper case; without it, every method."
+    )
+    hosts: Annotated[list[Annotated[str, AfterValidator(_host)]], Field(min_length=1)] | None = Field(
+        default=None, description="Host names, without scheme and path; a port is ignored; without it, every host."
+    )
+
+
+Algorithm = Literal["token_bucket", "cost_based", "token_bucket_llm"]
+RuleConfig = TokenBucketConfig | CostBasedConfig | LlmTokensConfig
+
+
+def _limit_keys(keys: list[str]) -> list[str]:
+    faults = [Fault((at,), f'"{key}" is listed twice') for at, key in enumerate(keys) if key in keys[:at]]
+    refuse(faults)
+    return keys
+
+
+def _match(value: Any, handler: Any) -> dict[str, str]:
+    match: dict[str, str] = handler(value)
+    if len(match) != len(value):
+        raise fault("names one header in two spellings", "case, - and _ make no difference in a header's name")
+    faults = [Fault((key,), wrong) for key, text in match.items() if (wrong := check_descriptor_value(key, text))]
+    refuse(faults)
+    return match
+
+
+class Rule(Model):
+    """A rule: which requests it counts together (`limit_keys`), which it is for (`match`), and how it limits them."""
+
+    name: Text = Field(description="Name of the rule, unique in its policy.")
+    limit_keys: Annotated[list[Descriptor], AfterValidator(_limit_keys)] = Field(
+        description="Descriptors whose values share one counter; an empty list is one counter for all."
+    )
+    match: Annotated[dict[Descriptor, DescriptorValue], WrapValidator(_match)] = Field(
+        default_factory=dict, description="Descriptors and the values they must have for the rule to apply."
+    )
+    on_missing: Literal["skip", "reject"] = Field(
+        default="skip",
+        description="What to do when a descriptor of `limit_keys` is missing: `skip` the rule or `reject`.",
+    )
+    algorithm: Algorithm = Field(description="How it limits: `token_bucket`, `cost_based` or `token_bucket_llm`.")
+
+    @property
+    def config(self) -> RuleConfig:
+        """The algorithm's configuration."""
+        raise NotImplementedError
+
+    def _repeats_algorithm(self) -> None:
+        said = self.config.algorithm
+        if said is not None and said != self.algorithm:
+            message = f'is "{said}", but the rule\'s algorithm is "{self.algorithm}"'
+            refuse([Fault(("algorithm_config", "algorithm"), message, "leave it out here")])
+
+
+class TokenBucketRule(Rule):
+    """A rule with `algorithm: token_bucket`."""
+
+    algorithm: Literal["token_bucket"] = Field(description="`token_bucket`: a steady rate with bursts.")
+    algorithm_config: TokenBucketConfig = Field(description="Rate, burst and cost.")
+
+    @property
+    def config(self) -> TokenBucketConfig:
+        """The algorithm's configuration."""
+        return self.algorithm_config
+
+    @model_validator(mode="after")
+    def _same(self) -> TokenBucketRule:
+        self._repeats_algorithm()
+        return self
+
+
+class CostBasedRule(Rule):
+    """A rule with `algorithm: cost_based`."""
+
+    algorithm: Literal["cost_based"] = Field(description="`cost_based`: a budget per calendar period.")
+    algorithm_config: CostBasedConfig = Field(description="Budget, period, cost and stages.")
+
+    @property
+    def config(self) -> CostBasedConfig:
+        """The algorithm's configuration."""
+        return self.algorithm_config
+
+    @model_validator(mode="after")
+    def _same(self) -> CostBasedRule:
+        self._repeats_algorithm()
+        return self
+
+
+class LlmTokensRule(Rule):
+    """A rule with `algorithm: token_bucket_llm`."""
+
+    algorithm: Literal["token_bucket_llm"] = Field(description="`token_bucket_llm`: tokens per minute and per day.")
+    algorithm_config: LlmTokensConfig = Field(description="Tokens per minute and day, and ceilings per request.")
+
+    @property
+    def config(self) -> LlmTokensConfig:
+        """The algorithm's configuration."""
+        return self.algorithm_config
+
+    @model_validator(mode="after")
+    def _same(self) -> LlmTokensRule:
+        self._repeats_algorithm()
+        return self
+
+
+def _rule_kind(value: Any) -> str | None:
+    if isinstance(value, Rule):
+        return value.algorithm
+    if not isinstance(value, dict):
+        return "token_bucket"  # its own error says that a map is needed
+    algorithm = value.get("algorithm")
+    return algorithm if isinstance(algorithm, str) else None
+
+
+AnyRule = Annotated[
+    Annotated[TokenBucketRule, Tag("token_bucket")]
+    | Annotated[CostBasedRule, Tag("cost_based")]
+    | Annotated[LlmTokensRule, Tag("token_bucket_llm")],
+    Discriminator(_rule_kind),
+]
+
+
+class CircuitBreaker(Model):
+    """Stops everything of one key when it spends too fast."""
+
+    enabled: bool = Field(description="Whether the breaker is on.")
+    spend_rate_threshold_per_minute: PositiveFloat = Field(
+        default=0.0, description="Spend in a sliding minute that opens the breaker; required when enabled."
+    )
+    auto_reset_after_minutes: CountFloat = Field(
+        default=0.0, description="Minutes until a probe is let through; 0 = only an operator closes it."
+    )
+    alert: bool = Field(default=False, description="Whether opening it raises an alert.")
+    action: Literal["reject"] = Field(default="reject", description="What an open breaker does; only `reject`.")
+    spend_source: Literal["usage:usd"] | None = Field(
+        default=None, description="`usage:usd` for real spend; otherwise what the policy's first rule would charge."
+    )
+
+    @model_validator(mode="after")
+    def _threshold(self) -> CircuitBreaker:
+        if self.enabled and "spend_rate_threshold_per_minute" not in self.model_fields_set:
+            refuse([Fault(("spend_rate_threshold_per_minute",), "is required when enabled")])
+        return self
+
+
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)|([01]\d|2[0-3]):([0-5]\d)-24:00")
+_HOURS_HINT = 'write "08:00-18:00", or [8, 18]; "22:00-06:00" goes over midnight'
+
+
+def _hour_pair(value: Any) -> Any:
+    """Turn `[8, 18]` into `08:00-18:00`."""
+    if not isinstance(value, list):
+        return value
+    whole = len(value) == 2 and all(type(hour) is int and 0 <= hour <= 24 for hour in value)
+    if not whole or value[0] == 24:
+        raise fault("must be two hours from 0 to 24", _HOURS_HINT)
+    return f"{value[0]:02}:00-{value[1]:02}:00"
+
+
+def _hours(value: str) -> str:
+    if not _HOURS.fullmatch(value):
+        raise fault(f'"{value}" are no hours of a day', _HOURS_HINT)
+    start, end = value.split("-")
+    if start == end:
+        hint = "leave allowed_hours out for the whole day, or set active: false for never"
+        raise fault(f'"{value}" begins and ends at the same time', hint)
+    return value
+
+
+def _timezone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (OSError, ValueError, KeyError):  # a directory, a path that is no name, not found
+        raise fault(f'unknown time zone "{value}"', "write a name like Europe/Paris or UTC") from None
+    return value
+
+
+class RateLimit(Model):
+    """A plain limit on an agent's requests."""
+
+    requests_per_minute: PositiveInt = Field(description="Requests per minute.")
+    burst: PositiveInt | None = Field(default=None, description="Requests at once; default `requests_per_minute`.")
+
+
+class Agent(Model):
+    """Settings of one agent, or of all agents that a pattern names."""
+
+    active: bool = Field(default=True, description="Whether the agent may send anything.")
+    budget_usd_per_day: PositiveFloat | None = Field(
+        default=None, description="Dollars a day, counted in its time zone."
+    )
+    allowed_hours: (
+        Annotated[
+            str,
+            AfterValidator(_hours),
+            Shorthand(_hour_pair, {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}),
+        ]
+        | None
+    ) = Field(default=None, description="When it may work: `08:00-18:00`, over midnight `22:00-06:00`, or `[8, 18]`.")
+    timezone: Annotated[str, AfterValidator(_timezone)] = Field(
+        default="UTC", description="Time zone of hours and budget."
+    )
+    rate_limit: RateLimit | None = Field(default=None, description="Limit on its requests.")
+    kill_switch_enabled: bool = Field(default=False, description="Whether similar requests in a row quarantine it.")
+    kill_switch_window_size: Annotated[int, Field(ge=2, le=1000)] = Field(
+        default=20, description="How many last requests are compared."
+    )
+    kill_switch_threshold: PositiveFloat = Field(default=10.0, description="The score above which it is quarantined.")
+    max_steps_per_run: PositiveInt | None = Field(
+        default=None, description="Steps a run may have; only an operator resets it."
+    )
+    max_usd_per_run: PositiveFloat | None = Field(
+        default=None, description="Dollars a run may cost; only an operator resets it."
+    )
+
+    @property
+    def hours(self) -> tuple[int, int] | None:
+        """Start and end in minutes of the day; the end is the smaller one when it goes over midnight."""
+        if self.allowed_hours is None:
+            return None
+        start, end = ((int(t[:2]) * 60 + int(t[3:])) for t in self.allowed_hours.split("-"))
+        return start, end
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Agent:
+        highest = reachable_score(self.kill_switch_window_size, Weights())
+        if self.kill_switch_enabled and highest <= self.kill_switch_threshold:
+            window = f"a window of {self.kill_switch_window_size} requests scores at most {highest:g}"
+            message = f"{self.kill_switch_threshold:g} can never be exceeded: {window}"
+            named = "kill_switch_threshold" in self.model_fields_set
+            at = "kill_switch_threshold" if named else "kill_switch_window_size"
+            refuse([Fault((at,), message, "lower the threshold or widen the window")])
+        return self
+
+
+class LoopGuard(Model):
+    """A project's values for the built-in `tail` detector; what is left out stays as it is."""
+
+    window_seconds: PositiveInt | None = Field(default=None, description="Length of the sliding window.")
+    max_hits: CountInt | None = Field(default=None, description="How many in the window pass; 0 switches it off.")
+    cooldown_seconds: CountInt | None = Field(default=None, description="How long a detected fingerprint is blocked.")
+
+
+class Project(Model):
+    """Settings of one project."""
+
+    loop_guard: LoopGuard | None = Field(default=None, description="Values for the built-in loop detector.")
+
+
+FallbackLimit = Rule  # its name may be left out in the bundle; it is "fallback_limit" then
+
+
+def _fallback_name(value: Any) -> Any:
+    return {**value, "name": "fallback_limit"} if isinstance(value, dict) and "name" not in value else value
+
+
+class Spec(Model):
+    """What a policy does."""
+
+    selector: Selector = Field(description="Which requests it is for.")
+    mode: Literal["enforce", "shadow"] = Field(
+        default="enforce", description="`enforce`, or `shadow` to count and log only, without changing an answer."
+    )
+    rules: list[AnyRule] = Field(default_factory=list, description="Limits, evaluated in this order.")
+    fallback_limit: Annotated[AnyRule, BeforeValidator(_fallback_name)] | None = Field(
+        default=None,
+        description="The limit for requests that no rule matches; written like a rule, its name may be left out.",
+    )
+    loop_detection: LoopBlocks | None = Field(default=None, description="One loop detector or a list of them.")
+    circuit_breaker: CircuitBreaker | None = Field(default=None, description="Stops what spends too fast.")
+    deny_status: Annotated[int, Field(ge=400, le=599)] = Field(
+        default=429, description="HTTP status of this policy's denials."
+    )
+    on_large_body: Literal["pass", "reject"] = Field(
+        default="pass",
+        description="What the proxy does with a body larger than `limits.body_bytes`: `pass` lets it through unjudged, "
+        "`reject` answers 413.",
+    )
+    on_store_error: Literal["allow", "deny"] = Field(
+        default="allow", description="What to do with a request when the store fails."
+    )
+
+    @property
+    def loops(self) -> tuple[AnyLoop, ...]:
+        """The loop detectors, none or more."""
+        return tuple(self.loop_detection or ())
+
+    @model_validator(mode="after")
+    def _whole(self) -> Spec:
+        breaker = self.circuit_breaker
+        if breaker is not None and breaker.enabled and not self.rules and breaker.spend_source is None:
+            hint = "add a rule, or set spend_source: usage:usd"
+            refuse([Fault(("circuit_breaker",), "is enabled, but there is no rule to take the spend from", hint)])
+        return self
+
+
+class Policy(Model):
+    """One policy: for which requests, and what it does with them."""
+
+    id: Text = Field(description="Name of the policy, unique in the bundle.")
+    spec: Spec = Field(description="What the policy does.")
+
+
+class KillSwitch(Model):
+    """Stops everything of one caller, agent, header value and so on, before any policy is looked at."""
+
+    scope_key: Descriptor = Field(description="The descriptor to look at.")
+    scope_value: DescriptorValue = Field(description="The value it must have.")
+    route: Route | None = Field(default=None, description="A path, or the beginning of one with `*` at the end.")
+    reason: str | None = Field(default=None, description="Why, for people.")
+    expires_at: Timestamp | None = Field(
+        default=None, description="Until when it holds; without it, until it is removed."
+    )
+
+    @model_validator(mode="after")
+    def _can_match(self) -> KillSwitch:
+        wrong = check_descriptor_value(self.scope_key, self.scope_value)
+        if wrong:
+            refuse([Fault(("scope_value",), wrong, "one address; ranges are not supported")])
+        return self
+
+
+class Override(Model):
+    """A temporary override; an expired one is inactive, not an error."""
+
+    enabled: bool = Field(description="Whether it is on.")
+    reason: Annotated[str, Field(max_length=256)] | None = Field(
+        default=None, description="Why, at most 256 characters; required when enabled."
+    )
+    expires_at: Timestamp | None = Field(default=None, description="Until when it holds; required when enabled.")
+
+    @model_validator(mode="after")
+    def _accounted_for(self) -> Override:
+        faults = []
+        if self.enabled and not (self.reason or "").strip():
+            faults.append(Fault(("reason",), "is required when enabled", "say why, for whoever finds it on"))
+        if self.enabled and self.expires_at is None:
+            faults.append(Fault(("expires_at",), "is required when enabled", "an override must end by itself"))
+        refuse(faults)
+        return self
+
+
+def _defaults_kind(value: Any) -> str:
+    return "off" if isinstance(value, str) else "blocks"
+
+
+DefaultLoops = Annotated[
+    Annotated[Literal["off"], Tag("off")] | Annotated[LoopBlocks, Tag("blocks")], Discriminator(_defaults_kind)
+]
+
+
+class Defaults(Model):
+    """What holds where no policy says otherwise."""
+
+    loop_detection: DefaultLoops | None = Field(
+        default=None, description="Loop detectors for LLM and MCP calls that no policy's own covers; `off` for none."
+    )
+
+    @property
+    def loops(self) -> tuple[AnyLoop, ...]:
+        """The detectors; empty when switched off, and when `loop_detection` is None: then the built-in block holds."""
+        said = self.loop_detection
+        return () if said is None or isinstance(said, str) else tuple(said)
+
+
+class Bundle(Model):
+    """A versioned set of policies, applied whole or not at all."""
+
+    schema_ref: str | None = Field(
+        default=None, alias="$schema", description="Where editors find the schema; not used."
+    )
+    bundle_version: PositiveInt = Field(description="Version of the bundle; it must not go back.")
+    issued_at: Timestamp | None = Field(default=None, description="When the bundle was made.")
+    expires_at: Timestamp | None = Field(
+        default=None,
+        description="When the bundle should have been replaced; it goes on being enforced and an event says so.",
+    )
+    policies: list[Policy] = Field(description="The policies, evaluated in this order.")
+    kill_switches: list[KillSwitch] = Field(default_factory=list, description="Stops, looked at before the policies.")
+    global_shadow: Override | None = Field(
+        default=None, description="While active, every policy behaves as in shadow mode."
+    )
+    kill_switch_override: Override | None = Field(default=None, description="While active, kill switches are skipped.")
+    defaults: Defaults = Field(default_factory=Defaults, description="Settings where no policy says otherwise.")
+    agents: dict[Text, Agent] = Field(
+        default_factory=dict, description="Settings by agent id, or by a pattern with `*`."
+    )
+    projects: dict[Text, Project] = Field(default_factory=dict, description="Settings by project id.")
+
+    @model_validator(mode="after")
+    def _times(self) -> Bundle:
+        if self.issued_at and self.expires_at and self.expires_at <= self.issued_at:
+            refuse([Fault(("expires_at",), "must be later than issued_at")])
+        return self
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def bundle_json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a bundle."""
+    schema = Bundle.model_json_schema(by_alias=True)
+    _name_optional(schema["$defs"])
+    return {"$schema": DIALECT, **schema, "title": "breakloop policy bundle"}
+
+
+def _name_optional(definitions: dict[str, Any]) -> None:
+    """A `fallback_limit` is a rule whose name may be left out."""
+    limit = definitions["Spec"]["properties"]["fallback_limit"]
+    rules = [choice["$ref"].rsplit("/", 1)[1] for choice in limit["anyOf"][0]["oneOf"]]
+    for rule in rules:
+        required = [field for field in definitions[rule]["required"] if field != "name"]
+        definitions[f"{rule}Fallback"] = {**definitions[rule], "title": f"{rule}Fallback", "required": required}
+    limit["anyOf"][0] = {"oneOf": [{"$ref": f"#/$defs/{rule}Fallback"} for rule in rules]}

@@ -1,0 +1,422 @@
+"""Bundle models of loop detection (SPEC LD-1 to LD-6): one block is one detector with its thresholds and what it does.
+How a detector judges is `breakloop.detect`'s matter; what all blocks have in common stands in `schema_loop_base`.
+
+What the bundle models of all loop detectors have in common: actions and ladders (SPEC LD-5), allow lists (LD-6),
+cooldowns. The detectors' own blocks are in `schema_loop` and `schema_steps`.
+
+The bundle model of `similarity: steps` (SPEC LD-4): sensitivity, thresholds of single kinds, options of tools.
+`settings` turns a block into what `breakloop.detect.steps` works with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+from breakloop.detect.steps.kinds import ABOUT, LEVELS, NEVER, SETTABLE, StepsSettings, ToolOptions, number, said
+from breakloop.policy.diagnostics import describe, did_you_mean
+from breakloop.policy.schema.types import (
+    LARGEST,
+    CountFloat,
+    CountInt,
+    Fault,
+    Model,
+    PositiveFloat,
+    PositiveInt,
+    Route,
+    Shorthand,
+    Text,
+    Timestamp,
+    fault,
+    one_as_list,
+    refuse,
+)
+from breakloop.store.ops import COOLDOWN_GROWTH, COOLDOWN_MAX_S, COOLDOWN_S
+
+Action = Literal["warn", "steer", "throttle", "reject", "kill"]
+Severity = Literal["notice", "block", "stop"]
+_STRENGTH: dict[str, int] = {"warn": 0, "steer": 1, "throttle": 2, "reject": 3, "kill": 4}
+
+
+class Ladder(Model):
+    """What is done by severity; a step that is left out does at least what the step before it does."""
+
+    notice: Action = Field(default="warn", description="What a first sign does.")
+    block: Action = Field(default="reject", description="What a recognised loop does.")
+    stop: Action = Field(default="reject", description="What a loop that goes on in spite of that does.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _left_out(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        filled, before = dict(data), "warn"
+        for step, default in (("notice", "warn"), ("block", "reject"), ("stop", "reject")):
+            said = filled.get(step, default)
+            if step not in filled:
+                said = filled[step] = max(default, before, key=_STRENGTH.__getitem__)
+            before = said if isinstance(said, str) and said in _STRENGTH else before
+        return filled
+
+    @model_validator(mode="after")
+    def _rises(self) -> Ladder:
+        faults = [
+            Fault((high,), f'"{getattr(self, high)}" is weaker than {low} ("{getattr(self, low)}")', "a ladder rises")
+            for low, high in (("notice", "block"), ("block", "stop"))
+            if _STRENGTH[getattr(self, high)] < _STRENGTH[getattr(self, low)]
+        ]
+        refuse(faults)
+        return self
+
+
+def _entry(value: Any) -> Any:
+    return {"value": value} if isinstance(value, str) else value
+
+
+class AllowEntry(Model):
+    """One entry of an allow list, for ever or until a time."""
+
+    value: Text = Field(description="What is allowed to repeat itself.")
+    expires_at: Timestamp | None = Field(default=None, description="Until when the entry holds; without it, for ever.")
+
+
+class AllowRoute(AllowEntry):
+    """One allowed route, for ever or until a time."""
+
+    value: Route = Field(description="A path, or the beginning of one with `*` at the end.")
+
+
+Entry = Annotated[AllowEntry, Shorthand(_entry, {"type": "string"})]
+RouteEntry = Annotated[AllowRoute, Shorthand(_entry, {"type": "string"})]
+
+
+class Allow(Model):
+    """What this detector leaves alone."""
+
+    routes: list[RouteEntry] = Field(default_factory=list, description="Paths, exact or with `*` at the end.")
+    agents: list[Entry] = Field(default_factory=list, description="Agents by id.")
+    callers: list[Entry] = Field(default_factory=list, description="Callers as events show them.")
+    tools: list[Entry] = Field(default_factory=list, description="Tools by name.")
+    fingerprints: list[Entry] = Field(default_factory=list, description="Fingerprints as denials and events show them.")
+
+
+class ExpectRepeats(Model):
+    """Who may announce repeats with the `X-Breakloop-Expect-Repeats` header."""
+
+    callers: Annotated[list[Text], Field(min_length=1)] = Field(description="Callers whose header is honoured.")
+
+
+class LoopBase(Model):
+    """What every loop detector has in common."""
+
+    enabled: bool = Field(default=True, description="Whether the detector is on.")
+    action: Action | None = Field(
+        default=None,
+        description="What a loop does: `warn`, `steer`, `throttle`, `reject` or `kill`; a mere notice only warns.",
+    )
+    ladder: Ladder | None = Field(default=None, description="What is done by severity, instead of one `action`.")
+    quarantine_seconds: CountInt = Field(
+        default=0, description="How long `kill` quarantines the agent; 0 = until a person releases it."
+    )
+    allow: Allow = Field(default_factory=Allow, description="What this detector leaves alone, for ever or for a while.")
+    expect_repeats: ExpectRepeats | None = Field(default=None, description="Who may announce repeats beforehand.")
+
+    @property
+    def default_action(self) -> Action:
+        """What is done when neither `action` nor `ladder` is given."""
+        return "reject"
+
+    def action_for(self, severity: Severity) -> Action:
+        """Return what this block does at a severity; hits of exact, tail and simhash are `block`."""
+        if self.ladder is not None:
+            steps: dict[str, Action] = {"notice": self.ladder.notice, "block": self.ladder.block}
+            return steps.get(severity, self.ladder.stop)
+        return "warn" if severity == "notice" else self.action or self.default_action
+
+    @model_validator(mode="after")
+    def _one_answer(self) -> LoopBase:
+        if self.action is not None and self.ladder is not None:
+            refuse([Fault(("ladder",), "stands beside action", "keep one of them")])
+        kills = "kill" in (self.action_for("notice"), self.action_for("block"), self.action_for("stop"))
+        if self.quarantine_seconds and not kills:
+            refuse([Fault(("quarantine_seconds",), "does nothing here", "only the action kill quarantines")])
+        return self
+
+
+class Cooldowns(Model):
+    """How long a detected loop is blocked, and how that grows (SPEC LD-2)."""
+
+    cooldown_seconds: CountInt = Field(default=COOLDOWN_S, description="How long a detected loop is blocked.")
+    cooldown_growth: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = Field(
+        default=COOLDOWN_GROWTH, description="Factor by which each further cooldown grows; 1 keeps it flat."
+    )
+    cooldown_max_seconds: CountInt = Field(default=COOLDOWN_MAX_S, description="The longest cooldown.")
+
+    @model_validator(mode="after")
+    def _cooldown(self) -> Cooldowns:
+        if self.cooldown_max_seconds < self.cooldown_seconds:
+            named = "cooldown_max_seconds" in self.model_fields_set
+            bound = f"cooldown_seconds ({self.cooldown_seconds})"
+            message = f"must be at least {bound}, got {self.cooldown_max_seconds}"
+            other = f"must be at most cooldown_max_seconds ({self.cooldown_max_seconds}), got {self.cooldown_seconds}"
+            at = ("cooldown_max_seconds",) if named else ("cooldown_seconds",)
+            refuse([Fault(at, message if named else other, "" if named else "raise cooldown_max_seconds as well")])
+        return self
+
+
+_ONE_LEVEL: dict[str, Any] = {"anyOf": [{"type": "number", "minimum": 1}, {"const": "never"}, {"type": "null"}]}
+
+
+def _known_kind(value: str) -> str:
+    if value not in SETTABLE:
+        guess = did_you_mean(value, SETTABLE)
+        raise fault(
+            f'"{value}" is not a kind of loop{guess}', "" if guess else "`breakloop schema --presets` lists them"
+        )
+    return value
+
+
+def _levels(value: Any) -> tuple[float, float, float]:
+    if not isinstance(value, (list, tuple)) or len(value) != len(LEVELS):
+        raise fault("must be three numbers: notice, block, stop", "like [3, 5, 8]; write never to leave one out")
+    refuse([
+        Fault((at,), f"{name} must be a number from 1, or never, got {describe(one)}")
+        for at, (name, one) in enumerate(zip(LEVELS, value, strict=True))
+        if not _is_level(one)
+    ])  # fmt: skip
+    notice, block, stop = (NEVER if one in (None, "never") else float(one) for one in value)
+    return notice, block, stop
+
+
+def _is_level(value: Any) -> bool:
+    if value is None or value == "never":
+        return True
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1
+
+
+def _tool(value: str) -> str:
+    if not value.strip():
+        raise fault("a tool's name must not be empty")
+    if "*" in value[:-1]:
+        raise fault(f'"{value}" has a * inside', f'a * may stand at the end only: "{value.split("*", 1)[0]}*"')
+    return value
+
+
+def _arguments(value: list[str]) -> list[str]:
+    if not value:
+        raise fault("must not be empty", "leave it out where every argument counts")
+    return value
+
+
+Kind = Annotated[str, AfterValidator(_known_kind)]
+Levels = Annotated[
+    tuple[float, float, float],
+    BeforeValidator(_levels),
+    PlainSerializer(said),  # as a bundle says it: JSON knows no endless numbers
+    WithJsonSchema({"type": "array", "items": _ONE_LEVEL, "minItems": 3, "maxItems": 3}),
+]
+ToolName = Annotated[str, AfterValidator(_tool)]
+Arguments = Annotated[list[Text], AfterValidator(_arguments)]
+
+
+class LoopKey(Model):
+    """Which of a tool's arguments tell one call from another."""
+
+    include: Arguments | None = Field(default=None, description="Only these arguments count.")
+    exclude: Arguments | None = Field(default=None, description="All arguments count but these.")
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> LoopKey:
+        if self.include is not None and self.exclude is not None:
+            hint = "keep one of them: what is not included is excluded already"
+            refuse([Fault(("exclude",), "stands beside include", hint)])
+        return self
+
+
+class StepsTool(Model):
+    """What the detector is to know of one tool."""
+
+    exempt: bool = Field(default=False, description="Its calls are never counted.")
+    poll: bool = Field(default=False, description="It is made to be called again and again: a repeat weighs a quarter.")
+    loop_key: LoopKey | None = Field(
+        default=None, description="Which of its arguments tell one call from another, instead of all of them."
+    )
+
+    @model_validator(mode="after")
+    def _matters(self) -> StepsTool:
+        beside = [name for name, said in (("poll", self.poll), ("loop_key", self.loop_key)) if said]
+        if self.exempt and beside:
+            hint = "the calls of an exempt tool are not looked at: keep one of them"
+            refuse([Fault((name,), "can never matter beside exempt", hint) for name in beside])
+        return self
+
+    def options(self) -> ToolOptions:
+        """Return what the detector works with."""
+        key = self.loop_key or LoopKey()
+        return ToolOptions(self.exempt, self.poll, frozenset(key.include or ()), frozenset(key.exclude or ()))
+
+
+class StepsLoop(Cooldowns, LoopBase):
+    """`similarity: steps`: what the agent did and what came back, sparing progress."""
+
+    similarity: Literal["steps"] = Field(description="`steps`: the same steps without progress.")
+    sensitivity: Literal["relaxed", "normal", "strict"] = Field(
+        default="normal",
+        description="How early it speaks up: `relaxed`, `normal` or `strict`; `breakloop schema --presets` prints the "
+        "thresholds of each.",
+    )
+    thresholds: dict[Kind, Levels] = Field(
+        default_factory=dict,
+        description="Other thresholds for single kinds: `kind: [notice, block, stop]`, `never` where a level is not to "
+        "be reached.",
+        json_schema_extra={"propertyNames": {"enum": list(SETTABLE)}},
+    )
+    tools: dict[ToolName, StepsTool] = Field(
+        default_factory=dict, description="Options of single tools by name, or by the beginning of names with `*`."
+    )
+    stream_guard: bool = Field(
+        default=True, description="Whether a streamed answer that repeats itself word for word is cut (the proxy)."
+    )
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> StepsLoop:
+        refuse([found for kind, levels in self.thresholds.items() for found in _faults(kind, levels)])
+        return self
+
+    def settings(self) -> StepsSettings:
+        """Return what the detector works with: the preset of the sensitivity, with what is said here in its place."""
+        tools: Mapping[str, ToolOptions] = {name: tool.options() for name, tool in self.tools.items()}
+        return StepsSettings.preset(self.sensitivity, self.thresholds, tools)
+
+
+def _faults(kind: str, levels: tuple[float, float, float]) -> Iterator[Fault]:
+    """What can never be: a level below the one before it, or above what its kind counts to."""
+    most, stops = ABOUT[kind].most, ABOUT[kind].stops
+    for at, (name, value) in enumerate(zip(LEVELS, levels, strict=True)):
+        place = ("thresholds", kind, at)
+        if at and value < levels[at - 1]:
+            low = f"{LEVELS[at - 1]} ({number(levels[at - 1])})"
+            hint = f"thresholds rise; to go without {LEVELS[at - 1]}, make it equal to {name}"
+            yield Fault(place, f"{name} ({number(value)}) is below {low}", hint)
+        elif most < value < NEVER:
+            message = f"{name} ({number(value)}) can never be reached: this kind counts to {most:g}"
+            yield Fault(place, message, "lower it, or write never")
+        elif name == "stop" and value < NEVER and not stops:
+            yield Fault(place, "can never be reached: this kind is never more than block", "write never")
+
+
+class RepeatBase(LoopBase):
+    """What the detectors that count identical requests have in common (SPEC LD-6)."""
+
+    concurrent_free: CountInt = Field(
+        default=16,
+        description="How many identical requests join one that began less than a second ago and is not answered; "
+        "they count once. Where answers are seen or reported.",
+    )
+    retry_free: CountInt = Field(
+        default=10,
+        description="How many requests a window do not count because the upstream answered 429, 5xx or not at all. "
+        "Where answers are seen or reported.",
+    )
+
+
+class ExactLoop(RepeatBase):
+    """`similarity: exact`: the same request, byte for byte."""
+
+    similarity: Literal["exact"] = Field(default="exact", description="`exact`: the same request again.")
+    enabled: bool = Field(description="Whether the detector is on.")
+    window_seconds: PositiveInt = Field(default=60, description="Length of the window; required when enabled.")
+    threshold_identical_requests: Annotated[int, Field(ge=2, le=LARGEST)] = Field(
+        default=5, description="The how-manieth identical request trips, at least 2; required when enabled."
+    )
+    window: Literal["idle", "sliding"] = Field(
+        default="idle",
+        description="`idle`: the count lives for the window after the last hit; `sliding`: a true window.",
+    )
+
+    @model_validator(mode="after")
+    def _required(self) -> ExactLoop:
+        if self.enabled:
+            needed = ("window_seconds", "threshold_identical_requests")
+            missing = [name for name in needed if name not in self.model_fields_set]
+            refuse([Fault((name,), "is required when enabled") for name in missing])
+        return self
+
+
+class TailLoop(Cooldowns, RepeatBase):
+    """`similarity: tail`: the same last messages of a conversation."""
+
+    similarity: Literal["tail"] = Field(description="`tail`: the same last messages again.")
+    tail_messages: Annotated[int, Field(ge=1, le=20)] = Field(
+        default=3, description="How many last messages are compared."
+    )
+    max_hits: CountInt = Field(default=5, description="How many in the window pass; 0 switches the detector off.")
+    window_seconds: PositiveInt = Field(default=60, description="Length of the sliding window.")
+
+
+class Weights(Model):
+    """What each kind of similarity adds to the score."""
+
+    prompt: CountFloat = Field(default=1.0, description="For each similar prompt.")
+    response: CountFloat = Field(default=2.0, description="For each similar response.")
+    tool: CountFloat = Field(default=1.5, description="For each repeated tool call.")
+
+
+def reachable_score(window_requests: int, weights: Weights) -> float:
+    """Return the highest score a window can give: every earlier request alike in every way."""
+    return (window_requests - 1) * (weights.prompt + weights.response + weights.tool)
+
+
+class SimhashLoop(LoopBase):
+    """`similarity: simhash`: similar prompts, responses and tool calls add up to a score."""
+
+    similarity: Literal["simhash"] = Field(description="`simhash`: similar requests, scored.")
+    window_requests: Annotated[int, Field(ge=2, le=1000)] = Field(
+        default=20, description="How many last requests are compared."
+    )
+    threshold_score: PositiveFloat = Field(default=10.0, description="The score above which it trips.")
+    weights: Weights = Field(default_factory=Weights, description="What each kind of similarity adds.")
+
+    @property
+    def default_action(self) -> Action:
+        """What is done when neither `action` nor `ladder` is given."""
+        return "kill"
+
+    @model_validator(mode="after")
+    def _reachable(self) -> SimhashLoop:
+        highest = reachable_score(self.window_requests, self.weights)
+        if highest <= self.threshold_score:
+            message = f"{self.threshold_score:g} can never be exceeded: a window of {self.window_requests} requests"
+            at = "threshold_score" if "threshold_score" in self.model_fields_set else "window_requests"
+            refuse([Fault((at,), f"{message} scores at most {highest:g}", "lower threshold_score or widen the window")])
+        return self
+
+
+AnyLoop = ExactLoop | TailLoop | SimhashLoop | StepsLoop
+
+
+def _similarity(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.get("similarity", "exact")
+    return getattr(value, "similarity", "exact")  # what is no block at all is refused by the block itself
+
+
+LoopBlock = Annotated[
+    Annotated[ExactLoop, Tag("exact")]
+    | Annotated[TailLoop, Tag("tail")]
+    | Annotated[SimhashLoop, Tag("simhash")]
+    | Annotated[StepsLoop, Tag("steps")],
+    Discriminator(_similarity),
+]
+LoopBlocks = Annotated[list[LoopBlock], Field(min_length=1), Shorthand(one_as_list)]

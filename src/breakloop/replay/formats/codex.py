@@ -1,0 +1,142 @@
+"""Codex's rollouts (`.codex/sessions/**/rollout-*.jsonl`): items of the Responses API as they were sent and received,
+with the model, tokens and compactions beside them. Rollouts from before autumn 2025, bare items behind a first line
+with the session's id, are read too. A fork copies the items of its parent: its turns have the same keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+from breakloop.dialects.base import arguments, clean, content, json_text, text
+from breakloop.model.call import Answer, ToolCall, Usage
+from breakloop.replay.formats.base import count, mapping, seconds
+from breakloop.replay.formats.dialogue import RESPONSES_FORM, Dialogue
+from breakloop.replay.sessions import Piece, Session, Turn
+
+FORMAT = "codex"
+_TYPES: Final = frozenset(("session_meta", "response_item", "event_msg", "turn_context", "compacted"))
+_SILENT: Final = frozenset(("reasoning", "ghost_snapshot", "compaction", "compaction_summary", "context_compaction"))
+_ARGUMENTS: Final = ("arguments", "input", "action")
+
+
+class CodexReader:
+    """Reads one line a record; a file is a session."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._id = ""
+        self._agent = FORMAT
+        self._model = ""
+        self._session: Session | None = None
+        self._dialogue = Dialogue(RESPONSES_FORM)
+        self._answer: list[Mapping[str, Any]] = []  # items of the answer under way
+        self._over = False  # something came in behind it: the next item of an answer begins another
+        self._usage: Usage | None = None
+        self._total = Usage()
+        self._chain = b""  # digest of all items so far
+        self._key = ""  # the same, at the last item of an answer
+
+    @staticmethod
+    def fits(record: Mapping[str, Any]) -> bool:
+        """Tell whether this is the format of a record."""
+        if isinstance(record.get("payload"), dict):
+            return text(record.get("type")) in _TYPES
+        old = {"id", "timestamp"} <= record.keys() and "instructions" in record and "type" not in record
+        return old or record.get("record_type") == "state"
+
+    def take(self, record: Mapping[str, Any]) -> Iterator[Piece]:
+        """Read one line."""
+        payload, kind = record.get("payload"), text(record.get("type"))
+        at_s = seconds(record.get("timestamp"))
+        if payload is None:
+            kind, payload = ("response_item", record) if "type" in record else ("session_meta", record)
+        if not isinstance(payload, dict):
+            raise ValueError(f"is a line of type {kind} without a payload")  # noqa: TRY004 - one kind of error
+        if kind == "response_item":
+            yield from self._item(payload, at_s)
+        elif kind == "event_msg":
+            self._event(payload)
+        elif kind == "compacted":
+            yield from self._closed()
+            history = payload.get("replacement_history")
+            said = {"type": "message", "role": "user", "content": text(payload.get("message"))}
+            self._dialogue.restart(history if isinstance(history, list) else [said])
+        elif kind == "turn_context":
+            self._model = text(payload.get("model")) or self._model
+        elif kind == "session_meta":
+            self._meta(payload)
+
+    def end(self) -> Iterator[Piece]:
+        """Return what was under way, and that nothing follows."""
+        yield from self._closed()
+        if self._session is not None:
+            yield Piece(self._session, (), whole=True)
+
+    def _meta(self, payload: Mapping[str, Any]) -> None:
+        if self._id or not payload.get("id"):
+            return  # a fork repeats the first line of its parent
+        self._id = clean(text(payload["id"]))
+        self._model = self._model or text(payload.get("model"))
+        source = mapping(payload.get("source"))
+        if source or payload.get("agent_role") or payload.get("agent_nickname"):
+            self._agent = f"{FORMAT} sub-agent"
+
+    def _item(self, item: Mapping[str, Any], at_s: float | None) -> Iterator[Piece]:
+        kind = text(item.get("type"))
+        if kind in _SILENT:
+            return
+        self._chain = blake2b(self._chain + json_text(item), digest_size=12).digest()
+        if item.get("role") == "assistant" or kind.endswith("_call"):
+            if self._over:
+                yield from self._closed()
+            if not self._answer:
+                self._dialogue.begin(at_s)
+            self._answer.append(item)
+            self._key = self._chain.hex()
+            return
+        self._over = bool(self._answer)  # tokens may be told behind the results
+        self._dialogue.hear(item, at_s)
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        """Take note of tokens: those of the last call, or what the total has grown by."""
+        if event.get("type") != "token_count":
+            return
+        info = mapping(event.get("info"))
+        total = _usage(mapping(info.get("total_token_usage")))
+        last = _usage(mapping(info.get("last_token_usage")))
+        if last is None and total is not None:
+            last = Usage(*[max(now - before, 0) for now, before in zip(total, self._total, strict=True)])
+        if total is None or total != self._total:  # the same total again is news of something else
+            self._usage = self._usage or last
+        self._total = total or self._total
+
+    def _closed(self) -> Iterator[Piece]:
+        self._over = False
+        if not self._answer:
+            return
+        turn = self._turn()
+        if self._session is None:
+            self._session = Session(self._id or self._name, FORMAT, self._agent, self._model)
+        yield Piece(self._session, (turn,), whole=False)
+
+    def _turn(self) -> Turn:
+        items, self._answer = self._answer, []
+        usage, self._usage = self._usage, None
+        said = [content(item.get("content")) for item in items if item.get("role") == "assistant"]
+        calls = tuple([_call(item) for item in items if item.get("role") != "assistant"])
+        answer = Answer(200, "\n".join(said), calls, usage, self._model, complete=True)
+        return self._dialogue.answered(items, answer, self._model, self._key)
+
+
+def _call(item: Mapping[str, Any]) -> ToolCall:
+    name = text(item.get("name")) or text(item.get("type")).removesuffix("_call")
+    given = next((item[field] for field in _ARGUMENTS if item.get(field) is not None), "")
+    return ToolCall(name, arguments(given))
+
+
+def _usage(said: Mapping[str, Any]) -> Usage | None:
+    asked, answered = count(said.get("input_tokens")), count(said.get("output_tokens"))
+    if not asked and not answered:
+        return None
+    return Usage(asked, answered, count(said.get("cached_input_tokens")), 0, count(said.get("reasoning_output_tokens")))

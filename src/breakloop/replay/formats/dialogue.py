@@ -1,0 +1,139 @@
+"""`Dialogue`: a conversation as the program that holds it keeps it, in the items of its own API. Each request is made
+again from it. Transcripts tell what came in and what was answered; which record is which is the readers' business.
+
+Bodies of OpenAI's three interfaces in request logs: which it is, and the path it went to. The record around a body
+is `request_log`'s business.
+
+Bodies of Anthropic's Messages interface in request logs: how to tell them from OpenAI's, where no path is recorded.
+The record around a body is `request_log`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from breakloop.dialects import anthropic
+from breakloop.dialects.base import json_text
+from breakloop.model.call import Answer
+from breakloop.replay.sessions import Body, Turn
+
+CHAT_PATH = "/v1/chat/completions"
+RESPONSES_PATH = "/v1/responses"
+COMPLETIONS_PATH = "/v1/completions"
+
+
+def is_openai(body: Mapping[str, Any]) -> bool:
+    """Tell whether this may be a request body at all."""
+    if isinstance(body.get("messages"), list):
+        return True
+    # An `input` or `prompt` alone may be anything; with a model it is a request.
+    return isinstance(body.get("model"), str) and isinstance(body.get("input", body.get("prompt")), str | list)
+
+
+def path_of(body: Mapping[str, Any]) -> str:
+    """Return where such a body goes."""
+    if "messages" in body:
+        return CHAT_PATH
+    return RESPONSES_PATH if "input" in body else COMPLETIONS_PATH
+
+
+DIALECT: Final = anthropic.DIALECT
+PATH: Final = "/v1/messages"
+_BLOCKS: Final = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"))
+_LOOKED_AT: Final = 20  # messages from either end
+
+
+def is_anthropic(body: Mapping[str, Any]) -> bool:
+    """Tell whether this may be a request body at all."""
+    return isinstance(body.get("messages"), list)
+
+
+def is_theirs(body: Mapping[str, Any], response: object) -> bool:
+    """Tell whether a request without a path went to Anthropic."""
+    if isinstance(response, dict):
+        if "choices" in response:
+            return False
+        if response.get("type") == "message":
+            return True
+    if isinstance(response, list) and response and isinstance(response[0], dict):
+        return response[0].get("type") == "message_start"
+    if "anthropic_version" in body or any(kind in _BLOCKS for kind in _kinds(body)):
+        return True
+    return "system" in body and "max_tokens" in body
+
+
+def _kinds(body: Mapping[str, Any]) -> Iterator[object]:
+    """The types of the blocks in the messages."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return
+    for message in messages[:_LOOKED_AT] + messages[-_LOOKED_AT:]:
+        content = message.get("content") if isinstance(message, dict) else None
+        for block in content if isinstance(content, list) else ():
+            if isinstance(block, dict):
+                yield block.get("type")
+
+
+Item = Mapping[str, Any]
+
+
+class Form(NamedTuple):
+    """Where requests go, and the field that holds the conversation."""
+
+    path: str
+    field: str
+
+
+CHAT_FORM = Form(CHAT_PATH, "messages")
+RESPONSES_FORM = Form(RESPONSES_PATH, "input")
+ANTHROPIC = Form(PATH, "messages")
+
+
+class Dialogue:
+    """One conversation. What comes in while an answer is under way (results of its first calls) stands behind it."""
+
+    __slots__ = ("_answering", "_asked_at", "_began_at", "_behind", "_form", "_items")
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._items: list[tuple[str, bytes]] = []  # each with the name that it may be forgotten by
+        self._behind: list[tuple[str, bytes]] = []
+        self._answering = False
+        self._asked_at: float | None = None  # when something came in last: then the request was sent
+        self._began_at: float | None = None
+
+    def hear(self, item: Item, at_s: float | None = None, name: str = "") -> None:
+        """Take something that goes into the next request."""
+        (self._behind if self._answering else self._items).append((name, json_text(item)))
+        if at_s is not None:
+            self._asked_at = at_s
+
+    def begin(self, at_s: float | None) -> None:
+        """An answer begins: what was asked is complete."""
+        self._answering = True
+        self._began_at = at_s if self._asked_at is None else self._asked_at
+        self._asked_at = None
+
+    def answered(self, items: Iterable[Item], answer: Answer, model: str, key: str = "", name: str = "") -> Turn:
+        """The answer is complete; return the call of the model."""
+        turn = Turn(Body(self._form.path, self._body(model)), answer, at_s=self._began_at, key=key)
+        self._items += [(name, json_text(item)) for item in items]
+        self._items += self._behind
+        self._behind = []
+        self._answering = False
+        return turn
+
+    def restart(self, items: Iterable[Item] = ()) -> None:
+        """Forget everything but these: the conversation was compacted."""
+        self._items = [("", json_text(item)) for item in items]
+
+    def forget(self, names: Collection[str], instead: Item | None, at: int) -> None:
+        """Forget items by their names, and put a summary in their place."""
+        self._items = [pair for pair in self._items if not pair[0] or pair[0] not in names]
+        if instead is not None:
+            self._items.insert(at, ("", json_text(instead)))
+
+    def _body(self, model: str) -> bytes:
+        items = b",".join([item for _, item in self._items])
+        return b'{"model":%s,"%s":[%s]}' % (json_text(model), self._form.field.encode(), items)

@@ -1,0 +1,86 @@
+"""breakloop's own recordings: one session a line, requests as differences. docs/how-to/replay.md describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from breakloop.dialects.base import arguments, as_list, clean, content, text
+from breakloop.model.call import Answer, ToolCall
+from breakloop.replay.sessions import Delta, Label, Piece, Session, Turn
+
+FORMAT = "breakloop"
+
+
+class OwnReader:
+    """Reads one session a record."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._count = 0
+
+    @staticmethod
+    def fits(record: Mapping[str, Any]) -> bool:
+        """Tell whether this is the format of a record."""
+        return isinstance(record.get("turns"), list)
+
+    def take(self, record: Mapping[str, Any]) -> Sequence[Piece]:
+        """Read one session; ValueError when it is none."""
+        turns = record.get("turns")
+        if not isinstance(turns, list):
+            raise ValueError("has no list of turns")  # noqa: TRY004 - one kind of error for a bad record
+        self._count += 1
+        session = Session(
+            id=clean(text(record.get("id"))) or f"{self._name}#{self._count}",
+            source=text(record.get("source")),
+            agent=clean(text(record.get("agent"))),
+            model=text(record.get("model")),
+            task=text(record.get("task")),
+            label=label_of(record.get("label")),
+        )
+        return [Piece(session, [_turn(turn) for turn in turns], whole=True)]
+
+    def end(self) -> Sequence[Piece]:
+        """Nothing is under way between two records."""
+        return ()
+
+
+def label_of(value: object) -> Label:
+    """Read a label; anything but a clear yes or no is not known."""
+    if isinstance(value, bool):
+        return Label(value)
+    if not isinstance(value, dict):
+        return Label()
+    loop = value.get("loop")
+    return Label(loop if isinstance(loop, bool) else None, text(value.get("by")), text(value.get("kind")))
+
+
+def _turn(turn: object) -> Turn:
+    if not isinstance(turn, dict):
+        raise ValueError("has a turn that is no map")  # noqa: TRY004 - as above
+    delta = [message for message in as_list(turn.get("request_messages_delta")) if isinstance(message, dict)]
+    keep, at_s = turn.get("keep"), turn.get("t")
+    return Turn(
+        Delta(text(turn.get("thread")), keep if isinstance(keep, int) and keep > 0 else 0, delta),
+        _answer(turn.get("response")),
+        clean(text(turn.get("agent"))),
+        float(at_s) if isinstance(at_s, int | float) else None,
+    )
+
+
+def _answer(response: object) -> Answer:
+    if not isinstance(response, dict):
+        return Answer(0)  # none was recorded: the request failed, or the session ended with it
+    calls = [_call(call) for call in as_list(response.get("tool_calls"))]
+    status = response.get("status")
+    return Answer(
+        status if isinstance(status, int) else 200, content(response.get("content")), tuple(calls), complete=True
+    )
+
+
+def _call(call: object) -> ToolCall:
+    if not isinstance(call, dict):
+        return ToolCall("", text(call))
+    made = call.get("function")
+    fields = made if isinstance(made, dict) else call
+    return ToolCall(text(fields.get("name")), arguments(fields.get("arguments")))

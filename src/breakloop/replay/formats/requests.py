@@ -1,0 +1,364 @@
+"""Logs of requests, one a line with its answer, as gateways and home-made wrappers write them: `request` and `response`
+(bodies, or maps with `body`), or a bare request body with its answer beside it. What a body of one provider looks like
+is known to `openai_log` and `anthropic_log`.
+
+LiteLLM's logs: its standard logging payload (as its callbacks and buckets have it), and rows of its spend logs with
+prompts kept. Bodies and answers are read as those of other request logs.
+
+Whole conversations, one a line, as for fine-tuning and as home-made agents dump them: `messages` that end with an
+answer, OpenAI's or Anthropic's. A line that begins with all of an earlier one goes on with that session, so that a
+program that writes its history again after each turn has one session. Requests with their answer are `request_log`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import PurePath
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from breakloop.dialects import reader as answers
+from breakloop.dialects import registry, session_ids
+from breakloop.dialects.base import arguments, as_list, clean, content, json_text, text
+from breakloop.model.call import SECRET_HEADERS, Answer, ToolCall, Usage
+from breakloop.policy.descriptors import canonical_header
+from breakloop.policy.identity import CONVERSATION_HEADERS
+from breakloop.replay.formats import dialogue
+from breakloop.replay.formats import dialogue as anthropic_log
+from breakloop.replay.formats import dialogue as openai_log
+from breakloop.replay.formats.base import (
+    AGENTS,
+    SESSIONS,
+    TIMES,
+    TRACES,
+    count,
+    decoded,
+    first,
+    mapping,
+    named,
+    seconds,
+)
+from breakloop.replay.formats.dialogue import ANTHROPIC, CHAT_FORM, Dialogue
+from breakloop.replay.sessions import Body, Piece, Session, Turn, json_bytes
+
+REQUESTS = "requests"
+_REQUESTS: Final = ("request", "request_body", "req", "body", "kwargs")
+_RESPONSES: Final = ("response", "response_body", "res", "completion", "output", "answer")
+_STATUSES: Final = ("status_code", "status", "response_status", "http_status")
+# Keys and cookies are of no use here, and lengths and codings speak of bytes that are no more.
+_DROPPED: Final = SECRET_HEADERS | {"content-length", "content-encoding", "content-type", "host"}
+
+
+class RequestLogReader:
+    """Reads one request a record. Those without the id of a session are told apart as a gateway does it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @staticmethod
+    def fits(record: Mapping[str, Any]) -> bool:
+        """Tell whether this is the format of a record."""
+        return _body_of(record) is not None
+
+    def take(self, record: Mapping[str, Any]) -> Sequence[Piece]:
+        """Read one request; ValueError when there is none in the record."""
+        body = _body_of(record)
+        if body is None:
+            raise ValueError("has no request body with messages, input or prompt")
+        envelope = mapping(first(record, _REQUESTS))
+        response = first(record, _RESPONSES)
+        url = first(envelope, ("path", "url")) or first(record, ("path", "url", "endpoint"))
+        path = urlsplit(url).path if isinstance(url, str) and url else ""
+        if not registry.of_path(path):
+            path = _path(body, decoded(response))
+        headers = _headers(envelope.get("headers") or record.get("request_headers") or record.get("headers"))
+        turn = Turn(
+            Body(path, json_bytes(body)),
+            answer_of(registry.of_path(path), response, _failed(record)),
+            named(record, AGENTS),
+            seconds(first(record, TIMES)),
+            headers,
+        )
+        session = session_of(turn, self._name, named(record, SESSIONS), named(record, TRACES))
+        return [Piece(session, [turn], whole=False)]
+
+    def end(self) -> Sequence[Piece]:
+        """Nothing is under way between two records."""
+        return ()
+
+
+def session_of(turn: Turn, name: str, session_id: str, trace: str = "") -> Session:
+    """Return whose turn it is: by a recorded id, one in the request, else by its trace or how its conversation opens.
+
+    A trace may cover a run or one request, so the last two only name it: the engine sees what a gateway would see.
+    """
+    assert isinstance(turn.request, Body)  # noqa: S101 - logs hold whole requests
+    path, body = turn.request
+    if not session_id:
+        header = next((turn.headers[one] for one in CONVERSATION_HEADERS if turn.headers.get(one)), b"")
+        session_id = header.decode("utf-8", "replace") or session_ids.find(registry.of_path(path), body).session
+    if session_id:
+        return Session(session_id, name, turn.agent)
+    if trace:
+        return Session(trace, name, turn.agent, named=False, lane=name)
+    opening = registry.opening("POST", path, body)
+    digest = blake2b(f"{turn.agent}\0{opening}".encode("utf-8", "replace"), digest_size=6).hexdigest()
+    return Session(f"opening:{digest}", name, turn.agent, named=False, lane=name)
+
+
+def answer_of(dialect: str, response: object, failed: int = 0) -> Answer:
+    """Read an answer: a body, a map with its status and body, a list of streamed chunks, or a text."""
+    response, status = decoded(response), failed or 200
+    if isinstance(response, dict) and ("body" in response or "status_code" in response):
+        found = first(response, _STATUSES)
+        status = found if isinstance(found, int) else status
+        response = decoded(response.get("body"))
+    if response is None:
+        return Answer(failed or 0)
+    if isinstance(response, str) and not response.startswith(("data:", "event:")):
+        return Answer(status, response, complete=status < 400)
+    reader = answers.reader(dialect, b"")
+    if reader is None:
+        return Answer(status, complete=True)
+    reader.feed(_bytes(dialect, response))
+    return reader.answer(status, complete=True)
+
+
+def _bytes(dialect: str, response: object) -> bytes:
+    if isinstance(response, str):
+        return response.encode("utf-8", "replace")
+    if isinstance(response, list):
+        return b"".join(b"data: %s\n\n" % json_bytes(chunk) for chunk in response)
+    if isinstance(response, dict) and "role" in response and dialect != dialogue.DIALECT:
+        response = {"choices": [{"message": response}]}  # the message alone
+    return json_bytes(response)
+
+
+def _body_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The body of the request: in a field of the record, in a map with its head, or the record itself."""
+    for value in (first(record, _REQUESTS), record):
+        body = mapping(value) if value is not record else dict(record)
+        inner = mapping(body.get("body")) if value is not record else {}
+        for one in (inner, body):
+            if dialogue.is_openai(one) or dialogue.is_anthropic(one):
+                return {name: said for name, said in one.items() if value is not record or name not in _BESIDE}
+    return None
+
+
+# What may stand beside the fields of a bare body, and is none of them.
+_BESIDE: Final = frozenset((*_RESPONSES, *TIMES, *SESSIONS, *TRACES, *AGENTS, *_STATUSES, "label", "error"))
+
+
+def _path(body: Mapping[str, Any], response: object) -> str:
+    if dialogue.is_theirs(body, response):
+        return dialogue.PATH
+    return dialogue.path_of(body)
+
+
+def _failed(record: Mapping[str, Any]) -> int:
+    """The status of a request that failed, as far as the record says so; else 0."""
+    status = first(record, _STATUSES)
+    if isinstance(status, int) and not isinstance(status, bool):
+        return status if status >= 400 else 0
+    return 500 if record.get("error") or status in ("failure", "error", "failed") else 0
+
+
+def _headers(value: object) -> dict[str, bytes]:
+    listed = {canonical_header(str(name)): str(said) for name, said in mapping(value).items()}
+    return {name: said.encode("utf-8", "replace") for name, said in listed.items() if name not in _DROPPED}
+
+
+def text_of(value: object) -> str:
+    """Return a text, or "" for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+LITELLM = "litellm"
+_WRAPPERS: Final = ("standard_logging_object", "standard_logging_payload", "payload")
+_PATHS: Final = {
+    "completion": dialogue.CHAT_PATH,
+    "acompletion": dialogue.CHAT_PATH,
+    "text_completion": dialogue.COMPLETIONS_PATH,
+    "atext_completion": dialogue.COMPLETIONS_PATH,
+    "responses": dialogue.RESPONSES_PATH,
+    "aresponses": dialogue.RESPONSES_PATH,
+    "anthropic_messages": dialogue.PATH,
+}
+_INPUTS: Final = {dialogue.COMPLETIONS_PATH: "prompt", dialogue.RESPONSES_PATH: "input"}
+_AGENTS: Final = ("agent", "agent_id", "user_api_key_alias", "user_api_key_hash", "api_key")
+
+
+class LitellmReader:
+    """Reads one request a record."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @staticmethod
+    def fits(record: Mapping[str, Any]) -> bool:
+        """Tell whether this is the format of a record."""
+        entry = _unwrapped(record)
+        return "call_type" in entry and ("startTime" in entry or "response_cost" in entry or "spend" in entry)
+
+    def take(self, record: Mapping[str, Any]) -> Sequence[Piece]:
+        """Read one request; what is no call of a language model is passed over, and ValueError if prompts are gone."""
+        entry = _unwrapped(record)
+        path = _PATHS.get(text_of(entry.get("call_type")))
+        if path is None:
+            return []
+        body = _body(entry, path)
+        if body is None:
+            raise ValueError("has no messages: LiteLLM keeps them in spend logs only when it is told to")
+        turn = Turn(
+            Body(path, json_bytes(body)),
+            answer_of(registry.of_path(path), _response(entry), 500 if entry.get("status") == "failure" else 0),
+            named(entry, _AGENTS),
+            seconds(first(entry, ("startTime", "start_time"))),
+        )
+        return [Piece(session_of(turn, self._name, *_session(entry)), [turn], whole=False)]
+
+    def end(self) -> Sequence[Piece]:
+        """Nothing is under way between two records."""
+        return ()
+
+
+def _unwrapped(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = first(record, _WRAPPERS)
+    return inner if isinstance(inner, dict) and "call_type" in inner else record
+
+
+def _session(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """The session and the trace that the client named. LiteLLM makes up a trace for each request that has none."""
+    asked = mapping(mapping(entry.get("metadata")).get("requester_metadata"))
+    own = {entry.get("id"), entry.get("request_id"), entry.get("litellm_call_id")}
+    found = [named(entry, SESSIONS) or named(asked, SESSIONS), named(asked, TRACES) or named(entry, TRACES)]
+    session, trace = ("" if one in own else one for one in found)
+    return session, trace
+
+
+def _body(entry: Mapping[str, Any], path: str) -> dict[str, Any] | None:
+    sent = mapping(entry.get("proxy_server_request"))
+    for body in (mapping(sent.get("body")), sent):
+        if dialogue.is_openai(body):
+            return body
+    said = decoded(entry.get("messages"))
+    if not said:
+        return None
+    if isinstance(said, dict):  # some calls are kept whole
+        said = first(said, ("messages", "input", "prompt")) or said
+    name = _INPUTS.get(path, "messages")
+    if name == "messages" and not isinstance(said, list):
+        said = [said if isinstance(said, dict) else {"role": "user", "content": said}]
+    tools = mapping(entry.get("model_parameters")).get("tools")
+    body = {"model": text_of(entry.get("model")), name: said}
+    return {**body, "tools": tools} if tools else body
+
+
+def _response(entry: Mapping[str, Any]) -> object:
+    response = decoded(entry.get("response"))
+    return response or None
+
+
+CHAT = "chat"
+_ANSWERS: Final = ("response", "response_body", "res", "completion", "output", "answer", "choices")
+_ASSISTANT: Final = "assistant"
+_CHAINS_MAX: Final = 100_000  # ends of conversations that are remembered
+
+
+class ChatLogReader:
+    """Reads one conversation a record."""
+
+    def __init__(self, name: str) -> None:
+        self._name = PurePath(name).name
+        self._count = 0
+        self._ends: dict[bytes, Session] = {}  # digest of a whole conversation -> whose it is
+        self._open: dict[str, Session] = {}
+
+    @staticmethod
+    def fits(record: Mapping[str, Any]) -> bool:
+        """Tell whether this is the format of a record."""
+        messages = record.get("messages")
+        if not isinstance(messages, list) or len(messages) < 2 or first(record, _ANSWERS) is not None:
+            return False
+        last = messages[-1]
+        return isinstance(last, dict) and last.get("role") == _ASSISTANT and openai_log.is_openai(record)
+
+    def take(self, record: Mapping[str, Any]) -> Iterator[Piece]:
+        """Read one conversation; ValueError when there is none in the record."""
+        messages = record.get("messages")
+        if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+            raise ValueError("has no list of messages")
+        self._count += 1
+        chain = _chain(messages)
+        known = next((at for at in range(len(chain) - 1, -1, -1) if chain[at] in self._ends), -1)
+        session = self._ends[chain[known]] if known >= 0 else self._session(record)
+        if len(self._ends) < _CHAINS_MAX and chain:
+            self._ends[chain[-1]] = session
+        self._open[session.id] = session
+        for at, turn in _turns(record, messages, session.model):
+            if at > known:
+                yield Piece(session, (turn,), whole=False)
+
+    def end(self) -> Iterator[Piece]:
+        """Nothing follows."""
+        for session in self._open.values():
+            yield Piece(session, (), whole=True)
+
+    def _session(self, record: Mapping[str, Any]) -> Session:
+        session_id = clean(named(record, SESSIONS)) or clean(text(record.get("id")))
+        if not session_id or session_id in self._open:
+            session_id = f"{session_id or self._name}#{self._count}"
+        agent, model = clean(named(record, AGENTS)), text(record.get("model"))
+        return Session(session_id, CHAT, agent, model)
+
+
+def _chain(messages: list[Any]) -> list[bytes]:
+    """A digest of the conversation up to each of its messages."""
+    made: list[bytes] = []
+    before = b""
+    for message in messages:
+        before = blake2b(before + json_text(message), digest_size=12).digest()
+        made.append(before)
+    return made
+
+
+def _turns(record: Mapping[str, Any], messages: list[Any], model: str) -> Iterator[tuple[int, Turn]]:
+    """Each answer with its place among the messages."""
+    form = ANTHROPIC if anthropic_log.is_theirs(record, None) else CHAT_FORM
+    dialogue = Dialogue(form)
+    if form is ANTHROPIC and record.get("system"):
+        dialogue.hear({"role": "system", "content": record["system"]})
+    for at, message in enumerate(messages):
+        at_s = seconds(first(message, TIMES))
+        if message.get("role") != _ASSISTANT:
+            dialogue.hear(message, at_s)
+            continue
+        dialogue.begin(at_s)
+        yield at, dialogue.answered([message], _answer(message, model), model)
+
+
+def _answer(message: Mapping[str, Any], model: str) -> Answer:
+    said = message.get("content")
+    blocks = [block for block in as_list(said) if isinstance(block, dict)]
+    made = [*as_list(message.get("tool_calls")), *as_list(message.get("function_call"))]
+    calls = [_call(mapping(one)) for one in made]
+    calls += [ToolCall(text(one.get("name")), arguments(one.get("input"))) for one in blocks if _is_call(one)]
+    spoken: object = [one for one in blocks if not _is_call(one)] if blocks else said
+    usage = _usage(mapping(message.get("usage")))
+    return Answer(200, content(spoken), tuple(calls), usage, text(message.get("model")) or model, complete=True)
+
+
+def _is_call(block: Mapping[str, Any]) -> bool:
+    return text(block.get("type")).endswith("tool_use")
+
+
+def _call(call: Mapping[str, Any]) -> ToolCall:
+    function = mapping(call.get("function")) or mapping(call.get("custom")) or call
+    return ToolCall(text(function.get("name")), arguments(function.get("arguments", function.get("input"))))
+
+
+def _usage(said: Mapping[str, Any]) -> Usage | None:
+    asked = count(first(said, ("prompt_tokens", "input_tokens")))
+    answered = count(first(said, ("completion_tokens", "output_tokens")))
+    return Usage(asked, answered) if asked or answered else None

@@ -1,0 +1,101 @@
+"""Decides in this process: an engine, descriptors and a memory store, made out of a bundle. No server, no settings
+file; state that several processes share is a server's business (`remote`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from breakloop.clock import Clock, SystemClock
+from breakloop.dialects.denial import PREFIX, VerdictHeaders, field_pairs
+from breakloop.dialects.encoding import unpack
+from breakloop.engine.engine import Engine
+from breakloop.errors import BundleError, SettingsError
+from breakloop.model.call import Answer, Call
+from breakloop.model.verdict import Decision
+from breakloop.observe.log import INTERVAL_S, LogEvents
+from breakloop.policy.compile import compile_bundle
+from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.load import LoadedBundle, load_bundle, load_text
+from breakloop.pricing.prices import GenaiTable, Prices
+from breakloop.sdk import backend
+from breakloop.store.memory import MemoryStore
+
+Policy = str | PathLike[str] | Mapping[str, Any] | None
+
+MEMORY: Final = "memory://"
+
+
+class LocalDoor:
+    """One engine for all threads of a process. A decision takes some 50 us, so they wait for each other."""
+
+    blocking = False
+
+    def __init__(self, policy: Policy, state: str, clock: Clock | None, secret: bytes) -> None:
+        if state != MEMORY:
+            why = "a Guard keeps it in this process (memory://); to share it, run `breakloop serve` and give url="
+            raise SettingsError(f"state: {why}")
+        self._clock = clock or SystemClock()
+        key = secret or secrets.token_bytes(32)
+        loaded = _loaded(policy, self._clock.now())
+        self._descriptors = descriptors = Descriptors(ContextSettings(secret=key), self._clock)
+        self._headers = VerdictHeaders(PREFIX, key)
+        self._events = LogEvents()
+        self._flushed_at = self._clock.now()
+        prices = cache(lambda: Prices(GenaiTable(), clock=self._clock))  # read when a budget asks for them first
+        self.engine = Engine(MemoryStore(), self._clock, descriptors, publish=self._events, prices=prices)
+        bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, "builtin")
+        self.engine.use(compile_bundle(bundle, digest, descriptors, key, LoopGuard()))
+        self._lock = threading.Lock()
+        self._prefix = secrets.token_hex(4)
+        self._number = 0
+        library = logging.getLogger("breakloop")
+        if not library.handlers:  # a library is silent until somebody configures logging
+            library.addHandler(logging.NullHandler())
+
+    def decide(self, call: Call) -> Decision:
+        """Judge a call and count it."""
+        why = unpack(call, backend.BODY_MAX_BYTES) if "content-encoding" in call.headers else ""
+        with self._lock:
+            self._number += 1
+            call.request_id = f"{self._prefix}-{self._number:x}"
+            if why:
+                self.engine.not_unpacked(call, why)
+            verdict = self.engine.decide(call)
+            now = self._clock.now()
+            if now - self._flushed_at >= INTERVAL_S:
+                self._flushed_at = now
+                self._events.flush(now)
+            if verdict.allowed:
+                return backend.from_verdict(verdict, call)
+            head = self._headers.denied(verdict, call.request_id, self._descriptors.caller(call))
+        return backend.from_verdict(verdict, call, field_pairs(head))
+
+    def settle(self, decision: Decision, answer: Answer) -> None:
+        """Take note of how an allowed call was answered."""
+        with self._lock:
+            self.engine.settle(decision.call, answer)
+
+    def close(self) -> None:
+        """Tell what was left out of the log."""
+        self._events.flush(self._clock.now(), everything=True)
+
+
+def _loaded(policy: Policy, now: float) -> LoadedBundle | None:
+    if policy is None:
+        return None
+    if isinstance(policy, Mapping):
+        try:
+            return load_text(json.dumps(policy, default=str).encode(), "policy.json", now=now)
+        except BundleError as error:  # it has no file, and no lines
+            raise BundleError([replace(one, file="policy", line=0, column=0) for one in error.problems]) from None
+    return load_bundle(Path(policy), now=now)

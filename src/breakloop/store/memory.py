@@ -1,0 +1,581 @@
+"""The in-process store (`memory://`): a commit is a plain function call. Bounded, with a time to live on everything.
+
+The bytes: one table a family of keys, each entry a tuple that begins with the time it expires. Here is what makes a
+commit, and the windows; `memory_repeats` counts, `memory_limits` keeps buckets, accounts and breakers. Survival of
+restarts is the durable companion's work, not this file's.
+
+What the memory store keeps of limits: token buckets, accounts of a period, breakers. Each function is one step;
+which steps make a commit, and whether what was checked is charged, is `memory`'s to say.
+
+What the memory store keeps of repeats: counts, cooldowns, flights, and what was taken back. Whether a repeat denies
+anything, and what else belongs to the same commit, is `memory`'s to say.
+
+A bounded mapping with a time to live on every entry: the memory store's drawer.
+
+Entries are tuples whose first item is the time they expire. Tuples of numbers are not tracked by the garbage
+collector for long, so a million of them do not slow a collection down. The least recently used goes first.
+Reading is the dictionary's own `get`, at the speed of C: whoever reads looks at the expiry himself.
+Whoever saves it sets `dirty`, and finds there the keys that were changed; what has expired need not be saved.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from breakloop.store.ops import (
+    ENFORCED,
+    FLIGHT_S,
+    JOINED,
+    Breaker,
+    BreakerKept,
+    Broken,
+    Bucket,
+    BucketSpec,
+    Committed,
+    Correct,
+    Op,
+    Refuse,
+    Repeat,
+    Repeated,
+    Result,
+    Settle,
+    Spend,
+    Window,
+    WindowWrite,
+)
+
+Entry = tuple[Any, ...]  # (expires, ...): the rest is its owner's
+
+
+class Table(OrderedDict[str, Entry]):
+    """Constant time throughout; memory is bounded by `max_entries`."""
+
+    def __init__(self, max_entries: int) -> None:
+        super().__init__()
+        self.max_entries = max_entries
+        self._quiet_until = 0.0  # before that nothing has expired, as far as the oldest entry told
+        self.evicted = 0  # dropped alive, for lack of room
+        self.dirty: dict[str, None] | None = None  # changed or dropped since they were saved; None: nobody saves them
+
+    def put(self, key: str, entry: Entry, now: float) -> None:
+        """Store an entry as the most recently used."""
+        if key in self:
+            self[key] = entry
+            self.move_to_end(key)
+        else:
+            if now >= self._quiet_until or len(self) >= self.max_entries:
+                self._make_room(now)
+            self[key] = entry
+        dirty = self.dirty
+        if dirty is not None:
+            dirty[key] = None
+
+    def change(self, key: str, entry: Entry) -> None:
+        """Store an entry in its place among the others."""
+        self[key] = entry
+        if self.dirty is not None:
+            self.dirty[key] = None
+
+    def discard(self, key: str) -> None:
+        """Drop a key, if it is there."""
+        if self.pop(key, None) is not None and self.dirty is not None:
+            self.dirty[key] = None
+
+    def live(self, key: str, now: float) -> Entry | None:
+        """Return an entry that has not expired, or None."""
+        entry = self.get(key)
+        return None if entry is None or entry[0] <= now else entry
+
+    def drop_prefix(self, prefix: str) -> int:
+        """Drop every key that begins with `prefix`. Walks everything: for operators, not for requests."""
+        doomed = [key for key in self if key.startswith(prefix)]
+        for key in doomed:
+            self.discard(key)
+        return len(doomed)
+
+    def _make_room(self, now: float) -> None:
+        """Clear away up to two expired entries for each new one, so that they go faster than anything comes."""
+        for _ in (1, 2):
+            key = next(iter(self), None)
+            if key is None:
+                return
+            expires = self[key][0]
+            if expires > now:
+                self._quiet_until = expires
+                break
+            del self[key]
+        if len(self) >= self.max_entries:
+            key, _ = self.popitem(last=False)
+            self.evicted += 1
+            if self.dirty is not None:
+                self.dirty[key] = None
+
+
+Charge = tuple[Bucket | Spend, float]  # and what is left or used after it
+
+_MINUTE_S: Final = 60.0
+# So little short of enough is rounding: whoever waits as long as he is told has to pass, and ten tenths are one.
+_DUST: Final = 1e-9
+# So long after its end an account is kept: a clock that steps back over the end of a period finds what was used in it.
+_LATE_S: Final = 3600.0
+# So long after its reset an open breaker waits for its probe; later its room may go to others.
+_UNASKED_S: Final = 86_400.0
+
+
+class Limits:
+    """What was taken, spent, and how fast."""
+
+    __slots__ = ("accounts", "buckets", "open", "rates")
+
+    def __init__(self, max_entries: int) -> None:
+        self.buckets = Table(max_entries)  # (expires, tokens, last); it expires when it is full again
+        self.accounts = Table(max_entries)  # (expires, used); it expires some time after its period has ended
+        # A breaker is (expires, minute, spend of that minute, spend of the one before, since when it is open), in one
+        # of two tables: however many invented keys are counted, none pushes an open one out.
+        self.rates = Table(max_entries)
+        self.open = Table(max(1, max_entries // 10))
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return everything that is kept."""
+        return self.buckets, self.accounts, self.rates, self.open
+
+    def forget(self, prefix: str) -> int:
+        """Drop every key that begins with `prefix`; return how many."""
+        return sum(table.drop_prefix(prefix) for table in self.tables())
+
+    def charge(self, charges: list[Charge], denied: dict[int, int], now: float) -> None:
+        """Charge what was checked, but for the groups that are denied."""
+        buckets = self.buckets
+        for op, after in charges:
+            if op.group in denied:
+                continue
+            if type(op) is Bucket:
+                spec = op.spec
+                buckets.put(op.key, (now + (spec.burst - after) / spec.rate, after, now), now)
+            elif type(op) is Spend:
+                self.accounts.put(op.key, (max(op.ends, now) + _LATE_S, after), now)
+
+    # -- buckets ---------------------------------------------------------------------------------------------------
+
+    def left(self, op: Bucket, now: float) -> float:
+        """Return what would be left; less than nothing is too little."""
+        spec = op.spec
+        entry = self.buckets.get(op.key)
+        if entry is None or entry[0] <= now:
+            return spec.burst - op.cost
+        left: float = min(entry[1] + (now - entry[2]) * spec.rate, spec.burst) - op.cost
+        return left if left >= 0.0 or left < -_DUST else 0.0
+
+    def _correct_bucket(self, spec: BucketSpec, key: str, amount: float, now: float) -> None:
+        # One that has expired is full again, not gone: what an answer of a minute used beyond its estimate is not lost.
+        entry = self.buckets.live(key, now)
+        tokens = spec.burst if entry is None else min(entry[1] + (now - entry[2]) * spec.rate, spec.burst)
+        left = min(tokens - amount, spec.burst)
+        if entry is not None or left < spec.burst:
+            self.buckets.put(key, (now + (spec.burst - left) / spec.rate, left, now), now)
+
+    # -- accounts --------------------------------------------------------------------------------------------------
+
+    def used(self, op: Spend, now: float) -> int:
+        """Return what would be used, this charge included."""
+        entry = self.accounts.get(op.key)
+        # Only a clock that stepped back asks for a period that has ended, and then what was used in it counts.
+        if entry is None or entry[0] - _LATE_S <= now < op.ends:
+            return op.cost
+        used: int = entry[1] + op.cost
+        return used
+
+    def correct(self, op: Correct, now: float) -> None:
+        """Take more of what was charged too little, give back of what was charged too much."""
+        if isinstance(op.spec, BucketSpec):
+            self._correct_bucket(op.spec, op.key, op.amount, now)
+            return
+        entry = self.accounts.live(op.key, now)
+        if entry is not None:
+            self.accounts.change(op.key, (entry[0], max(0, entry[1] + round(op.amount))))
+
+    # -- breakers --------------------------------------------------------------------------------------------------
+
+    def meter(self, op: Breaker, now: float) -> Broken:
+        """Count an amount into the rate, and say whether the breaker is open then."""
+        spec, key = op.spec, op.key
+        entry = self.open.get(key) if self.open else None
+        probe = entry is not None
+        if entry is None:
+            entry = self.rates.get(key)
+        elif not spec.reset_s or now < entry[4] + spec.reset_s:
+            return self._stay_open(op, entry, now)
+        minute = now // _MINUTE_S
+        current, previous = _spent(entry, minute)
+        current += op.amount
+        rate = _sliding(current, previous, now)
+        if rate >= spec.threshold - _DUST:
+            kept_s = spec.reset_s + _UNASKED_S if spec.reset_s else float("inf")
+            self.rates.discard(key)
+            self.open.put(key, (now + kept_s, minute, current, previous, now), now)
+            return Broken(True, rate, spec.reset_s, "opened")
+        if probe:
+            self.open.discard(key)
+        self.rates.put(key, ((minute + 2.0) * _MINUTE_S, minute, current, previous, 0.0), now)
+        return Broken(False, rate, 0.0, "closed" if probe else "")
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        """Return open ones by key, then closed ones, the last one counted first."""
+        minute = now // _MINUTE_S
+        keys = heapq.nsmallest(most, [key for key in self.open if key.startswith(prefix)])
+        closed = (key for key in reversed(self.rates) if key.startswith(prefix) and self.rates.live(key, now))
+        entries = [(key, self.open[key], True) for key in keys]
+        entries += [(key, self.rates[key], False) for key in islice(closed, most - len(entries))]
+        return [
+            BreakerKept(key, _sliding(*_spent(entry, minute), now), entry[4] if is_open else None)
+            for key, entry, is_open in entries
+        ]
+
+    def _stay_open(self, op: Breaker, entry: Entry, now: float) -> Broken:
+        self.open.move_to_end(op.key)  # what is asked for is in use
+        rate = _sliding(*_spent(entry, now // _MINUTE_S), now)
+        return Broken(True, rate, entry[4] + op.spec.reset_s - now if op.spec.reset_s else 0.0)
+
+
+def _spent(entry: Entry | None, minute: float) -> tuple[float, float]:
+    """Return the spend of this minute and of the one before."""
+    if entry is not None:
+        if entry[1] == minute:
+            return entry[2], entry[3]
+        if entry[1] == minute - 1.0:
+            return 0.0, entry[2]
+    return 0.0, 0.0
+
+
+def _sliding(current: float, previous: float, now: float) -> float:
+    """Return the rate of the last 60 s: of the minute before, what is still within them."""
+    return current + previous * (_MINUTE_S - now % _MINUTE_S) / _MINUTE_S if previous else current
+
+
+Lead = tuple[Repeat, Entry]  # a flight that begins if its request passes
+
+# A sliding count keeps the times of at most so many hits beyond its limit: a throttle's delay grows up to 30 s,
+# which is 300 hits of 100 ms.
+_HITS_KEPT = 301
+
+
+# Almost every count is small and trips nothing: its result need not be made anew.
+_SMALL_COUNTS = tuple(Repeated(count) for count in range(64))
+
+
+class Repeats:
+    """Fingerprints and how often they came."""
+
+    __slots__ = ("cooldowns", "counts", "flights", "taken_back")
+
+    def __init__(self, max_entries: int) -> None:
+        few = max(1, max_entries // 10)
+        self.counts = Table(max_entries)  # (expires, count or times)
+        self.cooldowns = Table(max_entries)  # (expires, until, hits, cooldown_s, detected)
+        # (expires, started, number, free, hits); `free` places are left, none once the leader has its answer
+        self.flights = Table(few)
+        self.taken_back = Table(few)  # (expires, times)
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return everything that is kept."""
+        return self.counts, self.cooldowns, self.flights, self.taken_back
+
+    def forget(self, prefix: str) -> int:
+        """Drop every key that begins with `prefix`; return how many fingerprints that were."""
+        self.flights.drop_prefix(prefix)
+        self.taken_back.drop_prefix(prefix)
+        return self.counts.drop_prefix(prefix) + self.cooldowns.drop_prefix(prefix)
+
+    # -- counts and cooldowns --------------------------------------------------------------------------------------
+
+    def count(self, op: Repeat, now: float) -> Repeated:
+        """Count a hit, and say whether it is one too many."""
+        spec = op.spec
+        cooled = None
+        if spec.cooldown_s:
+            cooled = self.cooldowns.get(op.key)
+            if cooled is not None and cooled[0] <= now:
+                cooled = None
+            if cooled is not None:
+                if now < cooled[1]:
+                    return self._cooling(op, cooled, now)
+                # A hit after the cooldown is not quiet: its memory lives on.
+                self.cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
+        before, count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
+        if count <= op.limit and (cooled is not None or not spec.at_once):
+            return _SMALL_COUNTS[count] if count < len(_SMALL_COUNTS) else Repeated(count)
+        if spec.cooldown_s:
+            return self._cool_down(op, count, cooled, now)
+        return Repeated(count, True, before <= op.limit, spec.window_s)
+
+    def _count_idle(self, op: Repeat, now: float) -> tuple[int, int]:
+        """Count a hit; return the count of the hit before, and this one's."""
+        entry = self.counts.live(op.key, now)
+        # A count of the other kind is of a block that was changed meanwhile: it begins anew.
+        before: int = 0 if entry is None or type(entry[1]) is not int else entry[1]
+        self.counts.put(op.key, (now + op.spec.window_s, before + 1), now)
+        return before, before + 1
+
+    def _slide(self, op: Repeat, now: float) -> tuple[int, int]:
+        """The same over a true window."""
+        window_s = op.spec.window_s
+        entry = self.counts.get(op.key)
+        if entry is None or entry[0] <= now or type(entry[1]) is int:  # as most
+            self.counts.put(op.key, (now + window_s, array("d", (now,))), now)
+            return 0, 1
+        times: array[float] = entry[1]
+        before = len(times)
+        stale = 0
+        while stale < len(times) and times[stale] <= now - window_s:
+            stale += 1
+        if len(times) - stale > op.limit + _HITS_KEPT:
+            stale += 1
+        del times[:stale]
+        times.append(now)
+        self.counts.put(op.key, (now + window_s, times), now)
+        return before, len(times)
+
+    def _cool_down(self, op: Repeat, count: int, before: tuple[float, ...] | None, now: float) -> Repeated:
+        spec = op.spec
+        cooldown_s = spec.next_cooldown_s(None if before is None else before[3])
+        until = now + cooldown_s
+        self.cooldowns.put(op.key, (until + spec.cooldown_max_s, until, count, cooldown_s, now), now)
+        self.counts.discard(op.key)  # the first request after the cooldown starts a new count
+        self.flights.discard(op.key)
+        return Repeated(count, True, True, cooldown_s)
+
+    def _cooling(self, op: Repeat, cooled: tuple[float, ...], now: float) -> Repeated:
+        expires, until, hits, cooldown_s, detected = cooled
+        self.cooldowns.put(op.key, (expires, until, hits + 1, cooldown_s, detected), now)
+        return Repeated(int(hits) + 1, True, False, until - now)
+
+    def remember(self, op: Repeat, found: Repeated, now: float) -> None:
+        """Block a key as another store does: for as long, and with as many hits."""
+        spec, until = op.spec, now + found.wait_s
+        if not found.tripped or not found.wait_s:
+            return
+        if spec.cooldown_s:
+            cooled = (until + spec.cooldown_max_s, until, found.hits, max(found.wait_s, spec.cooldown_s), now)
+            self.cooldowns.put(op.key, cooled, now)
+        else:
+            hits = array("d", [now] * found.hits) if spec.sliding else found.hits
+            self.counts.put(op.key, (until, hits), now)
+
+    # -- flights ---------------------------------------------------------------------------------------------------
+
+    def track(self, op: Repeat, now: float, leads: list[Lead]) -> Repeated:
+        """Join the flight of this key, or count and be ready to lead the next."""
+        flight = self.flights.get(op.key)
+        number = 1
+        if flight is not None and flight[0] > now:
+            expires, started, number, free, hits = flight
+            if free > 0:
+                self.flights[op.key] = (expires, started, number, free - 1, hits)
+                return Repeated(hits, False, False, 0.0, JOINED)  # by position: names cost twice as much
+            number += 1
+        repeated = self.count(op, now)
+        if repeated.tripped or not op.spec.concurrent_free:
+            return repeated
+        leads.append((op, (now + FLIGHT_S, now, number, op.spec.concurrent_free, repeated.hits)))
+        return _new(Repeated, (repeated[0], False, False, 0.0, number))
+
+    def lead(self, leads: list[Lead], denied: dict[int, int], now: float) -> None:
+        """Begin flights. Not of what is denied: it has its answer already."""
+        for op, flight in leads:
+            if op.group not in denied:
+                self.flights.put(op.key, flight, now)
+
+    def land(self, op: Settle) -> None:
+        """End a flight, if it is still this one's. It keeps its number, so that no other is taken for it."""
+        flight = self.flights.get(op.key)
+        if flight is not None and flight[1] == op.at and flight[2] == op.flight:
+            self.flights[op.key] = (flight[0], op.at, op.flight, 0, 0)
+
+    # -- counts taken back -----------------------------------------------------------------------------------------
+
+    def take_back(self, op: Settle, now: float) -> bool:
+        """Take the count of a failed request back, if it is still there and enough are not taken back already."""
+        spec = op.spec
+        count = self.counts.live(op.key, now)
+        # A count lives for a window after each hit, so within that time the hit is in it, unless a detection took it.
+        if count is None or op.at + spec.window_s <= now or spec.sliding is (type(count[1]) is int):
+            return False
+        if spec.sliding and op.at not in count[1]:
+            return False
+        cooled = self.cooldowns.live(op.key, now)
+        if cooled is not None and op.at <= cooled[4]:
+            return False
+        known = self.taken_back.live(op.key, now)
+        times = [] if known is None else [time for time in known[1] if time > now - spec.window_s]
+        if len(times) >= spec.retry_free:
+            return False
+        self.taken_back.put(op.key, (now + spec.window_s, (*times, now)), now)
+        if spec.sliding:
+            count[1].remove(op.at)
+            self.counts.change(op.key, count)
+        else:
+            self.counts.change(op.key, (count[0], count[1] - 1))
+        return True
+
+
+_NO_WINDOW: Final = Window(0, b"")
+_new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
+
+
+class MemoryStore:
+    """Counts, limits and windows of one process."""
+
+    __slots__ = ("_latest", "_limits", "_repeats", "_windows")
+
+    def __init__(self, max_entries: int = 1_000_000) -> None:
+        self._repeats = Repeats(max_entries)
+        self._limits = Limits(max_entries)
+        self._windows = Table(max(1, max_entries // 10))
+        self._latest = 0.0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tables()))
+
+    @property
+    def evicted(self) -> int:
+        """How many live entries had to go for lack of room."""
+        return sum(table.evicted for table in self._tables())
+
+    def _tables(self) -> tuple[Table, ...]:
+        return (*self._repeats.tables(), *self._limits.tables(), self._windows)
+
+    def kept(self) -> dict[str, Table]:
+        """Return what should outlive the process, by the names it has on disk."""
+        counted = {"counts": self._repeats.counts, "cooldowns": self._repeats.cooldowns}
+        limits = self._limits
+        spent = {"accounts": limits.accounts, "rates": limits.rates, "open": limits.open}
+        return {**counted, "buckets": limits.buckets, **spent, "windows": self._windows}
+
+    @property
+    def latest(self) -> float:
+        """The latest time it was told: from there it goes on."""
+        return self._latest
+
+    def resume(self, at: float) -> None:
+        """Go on from where another life ended, also where the clock stepped back meanwhile."""
+        self._latest = max(self._latest, at)
+
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+        """Carry out `ops` in one; see `state.store`."""
+        # A clock that stepped back stands still here: nothing refills twice.
+        now = self._latest = now if now > self._latest else self._latest  # noqa: FURB136 - half the time of `max`
+        newer = self._newer(windows, now) if windows else None
+        if newer is not None:
+            return Committed([], -1, newer, now)
+        limits, repeats = self._limits, self._repeats
+        results: list[Result] = []
+        charges: list[Charge] = []
+        leads: list[Lead] = []
+        denied: dict[int, int] = {}  # group -> index of the operation that denied it first
+        result: Result
+        for op in ops:
+            if type(op) is Repeat:
+                result = repeated = repeats.track(op, now, leads) if op.tracked else repeats.count(op, now)
+                passes = not (repeated[1] and op.spec.denies)
+            elif op.group in denied:
+                result, passes = None, True
+            elif type(op) is Bucket:
+                result = left = limits.left(op, now)
+                charges.append((op, left))  # what is denied is not charged: its group is not
+                passes = left >= 0.0
+            elif type(op) is Spend:
+                result = used = limits.used(op, now)
+                charges.append((op, used))
+                passes = used <= op.spec.budget
+            else:
+                result, passes = self._less_often(op, now)
+            if not passes:
+                denied.setdefault(op.group, len(results))
+            results.append(result)
+        if charges and ENFORCED not in denied:
+            limits.charge(charges, denied, now)
+        if leads and ENFORCED not in denied:
+            repeats.lead(leads, denied, now)
+        for write in windows:
+            if write.data is not None:
+                self._windows.put(write.key, (now + write.ttl_s, write.becomes, write.data), now)
+        return Committed(results, denied.get(ENFORCED, -1), None, now)
+
+    def _less_often(self, op: Op, now: float) -> tuple[Result, bool]:
+        """Do what few commits carry; return its result, and whether it lets the request pass."""
+        if type(op) is Breaker:
+            broken = self._limits.meter(op, now)
+            return broken, not broken[0]
+        return None, type(op) is not Refuse
+
+    def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
+        """Say that requests have ended; see `state.store`."""
+        now = self._latest = max(now, self._latest)
+        taken_back = 0
+        for op in ops:
+            if op.flight:
+                self._repeats.land(op)
+            if failed and self._repeats.take_back(op, now):
+                taken_back += 1
+        return taken_back
+
+    def correct(self, ops: Sequence[Correct], now: float) -> None:
+        """Correct what was charged; see `state.store`."""
+        now = self._latest = max(now, self._latest)
+        for op in ops:
+            self._limits.correct(op, now)
+
+    def remember(self, op: Repeat, found: Repeated, now: float) -> None:
+        """Take over what another store has found tripped: it stays blocked here as long as it would there."""
+        now = self._latest = max(now, self._latest)
+        self._repeats.remember(op, found, now)
+
+    def read_window(self, key: str, now: float) -> Window:
+        """Return the session window under `key`, with version 0 if there is none."""
+        entry = self._windows.get(key)
+        return _NO_WINDOW if entry is None or entry[0] <= now else _new(Window, entry[1:])
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        """Return the breakers whose key begins with `prefix`, open ones first."""
+        return self._limits.breakers(prefix, max(now, self._latest), most)
+
+    def look_up(self, prefix: str, most: int) -> list[Mapping[str, object]]:
+        """Return what is kept under keys that begin so, for operators. Walks everything."""
+        found: list[Mapping[str, object]] = []
+        for kind, table in self.kept().items():
+            for key, entry in table.items():
+                if key.startswith(prefix) and entry[0] > self._latest:
+                    found.append({"key": key, "kind": kind, "expires_at": entry[0], "value": _shown(entry)})
+                    if len(found) >= most:
+                        return found
+        return found
+
+    def drop(self, keys: Sequence[str]) -> None:
+        """Drop what is kept under these very keys."""
+        for table in self._tables():
+            for key in keys:
+                table.discard(key)
+
+    def forget(self, prefix: str) -> int:
+        """Drop every key that begins with `prefix`."""
+        parts = (self._repeats.forget(prefix), self._limits.forget(prefix), self._windows.drop_prefix(prefix))
+        return sum(parts)
+
+    def _newer(self, windows: Sequence[WindowWrite], now: float) -> dict[str, Window] | None:
+        newer: dict[str, Window] | None = None
+        for write in windows:
+            entry = self._windows.get(write.key)
+            if write.version != (0 if entry is None or entry[0] <= now else entry[1]):
+                newer = newer or {}
+                newer[write.key] = self.read_window(write.key, now)
+        return newer
+
+
+def _shown(entry: Entry) -> list[object]:
+    """Return an entry for people: of what is packed or long, its size."""
+    return [part if isinstance(part, int | float | str) else len(part) for part in entry[1:]]

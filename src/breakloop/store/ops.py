@@ -1,0 +1,418 @@
+"""Operations on shared state, as data: detectors and limiters plan them, a store carries them out in one commit.
+
+An operation belongs to a `group`: 0 is what is enforced; each shadow policy is a group of its own, so that what it
+would have denied keeps its own limits from being charged and nobody else's. What an operation may cost or deny is in
+its spec, made once when a bundle is compiled; only key and cost are made per request.
+
+`Store`: who keeps state. One conditional commit a decision; the contract suite runs over every implementation.
+
+A commit, in the order of its operations:
+1. If windows come with it and the version of one has moved on: nothing changes, all that moved on come back.
+2. `Repeat` always counts, unless it joins a flight (see below); tripped and denying, it denies its group.
+   `Refuse` denies its group, `Noted` nothing. Everything below is looked at only while its group is not denied:
+3. `Bucket` and `Spend` are checked; too little left denies their group. `Breaker` is counted for good; open, it does.
+4. If the enforced group is not denied, everything checked is charged whose own group is not denied: all or none.
+   In the same way every tracked `Repeat` begins a flight that was counted and did not trip.
+5. The windows are written.
+Keys of one commit are distinct. Time comes from the caller, or is the store's own where many callers share it; it may
+step back, and then nothing refills or expires.
+
+Parts of state keys. A key is its parts joined by `:`; whatever a client can choose is escaped, so that
+("a:b", "c") and ("a", "b:c") are different keys and nobody can name another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, Protocol
+
+from breakloop.errors import StateError
+
+ENFORCED = 0
+FLIGHT_S: Final = 1.0  # so long after its start others may join a request that has no answer yet
+JOINED: Final = -1  # `Repeated.flight` of a request that joined another
+
+# How long a detected loop is blocked by default: at first, by what each further time is longer, and at most.
+COOLDOWN_S: Final = 30
+COOLDOWN_GROWTH: Final = 2.0
+COOLDOWN_MAX_S: Final = 900
+
+# Whoever planned an operation reads its result. It lives in a higher layer, so its type is not known here.
+Owner = Any
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatSpec:
+    """How often one fingerprint may come: `limit` pass within `window_s`, the next trips."""
+
+    window_s: float
+    limit: int
+    sliding: bool = False  # False: the count lives for `window_s` after the last hit
+    denies: bool = True  # False: warn and throttle, which never end evaluation
+    cooldown_s: float = 0.0  # 0: no cooldown; the count itself keeps blocking
+    growth: float = 1.0
+    cooldown_max_s: float = 0.0
+    concurrent_free: int = 0  # so many tracked ones join one that is in flight, and are not counted
+    retry_free: int = 0  # so many counts a window are taken back because the answer failed
+    at_once: bool = False  # the first one trips: `limit` is for those after a cooldown
+
+    def next_cooldown_s(self, before_s: float | None) -> float:
+        """Return how long the next cooldown is; `before_s` is the last one's length, if it is remembered. The Redis
+        script (`commit.lua`) computes the same."""
+        return self.cooldown_s if before_s is None else min(before_s * self.growth, self.cooldown_max_s)
+
+
+def blocked_at_once(
+    cooldown_s: float = COOLDOWN_S, growth: float = COOLDOWN_GROWTH, max_s: float = COOLDOWN_MAX_S
+) -> RepeatSpec:
+    """A recognised loop is blocked at once; after a cooldown the same passes once, and then the cooldown has grown."""
+    return RepeatSpec(
+        window_s=60.0,
+        limit=1,
+        sliding=True,
+        cooldown_s=cooldown_s,
+        growth=growth,
+        cooldown_max_s=max_s,
+        at_once=True,
+    )
+
+
+class Repeat:
+    """Count a fingerprint. Always done, whatever else the request meets (SPEC E-4).
+
+    `tracked`: its end will be told (`Settle`), so it may join one that is in flight, or lead a flight itself.
+    """
+
+    __slots__ = ("group", "key", "limit", "owner", "spec", "tracked")
+
+    def __init__(
+        self,
+        spec: RepeatSpec,
+        key: str,
+        owner: Owner,
+        group: int = ENFORCED,
+        limit: int = -1,
+        tracked: bool = False,  # noqa: FBT001, FBT002 - made per request: names cost
+    ) -> None:
+        self.spec = spec
+        self.key = key
+        self.owner = owner
+        self.group = group
+        self.limit = spec.limit if limit < 0 else limit
+        self.tracked = tracked
+
+
+class Repeated(NamedTuple):
+    """How often it has come. `wait_s` is how long it stays blocked from now (0 unless it tripped)."""
+
+    hits: int
+    tripped: bool = False
+    fresh: bool = False  # tripped just now, and not while cooling down
+    wait_s: float = 0.0
+    flight: int = 0  # > 0: it leads a flight, the how-manieth of its time; JOINED: it joined one, and `hits` is its
+
+
+class Settle:
+    """Say that a counted request has ended: its flight is over, and if it failed its count is taken back (SPEC LD-6).
+
+    `at` is when it was counted, by the store's time (`Committed.at`); `flight` as its `Repeated` says.
+    """
+
+    __slots__ = ("at", "flight", "key", "spec")
+
+    def __init__(self, spec: RepeatSpec, key: str, at: float, flight: int = 0) -> None:
+        self.spec = spec
+        self.key = key
+        self.at = at
+        self.flight = flight
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSpec:
+    """A token bucket: holds `burst`, refills `rate` a second."""
+
+    rate: float
+    burst: float
+
+
+class Bucket:
+    """Take `cost` tokens, if every limit of the commit allows it.
+
+    Its result is what is left after the charge; less than nothing means denied, and by how much it fell short.
+    """
+
+    __slots__ = ("cost", "group", "key", "owner", "spec")
+
+    def __init__(self, spec: BucketSpec, key: str, cost: float, owner: Owner, group: int = ENFORCED) -> None:
+        self.spec = spec
+        self.key = key
+        self.cost = cost
+        self.owner = owner
+        self.group = group
+
+
+@dataclass(frozen=True, slots=True)
+class SpendSpec:
+    """A budget of one period, in whole units: micro-dollars, tokens, thousandths of a plain cost."""
+
+    budget: int
+
+
+class Spend:
+    """Charge `cost` to an account whose period `ends`, if every limit of the commit allows it.
+
+    Its result is what is used after the charge; more than the budget means denied, and nothing charged. The key names
+    the period, so that a later correction finds the one that was charged. Each charge moves the end of its account to
+    `ends`; once that has passed, a charge with a later one begins anew.
+    """
+
+    __slots__ = ("cost", "ends", "group", "key", "owner", "spec")
+
+    def __init__(self, spec: SpendSpec, key: str, cost: int, ends: float, owner: Owner, group: int = ENFORCED) -> None:
+        self.spec = spec
+        self.key = key
+        self.cost = cost
+        self.ends = ends
+        self.owner = owner
+        self.group = group
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSpec:
+    """A breaker: opens when `threshold` is reached within a sliding minute."""
+
+    threshold: float
+    reset_s: float  # 0: only an operator closes it
+
+
+class Breaker:
+    """Count `amount` into the rate of a key; a rate that reaches the threshold opens it, and open denies.
+
+    The rate is over a sliding minute: this minute of the clock, and of the one before what is still within 60 s. It is
+    of what was asked for: who is denied by this breaker's opening, or by a limit behind it, is counted for good (else a
+    limit would hide a runaway). Who was denied before it in its group is not, and nobody is while it is open.
+
+    From `reset_s` after its opening the next request is the probe. Its own rate decides at once: below the threshold
+    it closes, else it opens again. So there is never more than one, and none whose end has to be waited for.
+    """
+
+    __slots__ = ("amount", "group", "key", "owner", "spec")
+
+    def __init__(self, spec: BreakerSpec, key: str, amount: float, owner: Owner, group: int = ENFORCED) -> None:
+        self.spec = spec
+        self.key = key
+        self.amount = amount
+        self.owner = owner
+        self.group = group
+
+
+class Broken(NamedTuple):
+    """The state of a breaker for one request. Open denies."""
+
+    open: bool
+    rate: float  # spend of the last minute, this request's included where it was counted
+    wait_s: float = 0.0  # until its reset; 0 where only an operator closes it, or it is closed
+    changed: str = ""  # "opened" or "closed" by this request; only a probe that passes closes
+
+
+class BreakerKept(NamedTuple):
+    """A breaker as a store keeps it."""
+
+    key: str
+    rate: float  # spend of the last minute
+    since: float | None  # when it opened, or opened again; None: it is closed
+
+
+class Correct:
+    """Say what was really used of something that was charged: `amount` more, or less than nothing.
+
+    A bucket that was charged too little may fall below nothing, also from being full again meanwhile, and one that was
+    charged too much fills up to its brim. An account does not fall below nothing; one that is gone stays so.
+    """
+
+    __slots__ = ("amount", "key", "spec")
+
+    def __init__(self, spec: BucketSpec | SpendSpec, key: str, amount: float) -> None:
+        self.spec = spec
+        self.key = key
+        self.amount = amount
+
+
+class Noted:
+    """Something that was seen and denies nothing; holds its place in the order."""
+
+    __slots__ = ("group", "owner")
+
+    def __init__(self, owner: Owner, group: int = ENFORCED) -> None:
+        self.owner = owner
+        self.group = group
+
+
+class Refuse:
+    """A denial known before any state is looked at (a missing descriptor); holds its place in the order."""
+
+    __slots__ = ("group", "owner")
+
+    def __init__(self, owner: Owner, group: int = ENFORCED) -> None:
+        self.owner = owner
+        self.group = group
+
+
+Op = Repeat | Bucket | Spend | Breaker | Refuse | Noted
+Result = Repeated | Broken | float | int | None  # None: not looked at, because its group was denied before
+
+
+class Window(NamedTuple):
+    """A packed session window and the version it was read at. Version 0: there is none yet."""
+
+    version: int
+    data: bytes
+
+
+class WindowWrite(NamedTuple):
+    """Write `data` if the window still has `version`; otherwise the whole commit changes nothing.
+
+    Without data nothing is written: the decision goes by a copy of this window, which has to be the newest.
+    """
+
+    key: str
+    version: int
+    data: bytes | None
+    ttl_s: float
+    first: int = 1  # its version where there was none: where copies are kept, one that no earlier window had
+
+    @property
+    def becomes(self) -> int:
+        """The version that is written."""
+        return self.version + 1 if self.version else self.first
+
+
+@dataclass(slots=True)
+class Committed:
+    """What a commit did. `denied_at` is the index of the first enforced denial, or -1."""
+
+    results: list[Result]
+    denied_at: int = -1
+    conflict: dict[str, Window] | None = None  # windows that moved on, as they are now; nothing was changed
+    at: float = field(default=0.0, compare=False)  # when, by the store's time: for `Settle`
+
+
+class Store(Protocol):
+    """Synchronous form, for stores that do no I/O."""
+
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+        """Carry out `ops` and write `windows`, all in one; see the module's contract."""
+        ...
+
+    def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
+        """Say that requests have ended; return how many counts were taken back.
+
+        A flight is open to tracked requests of its key for `FLIGHT_S`, until its leader is settled, the key is
+        detected (cooldown), or `concurrent_free` have joined. Who joins is not counted and has the leader's count as
+        its result; the next one counts and may lead the next flight.
+
+        A failed one's count is taken back, once, if it is still in the window, no detection has used it up, and fewer
+        than `retry_free` of its key were taken back within `window_s`. No cooldown is undone.
+        """
+        ...
+
+    def correct(self, ops: Sequence[Correct], now: float) -> None:
+        """Correct what was charged (SPEC L-3), each for itself and in any order; see `Correct`."""
+        ...
+
+    def read_window(self, key: str, now: float) -> Window:
+        """Return the session window under `key`, with version 0 if there is none."""
+        ...
+
+    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+        """Return up to `most` breakers whose key begins with `prefix`: open ones first, by key; then, in any order,
+        closed ones with a rate. May walk everything: for operators, not for requests."""
+        ...
+
+    def drop(self, keys: Sequence[str]) -> None:
+        """Drop what is kept under these very keys."""
+        ...
+
+    def forget(self, prefix: str) -> int:
+        """Drop every key that begins with `prefix`; return how many."""
+        ...
+
+
+class RemoteStore(Protocol):
+    """The same over a connection. Nothing here waits: each call returns at once, and `then` gets the result, or the
+    `StateError` in its place, exactly once and on the event loop. Time is the store's own.
+
+    What was sent may be carried out though its answer never comes: nothing is sent twice that charges or counts.
+    """
+
+    def commit(
+        self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[Committed | StateError], None]
+    ) -> None:
+        """Carry out `ops` and write `windows`, all in one; `Committed.at` is the store's time."""
+        ...
+
+    def read_windows(self, keys: Sequence[str], then: Callable[[list[Window] | StateError], None]) -> None:
+        """Read several windows in one round trip, in the order of their keys."""
+        ...
+
+    def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
+        """Say that requests have ended; `then` gets how many counts were taken back."""
+        ...
+
+    def correct(self, ops: Sequence[Correct], then: Callable[[StateError | None], None]) -> None:
+        """Correct what was charged."""
+        ...
+
+    def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
+        """Drop what is kept under these very keys."""
+        ...
+
+    def note(self, key: str, value: str, ttl_s: float) -> None:
+        """Keep a text for others to find. Nobody waits for it, and it may be lost."""
+        ...
+
+    def recall(self, key: str, then: Callable[[str | StateError], None]) -> None:
+        """Return what somebody noted, or ""."""
+        ...
+
+    def breakers(self, prefix: str, most: int, then: Callable[[list[BreakerKept] | StateError], None]) -> None:
+        """Find breakers whose key begins with `prefix`, open ones first: for operators, not for requests."""
+        ...
+
+    def probe(self, then: Callable[[StateError | None], None]) -> None:
+        """Find out whether the store answers and takes writes."""
+        ...
+
+    def forget(self, prefix: str, then: Callable[[int | StateError], None]) -> None:
+        """Drop every key that begins with `prefix`: for operators, not for requests."""
+        ...
+
+
+PART_MAX = 256
+
+
+def part(value: str) -> str:
+    """Return `value` with `%`, `:` and `|` written as percent escapes; of a long one, a digest.
+
+    A store is bounded by its number of entries, so that a client must not choose how large they are.
+    """
+    if len(value) > PART_MAX:
+        # No escaped value begins with `%~`.
+        return "%~" + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    if value.isalnum():
+        return value
+    return value.replace("%", "%25").replace(":", "%3A").replace("|", "%7C")
+
+
+def plain(escaped: str) -> str:
+    """Return what `part` was given, for people; of a long one, its digest as it stands."""
+    return escaped.replace("%7C", "|").replace("%3A", ":").replace("%25", "%")
+
+
+def joined(values: list[str]) -> str:
+    """Return several values as one part, in their order."""
+    if len(values) == 1:
+        return part(values[0])
+    return "|".join([part(value) for value in values])

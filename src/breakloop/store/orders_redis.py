@@ -1,0 +1,290 @@
+"""Operator state shared through Redis (SPEC K-3): a hash a kind, a version, and a message on each change. Messages can
+be lost, so the version is looked at as well. While Redis is away changes are in force here and in the file; when it is
+back both sides tell each other what they have, and of each record the newest form stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from breakloop.clock import Clock
+from breakloop.errors import StateError
+from breakloop.store.orders import KINDS, FileBook, Ledger, Name, Record, read
+from breakloop.store.redis.connection import Answer, RedisError
+from breakloop.store.redis.topology import Nodes, command
+from breakloop.store.sqlite import Report, Trouble
+
+CHANNEL: Final = b"bl:operator"
+# The braces keep all of it in one slot of a cluster.
+VERSION: Final = b"bl:{operator}:version"
+_SCAN: Final = b"500"
+_AT_ONCE: Final = 200  # records in one command
+_PER_TICK: Final = 1000  # records: a Redis that came back empty is filled without keeping requests waiting
+_PURGE_EVERY_S: Final = 600.0
+_LUA: Final = Path(__file__).parent / "redis" / "lua"
+
+
+class Feed(Protocol):
+    """What is needed of `redis_feed.Feed`."""
+
+    up: bool
+    on_gap: Callable[[], None] | None
+
+    def subscribe(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
+        """Hear what is published on a channel."""
+        ...
+
+
+class RedisBook:
+    """A `FileBook` that other instances have a share in. Belongs to one event loop."""
+
+    def __init__(self, local: FileBook, nodes: Nodes, clock: Clock, report: Report) -> None:
+        self._local = local
+        self._nodes = nodes
+        self._clock = clock
+        self._report = report
+        self._trouble = ""
+        self._feed: Feed | None = None
+        self._gaps = 0  # how often messages may have been lost
+        self._put_script = (_LUA / "operator_put.lua").read_bytes()
+        self._forget_script = (_LUA / "operator_forget.lua").read_bytes()
+        self._synced = False
+        self._known = 0  # everything up to this version is in the ledger
+        self._polled = 0  # the version when it was last looked at
+        self._later: set[int] = set()  # versions that were heard of out of turn
+        self._pending: dict[Name, Record] = {}
+        self._sent: set[Name] = set()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._round: asyncio.Task[None] | None = None
+        self._purge_at = 0.0
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is known."""
+        return self._local.ledger
+
+    @property
+    def on_change(self) -> Callable[[Sequence[Record]], None] | None:
+        """Who hears of what others have changed."""
+        return self._local.on_change
+
+    @on_change.setter
+    def on_change(self, told: Callable[[Sequence[Record]], None] | None) -> None:
+        self._local.on_change = told
+
+    @property
+    def synced(self) -> bool:
+        """Whether what Redis has is known here."""
+        return self._synced
+
+    def listen(self, feed: Feed) -> None:
+        """Hear of changes at once; whoever else wants to know of gaps still does."""
+        self._feed, others = feed, feed.on_gap
+
+        def missed() -> None:
+            self.missed()
+            if others is not None:
+                others()
+
+        feed.subscribe(CHANNEL, self.heard)
+        feed.on_gap = missed
+
+    def load(self) -> None:
+        """Begin with the copy in the file: Redis may be away."""
+        self._local.load()
+
+    def put(self, records: Sequence[Record], *, at_once: bool = True) -> list[Record]:
+        """Write to the file, and send to Redis without waiting; `settled` waits."""
+        won = self._local.put(records, at_once=at_once)
+        self._pending.update((record.name, record) for record in won)
+        if self._nodes.up:
+            self._push(won[:_PER_TICK])
+        return won
+
+    def tick(self, now: float) -> None:
+        """See whether anything has changed."""
+        if now >= self._purge_at:
+            self._purge_at = now + _PURGE_EVERY_S
+            self._forget(self.ledger.stale(now))
+        known = len(self.ledger)
+        self._local.tick(now)
+        if not self._nodes.up or len(self.ledger) > known:  # a file that could not be read before has more to tell
+            self._synced = False
+        if not self._nodes.up:
+            return
+        if self._round is None or self._round.done():
+            self._round = asyncio.get_running_loop().create_task(self._look(), name="operator state")
+
+    def heard(self, message: bytes) -> None:
+        """Another instance, or this one, has changed something."""
+        first, *texts = message.split(b"\n")
+        self._adopt(_records(texts))
+        if first.isdigit():
+            self._later.add(int(first))
+            self._count_on()
+
+    def missed(self) -> None:
+        """Messages may have been lost."""
+        self._gaps += 1
+        self._synced = False
+        self.tick(self._clock.now())
+
+    async def ready(self, timeout_s: float) -> bool:
+        """Wait until what Redis has is known here, if it is there."""
+        if self._nodes.up and not self._synced:
+            self.tick(self._clock.now())
+            if self._round is not None:
+                await asyncio.wait((self._round,), timeout=timeout_s)
+        return self._synced
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait until Redis has taken everything put so far; False: it will be sent again when Redis is there."""
+        if self._pending and self._nodes.up:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await asyncio.wait((waiting,), timeout=timeout_s)
+        return not self._pending and await self._local.settled(timeout_s)
+
+    async def close(self) -> None:
+        """Let Redis take what is under way, for a moment, and let go of the file."""
+        await self.settled(1.0)
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.wait((self._round,))
+        await self._local.close()
+
+    # -- what Redis has ----------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Look at the version; read everything when a message is overdue, or data was lost."""
+        try:
+            version = await self._version()
+            hears = self._feed is not None and self._feed.up  # then a message may still be on its way
+            overdue = version != self._known and (not hears or self._known < self._polled)
+            lost = version < max(self._known, self._polled, *self._later)
+            if not self._synced or overdue or lost:
+                await self._reconcile()
+            self._polled = version
+            self._push([record for record in self._pending.values() if record.name not in self._sent][:_PER_TICK])
+        except StateError as error:
+            self._synced = False
+            self._refused(error)
+
+    async def _version(self) -> int:
+        answer = await self._ask(VERSION, b"GET", VERSION)
+        return int(answer) if answer and answer.isdigit() else 0
+
+    async def _reconcile(self) -> None:
+        """Take what is newer there, give what is newer here."""
+        gaps = self._gaps
+        self._later.clear()
+        version = await self._version()
+        found = [record for kind in KINDS for record in await self._scan(kind)]
+        now = self._clock.now()
+        theirs = {record.name: record for record in found if not record.stale(now)}
+        self._adopt(theirs.values())
+        self._forget([record for record in found if record.stale(now)])
+        self._known, self._synced = version, gaps == self._gaps
+        self._count_on()
+        ours = [record for record in self.ledger.all() if not record.stale(now)]
+        ours = [one for one in ours if one.name not in theirs or theirs[one.name].changed_at < one.changed_at]
+        self._pending = {record.name: record for record in ours}
+        self._wake()
+
+    async def _scan(self, kind: str) -> list[Record]:
+        """Read a hash bit by bit: many holds must not keep Redis from answering others."""
+        key, cursor, texts = _hash(kind), b"0", []
+        while True:
+            cursor, pairs = await self._ask(key, b"HSCAN", key, cursor, b"COUNT", _SCAN)
+            texts += pairs[1::2]
+            if cursor == b"0":
+                return list(_records(texts))
+
+    def _adopt(self, records: Iterable[Record]) -> None:
+        won = self._local.put(list(records), at_once=False)
+        for record in won:
+            self._pending.pop(record.name, None)  # what was to be sent is out of date
+        self._wake()
+        if won and self.on_change is not None:
+            self.on_change(won)
+
+    def _count_on(self) -> None:
+        while self._known + 1 in self._later:
+            self._known += 1
+        self._later = {version for version in self._later if version > self._known}
+
+    # -- what Redis gets ---------------------------------------------------------------------------------------------
+
+    def _push(self, records: Sequence[Record]) -> None:
+        for kind, chunk in _chunks(records):
+            args = [part for record in chunk for part in (_field(record), record.text().encode())]
+            key = _hash(kind)
+            eval_ = (b"EVAL", self._put_script, b"2", key, VERSION, CHANNEL, *args)
+            self._sent.update(record.name for record in chunk)
+            self._nodes.send(key, eval_, partial(self._pushed, chunk))
+
+    def _pushed(self, records: Sequence[Record], answer: Answer) -> None:
+        self._sent.difference_update(record.name for record in records)
+        if not isinstance(answer, list):
+            self._refused(answer)
+            return  # they are still pending
+        self._trouble = ""
+        for record in records:
+            if self._pending.get(record.name) == record:
+                del self._pending[record.name]
+        self._adopt(_records(answer[1:]))
+
+    def _refused(self, answer: Answer) -> None:
+        """Report what Redis does not do though it is there: no memory, no permission, a key that is something else."""
+        if isinstance(answer, RedisError) and str(answer) != self._trouble:
+            self._trouble = str(answer)
+            done = "orders are in force and kept here, and shared as soon as that is possible"
+            self._report(Trouble("Redis", self._trouble, done))
+
+    def _forget(self, records: Sequence[Record]) -> None:
+        self._local.forget(records)
+        for kind, chunk in _chunks(records) if self._nodes.up else ():
+            args = [part for record in chunk for part in (_field(record), record.text().encode())]
+            self._nodes.send(_hash(kind), (b"EVAL", self._forget_script, b"1", _hash(kind), *args), _ignored)
+
+    def _wake(self) -> None:
+        if not self._pending:
+            for waiting in self._waiting:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._waiting.clear()
+
+    async def _ask(self, key: bytes, *args: bytes) -> Any:
+        """Send a command and wait for its answer. Raises `StateError`."""
+        answer = await command(self._nodes, *args, key=key)
+        if isinstance(answer, StateError):
+            raise answer
+        return answer
+
+
+def _hash(kind: str) -> bytes:
+    return b"bl:{operator}:" + kind.encode()
+
+
+def _field(record: Record) -> bytes:
+    return record.key.encode("utf-8", "surrogatepass")
+
+
+def _records(texts: Iterable[str | bytes]) -> Iterator[Record]:
+    """What is no record is another program's, and left alone."""
+    return (record for text in texts if (record := read(text)) is not None)
+
+
+def _chunks(records: Sequence[Record]) -> Iterator[tuple[str, Sequence[Record]]]:
+    for kind in {record.kind: None for record in records}:
+        own = [record for record in records if record.kind == kind]
+        for start in range(0, len(own), _AT_ONCE):
+            yield kind, own[start : start + _AT_ONCE]
+
+
+def _ignored(_answer: Any) -> None:
+    """What could not be forgotten now is forgotten later."""

@@ -1,0 +1,1 @@
+"""Open_redis(url)."""

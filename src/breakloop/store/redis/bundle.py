@@ -1,0 +1,198 @@
+"""Where one bundle lies for every instance to take (SPEC B-3, Redis): as plain data and a protocol, so that it can be
+tested without a server. What a bundle means is `policy`'s business; here it is bytes with a version.
+
+The bundle's shelf in Redis (SPEC B-3): one hash, written by one script, so that of two pushers one wins and the
+other is told. Blocking, on a connection of its own: it is asked twice a second from a thread, and by commands without a
+loop. Counters and windows go another way (`state.redis`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, Final, Protocol
+
+from breakloop.errors import SettingsError, StateError
+from breakloop.store.redis.url import RedisUrl, is_redis_url, parse_redis_url, tls_context
+
+BUNDLE_KEY: Final = "bl:bundle"  # the hash, and the channel that tells of a new one
+
+
+@dataclass(frozen=True, slots=True)
+class Shelved:
+    """A bundle on the shelf. `digest` is the SHA-256 of `data`, `pushed_at` the store's own time, as it wrote it."""
+
+    version: int
+    digest: str
+    data: bytes
+    signature: str = ""
+    forced: bool = False
+    pushed_at: str = ""
+    pushed_by: str = ""
+
+    @property
+    def stamp(self) -> tuple[str, str]:
+        """What changes with every push."""
+        return self.digest, self.pushed_at
+
+
+def moment(pushed_at: str) -> str:
+    """The store's time as people write it."""
+    try:
+        return datetime.fromtimestamp(float(pushed_at), tz=UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return "an unknown time"
+
+
+class EmptyShelfError(StateError):
+    """Nothing was pushed yet."""
+
+
+class PushRefusedError(StateError):
+    """There is a newer bundle, or another one with the same version; somebody else was quicker, perhaps."""
+
+
+class Shelf(Protocol):
+    """One place for one bundle. Blocks; not for the event loop's thread."""
+
+    @property
+    def name(self) -> str:
+        """Where it is, without any credential."""
+        ...
+
+    def fetch(self, known: tuple[object, ...] | None) -> Shelved | None:
+        """Return what lies there, None if it still is what has this stamp. Raises `StateError`."""
+        ...
+
+    def push(self, bundle: Shelved) -> bool:
+        """Put a bundle there, in one step; tells whether it was another. Raises `PushRefusedError` or `StateError`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        ...
+
+
+_TIMEOUT_S: Final = 2.0  # to connect, and between two pieces of an answer
+
+
+class RedisShelf:
+    """One bundle in one Redis. Used by one thread at a time; begins anew after every failure."""
+
+    __slots__ = ("_client", "_redis", "_script", "_url", "name")
+
+    def __init__(self, url: RedisUrl) -> None:
+        self._redis = _package()
+        tls_context(url)  # says at once what is wrong with certificate files
+        self._url = url
+        self._client: Any = None
+        self._script = files("breakloop.store.redis").joinpath("lua", "bundle_push.lua").read_bytes()
+        self.name = str(url).partition("?")[0]
+
+    def fetch(self, known: tuple[object, ...] | None) -> Shelved | None:
+        """Return what lies there, None if it still is what has this stamp."""
+        digest, pushed_at = (_text(one) for one in self._ask("HMGET", BUNDLE_KEY, "digest", "pushed_at"))
+        if known is not None and known == (digest, pushed_at):
+            return None
+        names = ("version", "digest", "data", "signature", "forced", "pushed_at", "pushed_by")
+        found = dict(zip(names, self._ask("HMGET", BUNDLE_KEY, *names), strict=True))
+        if found["data"] is None or found["digest"] is None:
+            raise EmptyShelfError("nothing was pushed yet")
+        version = _text(found["version"])
+        return Shelved(
+            int(version) if version.isdecimal() else 0,
+            _text(found["digest"]),
+            found["data"],
+            _text(found["signature"]),
+            forced=found["forced"] == b"1",
+            pushed_at=_text(found["pushed_at"]),
+            pushed_by=_text(found["pushed_by"]),
+        )
+
+    def push(self, bundle: Shelved) -> bool:
+        """Put a bundle there unless a newer one lies there; tells whether anything changed."""
+        forced = "1" if bundle.forced else "0"
+        said = (bundle.version, bundle.digest, bundle.data, bundle.signature, bundle.pushed_by, forced, BUNDLE_KEY)
+        outcome, *found = (_text(one) for one in self._ask("EVAL", self._script, 1, BUNDLE_KEY, *said))
+        if outcome == "refused":
+            version, _, at, by = found
+            raise PushRefusedError(_refusal(bundle.version, int(version), by, at))
+        return outcome == "pushed"
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _ask(self, *command: object) -> Any:
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client.execute_command(*command)
+        except (self._redis.RedisError, OSError) as error:
+            self.close()
+            raise StateError(_words(error)) from None
+
+    def _connect(self) -> Any:
+        url = self._url
+        own: dict[str, Any] = {"socket_connect_timeout": _TIMEOUT_S, "socket_timeout": _TIMEOUT_S}
+        if url.tls:
+            given = {"ssl_ca_certs": url.ca_file, "ssl_certfile": url.cert_file, "ssl_keyfile": url.key_file}
+            own |= {"ssl": True, **{name: file for name, file in given.items() if file}}
+        own["retry"] = self._retry()
+        login = {"username": url.user or None, "password": url.password or None}
+        if url.kind == "cluster":
+            nodes = [self._redis.cluster.ClusterNode(*address) for address in url.addresses]
+            return self._redis.RedisCluster(startup_nodes=nodes, **own, **login)
+        if url.kind == "sentinel":
+            return self._sentinel(own, login).master_for(url.service, db=url.db, **own, **login)
+        (address,) = url.addresses
+        return self._redis.Redis(address.host, address.port, db=url.db, **own, **login)
+
+    def _retry(self) -> Any:
+        """Once, for a connection that was ended while nobody used it; a server that is silent is not asked twice."""
+        gone = (self._redis.ConnectionError,)
+        return self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 1, supported_errors=gone)
+
+    def _sentinel(self, own: dict[str, Any], login: dict[str, Any]) -> Any:
+        """The Sentinels; they get the servers' user and password only if they do not answer without."""
+        sentinels = self._redis.Sentinel(self._url.addresses, sentinel_kwargs=own)
+        if self._url.password:
+            try:
+                sentinels.discover_master(self._url.service)
+            except self._redis.RedisError:
+                return self._redis.Sentinel(self._url.addresses, sentinel_kwargs={**own, **login})
+        return sentinels
+
+
+def open_shelf(state: str) -> RedisShelf:
+    """Return the shelf in the Redis that a URL names, without connecting yet. Raises `SettingsError`."""
+    if not is_redis_url(state):
+        raise SettingsError("a bundle is pushed to Redis, and state names none (redis://HOST:6379)")
+    return RedisShelf(parse_redis_url(state))
+
+
+def _package() -> Any:
+    try:
+        import redis  # noqa: PLC0415 - an extra: only those with a Redis need it
+    except ImportError:
+        raise SettingsError("a bundle in Redis needs the package redis (install breakloop[redis])") from None
+    return redis
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
+
+
+def _refusal(new: int, old: int, by: str, at: str) -> str:
+    who = f"pushed by {by or 'somebody'} at {moment(at)}"
+    if new == old:
+        return f"version {old} is there with another content, {who}: take a higher bundle_version"
+    return f"version {old} is there, {who}, and {new} is lower: take a higher bundle_version"
+
+
+def _words(error: Exception) -> str:
+    """What Redis or the network says; messages of redis-py name addresses, never credentials."""
+    return str(error) or type(error).__name__

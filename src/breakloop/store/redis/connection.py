@@ -1,0 +1,500 @@
+"""One connection to one Redis server, for everybody at once: commands go out together once per turn of the event loop,
+and answers come back in their order. It is used until it breaks; keeping one alive is `redis_keeper`'s.
+
+Nothing is sent twice. When the connection ends, whoever still waits gets a `StateError`, and what he had sent may have
+been carried out or not. Whoever stops waiting keeps his own books: his answer is still taken, in its place.
+
+Opening a connection to one Redis server: TCP, TLS, user and password, database, name; and whether it is of use.
+
+What is said when it fails holds addresses and reasons, never a password. Which server, and when to try again, is
+decided by `redis_keeper` and its callers.
+
+Keeps one connection to Redis alive: finds the server, opens, and when it breaks, tries again by itself, soon at
+first and then once a second. What is sent meanwhile fails at once; nothing is kept for later, but for `send_soon`.
+Where the server is, a `Finder` says; the one that asks Sentinels is `redis_sentinel`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+
+from breakloop.errors import SettingsError, StateError
+from breakloop.store.redis.url import Address, RedisUrl, tls_context
+
+SILENCE_S: Final = 2.0  # so long without a byte, while answers are due, and the server is given up
+IN_FLIGHT_MAX: Final = 2048  # commands; a server that does not answer gets no more
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_NOT_YET: Final = object()
+
+
+class RedisError(StateError):
+    """An error that the server answered with. `code` is its first word: NOSCRIPT, OOM, READONLY, MOVED and so on."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text.partition(", with args")[0])  # some quote what they were sent (SPEC Y-1)
+        self.code = text.partition(" ")[0]
+
+
+Answer = bytes | int | str | list[Any] | None | StateError
+Then = Callable[[Answer], None]
+Send = Callable[[tuple[bytes, ...], Then], None]
+
+
+class Link(asyncio.Protocol):
+    """A connection. Once it is over it stays so; `ended` is told, once, with the reason."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, silence_s: float = SILENCE_S, in_flight_max: int = IN_FLIGHT_MAX
+    ) -> None:
+        try:
+            import hiredis  # noqa: PLC0415 - an extra: only those with a Redis need it
+        except ImportError:
+            raise SettingsError("Redis needs the extra 'redis' (pip install 'breakloop[redis]')") from None
+        reader = hiredis.Reader(replyError=RedisError, notEnoughData=_NOT_YET)
+        self._feed, self._next = reader.feed, reader.gets
+        self._pack = cast("Callable[[tuple[bytes, ...]], bytes]", hiredis.pack_command)
+        self._broken = hiredis.ProtocolError
+        self._loop = loop
+        self.ended: Callable[[str], None] | None = None
+        self.erred: Callable[[RedisError], None] | None = None  # told of every error that is answered, first
+        self.published: Callable[[list[Any]], None] | None = None  # told of messages of channels
+        self._silence_s = silence_s
+        self._in_flight_max = in_flight_max
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []  # what this turn sends
+        self._waiting: deque[Then] = deque()
+        self._heard = False
+        self._watch: asyncio.TimerHandle | None = None
+        self._why = ""
+
+    # -- for callers --------------------------------------------------------------------------------------------------
+
+    def send(self, args: tuple[bytes, ...], then: Then) -> None:
+        """Send a command; `then` gets its answer, or a `StateError`, exactly once and never before this returns."""
+        waiting = self._waiting
+        if self._transport is None or len(waiting) >= self._in_flight_max:
+            down = self._transport is None
+            why = self._why or "there is no connection" if down else "too many commands wait for Redis"
+            self._loop.call_soon(then, StateError(why))
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(self._pack(args))
+        waiting.append(then)
+
+    async def call(self, *args: bytes) -> Answer:
+        """Send a command and wait for its answer; errors are returned, as to `then`."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self.send(args, lambda answer: None if future.done() else future.set_result(answer))
+        return await future
+
+    def end(self, why: str) -> None:
+        """Close at once; whoever waits is told why."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            self._why = self._why or why
+            transport.abort()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is connected, as far as is known."""
+        return self._transport is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many answers are due."""
+        return len(self._waiting)
+
+    # -- the transport's side -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)
+        _keep_alive(transport.get_extra_info("socket"))
+        self._watch = self._loop.call_later(self._silence_s, self._check)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand every complete answer to whoever is next."""
+        self._heard = True
+        self._feed(data)
+        take, waiting = self._next, self._waiting
+        try:
+            while (answer := take()) is not _NOT_YET:
+                kind = type(answer)
+                if kind is RedisError and self.erred is not None:
+                    self.erred(answer)
+                elif kind is list and self.published is not None and answer[0] == b"message":
+                    self.published(answer)
+                    continue
+                if waiting:
+                    self._tell(waiting.popleft(), answer)
+                else:  # whose the next answer would be, is unknown
+                    self.end("the server sent an answer that nobody asked for")
+                    return
+        except self._broken:
+            self.end("the server does not speak the protocol of Redis")
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the transport's signature
+        """Tell everybody who waits, then the keeper."""
+        why = self._why = self._why or "the connection was lost"
+        self._transport = None
+        if self._watch is not None:
+            self._watch.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        self._out.clear()
+        for then in waiting:
+            self._tell(then, StateError(why))
+        if self.ended is not None:
+            self.ended(why)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self._transport is not None and out:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _tell(self, then: Then, answer: Answer) -> None:
+        try:
+            then(answer)
+        except Exception as error:  # noqa: BLE001 - an outermost edge: one caller's fault must not lose others' answers
+            context = {"message": "a receiver of a Redis answer failed", "exception": error}
+            self._loop.call_exception_handler(context)
+
+    def _check(self) -> None:
+        """Look whether the server is still there; a quiet one is asked."""
+        if self._waiting and not self._heard:
+            self.end(f"the server did not answer for {self._silence_s:g} s")
+            return
+        if not self._waiting:
+            self.send((b"PING",), _ignore)
+        self._heard = False
+        self._watch = self._loop.call_later(self._silence_s, self._check)
+
+
+def _ignore(_answer: Answer) -> None:
+    """Only that there is an answer matters."""
+
+
+def _keep_alive(sock: socket.socket | None) -> None:
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with suppress(OSError):  # a peer that is gone again
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+OPEN_S: Final = 2.0  # for all of it
+_NAME: Final = b"breakloop"
+
+
+class WantsPasswordError(StateError):
+    """A server that lets nobody in without a password, and was given none."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Door:
+    """How connections are opened; the same for every server of a URL."""
+
+    loop: asyncio.AbstractEventLoop
+    tls: ssl.SSLContext | None = None
+    user: str = ""
+    password: str = ""
+    db: int = 0
+    writes: bool = True  # a read-only replica is of no use
+    open_s: float = OPEN_S
+    silence_s: float = SILENCE_S
+
+
+def door_for(url: RedisUrl, loop: asyncio.AbstractEventLoop) -> Door:
+    """Read what a URL says. Raises `SettingsError` for files that cannot be used."""
+    writes = url.kind != "cluster"  # there, a replica says MOVED
+    return Door(loop, tls_context(url), url.user, url.password, url.db, writes)
+
+
+async def open_link(door: Door, address: Address) -> Link:
+    """Connect and greet. Raises `StateError`, which says what went wrong with which address."""
+    link: Link | None = None
+    try:
+        async with asyncio.timeout(door.open_s):
+            _, link = await door.loop.create_connection(
+                lambda: Link(door.loop, door.silence_s),
+                address.host,
+                address.port,
+                ssl=door.tls,
+                server_hostname=address.host if door.tls else None,
+            )
+            await _greet(door, link)
+    except TimeoutError:
+        problem = StateError(f"{address} did not answer within {door.open_s:g} s")
+    except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one
+        problem = StateError(f"{address} {_why(error)}")
+    except StateError as error:
+        problem = type(error)(f"{address} {error}")
+    except BaseException:
+        if link is not None:
+            link.end("nobody waits for it any more")
+        raise
+    else:
+        return link
+    if link is not None:
+        link.end(str(problem))
+    raise problem from None
+
+
+async def _greet(door: Door, link: Link) -> None:
+    """All in one round trip. Raises `StateError`."""
+    login: list[Answer] = []
+    db: list[Answer] = []
+    role: list[Answer] = []
+    if door.password:
+        user = (door.user.encode(),) if door.user else ()
+        link.send((b"AUTH", *user, door.password.encode()), login.append)
+    if door.db:
+        link.send((b"SELECT", str(door.db).encode()), db.append)
+    link.send((b"CLIENT", b"SETNAME", _NAME), _whatever)
+    if door.writes:
+        link.send((b"ROLE",), role.append)
+    pong = await link.call(b"PING")
+    if isinstance(pong, StateError) and not isinstance(pong, RedisError):
+        raise StateError(f"closed the connection ({pong})")
+    if login and isinstance(login[0], RedisError):
+        raise StateError("refused the user or password")
+    _judge(pong)
+    if db and isinstance(db[0], RedisError):
+        raise StateError(f"has no database {door.db}")
+    if role and isinstance(role[0], list) and role[0][:1] == [b"slave"]:
+        raise StateError("is a read-only replica")
+
+
+def _judge(pong: Answer) -> None:
+    if not isinstance(pong, RedisError) or pong.code == "NOPERM":
+        return
+    if pong.code == "NOAUTH":
+        raise WantsPasswordError("wants a password")
+    raise StateError("is still loading its data" if pong.code == "LOADING" else f"answered {pong.code}")
+
+
+def _whatever(_answer: Answer) -> None:
+    """A server that does not take our name is still of use."""
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"has a certificate that is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return "does not speak TLS as we do"
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return "has a name that is not known"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused the connection"
+    return "could not be reached"
+
+
+FIRST_DELAY_S: Final = 0.05
+DELAY_MAX_S: Final = 1.0
+_STEADY_S: Final = 1.0  # a connection that lived so long was a good one
+_QUEUE_MAX: Final = 1024
+
+Changed = Callable[[bool, str], None]
+
+
+class Finder(Protocol):
+    """Says where the server is."""
+
+    recheck_s: float | None  # how often it is asked again while a connection is well; None: never
+
+    async def find(self) -> Address:
+        """Return the address of now. Raises `StateError`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever it takes to know."""
+        ...
+
+
+class OneOf:
+    """The only address there is, or one after the other and then anew: one that is gone is passed by."""
+
+    recheck_s: float | None = None
+
+    def __init__(self, *addresses: Address) -> None:
+        self._addresses = addresses
+        self._turn = -1
+
+    async def find(self) -> Address:
+        """Return the next."""
+        self._turn = (self._turn + 1) % len(self._addresses)
+        return self._addresses[self._turn]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Backoff:
+    """How long to wait before trying again. `jitter` gives numbers from 0 to 1; half of each delay hangs on it."""
+
+    __slots__ = ("_jitter", "_tries")
+
+    def __init__(self, jitter: Callable[[], float] | None = None) -> None:
+        self._jitter = jitter or secrets.SystemRandom().random
+        self._tries = 0
+
+    def next_s(self) -> float:
+        """Return the next delay: each is up to twice the one before, and at the most a second."""
+        full: float = min(DELAY_MAX_S, FIRST_DELAY_S * 2 ** min(self._tries, 10))
+        self._tries += 1
+        return full * (0.5 + 0.5 * self._jitter())
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._tries = 0
+
+
+class Keeper:
+    """One connection that comes back. `link` is it, or None; `changed` is told when it comes and goes."""
+
+    def __init__(self, door: Door, finder: Finder, changed: Changed, backoff: Backoff | None = None) -> None:
+        self.link: Link | None = None
+        self.why = "not connected yet"
+        self.published: Callable[[list[object]], None] | None = None
+        self._door = door
+        self._finder = finder
+        self._address: Address | None = None
+        self._changed = changed
+        self._backoff = backoff or Backoff()
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._queue: list[tuple[tuple[bytes, ...], Then]] | None = []  # None once the first try is over
+
+    async def start(self) -> None:
+        """Connect. Raises `StateError` when the first try fails; it goes on trying then, too."""
+        await self._try()
+        if self.link is None:
+            raise StateError(self.why)
+
+    def start_soon(self) -> None:
+        """Begin without waiting."""
+        self._attempt()
+
+    async def settled(self) -> None:
+        """Wait until the try that is under way is over."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def end(self, why: str) -> None:
+        """End the connection, and try no more."""
+        self._closed, self.why = True, why
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._finder.close()
+        self._first_is_over()
+        if self.link is not None:
+            self.link.end(why)
+            self._drop(why)
+
+    async def close(self) -> None:
+        """The same, and wait until nothing of it runs any more."""
+        self.end("closed")
+        await self.settled()
+
+    def send_soon(self, args: tuple[bytes, ...], then: Then) -> None:
+        """Send as soon as the first connection is there; at once, or not at all, when that is over."""
+        if self.link is not None:
+            self.link.send(args, then)
+        elif self._queue is not None and len(self._queue) < _QUEUE_MAX and not self._closed:
+            self._queue.append((args, then))
+        else:
+            self._door.loop.call_soon(then, StateError(self.why))
+
+    def _attempt(self) -> None:
+        self._timer = None
+        self._task = self._door.loop.create_task(self._try())
+
+    async def _try(self) -> None:
+        try:
+            address = await self._finder.find()
+            link = await open_link(self._door, address)
+        except StateError as error:
+            self.why = str(error)
+        else:
+            self._adopt(link, address)
+        self._first_is_over()
+        if self.link is None:
+            self._again()
+
+    def _adopt(self, link: Link, address: Address) -> None:
+        if self._closed or not link.alive:
+            self.why = "the connection was lost"
+            link.end("closed")
+            return
+        link.ended = self._drop
+        link.erred = self._erred
+        link.published = self.published
+        self.link, self._address = link, address
+        self._since = self._door.loop.time()
+        self._changed(True, "connected")
+        self._recheck_later()
+
+    def _drop(self, why: str) -> None:
+        if self.link is None:
+            return
+        self.link.ended = None
+        self.link, self.why = None, why
+        if self._door.loop.time() - self._since >= _STEADY_S:
+            self._backoff.reset()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            self._task.cancel()  # a recheck, if it still runs
+        self._changed(False, why)
+        self._again()
+
+    def _erred(self, error: RedisError) -> None:
+        """A master that has become a replica takes no writes any more: who is the master now?"""
+        if error.code == "READONLY" and self.link is not None:
+            self.link.end("the server has become a read-only replica")
+
+    def _recheck_later(self) -> None:
+        if self._finder.recheck_s is not None and self.link is not None and not self._closed:
+            self._timer = self._door.loop.call_later(self._finder.recheck_s, self._recheck_soon)
+
+    def _recheck_soon(self) -> None:
+        self._timer = None
+        self._task = self._door.loop.create_task(self._recheck(self.link))
+
+    async def _recheck(self, link: Link | None) -> None:
+        """The server may be well, and another one be the right one since. Who cannot say changes nothing."""
+        try:
+            moved = await self._finder.find() != self._address
+        except StateError:
+            moved = False
+        if link is None or link is not self.link:
+            return
+        if moved:
+            link.end("another server has taken over")
+        else:
+            self._recheck_later()
+
+    def _again(self) -> None:
+        if not self._closed and self._timer is None:
+            self._timer = self._door.loop.call_later(self._backoff.next_s(), self._attempt)
+
+    def _first_is_over(self) -> None:
+        queue, self._queue = self._queue, None
+        for args, then in queue or ():
+            self.send_soon(args, then)

@@ -1,0 +1,208 @@
+"""Looking through the keys of a Redis, for operators: forgetting what begins alike, and finding breakers. Takes as many
+round trips as there are thousands of keys, one server of a cluster after the other; a prefix that names its project
+(or agent, where that is a place of its own) whole is looked for where that lives.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from breakloop.errors import StateError
+from breakloop.store.ops import BreakerKept
+from breakloop.store.redis.scripts import names_place, plain_key, redis_key, redis_pattern
+from breakloop.store.redis.topology import by_slot
+
+_AT_ONCE: Final = b"1000"
+_BREAKER: Final = struct.Struct("<B6d")  # as values.lua keeps it: kind, last, minute, spend of it, of the one before,
+_KIND: Final = ord("k")  # open or not, since when
+_MINUTE_S: Final = 60.0
+_Send = Callable[[tuple[bytes, ...], Callable[[Any], None]], None]
+
+
+class Sender(Protocol):
+    """What is needed of `redis_nodes.Nodes`."""
+
+    def send(self, key: bytes, args: tuple[bytes, ...], then: Callable[[Any], None]) -> None:
+        """Send a command to where `key` lives; `then` gets the answer, or a `StateError` with a `code`."""
+        ...
+
+    def each(self) -> list[_Send]:
+        """Return a way to send to each server."""
+        ...
+
+
+class _Scan:
+    """Goes through all keys of a pattern; what is done with them is for those who inherit."""
+
+    __slots__ = ("_cursor", "_failed", "_nodes", "_pattern", "_servers", "_then")
+
+    def __init__(self, nodes: Sender, prefix: str, then: Callable[[Any], None]) -> None:
+        self._nodes = nodes
+        self._pattern = redis_pattern(prefix)
+        self._servers = [partial(nodes.send, redis_key(prefix))] if names_place(prefix) else nodes.each()
+        self._then = then
+        self._cursor = b"0"
+        self._failed = False
+
+    def scan(self) -> None:
+        """Look at the next keys."""
+        self._ask(b"SCAN", self._cursor, b"MATCH", self._pattern, b"COUNT", _AT_ONCE, then=self._scanned)
+
+    def _ask(self, *args: bytes, then: Callable[[Any], None]) -> None:
+        """Ask the server that is being looked through."""
+        if self._servers:
+            self._servers[-1](args, self._or_end(then))
+        else:
+            self._then(StateError("no server is known"))
+
+    def _send(self, name: bytes, keys: list[bytes], then: Callable[[list[tuple[list[bytes], Any]]], None]) -> None:
+        """Send a command about these keys, to each slot its own; `then` gets the keys with their answers."""
+        slots = by_slot(keys)
+        answers: list[tuple[list[bytes], Any]] = []
+
+        def answered(there: list[bytes], answer: Any) -> None:
+            answers.append((there, answer))
+            if len(answers) == len(slots):
+                then(answers)
+
+        for there in slots:
+            self._nodes.send(there[0], (name, *there), self._or_end(partial(answered, there)))
+
+    def _or_end(self, then: Callable[[Any], None]) -> Callable[[Any], None]:
+        """The first error ends it."""
+
+        def answered(answer: Any) -> None:
+            if self._failed:
+                return
+            if isinstance(answer, StateError):
+                self._failed = True
+                self._then(answer)
+            else:
+                then(answer)
+
+        return answered
+
+    def _scanned(self, answer: list[Any]) -> None:
+        self._cursor, keys = answer
+        if keys:
+            self._found(keys)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._cursor == b"0":
+            self._servers.pop()
+        if self._servers:
+            self.scan()
+        else:
+            self._over()
+
+    def _found(self, keys: list[bytes]) -> None:
+        raise NotImplementedError
+
+    def _over(self) -> None:
+        raise NotImplementedError
+
+
+class Forget(_Scan):
+    """Drops them as it finds them; `then` gets how many."""
+
+    __slots__ = ("_dropped",)
+
+    def __init__(self, nodes: Sender, prefix: str, then: Callable[[int | StateError], None]) -> None:
+        super().__init__(nodes, prefix, then)
+        self._dropped = 0
+
+    def _found(self, keys: list[bytes]) -> None:
+        self._send(b"UNLINK", keys, self._unlinked)
+
+    def _unlinked(self, answers: list[tuple[list[bytes], int]]) -> None:
+        self._dropped += sum(dropped for _, dropped in answers)
+        self._go_on()
+
+    def _over(self) -> None:
+        self._then(self._dropped)
+
+
+class FoundKeys(_Scan):
+    """Finds so many keys, as they are in Redis; then it stops."""
+
+    __slots__ = ("_all", "_most")
+
+    def __init__(self, nodes: Sender, prefix: str, most: int, then: Callable[[list[bytes] | StateError], None]) -> None:
+        super().__init__(nodes, prefix, then)
+        self._most = most
+        self._all: dict[bytes, None] = {}
+
+    def _found(self, keys: list[bytes]) -> None:
+        self._all |= dict.fromkeys(keys)
+        if len(self._all) >= self._most:
+            self._over()
+        else:
+            self._go_on()
+
+    def _over(self) -> None:
+        self._then(sorted(self._all)[: self._most])
+
+
+class KeptBreakers(_Scan):
+    """Reads breakers; `then` gets open ones by key, then closed ones that have a rate."""
+
+    __slots__ = ("_kept", "_most", "_now")
+
+    def __init__(
+        self,
+        nodes: Sender,
+        prefix: str,
+        most: int,
+        now: float | None,
+        then: Callable[[list[BreakerKept] | StateError], None],
+    ) -> None:
+        super().__init__(nodes, prefix, then)
+        self._most = most
+        self._now = now  # by a test; else Redis says
+        self._kept: dict[str, BreakerKept] = {}
+
+    def scan(self) -> None:
+        """Ask what time it is there, then look."""
+        if self._now is None:
+            self._ask(b"TIME", then=self._timed)
+        else:
+            super().scan()
+
+    def _timed(self, told: list[bytes]) -> None:
+        self._now = int(told[0]) + int(told[1]) / 1_000_000
+        super().scan()
+
+    def _found(self, keys: list[bytes]) -> None:
+        self._send(b"MGET", keys, self._read)
+
+    def _read(self, answers: list[tuple[list[bytes], list[bytes | None]]]) -> None:
+        for keys, values in answers:
+            for key, value in zip(keys, values, strict=True):
+                found = _breaker(plain_key(key), value, self._now or 0.0)
+                if found is not None:
+                    self._kept[found.key] = found  # a scan may come by twice
+        self._go_on()
+
+    def _over(self) -> None:
+        found = sorted(self._kept.values(), key=lambda one: (one.since is None, one.key))
+        self._then(found[: self._most])
+
+
+def _breaker(key: str, value: bytes | None, now: float) -> BreakerKept | None:
+    """Return what is kept, or None for what is no breaker."""
+    if value is None or len(value) != _BREAKER.size or value[0] != _KIND:
+        return None
+    _, last, minute, spent, earlier, is_open, since = _BREAKER.unpack(value)
+    now = max(now, last)
+    if not is_open and now >= (minute + 2) * _MINUTE_S:
+        return None  # nothing of it is within the last minute
+    into = now % _MINUTE_S
+    this = (now - into) / _MINUTE_S
+    current, previous = (spent, earlier) if minute == this else (0.0, spent if minute == this - 1 else 0.0)
+    rate = current + previous * (_MINUTE_S - into) / _MINUTE_S if previous else current
+    return BreakerKept(key, rate, since if is_open else None)

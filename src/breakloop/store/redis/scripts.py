@@ -1,0 +1,244 @@
+"""What the scripts in lua/ are told, and what they answer: operations as one flat msgpack list, results as the memory
+store gives them. The scripts compute, `redis` sends; here is only how both sides write it down.
+
+Money beyond 2^53 has no exact double, so it travels as two parts: high * 2^30 + low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha1
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from breakloop.store.ops import (
+    Breaker,
+    Broken,
+    Bucket,
+    BucketSpec,
+    Committed,
+    Correct,
+    Op,
+    Refuse,
+    Repeat,
+    Repeated,
+    Result,
+    Settle,
+    Spend,
+    Window,
+    WindowWrite,
+)
+
+_REPEAT, _BUCKET, _SPEND, _BREAKER, _REFUSE, _NOTED = 1, 2, 3, 4, 5, 6  # as in commit.lua
+_LOW: Final = 1 << 30
+_LUA: Final = Path(__file__).parent / "lua"
+_WINDOW: Final = Struct("<cd")  # kind, version; its data follows
+_WINDOW_KIND: Final = b"w"
+_NO_WINDOW: Final = Window(0, b"")
+_SMALL_COUNTS: Final = tuple(Repeated(count) for count in range(64))
+
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, IndexError)  # what a strange answer may raise here
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+class Script(NamedTuple):
+    """A script, and the name Redis knows it by once it was loaded."""
+
+    text: bytes
+    sha: bytes
+
+
+class Scripts(NamedTuple):
+    """All of them; each file name is a field."""
+
+    commit: Script
+    settle: Script
+    correct: Script
+
+
+def load_scripts() -> Scripts:
+    """Read the files. How values are kept stands before each script: Redis knows no libraries of its own before 7."""
+    shared = (_LUA / "values.lua").read_bytes()
+    texts = [shared + (_LUA / f"{name}.lua").read_bytes() for name in Scripts._fields]
+    # The name is not a secret's: Redis itself computes it so.
+    return Scripts(*[Script(text, sha1(text, usedforsecurity=False).hexdigest().encode()) for text in texts])
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def redis_key(key: str) -> bytes:
+    """Return a key as Redis holds it. Its place is the hash tag, so that all of one place is in one slot."""
+    project = _project(key)[0]
+    if not project or "}" in project:
+        project = _tag(project)
+    try:
+        return f"bl:{{{project}}}:{key}".encode()
+    except UnicodeEncodeError:  # half a character, which JSON can name
+        return f"bl:{{{project}}}:{key}".encode("utf-8", "surrogatepass")
+
+
+def place(key: str) -> str:
+    """Return what decides on the slot of a key: its project, or the part of it that belongs to one agent."""
+    return _project(key)[0]
+
+
+def plain_key(key: bytes) -> str:
+    """Return the key that `redis_key` made this of."""
+    return key.partition(b"}:")[2].decode("utf-8", "surrogatepass")
+
+
+def names_place(prefix: str) -> bool:
+    """Tell whether all keys that begin with `prefix` are in one slot."""
+    return bool(_project(prefix)[1])
+
+
+def redis_pattern(prefix: str) -> bytes:
+    """Return what `SCAN` finds the keys with that begin with `prefix`: of one project, or of all if it names none."""
+    project, whole = _project(prefix)
+    tag = _plain(_tag(project)) if whole else "*"
+    return f"bl:{{{tag}}}:{_plain(prefix)}*".encode("utf-8", "surrogatepass")
+
+
+def _project(key: str) -> tuple[str, str]:
+    """Return the project part of a key, and what ends it: nothing where it may be only the beginning of one."""
+    family, _, rest = key.partition(":")
+    if family == "shadow":
+        rest = rest.partition(":")[2]
+    project, end, _ = rest.partition(":")
+    return project, end
+
+
+def _tag(project: str) -> str:
+    """A tag that is empty, or ends early, would scatter a project's keys over all slots."""
+    return project.replace("}", "%7D") or "-"
+
+
+def _plain(text: str) -> str:
+    """Return a text that a pattern matches by itself."""
+    return "".join(f"\\{c}" if c in "\\*?[]^-" else c for c in text)
+
+
+# -- commits -----------------------------------------------------------------------------------------------------------
+
+
+def encode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite]) -> tuple[list[bytes], bytes]:
+    """Return the keys of windows and operations in their order, and what commit.lua is told."""
+    keys: list[bytes] = []
+    told: list[object] = [len(windows)]
+    for write in windows:
+        keys.append(redis_key(write.key))
+        told += (write.version, write.ttl_s if write.data is not None else False)
+    for op in ops:
+        if type(op) is Repeat:
+            keys.append(redis_key(op.key))
+            told += _told_repeat(op)
+        elif type(op) is Bucket:
+            keys.append(redis_key(op.key))
+            told += (_BUCKET, op.group, op.spec.rate, op.spec.burst, op.cost)
+        elif type(op) is Spend:
+            keys.append(redis_key(op.key))
+            told += (_SPEND, op.group, *divmod(op.spec.budget, _LOW), *divmod(op.cost, _LOW), op.ends)
+        elif type(op) is Breaker:
+            keys.append(redis_key(op.key))
+            told += (_BREAKER, op.group, op.spec.threshold, op.spec.reset_s, op.amount)
+        else:
+            told += (_REFUSE if type(op) is Refuse else _NOTED, op.group)
+    return keys, _encode(told)
+
+
+def _told_repeat(op: Repeat) -> tuple[object, ...]:
+    spec = op.spec
+    return (
+        _REPEAT,
+        op.group,
+        op.tracked,
+        op.limit,
+        spec.window_s,
+        spec.sliding,
+        spec.denies,
+        spec.cooldown_s,
+        spec.growth,
+        spec.cooldown_max_s,
+        spec.at_once,
+        spec.concurrent_free,
+    )
+
+
+def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any) -> Committed:
+    """Return what commit.lua did. A list instead of a blob: windows have moved on."""
+    if type(answer) is list:
+        moved = zip(windows, answer[1:], strict=True)
+        newer = {write.key: window_of(value) for write, value in moved if value is not None}
+        return Committed([], -1, newer, float(answer[0]))
+    at, denied_at, *found = _decode(answer)
+    results = [_result(op, value) for op, value in zip(ops, found, strict=True)]
+    return Committed(results, denied_at, None, float(at))
+
+
+def _result(op: Op, value: Any) -> Result:
+    """A whole double comes as an integer: here each result gets its own type back."""
+    if value is False:
+        return None
+    if type(op) is Repeat:
+        return _repeated(value)
+    if type(op) is Bucket:
+        return float(value)
+    if type(op) is Spend:
+        return value if type(value) is int else int(value[0]) * _LOW + int(value[1])
+    opened, rate, wait_s, changed = value
+    return Broken(opened, float(rate), float(wait_s), changed)
+
+
+def _repeated(value: Any) -> Repeated:
+    """A count, a count with its flight, or one that tripped."""
+    if type(value) is int:
+        return _SMALL_COUNTS[value] if 0 <= value < len(_SMALL_COUNTS) else Repeated(value)
+    if len(value) == 2:
+        return Repeated(value[0], False, False, 0.0, value[1])
+    hits, tripped, fresh, wait_s = value
+    return Repeated(hits, tripped, fresh, float(wait_s))
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def encode_settle(ops: Sequence[Settle], *, failed: bool) -> tuple[list[bytes], bytes]:
+    """Return the keys, and what settle.lua is told. What would change nothing is left out."""
+    keys: list[bytes] = []
+    told: list[object] = [failed]
+    for op in ops:
+        spec = op.spec
+        if op.flight > 0 or (failed and spec.retry_free):
+            keys.append(redis_key(op.key))
+            told += (op.at, op.flight, spec.window_s, spec.sliding, spec.retry_free)
+    return keys, _encode(told)
+
+
+def encode_correct(ops: Sequence[Correct]) -> tuple[list[bytes], bytes]:
+    """Return the keys, and what correct.lua is told."""
+    told: list[object] = []
+    for op in ops:
+        if isinstance(op.spec, BucketSpec):
+            told += (_BUCKET, op.spec.rate, op.spec.burst, op.amount)
+        else:
+            told += (_SPEND, *divmod(round(op.amount), _LOW), 0)
+    return [redis_key(op.key) for op in ops], _encode(told)
+
+
+def window_value(write: WindowWrite) -> bytes:
+    """Return a window as it will be kept; nothing for one that is only looked at."""
+    return b"" if write.data is None else _WINDOW.pack(_WINDOW_KIND, write.becomes) + write.data
+
+
+def window_of(value: bytes | None) -> Window:
+    """Return a window as it is kept; one that is not there, or written in another way, is none."""
+    if value is None or len(value) < _WINDOW.size or value[:1] != _WINDOW_KIND:
+        return _NO_WINDOW
+    _, version = _WINDOW.unpack_from(value)
+    return Window(int(version), value[_WINDOW.size :])

@@ -1,0 +1,228 @@
+"""State in Redis or Valkey (`redis://` and its relatives): each call is one command, sent now and answered later.
+
+Scripts compute (lua/), `redis_script` writes down what they are told, `redis_nodes` knows where a key lives and how to
+get there. Here is what belongs to a call: a script that a server does not have yet, errors, answers nobody can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from breakloop.errors import StateError
+from breakloop.store.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
+from breakloop.store.redis.scan import Forget, KeptBreakers, Sender
+from breakloop.store.redis.scripts import (
+    UNREADABLE,
+    Script,
+    decode_commit,
+    encode_commit,
+    encode_correct,
+    encode_settle,
+    load_scripts,
+    redis_key,
+    window_of,
+    window_value,
+)
+from breakloop.store.redis.topology import by_slot
+
+_T = TypeVar("_T")
+_ANYWHERE: Final = b"bl:"  # where a call goes that has no keys
+_PROBE: Final = b"bl:probe"
+# What Redis says and what it means. Nothing was carried out then, and other codes speak for themselves.
+_MEANING: Final = {
+    "BUSY": "a script has been running there for too long",
+    "CLUSTERDOWN": "the cluster is down",
+    "CROSSSLOT": "the keys are of several slots",
+    "LOADING": "it is loading its data",
+    "MASTERDOWN": "its master is gone",
+    "MISCONF": "it cannot save its data",
+    "MOVED": "the slot has moved",
+    "NOREPLICAS": "it has too few replicas",
+    "NOSCRIPT": "it does not keep scripts",
+    "OOM": "it is out of memory",
+    "READONLY": "it is a replica",
+    "TRYAGAIN": "the slot is moving",
+}
+
+
+class RedisStore:
+    """A `RemoteStore`. `then` is called by whoever brings the answer, or at once where there is nothing to ask.
+
+    `clock` is for tests: Redis has its own, which is the same for all who share it.
+    """
+
+    __slots__ = ("_clock", "_loading", "_nodes", "_scripts")
+
+    def __init__(self, nodes: Sender, clock: Callable[[], float] | None = None) -> None:
+        self._nodes = nodes
+        self._clock = clock
+        self._scripts = load_scripts()
+        self._loading: set[tuple[bytes, bytes]] = set()  # scripts on their way, and to which slots
+
+    def commit(
+        self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[Committed | StateError], None]
+    ) -> None:
+        """Carry out `ops` and write `windows`, all in one; see `state.store`."""
+        keys, told = encode_commit(ops, windows)
+        args = [told, self._now()]
+        if windows:
+            args += map(window_value, windows)
+        self._run(self._scripts.commit, keys, args, lambda answer: decode_commit(ops, windows, answer), then)
+
+    def read_windows(self, keys: Sequence[str], then: Callable[[list[Window] | StateError], None]) -> None:
+        """Read several windows in one round trip, in the order of their keys."""
+        if not keys:
+            then([])
+            return
+        names = [redis_key(key) for key in keys]
+        self._nodes.send(names[0], (b"MGET", *names), lambda answer: then(_read(answer, _windows)))
+
+    def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
+        """Say that requests have ended; `then` gets how many counts were taken back."""
+        keys, told = encode_settle(ops, failed=failed)
+        if not keys:
+            then(0)
+            return
+        self._run(self._scripts.settle, keys, [told, self._now()], int, then)
+
+    def correct(self, ops: Sequence[Correct], then: Callable[[StateError | None], None]) -> None:
+        """Correct what was charged."""
+        if not ops:
+            then(None)
+            return
+        keys, told = encode_correct(ops)
+        self._run(self._scripts.correct, keys, [told, self._now()], _nothing, then)
+
+    def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
+        """Drop what is kept under these very keys, which may be of several projects."""
+        slots = by_slot(map(redis_key, keys))
+        together = _Together(len(slots), then)
+        for there in slots:
+            self._nodes.send(there[0], (b"UNLINK", *there), together.answered)
+
+    def probe(self, then: Callable[[StateError | None], None]) -> None:
+        """Find out whether the store answers and takes writes: on a cluster, one of its nodes."""
+        self._nodes.send(_PROBE, (b"SET", _PROBE, b"", b"PX", b"1000"), lambda answer: then(_read(answer, _nothing)))
+
+    def forget(self, prefix: str, then: Callable[[int | StateError], None]) -> None:
+        """Drop every key that begins with `prefix`."""
+        Forget(self._nodes, prefix, _worded(then)).scan()
+
+    def note(self, key: str, value: str, ttl_s: float) -> None:
+        """Keep a text for others to find."""
+        named = redis_key(key)
+        told = value.encode("utf-8", "surrogatepass")
+        self._nodes.send(named, (b"SET", named, told, b"PX", b"%d" % (ttl_s * 1000)), _nothing)
+
+    def recall(self, key: str, then: Callable[[str | StateError], None]) -> None:
+        """Return what somebody noted, or ""."""
+        named = redis_key(key)
+        self._nodes.send(named, (b"GET", named), lambda answer: then(_read(answer, _text)))
+
+    def breakers(self, prefix: str, most: int, then: Callable[[list[BreakerKept] | StateError], None]) -> None:
+        """Find breakers whose key begins with `prefix`, open ones first. Looks through the keys: for operators."""
+        now = None if self._clock is None else self._clock()
+        KeptBreakers(self._nodes, prefix, most, now, _worded(then)).scan()
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def _now(self) -> bytes:
+        return b"" if self._clock is None else repr(self._clock()).encode()
+
+    def _run(
+        self,
+        script: Script,
+        keys: list[bytes],
+        args: list[bytes],
+        read: Callable[[Any], _T],
+        then: Callable[[_T | StateError], None],
+    ) -> None:
+        where = keys[0] if keys else _ANYWHERE
+        command = (b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args)
+
+        def answered(answer: Any) -> None:
+            # Who has no such script has carried out nothing, so that this is not a second time.
+            if isinstance(answer, StateError) and _code(answer) == "NOSCRIPT":
+                self._load(script, where)
+                self._nodes.send(where, command, lambda again: then(_read(again, read)))
+            else:
+                then(_read(answer, read))
+
+        self._nodes.send(where, command, answered)
+
+    def _load(self, script: Script, where: bytes) -> None:
+        """Load a script, ahead of what is sent there next; whoever needs it meanwhile need not load it again."""
+        loading = (script.sha, _slot(where))
+        if loading not in self._loading:
+            self._loading.add(loading)
+            command = (b"SCRIPT", b"LOAD", script.text)
+            self._nodes.send(where, command, lambda _: self._loading.discard(loading))
+
+
+class _Together:
+    """One answer for several commands: done when all are, or the first error."""
+
+    __slots__ = ("_error", "_left", "_then")
+
+    def __init__(self, count: int, then: Callable[[StateError | None], None]) -> None:
+        self._left = count
+        self._then = then
+        self._error: StateError | None = None
+        if not count:
+            then(None)
+
+    def answered(self, answer: Any) -> None:
+        self._left -= 1
+        if isinstance(answer, StateError) and self._error is None:
+            self._error = _error(answer)
+        if not self._left:
+            self._then(self._error)
+
+
+def _worded(then: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Tell errors in words that name no keys."""
+    return lambda found: then(_error(found) if isinstance(found, StateError) else found)
+
+
+def _read(answer: Any, read: Callable[[Any], _T]) -> _T | StateError:
+    """Return what an answer says; an error as one that names no keys."""
+    if isinstance(answer, StateError):
+        return _error(answer)
+    try:
+        return read(answer)
+    except UNREADABLE as problem:
+        return StateError(f"Redis gave an answer that cannot be read ({type(problem).__name__})")
+
+
+def _error(error: StateError) -> StateError:
+    code = _code(error)
+    if not code:
+        return error
+    return StateError(f"Redis answered {code}: {_MEANING[code]}" if code in _MEANING else f"Redis answered {code}")
+
+
+def _code(error: StateError) -> str:
+    """Return the code of an answer. Before Redis 7, an error within a script has its own in the text."""
+    code: str = getattr(error, "code", "")
+    if code == "ERR":
+        text = str(error)
+        return next((known for known in _MEANING if f"-{known} " in text), code)
+    return code
+
+
+def _slot(key: bytes) -> bytes:
+    """Return the part of a key that decides on its slot."""
+    return key.partition(b"}")[0]
+
+
+def _windows(values: list[bytes | None]) -> list[Window]:
+    return [window_of(value) for value in values]
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "surrogatepass")
+
+
+def _nothing(_: object) -> None:
+    return None

@@ -1,0 +1,531 @@
+"""The Redis servers behind a URL, as the store sees them: send a command to where its key is, get an answer.
+
+Standalone servers and masters behind Sentinel are here; a cluster is `redis_cluster`'s. What commands mean is the
+store's business.
+
+`Nodes` of a Redis Cluster: one connection to each master, and the map of slots, read again whenever it was wrong.
+
+A command that was answered MOVED or ASK was not carried out, so it is sent on, and only then. Which slot a key is in
+and what redirections say is `redis_slots`'; a single connection is `redis_keeper`'s.
+
+Which keys belong together in a Redis Cluster and who has them: slots, the map of slots, what redirections say.
+
+Asks Sentinels who the master is: for every new connection, and once a second while it is well. Sentinel itself ends
+connections to an old master, but when it was replaced by order, only after some ten seconds of lost writes.
+
+Messages that processes send each other through Redis (PUBLISH, SUBSCRIBE), on a connection of its own.
+
+Redis keeps no message for whoever is away: `on_gap` says each time that the subscriptions have just come into force,
+the first time included. Whoever loads what he needs then, misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from binascii import crc_hqx
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from breakloop.errors import StateError
+from breakloop.store.redis.connection import (
+    Answer,
+    Backoff,
+    Changed,
+    Door,
+    Finder,
+    Keeper,
+    Link,
+    OneOf,
+    RedisError,
+    Send,
+    Then,
+    WantsPasswordError,
+    door_for,
+    open_link,
+)
+from breakloop.store.redis.url import Address, RedisUrl
+
+SLOTS: Final = 16384
+
+
+class Share(NamedTuple):
+    """The slots from `first` to `last`, and the master that has them."""
+
+    first: int
+    last: int
+    owner: Address
+
+
+def slot_of(key: bytes) -> int:
+    """Return a key's slot: that of its hash tag, if it has one."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    return crc_hqx(key, 0) & 16383
+
+
+def by_slot(keys: Iterable[bytes]) -> list[list[bytes]]:
+    """Return keys of ours that may go into one command together: those of one hash tag."""
+    tags: dict[bytes, list[bytes]] = {}
+    for key in keys:
+        tags.setdefault(key.partition(b"}")[0], []).append(key)
+    return list(tags.values())
+
+
+def read_shares(answer: list[Any], asked: Address) -> list[Share]:
+    """Read the answer to CLUSTER SLOTS; a node without a host is where `asked` is. Raises `StateError`."""
+    try:
+        shares = [Share(int(first), int(last), _address(owner, asked)) for first, last, owner, *_ in answer]
+    except (TypeError, ValueError, IndexError):
+        raise StateError(f"{asked} gave a map of slots that cannot be read") from None
+    return [share for share in shares if 0 <= share.first <= share.last < SLOTS]
+
+
+def _address(node: list[Any], asked: Address) -> Address:
+    host = bytes(node[0] or b"").decode()
+    return Address(asked.host if host in ("", "?") else host, int(node[1]))
+
+
+def redirection(error: RedisError, asked: Address) -> tuple[int, Address]:
+    """Read `MOVED 3999 10.0.0.1:6381` or `ASK ...`, answered by `asked`: the slot, and who to turn to."""
+    _, slot, where = str(error).split(" ", 2)
+    host, _, port = where.rpartition(":")
+    return int(slot), Address(asked.host if host in ("", "?") else host.strip("[]"), int(port))
+
+
+_REDIRECTIONS_MAX: Final = 5
+_LEAVE_S: Final = 2.0
+_OUTDATED: Final = frozenset(("CLUSTERDOWN", "READONLY"))
+_QUESTION: Final = (b"CLUSTER", b"SLOTS")
+
+
+class _Node(Keeper):
+    """A master, at a fixed address."""
+
+    def __init__(self, door: Door, address: Address, changed: Changed) -> None:
+        super().__init__(door, OneOf(address), changed)
+        self.address = address
+
+
+class ClusterNodes:
+    """All masters. `up` while every slot has an owner that is connected."""
+
+    def __init__(self, door: Door, seeds: tuple[Address, ...], backoff: Backoff | None = None) -> None:
+        self.up = False
+        self.on_change: Changed | None = None
+        self._door = door
+        self._seeds = seeds
+        self._backoff = backoff or Backoff()
+        self._nodes: dict[Address, _Node] = {}
+        self._slots: list[_Node | None] = [None] * SLOTS
+        self._owners: set[_Node] = set()
+        self._covered = False
+        self._why = "not connected yet"
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._leaving: set[_Node] = set()
+        self._closed = False
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:
+        """Send to the owner of `key`'s slot; `then` gets the answer, or a `StateError`, never before this returns."""
+        node = self._slots[slot_of(key)]
+        if node is None or node.link is None:
+            why = self._why if node is None else f"{node.address}: {node.why}"
+            self._door.loop.call_soon(then, StateError(why))
+        else:
+            node.link.send(args, partial(self._answered, node, args, then, 0))
+
+    def each(self) -> list[Send]:
+        """Return a way to send to each master."""
+        return [partial(self._send_to, node) for node in self._owners]
+
+    def _send_to(self, node: _Node, args: tuple[bytes, ...], then: Then) -> None:
+        if node.link is None:
+            self._door.loop.call_soon(then, StateError(f"{node.address}: {node.why}"))
+        else:
+            node.link.send(args, then)
+
+    def _answered(self, node: _Node, args: tuple[bytes, ...], then: Then, times: int, answer: Answer) -> None:
+        if type(answer) is RedisError:
+            code = answer.code
+            if code in ("MOVED", "ASK"):
+                self._send_on(node, args, then, times, answer)
+                return
+            if code in _OUTDATED:
+                self._refresh_soon()
+        then(answer)
+
+    def _send_on(self, node: _Node, args: tuple[bytes, ...], then: Then, times: int, error: RedisError) -> None:
+        try:
+            slot, address = redirection(error, node.address)
+        except ValueError:
+            then(error)
+            return
+        if times >= _REDIRECTIONS_MAX or self._closed:
+            then(StateError("the cluster's nodes do not agree on who has the key"))
+            return
+        other = self._node(address)
+        if error.code == "ASK":
+            other.send_soon((b"ASKING",), _whatever)
+        elif 0 <= slot < SLOTS:
+            self._slots[slot] = other
+            self._refresh_soon(at_once=True)
+        other.send_soon(args, partial(self._answered, other, args, then, times + 1))
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the nodes and connect to all. Raises `StateError` when that fails; it goes on trying then, too."""
+        await self._refresh()
+        await asyncio.gather(*(node.settled() for node in self._owners))
+        if not self.up:
+            raise StateError(self._why)
+
+    async def close(self) -> None:
+        """End all connections, try no more, and say nothing more."""
+        self._closed, self.on_change = True, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for node in (*self._nodes.values(), *self._leaving):
+            await node.close()
+        self._look("closed")
+
+    def _node(self, address: Address) -> _Node:
+        node = self._nodes.get(address)
+        if node is None:
+            node = self._nodes[address] = _Node(self._door, address, partial(self._changed, address))
+            node.start_soon()
+        return node
+
+    def _changed(self, address: Address, up: bool, why: str) -> None:  # noqa: FBT001 - as Keeper tells it
+        if not up:
+            self._why = f"{address}: {why}"
+            self._refresh_soon()
+        self._look(self._why if not up else why)
+
+    def _look(self, why: str) -> None:
+        up = self._covered and not self._closed and all(node.link is not None for node in self._owners)
+        if up != self.up:
+            self.up = up
+            if up:
+                self._backoff.reset()
+            if self.on_change is not None:
+                self.on_change(up, why)
+
+    # -- the map of slots ---------------------------------------------------------------------------------------------
+
+    def _refresh_soon(self, *, at_once: bool = False) -> None:
+        if self._closed or self._timer is not None or self._task is not None:
+            return
+        delay_s = 0.0 if at_once else self._backoff.next_s()
+        self._timer = self._door.loop.call_later(delay_s, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._task = self._door.loop.create_task(self._refresh_task())
+
+    async def _refresh_task(self) -> None:
+        await self._refresh()
+        self._task = None
+        if not self.up:
+            self._refresh_soon()
+
+    async def _refresh(self) -> None:
+        try:
+            shares = await self._ask_anybody()
+        except StateError as error:
+            self._why = str(error)
+            self._refresh_soon()
+        else:
+            self._apply(shares)
+
+    async def _ask_anybody(self) -> list[Share]:
+        problems: list[str] = []
+        connected = [(address, node.link) for address, node in self._nodes.items() if node.link is not None]
+        others = [(address, None) for address in (*self._seeds, *self._nodes)]
+        for address, link in dict[Address, Link | None]([*others, *connected]).items():
+            try:
+                return await self._ask(address, link)
+            except StateError as error:
+                problems.append(str(error))
+        raise StateError(f"no node of the cluster answers: {'; '.join(problems)}")
+
+    async def _ask(self, address: Address, link: Link | None) -> list[Share]:
+        own = link or await open_link(self._door, address)
+        try:
+            async with asyncio.timeout(self._door.open_s):
+                answer = await own.call(*_QUESTION)
+        except TimeoutError:
+            raise StateError(f"{address} did not answer within {self._door.open_s:g} s") from None
+        finally:
+            if link is None:
+                own.end("asked")
+        if isinstance(answer, list) and answer:
+            return read_shares(answer, address)
+        if isinstance(answer, RedisError):
+            raise StateError(f"{address} answered {answer.code}: it is no cluster, or may not be asked")
+        raise StateError(f"{address}: {answer if isinstance(answer, StateError) else 'no slot has an owner'}")
+
+    def _apply(self, shares: list[Share]) -> None:
+        slots: list[_Node | None] = [None] * SLOTS
+        for first, last, owner in shares:
+            slots[first : last + 1] = [self._node(owner)] * (last + 1 - first)
+        self._slots = slots
+        self._covered = None not in slots
+        self._owners = {node for node in slots if node is not None}
+        for address, node in tuple(self._nodes.items()):
+            if node not in self._owners:
+                del self._nodes[address]
+                self._leave(node)
+        if not self._covered:
+            self._why = "some slots of the cluster have no owner"
+        self._look(self._why if not self._covered else "connected to every master")
+
+    def _leave(self, node: _Node) -> None:
+        """What it was asked before it lost its slots, it may still answer."""
+        self._leaving.add(node)
+        self._door.loop.call_later(_LEAVE_S, self._left, node)
+
+    def _left(self, node: _Node) -> None:
+        self._leaving.discard(node)
+        node.end("it has no slots any more")
+
+
+def _whatever(_answer: Answer) -> None:
+    """ASKING is answered, too."""
+
+
+_SENTINEL_S: Final = 0.5  # for one Sentinel; then the next is asked
+
+
+class Sentinels:
+    """A `Finder`. Sentinels get the servers' user and password only if they ask for one."""
+
+    recheck_s: float | None = 1.0
+
+    def __init__(self, door: Door, addresses: tuple[Address, ...], service: str) -> None:
+        self._known = replace(door, db=0, writes=False, open_s=_SENTINEL_S)
+        self._anonymous = replace(self._known, user="", password="")
+        self._addresses = list(addresses)
+        self._service = service
+        self._links: dict[Address, Link] = {}
+
+    async def find(self) -> Address:
+        """Return the master's address, as the first Sentinel says that knows it. Raises `StateError`."""
+        problems: list[str] = []
+        for address in tuple(self._addresses):
+            try:
+                found = await self._master(address)
+            except StateError as error:
+                problems.append(str(error))
+                continue
+            self._addresses.remove(address)
+            self._addresses.insert(0, address)  # it answered, so the next time it is the first to be asked
+            return found
+        raise StateError(f"no Sentinel knows the master of {self._service}: {'; '.join(problems)}")
+
+    async def ask(self, address: Address, *words: bytes) -> Answer:
+        """Ask one Sentinel something about the service. Raises `StateError` when it does not answer."""
+        link = self._links.get(address)
+        if link is None or not link.alive:
+            link = self._links[address] = await self._open(address)
+        try:
+            async with asyncio.timeout(_SENTINEL_S):
+                answer = await link.call(b"SENTINEL", *words, self._service.encode())
+        except TimeoutError:
+            raise StateError(f"{address} did not answer within {_SENTINEL_S:g} s") from None
+        if isinstance(answer, StateError) and not isinstance(answer, RedisError):
+            raise StateError(f"{address}: {answer}")
+        return answer
+
+    def close(self) -> None:
+        """End all connections."""
+        for link in self._links.values():
+            link.end("closed")
+        self._links.clear()
+
+    async def _open(self, address: Address) -> Link:
+        try:
+            return await open_link(self._anonymous, address)
+        except WantsPasswordError:
+            if not self._known.password:
+                raise
+            return await open_link(self._known, address)
+
+    async def _master(self, address: Address) -> Address:
+        answer = await self.ask(address, b"GET-MASTER-ADDR-BY-NAME")
+        if isinstance(answer, RedisError):
+            raise StateError(f"{address} answered {answer.code}: it is no Sentinel, or may not be asked")
+        if answer is None:
+            raise StateError(f"{address} does not know {self._service}")
+        try:
+            host, port = cast("list[bytes]", answer)
+            return Address(host.decode(), int(port))
+        except (AttributeError, TypeError, ValueError):
+            raise StateError(f"{address} gave an answer that is no address") from None
+
+
+COMMAND_S: Final = 5.0
+
+
+class Nodes(Protocol):
+    """Redis, whatever its form."""
+
+    up: bool  # every key has a server that is connected
+    on_change: Changed | None  # told when `up` changes, with a reason that holds no secrets
+
+    def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:
+        """Send to the node of `key`'s slot. Never raises; never sends again what may have been carried out.
+
+        `then` gets the answer or a `StateError`, once, and not before this returns.
+        """
+        ...
+
+    def each(self) -> list[Send]:
+        """Return a way to send to each server, for what is to be asked of all; none where no server is known."""
+        ...
+
+    async def start(self) -> None:
+        """Connect. Raises `StateError` when that fails; it goes on trying by itself, then and later, until `close`."""
+        ...
+
+    async def close(self) -> None:
+        """End all connections, try no more, and say nothing more."""
+        ...
+
+
+class OneNode:
+    """A single server; the finder says where it is now."""
+
+    def __init__(self, door: Door, finder: Finder, backoff: Backoff | None = None) -> None:
+        self.up = False
+        self.on_change: Changed | None = None
+        self._loop = door.loop
+        self._keeper = Keeper(door, finder, self._changed, backoff)
+
+    def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:  # noqa: ARG002 - there is one place only
+        """Send, wherever the key is."""
+        link = self._keeper.link
+        if link is None:
+            self._loop.call_soon(then, StateError(self._keeper.why))
+        else:
+            link.send(args, then)
+
+    def each(self) -> list[Send]:
+        """Return the way to the only one."""
+        return [partial(self.send, b"")]
+
+    async def start(self) -> None:
+        """Connect; see `Nodes`."""
+        await self._keeper.start()
+
+    async def close(self) -> None:
+        """End the connection; see `Nodes`."""
+        self.on_change = None
+        await self._keeper.close()
+
+    def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - as Keeper tells it
+        self.up = up
+        if self.on_change is not None:
+            self.on_change(up, why)
+
+
+def make_nodes(url: RedisUrl, loop: asyncio.AbstractEventLoop) -> Nodes:
+    """Return the servers of a URL, not yet connected. Raises `SettingsError` for certificates that cannot be used."""
+    door = door_for(url, loop)
+    if url.kind == "cluster":
+        return ClusterNodes(door, url.addresses)
+    return OneNode(door, finder_for(url, door))
+
+
+def finder_for(url: RedisUrl, door: Door) -> Finder:
+    """Return what says where the one server is that takes writes, or in a cluster any node."""
+    if url.kind == "sentinel":
+        return Sentinels(door, url.addresses, url.service)
+    return OneOf(*url.addresses)
+
+
+async def command(nodes: Nodes, *args: bytes | str | int, key: bytes | None = None) -> Answer:
+    """Send one command and wait for its answer, for operators' work: errors are returned, also that of time.
+
+    `key` says where to send it; left out, it is the command's first argument.
+    """
+    packed = tuple(arg if isinstance(arg, bytes) else str(arg).encode() for arg in args)
+    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    place = key if key is not None else packed[1] if len(packed) > 1 else b""
+    nodes.send(place, packed, lambda answer: None if future.done() else future.set_result(answer))
+    try:
+        async with asyncio.timeout(COMMAND_S):
+            return await future
+    except TimeoutError:
+        return StateError(f"Redis did not answer within {COMMAND_S:g} s")
+
+
+OnMessage = Callable[[bytes], None]
+
+
+class Feed:
+    """Subscriptions that come back after a lost connection. In a cluster, any node will do: they tell each other."""
+
+    def __init__(self, url: RedisUrl, loop: asyncio.AbstractEventLoop, backoff: Backoff | None = None) -> None:
+        door = door_for(url, loop)
+        self.up = False
+        self.on_change: Changed | None = None
+        self.on_gap: Callable[[], None] | None = None
+        self._channels: dict[bytes, OnMessage] = {}
+        self._keeper = Keeper(door, finder_for(url, door), self._changed, backoff)
+        self._keeper.published = self._published
+        self._missing = 0  # subscriptions that are not confirmed yet
+
+    def subscribe(self, channel: bytes, on_message: OnMessage) -> None:
+        """Hear what is published on `channel`, as soon as there is a connection; one receiver a channel."""
+        known = channel in self._channels
+        self._channels[channel] = on_message
+        if self._keeper.link is not None and not known:
+            self._missing += 1
+            self._ask(self._keeper.link, channel)
+
+    async def start(self) -> None:
+        """Connect. Raises `StateError` when that fails; it goes on trying by itself, then and later, until `close`."""
+        await self._keeper.start()
+
+    async def close(self) -> None:
+        """Hear no more."""
+        self.on_change = self.on_gap = None
+        await self._keeper.close()
+
+    def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - as Keeper tells it
+        self.up = up
+        link = self._keeper.link
+        if up and link is not None:
+            self._missing = len(self._channels)
+            for channel in self._channels:
+                self._ask(link, channel)
+        if self.on_change is not None:
+            self.on_change(up, why)
+
+    def _ask(self, link: Link, channel: bytes) -> None:
+        def confirmed(answer: Answer) -> None:
+            if isinstance(answer, StateError):
+                link.end(f"a subscription was refused: {answer}")
+            elif link is self._keeper.link:
+                self._missing -= 1
+                if not self._missing and self.on_gap is not None:
+                    self.on_gap()
+
+        link.send((b"SUBSCRIBE", channel), confirmed)
+
+    def _published(self, message: list[Any]) -> None:
+        _, channel, data = message
+        on_message = self._channels.get(channel)
+        if on_message is not None:
+            on_message(data)

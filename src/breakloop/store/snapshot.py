@@ -1,0 +1,355 @@
+"""The durable companion of the memory store (SPEC S-1): what changed is saved once a second, so that a restart or
+`kill -9` loses no more. Gathered on the event loop, a little at a time; written in a thread. Without a usable file
+everything still runs, only nothing is kept. The form of the file is `durable_file`'s, what an operator has decided is
+kept elsewhere.
+
+One process at a time keeps its state in a data directory. The lock goes with the process, however it ends.
+
+A look at `state.db` from outside, while its process runs or not: changes nothing, and sets nothing aside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from threading import Thread
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from breakloop.clock import Clock
+from breakloop.errors import StateError
+from breakloop.store.memory import MemoryStore
+from breakloop.store.snapshot_file import FILE, SCHEMA, Aside, Change, Pack, Packer, StateFile, at_once, tidied
+from breakloop.store.sqlite import Trouble
+
+
+class Lock:
+    """A lock on a file of its own, which stays where it is."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+
+    def take(self) -> str:
+        """Take the lock; return why that is not possible, or an empty text."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            return error.strerror or str(error)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return "another process uses this data directory"
+        except OSError as error:
+            os.close(descriptor)
+            return error.strerror or str(error)
+        self._descriptor = descriptor
+        return ""
+
+    def release(self) -> None:
+        """Let another process have it."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+_TELL_EVERY_S: Final = 60.0
+_AHEAD_S: Final = 60.0  # a file so far ahead of the clock is worth a word
+_FINISH_S: Final = 5.0
+_IN_VAIN: Final = 20_000  # entries gathered in vain, for each second that the next try waits
+
+
+class Durable:
+    """Loads a store before traffic, saves it every second, and once more at the end."""
+
+    def __init__(
+        self, store: MemoryStore, directory: Path | None, clock: Clock, problem: Callable[[str], None]
+    ) -> None:
+        self.problems = 0  # saves that failed, and files that could not be used
+        self.saved_at = 0.0
+        self._store = store
+        self._tables = store.kept()
+        self._directory = directory
+        self._clock = clock
+        self._problem = problem
+        self._lock: Lock | None = None
+        self._file: StateFile | None = None
+        self._troubles: list[Trouble] = []  # reported from a thread
+        self._told_at = 0.0
+        self._whole = False  # the file does not have what it should: everything is written
+        self._taken: dict[str, dict[str, None]] | None = None  # keys that are being saved
+        self._rest_until = 0.0
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it is kept at present."""
+        return self._file is not None and not self._file.trouble
+
+    # -- start and end ---------------------------------------------------------------------------------------------
+
+    def load(self) -> int:
+        """Fill the empty store with what was saved; return how many entries. Never fails: `problem` is told."""
+        if self._directory is None:
+            return 0
+        lock = Lock(self._directory / "state.lock")
+        why = lock.take()
+        if why:
+            self.problems += 1
+            self._problem(
+                f"{self._directory / FILE} is not used ({lock.path}: {why}): counters are in memory only and end with "
+                f"this process; give each process its own data_dir, or let them share state through Redis"
+            )
+            return 0
+        self._lock = lock
+        self._file = file = StateFile(self._directory, self._troubles.append)
+        self._fill(file)
+        for table in self._tables.values():
+            table.dirty = {}
+        self._tell(file)
+        return sum(map(len, self._tables.values()))
+
+    def _fill(self, file: StateFile) -> None:
+        for _ in range(2):  # the second time with a new file, in place of one that was set aside
+            try:
+                latest = file.load(partial(self._take, now=self._clock.now()))
+            except StateError:
+                for table in self._tables.values():
+                    table.clear()
+                continue
+            self._resume(file, latest)
+            return
+        self._whole = True
+
+    def _take(self, pack: Pack, now: float) -> None:
+        table = self._tables[pack.table]
+        for key, entry in zip(pack.keys, pack.entries, strict=True):
+            if entry is None or entry[0] <= now:
+                table.pop(key, None)
+            else:
+                table.put(key, entry, now)
+
+    def _resume(self, file: StateFile, latest: float) -> None:
+        self._store.resume(latest)
+        ahead_s = latest - self._clock.now()
+        if ahead_s > _AHEAD_S:
+            self._problem(
+                f"{file.path} was written {ahead_s:.0f} s ahead of this clock: for limits time stands still until "
+                f"the clock is there too; set the clock right, or stop and remove the file to begin anew"
+            )
+
+    def finish(self, timeout_s: float = _FINISH_S) -> None:
+        """Save what is left and let go of the file; after `timeout_s` without that."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        self._put_back()
+        ending = _Ending(file, self._gathered())
+        ending.join(timeout_s)
+        if ending.another:
+            self._whole = True
+            ending = _Ending(file, self._gathered())
+            ending.join(timeout_s)
+        self._tell(file)
+        if ending.is_alive():
+            self.problems += 1
+            self._problem(f"{file.path} could not be written within {timeout_s:.0f} s: the last second is lost")
+            return
+        file.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _gathered(self) -> Change:
+        packer = Packer()
+        for name, keys in self._changed().items():
+            for some in _slices(keys, at_once(name)):
+                self._gather(packer, name, some)
+        return self._change(packer)
+
+    # -- once a second ---------------------------------------------------------------------------------------------
+
+    async def save(self, aside: Aside) -> None:
+        """Save what has changed since the last time. Never two at once; a failure is told, and tried again."""
+        file = self._file
+        if file is None or self._taken is not None or self._clock.now() < self._rest_until:
+            return
+        try:
+            saved = await self._save(file, aside)
+        except StateError:
+            saved = False
+        except BaseException:  # cancelled: the end saves it
+            self._put_back()
+            raise
+        if saved:
+            self._whole = False
+            self.saved_at = self._clock.now()
+            await self._free()
+        else:
+            self.problems += not self._troubles  # those that were reported count when they are told
+            self._rest_until = self._clock.now() + self._put_back() / _IN_VAIN
+        self._tell(file)
+
+    async def _save(self, file: StateFile, aside: Aside) -> bool:
+        packer = Packer()
+        for name, keys in self._changed().items():
+            packer.close()  # a part of one table is easier to see through
+            for some in _slices(keys, at_once(name)):
+                self._gather(packer, name, some)
+                await asyncio.sleep(0)
+        change = await tidied(self._change(packer), file, self._tables, aside)
+        if not (change.parts or change.old or change.whole or file.rows.expired(change.now)):
+            return True
+        saved = await aside(partial(file.write, change))
+        self._whole = self._whole or not saved
+        return saved
+
+    def _changed(self) -> dict[str, dict[str, None]]:
+        """Take the keys to save; from now on changes count for the next time."""
+        taken: dict[str, dict[str, None]] = {}
+        for name, table in self._tables.items():
+            # A copy of all keys takes 10 ms for 100,000. Only a file that was lost makes it necessary.
+            taken[name] = dict.fromkeys(table) if self._whole else table.dirty or {}
+            table.dirty = {}
+        self._taken = taken
+        return taken
+
+    def _put_back(self) -> int:
+        """Take note that what was taken is not saved; return how much it was."""
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return 0
+        count = sum(map(len, taken.values()))
+        for name, table in self._tables.items():
+            keys = taken[name]
+            keys.update(table.dirty or {})
+            # Keys that are gone are remembered too, until that is saved; but not without a bound.
+            self._whole = self._whole or len(keys) > table.max_entries
+            table.dirty = keys
+        if self._whole:
+            for table in self._tables.values():
+                table.dirty = None
+        return count
+
+    async def _free(self) -> None:
+        """Let go of what was saved, a little at a time."""
+        taken, self._taken = self._taken, None
+        for name, keys in taken.items() if taken else ():
+            while keys:
+                for _ in range(min(len(keys), at_once(name))):
+                    keys.popitem()
+                await asyncio.sleep(0)
+
+    def _gather(self, packer: Packer, name: str, keys: list[str]) -> None:
+        """Pack some entries as they are now. A key that has gone since it was taken is for the next time: what took its
+        place, the cooldown of a count, is too."""
+        table = self._tables[name]
+        entries = list(map(table.get, keys))
+        if not all(entries):
+            later = table.dirty or {}
+            still = [number for number, entry in enumerate(entries) if entry is not None or keys[number] not in later]
+            keys, entries = [keys[number] for number in still], [entries[number] for number in still]
+        packer.add(name, keys, entries)
+
+    def _change(self, packer: Packer) -> Change:
+        latest = self._store.latest
+        return Change(packer.close(), latest, max(latest, self._clock.now()), self._whole)
+
+    # -- telling ---------------------------------------------------------------------------------------------------
+
+    def _tell(self, file: StateFile) -> None:
+        """Pass on what the file has reported, and while it fails, once a minute that it still does."""
+        now = self._clock.now()
+        troubles = self._troubles[:]
+        del self._troubles[: len(troubles)]
+        for trouble in troubles:
+            self.problems += bool(trouble.wrong)
+            self._told_at = now
+            self._problem(_text(trouble))
+        if file.trouble and now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            self._problem(_text(Trouble(str(file.path), file.trouble, "still nothing is kept")))
+
+
+class _Ending(Thread):
+    """The last save, in a thread that does not keep the process alive when the disk hangs."""
+
+    def __init__(self, file: StateFile, change: Change) -> None:
+        super().__init__(daemon=True)
+        self.another = False  # the file is not the one that was written
+        self._file = file
+        self._last = change
+        self.start()
+
+    def run(self) -> None:
+        """Save; what fails is reported by the file."""
+        with suppress(StateError):
+            self.another = not self._file.write(self._last)
+
+
+def _text(trouble: Trouble) -> str:
+    if not trouble.wrong:
+        return f"{trouble.file}: {trouble.done}"
+    remedy = "counters are in memory meanwhile; mend the data directory (room, permissions), it is tried every second"
+    if "set aside as" in trouble.done:
+        remedy = "counters that were only in it begin anew; look at it or remove it, nothing waits for that"
+    elif "in use" in trouble.wrong:
+        remedy = "everything is written again; stop the process before its files are changed"
+    return f"{trouble.file}: {trouble.wrong}: {trouble.done} ({remedy})"
+
+
+def _slices(keys: Iterable[str], count: int) -> Iterator[list[str]]:
+    left = iter(keys)
+    while some := list(islice(left, count)):
+        yield some
+
+
+class Look(NamedTuple):
+    """What there is. `wrong` says why it could not be used, or is empty."""
+
+    path: Path
+    size: int
+    changed_at: float
+    entries: int = 0  # those that were overtaken and not cleared away yet are among them
+    latest: float = 0.0  # the time it goes on from
+    wrong: str = ""
+
+
+def look(directory: Path) -> Look | None:
+    """Look at the file of a data directory; None if there is none. Raises `OSError`."""
+    path = directory / FILE
+    found = [file.stat() for file in (path, path.with_name(f"{FILE}-wal")) if file.exists()]
+    if not path.exists():
+        return None
+    about = Look(path, sum(one.st_size for one in found), max(one.st_mtime for one in found))
+    if not about.size:
+        return about
+    # Without a log of changes nobody has it open, and then it can be read without making one.
+    how = "mode=ro" if len(found) == 2 else "mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=1.0)) as db:
+            return _read(db, about)
+    except (sqlite3.Error, TypeError, ValueError) as error:
+        return about._replace(wrong=str(error))
+
+
+def _read(db: sqlite3.Connection, about: Look) -> Look:
+    if db.execute("PRAGMA application_id").fetchone()[0] != SCHEMA.application_id:
+        return about._replace(wrong="it is another program's database")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(SCHEMA.steps):
+        return about._replace(wrong=f"it was written by a newer version (its form is {version})")
+    if version < len(SCHEMA.steps):
+        return about
+    (entries,) = db.execute("SELECT coalesce(sum(entries), 0) FROM part").fetchone()
+    latest = db.execute("SELECT value FROM meta WHERE name = 'latest'").fetchone()
+    return about._replace(entries=entries, latest=float(latest[0]) if latest else 0.0)

@@ -1,0 +1,1 @@
+"""Responses of the stand-in LLM, one module per provider."""

@@ -1,0 +1,308 @@
+"""Turns a rendered answer into the steps of sending it: bytes to write, pauses, gates, ends. A plain generator, so that
+every way of framing, stalling and breaking off can be looked at without a socket; `player` carries the steps out.
+
+Carries the steps of an answer out on a connection: writes, waits, holds, ends. Callbacks instead of a task each, so
+that a thousand paced streams cost little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from breakloop.testing.answer import Gate, Manner
+from breakloop.testing.http import SeenRequest, accepted, compressed, head, informational, pieces_of
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Send nothing more until told to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """End the connection: in good order after a complete answer, else abruptly, perhaps with a reset."""
+
+    abrupt: bool = False
+    reset: bool = False
+
+
+Step = bytes | Pause | Hold | Leave | Gate
+
+_LAST_CHUNK: Final = b"0\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """An answer in its dialect: what `steps` puts on the wire."""
+
+    pieces: Iterable[bytes]
+    content_type: str = "application/json"
+    status: int = 200
+    streamed: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+    holds: bool = False  # stays open after its last piece
+
+
+def steps(rendered: Rendered, manner: Manner, seen: SeenRequest, date: str) -> Iterator[Step]:
+    """Return the steps of sending an answer to this request; none after a `Leave` is carried out."""
+    sending = _Sending(rendered, manner, seen, date).steps()
+    after_bytes = None if manner.cut is None else manner.cut.after_bytes
+    return sending if after_bytes is None else _limited(sending, after_bytes, manner)
+
+
+def raw_steps(pieces: Iterable[bytes], manner: Manner, seen: SeenRequest) -> Iterator[Step]:
+    """Return the steps of sending bytes as they are; they count as chunks, and there is no head."""
+    sending = _Sending(Rendered(pieces), manner, seen, "").raw_steps()
+    after_bytes = None if manner.cut is None else manner.cut.after_bytes
+    return sending if after_bytes is None else _limited(sending, after_bytes, manner)
+
+
+def _limited(sending: Iterator[Step], after_bytes: int, manner: Manner) -> Iterator[Step]:
+    left = after_bytes
+    for step in sending:
+        if isinstance(step, bytes):
+            if len(step) >= left:
+                yield step[:left]
+                break
+            left -= len(step)
+        yield step
+    yield Leave(abrupt=True, reset=manner.cut is not None and manner.cut.reset)
+
+
+class _Sending:
+    """The steps of one answer. What its places are called: "start", "head", and the number of chunks sent."""
+
+    def __init__(self, rendered: Rendered, manner: Manner, seen: SeenRequest, date: str) -> None:
+        self._rendered = rendered
+        self._manner = manner
+        self._seen = seen
+        self._date = date
+        self._bodiless = seen.method == "HEAD" or rendered.status in {204, 304}
+        self._old = manner.version == "1.0" or seen.version == "1.0"
+        self._framing = self._choose_framing()
+        asked_to_close = "close" in (seen.header("connection") or "").lower()
+        self._close = manner.close or self._old or asked_to_close or self._framing == "close"
+
+    def _choose_framing(self) -> str:
+        chosen: str = self._manner.framing
+        if chosen == "auto":
+            chosen = "chunked" if self._rendered.streamed else "length"
+        return "close" if chosen == "chunked" and self._old else chosen
+
+    def steps(self) -> Iterator[Step]:
+        manner = self._manner
+        if manner.delay_s:
+            yield Pause(manner.delay_s)
+        for status, fields in manner.informational:
+            yield informational(status, fields)
+        yield from self._at("start")
+        pieces, coding = self._packed()
+        first = self._head(pieces, coding)
+        if self._goes_together(pieces):
+            yield first + b"".join(pieces)
+            self._seen.chunks_sent += 1
+        else:
+            yield first
+            yield from self._after_head(pieces)
+        if self._close:
+            yield Leave()
+
+    def raw_steps(self) -> Iterator[Step]:
+        if self._manner.delay_s:
+            yield Pause(self._manner.delay_s)
+        yield from self._at("start")
+        yield from self._at("head")
+        yield from self._body(self._rendered.pieces, chunked=False)
+        if self._manner.close:
+            yield Leave()
+
+    def _packed(self) -> tuple[Iterable[bytes], str]:
+        """Return the body's pieces and their coding; a list where the length has to be known."""
+        manner, pieces = self._manner, self._rendered.pieces
+        coding = manner.coding if manner.coding_forced or accepted(self._seen, manner.coding) else ""
+        if coding:
+            pieces = compressed(pieces, coding, manner.packed_by, streamed=self._rendered.streamed)
+        if manner.piece_bytes:
+            pieces = pieces_of(pieces, manner.piece_bytes)
+        return (list(pieces) if self._framing == "length" else pieces), coding
+
+    def _head(self, pieces: Iterable[bytes], coding: str) -> bytes:
+        rendered, manner = self._rendered, self._manner
+        fields = [("Date", self._date), ("Content-Type", rendered.content_type)]
+        if coding:
+            fields += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
+        if self._framing == "chunked":
+            fields.append(("Transfer-Encoding", "chunked"))
+        elif self._framing == "length" and rendered.status != 204:
+            fields.append(("Content-Length", str(sum(map(len, pieces)))))
+        if manner.trailers and self._framing == "chunked":
+            fields.append(("Trailer", ", ".join(name for name, _ in manner.trailers)))
+        fields.append(("Connection", "close" if self._close else "keep-alive"))
+        own = (*rendered.headers, *manner.headers)
+        return head(rendered.status, fields, own, version=manner.version, realistic=manner.realistic)
+
+    def _goes_together(self, pieces: Iterable[bytes]) -> bool:
+        manner = self._manner
+        plain = manner.gate is None and not manner.stalls and (manner.cut is None or manner.cut.after_bytes is not None)
+        one = self._framing == "length" and isinstance(pieces, list) and len(pieces) == 1
+        return plain and one and not self._bodiless and not self._rendered.holds
+
+    def _after_head(self, pieces: Iterable[bytes]) -> Iterator[Step]:
+        yield from self._at("head")
+        if self._bodiless:
+            return
+        chunked = self._framing == "chunked"
+        yield from self._body(pieces, chunked=chunked)
+        if chunked:
+            trailers = "".join(f"{name}: {value}\r\n" for name, value in self._manner.trailers)
+            yield _LAST_CHUNK + trailers.encode("latin-1") + b"\r\n"
+
+    def _body(self, pieces: Iterable[bytes], *, chunked: bool) -> Iterator[Step]:
+        manner, seen = self._manner, self._seen
+        gate, cut, interval_s = manner.gate, manner.cut, manner.interval_s
+        pause = Pause(interval_s)
+        eventful = cut is not None or bool(manner.stalls)
+        for number, piece in enumerate(filter(None, pieces)):  # an empty chunk would end the body
+            if gate is not None:
+                yield gate
+            if interval_s and number:
+                yield pause
+            framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
+            if cut is not None and cut.mid_chunk and number == (cut.at if isinstance(cut.at, int) else 0):
+                yield framed[: (len(framed) + 1) // 2]
+                yield Leave(abrupt=True, reset=cut.reset)
+            yield framed
+            seen.chunks_sent += 1
+            if gate is not None:
+                gate.went()
+            if eventful:
+                yield from self._at(number + 1)
+        if self._rendered.holds:
+            yield Hold()
+
+    def _at(self, place: str | int) -> Iterator[Step]:
+        for stall in self._manner.stalls:
+            if stall.at == place:
+                yield Hold() if stall.for_s is None else Pause(stall.for_s)
+        cut = self._manner.cut
+        if cut is not None and cut.after_bytes is None and not cut.mid_chunk and cut.at == place:
+            yield Leave(abrupt=True, reset=cut.reset)
+
+
+class Player:
+    """One answer on its way. `ended` is called once when all of it is written, not when the connection is gone."""
+
+    __slots__ = ("_ended", "_gate", "_loop", "_seen", "_steps", "_timer", "_transport", "_waits", "held", "over")
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        steps: Iterator[Step],
+        seen: SeenRequest,
+        ended: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._transport = transport
+        self._steps = steps
+        self._seen = seen
+        self._ended = ended
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None  # while it pauses
+        self._gate: Gate | None = None  # while it stands before one
+        self._waits = False  # for the client to read what was written
+        self.held = False  # by a stall
+        self.over = False
+
+    def go(self) -> None:
+        """Carry out what can be done now."""
+        if self.over or self.held or self._waits or self._timer is not None or not self._passes():
+            return
+        write, is_closing = self._transport.write, self._transport.is_closing
+        for step in self._steps:
+            if is_closing():  # the client is leaving, and uvloop raises on a write now
+                return
+            if type(step) is bytes:
+                self._seen.bytes_sent += len(step)
+                write(step)
+                if self._must_wait():
+                    return
+            elif not self._goes_on(step):
+                return
+        self.over = True
+        self._seen.outcome = "sent"
+        self._ended()
+
+    def _must_wait(self) -> bool:
+        return self._waits  # may have changed while writing
+
+    def _passes(self) -> bool:
+        gate = self._gate
+        if gate is not None:
+            if not gate.passes(self.go):
+                return False
+            self._gate = None
+        return True
+
+    def _goes_on(self, step: Step) -> bool:
+        if type(step) is Pause:
+            self._timer = self._loop.call_later(step.seconds, self._wake)
+            return False
+        if isinstance(step, Gate):
+            self._gate = step
+            return self._passes()
+        if isinstance(step, Leave):
+            self._leave(step)
+            return False
+        self.held = True
+        return False
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.go()
+
+    def _leave(self, step: Leave) -> None:
+        self.over = True
+        self._seen.outcome = "cut" if step.abrupt else "sent"
+        if step.reset:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if step.reset or (step.abrupt and self._transport.get_extra_info("ssl_object") is not None):
+            # Not at once: uvloop writes at the end of the turn. Under TLS, closing would say a proper goodbye.
+            self._loop.call_soon(self._transport.abort)
+        else:
+            self._transport.close()
+
+    def resume(self) -> None:
+        """Go on after a stall."""
+        self.held = False
+        self.go()
+
+    def pause_writing(self) -> None:
+        """The client does not read fast enough."""
+        self._waits = True
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._waits = False
+        self.go()
+
+    def abandon(self) -> None:
+        """The client left."""
+        if not self.over:
+            self.over = True
+            self._seen.outcome = "aborted"
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

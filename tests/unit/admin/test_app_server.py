@@ -1,0 +1,130 @@
+"""Tests of `admin.server`: on a real port, on the loop that is there."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from breakloop.admin.app import AdminServer
+from tests.admin_client import OWN, app_of
+from tests.admin_world import World, full
+from tests.e2e.certificates import Authority
+
+
+async def _asked(port: int, path: str, *lines: str, method: str = "GET", body: bytes = b"") -> tuple[bytes, bytes]:
+    """Head and body of an answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {OWN}", *lines]
+    head += ["Connection: close", f"Content-Length: {len(body)}"]
+    writer.write("\r\n".join([*head, "", ""]).encode() + body)
+    answer = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    found, _, rest = answer.partition(b"\r\n\r\n")
+    return found, rest
+
+
+@pytest.fixture
+def world() -> World:
+    return full()
+
+
+def test_it_serves_and_ends(world: World) -> None:
+    """A port of its own; signals stay the process' (X-1)."""
+
+    async def run() -> None:
+        handler = signal.getsignal(signal.SIGTERM)
+        server = AdminServer(app_of(world), "127.0.0.1", 0)
+        port = await server.start()
+        assert signal.getsignal(signal.SIGTERM) is handler
+        head, body = await _asked(port, "/livez")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert b"server:" not in head.lower()
+        assert body == b"ok\n"
+        await server.stop()
+        await server.stop()
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("agent", ["a%2Fb", "team/bot", "ü/\n"])
+def test_names_come_through_as_they_are(world: World, agent: str) -> None:
+    """Names come through as they are: decoded once (T-2)."""
+
+    async def run() -> None:
+        server = AdminServer(app_of(world), "127.0.0.1", 0)
+        port = await server.start()
+        path = f"/api/v1/agents/{quote(agent, safe='')}/kill"
+        head, _ = await _asked(port, path, "Content-Type: application/json", method="POST", body=b'{"reason": "x"}')
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        await server.stop()
+
+    asyncio.run(run())
+    assert agent in [hold.agent for hold in world.operator.holds()]
+
+
+def test_a_stream_of_events_does_not_hold_up_the_end(world: World) -> None:
+    async def run() -> None:
+        server = AdminServer(app_of(world), "127.0.0.1", 0)
+        port = await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        lines = ["GET /api/v1/events?follow=1 HTTP/1.1", "Host: localhost", f"Authorization: Bearer {OWN}", "", ""]
+        writer.write("\r\n".join(lines).encode())
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert b"content-type: text/event-stream" in head.lower()
+        assert b": breakloop events" in await asyncio.wait_for(reader.readuntil(b"\n\n"), 5)
+        await asyncio.wait_for(server.stop(), 10)
+        writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_port_in_use_is_told(world: World) -> None:
+    """A second instance fails, and does not take half of it (S-5)."""
+
+    async def run() -> None:
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            with pytest.raises(OSError, match="in use"):
+                await AdminServer(app_of(world), "127.0.0.1", other.getsockname()[1]).start()
+
+    asyncio.run(run())
+
+
+def test_every_address_of_a_name_has_the_same_port(world: World) -> None:
+    async def run() -> None:
+        server = AdminServer(app_of(world), "localhost", 0)
+        port = await server.start()
+        assert (await _asked(port, "/livez"))[1] == b"ok\n"
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_it_speaks_tls(world: World, tmp_path: Path) -> None:
+    """With a certificate of its own, and the cookie stays there (Y-6)."""
+    authority = Authority(tmp_path)
+    files = authority.issue("localhost")
+
+    async def run() -> bytes:
+        server = AdminServer(app_of(world), "127.0.0.1", 0, files.server)
+        port = await server.start()
+        trusted = ssl.create_default_context(cafile=str(authority.file))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusted, server_hostname="localhost")
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        await server.stop()
+        return answer
+
+    answer = asyncio.run(run())
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert b"strict-transport-security" in answer.lower()

@@ -1,0 +1,68 @@
+"""Tests of `admin.sessions`: cookies that nobody else can make."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+import pytest
+
+from breakloop.admin.auth import LASTS_S, Sessions, Tokens
+from breakloop.clock import FakeClock
+from tests.admin_client import ADA, GRACE, KEY
+
+
+@pytest.fixture
+def sessions(clock: FakeClock) -> Sessions:
+    return Sessions(KEY, Tokens([ADA, GRACE]), clock)
+
+
+def test_a_session_lasts_twelve_hours(sessions: Sessions, clock: FakeClock) -> None:
+    """A session lasts twelve hours (Y-3)."""
+    cookie = sessions.open(ADA)
+    found = sessions.find(cookie)
+    assert found is not None
+    assert found.token is ADA
+    clock.advance(LASTS_S - 1)
+    assert sessions.find(cookie) == found
+    clock.advance(1)
+    assert sessions.find(cookie) is None
+
+
+def test_every_session_has_its_own_csrf_text(sessions: Sessions) -> None:
+    texts = {found.csrf for _ in range(5) if (found := sessions.find(sessions.open(ADA))) is not None}
+    assert len(texts) == 5
+
+
+def test_a_closed_session_is_over(sessions: Sessions) -> None:
+    one, other = sessions.open(ADA), sessions.open(ADA)
+    sessions.close(one)
+    sessions.close("nonsense")
+    assert sessions.find(one) is None
+    assert sessions.find(other) is not None
+
+
+def test_closed_sessions_do_not_pile_up(sessions: Sessions, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breakloop.admin.auth._CLOSED_MAX", 2)
+    for _ in range(2):
+        sessions.close(sessions.open(ADA))
+    clock.advance(LASTS_S)
+    sessions.close(sessions.open(ADA))
+    assert len(sessions._closed) == 1
+
+
+def test_another_token_of_the_same_name_ends_it(sessions: Sessions, clock: FakeClock) -> None:
+    cookie = sessions.open(ADA)
+    assert Sessions(KEY, Tokens([GRACE]), clock).find(cookie) is None
+
+
+@pytest.mark.parametrize("cookie", ["", "x", "é", "AAAA", "=" * 8])
+def test_what_is_no_cookie_is_nobody(sessions: Sessions, cookie: str) -> None:
+    assert sessions.find(cookie) is None
+
+
+def test_a_changed_cookie_is_nobody(sessions: Sessions, clock: FakeClock) -> None:
+    raw = bytearray(urlsafe_b64decode(sessions.open(GRACE)))
+    for at in (0, 31, 40, len(raw) - 1):
+        changed = bytes(raw[:at]) + bytes([raw[at] ^ 1]) + bytes(raw[at + 1 :])
+        assert sessions.find(urlsafe_b64encode(changed).decode()) is None
+    assert Sessions(b"other" * 8, Tokens([ADA, GRACE]), clock).find(sessions.open(ADA)) is None

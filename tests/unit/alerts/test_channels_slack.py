@@ -1,0 +1,46 @@
+"""Slack, against a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+
+from breakloop.alerts.base import Parcel
+from breakloop.alerts.channels import SlackTarget, blocks
+from breakloop.alerts.messages import message
+from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
+
+
+def test_a_message() -> None:
+    """A line for notifications, and blocks within Slack's bounds (G-4)."""
+    with receiver() as server:
+        target = SlackTarget(means(), server.url + f"?{CANARY}", "https://ops.example", allow_private=True)
+        parcel = Parcel("msg_1", "loop.detected", notice_body(loop(), spent_microusd=1_230_000))
+        assert asyncio.run(target.send(parcel)).delivered
+        made = server.got[0].json
+    assert made["text"] == "🔴 Agent summariser loops (tail), stopped, $1.23 spent"
+    assert [part["type"] for part in made["blocks"]] == ["header", "section", "section", "actions"]
+    assert len(made["blocks"][2]["fields"]) <= 10
+    assert made["blocks"][3]["elements"][0]["url"] == "https://ops.example"
+    assert CANARY not in repr(target)
+
+
+def test_its_end_looks_different() -> None:
+    made = blocks(message(notice_body(released(), about=loop())))
+    assert made["text"] == "✅ Agent summariser runs again"
+    assert "actions" not in [part["type"] for part in made["blocks"]]
+
+
+def test_names_call_nobody_and_link_nowhere() -> None:
+    """An agent's name is text (Y-3)."""
+    made = blocks(message(notice_body(loop("<!channel> <http://evil|click> @here *x*"))))
+    texts = [made["text"], made["blocks"][1]["text"]["text"], *(one["text"] for one in made["blocks"][2]["fields"])]
+    assert len(texts) > 5
+    assert not [text for text in texts if "<" in text or ">" in text or "@here" in text]
+    assert "&lt;!channel&gt;" in made["text"]
+
+
+def test_a_private_address_needs_permission() -> None:
+    """A private address needs permission (Y-4)."""
+    with receiver() as server:
+        outcome = asyncio.run(SlackTarget(means(), server.url).send(Parcel("m", "loop.detected", notice_body(loop()))))
+        assert (outcome.delivered, server.got) == (False, [])

@@ -1,0 +1,39 @@
+"""Frequent events are passed on once in ten seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.alerts import rules
+from breakloop.alerts.rules import INTERVAL_S, Thinning
+from tests.alert_world import NOW, limited, loop
+
+
+def test_a_flood_becomes_two() -> None:
+    """The first at once, then one with the count of the others; nobody gets one a request (G-4)."""
+    thin = Thinning()
+    assert thin.pass_on([limited() for _ in range(1000)], NOW) == [limited()]
+    assert thin.pass_on([limited()], NOW + 9.9) == []
+    (last,) = thin.pass_on([], NOW + INTERVAL_S)
+    assert last.data["left_out"] == 999
+    assert thin.pass_on([], NOW + 2 * INTERVAL_S) == []
+    assert thin.pass_on([limited()], NOW + 2 * INTERVAL_S) == [limited()]
+
+
+def test_rare_events_pass_all() -> None:
+    """A loop is never left out (G-4)."""
+    assert len(Thinning().pass_on([loop(), loop(), limited("a"), limited("b")], NOW)) == 4
+
+
+def test_a_single_one_has_no_echo() -> None:
+    thin = Thinning()
+    thin.pass_on([limited()], NOW)
+    assert thin.pass_on([], NOW + INTERVAL_S) == []
+
+
+def test_too_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many kinds: counted only (Y-2)."""
+    monkeypatch.setattr(rules, "_KEYS_MAX", 3)
+    thin = Thinning()
+    assert len(thin.pass_on([limited(str(number)) for number in range(10)], NOW)) == 3
+    assert thin.left_out == 7

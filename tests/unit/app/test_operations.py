@@ -1,0 +1,244 @@
+"""History, alerts, metrics and the admin plane of one process, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakloop.app.operations import OperationsHere, Told
+from breakloop.app.runtime import Runtime
+from breakloop.clock import FakeClock
+from breakloop.config.settings import Settings
+from breakloop.engine.breakers import BreakerState
+from breakloop.errors import SettingsError
+from breakloop.history.api import EventFilter, IncidentFilter
+from breakloop.model.call import Answer, Usage
+from tests.builders import chat
+from tests.redis_servers import free_port
+
+TOKEN = "bl_a-token-for-tests"
+LOOP = 6
+
+
+def made(folder: Path, **more: Any) -> Runtime:
+    given = {"data_dir": str(folder), "admin_port": free_port(), "admin_token": TOKEN, **more}
+    return Runtime(Settings.model_validate(given))
+
+
+def looped(runtime: Runtime) -> None:
+    for _ in range(LOOP):
+        asked = chat(headers={"authorization": "Bearer k", "x-agent-id": "bot"}, model="gpt-4.1")
+        asked.tracked = True
+        if runtime.engine.decide(asked).allowed:
+            runtime.engine.settle(asked, Answer(200, usage=Usage(1000, 100), complete=True))
+
+
+async def lived(runtime: Runtime, do: Callable[[Any], Any]) -> Any:
+    """Start it, let it do something, and end it in order."""
+    runtime.load()
+    operations = runtime.operations
+    await operations.start()
+    try:
+        result = do(operations)
+        return await result if asyncio.iscoroutine(result) else result
+    finally:
+        await operations.finish()
+        await runtime.state.finish()
+
+
+def get(url: str, token: str = TOKEN) -> Any:
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        return json.load(answer)
+
+
+def test_what_happened_is_kept(tmp_path: Path) -> None:
+    """Events, the incident with what it cost and saved, the agent; written by the end at the latest (G-2, G-3, G-1)."""
+    runtime = made(tmp_path)
+
+    async def test() -> None:
+        await lived(runtime, lambda _operations: looped(runtime))
+        again = made(tmp_path)
+
+        def look(operations: OperationsHere) -> None:
+            history = operations._operations.history
+            assert [event.name for event in history.events(EventFilter(names=["loop.detected"]))] == ["loop.detected"]
+            [incident] = history.incidents(IncidentFilter())
+            assert (incident.agent, incident.state, incident.kind, incident.saved_requests) == (
+                "bot",
+                "stopped",
+                "tail",
+                1,
+            )
+            assert incident.saved_microusd > 0
+            [agent] = history.agents()
+            assert (agent.requests, agent.denied, agent.input_tokens, agent.cost_microusd) == (6, 1, 5000, 14_000)
+
+        await lived(again, look)
+
+    asyncio.run(test())
+
+
+def test_the_admin_plane_shows_it(tmp_path: Path) -> None:
+    """On its own port, with the token; status, breakers, counters, metrics (X-1)."""
+    runtime = made(tmp_path)
+
+    async def look(operations: OperationsHere) -> None:
+        looped(runtime)
+        base = operations.admin_url + "/api/v1/"
+        status = await asyncio.to_thread(get, base + "status")
+        assert (status["requests"], status["denied"], status["ready"]) == (6, {"loop_detected": 1}, True)
+        assert (await asyncio.to_thread(get, base + "breakers"))["breakers"] == []
+        counters = await asyncio.to_thread(get, base + "counters?key=cnt:default:")
+        assert [one["kind"] for one in counters["counters"]] == ["cooldowns"]
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            await asyncio.to_thread(get, base + "status", "wrong")
+
+    asyncio.run(lived(runtime, look))
+
+
+def test_pages_are_told_when_it_is_kept(tmp_path: Path) -> None:
+    """Whoever looks again then finds it; before, he would look in vain and not be told once more (X-2)."""
+    runtime = made(tmp_path)
+
+    async def look(seated: OperationsHere) -> None:
+        operations = seated._operations
+        told = operations.live.subscribe()
+        looped(runtime)
+        await operations.fan.finish()
+        async for item in told:
+            if item.get("kept"):
+                assert len(operations.history.incidents(IncidentFilter())) == item["kept"] == 1
+                return
+
+    asyncio.run(lived(runtime, look))
+
+
+def test_it_tells_when_a_loop_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> None:
+    """`loop.cleared`, after ten quiet minutes, also where nothing else happens (G-2)."""
+    monkeypatch.setattr("breakloop.app.operations._CLEAR_EVERY_S", 0.0)
+    given = {"data_dir": str(tmp_path), "admin_port": free_port(), "admin_token": TOKEN}
+    runtime = Runtime(Settings.model_validate(given), clock=clock)
+
+    async def look(seated: OperationsHere) -> None:
+        operations = seated._operations
+        looped(runtime)
+        await operations.fan.finish()
+        [incident] = operations.history.incidents(IncidentFilter())
+        await operations._clear()
+        assert operations.history.incidents(IncidentFilter())[0].ended_at is None
+        clock.advance(606)
+        await operations._clear()
+        await operations.fan.finish()
+        [cleared] = operations.history.events(EventFilter(names=["loop.cleared"]))
+        assert (cleared.incident, cleared.agent) == (incident.id, "bot")
+        assert operations.history.incidents(IncidentFilter())[0].state == "cleared"
+
+    asyncio.run(lived(runtime, look))
+
+
+def test_open_breakers_are_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for now and then, wherever they are (G-5)."""
+    monkeypatch.setattr("breakloop.app.operations._CLEAR_EVERY_S", 0.0)
+    runtime = made(tmp_path)
+
+    async def look(seated: OperationsHere) -> None:
+        operations = seated._operations
+
+        async def two() -> list[BreakerState]:
+            return [
+                BreakerState("p", f"k{at}", "", state, 7, 5, "usd", "d") for at, state in enumerate(("open", "closed"))
+            ]
+
+        monkeypatch.setattr(operations._seat, "breakers", two)
+        await operations._breakers()
+        assert b"breakloop_breakers_open 1.0" in operations._metrics.text()
+
+    asyncio.run(lived(runtime, look))
+
+
+def test_a_token_is_made_once_and_shown_once(tmp_path: Path) -> None:
+    """At the first start; afterwards its digest is enough (X-1)."""
+
+    async def test() -> None:
+        shown: list[str] = []
+        for _ in range(2):
+            runtime = made(tmp_path, admin_token="")
+            await lived(runtime, lambda operations: shown.append(operations.new_token))
+        assert shown[0].startswith("bl_")
+        assert shown[1] == ""
+
+    asyncio.run(test())
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    """Which one, and what to do (T-2)."""
+
+    async def test() -> None:
+        first = made(tmp_path / "a")
+        second = made(tmp_path / "b", admin_port=first.settings.admin_port)
+
+        async def collide(_operations: OperationsHere) -> None:
+            with pytest.raises(SettingsError, match=r"in use .* --admin-port"):
+                await lived(second, lambda _: None)
+
+        await lived(first, collide)
+
+    asyncio.run(test())
+
+
+def test_settings_of_an_agent_and_snoozes_are_in_force_at_once(tmp_path: Path) -> None:
+    """What the admin plane orders goes through the operator (G-1, LD-6)."""
+    runtime = made(tmp_path)
+
+    async def order(operations: OperationsHere) -> None:
+        services = operations._operations.services()
+        assert services.agent_changed is not None
+        await services.agent_changed("default", "bot", {"active": False})
+        asked = chat(headers={"x-agent-id": "bot"})
+        assert runtime.engine.decide(asked).reason == "agent_inactive"
+        await services.agent_changed("default", "bot", {})
+        assert runtime.operator.agent_settings() == {}
+        await services.snooze("f" * 32, runtime.clock.now() + 60, "ann")
+        assert list(runtime.operator.snoozes()) == ["f" * 32]
+
+    asyncio.run(lived(runtime, order))
+
+
+def test_alerts_that_cannot_be_are_a_wrong_setting(tmp_path: Path) -> None:
+    """Alerts that cannot be are a wrong setting (T-1)."""
+    with pytest.raises(SettingsError, match=r"alert_targets|NO_SUCH"):
+        made(
+            tmp_path,
+            alert_targets={"chat": {"type": "slack", "url": "env:NO_SUCH_VARIABLE"}},
+            alerts=[{"name": "a", "type": ["loop"], "targets": ["chat"]}],
+        )
+
+
+def test_the_log_is_told_in_short() -> None:
+    """Pictures are for the history; the log gets names and numbers (Y-1)."""
+    from breakloop.model.events import Event
+
+    logged: list[Any] = []
+    bus: list[Any] = []
+
+    class Keeping(list[Any]):
+        def __call__(self, event: Event) -> None:
+            self.append(event)
+
+        def flush(self, now: float, *, everything: bool = False) -> None:
+            logged.append((now, everything))
+
+    log, heard = Keeping(), Keeping()
+    told = Told(log, heard)
+    told(Event("loop.detected", 1.0, {"kind": "tail", "steps": [1, 2]}))
+    told.flush(5.0, everything=True)
+    assert log[0].data == {"kind": "tail"}
+    assert heard[0].data["steps"] == [1, 2]
+    assert (logged, bus) == ([(5.0, True)], [])

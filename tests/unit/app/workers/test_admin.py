@@ -1,0 +1,118 @@
+"""The operations of a fleet: what workers did and counted is shown, and what is ordered reaches them through the book."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from breakloop.app.state import Opened
+from breakloop.app.workers.admin import Office
+from breakloop.app.workers.control import Member, Members
+from breakloop.app.workers.ipc import Counted, Did, decode, encode
+from breakloop.clock import SystemClock
+from breakloop.config.settings import Settings
+from breakloop.model.counters import Figures
+from breakloop.model.events import Activity, AgentUse, Event, LoopUse
+from breakloop.policy.watch import Watched
+from breakloop.store.data_dir import DataDir
+from tests.redis_servers import free_port
+from tests.unit.observe.test_metrics import samples
+
+
+class Chief:
+    """A control process without processes."""
+
+    def __init__(self, folder: Path) -> None:
+        given = {"data_dir": str(folder), "admin_port": free_port(), "admin_token": "bl_token"}
+        self.settings = Settings.model_validate(given)
+        self.data = DataDir(folder)
+        self.told: list[Event] = []
+        self.members = Members(self.publish)
+        self.source: Watched | None = None
+
+    def publish(self, event: Event) -> None:
+        self.told.append(event)
+
+
+def did(requests: int, at: float, model: str = "") -> Did:
+    activity = Activity()
+    activity.agents["p", "c", "a"] = AgentUse(requests=requests, denied=1, last_at=at, model=model)
+    activity.loops["p", "c", "a", "f"] = LoopUse(stopped=2, stopped_microusd=50)
+    activity.shadow["p", "x", "r", "loop_detected"] = 3
+    return Did.of(activity)
+
+
+def counted() -> Counted:
+    """What a worker tells once a second."""
+    made = Figures()
+    made.count("breakloop_decisions_total", 5, "allowed", "ok")
+    made.count("breakloop_decisions_total", 1, "denied", "loop_detected")
+    made.spread("breakloop_overhead_seconds", [0] * 21 + [6], 0.5, "decision")
+    made.level("breakloop_processes", 1)
+    return Counted(made)
+
+
+def hear(members: Members, message: Any, pid: int = 7) -> None:
+    members._received(Member(1, pid), decode(encode(message)))
+
+
+def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
+    """Over all of them, and taken away (S-5, G-1)."""
+    members = Chief(tmp_path).members
+    hear(members, did(3, 10.0, "m-1"))
+    hear(members, did(4, 9.0), pid=8)
+    taken = members.did()
+    assert taken.agents == {("p", "c", "a"): AgentUse(requests=7, denied=2, last_at=10.0, model="m-1")}
+    assert taken.loops == {("p", "c", "a", "f"): LoopUse(stopped=4, stopped_microusd=100)}
+    assert taken.shadow == {("p", "x", "r", "loop_detected"): 6}
+    assert members.did() == Activity()
+
+
+def test_the_office_shows_all_workers(tmp_path: Path) -> None:
+    """Counts of all, orders through its own engine, events told like those of a worker (S-5, X-1)."""
+
+    async def test() -> None:
+        chief = Chief(tmp_path)
+        office = Office(chief, Opened(SystemClock()))
+        await office.open(None)
+        try:
+            for pid in (7, 8):
+                hear(chief.members, counted(), pid)
+            operations: Any = office.operations
+            status = operations.status()
+            assert (status["requests"], status["workers"]) == (12, 0)
+            assert (status["allowed"], status["denied"]) == ({"ok": 10}, {"loop_detected": 2})
+            office.operator.kill("default", "bot", "too loud", "ann")
+            assert [event.name for event in chief.told] == ["agent.killed"]
+            hear(chief.members, did(3, 10.0))
+            assert office.activity().agents["p", "c", "a"].requests == 3
+            assert operations.admin_url.endswith(str(chief.settings.admin_port))
+        finally:
+            await office.close()
+
+    asyncio.run(test())
+
+
+def test_metrics_are_those_of_the_workers(tmp_path: Path) -> None:
+    """Live and gone ones together, nothing twice; the control process does not serve (G-5, S-5)."""
+
+    async def test() -> None:
+        chief = Chief(tmp_path)
+        office = Office(chief, Opened(SystemClock()))
+        await office.open(None)
+        try:
+            for pid in (7, 8):
+                for _ in range(2):  # all of it, every second
+                    hear(chief.members, counted(), pid)
+            chief.members.totals.ended(8)
+            operations: Any = office.operations
+            found = samples(operations._operations.services().metrics())
+            assert found["breakloop_overhead_seconds_count", (("door", "decision"),)] == 12
+            assert found["breakloop_overhead_seconds_sum", (("door", "decision"),)] == 1.0
+            assert found["breakloop_decisions_total", (("reason", "ok"), ("verdict", "allowed"))] == 10
+            assert found["breakloop_processes", ()] == 1
+        finally:
+            await office.close()
+
+    asyncio.run(test())

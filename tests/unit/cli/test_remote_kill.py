@@ -1,0 +1,80 @@
+"""`breakloop kill`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from breakloop.cli.main import run
+from tests.fake_admin import fake_admin
+
+PATH = "POST /agents/code-fixer/kill"
+
+
+def held(until: float | None, *, shared: bool = True) -> dict[str, Any]:
+    return {
+        "hold": {"project": "default", "agent": "code-fixer", "until": until},
+        "shared": shared,
+        "seen": True,
+        "did_you_mean": "",
+    }
+
+
+def test_until_it_is_released(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a reason, for the audit log (G-1, T-2)."""
+    with fake_admin() as admin:
+        admin.answers[PATH] = held(None)
+        assert run(["kill", "code-fixer", "--reason", "burns money", *admin.args]) == 0
+        assert admin.asked == [(PATH, {"reason": "burns money", "expires_at": None})]
+    assert capsys.readouterr().out == "code-fixer in project default is held until it is released\n"
+
+
+def test_for_an_hour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For an hour: --for 1h (X-3)."""
+    monkeypatch.setattr("breakloop.cli.remote.SystemClock.now", lambda _: 1_800_000_000.0)
+    with fake_admin() as admin:
+        admin.answers[PATH] = held(1_800_003_600.0, shared=False)
+        assert run(["kill", "code-fixer", "--for", "1h", "--project", "default", *admin.args]) == 0
+        body = {"reason": "stopped from the command line", "expires_at": 1_800_003_600.0}
+        assert admin.asked == [(f"{PATH}?project=default", body)]
+    assert capsys.readouterr().out.splitlines() == [
+        "code-fixer in project default is held until 2027-01-15 09:00:00Z",
+        "note: other instances could not be told yet; they are as soon as they can be reached",
+    ]
+
+
+def test_a_viewer_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+    """A viewer cannot: exit code 1, and why (X-3)."""
+    with fake_admin() as admin:
+        admin.answers[PATH] = (403, {"error": {"message": "your role is viewer, and this needs operator"}})
+        assert run(["kill", "code-fixer", *admin.args]) == 1
+    said = capsys.readouterr().err
+    assert said == f"{admin.url}: your role is viewer, and this needs operator (use the token of an operator)\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "--for", "soon"], ["a", "b"]])
+def test_called_wrongly(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Called wrongly: exit code 3 (X-3)."""
+    assert run(["kill", *arguments]) == 3
+    assert "Usage: breakloop kill" in capsys.readouterr().err
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_admin() as admin:
+        admin.answers[PATH] = held(None)
+        assert run(["kill", "code-fixer", "--json", *admin.args]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, **held(None)}
+
+
+def test_one_that_was_never_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that was mistyped does not look like success (G-1)."""
+    with fake_admin() as admin:
+        admin.answers[PATH] = {**held(None), "seen": False, "did_you_mean": "code-fixers"}
+        assert run(["kill", "code-fixer", *admin.args]) == 0
+        admin.answers[PATH] = {**held(None), "seen": False}
+        assert run(["kill", "code-fixer", *admin.args]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "note: no agent of this name was ever seen; did you mean code-fixers?"
+    assert said[3] == "note: no agent of this name was ever seen"

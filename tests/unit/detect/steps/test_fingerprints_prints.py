@@ -1,0 +1,190 @@
+"""Fingerprints of a step (LD-4)."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import pytest
+
+from breakloop.detect.steps.fingerprints import (
+    ACK,
+    EMPTY,
+    ERROR,
+    OK,
+    RATE,
+    UNKNOWN,
+    UNSEEN,
+    Printer,
+    canonical,
+    is_answer_elsewhere,
+    paired,
+    tells,
+)
+from breakloop.model.call import Result, Step, ToolCall
+
+LONG = "a result with several words in it, long enough to be of some interest, and then some more"
+
+
+def printer(key: bytes = b"k") -> Printer:
+    return Printer(lambda data: blake2b(data, digest_size=8, key=key).digest())
+
+
+def step(
+    *calls: ToolCall, results: tuple[Result, ...] = (), ids: tuple[str, ...] = (), tools: tuple[str, ...] = ()
+) -> Step:
+    return Step("", calls, ids, results, (), tools, 1, 1)
+
+
+def one(arguments: str = "{}", result: Result | None = None, name: str = "look", tools: tuple[str, ...] = ()) -> Step:
+    return step(ToolCall(name, arguments), results=(result,) if result else (), tools=tools)
+
+
+def test_canonical() -> None:
+    """One spelling; volatile keys go, wherever they are; what is no JSON stays (LD-4)."""
+    assert canonical('{ "b":1, "a":{"nonce":1,"x":[{"ts":2}]} }') == b'{"a":{"x":[{}]},"b":1}'
+    assert canonical("{broken") == b"{broken"
+    assert canonical("ls -la") == b"ls -la"
+    assert canonical("[" * 5000) == b"[" * 5000
+
+
+def test_results_belong_to_calls_by_id_else_by_order() -> None:
+    """Parallel results may come in any order (LD-4)."""
+    a, b = ToolCall("a", "{}"), ToolCall("b", "{}")
+    first, second = Result("1", call_id="x"), Result("2", call_id="y")
+    assert paired(step(a, b, results=(second, first), ids=("x", "y"))) == [(a, first, 1), (b, second, 0)]
+    assert paired(step(a, b, results=(Result("1"),))) == [(a, Result("1"), 0), (b, None, -1)]
+
+
+@pytest.mark.parametrize(("result", "kind"), [
+    (Result(LONG), OK), (Result("done"), ACK), (Result(""), EMPTY), (Result("[]"), EMPTY),
+    (Result("boom", error=True), ERROR), (Result("429 Too Many Requests", error=True), RATE),
+    (Result("Unknown tool: serch", error=True), UNKNOWN), (Result("Error: the word alone, as a result may say it, is none; and more"), OK),
+    (Result("<returncode>0</returncode>\n<output>x</output>\nand more"), OK),
+    (Result("3 passed, 0 failed, error: none of the tests " + LONG), OK), (Result("", media=("image/png 4K",)), OK),
+])  # fmt: skip
+def test_klass(result: Result, kind: int) -> None:
+    """What is bad was read by `wire` from flags and forms; words do not make it so (LD-4)."""
+    assert printer().step(one(result=result)).pairs[0].kind == kind
+
+
+def test_a_result_is_part_of_the_identity() -> None:
+    """Same call and result, same round; another result, another round (LD-4)."""
+    make = printer()
+    same, again = make.step(one("{}", Result(LONG))), make.step(one(" { }", Result(LONG + " ")))
+    assert same.round == again.round
+    other = make.step(one("{}", Result(LONG + " more")))
+    assert same.pairs[0].a == other.pairs[0].a
+    assert same.round != other.round
+    assert printer(b"other").step(one("{}", Result(LONG))).round != same.round
+
+
+def test_volatile_parts_of_a_result_go() -> None:
+    """A time in a result makes no other result; a count does (LD-4)."""
+    make = printer()
+    first, second, third = (
+        make.step(one("{}", Result(f"{LONG} at 10:00:0{n} with {m} items"))) for n, m in ((1, 5), (2, 5), (3, 6))
+    )
+    assert first.round == second.round != third.round
+
+
+def test_rounds_have_no_order() -> None:
+    """A round is the set of its calls with their results (LD-4)."""
+    make = printer()
+    a, b = ToolCall("a", "{}"), ToolCall("b", "{}")
+    one_way = make.step(step(a, b, results=(Result("1"), Result("2"))))
+    assert one_way.round == make.step(step(b, a, results=(Result("2"), Result("1")))).round
+    assert one_way.round != make.step(step(a, b, results=(Result("2"), Result("1")))).round
+    assert one_way.round == make.of(b"".join(sorted(pair.a + pair.r for pair in one_way.pairs)))  # in any process
+
+
+def test_unseen_and_unknown() -> None:
+    """A call without a result is not judged by it; one that fails and is not declared is unknown (LD-4)."""
+    make = printer()
+    assert make.step(one()).pairs[0].kind == UNSEEN
+    assert make.step(one(result=Result("boom", error=True), tools=("other",))).pairs[0].kind == UNKNOWN
+    assert make.step(one(result=Result("boom", error=True), tools=("look",))).pairs[0].kind == ERROR
+    assert make.step(one(result=Result(LONG), tools=("other",))).pairs[0].kind == OK
+    assert make.step(one(result=Result(LONG), tools=("look",))).pairs[0].kind == OK
+
+
+def test_errors_and_media() -> None:
+    """Errors are compared by their form; images by type and size class (LD-4)."""
+    make = printer()
+    first, second = (make.step(one("{}", Result(f"no such file '/tmp/{n}'", error=True))).pairs[0] for n in "ab")
+    assert first.e == second.e != bytes(4)
+    assert first.r != second.r
+    small, large = (make.step(one("{}", Result("shot", media=(size,)))).pairs[0] for size in ("png 4K", "png 64K"))
+    assert small.r != large.r
+
+
+def test_sizes_are_bytes() -> None:
+    """Evidence speaks of bytes (A-3)."""
+    assert printer().step(one("{}", Result("äöü"))).pairs[0].size == 6
+
+
+def test_text_steps() -> None:
+    """Where nothing is called, what was said and answered is the step (LD-4)."""
+    make = printer()
+    talk = Step("hello there", (), (), (), ("go on",), (), 2, 2)
+    prints = make.step(talk)
+    assert prints.pairs == ()
+    assert prints.said == make.incoming("hello  there").key
+    assert prints.users == (make.incoming("go on").key,)
+    assert prints.round != make.step(talk._replace(users=("stop",))).round
+    assert len(prints.words) == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("running, 300 s left", "running, 295 s left"),
+    ("next free slot: 2026-03-01 18:30", "next free slot: 2026-03-01 19:30"),
+    ("123e4567-e89b-12d3-a456-426614174000", "223e4567-e89b-12d3-a456-426614174000"),
+    ("stopped at 0x401000", "stopped at 0x401004"),
+])  # fmt: skip
+def test_short_results_are_what_they_say(before: str, after: str) -> None:
+    """A time or an id may be the whole of a result; in a longer one, and in an error, it is noise (LD-4)."""
+    made = printer()
+
+    def same(*, error: bool = False) -> bool:
+        first, second = (made.step(one(result=Result(text, error))).pairs[0] for text in (before, after))
+        return first.r == second.r
+
+    assert not same()
+    assert same(error=True)
+    before, after = f"{LONG} {before}", f"{LONG} {after}"
+    assert same()
+
+
+def test_results_without_calls_are_told_apart() -> None:
+    """With `previous_response_id` a request holds nothing but results (LD-4)."""
+    made = printer()
+    rounds = [made.step(step(results=(Result(text),))).round for text in ("first", "second", "first")]
+    assert rounds[0] == rounds[2] != rounds[1]
+    alone = step(results=(Result("x"),))
+    assert is_answer_elsewhere(alone)
+    assert not is_answer_elsewhere(alone._replace(said="I looked."))
+    assert not is_answer_elsewhere(one(result=Result("x")))
+    assert not is_answer_elsewhere(step())
+
+
+@pytest.mark.parametrize(("text", "failed", "told"), [
+    (LONG, False, True),
+    ("short", False, False),
+    ("short", True, True),
+    ("The file was written to the workspace of the project; you can now go on with the next step of the plan.", False, False),
+])  # fmt: skip
+def test_what_tells_that_nothing_was_changed(text: str, failed: bool, told: bool) -> None:
+    """Of a call that is not seen only what came back can tell (LD-4)."""
+    assert tells(printer().incoming(text), failed=failed) == told
+
+
+@pytest.mark.parametrize(("name", "shown"), [
+    ("search", "search"), ("web.search-2", "web.search-2"), ("suche_größe", "suche_größe"), ("Ask the user", ""),
+    ("tell Jane Doe her SSN 078-05-1120", ""), ("078-05-1120", ""), ("x" * 49, ""), ("", ""),
+])  # fmt: skip
+def test_actions_in_words_have_no_name(name: str, shown: str) -> None:
+    """What stands in the place of a tool's name in a text may be anything that the model wrote (Y-1)."""
+    asked = one(result=Result(LONG), name=name, tools=("look",))
+    assert printer().step(asked._replace(as_text=True)).pairs[0].tool.name == shown
+    assert printer().step(asked).pairs[0].tool.name == name
+    declared = asked._replace(as_text=True, tools=("look", name))
+    assert printer().step(declared).pairs[0].tool.name == name

@@ -1,0 +1,76 @@
+"""Which calls change something, and what a policy says of tools (LD-4)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from breakloop.detect.steps.fingerprints import CHANGES, NO_OPTIONS, OTHER, READS, RUNS, Tools, changes, manner
+from breakloop.detect.steps.kinds import ToolOptions
+
+
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("write_file", "{}"), ("apply_patch", "{}"), ("createIssue", "{}"), ("fileWrite", "{}"), ("book_flight", "{}"),
+    ("str_replace_based_edit_tool", '{"command":"insert"}'),
+    ("bash", '{"command":"echo a > b.txt"}'), ("bash", '{"command":"sed -i s/a/b/ f"}'), ("shell", '{"command":"git commit -m x"}'),
+    ("execute_bash", '{"command":"cat <<EOF > a"}'), ("python", "open('a', 'w').write('x')"),
+    ("execute-tool", '{"tool_name": "create_presentation"}'),
+    ("bash", "ls | tee out.txt"), ("bash", "mv a b"), ("bash", "tar xf a"), ("bash", "pip3 install x"), ("bash", "apt-get install x"),
+    ("python", "path.write_text('x')"), ("python", "frame.to_csv('x')"), ("python", "model.save('x')"), ("python", "open('a', 'x')"),
+    ("bash", "cat <<E\nE"), ("bash", "sed -n -E -e -s -i s/a/b/ f"), ("python", "f(1); open('a', mode='w')"),
+])  # fmt: skip
+def test_changes(name: str, arguments: str) -> None:
+    """By name, or by what a shell command does (LD-4)."""
+    assert changes(manner(name), arguments.encode())
+
+
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("read_file", "{}"), ("search", '{"q":"write"}'), ("str_replace_based_edit_tool", '{"command":"view"}'),
+    ("bash", '{"command":"ls -la 2>&1"}'), ("bash", '{"command":"grep x f >/dev/null"}'), ("bash", '{"command":"python -c \'1 -> 2\'"}'),
+    ("execute-tool", '{"tool_name": "list_files"}'), ("get_address", "{}"), ("bash", "git log"), ("python", "open('b.txt')"),
+    ("", "> a"), ("bash", "cat a; sort b"),
+])  # fmt: skip
+def test_looks(name: str, arguments: str) -> None:
+    """Reading is no change, whatever the arguments say (LD-4)."""
+    assert not changes(manner(name), arguments.encode())
+
+
+def test_many_beginnings_are_no_matter() -> None:
+    """A thousand calls full of beginnings that come to nothing take no time (23 s, and 40 s, they took) (Y-2)."""
+    start = time.process_time()
+    for line in (b"open(" * 800, b"sed -" * 800):
+        for _ in range(100):
+            assert not changes(RUNS, line)
+    assert time.process_time() - start < 1
+
+
+def test_manners() -> None:
+    """Tools that run commands or code, tools that read, tools that change things (LD-4)."""
+    assert [manner(name) for name in ("execute_bash", "run_command", "python")] == [RUNS] * 3
+    assert [manner(name) for name in ("task_done", "publish", "", "42")] == [OTHER] * 4
+    assert (manner("read_code"), manner("updateTicket")) == (READS, CHANGES)
+
+
+def test_options_by_name_and_by_prefix() -> None:
+    """A name goes before a prefix, a longer prefix before a shorter one (LD-4)."""
+    exact, long, short = ToolOptions(exempt=True), ToolOptions(poll=True), ToolOptions(exclude=frozenset("x"))
+    tools = Tools({"job*": short, "job_status": exact, "job_st*": long})
+    assert tools.of("job_status").options is exact
+    assert tools.of("job_start").options is long
+    assert tools.of("jobs").options is short
+    assert tools.of("other").options is NO_OPTIONS
+    assert Tools({"*": long}).of("anything").options is long
+
+
+def test_names_are_remembered_but_not_for_ever() -> None:
+    """Constant memory, whatever names clients come up with; other names, other keys (LD-4)."""
+    tools = Tools({})
+    assert tools.of("look") is tools.of("look")
+    assert tools.of("x" * 5000) is not tools.of("x" * 5000)
+    one = tools.of("look")
+    for number in range(1001):
+        tools.of(f"tool{number}")
+    assert tools.of("look") is not one
+    assert tools.of("look") == one != tools.of("\ud800")
+    assert len({tools.of(name).key for name in ("look", "\ud800", "Look")}) == 3

@@ -1,0 +1,79 @@
+"""Almost the same again (LD-4)."""
+
+from __future__ import annotations
+
+from breakloop.detect.steps import repeats
+from breakloop.detect.steps.repeats import alike, sample
+from breakloop.detect.steps.window import SKETCH_ROW, SKETCHES, Window
+from breakloop.model.call import Step, ToolCall
+from tests.unit.detect.steps.stepping import called, hits, prints, spoken
+
+VARIANTS = [
+    f"Please search the {where} for the number of reference works on life sciences"
+    for where in ("library", "database", "web", "index")
+]
+
+
+def reword(window: Window, step: Step) -> float:
+    return hits(repeats.reword(window, step, prints(step)), "reword")
+
+
+def test_near() -> None:
+    """One tool in a row, alike but for numbers, and only where nothing new comes (LD-4)."""
+    window = Window()
+    found = [hits(repeats.near(window, prints(called(f'{{"page": {at}}}')), True, 1.0), "near") for at in range(5)]
+    assert found == [0, 0, 0, 4, 5]
+    assert hits(repeats.near(window, prints(called('{"page": 9}')), False, 1.0), "near") == 0
+    list(repeats.near(window, prints(called(name="other")), True, 1.0))
+    assert hits(repeats.near(window, prints(called('{"page": 9}')), True, 1.0), "near") == 0
+
+
+def test_reword_only_while_dry() -> None:
+    """Reworded instructions count once nothing new has come for four turns (LD-4)."""
+    window = Window()
+    assert [reword(window, spoken(text)) for text in VARIANTS] == [0, 0, 0, 0]
+    window.dry = 4
+    assert [reword(window, spoken(text)) for text in VARIANTS] == [5, 6, 7, 8]
+    assert reword(window, spoken("Something quite different about unrelated matters entirely")) == 0
+    assert len(window.sketches) == 9 * SKETCH_ROW.size
+
+
+def test_reword_leaves_tool_arguments_and_code_alone() -> None:
+    """Near-same arguments are how honest work looks; instructions to a colleague are text (LD-4)."""
+    window = Window()
+    window.dry = 8
+    for text in VARIANTS:
+        assert reword(window, called(said=text)) == 0
+        bash = Step(text, (ToolCall("bash", "ls"),), (), (), (), (), 1, 1, as_text=True)
+        assert reword(window, bash) == 0
+    assert window.sketches == b""
+    ask = [Step(text, (ToolCall("ask_expert", text),), (), (), (), (), 1, 1, as_text=True) for text in VARIANTS]
+    assert [reword(window, step) for step in ask] == [0, 2, 3, 4]
+
+
+def test_only_the_last_texts_are_kept() -> None:
+    """Constant memory (LD-4)."""
+    window = Window()
+    for index in range(30):
+        reword(window, spoken(f"entirely different subject number {index * 37} {'abcdefgh'[index % 8] * 6}"))
+    assert len(window.sketches) == SKETCHES * SKETCH_ROW.size
+
+
+def test_alike() -> None:
+    """Shared words by all words, from samples (LD-4)."""
+    assert alike((1, 2, 3, 4), (1, 2, 3, 4)) == 1
+    assert alike((1, 2, 3, 4), (3, 4, 5, 6)) == 2 / 6
+    assert alike((), ()) == 0
+    assert sample((1, 2, 3)) == []
+    assert sample(tuple(range(100, 0, -1))) == list(range(1, 17))
+
+
+def test_reword_looks_at_one_recipient() -> None:
+    """The same words to somebody else are another matter (LD-4)."""
+    window = Window()
+    window.dry = 8
+    found = [
+        reword(window, Step(VARIANTS[0], (ToolCall(f"ask_{who}", ""),), (), (), (), (), 1, 1, as_text=True))
+        for who in "abac"
+    ]
+    assert found == [0, 0, 2, 0]

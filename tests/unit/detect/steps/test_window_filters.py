@@ -1,0 +1,93 @@
+"""The filter that remembers lines, and forgets the oldest (LD-4)."""
+
+from __future__ import annotations
+
+import zlib
+
+from breakloop.detect.steps.window import BYTES, CAPACITY, HALF, AgedFilter
+
+
+def digests(start: int, count: int) -> list[int]:
+    return [zlib.crc32(str(number).encode(), 7) for number in range(start, start + count)]
+
+
+def made() -> AgedFilter:
+    return AgedFilter(memoryview(bytearray(BYTES)).cast("Q"), 0, 0)
+
+
+def test_new_once() -> None:
+    """What was sifted is known; where the new ones stand is told (LD-4)."""
+    one = made()
+    assert one.sift([1 << 30 | 77, 1 << 31 | 99, 1 << 30 | 77]) == [0, 1]
+    assert one.sift([5, 1 << 30 | 77]) == [0]
+    assert one.count == 3
+    assert one.knows(1 << 30 | 77)
+    assert not one.knows(12345)
+    one.add(12345)
+    one.add(12345)
+    assert one.knows(12345)
+    assert one.count == 4
+    assert one.sift([]) == []
+
+
+def test_it_works_on_the_words_it_was_given() -> None:
+    """Nothing but its own part of the window changes, and what is there is known to another one (LD-4)."""
+    data = bytearray(3 * BYTES)
+    words = memoryview(data).cast("Q")
+    AgedFilter(words, 2 * HALF, 0).sift(digests(0, 300))
+    assert not any(data[:BYTES] + data[2 * BYTES :])
+    other = AgedFilter(words, 2 * HALF, 300)
+    assert other.sift(digests(0, 300)) == []
+
+
+def test_long_sessions_find_new_lines_new() -> None:
+    """It ages: after 20,000 lines new ones are still new, recent ones known, old ones forgotten (LD-4)."""
+    one = made()
+    one.sift(digests(0, 20_000))
+    assert sum(map(one.knows, digests(19_500, 500))) == 500
+    assert sum(map(one.knows, digests(50_000, 1000))) < 120
+    assert sum(map(one.knows, digests(0, 1000))) < 120
+    assert one.count < CAPACITY
+
+
+def test_one_by_one_it_ages_as_well() -> None:
+    """The younger half becomes the older one when it is full (LD-4)."""
+    one, other = made(), made()
+    for digest in digests(0, 3000):
+        one.add(digest)
+    other.sift(digests(0, 3000))
+    assert one.count == other.count
+    assert list(map(one.knows, digests(1500, 3000))) == list(map(other.knows, digests(1500, 3000)))
+
+
+def test_the_older_half_is_known_too() -> None:
+    """What is there already is not new, and is young again (LD-4)."""
+    one = made()
+    one.sift(digests(0, 600))
+    assert one.sift(digests(300, 100)) == []
+    assert one.count > 100
+
+
+def test_several_at_once_and_one_that_is_learnt() -> None:
+    """As one after the other, also where the younger half becomes the older one between two of them (LD-4)."""
+    one, other = made(), made()
+    for start in range(0, 3 * CAPACITY, 3):
+        some = digests(start, 3)
+        one.add(*some)
+        for digest in some:
+            other.add(digest)
+        assert one.count == other.count
+    assert [one.knows(digest) for digest in digests(0, 3 * CAPACITY)] == [
+        other.knows(digest) for digest in digests(0, 3 * CAPACITY)
+    ]
+
+
+def test_learning_tells_what_was_new() -> None:
+    """The same as asking first, and remembering what is not known (LD-4)."""
+    one, other = made(), made()
+    for digest in digests(0, 2 * CAPACITY) + digests(0, 50):
+        known = other.knows(digest)
+        if not known:
+            other.add(digest)
+        assert one.learns(digest) is not known
+        assert one.count == other.count

@@ -1,0 +1,137 @@
+"""One compiled loop block on its own: keys, messages, delays, announced repeats."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from breakloop.detect.counting import AllowList, Identity, LoopDetector, LoopTerms
+from breakloop.model.call import Call
+from breakloop.store.ops import Repeat, Repeated, RepeatSpec
+from tests.builders import call
+
+PRINT = "0123456789abcdef" * 2
+WHO = Identity(lambda _: "me", lambda _: "bot", lambda _: ())
+TAIL = RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0)
+
+
+def detector(
+    kind: str = "tail",
+    policy: str = "p",
+    expects: frozenset[str] = frozenset(),
+    allow: AllowList | None = None,
+    fingerprint: str | None = PRINT,
+    spec: RepeatSpec = TAIL,
+) -> LoopDetector:
+    terms = LoopTerms(kind, policy, 1, "reject", 429, expects, allow)
+    return LoopDetector(terms, spec, lambda _: fingerprint, WHO)
+
+
+def planned(made: LoopDetector, asked: Call | None = None, group: int = 0) -> Repeat:
+    op = made.plan(asked or call(), "proj", group, 0.0)
+    assert op is not None
+    return op
+
+
+def test_keys_name_kind_project_policy_and_block() -> None:
+    """`ld:` for exact, `cnt:` for tail, escaped parts, `shadow:` in front for shadow (S-2, E-1)."""
+    assert planned(detector("exact")).key == f"ld:proj:p:1:{PRINT}"
+    assert planned(detector("tail")).key == f"cnt:proj:p:1:{PRINT}"
+    assert planned(detector("tail", "a:b")).key == f"cnt:proj:a%3Ab:1:{PRINT}"
+    shadow = planned(detector(), group=4)
+    assert (shadow.key, shadow.group) == (f"shadow:cnt:proj:p:1:{PRINT}", 4)
+
+
+def test_what_is_tracked_is_planned_so() -> None:
+    """Only a door that sees answers lets its requests join each other (LD-6)."""
+    asked = call()
+    assert planned(detector(), asked).tracked is False
+    asked.tracked = True
+    assert planned(detector(), asked).tracked is True
+
+
+def test_nothing_to_say() -> None:
+    """No fingerprint, or an allow list that covers the call (LD-2, LD-6)."""
+    assert detector(fingerprint=None).plan(call(), "proj", 0, 0.0) is None
+    allow = AllowList({}, {}, {}, {}, {PRINT: 10.0})
+    assert detector(allow=allow).plan(call(), "proj", 0, 9.0) is None
+    assert detector(allow=allow).plan(call(), "proj", 0, 10.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [
+        ("7", 7),
+        ("5", 5),
+        ("2", 5),
+        ("0", 5),
+        ("-1", 5),
+        ("x", 5),
+        ("1e3", 5),
+        ("10000", 10_000),
+        ("99999999999", 10_000),
+    ],
+)
+def test_announced_repeats(value: str, limit: int) -> None:
+    """Raise the limit up to a bound, never lower it; nonsense changes nothing (LD-6)."""
+    asked = call(headers={"X-Breakloop-Expect-Repeats": value})
+    assert planned(detector(expects=frozenset({"me"})), asked).limit == limit
+    assert planned(detector(expects=frozenset({"you"})), asked).limit == 5
+    assert planned(detector(), asked).limit == 5
+
+
+def test_what_the_client_is_told() -> None:
+    """Counts, seconds rounded up, what was repeated how often and what to do; `tail` says what it compares (A-3)."""
+    made = detector()
+    loop = made.found(planned(made), Repeated(6, True, True, 29.2))
+    assert (loop.fingerprint, loop.hit_count, loop.window_s, loop.cooldown_s) == (PRINT, 6, 60, 30)
+    assert (loop.kind, loop.action, loop.fresh) == ("tail", "reject", True)
+    assert loop.message == (
+        "Blocked: identical request sent 6 times in 60 seconds. This usually indicates an agent retry loop, infinite "
+        "recursion, or misconfigured automation. Identical are its last messages; what stands before them may differ. "
+        "Do not send it again: change the request, work with the answers you have, or stop. "
+        "It stays blocked for 30 seconds."
+    )
+    assert loop.evidence == "same last messages sent 6 times in 60 s"
+    exact = detector("exact", spec=RepeatSpec(45.0, 2, sliding=True)).found(
+        planned(made), Repeated(3, True, True, 45.0)
+    )
+    assert exact.evidence == "identical request sent 3 times in 45 seconds"
+    assert "last messages" not in exact.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "result", "said"),
+    [
+        (RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0), Repeated(6, True, True, 30.0), "6 times in 60 seconds"),
+        (
+            RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0),
+            Repeated(9, True, False, 23.0),
+            "9 times, also while it was blocked",
+        ),
+        (RepeatSpec(60.0, 5, sliding=True), Repeated(9, True, False, 60.0), "9 times in 60 seconds"),
+        (RepeatSpec(45.0, 2), Repeated(3, True, True, 45.0), "3 times, never more than 45 seconds apart"),
+        (RepeatSpec(45.0, 2), Repeated(9, True, False, 45.0), "9 times, never more than 45 seconds apart"),
+    ],
+)
+def test_how_often_it_came_is_said_in_no_more_seconds_than_are_known(
+    spec: RepeatSpec, result: Repeated, said: str
+) -> None:
+    """A window bounds what a sliding count holds; not a count that goes on in a cooldown, nor one from gap to gap
+    (A-3)."""
+    loop = detector("exact", spec=spec).found(planned(detector()), result)
+    assert loop.evidence == f"identical request sent {said}"
+    assert loop.message.startswith(f"Blocked: identical request sent {said}. This usually ")
+
+
+@pytest.mark.parametrize(("count", "delay"), [(4, 400), (299, 29_900), (300, 30_000), (301, 30_000), (10**6, 30_000)])
+def test_delays(count: int, delay: int) -> None:
+    """100 ms a repeat, at most 30 s (LD-5)."""
+    assert detector().delay_ms(count) == delay
+
+
+def test_a_snooze_for_ever() -> None:
+    """An entry without expiry never ends (LD-6)."""
+    allow = AllowList({}, {"bot": math.inf}, {}, {}, {})
+    assert detector(allow=allow).plan(call(), "proj", 0, 1e18) is None

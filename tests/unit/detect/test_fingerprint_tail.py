@@ -1,0 +1,136 @@
+"""`tail`: what of the last messages goes into the fingerprint."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.detect.fingerprint import Fingerprinter, TailFingerprint, folded, packed
+from breakloop.model.call import Call, Chat, Message, ToolCall
+from tests.builders import call
+
+
+def mark(*tail: Message, model: str = "m", messages: int = 3, caller: str = "c", agent: str = "a") -> str:
+    chat = Chat("openai", model, tail, len(tail))
+    made = TailFingerprint(
+        Fingerprinter(b"s"), caller=lambda _: caller, agent=lambda _: agent, chat=lambda _: chat, messages=messages
+    )(call())
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "same"), [("  Do\n\tIT  ", "do it"), ("STRASSE", "straße"), ("", "   "), ("a\u00a0b", "a b")]
+)
+def test_folding(text: str, same: str) -> None:
+    """Trimmed, white space folded, case-folded (LD-2)."""
+    assert folded(text) == folded(same)
+    assert mark(Message("user", text)) == mark(Message("user", same))
+
+
+def test_what_tells_them_apart() -> None:
+    """Caller, agent, model, role, text, tool name, arguments, order (LD-2, LD-6)."""
+    one, two = Message("user", "a"), Message("user", "b")
+    marks = {
+        mark(one),
+        mark(one, caller="x"),
+        mark(one, agent="x"),
+        mark(one, model="x"),
+        mark(Message("system", "a")),
+        mark(two),
+        mark(one, two),
+        mark(two, one),
+        mark(Message("user", "a", (ToolCall("f", "{}"),))),
+        mark(Message("user", "a", (ToolCall("g", "{}"),))),
+        mark(Message("user", "a", (ToolCall("f", "{1}"),))),
+        mark(Message("user", "a", (ToolCall("f", "{}"), ToolCall("f", "{}")))),
+        mark(Message("user", "a"), Message("f", "{}")),
+    }
+    assert len(marks) == 13
+
+
+def test_only_the_last_messages_count() -> None:
+    """The last 3, or as many as asked for (LD-2)."""
+    last = [Message("user", text) for text in "bcd"]
+    assert mark(Message("user", "a"), *last) == mark(Message("user", "z"), *last) == mark(*last)
+    assert mark(Message("user", "a"), *last, messages=4) != mark(Message("user", "z"), *last, messages=4)
+
+
+def test_no_chat_no_fingerprint() -> None:
+    """Anything but an LLM request is not judged (LD-2)."""
+    made = TailFingerprint(
+        Fingerprinter(b"s"), caller=lambda _: "", agent=lambda _: "", chat=lambda _: None, messages=3
+    )
+    assert made(call()) is None
+
+
+SLY = st.text(st.sampled_from("a\x00\x1f1"), max_size=3)
+CALLS = st.lists(st.builds(ToolCall, SLY, SLY), max_size=2).map(tuple)
+MESSAGES = st.lists(st.builds(Message, SLY, SLY, CALLS), min_size=1, max_size=3)
+
+
+def plain(message: Message) -> tuple[object, ...]:
+    return message.role, folded(message.text), [(made.name, folded(made.arguments)) for made in message.calls]
+
+
+@given(one=MESSAGES, other=MESSAGES)
+def test_separators_in_messages_cannot_collide(one: list[Message], other: list[Message]) -> None:
+    """No role, text, tool name or argument can pass for something else (LD-2)."""
+    assert (mark(*one) == mark(*other)) is ([plain(m) for m in one] == [plain(m) for m in other])
+
+
+def test_calls_and_messages_are_not_confused() -> None:
+    """Three messages are not one message with three calls, whatever they are named (LD-2)."""
+    three = [Message("r", "t"), Message("r", "t"), Message("r", "t")]
+    for end in ("\x00", "\x1f", "0", ""):
+        one = Message("r", "t", (ToolCall(end, "r"), ToolCall("t", end), ToolCall("r", "t")))
+        assert mark(*three) != mark(one)
+
+
+@given(st.text(alphabet=st.sampled_from("aZ \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x00\x85\xa0\u2003Äß")))
+def test_folding_is_the_same_for_every_text(text: str) -> None:
+    """The quick way for ASCII and the slow one come to the same (LD-2)."""
+    assert folded(text) == " ".join(text.split()).casefold()
+
+
+def test_few_runs_of_white_space_and_many() -> None:
+    """However a text is taken apart for it (LD-2)."""
+    for runs in (1, 31, 32, 33, 100):
+        text = "  " + "Aa \tb  \n   C" * runs + "   "
+        assert folded(text) == " ".join(text.split()).casefold()
+
+
+def test_a_result_is_told_by_its_call() -> None:
+    """Many calls return "ok", so the call that the oldest message is the result of counts too (LD-2)."""
+    ok, again, failed = (
+        Message("tool", "ok"),
+        Message("assistant", "", (ToolCall("run_tests", "{}"),)),
+        Message("tool", "1 failed"),
+    )
+    edits = [Message("assistant", "", (ToolCall("edit", f'{{"line": {number}}}'),)) for number in (1, 2)]
+    one, other = (mark(Message("user", "Mend it."), edit, ok, again, failed) for edit in edits)
+    assert one != other
+    assert one == mark(Message("user", "Go on."), edits[0], ok, again, failed)
+    assert mark(Message("user", "a"), ok, again, failed) == mark(Message("user", "b"), ok, again, failed)
+
+
+@given(st.text(st.sampled_from(list("aB \t\n\x1c\x0b.")), max_size=600))
+def test_short_and_long_texts_are_folded_alike(text: str) -> None:
+    """By whichever way costs less (LD-2)."""
+    assert folded(text) == " ".join(text.split()).lower()
+
+
+def test_who_sends_is_hashed_once_and_the_fingerprint_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is kept for it is bounded (LD-2, Y-2)."""
+    monkeypatch.setattr("breakloop.detect.fingerprint._SENDERS_MAX", 2)
+    model, maker = [""], Fingerprinter(b"s")
+
+    def chat(_: Call) -> Chat:
+        return Chat("openai", model[0], (Message("user", "a"),), 1)
+
+    made = TailFingerprint(maker, caller=lambda _: "c", agent=lambda _: "a", chat=chat, messages=3)
+    for name, kept in (("m", 1), ("m", 1), ("n", 2), ("o", 1), ("x" * 300, 1), ("m", 2)):
+        model[0] = name
+        assert made(call()) == maker.digest(["c", "a", name], packed(["user", "a", "0"]))
+        assert len(made._begun) == kept

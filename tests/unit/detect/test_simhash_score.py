@@ -1,0 +1,321 @@
+"""The SimHash score: what it counts, when it trips, what it spares, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.detect import simhash
+from breakloop.detect.simhash import TEXT_MAX_CHARS, Score, ScoreDetector, new_prompt
+from breakloop.model.call import Answer, Result, Step, ToolCall
+
+PROMPT = "Please fix the failing test in the parser, and tell me when all of it passes."
+SEARCH = ToolCall("search", '{"q":"x"}')
+RESULT = "sorry, no file in the whole project matches this pattern: check the spelling, or search in another folder of it instead"
+
+
+def other(number: int) -> str:
+    """A text that is like no other."""
+    letters = "abcdefghij"
+    return " ".join(letters[number % 10] * (2 + at) + letters[number // 10 % 10] for at in range(12))
+
+
+class Agent:
+    """Sends requests one after the other."""
+
+    def __init__(self, detector: ScoreDetector | None = None) -> None:
+        self.detector = detector or ScoreDetector()
+        self.window = b""
+
+    def ask(self, prompt: str, calls: Sequence[ToolCall] = (), *, tracked: bool = False) -> Score:
+        found = self.detector.judge(self.window, prompt, calls, tracked=tracked)
+        self.window = found.window
+        return found
+
+    def hear(self, text: str, *calls: ToolCall, status: int = 200) -> None:
+        self.window = self.detector.answered(self.window, Answer(status, text, calls, complete=True))
+
+
+def first_trip(agent: Agent, answers: bool, calls: bool) -> int:
+    """The number of the first request that trips, when every one is the same."""
+    for number in range(1, 50):
+        if agent.ask(PROMPT, [SEARCH] if calls else []).tripped:
+            return number
+        if answers:
+            agent.hear("I will look at the parser.", *([SEARCH] if calls else []))
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "calls", "request_number"),
+    [(False, False, 12), (True, False, 6), (False, True, 6), (True, True, 4)],
+)
+def test_when_it_trips(answers: bool, calls: bool, request_number: int) -> None:
+    """1.0 a prompt, 2.0 an answer, 1.5 a call, over the earlier requests, and more than 10 of that (LD-3).
+
+    S3's code trips at 10, and so one request earlier in two of these.
+    """
+    assert first_trip(Agent(), answers, calls) == request_number
+
+
+def test_the_sum() -> None:
+    """What is counted, and the score made of it (LD-3)."""
+    agent = Agent()
+    for _ in range(4):
+        agent.ask(PROMPT, [SEARCH])
+        agent.hear("The same.")
+    found = agent.ask(PROMPT, [SEARCH])
+    assert (found.prompts, found.responses, found.tools) == (4, 3, 4)
+    assert found.score == 4 * 1.0 + 3 * 2.0 + 4 * 1.5
+    assert found.tripped
+    assert found.evidence == (
+        "score 16 is over 10: of the last 4 requests 4 had a similar prompt, 3 a similar answer, 4 the same tool calls"
+    )
+
+
+def test_similar_is_less_than_three_bits_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For prompts and for answers (LD-3)."""
+    monkeypatch.setattr(simhash, "simhash", lambda text, _seed: int(text, 2))
+    monkeypatch.setattr(simhash, "normalised", str)
+    agent = Agent()
+    for bits in ("0000", "0001", "0011", "0111", "0000"):
+        agent.ask(bits)
+        agent.hear(bits)
+    found = agent.ask("0000")
+    assert (found.prompts, found.responses) == (4, 3)  # all but 0111; and of these, all answers but the last
+    agent = Agent()
+    for bits in ("0111", "0011", "0001", "0000"):
+        agent.ask("1111")
+        agent.hear(bits)
+    assert agent.ask("1111").responses == 2
+
+
+def test_weights_and_threshold_can_be_set() -> None:
+    """Weights settable; a score that equals the threshold does not trip (LD-3)."""
+    agent = Agent(ScoreDetector(threshold_score=3, prompt_weight=0.5, response_weight=1, tool_weight=0.25))
+    scores = []
+    for _ in range(4):
+        scores.append(agent.ask(PROMPT, [SEARCH]).score)
+        agent.hear("Well.")
+    assert scores == [0, 0.75, 2.5, 4.25]
+    assert not Agent(ScoreDetector(threshold_score=1)).ask(PROMPT).tripped
+    agent = Agent(ScoreDetector(threshold_score=1))
+    assert [agent.ask(PROMPT).tripped for _ in range(3)] == [False, False, True]
+
+
+def test_the_window_counts_requests() -> None:
+    """The last 20 requests, the newest among them; older ones are forgotten (LD-3)."""
+    agent = Agent()
+    assert [agent.ask(PROMPT) for _ in range(30)][-1].prompts == 19
+    assert len(agent.window) == 1 + 20 * 25
+    agent = Agent(ScoreDetector(window_requests=5, threshold_score=3))
+    assert [agent.ask(PROMPT).prompts for _ in range(7)] == [0, 1, 2, 3, 4, 4, 4]
+    for number in range(4):
+        assert agent.ask(other(number)).prompts == 0
+    assert agent.ask(PROMPT).prompts == 0
+
+
+def test_volatile_parts_do_not_hide_a_loop() -> None:
+    """Ids, times and numbers are new in every request (LD-3)."""
+    agent = Agent()
+    for number in range(12):
+        prompt = f"Order {number}: retry {number:032x} at 2024-01-15T10:30:{number:02}Z, PLEASE" + " " * number
+        assert agent.ask(prompt).prompts == number
+
+
+def test_a_request_like_no_other_is_free_whatever_was_before() -> None:
+    """Against the current request: somebody who changes course passes at once (LD-3)."""
+    agent = Agent()
+    for _ in range(15):
+        agent.ask(PROMPT)
+        agent.hear("The same long answer about the parser and its failing test, again and again.")
+    found = agent.ask("Write a poem about the sea instead, in four lines that rhyme.")
+    assert (found.score, found.tripped, found.evidence) == (0, False, "")
+    assert agent.ask(PROMPT).tripped
+
+
+def test_the_same_answer_to_different_questions_is_no_loop() -> None:
+    """A batch being classified (LD-3)."""
+    agent = Agent()
+    for number in range(40):
+        assert agent.ask(other(number)).score == 0
+        agent.hear("spam")
+
+
+def test_turns_of_a_cycle_are_compared_with_their_like() -> None:
+    """Two prompts in turn, each with its own answer (LD-3)."""
+    agent = Agent()
+    trips = []
+    for number in range(16):
+        trips.append(agent.ask(other(number % 2)).tripped)
+        agent.hear(other(70 + number % 2))
+    assert trips.index(True) == 10  # the sixth of its kind
+
+
+def test_a_healthy_run_with_tools() -> None:
+    """The last user message and the declared tools are the same all the time, and count for nothing (LD-3)."""
+    agent = Agent()
+    for number in range(50):
+        calls = [ToolCall("read", f'{{"path":"{other(number)}"}}')]
+        assert agent.ask(other(99 - number), calls).score == 0
+        agent.hear("", *calls)
+
+
+def test_acknowledgements_are_no_prompts() -> None:
+    """Many distinct writes, each answered `ok`; but the same write again and again is a loop (LD-3)."""
+    agent = Agent()
+    for number in range(40):
+        assert agent.ask("ok", [ToolCall("write", f'{{"path":"{other(number)}"}}')]).score == 0
+    assert [agent.ask("ok", [SEARCH]).tools for _ in range(3)] == [0, 1, 2]
+    assert agent.ask("ok", [SEARCH]).prompts == 3
+    agent = Agent()
+    for number in range(12):
+        found = agent.ask(RESULT, [ToolCall("search", other(number))])
+        assert (found.prompts, found.tools) == (number, 0)  # a result that says something, whatever is searched for
+
+
+def test_no_prompt_is_like_no_prompt() -> None:
+    """What has no text must not look like everything else that has none, as it does in S3's code (LD-3)."""
+    agent = Agent()
+    for _ in range(30):
+        assert agent.ask("").score == 0
+        agent.hear("")
+
+
+def test_calls_are_compared_as_rounds() -> None:
+    """Name and arguments; the order of calls made together says nothing, one more makes another round (LD-3)."""
+    one, two = ToolCall("read", "a"), ToolCall("read", "b")
+    agent = Agent()
+    agent.ask(other(1), [one, two])
+    assert agent.ask(other(2), [two, one, one]).tools == 1
+    assert agent.ask(other(3), [one]).tools == 0
+    assert agent.ask(other(4), [ToolCall("rea", "da")]).tools == 0
+    assert agent.ask(other(5), [one]).tools == 1
+
+
+def test_answers_are_text_and_calls() -> None:
+    """Never their envelope or ids (LD-3)."""
+    detector = ScoreDetector()
+    window = detector.judge(b"", PROMPT, ()).window
+    one = detector.answered(window, Answer(200, "Well.", (SEARCH,), model="a", response_id="x", complete=True))
+    same = detector.answered(window, Answer(201, "well. ", (SEARCH,), model="b", response_id="y"))
+    assert one == same != window
+    assert one != detector.answered(window, Answer(200, "Well.", ()))
+    assert one != detector.answered(window, Answer(200, "Well.", (ToolCall("search", "other"),)))
+
+
+def test_an_answer_belongs_to_the_newest_request_without_one() -> None:
+    """As in S3; one that nobody waits for changes nothing (LD-3)."""
+    agent = Agent()
+    agent.ask(PROMPT)
+    agent.ask(PROMPT)
+    agent.hear("Same.")
+    agent.hear("Same.")
+    full = agent.window
+    agent.hear("Same.")
+    assert agent.window == full
+    assert agent.ask(PROMPT).responses == 1
+    assert ScoreDetector().answered(b"", Answer(200, "x")) == b""
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 0])
+def test_trying_again_after_a_failure_is_no_loop(status: int) -> None:
+    """A request that failed upstream leaves the window (LD-6)."""
+    agent = Agent()
+    for _ in range(30):
+        assert agent.ask(PROMPT, tracked=True).score == 0
+        agent.hear("", status=status)
+    assert agent.window == b"\xa1"
+
+
+def test_asking_many_times_at_once_is_no_loop() -> None:
+    """What is not answered yet does not count, where the answer is going to be seen (LD-6)."""
+    agent = Agent()
+    assert [agent.ask(PROMPT, tracked=True).score for _ in range(16)] == [0] * 16
+    agent.hear("One.")
+    agent.hear("")
+    assert agent.ask(PROMPT, tracked=True).prompts == 2
+
+
+def test_what_is_denied_goes_on_being_denied() -> None:
+    """Requests that trip are never answered, and must not push the loop out of the window (LD-3)."""
+    agent = Agent()
+    for number in range(1, 60):
+        found = agent.ask(PROMPT, tracked=True)
+        assert found.tripped == (number >= 6)
+        if not found.tripped:
+            agent.hear("The same.")
+
+
+def test_an_answer_that_is_awaited_comes_first() -> None:
+    """And not to a later request that was denied (LD-3)."""
+    detector = ScoreDetector(threshold_score=0)
+    first = detector.judge(b"", PROMPT, ()).window
+    second = detector.judge(first, other(1), (), tracked=True).window
+    third = detector.judge(second, PROMPT, (), tracked=True)
+    assert third.tripped
+    assert detector.answered(third.window, Answer(500)) == first + third.window[-25:]
+
+
+def test_what_cannot_be_read_is_new() -> None:
+    """A window of another kind, of another version or cut short (LD-3)."""
+    detector = ScoreDetector()
+    window = detector.judge(b"", PROMPT, ()).window
+    for broken in (b"", window[:-1], b"\x01" + window[1:], b"{}", b"\xa1x"):
+        assert detector.judge(broken, PROMPT, ()) == Score(window, 0, False, 0, 0, 0)
+        assert len(detector.answered(broken, Answer(200, "x"))) <= len(window)
+    assert detector.judge(window, PROMPT, ()).prompts == 1
+
+
+@given(st.binary(max_size=200), st.text(), st.text())
+def test_whatever_comes(window: bytes, prompt: str, text: str) -> None:
+    """No window, prompt or answer makes it fail or grow (Y-2)."""
+    detector = ScoreDetector()
+    for start in (window, b"\xa1" + window[: len(window) // 25 * 25]):
+        kept = detector.judge(start, prompt, [ToolCall(text, prompt)]).window
+        assert len(detector.answered(kept, Answer(200, text))) <= 1 + 20 * 25
+
+
+def test_the_identity_of_a_loop() -> None:
+    """One loop has one name while it goes on; nothing that was said can be read in it, or in the evidence (LD-3)."""
+    agent = Agent()
+    names = [agent.ask(PROMPT).identity for _ in range(20)]
+    assert names[:11] == [""] * 11
+    assert len(set(names[11:])) == 1
+    assert len(names[11]) == 16
+    assert int(names[11], 16)
+    keyed = Agent(ScoreDetector(seed=7))
+    assert [keyed.ask(PROMPT).identity for _ in range(12)][-1] != names[11]
+    assert not set(PROMPT.split()) & set(agent.ask(PROMPT).evidence.split()) - {"the", "of"}
+
+
+def test_long_texts_are_judged_by_pieces_of_all_of_them() -> None:
+    """Bounded work; a change of the whole middle is still seen (Y-2)."""
+    long = "".join(f"{other(number)}\n" for number in range(100)) * 6
+    assert len(long) > 3 * TEXT_MAX_CHARS
+    agent = Agent()
+    agent.ask(long)
+    assert agent.ask(long).prompts == 1
+    assert (
+        agent.ask(long[:TEXT_MAX_CHARS] + long[TEXT_MAX_CHARS:-TEXT_MAX_CHARS].upper() + long[-TEXT_MAX_CHARS:]).prompts
+        == 2
+    )
+    changed = long[:TEXT_MAX_CHARS] + long[TEXT_MAX_CHARS:-TEXT_MAX_CHARS][::-1] + long[-TEXT_MAX_CHARS:]
+    assert agent.ask(changed).prompts == 0
+
+
+def step(*, results: tuple[Result, ...] = (), users: tuple[str, ...] = ()) -> Step:
+    return Step("said", (), (), results, users, (), 3, 100)
+
+
+def test_what_is_new_in_a_request() -> None:
+    """The last user message, or the results after the last answer; of what was said before, nothing (LD-3)."""
+    assert new_prompt(step(users=("Hello.",))) == "Hello."
+    assert new_prompt(step(users=("A document.", "Sum it up."))) == "A document.\nSum it up."
+    results = (Result("one", call_id="a"), Result("", media=("image/png:4",)), Result("two", error=True))
+    assert new_prompt(step(results=results)) == "one\nimage/png:4\ntwo"
+    assert new_prompt(step(results=results, users=("Go on.",))) == "one\nimage/png:4\ntwo\nGo on."
+    assert new_prompt(step()) == ""

@@ -1,0 +1,216 @@
+"""Bodies of denials."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from breakloop.dialects import denial
+from breakloop.model.verdict import REASONS, Limit, Loop, Verdict
+
+LOOP = Loop("tail", "ab" * 16, 6, 60, 30, "reject", fresh=True, message="Blocked: x.", evidence="6 times")
+
+
+def refused(reason: str = "kill_switch", message: str = "No.", status: int = 429) -> Verdict:
+    return Verdict(allowed=False, reason=reason, status=status, message=message)
+
+
+def looped() -> Verdict:
+    verdict = refused("loop_detected", LOOP.message)
+    verdict.loop, verdict.policy = LOOP, "p"
+    return verdict
+
+
+DETAIL = {
+    "error": "recursive_loop_detected",
+    "message": "Blocked: x.",
+    "fingerprint": "ab" * 16,
+    "hit_count": 6,
+    "cooldown_seconds": 30,
+    "kind": "tail",
+    "evidence": "6 times",
+}
+
+
+def loads(body: bytes) -> Any:
+    return json.loads(body)
+
+
+def test_a_loop_body() -> None:
+    """Exactly these fields, in plain JSON (A-3)."""
+    assert loads(denial.body(looped())) == {"detail": DETAIL}
+    assert denial.body(looped()).startswith(b'{"detail":{"error":"recursive_loop_detected","message":')
+
+
+DIALECTS = ["openai", "openai_chat", "openai_responses", "anthropic_messages", "gemini", "mcp"]
+TEXT = "Blocked: x. (recursive_loop_detected)"
+
+
+@pytest.mark.parametrize("dialect", ["openai", "openai_chat", "openai_responses", "openai_embeddings"])
+def test_the_openai_error_stands_beside_it(dialect: str) -> None:
+    """OpenAI shapes get their own error object too (A-3)."""
+    error = {"message": TEXT, "type": "rate_limit_error", "param": None, "code": "recursive_loop_detected"}
+    assert loads(denial.body(looped(), dialect)) == {"detail": DETAIL, "error": error}
+    assert "error" not in loads(denial.body(looped(), "plain"))
+
+
+def test_the_anthropic_error() -> None:
+    """`type: error` on top, the error beside `detail`, and the request's id as Anthropic writes it (A-3)."""
+    details = {"error_code": "recursive_loop_detected"}  # what its SDK shows as `error_code`
+    error = {"type": "rate_limit_error", "message": TEXT, "details": details}
+    assert loads(denial.body(looped(), "anthropic_messages", request_id="r-1")) == {
+        "detail": DETAIL,
+        "type": "error",
+        "error": error,
+        "request_id": "r-1",
+    }
+    assert "request_id" not in loads(denial.body(looped(), "anthropic_messages"))
+
+
+def test_the_gemini_error() -> None:
+    """A google.rpc status; its details invite to no retry where none helps (A-3)."""
+    verdict = looped()
+    verdict.never, verdict.retry_after_s = True, 30
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "RECURSIVE_LOOP_DETECTED",
+        "domain": "breakloop",
+        "metadata": {"error": "recursive_loop_detected"},
+    }
+    error = {"code": 429, "message": TEXT, "status": "RESOURCE_EXHAUSTED", "details": [info]}
+    assert loads(denial.body(verdict, "gemini")) == {"detail": DETAIL, "error": error}
+
+
+def test_gemini_is_told_when_a_retry_helps() -> None:
+    """As google.rpc.RetryInfo, which its clients wait for (A-3)."""
+    verdict = refused("token_bucket_exceeded")
+    verdict.retry_after_s = 7
+    details = loads(denial.body(verdict, "gemini"))["error"]["details"]
+    assert details[1:] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
+
+
+def test_the_mcp_error() -> None:
+    """A JSON-RPC error that answers the request's id; its data repeats all but the message (A-3)."""
+    data = {name: value for name, value in DETAIL.items() if name != "message"}
+    error = {"code": -32000, "message": TEXT, "data": data}
+    assert loads(denial.body(looped(), "mcp", rpc_id="a")) == {
+        "detail": DETAIL,
+        "jsonrpc": "2.0",
+        "id": "a",
+        "error": error,
+    }
+    assert loads(denial.body(looped(), "mcp"))["id"] is None
+
+
+@pytest.mark.parametrize("request_id", [7, "a", None])
+def test_a_denied_tool_call_is_a_readable_tool_error(request_id: str | int | None) -> None:
+    """200 with `isError`, so that the model reads the text (A-3)."""
+    assert loads(denial.mcp_tool_error(looped(), request_id)) == {
+        "jsonrpc": "2.0",
+        "id": request_id,
+        "result": {
+            "resultType": "complete",
+            "content": [{"type": "text", "text": TEXT}],
+            "isError": True,
+            "_meta": {"breakloop/detail": DETAIL},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"id":9}}', 7),
+        (b'{"id":"a","x":[[[1]]]}', "a"),
+        (b'{"id":null}', None),
+        (b'{"id":1.5}', None),
+        (b'{"id":{}}', None),
+        (b'[{"id":1}]', None),
+        (b'{"method":"x"}', None),
+        (b'{"id":1', None),
+        (b"", None),
+        pytest.param(b'{"x":' + b"[" * 100_000, None, id="deep"),
+    ],
+)
+def test_ids_of_json_rpc_requests(sent: bytes, found: str | int | None) -> None:
+    """Strings and whole numbers; what is no request has none (A-3)."""
+    assert denial.rpc_id(sent) == found
+
+
+@pytest.mark.parametrize(
+    ("status", "openai", "anthropic", "gemini"),
+    [
+        (400, "invalid_request_error", "invalid_request_error", "FAILED_PRECONDITION"),
+        (401, "authentication_error", "authentication_error", "UNAUTHENTICATED"),
+        (402, "insufficient_quota", "billing_error", "FAILED_PRECONDITION"),
+        (403, "permission_error", "permission_error", "PERMISSION_DENIED"),
+        (418, "invalid_request_error", "invalid_request_error", "FAILED_PRECONDITION"),
+        (429, "rate_limit_error", "rate_limit_error", "RESOURCE_EXHAUSTED"),
+        (503, "server_error", "api_error", "UNAVAILABLE"),
+        (529, "server_error", "overloaded_error", "INTERNAL"),
+        (599, "server_error", "api_error", "INTERNAL"),
+    ],
+)
+def test_statuses_have_each_providers_name(status: int, openai: str, anthropic: str, gemini: str) -> None:
+    """Whatever `deny_status` a policy sets; code that looks at the name does the right thing (A-4)."""
+    verdict = refused(status=status)
+    assert loads(denial.body(verdict, "openai_chat"))["error"]["type"] == openai
+    assert loads(denial.body(verdict, "anthropic_messages"))["error"]["type"] == anthropic
+    error = loads(denial.body(verdict, "gemini"))["error"]
+    assert (error["code"], error["status"]) == (status, gemini)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialects_text_names_the_reason(dialect: str) -> None:
+    """SDKs show the message and nothing else of the object; who reads a log has to find the reason there (A-3)."""
+    assert loads(denial.body(looped(), dialect))["error"]["message"] == TEXT
+    assert loads(denial.body(refused(), dialect))["error"]["message"] == "No. (kill_switch)"
+
+
+@pytest.mark.parametrize("reason", sorted(set(REASONS) - {"loop_detected"}))
+def test_other_denials_have_the_same_shape(reason: str) -> None:
+    """`error` is the reason (A-4)."""
+    assert loads(denial.body(refused(reason))) == {"detail": {"error": reason, "message": "No."}}
+    assert loads(denial.body(refused(reason), "openai"))["error"]["code"] == reason
+
+
+@pytest.mark.parametrize("text", ["a\r\nb", "ü", "\x7f", '"', "\u2028", "\ud800", "\x00"])
+def test_bodies_are_one_line_of_ascii(text: str) -> None:
+    """So that they can travel in a header field (D-3)."""
+    verdict = refused(message=text)
+    for body in (*[denial.body(verdict, dialect) for dialect in DIALECTS], denial.problem(verdict)):
+        assert all(0x20 <= byte < 0x7F for byte in body)
+        assert text in str(
+            loads(body)["detail"] if isinstance(loads(body)["detail"], str) else loads(body)["detail"]["message"]
+        )
+
+
+def test_problems() -> None:
+    """RFC 9457 members, `detail` as text, our fields beside them (A-4)."""
+    found = loads(denial.problem(looped()))
+    assert found["type"].endswith("#abnormal-usage-detected")
+    assert (found["status"], found["detail"], found["error"]) == (429, "Blocked: x.", "recursive_loop_detected")
+    assert (found["hit_count"], found["cooldown_seconds"], found["violated-policies"]) == (6, 30, ["p"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "limit", "kind"),
+    [
+        ("token_bucket_exceeded", Limit("p", 1, 1, 0, 1), "quota-exceeded"),
+        ("no_bundle_loaded", None, "temporary-reduced-capacity"),
+        ("store_unavailable", None, "temporary-reduced-capacity"),
+    ],
+)
+def test_problem_types(reason: str, limit: Limit | None, kind: str) -> None:
+    """The types of the RateLimit draft where they fit (A-4)."""
+    verdict = refused(reason)
+    verdict.limit = limit
+    assert loads(denial.problem(verdict))["type"] == f"https://iana.org/assignments/http-problem-types#{kind}"
+
+
+def test_a_problem_without_a_type() -> None:
+    """`about:blank` for the rest, and no empty list of policies (A-4)."""
+    found = loads(denial.problem(refused()))
+    assert found == {"type": "about:blank", "title": "Denied", "status": 429, "detail": "No.", "error": "kill_switch"}

@@ -1,0 +1,204 @@
+"""Compressed bodies: what comes out, what stays packed, and what that may cost."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+
+import brotli  # type: ignore[import-untyped]
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.dialects import encoding
+from breakloop.dialects.encoding import EncodingError, decoded
+
+MB = 1024 * 1024
+BODY = b'{"model":"m","messages":[{"role":"user","content":"again and again"}]}'
+Pack = Callable[[bytes], bytes]
+
+
+def raw_deflate(body: bytes) -> bytes:
+    packing = zlib.compressobj(wbits=-15)
+    return packing.compress(body) + packing.flush()
+
+
+def br(body: bytes) -> bytes:
+    packed: bytes = brotli.compress(body, quality=4)
+    return packed
+
+
+def zstd(body: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(body)
+
+
+def zstd_stream(body: bytes) -> bytes:
+    """As streaming senders write it: without the size in front."""
+    packing = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    return packing.compress(body) + packing.flush()
+
+
+PACKS: dict[str, tuple[bytes, Pack]] = {
+    "gzip": (b"gzip", gzip.compress),
+    "x-gzip": (b"x-gzip", gzip.compress),
+    "zlib": (b"deflate", zlib.compress),
+    "raw deflate": (b"deflate", raw_deflate),
+    "br": (b"br", br),
+    "zstd": (b"zstd", zstd),
+    "zstd stream": (b"zstd", zstd_stream),
+}
+EACH = pytest.mark.parametrize(("name", "pack"), PACKS.values(), ids=PACKS)
+
+
+def why(body: bytes, name: bytes, max_bytes: int = 10 * MB, max_ratio: int = 200) -> str:
+    with pytest.raises(EncodingError) as raised:
+        decoded(body, name, max_bytes, max_ratio)
+    return raised.value.reason
+
+
+@EACH
+@given(body=st.binary(max_size=3000))
+def test_what_was_packed_comes_out(name: bytes, pack: Pack, body: bytes) -> None:
+    """Every coding, any bytes, the empty body too (C-9)."""
+    assert decoded(pack(body), name, 10 * MB) == body
+
+
+@EACH
+def test_larger_bodies(name: bytes, pack: Pack) -> None:
+    """More than one piece of a decoder's output, up to the very limit (C-9)."""
+    body = hashlib.shake_256(b"seed").digest(MB)
+    assert decoded(pack(body), name, len(body)) == body
+    assert why(pack(body), name, len(body) - 1) == "too_large"
+
+
+@pytest.mark.parametrize("level", range(1, 10))
+def test_levels_do_not_matter(level: int) -> None:
+    """The same body packed harder is the same body (C-9)."""
+    packed = (gzip.compress(BODY, level), brotli.compress(BODY, quality=level))
+    assert [decoded(one, name, MB) for one, name in zip(packed, (b"gzip", b"br"), strict=True)] == [BODY, BODY]
+
+
+@pytest.mark.parametrize("name", [b"", b"identity", b" Identity ", b"identity,identity,identity,identity", b" , "])
+def test_nothing_to_do(name: bytes) -> None:
+    """No coding leaves the body as it is (C-9)."""
+    assert decoded(BODY, name, MB) == BODY
+
+
+@pytest.mark.parametrize("name", [b"GZIP", b" gzip ", b"gzip,", b"identity, gzip"])
+def test_spellings(name: bytes) -> None:
+    """Names have no case, and lists may have gaps (C-9)."""
+    assert decoded(gzip.compress(BODY), name, MB) == BODY
+
+
+def test_lists_are_undone_from_the_end() -> None:
+    """The last coding was applied last; three are enough for anybody (C-9)."""
+    assert decoded(zstd(br(gzip.compress(BODY))), b"gzip, br, zstd", MB) == BODY
+    assert why(zstd(br(gzip.compress(BODY))), b"zstd, br, gzip") == "broken"
+    assert why(gzip.compress(BODY), b"gzip, gzip, gzip, gzip") == "too_many_codings"
+
+
+@pytest.mark.parametrize("name", [b"compress", b"gzip, aws-chunked", b"\xff", b"zstd;q=1"])
+def test_unknown_codings(name: bytes) -> None:
+    """What we cannot read stays packed (C-9)."""
+    assert why(gzip.compress(BODY), name) == "unknown_coding"
+
+
+@EACH
+def test_cut_off_bodies(name: bytes, pack: Pack) -> None:
+    """Wherever it is cut, a part is not taken for the whole (C-9)."""
+    packed = pack(BODY * 3)
+    for stop in range(1, len(packed)):
+        assert why(packed[:stop], name) == "broken", stop
+
+
+@EACH
+@pytest.mark.parametrize("rest", [b"\x00", b"rest", b"\x00" * 100])
+def test_something_behind_the_end(name: bytes, pack: Pack, rest: bytes) -> None:
+    """Another reader might use it (C-9)."""
+    assert why(pack(BODY) + rest, name) == "broken"
+
+
+@EACH
+def test_not_compressed_at_all(name: bytes, pack: Pack) -> None:
+    """A wrong field hides nothing but the body that it is on (C-9)."""
+    assert why(BODY, name) == "broken"
+
+
+@EACH
+@given(body=st.binary(min_size=1, max_size=200))
+def test_noise_never_raises_anything_else(name: bytes, pack: Pack, body: bytes) -> None:
+    """Whatever comes, it is a body or a reason (C-9)."""
+    with suppress(EncodingError):
+        assert len(decoded(body, name, MB)) <= 256 * 1024
+
+
+def test_several_members() -> None:
+    """gzip and zstd bodies may be made of several; many empty ones would be work without end (C-9)."""
+    assert decoded(gzip.compress(BODY) * 3, b"gzip", MB) == BODY * 3
+    assert decoded(zstd(BODY) + zstd_stream(BODY), b"zstd", MB) == BODY * 2
+    assert why(gzip.compress(b"") * 17, b"gzip") == "broken"
+    assert why(gzip.compress(BODY) * 3, b"gzip", len(BODY) * 2) == "too_large"
+
+
+def test_a_zstd_body_cannot_swallow_the_mark() -> None:
+    """A cut-off raw block that takes the end mark for its content is still cut off (C-9)."""
+    end = encoding._ZSTD_END
+    size = 4 + len(end)
+    frame = b"\x28\xb5\x2f\xfd\x00\x58" + ((size << 3) | 1).to_bytes(3, "little") + b"text"
+    assert why(frame, b"zstd") == "broken"
+
+
+def test_windows_are_bounded() -> None:
+    """A zstd body that asks for more than 8 MB of memory is refused before it gets it (C-9)."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=24)
+    packing = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    assert why(packing.compress(BODY) + packing.flush(), b"zstd") == "broken"
+
+
+@EACH
+def test_ratio(name: bytes, pack: Pack) -> None:
+    """Small bodies that grow beyond all measure are stopped early; a repetitive chat is none (C-9)."""
+    assert why(pack(bytes(8 * MB)), name, max_ratio=10) == "ratio"
+    assert len(decoded(pack(bytes(256 * 1024)), name, 10 * MB, 1)) == 256 * 1024
+
+
+def zeros(name: bytes, mega: int) -> bytes:
+    """So many megabytes of zeros, packed."""
+    piece = bytes(MB)
+    if name == b"br":
+        packing = brotli.Compressor(quality=3)
+        return b"".join([packing.process(piece) for _ in range(mega)]) + bytes(packing.finish())
+    whole = zstandard.ZstdCompressor(level=1).compressobj() if name == b"zstd" else zlib.compressobj(1, wbits=31)
+    return b"".join([whole.compress(piece) for _ in range(mega)]) + whole.flush()
+
+
+def cost_s(work: Callable[[], object]) -> float:
+    """The best of some runs, in time of this thread: others use the machine as well."""
+    costs = []
+    for _ in range(4):
+        started = time.thread_time()
+        work()
+        costs.append(time.thread_time() - started)
+    return min(costs)
+
+
+@pytest.mark.parametrize("name", [b"gzip", b"br", b"zstd"])
+def test_bombs(name: bytes) -> None:
+    """A gigabyte in a megabyte costs what a body of the limit's size does, in time and memory (C-9, Y-2)."""
+    packed, honest = zeros(name, 1024), zeros(name, 10)
+    packed += bytes(max(0, MB - len(packed)))  # so that the ratio lets it run up to the limit of size
+    fair = cost_s(lambda: decoded(honest, name, 10 * MB, 10**6))
+    assert cost_s(lambda: why(packed, name)) < 4 * fair + 0.005
+    assert why(packed, name) == "too_large"
+    tracemalloc.start()
+    try:
+        why(packed, name)
+        assert tracemalloc.get_traced_memory()[1] < 30 * MB
+    finally:
+        tracemalloc.stop()

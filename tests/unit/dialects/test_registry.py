@@ -1,0 +1,105 @@
+"""Which dialect a request speaks, by path and body."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from breakloop.dialects import registry, session_ids
+
+BODY = json.dumps(
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": "x"}],
+        "input": "x",
+        "prompt": "x",
+        "contents": [{"role": "user", "parts": [{"text": "x"}]}],
+    }
+).encode()
+RPC = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"f"}}'
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/chat/completions", "openai_chat"),
+        ("/chat/completions/", "openai_chat"),
+        ("/api/v1/chat/completions", "openai_chat"),
+        ("/openai/deployments/gpt-4o/chat/completions", "openai_chat"),
+        ("/v1/responses", "openai_responses"),
+        ("/openai/responses", "openai_responses"),
+        ("/v1/completions", "openai_completions"),
+        ("/v1/xchat/completions", "openai_completions"),
+        ("/openai/deployments/e/embeddings", "openai_embeddings"),
+        ("/v1/messages", "anthropic_messages"),
+        ("/anthropic/v1/messages/", "anthropic_messages"),
+        ("/v1beta/models/g:generateContent", "gemini"),
+        ("/v1/projects/p/locations/l/publishers/google/models/g:streamGenerateContent", "gemini"),
+        ("/v1/messages/count_tokens", None),
+        ("/v1/messages/batches", None),
+        ("/v1/responses/resp_1/cancel", None),
+        ("/v1/chat/completions/123", None),
+        ("/v1beta/models/g:countTokens", None),
+        ("/v1/xmessages", None),
+        ("/messages.json", None),
+        ("/", None),
+        ("", None),
+    ],
+)
+def test_paths(path: str, expected: str | None) -> None:
+    """OpenAI's, Azure's, OpenRouter's, Anthropic's, Gemini's and Vertex AI's paths (C-8, D-2)."""
+    chat = registry.read_chat("POST", path, BODY, 3)
+    assert (chat.dialect if chat else None) == expected
+    assert bool(registry.opening("POST", path, BODY)) is (
+        expected is not None and expected not in {"openai_completions", "openai_embeddings"}
+    )
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/", "/messages/", "/v1/responses"])
+def test_mcp_is_known_by_its_body(path: str) -> None:
+    """Wherever it is sent, also to a path that another dialect uses (C-8)."""
+    chat = registry.read_chat("POST", path, RPC, 3)
+    assert chat is not None
+    assert chat.dialect == "mcp"
+    assert registry.opening("POST", path, RPC) == ""
+
+
+def test_only_posts_with_a_body() -> None:
+    """Anything else is plain HTTP (C-8)."""
+    for method, path, body in (("GET", "/v1/messages", BODY), ("PUT", "/mcp", RPC), ("POST", "/v1/messages", b"")):
+        assert registry.read_chat(method, path, body, 3) is None
+        assert registry.opening(method, path, body) == ""
+
+
+def test_providers() -> None:
+    """`llm:provider` is whose dialect it is (C-6)."""
+    names = ("openai_chat", "openai_responses", "anthropic_messages", "gemini", "mcp")
+    assert [registry.provider(name) for name in names] == ["openai", "openai", "anthropic", "gemini", "mcp"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said", "opens"),
+    [
+        ("/v1/chat/completions", BODY, "x", "user\nx"),
+        ("/v1/messages", BODY, "x", "user\nx"),
+        ("/v1/responses", BODY, "x", "prompt\nx\nuser\nx"),
+        ("/v1beta/models/m:generateContent", BODY, "x", "user\nx"),
+        ("/v1/completions", BODY, "x", ""),
+        ("/mcp", RPC, "", ""),
+    ],
+)
+def test_all_is_read_from_a_body_that_was_taken_apart_once(path: str, body: bytes, said: str, opens: str) -> None:
+    """Chat, step, opening and ids, in any order, as if each had been read by itself (Q-1, C-8)."""
+    body = body[:-1] + b',"session_id":"s"}'
+    taken = registry.take("POST", path, body)
+    assert taken is not None
+    ids, step, opening, chat = session_ids.of(taken), registry.of(taken), taken.opening(), taken.chat(3)
+    assert chat is not None
+    assert (chat.tail[-1].text, opening, chat.model) == (said, opens, "" if path == "/mcp" else "m")
+    assert chat == registry.read_chat("POST", path, body, 3)
+    assert step is not None
+    assert step == registry.newest_step(chat.dialect, body)
+    assert opening == registry.opening("POST", path, body)
+    assert ids == session_ids.find(chat.dialect, body)
+    assert ids.session == ("" if path == "/mcp" else "s")

@@ -1,0 +1,36 @@
+"""How much of a step is read in all (Y-2)."""
+
+from __future__ import annotations
+
+from breakloop.dialects.steps import ALL_MAX, Budget, digest, edges, newest, short
+from breakloop.model.call import Result
+
+
+def test_what_is_too_much_keeps_its_edges() -> None:
+    """The texts before were read; what follows is told apart by a digest (Y-2)."""
+    budget = Budget(100)
+    assert budget.take("a" * 100) == "a" * 100
+    long = "b" * 500 + "c" * 500
+    found = budget.take(long)
+    assert found == f"{'b' * 120}\n<cut:{digest(long)}>\n{'c' * 120}"
+    assert budget.take("short") == "short"
+    assert edges(long.replace("bc", "b c")) != found
+
+
+def test_the_newest_results_are_read() -> None:
+    """The first in the list; few results are never too much (Y-2)."""
+    results = [Result("x" * 60_000, error=True, call_id=str(at)) for at in range(20)]
+    found = newest(results)
+    whole = ALL_MAX // 60_000
+    assert found[:whole] == results[:whole]
+    assert [len(one.text) < 400 for one in found] == [False] * whole + [True] * (20 - whole)
+    assert [(one.error, one.call_id) for one in found] == [(True, str(at)) for at in range(20)]
+    assert newest(results[:8]) == results[:8]
+
+
+def test_names() -> None:
+    """An absurd name is cut, and is another one's than one that begins alike (Y-2)."""
+    assert short("read_file") == "read_file"
+    one, two = short("x" * 5_000 + "1"), short("x" * 5_000 + "2")
+    assert one != two
+    assert len(one) == len(two) < 200

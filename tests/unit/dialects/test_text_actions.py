@@ -1,0 +1,129 @@
+"""Actions that are written as plain text: which forms are read, and what is not taken for one."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from breakloop.dialects.text_actions import read
+from breakloop.model.call import ToolCall
+
+BLOCK = "THOUGHT: I look.\n\n```{}\n{}\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "arguments"),
+    [
+        (BLOCK.format("bash", "ls -la\npwd"), "bash", "ls -la\npwd"),
+        (BLOCK.format("sh", "ls") + "\n\nThen I go on.", "bash", "ls"),
+        ("Thought: x\n\nCode:\n```py\nfinal(1)\n```<end_code>", "python", "final(1)"),
+        ("Thought: x\nCode:\n```python\nprint(1)<end_code>", "python", "print(1)"),
+        ("Thought: x\n<code>\nprint(1)\n</code>", "python", "print(1)"),
+        (BLOCK.format("tool_code", "find(1)"), "python", "find(1)"),
+        ("```python\na = 1\n```\nand\n```python\nb = 2\n```", "python", "b = 2"),
+        ("```bash\nls\n```\nwhere `a` is\n```python\nquoted()\n```", "bash", "ls"),
+        ("An odd fence\n```\nnever closed\n\n```bash\nls\n```", "bash", "ls"),
+        ("Action: ```bash\nmake\n```", "bash", "make"),
+        ("Action:\n```python\nlook('a')\n```", "python", "look('a')"),
+        ("cut off\n```bash\nls -la", "bash", "ls -la"),
+        ("DISCUSSION\nI open it.\n```\nopen a.py 12\n```", "open", "open a.py 12"),
+        ("I run it.\n```\n./run.sh --all\n```", "./run.sh", "./run.sh --all"),
+        ("Thought: x\nAction: search\nAction Input: big cats", "search", "big cats"),
+        ('Action: `look`\nAction Input: {"b": 1, "a": 2}\nObservation: made up', "look", '{"a":2,"b":1}'),
+        ("**Action:** search\n**Action Input:** *.py", "search", "*.py"),
+        ("Action: search[big cats]\n", "search", "big cats"),
+        ('Action:\n```json\n{"action": "look", "action_input": "x"}\n```', "look", "x"),
+        ('Action:\n```\n{"action": "look", "action_input": {"q": 1}}\n```', "look", '{"q":1}'),
+        ('<tool_call>\n{"name": "f", "arguments": {"b": 1, "a": 2}}\n</tool_call>', "f", '{"a":2,"b":1}'),
+        ('<tool_call>{"name": "f", "arguments": {}}', "f", "{}"),
+        ("<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>", "f", '{"x":"1"}'),
+        ("<function=run>\n<parameter=command>ls</parameter>\n</function>", "run", '{"command":"ls"}'),
+        ('<function=f>{"a": 1}</function>', "f", '{"a":1}'),
+        ('<invoke name="f"><parameter name="x">1</parameter></invoke>', "f", '{"x":"1"}'),
+        ("<execute_bash>\nls\n</execute_bash>", "bash", "ls"),
+        ("<execute_browse>\ngoto(1)\n</execute_browse>", "execute_browse", "goto(1)"),
+        ("<code>\n```py\nprint(1)\n```\n</code>", "python", "print(1)"),
+        ("Action: run\nAction Input:\n```\nls -la\n```", "run", "ls -la"),
+        ("<execute_ipython>\n1\n</execute_ipython>", "python", "1"),
+        ("I read it.\n<read_file>\n<path>a.py</path>\n</read_file>", "read_file", "<path>a.py</path>"),
+        ('{"name": "f", "arguments": {"x": 1}}', "f", '{"x":1}'),
+        ('{"name": "f", "parameters": {"x": 1}}', "f", '{"x":1}'),
+        ('{"action": "run", "args": {"command": "ls"}}', "run", '{"command":"ls"}'),
+        ('{"thoughts": {}, "command": {"name": "f", "args": {"x": 1}}}', "f", '{"x":1}'),
+        ('[{"name": "f", "arguments": {"x": 1}}]', "f", '{"x":1}'),
+        ('{"current_state": {}, "action": [{"click": {"index": 3}}]}', "click", '[{"click":{"index":3}}]'),
+    ],
+)
+def test_forms(text: str, name: str, arguments: str) -> None:
+    """The usual forms of actions in text (LD-4)."""
+    assert read(text) == ToolCall(name, arguments)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "I am done.",
+        "Final Answer: 42",
+        "Action: Final Answer\nAction Input: 42",
+        '{"action": "Final Answer", "action_input": "42"}',
+        '{"name": "Ann", "age": 7}',
+        '{"broken": ',
+        "[1, 2]",
+        "The result:\n```json\n[1, 2]\n```",
+        "The result:\n```\n42\n```",
+        "The result:\n```\nTotal costs\n```",
+        "```\nls -la\n```\nThat was the command.",
+        "```\nls\n```\nand\n```\npwd\n```",
+        "In Rust:\n```rust\nfn main() {}\n```",
+        "Use the <code>len</code> function.",
+        "<div>\n<b>bold</b>\n</div>",
+        "<read_file></read_file>",
+        "action: we go on\n",
+        "```bash\n\n```",
+        "<execute_ of something else",
+        "Action: say (to all) what is\nAction Input: x",
+    ],
+)
+def test_no_action(text: str) -> None:
+    """Answers that are shown to somebody (LD-4)."""
+    assert read(text) is None
+
+
+def test_code_is_shown_where_tools_are_declared() -> None:
+    """Who has tools calls them; a code block is an explanation then, and a call in text is still a call (LD-4)."""
+    for text in (BLOCK.format("bash", "ls"), BLOCK.format("", "ls"), "<code>\nls()\n</code>"):
+        assert read(text) is not None
+        assert read(text, declared=True) is None
+    assert read('<tool_call>{"name": "f", "arguments": {}}</tool_call>', declared=True) == ToolCall("f", "{}")
+    assert read('```json\n{"name": "f", "arguments": {}}\n```', declared=True) == ToolCall("f", "{}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Action:" + " " * 60_000,
+        "Action:" + "\n" * 60_000,
+        "<tool_call>" * 6_000,
+        "<tool_call>" + " " * 60_000,
+        "<function=x>" + "<parameter=a>" * 4_000,
+        "```\n" * 15_000,
+        "```bash\n" * 8_000,
+        "```bash\n" + " " * 60_000,
+        "```" + "a" * 60_000,
+        "```" + " " * 60_000,
+        "Code:" + " " * 30_000 + "```" + " " * 30_000,
+        "<invoke name=" * 4_000,
+        "<code>" + " " * 60_000,
+        "</a_b>" * 10_000,
+        '{"function":' * 500 + "1" + "}" * 500,
+        "{" * 60_000 + "}",
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_nothing_takes_long(text: str) -> None:
+    """No text of 64 KB makes the reading slow; without backtracking each takes some milliseconds (C-9)."""
+    began = time.process_time()
+    read(text)
+    assert time.process_time() - began < 0.5

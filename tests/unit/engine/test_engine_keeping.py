@@ -1,0 +1,54 @@
+"""State in this process: what fails is counted and told, and stops nobody."""
+
+from __future__ import annotations
+
+from breakloop.clock import FakeClock
+from breakloop.engine.engine import Local
+from breakloop.model.call import Answer, Call, Usage
+from breakloop.model.counters import Tally
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import BucketSpec, Correct, RepeatSpec, Settle
+from tests.builders import FailingStore, bundle, call, chat, exact, policy, world
+
+SETTLE = [Settle(RepeatSpec(60.0, 3), "ld:k", 0.0, 1)]
+CORRECT = [Correct(BucketSpec(1.0, 10.0), "tb:k", 4.0)]
+
+
+def test_every_failure_is_told() -> None:
+    """Counted, logged, allowed (LD-7, S-4)."""
+    told: list[tuple[Call, float, str]] = []
+    clock = FakeClock()
+    local = Local(FailingStore(), clock, Tally(), lambda call, now, error: told.append((call, now, str(error))))
+    asked = call()
+    asked.watched = [("win:a", [])]
+    local.settle(asked, SETTLE, failed=True)
+    local.correct(asked, CORRECT)
+    local.heard(asked, Answer(200))
+    assert told == [(asked, clock.now(), "the store is gone")] * 3
+
+
+def test_corrections_reach_the_store() -> None:
+    """What was used beyond the estimate is taken (L-3)."""
+    store = MemoryStore()
+    local = Local(store, FakeClock(100.0), Tally(), lambda *_: None)
+    local.correct(call(), CORRECT)
+    assert store._limits.buckets["tb:k"][1] == 6.0
+
+
+def test_a_call_is_settled_here_unless_it_was_decided_elsewhere() -> None:
+    """`keeper` says where (S-3)."""
+    here = world(bundle(policy("p", loop=exact(3))))
+    asked, other = chat(), chat()
+    asked.tracked = other.tracked = True
+    told: list[bool] = []
+
+    class Elsewhere:
+        def settle(self, _call: Call, _ops: object, *, failed: bool) -> None:
+            told.append(failed)
+
+    for one in (asked, other):
+        here.engine.decide(one)
+    other.keeper, other.ticket = Elsewhere(), tuple(SETTLE)
+    here.engine.settle(asked, Answer(500, usage=Usage(1, 1)))
+    here.engine.settle(other, Answer(500))
+    assert (here.engine.tally.forgiven, told) == (1, [True])

@@ -1,0 +1,150 @@
+"""Results of a commit to a verdict, without a store: the judge is given what one would have answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from breakloop.detect.counting import Identity, LoopDetector, LoopTerms
+from breakloop.engine.fold import Judge
+from breakloop.limits.token_bucket import TokenBucket
+from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event
+from breakloop.model.verdict import Limit, Verdict
+from breakloop.policy.rules import Rule
+from breakloop.store.ops import Bucket, Committed, Op, Refuse, Repeat, Repeated, RepeatSpec, Result
+from tests.builders import call
+
+WHO = Identity(lambda _: "me", lambda _: "bot", lambda _: ())
+
+
+def rule(name: str = "r", burst: float = 10, policy: str = "p") -> Rule:
+    limiter = TokenBucket(1, burst)
+    missing = (("header:x", lambda call: call.header("x")),)
+    return Rule(name, policy, match=(), keys=missing, limiter=limiter, rejects_missing=True, status=418)
+
+
+def charge(owner: Rule, group: int = 0, cost: float = 1.0) -> Bucket:
+    assert isinstance(owner.limiter, TokenBucket)
+    return Bucket(owner.limiter.spec, "tb:k", cost, owner, group)
+
+
+def repeat(action: str, group: int = 0, policy: str = "p") -> Repeat:
+    denies = action in {"reject", "kill"}
+    terms = LoopTerms("exact", policy, 0, action, 429, frozenset(), None)
+    spec = RepeatSpec(60.0, 2, denies=denies)
+    return Repeat(spec, "ld:" + "f" * 32, LoopDetector(terms, spec, lambda _: None, WHO), group)
+
+
+def judge(*pairs: tuple[Op, Result], denied_at: int = -1) -> tuple[Verdict, list[Event]]:
+    events: list[Event] = []
+    ops: Sequence[Op] = [op for op, _ in pairs]
+    done = Committed([result for _, result in pairs], denied_at)
+    return Judge(events.append).verdict(call(request_id="r1"), ops, done, 5.0), events
+
+
+TRIPPED = Repeated(3, True, True, 60.0)
+AGAIN = Repeated(9, True, False, 60.0)
+
+
+def test_nothing_happened() -> None:
+    """Passed limits and counts below their limit leave only the limit's state (A-5)."""
+    verdict, events = judge((repeat("reject"), Repeated(1)), (charge(rule()), 9.0))
+    assert verdict.allowed
+    assert (verdict.policy, verdict.rule, verdict.limit) == ("p", "r", Limit("p", 10, 10, 9, 1))
+    assert events == []
+
+
+def test_the_tightest_enforced_limit_is_shown() -> None:
+    """By the share that is left; shadow limits are never shown (A-5)."""
+    verdict, _ = judge(
+        (charge(rule("wide", 100)), 50.0), (charge(rule("tight", 10)), 4.0), (charge(rule("s", 10), group=3), 1.0)
+    )
+    assert verdict.rule == "tight"
+    verdict, _ = judge((charge(rule("s", 10), group=3), 1.0))
+    assert (verdict.limit, verdict.policy) == (None, "")
+
+
+def test_a_limit_denial() -> None:
+    """Status, wait, jitter, state and one event; the reset is when the request would pass (A-1, G-2)."""
+    verdict, events = judge((charge(rule("a")), 3.0), (charge(rule("b"), cost=4.0), -2.5), denied_at=1)
+    assert (verdict.allowed, verdict.status, verdict.reason, verdict.rule) == (False, 418, "token_bucket_exceeded", "b")
+    assert (verdict.retry_after_s, verdict.retry_jitter, verdict.never) == (3, True, False)
+    assert verdict.limit == Limit("p", 10, 10, 1, 3)
+    (event,) = events
+    assert (event.name, event.at, event.request_id) == (LIMIT_EXCEEDED, 5.0, "r1")
+    assert event.data == {"policy": "p", "rule": "b", "reason": "token_bucket_exceeded"}
+
+
+def test_a_loop_denial_forgets_warnings() -> None:
+    """What an earlier detector only warned of is not told beside a denial (E-4)."""
+    verdict, events = judge((repeat("throttle"), AGAIN), (repeat("reject", policy="q"), TRIPPED), denied_at=1)
+    assert (verdict.allowed, verdict.reason, verdict.policy, verdict.never) == (False, "loop_detected", "q", True)
+    assert (verdict.delay_ms, verdict.warning, verdict.note) == (0, "", "")
+    assert verdict.loop is not None
+    assert verdict.loop.hit_count == 3
+    assert [event.name for event in events] == [LOOP_DETECTED]
+
+
+def test_a_missing_descriptor_is_named() -> None:
+    """With the rule's status, and no way to wait it out (E-3)."""
+    verdict, events = judge((Refuse(rule()), None), denied_at=0)
+    assert (verdict.reason, verdict.status, verdict.rule, verdict.never) == ("missing_descriptor", 418, "r", True)
+    assert verdict.message == "The request lacks header:x, which this limit counts by."
+    assert events == []
+
+
+def test_warnings_are_gathered() -> None:
+    """The highest count, the longest delay, the note; only fresh detections are events (E-2, E-6)."""
+    verdict, events = judge(
+        (repeat("throttle"), AGAIN),
+        (repeat("steer"), TRIPPED),
+        (repeat("warn"), TRIPPED),
+        (repeat("throttle"), TRIPPED),
+    )
+    assert verdict.allowed
+    assert (verdict.delay_ms, verdict.warning) == (900, "loop_detected")
+    assert verdict.note.startswith("You have sent the same request 3 times")
+    assert verdict.loop is not None
+    assert verdict.loop.hit_count == 9
+    assert [event.data["action"] for event in events] == ["steer", "warn", "throttle"]
+
+
+def test_shadow_is_set_aside() -> None:
+    """Found, told as events, and nothing of it in what the client gets (E-1)."""
+    verdict, events = judge(
+        (repeat("throttle", group=1), TRIPPED),
+        (repeat("reject", group=2, policy="q"), AGAIN),
+        (charge(rule(policy="s"), group=3), -1.0),
+        (Refuse(rule(policy="t"), 4), None),
+        (charge(rule(policy="u"), group=4), None),
+        (charge(rule()), 9.0),
+    )
+    assert verdict.allowed
+    assert (verdict.delay_ms, verdict.warning, verdict.note, verdict.loop) == (0, "", "", None)
+    found = [(one.policy, one.reason, one.action) for one in verdict.shadow]
+    assert found == [
+        ("p", "loop_detected", "throttle"),
+        ("q", "loop_detected", "deny"),
+        ("s", "token_bucket_exceeded", "deny"),
+        ("t", "missing_descriptor", "deny"),
+    ]
+    assert verdict.policy == "p"
+    assert [event.data.get("shadow") for event in events if event.name == LOOP_DETECTED] == [True]
+    assert [event.data["policy"] for event in events if event.name == SHADOW_WOULD_REJECT] == ["q", "s", "t"]
+
+
+def test_loop_events_carry_counts_and_hashes() -> None:
+    """Fingerprint, count, cooldown, kind, action and whose it was (G-4)."""
+    _, events = judge((repeat("warn"), TRIPPED))
+    assert events[0].data == {
+        "caller": "me",
+        "agent": "bot",
+        "model": "",
+        "fingerprint": "f" * 32,
+        "hit_count": 3,
+        "cooldown_seconds": 60,
+        "kind": "exact",
+        "evidence": "identical request sent 3 times, never more than 60 seconds apart",
+        "action": "warn",
+        "policy": "p",
+        "shadow": False,
+    }

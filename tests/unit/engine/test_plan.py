@@ -1,0 +1,114 @@
+"""What one call needs from the store, before anything is asked of it. What it comes to is in the engine's tests."""
+
+from __future__ import annotations
+
+import math
+
+from breakloop.detect.stateful import Watch
+from breakloop.engine.plan import Plan
+from breakloop.engine.quarantine import AGENT, Hold
+from breakloop.model.verdict import Verdict
+from breakloop.policy.descriptors import ContextSettings
+from breakloop.store.ops import Bucket, Repeat
+from tests.builders import SECRET, World, bucket, bundle, chat, policy, tail, user, world
+
+
+def test_operations_stand_in_the_order_of_evaluation() -> None:
+    """6: agents, then each policy's detectors and rules, in the order of the bundle."""
+    first = policy("a", bucket(), loop=[tail(), {"similarity": "simhash"}])
+    here = world(bundle(first, policy("b", bucket()), agents={"*": {"max_steps_per_run": 5}}))
+    plan = here.engine.plan(chat())
+    assert isinstance(plan, Plan)
+    assert [type(op) for op in plan.ops] == [Watch, Repeat, Watch, Bucket, Bucket]
+    assert [one.id for one in plan.policies] == ["a", "b"]
+    assert (plan.counted, plan.watched) == (True, True)
+
+
+def test_where_nothing_is_remembered_nothing_is_watched() -> None:
+    here = world(bundle(policy("a", bucket(), loop=tail())))
+    plan = here.engine.plan(chat())
+    assert isinstance(plan, Plan)
+    assert (plan.counted, plan.watched) == (True, False)
+    plain = world(bundle(policy("a", bucket()))).engine.plan(chat())
+    assert isinstance(plain, Plan)
+    assert not plain.counted
+
+
+def test_whoever_is_held_is_denied_before_anything_is_planned() -> None:
+    """6: quarantined agents come before routing."""
+    here = world(bundle(policy("a", bucket())))
+    asked = chat()
+    caller = here.descriptors.caller(asked)
+    here.engine.quarantine.kill(Hold(AGENT, "default", caller, caller, here.clock.now(), math.inf, "it loops"))
+    planned = here.engine.plan(asked)
+    assert isinstance(planned, Verdict)
+    assert planned.reason == "agent_quarantined"
+
+
+STAGES = [{"threshold_percent": 100, "action": "reject"}]
+BUDGET = {
+    "name": "b",
+    "limit_keys": [],
+    "algorithm": "cost_based",
+    "algorithm_config": {"budget": 100, "period": "5m", "fixed_cost": 1, "staged_actions": STAGES},
+}
+TOKENS = {
+    "name": "t",
+    "limit_keys": ["header:x-team"],
+    "algorithm": "token_bucket_llm",
+    "algorithm_config": {"tokens_per_minute": 9000},
+}
+
+
+def ops_of(here: World, text: str = "hi", **more: str) -> list[tuple[str, float]]:
+    plan = here.engine.plan(chat(user(text), headers={"authorization": "Bearer k", "x-team": "red", **more}))
+    assert isinstance(plan, Plan)
+    return [(op.key.rpartition("p:")[2], op.cost) for op in plan.ops]
+
+
+def test_what_is_remembered_of_a_sender_is_charged_as_it_is_now() -> None:
+    """Keys are the sender's; the tokens are the call's, and a budget's period the clock's (L-2, L-3)."""
+    here = world(bundle(policy("p", bucket("a"), BUDGET, TOKENS)))
+    period = int(here.clock.now()) // 300 * 300
+    first = [("a:", 1.0), (f"b::{period}", 1000), ("t:red", 1001.0)]
+    assert ops_of(here) == first
+    assert ops_of(here, "hello there") == [*first[:2], ("t:red", 1003.0)]
+    assert ops_of(here, **{"x-team": "blue"})[2] == ("t:blue", 1001.0)
+    here.clock.advance(300)
+    assert ops_of(here) == [first[0], (f"b::{period + 300}", 1000), first[2]]
+    here.clock.advance(-300)
+    assert ops_of(here) == first
+
+
+def test_a_missing_descriptor_is_told_each_time() -> None:
+    """Nothing is remembered of a sender who lacks one (E-3)."""
+    here = world(bundle(policy("p", bucket("a", keys=["header:x-tool"]), TOKENS)))
+    for _ in range(3):
+        assert ops_of(here) == [("t:red", 1001.0)]
+    assert here.engine.tally.missing == {"header:x-tool": 3}
+
+
+def test_what_belongs_to_an_agent_is_kept_in_its_own_place() -> None:
+    """`shard_by: agent`: loops, its limits and those that count by agent; what several agents share is not (E-5)."""
+    breaker = {"enabled": True, "spend_rate_threshold_per_minute": 1000, "auto_reset_after_minutes": 5}
+    own = policy("own", bucket(keys=["agent:id", "header:x-team"]), loop=tail(), circuit_breaker=breaker)
+    shared = policy("all", bucket(keys=["agent:session"]), TOKENS, circuit_breaker=breaker)
+    rules = bundle(own, shared, agents={"*": {"rate_limit": {"requests_per_minute": 60}}})
+    headers = {"x-agent-id": "a:b", "x-team": "t", "x-agent-session": "s"}
+
+    def places(settings: ContextSettings | None = None) -> list[str]:
+        plan = world(rules, settings=settings).engine.plan(chat(headers=headers))
+        assert isinstance(plan, Plan)
+        return [":".join(op.key.split(":")[:3]) for op in plan.ops]
+
+    agents, project = "default|a%3Ab", "default"
+    assert places(ContextSettings(secret=SECRET, shard_by_agent=True)) == [
+        f"tb:{agents}:agents",
+        f"cnt:{agents}:own",
+        f"brk:{agents}:own",
+        f"tb:{agents}:own",
+        f"brk:{project}:all",
+        f"tb:{project}:all",
+        f"tpm:{project}:all",
+    ]
+    assert {key.split(":")[1] for key in places()} == {project}

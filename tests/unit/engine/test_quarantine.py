@@ -1,0 +1,274 @@
+"""Who is held, for how long, and how a hold ends (G-1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from breakloop.engine.quarantine import AGENT, CALLER, HOLDS_MAX, NAME, RUN, Hold, Quarantine, held
+from breakloop.model.events import Event
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import WindowWrite
+from tests.builders import FailingStore
+
+NOW = 1000.0
+
+
+class Here:
+    """A quarantine, its store and what it told."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.events: list[Event] = []
+        self.quarantine = Quarantine(self.store.drop, self.events.append)
+
+    def kill(self, agent: str, *, at: float = NOW, until: float = math.inf, **more: object) -> None:
+        self.quarantine.kill(Hold(AGENT, "p", "caller", agent, at, until, "it loops", **more))  # type: ignore[arg-type]
+
+    def find(self, agent: str, *, caller: str = "caller", at: float = NOW, run: str = "") -> Hold | None:
+        return self.quarantine.find("p", caller, agent, lambda: run, at)
+
+
+@pytest.fixture
+def here() -> Here:
+    return Here()
+
+
+def test_nobody_is_held_at_first(here: Here) -> None:
+    assert not here.quarantine
+    assert here.find("a") is None
+
+
+def test_an_agent_of_one_caller_is_held(here: Here) -> None:
+    """Automatic quarantine binds caller and agent (G-1)."""
+    here.kill("a")
+    assert here.quarantine
+    assert len(here.quarantine) == 1
+    found = here.find("a")
+    assert found is not None
+    assert (found.binds, found.why) == (AGENT, "it loops")
+    assert here.find("b") is None
+    assert here.find("a", caller="other") is None
+
+
+def test_its_time_ends_it(here: Here) -> None:
+    """Until `quarantine_seconds` pass (G-1)."""
+    here.kill("a", until=NOW + 60)
+    assert here.find("a", at=NOW + 59.9) is not None
+    assert here.find("a", at=NOW + 60) is None
+    assert not here.quarantine
+    assert [event.name for event in here.events] == ["agent.killed", "agent.released"]
+    assert here.events[0].data["expires_at"] == NOW + 60
+
+
+def test_the_third_agent_holds_the_caller(here: Here) -> None:
+    """And the caller after 3 of its agents in 10 minutes (G-1)."""
+    here.kill("a", at=NOW)
+    here.kill("a", at=NOW + 1, until=math.inf)  # the same one again is not another
+    here.kill("b", at=NOW + 300)
+    assert here.find("c", at=NOW + 301) is None
+    here.kill("c", at=NOW + 599)
+    found = here.find("d", at=NOW + 600)
+    assert found is not None
+    assert found.binds == CALLER
+    assert "3 of its agents" in found.why
+
+
+def test_slower_ones_do_not(here: Here) -> None:
+    """Ten minutes, not eleven (G-1)."""
+    for number, agent in enumerate("abcdef"):
+        here.kill(agent, at=NOW + 301 * number)
+    assert here.find("z", at=NOW + 2000) is None
+
+
+def test_an_operator_binds_the_name(here: Here) -> None:
+    """An operator's kill binds the agent's name in its project, whoever calls (G-1)."""
+    here.quarantine.kill(Hold(NAME, "p", "", "a", NOW, math.inf, "by hand"))
+    assert here.find("a", caller="anybody") is not None
+    assert here.quarantine.find("other", "anybody", "a", lambda: "", NOW) is None
+
+
+def test_a_run_is_held_by_itself(here: Here) -> None:
+    """A run at its ceiling, and no other one of the agent (G-1)."""
+    here.quarantine.kill(Hold(RUN, "p", "caller", "a", NOW, math.inf, "50 steps", "s-1"))
+    found = here.find("a", run="s-1")
+    assert found is not None
+    assert held(found, NOW).reason == "run_limit_exceeded"
+    assert here.find("a", run="s-2") is None
+
+
+def test_release_ends_it_and_clears_what_was_remembered(here: Here) -> None:
+    """A person releases it, which also clears its windows (G-1)."""
+    here.store.commit([], NOW, [WindowWrite("win:p:s:1:", 0, b"x", 60.0), WindowWrite("win:p:s:2:", 0, b"y", 60.0)])
+    here.kill("a", clears=("win:p:s:1:",))
+    ended = here.quarantine.release("p", agent="a", now=NOW + 1)
+    assert [hold.agent for hold in ended] == ["a"]
+    assert here.find("a") is None
+    assert here.store.read_window("win:p:s:1:", NOW).version == 0
+    assert here.store.read_window("win:p:s:2:", NOW).version == 1
+    assert here.events[-1].data["reason"] == "released"
+    assert here.quarantine.release("p", agent="a", now=NOW + 1) == []
+
+
+def test_release_is_as_narrow_as_it_is_asked_for(here: Here) -> None:
+    here.kill("a")
+    here.quarantine.kill(Hold(AGENT, "p", "other", "a", NOW, math.inf, "it loops"))
+    here.quarantine.kill(Hold(RUN, "p", "other", "a", NOW, math.inf, "50 steps", "s-1"))
+    assert [hold.run for hold in here.quarantine.release("p", run="s-1", now=NOW)] == ["s-1"]
+    assert [hold.caller for hold in here.quarantine.release("p", agent="a", caller="other", now=NOW)] == ["other"]
+    assert here.quarantine.release("elsewhere", agent="a", now=NOW) == []
+    assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["caller"]
+
+
+def test_what_ends_by_itself_still_counts_against_the_caller(here: Here) -> None:
+    """Three of its agents in ten minutes, however short they were held (G-1)."""
+    for number, agent in enumerate("ab"):
+        here.kill(agent, at=NOW + 60 * number, until=NOW + 60 * number + 30)
+        assert here.find(agent, at=NOW + 60 * number + 31) is None
+    here.kill("c", at=NOW + 120, until=NOW + 150)
+    found = here.find("d", at=NOW + 121)
+    assert found is not None
+    assert found.binds == CALLER
+
+
+def test_a_release_survives_the_store(here: Here) -> None:
+    """What was remembered runs out by itself; the request is not stopped for it (LD-7)."""
+    quarantine = Quarantine(FailingStore().drop, here.events.append)
+    quarantine.kill(Hold(AGENT, "p", "caller", "a", NOW, NOW + 5, "it loops", clears=("win:p:s:1:",)))
+    assert quarantine.find("p", "caller", "a", lambda: "", NOW + 6) is None
+    assert [event.name for event in here.events] == ["agent.killed", "store.degraded", "agent.released"]
+
+
+def test_what_a_person_holds_is_never_crowded_out(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything that still holds, while something else is over (G-1, Y-2)."""
+    monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 3)
+    here.quarantine.kill(Hold(NAME, "p", "", "rogue", NOW, math.inf, "by hand"))
+    here.quarantine.kill(Hold(AGENT, "p", "caller-0", "a", NOW, NOW + 1, "it loops"))
+    for number in range(1, 6):
+        here.quarantine.kill(Hold(AGENT, "p", f"caller-{number}", "a", NOW + 2, math.inf, "it loops"))
+    assert [hold.caller or hold.agent for hold in here.quarantine.holds(NOW)] == ["rogue", "caller-4", "caller-5"]
+
+
+def test_after_a_release_the_count_of_agents_begins_anew(here: Here) -> None:
+    here.kill("a")
+    here.kill("b")
+    here.quarantine.release("p", agent="b", now=NOW)
+    here.kill("c")
+    assert here.find("z") is None
+
+
+def test_a_longer_hold_wins(here: Here) -> None:
+    here.kill("a", until=NOW + 60)
+    here.kill("a", until=NOW + 30)
+    here.kill("a", until=NOW + 90)
+    [hold] = here.quarantine.holds(NOW)
+    assert hold.until == NOW + 90
+    assert len(here.events) == 2
+
+
+def test_it_stays_bounded(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invented names fill no memory; the oldest goes (Y-2)."""
+    assert HOLDS_MAX >= 10_000
+    monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 3)
+    for number in range(6):
+        here.quarantine.kill(Hold(AGENT, "p", f"caller-{number}", "a", NOW, math.inf, "it loops"))
+    assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["caller-3", "caller-4", "caller-5"]
+
+
+class Kept:
+    """What a register heard, in order."""
+
+    def __init__(self, here: Here) -> None:
+        self.heard: list[str] = []
+        self._here = here
+        here.quarantine.register = self
+
+    def held(self, hold: Hold) -> None:
+        told = [(event.name, event.data["agent"], event.at) for event in self._here.events]
+        assert ("agent.killed", hold.agent, hold.since) not in told
+        self.heard.append(f"{hold.binds} {hold.agent or hold.caller}")
+
+    def ended(self, holds: Sequence[Hold], by: str) -> None:
+        self.heard += [f"end of {hold.agent} by {by}" for hold in holds]
+
+
+def test_what_begins_and_what_is_ended_is_kept(here: Here) -> None:
+    """Before it is told; what ends by itself needs no word (S-1)."""
+    kept = Kept(here)
+    here.kill("a", until=NOW + 5)
+    here.kill("b")
+    here.kill("c")
+    assert here.find("a", at=NOW + 6, caller="other") is None
+    here.quarantine.sweep(NOW + 6)
+    here.quarantine.release("p", agent="b", now=NOW, by="ann")
+    assert kept.heard == ["agent a", "agent b", "agent c", "caller caller", "end of b by ann"]
+    assert here.events[-1].data["by"] == "ann"
+
+
+def test_what_is_crowded_out_is_not_kept_either(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 1)
+    kept = Kept(here)
+    here.kill("a")
+    here.kill("b", until=NOW + 5)
+    here.kill("b", at=NOW + 6)
+    assert kept.heard == ["agent a", "end of a by ", "agent b", "agent b"]
+
+
+def test_what_is_adopted_binds_and_is_neither_kept_nor_told(here: Here) -> None:
+    """From the disk, or from another instance (S-1, K-3)."""
+    kept = Kept(here)
+    for agent in "ab":
+        here.quarantine.adopt(Hold(AGENT, "p", "caller", agent, NOW, NOW + 60, "it loops"), foreign=agent == "b")
+    assert here.find("a") is not None
+    assert here.find("b") is not None
+    assert (kept.heard, here.events) == ([], [])
+    here.quarantine.sweep(NOW + 60)
+    assert [event.data["agent"] for event in here.events] == ["a"]  # whoever held the other tells of its end
+
+
+def test_agents_that_others_held_count_against_the_caller(here: Here) -> None:
+    """Three of its agents, wherever in the fleet (G-1)."""
+    for agent in "ab":
+        here.quarantine.adopt(Hold(AGENT, "p", "caller", agent, NOW, math.inf, "it loops"), foreign=True)
+    here.kill("c", at=NOW + 1)
+    found = here.find("z")
+    assert found is not None
+    assert found.binds == CALLER
+
+
+def test_what_another_instance_ended_is_cleared_here_too(here: Here) -> None:
+    """Windows of this process may be in use while the shared store is away (G-1)."""
+    here.store.commit([], NOW, [WindowWrite("win:p:s:1:", 0, b"x", 60.0)])
+    here.kill("a", clears=("win:p:s:1:",))
+    told = len(here.events)
+    here.quarantine.forget((AGENT, "p", "caller", "a"), NOW)
+    here.quarantine.forget((AGENT, "p", "caller", "a"), NOW)
+    assert here.find("a") is None
+    assert here.store.read_window("win:p:s:1:", NOW).version == 0
+    assert len(here.events) == told
+
+
+@pytest.mark.parametrize(
+    ("hold", "message", "retry"),
+    [
+        (
+            Hold(AGENT, "p", "c", "a", NOW, math.inf, "it loops"),
+            'Agent "a" is quarantined: it loops. A person has to release it.',
+            None,
+        ),
+        (
+            Hold(CALLER, "p", "c", "", NOW, NOW + 9.5, "they loop"),
+            "This caller is quarantined: they loop. It ends in 10 s.",
+            10,
+        ),
+    ],
+)
+def test_what_the_client_is_told(hold: Hold, message: str, retry: int | None) -> None:
+    """A denial with its reason; an SDK does not try again by itself (A-1, A-4)."""
+    verdict = held(hold, NOW)
+    assert (verdict.allowed, verdict.reason, verdict.status) == (False, "agent_quarantined", 429)
+    assert verdict.message == message
+    assert verdict.retry_after_s == retry
+    assert verdict.never

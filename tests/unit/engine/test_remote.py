@@ -1,0 +1,390 @@
+"""Decisions with a store beyond a connection: the same as without one, in few round trips, and never without an end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from breakloop.engine.engine import Engine
+from breakloop.errors import StateError
+from breakloop.model.call import Answer, Call, Usage
+from breakloop.store.memory import MemoryStore
+from breakloop.store.ops import Window, WindowWrite
+from tests.builders import Json, bucket, bundle, call, chat, exact, policy, tail, world
+from tests.fake_remote import RemoteWorld, run
+from tests.unit.engine.test_detector_windows import stuck
+
+STEPS: Json = {"similarity": "steps"}
+LIMITED = bundle(policy("p", bucket(rate=1, burst=2)))
+
+
+def turn(count: int) -> Call:
+    return chat(*stuck(count), headers={"authorization": "Bearer k"})
+
+
+def session_key(there: RemoteWorld) -> str:
+    return next(key for key in there.remote.windows._windows if key.startswith("win:default:s:"))
+
+
+def outcome(verdict: Any) -> tuple[Any, ...]:
+    loop = verdict.loop
+    return (
+        verdict.allowed,
+        verdict.reason,
+        verdict.warning,
+        verdict.retry_after_s,
+        None if loop is None else (loop.kind, loop.hit_count, loop.evidence),
+        None if verdict.limit is None else verdict.limit.remaining,
+    )
+
+
+def test_the_same_verdicts_as_with_state_in_this_process() -> None:
+    """In every door, with every store (E-7)."""
+
+    def test() -> None:
+        rules = bundle(policy("p", bucket(rate=1, burst=9), loop=[STEPS, tail(max_hits=3)]))
+        there, here = RemoteWorld(rules), world(rules)
+        for count in (0, 1, 1, 2, 3, 4, 5, 5, 6, 7, 7, 7, 8):
+            assert outcome(there.decide(turn(count))) == outcome(here.engine.decide(turn(count)))
+            there.here.clock.advance(2)
+            here.clock.advance(2)
+        assert there.here.engine.tally.denied == here.engine.tally.denied
+
+    run(test)
+
+
+def test_one_round_trip_when_the_window_is_known() -> None:
+    """Two otherwise, and one more for each version conflict (S-2)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=STEPS)))
+        there.decide(turn(0))
+        first = dict(there.store.asked)
+        there.decide(turn(1))
+        assert first == {"read": 1, "commit": 1}
+        assert there.store.asked == {"read": 1, "commit": 2}
+        key = session_key(there)
+        version, data = there.store.memory.read_window(key, there.here.clock.now())
+        there.store.memory.commit((), there.here.clock.now(), [WindowWrite(key, version, data, 60.0)])
+        there.decide(turn(2))
+        assert there.store.asked == {"read": 1, "commit": 4}
+
+    run(test)
+
+
+def test_no_window_no_reading() -> None:
+    """Limits alone take one round trip (S-2)."""
+
+    def test() -> None:
+        there = RemoteWorld(LIMITED)
+        assert [there.decide(call()).allowed for _ in range(3)] == [True, True, False]
+        assert there.store.asked == {"commit": 3}
+
+    run(test)
+
+
+def test_two_instances_see_one_loop() -> None:
+    """Requests that alternate between them are stopped at the same one as with a single instance (S-2)."""
+
+    def test() -> None:
+        rules, shared = bundle(policy("p", loop=STEPS)), MemoryStore()
+        alone, pair = world(rules), [RemoteWorld(rules, shared), RemoteWorld(rules, shared)]
+        for count in range(8):
+            expected = alone.engine.decide(turn(count))
+            found = pair[count % 2].decide(turn(count))
+            assert outcome(found) == outcome(expected)
+            for one in (alone.clock, pair[0].here.clock, pair[1].here.clock):
+                one.advance(3)
+        assert sum(one.remote.degraded for one in pair) == 0
+
+    run(test)
+
+
+def test_requests_of_one_session_do_not_wait_for_each_other() -> None:
+    """What is on its way is taken for written, so the second commit follows the first without a conflict (S-2)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=STEPS)))
+        there.decide(turn(0))
+        there.store.holds = True
+        asked = [there.ask(turn(count)) for count in (1, 2, 3)]
+        assert there.store.asked == {"read": 1, "commit": 4}
+        there.store.deliver()
+        assert [len(verdicts) for verdicts in asked] == [1, 1, 1]
+        assert there.store.asked == {"read": 1, "commit": 4}
+        assert asked[2][0].warning == "loop_detected"
+
+    run(test)
+
+
+def test_a_window_that_keeps_moving_is_given_up_after_three_tries() -> None:
+    """At most three more round trips, then the decision is made without writing it (S-2)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=STEPS)))
+        there.decide(turn(0))
+        key, now, memory = session_key(there), there.here.clock.now(), there.store.memory
+
+        def move_on() -> None:
+            """Another instance writes in between."""
+            version, data = memory.read_window(key, now)
+            memory.commit((), now, [WindowWrite(key, version, data, 60.0)])
+
+        there.store.holds = True
+        there.store.before_commit = move_on
+        asked = there.ask(turn(1))
+        there.store.deliver()
+        assert [verdict.allowed for verdict in asked] == [True]
+        assert there.store.asked == {"read": 1, "commit": 6}  # the first request's, four that conflict, one without
+        assert there.remote.conflicts == 1
+        assert memory.read_window(key, now).version == int(now * 1000) + 5
+
+    run(test)
+
+
+def test_time_is_up() -> None:
+    """Within its time budget the instance decides on its own state, and says so (S-3)."""
+
+    async def test() -> None:
+        there = RemoteWorld(LIMITED, budget_s=0.01)
+        there.store.holds = True
+        asked = there.ask(call())
+        assert asked == []
+        await asyncio.wait_for(until(lambda: asked), 5)
+        assert (asked[0].allowed, asked[0].degraded) == (True, True)
+        assert there.changes == [(False, "no answer within 10 ms")]
+        there.store.deliver()  # late: nobody looks at it
+        assert len(asked) == 1
+        assert [there.decide(call()).allowed for _ in range(2)] == [True, False]  # limits hold here, too
+        assert there.store.asked["commit"] == 1
+        there.remote.close()
+
+    run(test)
+
+
+async def until(condition: Any) -> None:
+    """Let the loop go on until something has happened; whoever calls this sets the time limit."""
+    while not condition():  # noqa: ASYNC110 - timers of the loop are what is waited for
+        await asyncio.sleep(0)
+
+
+def test_it_comes_back_by_itself() -> None:
+    """Two good probes in a row; after a relapse it takes more (S-3)."""
+
+    async def test() -> None:
+        there = RemoteWorld(LIMITED)
+        there.store.error = StateError("gone")
+        assert there.decide(call()).degraded
+        there.store.error = None
+        await asyncio.wait_for(until(lambda: there.health.up), 5)
+        assert there.store.asked["probe"] == 2
+        assert [up for up, _ in there.changes] == [False, True]
+        assert not there.decide(call()).degraded
+        there.store.error = StateError("gone again")
+        there.decide(call())
+        there.store.error = None
+        await asyncio.wait_for(until(lambda: there.health.up), 5)
+        assert there.store.asked["probe"] == 6
+        there.remote.close()
+
+    run(test)
+
+
+def test_a_policy_may_want_the_store() -> None:
+    """`on_store_error: deny` (S-3)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", bucket(), on_store_error="deny")))
+        there.store.error = StateError("gone")
+        for _ in range(2):
+            verdict = there.decide(call())
+            assert (verdict.allowed, verdict.reason, verdict.degraded) == (False, "store_unavailable", True)
+        there.remote.close()
+
+    run(test)
+
+
+def test_what_is_blocked_stays_blocked_without_the_store() -> None:
+    """State is enforced locally: cooldowns that were seen, and what detectors remember (S-3)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=tail(max_hits=2)), policy("q", loop=exact(3))))
+        assert [there.decide(chat()).allowed for _ in range(3)] == [True, True, False]
+        there.store.error = StateError("gone")
+        verdict = there.decide(chat())
+        assert (verdict.allowed, verdict.degraded, verdict.reason) == (False, True, "loop_detected")
+        steps = RemoteWorld(bundle(policy("p", loop=STEPS)))
+        for count in range(4):
+            steps.decide(turn(count))
+        steps.store.error = StateError("gone")
+        assert not steps.decide(turn(4)).allowed
+        there.remote.close()
+        steps.remote.close()
+
+    run(test)
+
+
+def test_a_call_is_settled_where_it_was_decided() -> None:
+    """A charge is corrected in the store that has it (L-3, S-3)."""
+
+    def test() -> None:
+        rule = {
+            "name": "r",
+            "limit_keys": [],
+            "algorithm": "token_bucket_llm",
+            "algorithm_config": {"tokens_per_minute": 6000, "burst_tokens": 6000},
+        }
+        there = RemoteWorld(bundle(policy("p", rule, loop=exact(3))))
+        asked = chat()
+        asked.tracked = True
+        there.decide(asked)
+        there.settle(asked, Answer(200, usage=Usage(10, 10)))
+        assert there.store.asked == {"commit": 1, "correct": 1, "settle": 1}
+        there.store.error = StateError("gone")
+        local = chat()
+        local.tracked = True
+        there.decide(local)
+        there.store.error = None
+        there.settle(local, Answer(200, usage=Usage(10, 10)))
+        assert there.store.asked == {"commit": 2, "correct": 1, "settle": 1}
+        there.remote.close()
+
+    run(test)
+
+
+def test_a_fault_of_ours_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's answer is read for others, too: nothing is raised into it."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Engine, "judged", broken)
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=STEPS)))
+        assert there.decide(turn(0)).allowed
+        assert [type(error) for error in there.faults] == [ZeroDivisionError]
+
+    run(test)
+
+
+def test_closing_decides_what_is_open() -> None:
+    """Nobody waits for ever (S-6)."""
+
+    def test() -> None:
+        there = RemoteWorld(LIMITED)
+        there.store.holds = True
+        asked = there.ask(call())
+        there.remote.close()
+        assert asked[0].degraded
+
+    run(test)
+
+
+def test_dropping() -> None:
+    """A release clears what was remembered, here and there (G-1)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=STEPS)))
+        there.decide(turn(0))
+        key = session_key(there)
+        there.remote.drop([key])
+        assert there.remote.windows.missing([key]) == [key]
+        assert there.store.memory.read_window(key, there.here.clock.now()).version == 0
+
+    run(test)
+
+
+def test_a_release_without_the_store_clears_what_is_blocked_here() -> None:
+    """What was blocked there is remembered here, and forgotten with it (G-1, S-3)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=tail(max_hits=2))))
+        blocked = [there.decide(chat()) for _ in range(3)][-1]
+        assert blocked.loop is not None
+        there.store.error = StateError("gone")
+        assert not there.decide(chat()).allowed
+        [key] = [key for key in there.store.memory._repeats.cooldowns if key.endswith(blocked.loop.fingerprint)]
+        there.remote.drop([key])
+        assert there.decide(chat()).allowed
+        there.remote.close()
+
+    run(test)
+
+
+def test_a_copy_that_led_to_nothing_has_to_be_the_newest_all_the_same() -> None:
+    """What was read and not changed is checked with the commit, and read again where it has moved on (E-7)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=STEPS)))
+        there.decide(turn(0))
+        key, now = session_key(there), there.here.clock.now()
+        newest = there.store.memory.read_window(key, now)
+        there.store.memory.commit((), now, [WindowWrite(key, newest.version, newest.data, 60.0)])
+        done = there.store.memory.commit((), now, [WindowWrite(key, newest.version, None, 60.0)])
+        assert done.conflict == {key: Window(newest.version + 1, newest.data)}
+        assert there.store.memory.commit((), now, [WindowWrite(key, newest.version + 1, None, 60.0)]).conflict is None
+        assert there.store.memory.read_window(key, now).version == newest.version + 1
+
+    run(test)
+
+
+def test_two_answers_in_time_that_are_too_long_together() -> None:
+    """The decision is made without the store, which is slow and not gone: it is not given up for others (S-3)."""
+
+    async def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=STEPS)), budget_s=0.01)
+        there.store.holds = True
+        asked = there.ask(turn(0))
+        there.store.deliver(1)  # the window; the commit does not come
+        assert there.store.asked == {"read": 1, "commit": 1}
+        await asyncio.wait_for(until(lambda: asked), 5)
+        assert (asked[0].allowed, asked[0].degraded) == (True, True)
+        assert (there.health.up, there.changes) == (True, [])
+        again = there.ask(turn(1))
+        assert there.store.asked == {"read": 1, "commit": 2}
+        there.store.deliver()
+        assert [verdict.degraded for verdict in again] == [False]
+        there.remote.close()
+
+    run(test)
+
+
+def test_whoever_was_held_up_reads_first_what_has_come() -> None:
+    """A process that had no time for a while finds answers and its own time limit at once (S-3)."""
+
+    async def test() -> None:
+        there = RemoteWorld(LIMITED, budget_s=0.01)
+        there.store.holds = True
+        asked = there.ask(call())
+        loop = asyncio.get_running_loop()
+        held_until = loop.time() + 0.03
+        while loop.time() < held_until:  # nothing else gets its turn
+            pass
+        loop.call_later(0, there.store.deliver)  # as what is read from a socket: after timers that are due
+        await asyncio.wait_for(until(lambda: asked), 5)
+        assert (asked[0].degraded, there.changes) == (False, [])
+        there.ask(call())
+        held_until = loop.time() + 0.03
+        while loop.time() < held_until:
+            pass
+        await asyncio.wait_for(until(lambda: there.changes), 5)  # but if there is nothing, it is the store
+        there.remote.close()
+
+    run(test)
+
+
+def test_the_end_is_no_failure() -> None:
+    """Answers that do not come because this process ends are not told as a failure of the store (S-6)."""
+
+    def test() -> None:
+        there = RemoteWorld(LIMITED)
+        there.store.holds = True
+        there.ask(call())
+        there.remote.close()
+        there.remote.failed("closed")
+        assert there.changes == []
+
+    run(test)

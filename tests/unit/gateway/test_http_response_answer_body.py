@@ -1,0 +1,134 @@
+"""Framing of answers: the same end and content however the bytes are cut, as h11 reads them."""
+
+from __future__ import annotations
+
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.errors import UpstreamError
+from breakloop.gateway.http_request import CHUNKED
+from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, Chunked, Joint, framing_for
+
+STREAM = b"5\r\nhello\r\n6;ext=1\r\n world\r\n00a\r\n0123456789\r\n0\r\nX-Trailer: t\r\n\r\n"
+CONTENT = b"hello world0123456789"
+
+
+def feed(length: int, *pieces: bytes) -> tuple[bytes, int, bool]:
+    """Content, bytes used, and whether it is complete."""
+    framing = framing_for(length)
+    content, used = b"", 0
+    for piece in pieces:
+        if framing.done:
+            break
+        used += framing.feed(piece)
+        content += b"".join(framing.content)
+    return content, used, framing.done
+
+
+@pytest.mark.parametrize("cut", range(len(STREAM) + 1))
+def test_chunks_cut_in_two_at_every_byte(cut: int) -> None:
+    pieces = [piece for piece in (STREAM[:cut], STREAM[cut:] + b"NEXT") if piece]
+    assert feed(CHUNKED, *pieces) == (CONTENT, len(STREAM), True)
+
+
+def test_chunks_byte_by_byte() -> None:
+    pieces = [STREAM[at : at + 1] for at in range(len(STREAM))]
+    assert feed(CHUNKED, *pieces) == (CONTENT, len(STREAM), True)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=8), st.data())
+def test_any_chunks_in_any_pieces(contents: list[bytes], data: st.DataObject) -> None:
+    """What we take for the end of an answer is where h11 sees it."""
+    stream = b"".join(b"%x\r\n%b\r\n" % (len(content), content) for content in contents) + b"0\r\n\r\n"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True) if a < b]
+    assert feed(CHUNKED, *pieces) == (b"".join(contents), len(stream), True)
+    reader = h11.Connection(h11.CLIENT)
+    reader.send(h11.Request(method="GET", target="/", headers=[("host", "x")]))
+    reader.send(h11.EndOfMessage())
+    reader.receive_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + stream + b"NEXT")
+    read = b""
+    event = reader.next_event()
+    while not isinstance(event, h11.EndOfMessage):
+        read += event.data if isinstance(event, h11.Data) else b""
+        event = reader.next_event()
+    assert (read, reader.trailing_data[0]) == (b"".join(contents), b"NEXT")
+
+
+def test_a_cut_body_is_not_done() -> None:
+    for stop in range(len(STREAM)):
+        assert feed(CHUNKED, STREAM[:stop])[2] is False
+    assert feed(10, b"123456789") == (b"123456789", 9, False)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"g\r\n",
+        b"\r\n",
+        b"-1\r\n",
+        b"0x5\r\nhello",
+        b"+5\r\nhello\r\n",
+        b"5 5\r\nhello",
+        b"5\r\nhelloX\r\n0\r\n\r\n",
+        b"5\r\nhello\n0\r\n\r\n",
+        b"1\n2\r\n",
+        b"1234567890abcdef1\r\n",
+        b"1;" + b"e" * 300 + b"\r\n",
+        b"1" * 300,
+        b"0\r\nnot a trailer\r\n\r\n",
+        b"0\r\n" + b"a: b\r\n" * 2000,
+        b"0\r\na: " + b"b" * 9000,
+    ],
+)
+def test_malformed_chunks(stream: bytes) -> None:
+    """An upstream that cannot count is cut off, in one piece or byte by byte."""
+    with pytest.raises(UpstreamError):
+        feed(CHUNKED, stream)
+    with pytest.raises(UpstreamError):
+        feed(CHUNKED, *[stream[at : at + 1] for at in range(len(stream))])
+
+
+def test_length() -> None:
+    assert feed(5, b"he", b"lloNEXT") == (b"hello", 5, True)
+    assert framing_for(0).done
+
+
+def test_until_close() -> None:
+    assert feed(BODY_UNTIL_CLOSE, b"a", b"b") == (b"ab", 2, False)
+
+
+def test_content_is_not_copied_where_it_need_not_be() -> None:
+    """The middle of a large chunk is handed on as the very object that was received."""
+    framing = Chunked()
+    framing.feed(b"100000\r\n")
+    piece = b"x" * 1000
+    framing.feed(piece)
+    assert framing.content[0] is piece
+
+
+@pytest.mark.parametrize(
+    ("fed", "joint"),
+    [
+        (b"", Joint(b"", 0)),
+        (b"5", None),
+        (b"5\r", None),
+        (b"5\r\n", Joint(b"", 5)),
+        (b"5\r\nhel", Joint(b"", 2)),
+        (b"5\r\nhello", Joint(b"\r\n", 0)),
+        (b"5\r\nhello\r", Joint(b"\n", 0)),
+        (b"5\r\nhello\r\n", Joint(b"", 0)),
+        (b"5\r\nhello\r\n6", None),
+        (b"5\r\nhello\r\n0\r\n", None),
+        (b"5\r\nhello\r\n0\r\n\r\n", None),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_where_other_content_could_follow(fed: bytes, joint: Joint | None, whole: bool) -> None:
+    """After any byte it is known what has to be written first, and what the running chunk still needs (LD-8)."""
+    framing = Chunked()
+    for piece in [fed] if whole else [fed[at : at + 1] for at in range(len(fed))]:
+        framing.feed(piece)
+    assert framing.joint == joint

@@ -1,0 +1,93 @@
+"""Heads of answers: what is read, what the client gets of them, and what is no answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.errors import UpstreamError
+from breakloop.gateway.http_request import CHUNKED
+from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, AnswerHead, AnswerHeads
+
+
+def parse(*lines: bytes, method: str = "GET") -> AnswerHead:
+    """Read a head twice, the second time from memory: both must be the same."""
+    heads = AnswerHeads()
+    head = b"\r\n".join(lines) + b"\r\n\r\n"
+    first = heads.parse(head, method)
+    assert heads.parse(head, method) == first
+    return first
+
+
+def test_end_to_end_fields_pass_as_they_are() -> None:
+    """Unknown fields, repeated ones and their spelling belong to the client (D-1)."""
+    head = parse(b"HTTP/1.1 200 OK", b"X-Odd_Name:  v ", b"set-cookie: a", b"Set-Cookie: b", b"Content-Length: 3")
+    assert head.lines == b"X-Odd_Name:  v \r\nset-cookie: a\r\nSet-Cookie: b\r\n"
+    assert (head.status, head.line, head.length, head.keeps) == (200, b"HTTP/1.1 200 OK\r\n", 3, True)
+    assert head.headers == {"content-length": b"3"}
+
+
+def test_hop_by_hop_fields_stay_here() -> None:
+    """What is between us and the upstream is not the client's business (D-1)."""
+    names = ("Connection", "Keep-Alive", "Transfer-Encoding", "Proxy-Authenticate", "Proxy-Connection", "Upgrade", "TE")
+    values = {"Connection": "x-private, close", "Transfer-Encoding": "chunked"}
+    lines = [f"{name}: {values.get(name, 'v')}".encode() for name in names]
+    head = parse(b"HTTP/1.1 200 OK", *lines, b"X-Private: 1", b"X-Public: 2")
+    assert (head.lines, head.keeps) == (b"X-Public: 2\r\n", False)
+
+
+def test_connection_cannot_take_what_the_client_needs() -> None:
+    """`Connection: content-type` must not strip it."""
+    head = parse(b"HTTP/1.1 200 OK", b"Connection: content-type, retry-after", b"Content-Type: a/b", b"Retry-After: 1")
+    assert head.lines == b"Content-Type: a/b\r\nRetry-After: 1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "method", "length", "keeps", "announced"),
+    [
+        ([b"HTTP/1.1 200 OK", b"Content-Length: 12"], "GET", 12, True, b""),
+        ([b"HTTP/1.1 200 OK", b"Transfer-Encoding: Chunked"], "GET", CHUNKED, True, b""),
+        ([b"HTTP/1.1 200 OK"], "GET", BODY_UNTIL_CLOSE, False, b""),
+        ([b"HTTP/1.0 200 OK", b"Content-Length: 1"], "GET", 1, False, b""),
+        ([b"HTTP/1.0 200 OK", b"Content-Length: 1", b"Connection: keep-alive"], "GET", 1, True, b""),
+        ([b"HTTP/1.1 200 OK", b"Content-Length: 12"], "HEAD", 0, True, b"content-length: 12\r\n"),
+        ([b"HTTP/1.1 200 OK", b"Transfer-Encoding: chunked"], "HEAD", 0, True, b""),
+        ([b"HTTP/1.1 304 Not Modified", b"Content-Length: 9"], "GET", 0, True, b"content-length: 9\r\n"),
+        ([b"HTTP/1.1 204 No Content"], "GET", 0, True, b""),
+        ([b"HTTP/1.1 204", b"Connection: close"], "GET", 0, False, b""),
+    ],
+)
+def test_where_the_body_ends(lines: list[bytes], method: str, length: int, keeps: bool, announced: bytes) -> None:
+    head = parse(*lines, method=method)
+    assert (head.length, head.keeps, head.announced) == (length, keeps, announced)
+
+
+def test_a_reason_phrase_may_be_missing() -> None:
+    assert parse(b"HTTP/1.1 200").line == b"HTTP/1.1 200 \r\n"
+    assert parse(b"HTTP/1.0 404 Nope").line == b"HTTP/1.1 404 Nope\r\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"HTTP/2 200 OK"],
+        [b"HTTP/1.1 20 OK"],
+        [b"HTTP/1.1 2000 OK"],
+        [b"SSH-2.0-OpenSSH_9.2"],
+        [b"HTTP/1.1 200 OK", b"Bad Name: 1"],
+        [b"HTTP/1.1 200 OK", b" folded: 1"],
+        [b"HTTP/1.1 200 OK", b"no colon"],
+        [b"HTTP/1.1 200 OK", b"X: a\nY: b"],
+        [b"HTTP/1.1 200 OK", b"Content-Length: 1", b"Content-Length: 1"],
+        [b"HTTP/1.1 200 OK", b"Content-Length: 1", b"Transfer-Encoding: chunked"],
+        [b"HTTP/1.1 200 OK", b"Content-Length: -1"],
+        [b"HTTP/1.1 200 OK", b"Content-Length: 1, 1"],
+        [b"HTTP/1.1 200 OK", b"Content-Length: 9999999999999999999"],
+        [b"HTTP/1.1 200 OK", b"Transfer-Encoding: gzip, chunked"],
+        [b"HTTP/1.0 200 OK", b"Transfer-Encoding: chunked"],
+        [b"HTTP/1.1 200 OK", *[b"A: b"] * 501],
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_no_answer(lines: list[bytes]) -> None:
+    """The other way round: an ambiguous answer would let an upstream smuggle one to the next client (Y-3)."""
+    with pytest.raises(UpstreamError):
+        parse(*lines)

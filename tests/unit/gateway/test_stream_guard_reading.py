@@ -1,0 +1,108 @@
+"""Reading along: what is read, and that nothing which goes wrong there reaches anybody."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+
+import pytest
+
+from breakloop.gateway.http_response import AnswerHead
+from breakloop.gateway.stream_guard import Reading, reading_for
+from breakloop.model.call import Answer, Chat
+
+BODY = json.dumps(
+    {
+        "id": "c-1",
+        "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+    }
+).encode()
+
+
+def chat(dialect: str, *, stream: bool = False) -> Chat:
+    return Chat(dialect, "m", (), 1, stream)
+
+
+def head(**fields: str) -> AnswerHead:
+    headers = {name.replace("_", "-"): value.encode() for name, value in fields.items()}
+    return AnswerHead(200, b"HTTP/1.1 200 OK\r\n", b"", headers, 0, b"", True)
+
+
+def read(body: bytes, *, step: int, **fields: str) -> tuple[Answer, list[str]]:
+    """Read a body in pieces; returns the answer and why reading was given up."""
+    why: list[str] = []
+    reading = reading_for(chat("openai_chat"), head(**fields), why.append)
+    assert reading is not None
+    for at in range(0, len(body), step):
+        reading.feed([body[at : at + step]])
+    return reading.answer(200, complete=True), why
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+@pytest.mark.parametrize(
+    ("coding", "packed"),
+    [("", BODY), ("identity", BODY), ("gzip", gzip.compress(BODY)), ("deflate", zlib.compress(BODY))],
+)
+def test_packed_answers_are_read_in_any_pieces(step: int, coding: str, packed: bytes) -> None:
+    """Packed answers are read in any pieces (C-9, D-1)."""
+    fields = {"content_encoding": coding} if coding else {}
+    answer, why = read(packed, step=step, content_type="application/json", **fields)
+    assert (answer.text, answer.response_id, answer.finish, why) == ("hello", "c-1", "stop", [])
+    assert answer.usage is not None
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (3, 2)
+
+
+def test_what_cannot_be_unpacked_is_given_up_once() -> None:
+    answer, why = read(b"no gzip at all", step=3, content_type="application/json", content_encoding="gzip")
+    assert (answer, len(why)) == (Answer(200, complete=True), 1)
+
+
+def test_a_coding_nobody_knows_is_not_read() -> None:
+    why: list[str] = []
+    fields = head(content_type="application/json", content_encoding="rot13")
+    assert reading_for(chat("openai_chat"), fields, why.append) is None
+    assert len(why) == 1
+
+
+@pytest.mark.parametrize(("dialect", "kind"), [("", "application/json"), ("openai_chat", "text/html")])
+def test_nothing_to_read(dialect: str, kind: str) -> None:
+    assert reading_for(chat(dialect), head(content_type=kind), lambda _why: None) is None
+
+
+class Broken:
+    """A reader with a mistake in it."""
+
+    gave_up = 0
+
+    def feed(self, content: bytes) -> None:
+        if content == b"bad":
+            raise KeyError(content)
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        raise IndexError(status, complete)
+
+
+@pytest.mark.parametrize("piece", [b"bad", b"good"])
+def test_a_mistake_of_a_reader_is_the_end_of_reading_only(piece: bytes) -> None:
+    why: list[str] = []
+    reading = Reading(Broken(), None, why.append)
+    reading.feed([piece])
+    reading.feed([piece])
+    assert reading.answer(200, complete=False) == Answer(200, complete=False)
+    assert why == ["fault"]
+
+
+def test_a_stream_without_a_type_is_read_as_what_was_asked_for() -> None:
+    reading = reading_for(chat("openai_chat", stream=True), head(), lambda _why: None)
+    assert reading is not None
+    reading.feed([b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}]}\n\ndata: [DONE]\n\n'])
+    assert reading.answer(200, complete=True).text == "hello"
+
+
+def test_what_is_no_json_is_counted() -> None:
+    """Each fallback is counted (C-9)."""
+    answer, why = read(b"{broken", step=100, content_type="application/json")
+    assert (answer.text, why) == ("", ["unreadable"])

@@ -1,0 +1,20 @@
+"""Whoever an exchange talks to has what it needs, with the same parameters."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from breakloop.gateway.connection import Connection
+from breakloop.gateway.proxy import ProxyDoor
+from breakloop.gateway.stream_guard import Client, Door
+
+
+@pytest.mark.parametrize(("wanted", "given"), [(Client, Connection), (Door, ProxyDoor)])
+def test_both_sides_offer_what_is_needed(wanted: type, given: type) -> None:
+    names = [name for name, member in vars(wanted).items() if inspect.isfunction(member) and name[0] != "_"]
+    assert len(names) >= 3
+    for name in names:
+        parameters = [list(inspect.signature(getattr(side, name)).parameters) for side in (wanted, given)]
+        assert parameters[0] == parameters[1], name

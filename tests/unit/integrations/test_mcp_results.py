@@ -1,0 +1,76 @@
+"""Calls and results of MCP tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from breakloop.integrations import mcp
+from breakloop.model.call import ToolFailedError
+from tests.unit.sdk.doors import DENIED
+
+TEXT = [{"type": "text", "text": "found"}]
+
+
+@pytest.mark.parametrize(
+    ("params", "made"),
+    [
+        ({"name": "find", "arguments": {"q": "x"}}, ("find", {"q": "x"})),
+        ({"name": "find"}, ("find", {})),
+        ({"name": "find", "arguments": {}, "inputResponses": {"a": 1}}, None),
+        ({"arguments": {}}, None),
+        ({"name": 3}, None),
+        (None, None),
+    ],
+)
+def test_calls(params: Any, made: Any) -> None:
+    """Name and arguments; what goes on with an earlier call is none of its own (LD-4)."""
+    assert mcp.made_of(params) == made
+
+
+def test_results() -> None:
+    """The text, else what is structured; media by type and size; errors are told as such (LD-4)."""
+    assert mcp.outcome({"content": TEXT}) == "found"
+    assert mcp.outcome({"content": [], "structuredContent": {"n": 1}}) == '{"n":1}'
+    image = {"type": "image", "data": "A" * 4000, "mimeType": "image/png"}
+    assert mcp.outcome({"content": [*TEXT, image]}) == "found\n<image:~2^11>"
+    failed = mcp.outcome({"content": TEXT, "isError": True})
+    assert isinstance(failed, ToolFailedError)
+    assert str(failed) == "found"
+    assert str(mcp.failure({"code": -32602, "message": "no such tool"})) == "-32602: no such tool"
+
+
+@pytest.mark.parametrize(
+    ("result", "final"),
+    [
+        ({"content": []}, True),
+        ({"structuredContent": {}, "resultType": "complete"}, True),
+        ({"resultType": "input_required", "content": []}, False),
+        ({"task": {"taskId": "t"}}, False),
+        (None, False),
+    ],
+)
+def test_what_is_a_result(result: Any, final: bool) -> None:
+    """A question to the user, or a task that was begun, is none yet."""
+    assert mcp.is_final(result) is final
+
+
+def test_a_note_stands_behind_the_result() -> None:
+    """Nothing else of it changes, and the one that was given stays as it is (LD-5)."""
+    result = {"content": TEXT, "structuredContent": {"n": 1}, "isError": False, "_meta": {"a": 1}}
+    noted = mcp.noted(result, "Change course.")
+    assert noted == {
+        **result,
+        "content": [*TEXT, {"type": "text", "text": "[breakloop] Change course. [/breakloop]"}],
+    }
+    assert len(TEXT) == 1
+
+
+def test_a_refusal_is_a_tools_error() -> None:
+    """Which the model reads; the rest for programs (A-3)."""
+    refused = mcp.refused(DENIED)
+    assert refused["isError"] is True
+    assert refused["content"] == [{"type": "text", "text": "Blocked: the same again. (recursive_loop_detected)"}]
+    detail = refused["_meta"]["breakloop/detail"]
+    assert (detail["error"], detail["kind"], detail["hit_count"]) == ("recursive_loop_detected", "repeat", 5)

@@ -1,0 +1,94 @@
+"""What happens now, for those who look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+from breakloop.model.events import Event
+from breakloop.observe.events import Live, Subscription, shown
+
+LOOP = Event("loop.detected", 5.0, {"kind": "exact"}, "default", "r-1")
+
+
+async def read(reader: Subscription, count: int) -> list[Any]:
+    return [await asyncio.wait_for(anext(reader), 5) for _ in range(count)]
+
+
+def test_readers_get_what_happens_from_when_they_came() -> None:
+    """Live, without asking again (X-2)."""
+
+    async def run() -> None:
+        live = Live()
+        early = live.subscribe()
+        live.take([LOOP])
+        late = live.subscribe()
+        live.tell({"sums": {"requests": 3}})
+        assert await read(early, 2) == [{"event": shown(LOOP)}, {"sums": {"requests": 3}}]
+        assert await read(late, 1) == [{"sums": {"requests": 3}}]
+
+    asyncio.run(run())
+
+
+def test_a_reader_waits_for_the_next() -> None:
+    async def run() -> None:
+        live = Live()
+        reader = aiter(live.subscribe())
+        waiting = asyncio.create_task(read(reader, 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        live.take([LOOP])
+        assert await waiting == [{"event": shown(LOOP)}]
+
+    asyncio.run(run())
+
+
+def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
+    """Bounded, whoever reads (X-2)."""
+
+    async def run() -> None:
+        live = Live(room=2)
+        reader = live.subscribe()
+        for number in range(5):
+            live.tell({"sums": number})
+        assert await read(reader, 3) == [{"lost": 3}, {"sums": 3}, {"sums": 4}]
+        live.tell({"sums": 5})
+        assert await read(reader, 1) == [{"sums": 5}]
+
+    asyncio.run(run())
+
+
+def test_whoever_is_one_too_many_reads_nothing() -> None:
+    async def run() -> None:
+        live = Live(most=1)
+        first = live.subscribe()
+        assert [item async for item in live.subscribe()] == []
+        assert (len(live), live.refused) == (1, 1)
+        del first
+        gc.collect()
+        assert len(live) == 0
+        assert live.subscribe() is not None
+
+    asyncio.run(run())
+
+
+def test_when_it_ends_what_was_told_is_still_read() -> None:
+    async def run() -> None:
+        live = Live()
+        reader = live.subscribe()
+        live.tell({"sums": 1})
+        live.close()
+        assert [item async for item in reader] == [{"sums": 1}]
+
+    asyncio.run(run())
+
+
+def test_an_event_as_it_is_shown() -> None:
+    assert shown(LOOP) == {
+        "name": "loop.detected",
+        "at": 5.0,
+        "project": "default",
+        "request_id": "r-1",
+        "data": {"kind": "exact"},
+    }

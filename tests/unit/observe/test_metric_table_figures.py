@@ -1,0 +1,171 @@
+"""What a process has counted, gathered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from breakloop.model.counters import Tally
+from breakloop.observe.metric_table import COUNTER, HISTOGRAM, METRICS, Sources, UpstreamCounts, gather
+from breakloop.store.memory import MemoryStore
+from tests.builders import World, bundle, chat, exact, policy, user, world
+
+
+def sources(made: World, **more: Any) -> Sources:
+    return Sources(made.engine, 100.0, **more)
+
+
+def test_decisions_by_reason() -> None:
+    """What was allowed and what was denied, and why (G-5)."""
+    made = world(bundle(policy("p", loop=exact())))
+    made.decide(chat(user("again")), times=5)
+    found = gather(sources(made)).counters
+    assert found["breakloop_decisions_total"] == {
+        ("allowed", "all_rules_passed"): 2,
+        ("denied", "loop_detected"): 3,
+    }
+
+
+def test_every_count_of_the_tally_is_shown() -> None:
+    """Whoever adds a count to the tally shows it (G-5)."""
+    made = world()
+    names = [field.name for field in fields(Tally)]
+    for number, name in enumerate(names):
+        value = 1000 + number
+        setattr(made.engine.tally, name, {"x": value} if isinstance(getattr(Tally(), name), dict) else value)
+    found = [value for series in gather(sources(made)).counters.values() for value in series.values()]
+    assert [name for number, name in enumerate(names) if found.count(1000 + number) != 1] == []
+
+
+def test_everything_that_is_gathered_is_in_the_table() -> None:
+    """No metric without a line in the table, of its kind, with its labels (G-5)."""
+    figures = gather(full())
+    gathered: dict[str, Any] = {**figures.counters, **figures.sums, **figures.highest, **figures.spreads}
+    for name, series in gathered.items():
+        metric = METRICS[name]
+        assert all(len(labels) == len(metric.labels) for labels in series), name
+        assert (metric.kind == COUNTER) == (name in figures.counters)
+        assert (metric.kind == HISTOGRAM) == (name in figures.spreads)
+    for name, spreads in figures.spreads.items():
+        assert all(len(spread.counts) == len(METRICS[name].bounds) + 1 for spread in spreads.values())
+
+
+def test_everything_in_the_table_is_gathered_somewhere() -> None:
+    """No line of the table that never has a value (G-5)."""
+    by_event = {"breakloop_limit_denials_total", "breakloop_shadow_rejects_total", "breakloop_loops_total"}
+    by_event |= {"breakloop_events_total", "breakloop_breakers_open"}  # the last: asked for now and then
+    money = {name for name in METRICS if "microusd" in name} | {"breakloop_saved_requests_total"}
+    figures = gather(full())
+    gathered = {*figures.counters, *figures.sums, *figures.highest, *figures.spreads}
+    assert set(METRICS) - gathered == by_event | money
+
+
+@dataclass
+class FakeHub:
+    live: tuple[int, ...] = (1, 2)
+    connections: int = 11
+    refused: int = 12
+    requests: int = 13
+    bad_requests: int = 14
+    handler_errors: int = 15
+    timeouts: int = 16
+    abandoned: int = 17
+
+
+@dataclass
+class FakeSource:
+    problems: tuple[str, ...] = ("one", "two")
+    rejected: int = 5
+    saved_at: float = 0.0
+
+
+@dataclass
+class FakeSaved:
+    problems: int = 3
+    saved_at: float = 99.0
+
+
+@dataclass
+class FakeHealth:
+    up: bool = False
+    changes: int = 21
+
+
+class FakeRemote:
+    health = FakeHealth()
+    conflicts = 4
+    degraded = 22
+
+
+def full() -> Sources:
+    made = world(bundle(policy("p", loop=exact())))
+    made.decide(chat(user("hello")))
+    tally = made.engine.tally
+    for counts in (tally.missing, tally.not_unpacked, tally.not_read):
+        counts["x"] = 1
+    made.engine.meter.errors.note("simple_word", 90, 100)
+    remote: Any = FakeRemote()
+    assert isinstance(made.store, MemoryStore)
+    found = sources(
+        made,
+        store=made.store,
+        hub=FakeHub(),
+        upstreams=lambda: [UpstreamCounts("openai", 6, 2)],
+        bundles=FakeSource(),
+        bundle_loaded_at=lambda: 50.0,
+        saved=FakeSaved(),
+        remote=lambda: remote,
+        dropped=lambda: {"bus": 7},
+        log_dropped=lambda: 8,
+    )
+    found.timings.proxy.note(50_000)
+    found.timings.upstream("openai").note(2_000_000_000)
+    return found
+
+
+def test_what_the_parts_say() -> None:
+    """Connections, upstreams, store, state, bundle, drops (G-5)."""
+    figures = gather(full())
+    counters, levels, marks = figures.counters, figures.sums, figures.highest
+    assert levels["breakloop_connections_open"] == {(): 2}
+    assert counters["breakloop_http_requests_total"] == {(): 13}
+    assert counters["breakloop_http_errors_total"] == {(): 15}
+    assert counters["breakloop_upstream_connections_total"] == {("openai",): 6}
+    assert levels["breakloop_upstream_connections_open"] == {("openai",): 2}
+    assert marks["breakloop_store_degraded"] == {(): 1}
+    assert counters["breakloop_store_degraded_decisions_total"] == {(): 22}
+    assert counters["breakloop_store_conflicts_total"] == {(): 4}
+    assert levels["breakloop_memory_entries"][("counts",)] == 1
+    assert counters["breakloop_state_problems_total"] == {(): 3}
+    assert marks["breakloop_bundle_version"] == {(): 1}
+    assert marks["breakloop_bundle_loaded_timestamp_seconds"] == {(): 50.0}
+    assert marks["breakloop_bundle_problems"] == {(): 2}
+    assert counters["breakloop_bundles_rejected_total"] == {(): 5}
+    assert counters["breakloop_events_dropped_total"] == {("bus",): 7}
+    assert counters["breakloop_log_lines_dropped_total"] == {(): 8}
+    assert counters["breakloop_estimate_error_tokens_total"] == {("simple_word",): 10}
+    assert figures.spreads["breakloop_upstream_seconds"][("openai",)].total == 2.0
+    assert figures.spreads["breakloop_overhead_seconds"][("proxy",)].total == 5e-5
+
+
+def test_holds_are_counted_once_over_all_processes() -> None:
+    """Every process knows of every hold (G-1)."""
+    one, other = gather(full()), gather(full())
+    one.highest["breakloop_holds"] = other.highest["breakloop_holds"] = {(): 3}
+    one.add(other)
+    assert one.highest["breakloop_holds"] == {(): 3}
+    assert one.sums["breakloop_processes"] == {(): 2}
+
+
+def test_before_anything_is_there() -> None:
+    """A process without a bundle, and without the parts that are optional."""
+    figures = gather(sources(world(load=False)))
+    assert figures.highest["breakloop_bundle_version"] == {(): 0}
+    assert "breakloop_store_degraded" not in figures.highest
+    assert "breakloop_connections_open" not in figures.sums
+
+
+def test_who_serves_nobody_is_no_process_that_serves() -> None:
+    """The control process of a fleet adds nothing to their number (S-5)."""
+    assert gather(sources(world())).sums["breakloop_processes"] == {(): 0}
+    assert gather(full()).sums["breakloop_processes"] == {(): 1}

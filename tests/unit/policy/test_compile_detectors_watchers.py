@@ -1,0 +1,55 @@
+"""Blocks that remember -> their detectors."""
+
+from __future__ import annotations
+
+from breakloop.detect.simhash import ScoreLoop
+from breakloop.detect.spawn import SpawnLoop
+from breakloop.detect.steps.block import StepLoop
+from breakloop.detect.unnamed_sessions import LaneLoop
+from breakloop.policy.compile_detectors import identity
+from tests.builders import Json, bundle, chat, policy, user, world
+
+
+def detectors(block: Json) -> list[object]:
+    return list(world(bundle()).use(bundle(policy("p", loop=block))).policies[0].loops)
+
+
+def test_steps_look_at_more_than_one_session() -> None:
+    """The lanes first, because they tell whether the session is one of a crowd (LD-4)."""
+    lanes, spawn, steps = detectors({"similarity": "steps"})
+    assert isinstance(lanes, LaneLoop)
+    assert isinstance(spawn, SpawnLoop)
+    assert isinstance(steps, StepLoop)
+    assert lanes.terms is spawn.terms is steps.terms
+    assert steps.guards_stream
+    [*_, quiet] = detectors({"similarity": "steps", "stream_guard": False})
+    assert isinstance(quiet, StepLoop)
+    assert not quiet.guards_stream
+
+
+def test_a_score_kills_for_as_long_as_the_block_says() -> None:
+    """A score kills for as long as the block says (LD-3)."""
+    [score] = detectors({"similarity": "simhash", "quarantine_seconds": 60})
+    assert isinstance(score, ScoreLoop)
+    assert (score.terms.action, score.terms.quarantine_s) == ("kill", 60)
+
+
+def test_thresholds_and_tools_of_a_block_hold() -> None:
+    """What a block says of single kinds and tools reaches its detector (LD-4)."""
+    here = world(bundle(policy("p", loop={"similarity": "steps", "thresholds": {"continue": [2, 2, 9]}})))
+    messages = [user("Write a poem.")]
+    verdicts = []
+    for number in range(4):
+        verdicts.append(here.engine.decide(chat(*messages)).allowed)
+        messages += [{"role": "assistant", "content": f"Line {number} of all the lines"}, user("continue")]
+        here.clock.advance(3)
+    assert verdicts == [True, True, False, False]
+
+
+def test_who_reads_tools_from_the_last_messages() -> None:
+    here = world(bundle())
+    who = identity(here.descriptors)
+    called = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    asked = chat(user("go"), {"role": "assistant", "content": None, "tool_calls": [called]})
+    assert who.tools(asked) == ("look",)
+    assert who.caller(asked) == here.descriptors.caller(asked)

@@ -1,0 +1,84 @@
+"""What a `Guard` says about its faults."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import logging
+import socket
+import ssl
+from typing import Any
+
+import pytest
+
+from breakloop.clock import FakeClock
+from breakloop.errors import SettingsError
+from breakloop.exceptions import error_for
+from breakloop.sdk.backend import AnswerError, FaultLog, cause
+from breakloop.sdk.guard import Guard
+from tests.unit.sdk.doors import DENIED, TellingDoor
+
+REFUSED = ConnectionRefusedError(111, "Connection refused")
+
+
+def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [vars(record)["fields"] for record in caplog.records]
+
+
+def test_once_a_minute_with_where_and_why(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> None:
+    """A service that stays away is told again, with a count (LD-7)."""
+    caplog.set_level(logging.INFO, "breakloop")
+    faults = FaultLog("http://127.0.0.1:9", clock)
+    for _ in range(4):
+        faults.tell(REFUSED)
+    error = "ConnectionRefusedError: Connection refused; allowed, and so is what follows"
+    assert fields(caplog) == [{"error": error, "url": "http://127.0.0.1:9"}]
+    clock.advance(60)
+    faults.tell(REFUSED)
+    assert fields(caplog)[1:] == [{"error": error, "url": "http://127.0.0.1:9", "left_out": 3}]
+    assert caplog.messages == ["guard.fault"] * 2
+
+
+def test_without_a_service_there_is_no_url(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "breakloop")
+    FaultLog().tell(RuntimeError("canary"))
+    assert fields(caplog) == [{"error": "RuntimeError; allowed, and so is what follows"}]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (REFUSED, "ConnectionRefusedError: Connection refused"),
+        (TimeoutError("timed out"), "TimeoutError: no answer in time"),
+        (socket.gaierror(-2, "canary"), "gaierror: the host name cannot be resolved"),
+        (AnswerError("no decision, but status 404"), "no decision, but status 404 (is that the traffic port of breakloop?)"),
+        (SettingsError("url: is wrong"), "url: is wrong"),
+        (http.client.BadStatusLine("canary"), "BadStatusLine"),
+        (http.client.RemoteDisconnected("canary"), "RemoteDisconnected"),
+        (KeyError("canary"), "KeyError"),
+    ],
+)  # fmt: skip
+def test_causes(error: Exception, said: str) -> None:
+    """Nothing of what was asked about, or answered, is in it (Y-1)."""
+    assert cause(error) == said
+
+
+def test_a_certificate_is_named() -> None:
+    error = ssl.SSLCertVerificationError(1, "canary")
+    error.verify_message = "self-signed certificate"
+    assert cause(error) == "SSLCertVerificationError: self-signed certificate"
+
+
+def test_faults_pass_and_denials_do_not() -> None:
+    """An error of ours is counted and the program goes on; a denial, an interrupt and the end of a task are none
+    (D-4)."""
+    guard = Guard(door=TellingDoor())
+    with guard.fail_open():
+        raise RuntimeError("canary")
+    assert guard.faults == 1
+    for error in (error_for(DENIED), KeyboardInterrupt(), asyncio.CancelledError()):
+        with pytest.raises(type(error)), guard.fail_open():
+            raise error
+    with guard.fail_open():
+        pass
+    assert guard.faults == 1

@@ -1,0 +1,45 @@
+"""Who is speaking, by the `with` block around."""
+
+from __future__ import annotations
+
+import asyncio
+
+from breakloop.sdk.backend import Names, agent, current
+
+
+def test_blocks_nest_and_end() -> None:
+    """The inner one goes before, and what it leaves open is the outer one's (C-7)."""
+    assert current() == Names()
+    with agent("a", session="s"):
+        with agent("b"):
+            assert current() == Names("b", "s")
+        with agent(session="t"):
+            assert current() == Names("a", "t")
+        assert current() == Names("a", "s")
+    assert current() == Names()
+
+
+def test_tasks_have_their_own() -> None:
+    """Two agents in one event loop are not mixed up (C-7)."""
+
+    async def one(name: str, gate: asyncio.Barrier) -> str:
+        with agent(name):
+            await gate.wait()
+            return current().agent
+
+    async def both() -> tuple[str, str]:
+        gate = asyncio.Barrier(2)
+        return await asyncio.gather(one("a", gate), one("b", gate))
+
+    assert tuple(asyncio.run(both())) == ("a", "b")
+
+
+def test_names_travel_as_header_fields() -> None:
+    """Nothing that could end a line, and nothing that is not ASCII (Y-3)."""
+    assert Names("a", "s").headers() == {"X-Agent-Id": "a", "X-Agent-Session": "s"}
+    assert Names().headers() == {}
+    assert Names(" ").headers() == {}
+    written = Names("Zoë\r\nX-Evil: 1").headers()["X-Agent-Id"]
+    assert written.isascii()
+    assert written.isprintable()
+    assert Names("Zoë").headers() != Names("Zoe").headers()

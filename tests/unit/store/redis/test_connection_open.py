@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakloop.errors import StateError
+from breakloop.store.redis.connection import Door, WantsPasswordError, door_for, open_link
+from breakloop.store.redis.url import Address, parse_redis_url
+from tests.e2e.certificates import Authority
+from tests.fake_redis import Command, Script, array, fake_redis, polite
+from tests.unit.store.redis.test_connection_link import RUNNERS
+
+
+def but(**answers: bytes) -> Script:
+    """Polite, but for these commands."""
+
+    def script(command: Command) -> bytes:
+        return answers.get(command[0].decode(), polite(command))
+
+    return script
+
+
+def greet(script: Script, **options: Any) -> list[Command]:
+    """Open a connection to a server of this script; returns what it was greeted with."""
+
+    async def main() -> list[Command]:
+        async with fake_redis(script) as fake:
+            door = Door(asyncio.get_running_loop(), **options)
+            link = await open_link(door, fake.address)
+            assert link.alive
+            link.end("done")
+            return fake.greetings
+
+    return asyncio.run(main())
+
+
+def refused(script: Script, **options: Any) -> str:
+    with pytest.raises(StateError) as caught:
+        greet(script, **options)
+    return str(caught.value).partition(" ")[2]  # after the address
+
+
+def test_a_greeting() -> None:
+    assert greet(polite) == [(b"CLIENT", b"SETNAME", b"breakloop"), (b"ROLE",), (b"PING",)]
+    greeted = greet(polite, user="me", password="hunter2", db=3)
+    assert greeted[:2] == [(b"AUTH", b"me", b"hunter2"), (b"SELECT", b"3")]
+    assert greet(polite, password="hunter2", writes=False) == [
+        (b"AUTH", b"hunter2"),
+        (b"CLIENT", b"SETNAME", b"breakloop"),
+        (b"PING",),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (
+            but(AUTH=b"-WRONGPASS invalid username-password pair\r\n", PING=b"-NOAUTH\r\n"),
+            "refused the user or password",
+        ),
+        (but(AUTH=b"-ERR AUTH <password> called without any password configured\r\n"), "refused the user or password"),
+        (but(PING=b"-LOADING Redis is loading the dataset in memory\r\n"), "is still loading its data"),
+        (but(PING=b"-MASTERDOWN Link with MASTER is down\r\n"), "answered MASTERDOWN"),
+        (but(SELECT=b"-ERR DB index is out of range\r\n"), "has no database 3"),
+        (but(ROLE=array(b"slave", b"127.0.0.1", 6379, b"connected", 10)), "is a read-only replica"),
+        (
+            but(CLIENT=b"HTTP/1.1 400 Bad Request\r\n"),
+            "closed the connection (the server does not speak the protocol of Redis)",
+        ),
+    ],
+)
+def test_what_keeps_it_out(script: Script, says: str) -> None:
+    """The reason, and never the password (Y-1)."""
+    assert refused(script, password="hunter2", db=3) == says
+
+
+def test_a_password_is_wanted() -> None:
+    with pytest.raises(WantsPasswordError, match="wants a password"):
+        greet(but(PING=b"-NOAUTH Authentication required.\r\n"))
+
+
+def test_a_user_who_may_do_little_gets_in() -> None:
+    """PING, ROLE and names may be forbidden to an ACL user; what matters is what the store sends."""
+    denied = b"-NOPERM this user has no permissions\r\n"
+    assert greet(but(PING=denied, ROLE=denied, CLIENT=denied))
+
+
+def test_time_is_up() -> None:
+    """A server that accepts and says nothing does not hold us up."""
+    assert refused(lambda _: None, open_s=0.05) == "did not answer within 0.05 s"
+
+
+def test_a_connection_that_ends_in_the_middle() -> None:
+    def script(command: Command) -> bytes:
+        if command[0] == b"PING":
+            raise ConnectionError
+        return polite(command)
+
+    assert refused(script) == "closed the connection (the connection was lost)"
+
+
+def test_nobody_there() -> None:
+    async def main(address: Address) -> None:
+        await open_link(Door(asyncio.get_running_loop()), address)
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        with pytest.raises(StateError, match=r"^127\.0\.0\.1:\d+ refused the connection$"):
+            asyncio.run(main(Address("127.0.0.1", taken.getsockname()[1])))
+    with pytest.raises(StateError, match="has a name that is not known"):
+        asyncio.run(main(Address("redis.invalid", 6379)))
+
+
+def test_given_up_by_its_caller() -> None:
+    """Cancelled, it leaves no connection behind."""
+
+    async def main() -> None:
+        asked = asyncio.Event()
+
+        def script(_command: Command) -> None:
+            asked.set()
+
+        async with fake_redis(script) as fake:
+            task = asyncio.create_task(open_link(Door(asyncio.get_running_loop()), fake.address))
+            await asyncio.wait_for(asked.wait(), 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert fake.connections == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_tls(tmp_path: Path, runner: Callable[..., Any]) -> None:
+    """A certificate of our authority for the right name, or none at all."""
+    authority = Authority(tmp_path)
+    right, wrong = authority.issue("127.0.0.1"), authority.issue("elsewhere.invalid")
+
+    async def main(url: str, server: Any) -> None:
+        async with fake_redis(tls=server) as fake:
+            parsed = parse_redis_url(url)
+            link = await open_link(door_for(parsed, asyncio.get_running_loop()), fake.address)
+            assert await link.call(b"PING") == b"PONG"
+            link.end("done")
+
+    trusting = f"rediss://127.0.0.1?ca_file={authority.file}"
+    runner(main(trusting, right.server))
+    with pytest.raises(StateError, match="has a certificate that is not trusted"):
+        runner(main(trusting, wrong.server))
+    with pytest.raises(StateError, match="has a certificate that is not trusted"):
+        runner(main("rediss://127.0.0.1", right.server))
+    with pytest.raises(StateError, match=r"does not speak TLS|closed the connection|could not be reached"):
+        runner(main(trusting, None))
+
+
+def test_a_url_says_how() -> None:
+    door = door_for(parse_redis_url("redis://me:hunter2@h/3"), asyncio.new_event_loop())
+    assert (door.user, door.password, door.db, door.writes, door.tls) == ("me", "hunter2", 3, True, None)
+    assert "hunter2" not in repr(door)
+    door.loop.close()

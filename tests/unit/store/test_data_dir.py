@@ -1,0 +1,76 @@
+"""The data directory and the secret in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from breakloop.errors import SettingsError
+from breakloop.store.data_dir import DataDir
+
+
+def test_secret_is_made_once_and_kept_private(tmp_path: Path) -> None:
+    """The same key after a restart, readable by its owner only, in a directory of his own."""
+    path = tmp_path / "a" / "b"
+    first = DataDir(path)
+    key = first.secret("", "")
+    assert len(key) == 32
+    assert DataDir(path).secret("", "") == key
+    assert (path / "secret").stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert [file.name for file in path.iterdir()] == ["secret"]
+    assert first.secret_from == str(path / "secret")
+    assert DataDir(tmp_path / "other").secret("", "") != key
+
+
+def test_given_secret_wins(tmp_path: Path) -> None:
+    """A fleet shares one by setting or file, of any length, with or without a line end."""
+    data = DataDir(tmp_path)
+    (tmp_path / "file").write_text("s" * 100 + "\n")
+    assert data.secret("s" * 100, "") == data.secret("", str(tmp_path / "file"))
+    assert data.secret("s" * 100 + "x", "") != data.secret("s" * 100, "")
+    assert not (tmp_path / "secret").exists()
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), (" \n", "is empty")])
+def test_named_file_must_hold_one(tmp_path: Path, content: str | None, said: str) -> None:
+    """A secret somebody asked for is not replaced by another."""
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SettingsError, match=said):
+        DataDir(tmp_path).secret("", str(file))
+
+
+def test_empty_leftover_is_replaced(tmp_path: Path) -> None:
+    """A file that a crash left empty is no secret."""
+    (tmp_path / "secret").write_text("")
+    key = DataDir(tmp_path).secret("", "")
+    assert DataDir(tmp_path).secret("", "") == key
+    assert len((tmp_path / "secret").read_text()) == 65
+
+
+def test_unusable_directory_is_a_warning(tmp_path: Path) -> None:
+    """A read-only or missing home costs what is kept, not the start."""
+    (tmp_path / "file").write_text("")
+    data = DataDir(tmp_path / "file" / "below")
+    assert data.path is None
+    assert "cannot be used (Not a directory)" in data.warnings[0]
+    assert len(data.secret("", "")) == 32
+    assert data.secret_from == "this run only"
+
+
+def test_unusable_secret_is_a_warning(tmp_path: Path) -> None:
+    """Whatever stands where the secret should be is said."""
+    (tmp_path / "secret").mkdir()
+    data = DataDir(tmp_path)
+    assert len(data.secret("", "")) == 32
+    assert "made for this run only" in data.warnings[0]
+
+
+def test_the_secret_itself_can_be_handed_on(tmp_path: Path) -> None:
+    """Whoever is given it has the same key, without the directory (S-5)."""
+    data = DataDir(tmp_path / "a")
+    kept = data.kept_secret().decode()
+    assert DataDir(tmp_path / "b").secret(kept, "") == data.secret("", "")

@@ -1,0 +1,95 @@
+"""The bounded table with a time to live."""
+
+from __future__ import annotations
+
+from breakloop.store.memory import Table
+
+
+def test_live_ends_at_its_time() -> None:
+    """An entry lives until the time it carries, and not at it (S-2)."""
+    table = Table(9)
+    table.put("a", (10.0, "x"), 0.0)
+    assert table.live("a", 9.9) == (10.0, "x")
+    assert table.live("a", 10.0) is None
+    assert table.live("b", 0.0) is None
+
+
+def test_it_never_holds_more_than_its_bound() -> None:
+    """The least recently stored goes, and is counted (Y-2)."""
+    table = Table(3)
+    for key in "abcd":
+        table.put(key, (10.0,), 0.0)
+    assert list(table) == ["b", "c", "d"]
+    table.put("b", (11.0,), 0.0)
+    table.put("e", (10.0,), 0.0)
+    assert list(table) == ["d", "b", "e"]
+    assert table.evicted == 2
+
+
+def test_storing_again_needs_no_room() -> None:
+    """A full table of keys in use drops nothing (S-1)."""
+    table = Table(2)
+    for key in "abababab":
+        table.put(key, (10.0,), 0.0)
+    assert (list(table), table.evicted) == (["a", "b"], 0)
+
+
+def test_expired_entries_are_cleared_two_for_one() -> None:
+    """Faster than anything comes, without a sweep, and they are not counted as dropped (S-1)."""
+    table = Table(10)
+    for number in range(10):
+        table.put(str(number), (5.0,), 0.0)
+    table.put("x", (50.0,), 6.0)
+    assert len(table) == 9
+    for number in range(4):
+        table.put(f"y{number}", (50.0,), 6.0)
+    assert len(table) == 5
+    assert table.evicted == 0
+
+
+def test_drop_prefix() -> None:
+    """What an operator releases is gone (G-1)."""
+    table = Table(9)
+    for key in ("a:1", "a:2", "ab", "b:1"):
+        table.put(key, (10.0,), 0.0)
+    assert table.drop_prefix("a:") == 2
+    assert list(table) == ["ab", "b:1"]
+
+
+def test_whoever_saves_it_finds_what_changed() -> None:
+    """Stored, changed in place, dropped, or pushed out alive; not what has expired (S-1)."""
+    table = Table(3)
+    for key in "abc":
+        table.put(key, (10.0,), 0.0)
+    assert table.dirty is None
+    table.dirty = {}
+    table.put("a", (11.0,), 0.0)
+    assert list(table.dirty) == ["a"]
+    table.change("c", (12.0,))
+    assert (list(table.dirty), list(table)) == (["a", "c"], ["b", "c", "a"])
+    table.put("d", (20.0,), 0.0)
+    assert (list(table.dirty), table.evicted) == (["a", "c", "b", "d"], 1)
+    table.dirty = {}
+    table.discard("a")
+    table.discard("nobody")
+    assert list(table.dirty) == ["a"]
+    table.drop_prefix("d")
+    assert list(table.dirty) == ["a", "d"]
+    table.dirty = {}
+    table.put("e", (20.0,), 15.0)
+    assert (list(table), list(table.dirty)) == (["e"], ["e"])
+
+
+def test_nobody_looks_for_expired_entries_before_the_oldest_is_one() -> None:
+    """And from then on they go as fast as ever (S-1)."""
+    table = Table(100)
+    for number in range(10):
+        table.put(str(number), (5.0 + number, "x"), 0.0)
+    table.put("a", (50.0,), 4.9)
+    assert len(table) == 11
+    table.put("b", (50.0,), 6.5)
+    assert list(table)[:2] == ["2", "3"]
+    table.put("c", (50.0,), 6.9)
+    assert list(table)[:2] == ["2", "3"]
+    table.put("d", (50.0,), 100.0)
+    assert list(table)[:2] == ["4", "5"]

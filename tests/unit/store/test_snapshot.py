@@ -1,0 +1,364 @@
+"""The durable companion: what changed is saved every second and is there again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+import pytest
+
+from breakloop.app.jobs import aside
+from breakloop.clock import FakeClock
+from breakloop.store.ops import Breaker, BreakerSpec, Broken, Correct, Repeat, Repeated, RepeatSpec, Settle
+from tests.durable_state import SLOW, SPEND, Life, at_once, files, state_file
+
+T = TypeVar("T")
+COOLING = RepeatSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0)
+IDLE = RepeatSpec(60.0, 5, retry_free=3)
+BREAKER = BreakerSpec(10.0, 0.0)
+
+
+def hit(life: Life, spec: RepeatSpec, key: str) -> Repeated:
+    result = life.store.commit([Repeat(spec, key, None)], life.clock.now()).results[0]
+    assert isinstance(result, Repeated)
+    return result
+
+
+def meter(life: Life, key: str, amount: float, spec: BreakerSpec = BREAKER) -> Broken:
+    result = life.store.commit([Breaker(spec, key, amount, None)], life.clock.now()).results[0]
+    assert isinstance(result, Broken)
+    return result
+
+
+@pytest.mark.parametrize("how", ["end", "kill"])
+def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeClock) -> None:
+    """Counts, cooldowns, buckets, budgets, breakers and windows (S-1)."""
+    life = Life(tmp_path, clock)
+    for _ in range(3):
+        hit(life, COOLING, "ld:cooling")
+    hit(life, COOLING, "ld:sliding")
+    hit(life, IDLE, "ld:idle")
+    life.take("tb:a", 30.0)
+    life.spend("tpd:a", 7)
+    meter(life, "cb:closed", 4.0)
+    meter(life, "cb:open", 11.0)
+    life.write("win:a", b"\x00window")
+    before = life.tables()
+    if how == "kill":
+        life.save()
+    getattr(life, how)()
+    after = Life(tmp_path, clock)
+    assert after.tables() == before
+    assert [len(table) for table in before.values()] == [2, 1, 1, 1, 1, 1, 1]
+    assert (after.loaded, after.told, after.durable.keeps) == (8, [], True)
+    assert hit(after, COOLING, "ld:cooling")[:2] == (4, True)
+    assert hit(after, COOLING, "ld:sliding").hits == 2
+    assert hit(after, IDLE, "ld:idle").hits == 2
+    assert after.take("tb:a") == 69.0
+    assert after.spend("tpd:a") == 8
+    assert meter(after, "cb:closed", 1.0).rate == 5.0
+    assert meter(after, "cb:open", 1.0).open
+    assert after.store.read_window("win:a", clock.now()) == (1, b"\x00window")
+    after.end()
+
+
+def test_what_was_not_saved_is_all_that_is_lost(tmp_path: Path, clock: FakeClock) -> None:
+    """At most the last second (S-1)."""
+    life = Life(tmp_path, clock)
+    life.spend("tpd:a", 5)
+    life.save()
+    life.spend("tpd:a", 5)
+    life.spend("tpd:b", 5)
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert (after.spend("tpd:a"), after.spend("tpd:b")) == (6, 1)
+    after.end()
+
+
+@pytest.mark.parametrize("save_between", [True, False])
+def test_what_is_dropped_stays_dropped(tmp_path: Path, clock: FakeClock, save_between: bool) -> None:
+    """What an operator released does not come back with a restart, nor a count that a cooldown replaced (G-1)."""
+    life = Life(tmp_path, clock)
+    for key in ("tpd:a:1", "tpd:a:2", "tpd:b"):
+        life.spend(key)
+    for _ in range(2):
+        hit(life, COOLING, "ld:x")
+    meter(life, "cb:x", 5.0)
+    if save_between:
+        life.save()
+    life.store.drop(["tpd:b"])
+    assert life.store.forget("tpd:a:") == 2
+    hit(life, COOLING, "ld:x")
+    meter(life, "cb:x", 6.0)
+    life.save()
+    before = life.tables()
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert after.tables() == before
+    assert (list(before["accounts"]), list(before["counts"]), list(before["rates"])) == ([], [], [])
+    assert (list(before["cooldowns"]), list(before["open"])) == (["ld:x"], ["cb:x"])
+    after.end()
+
+
+def test_changes_in_place_are_saved(tmp_path: Path, clock: FakeClock) -> None:
+    """What is corrected or taken back after a save (S-1)."""
+    life = Life(tmp_path, clock)
+    spec = RepeatSpec(60.0, 5, sliding=True, retry_free=3)
+    hit(life, IDLE, "ld:idle")
+    hit(life, IDLE, "ld:idle")
+    hit(life, spec, "ld:sliding")
+    at = clock.now()
+    clock.advance(1.0)
+    hit(life, spec, "ld:sliding")
+    life.spend("tpd:a", 100)
+    life.take("tb:a", 10.0)
+    life.save()
+    now = clock.now()
+    settled = life.store.settle([Settle(IDLE, "ld:idle", at), Settle(spec, "ld:sliding", at)], now, failed=True)
+    assert settled == 2
+    life.store.correct([Correct(SPEND, "tpd:a", -40), Correct(SLOW, "tb:a", 5.0)], now)
+    before = life.tables()
+    life.save()
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert after.tables() == before
+    assert hit(after, spec, "ld:sliding").hits == 2
+    assert (hit(after, IDLE, "ld:idle").hits, after.spend("tpd:a"), after.take("tb:a")) == (2, 61, 84.0)
+    after.end()
+
+
+def test_a_clock_that_stepped_back_does_not_refill(tmp_path: Path, clock: FakeClock) -> None:
+    """The store goes on from the time it had; somebody is told when that is far ahead (S-1)."""
+    life = Life(tmp_path, clock)
+    life.take("tb:a", 100.0)
+    life.end()
+    clock.advance(-7200.0)
+    after = Life(tmp_path, clock)
+    assert after.store.latest == clock.now() + 7200.0
+    assert after.take("tb:a") == -1.0
+    clock.advance(7200.0 + 1000.0)
+    assert after.take("tb:a") == 0.0
+    after.end()
+    (told,) = after.told
+    assert "was written 7200 s ahead of this clock" in told
+
+
+def test_expired_entries_are_left_out(tmp_path: Path, clock: FakeClock) -> None:
+    """Also where an older row of the same key would have lived longer (S-1)."""
+    life = Life(tmp_path, clock)
+    life.write("win:a", b"1", ttl_s=1000.0)
+    life.save()
+    life.write("win:a", b"2", ttl_s=10.0)
+    life.write("win:b", b"2", ttl_s=1000.0)
+    life.end()
+    clock.advance(100.0)
+    after = Life(tmp_path, clock)
+    assert list(after.tables()["windows"]) == ["win:b"]
+    after.end()
+
+
+def test_it_is_bounded_and_the_newest_stay(tmp_path: Path, clock: FakeClock) -> None:
+    """With less room than before, the least recently used are left out (S-1)."""
+    life = Life(tmp_path, clock)
+    for number in range(100):
+        life.spend(f"tpd:{number}")
+    life.save()
+    life.spend("tpd:3")
+    life.end()
+    after = Life(tmp_path, clock, max_entries=10)
+    assert list(after.tables()["accounts"]) == [*(f"tpd:{number}" for number in range(91, 100)), "tpd:3"]
+    after.end()
+
+
+def test_what_had_to_go_for_lack_of_room_does_not_come_back(tmp_path: Path, clock: FakeClock) -> None:
+    """A larger bound after a restart changes nothing about it (S-1)."""
+    life = Life(tmp_path, clock, max_entries=5)
+    for number in range(8):
+        life.spend(f"tpd:{number}")
+        life.save()
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert list(after.tables()["accounts"]) == [f"tpd:{number}" for number in range(3, 8)]
+    after.end()
+
+
+def test_without_a_directory_it_does_nothing(clock: FakeClock) -> None:
+    """Everything runs, only nothing is kept (S-1)."""
+    life = Life(None, clock)
+    life.spend("tpd:a")
+    life.save()
+    life.end()
+    assert (life.loaded, life.told, life.durable.keeps) == (0, [], False)
+    assert life.store.kept()["accounts"].dirty is None
+
+
+def test_a_second_process_keeps_nothing(tmp_path: Path, clock: FakeClock) -> None:
+    """Two processes on one data directory do not write over each other (S-1)."""
+    first = Life(tmp_path, clock)
+    first.spend("tpd:a", 5)
+    second = Life(tmp_path, clock)
+    second.spend("tpd:a", 70)
+    second.save()
+    second.end()
+    (told,) = second.told
+    assert "another process uses this data directory" in told
+    assert "in memory only" in told
+    assert (second.durable.problems, second.durable.keeps) == (1, False)
+    first.end()
+    third = Life(tmp_path, clock)
+    assert (third.spend("tpd:a"), third.told) == (6, [])
+    third.end()
+
+
+def test_nothing_is_written_when_nothing_changed(tmp_path: Path, clock: FakeClock) -> None:
+    """An idle process leaves the disk alone (S-1)."""
+    life = Life(tmp_path, clock)
+    calls = 0
+
+    async def counted(function: Callable[[], T]) -> T:
+        nonlocal calls
+        calls += 1
+        return function()
+
+    life.spend("tpd:a")
+    for _ in range(3):
+        asyncio.run(life.durable.save(counted))
+    assert calls == 1
+    life.end()
+
+
+def test_never_two_saves_at_once(tmp_path: Path, clock: FakeClock) -> None:
+    """One that is slow makes the next one larger (S-1)."""
+    life = Life(tmp_path, clock)
+    running = most = 0
+
+    async def slowly(function: Callable[[], T]) -> T:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        life.spend("tpd:b")
+        running -= 1
+        return function()
+
+    async def both() -> None:
+        life.spend("tpd:a")
+        await asyncio.gather(*(life.durable.save(slowly) for _ in range(5)))
+        await life.durable.save(at_once)
+
+    asyncio.run(both())
+    assert most == 1
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert (after.spend("tpd:a"), after.spend("tpd:b")) == (2, 2)
+    after.end()
+
+
+@pytest.mark.parametrize("stage", ["gather", "write"])
+def test_a_save_that_is_cut_off_is_made_good_at_the_end(tmp_path: Path, clock: FakeClock, stage: str) -> None:
+    """A shutdown in the middle of a save loses nothing, while its thread may still be writing (S-6)."""
+    life = Life(tmp_path, clock)
+    for number in range(2000):
+        life.spend(f"tpd:{number}")
+    go = Event()
+
+    async def held(function: Callable[[], T]) -> T:
+        def work() -> T:
+            go.wait(10.0)
+            return function()
+
+        return await aside(work)
+
+    async def cut_off() -> None:
+        task = asyncio.create_task(life.durable.save(held))
+        for _ in range(2 if stage == "gather" else 20):
+            await asyncio.sleep(0)
+        task.cancel()
+        life.durable.finish()  # at once, as `runtime` does: the task has not heard of it yet
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cut_off())
+    after = Life(tmp_path, clock)
+    assert (after.loaded, after.spend("tpd:1999")) == (2000, 2)
+    after.end()
+
+
+def test_the_end_does_not_wait_for_ever(tmp_path: Path, clock: FakeClock) -> None:
+    """A disk that hangs costs the last second, not the shutdown (S-6)."""
+    life = Life(tmp_path, clock)
+    life.spend("tpd:a")
+    file = life.durable._file
+    assert file is not None
+    with file._lock:  # somebody is writing and does not come back
+        life.durable.finish(timeout_s=0.05)
+    assert life.told == [f"{state_file(tmp_path)} could not be written within 0 s: the last second is lost"]
+
+
+def test_keys_that_are_no_text(tmp_path: Path, clock: FakeClock) -> None:
+    """Half a surrogate pair out of a client's JSON, and a sum beyond all bounds (S-1)."""
+    life = Life(tmp_path, clock)
+    life.spend("tpd:\ud83d")
+    life.spend("tpd:b")
+    life.store.kept()["accounts"].change("tpd:c", (clock.now() + 90_000.0, 2**70))
+    life.end()
+    after = Life(tmp_path, clock)
+    assert (after.spend("tpd:\ud83d"), after.spend("tpd:b"), after.spend("tpd:c")) == (2, 2, 2**63)
+    assert (after.told, files(tmp_path)) == ([], ["state.db", "state.db-shm", "state.db-wal"])
+    after.end()
+    assert files(tmp_path) == ["state.db"]
+
+
+def test_what_moves_during_a_save_is_not_lost(tmp_path: Path, clock: FakeClock) -> None:
+    """A count that becomes a cooldown while it is gathered is saved as one or the other, not as gone (S-1)."""
+    life = Life(tmp_path, clock)
+    hit(life, COOLING, "ld:x")
+    life.save()
+    for number in range(600):
+        hit(life, COOLING, f"ld:{number}")
+    hit(life, COOLING, "ld:x")
+
+    async def moving() -> None:
+        task = asyncio.create_task(life.durable.save(at_once))
+        await asyncio.sleep(0)
+        assert hit(life, COOLING, "ld:x").fresh
+        await task
+
+    asyncio.run(moving())
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert (after.loaded, hit(after, COOLING, "ld:x").hits) == (601, 2)
+    after.end()
+
+
+def test_a_save_never_holds_the_loop(tmp_path: Path, clock: FakeClock) -> None:
+    """100,000 changed entries are gathered a little at a time; less than 5 ms of the loop's own time in one go
+    (S-1)."""
+    longest = []
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        life = Life(folder, clock, max_entries=1_000_000)
+        for number in range(90_000):
+            life.take(f"tb:project:policy:{number}")
+        for number in range(10_000):
+            life.write(f"win:{number}", bytes(2000))
+        longest.append(asyncio.run(longest_turn(life)))
+        life.end()
+    assert min(longest) < 0.005
+
+
+async def longest_turn(life: Life) -> float:
+    task = asyncio.create_task(life.durable.save(aside))
+    longest, last, turns = 0.0, time.thread_time(), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        now = time.thread_time()
+        longest, last, turns = max(longest, now - last), now, turns + 1
+    assert turns > 300
+    return longest

@@ -1,0 +1,143 @@
+"""`state.db`: parts in their order, tidied and cleared away in the same transaction as a save."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from breakloop.clock import FakeClock
+from breakloop.errors import StateError
+from breakloop.store.snapshot_file import FILE, Change, Packer, Part, StateFile
+from breakloop.store.sqlite import Trouble
+from tests.durable_state import Life, state_file
+
+NOW = 100.0
+
+
+def part(*keys: str, expires: float = 200.0) -> Part:
+    packer = Packer()
+    packer.add("accounts", keys, [(expires, 1)] * len(keys))
+    return packer.close()[0]
+
+
+def opened(folder: Path) -> tuple[StateFile, list[str], list[Trouble]]:
+    troubles: list[Trouble] = []
+    keys: list[str] = []
+    file = StateFile(folder, troubles.append)
+    file.load(lambda pack: keys.extend(pack.keys))
+    return file, keys, troubles
+
+
+def test_parts_come_back_in_order(tmp_path: Path) -> None:
+    """The newest is last, after tidying too (S-1)."""
+    file, _, _ = opened(tmp_path)
+    for key in ("a", "b", "c", "d"):
+        assert file.write(Change([part(key)], NOW, NOW))
+    rows = file.rows.all
+    assert [pack.keys for pack in file.read(rows[1:3])] == [["b"], ["c"]]
+    assert file.write(Change([part("e")], NOW, NOW, old=rows[1:3], instead=[part("c")]))
+    file.close()
+    again, keys, troubles = opened(tmp_path)
+    assert (keys, [row.id for row in again.rows.all], troubles) == (["a", "c", "d", "e"], [1, 3, 4, 5], [])
+    again.close()
+
+
+def test_a_whole_save_replaces_everything(tmp_path: Path) -> None:
+    """In one transaction (S-1)."""
+    file, _, _ = opened(tmp_path)
+    file.write(Change([part("a")], NOW, NOW))
+    file.write(Change([part("b"), part("c")], NOW, NOW, whole=True))
+    file.close()
+    assert opened(tmp_path)[1] == ["b", "c"]
+
+
+def test_what_has_expired_is_cleared_away_with_a_save(tmp_path: Path) -> None:
+    """From the oldest on (S-1)."""
+    file, _, _ = opened(tmp_path)
+    for expires in (10.0, 20.0, 200.0, 30.0):
+        file.write(Change([part(str(expires), expires=expires)], 1.0, 1.0))
+    file.write(Change([], NOW, NOW))
+    assert [row.expires for row in file.rows.all] == [200.0, 30.0]
+    file.close()
+    assert opened(tmp_path)[1] == ["200.0", "30.0"]
+
+
+def test_a_file_that_another_wrote_is_noticed(tmp_path: Path) -> None:
+    """Its rows are not the ones that are remembered, so everything has to be written (S-1)."""
+    file, _, _ = opened(tmp_path)
+    file.write(Change([part("a")], NOW, NOW))
+    rows = file.rows.all
+    other, _, _ = opened(tmp_path)
+    assert file.read(rows) == []
+    assert not file.write(Change([part("b")], NOW, NOW))
+    assert other.write(Change([part("c")], NOW, NOW))
+    assert file.write(Change([part("b")], NOW, NOW, whole=True))
+    file.close()
+    other.close()
+    assert opened(tmp_path)[1] == ["b"]
+
+
+def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
+    """A thread that comes too late does not open it again (S-6)."""
+    file, _, _ = opened(tmp_path)
+    file.close()
+    with pytest.raises(StateError, match="closed"):
+        file.write(Change([part("a")], NOW, NOW))
+    assert not (tmp_path / f"{FILE}-wal").exists()
+
+
+def test_others_cannot_read_it(tmp_path: Path) -> None:
+    """What sessions did is nobody's business (Y-1)."""
+    file, _, _ = opened(tmp_path)
+    file.write(Change([part("a")], NOW, NOW))
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.glob(f"{FILE}*")} == {0}
+    file.close()
+
+
+def test_it_says_whose_it_is(tmp_path: Path) -> None:
+    """For whoever finds the file (S-1)."""
+    opened(tmp_path)[0].close()
+    database = sqlite3.connect(tmp_path / FILE)
+    assert dict(database.execute("SELECT name, value FROM meta"))["program"] == "breakloop"
+    database.close()
+
+
+def test_it_stays_within_a_few_times_of_what_is_true(tmp_path: Path, clock: FakeClock) -> None:
+    """However often everything changes, and nothing of it is lost on the way, with or without a save between (S-1)."""
+    life = Life(tmp_path, clock)
+    life.spend("tpd:cold", 7)
+    for second in range(40):
+        for number in range(100):
+            life.write(f"win:{number}", bytes([second]) * 10_000)
+        life.store.drop([f"win:{second}"])
+        clock.advance(1.0)
+        life.save()
+        file = life.durable._file
+        assert file is not None
+        assert sum(row.size for row in file.rows.all) < 17_000_000
+    assert state_file(tmp_path).stat().st_size < 20_000_000
+    before = life.tables()
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert after.tables() == before
+    assert (len(before["windows"]), after.spend("tpd:cold")) == (99, 8)
+    after.end()
+
+
+def test_many_small_saves_become_few_rows(tmp_path: Path, clock: FakeClock) -> None:
+    """An hour of little traffic is not an hour's rows (S-1)."""
+    life = Life(tmp_path, clock)
+    for second in range(1300):
+        life.spend(f"tpd:{second}")
+        clock.advance(1.0)
+        life.save()
+    file = life.durable._file
+    assert file is not None
+    assert len(file.rows.all) < 700
+    before = life.tables()
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert list(after.tables()["accounts"].items()) == list(before["accounts"].items())
+    after.end()

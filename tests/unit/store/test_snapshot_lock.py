@@ -1,0 +1,27 @@
+"""One process at a time keeps its state in a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from breakloop.store.snapshot import Lock
+
+
+def test_only_one_has_it(tmp_path: Path) -> None:
+    """The second is told why; after the first has let go it is free (S-1)."""
+    first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
+    assert first.take() == ""
+    assert second.take() == "another process uses this data directory"
+    second.release()
+    assert second.take() != ""
+    first.release()
+    assert second.take() == ""
+    second.release()
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_where_it_cannot_be_made(tmp_path: Path) -> None:
+    """Without a lock nothing is written (S-1)."""
+    assert Lock(tmp_path / "nowhere" / "lock").take() == "No such file or directory"
+    (tmp_path / "lock").mkdir()
+    assert Lock(tmp_path / "lock").take() == "Is a directory"

@@ -1,0 +1,188 @@
+"""A SQLite file that may fail in any way: set aside, tried again, reported; never an error that nobody expects."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from breakloop.errors import StateError
+from breakloop.store.sqlite import Schema, SqliteFile, Trouble, UnfitError
+
+SCHEMA = Schema(77, ("CREATE TABLE t (x TEXT)",))
+
+
+class Here:
+    """A folder, and files opened in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "some.db"
+        self.troubles: list[Trouble] = []
+        self.opened: list[SqliteFile] = []
+
+    def open(self, schema: Schema = SCHEMA, synchronous: str = "FULL") -> SqliteFile:
+        made = SqliteFile(self.path, schema, self.troubles.append, busy_s=0.01, synchronous=synchronous)
+        self.opened.append(made)
+        return made
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    made = Here(tmp_path)
+    yield made
+    for one in made.opened:
+        one.close()
+
+
+def add(file: SqliteFile, text: str) -> None:
+    file.run(lambda db: db.execute("INSERT INTO t (x) VALUES (?)", (text,)))
+
+
+def texts(file: SqliteFile) -> list[str]:
+    return file.run(lambda db: [text for (text,) in db.execute("SELECT x FROM t")])
+
+
+def test_what_is_written_is_there_for_the_next(here: Here) -> None:
+    file = here.open()
+    add(file, "a")
+    other = here.open()
+    assert texts(other) == ["a"]
+    assert (file.made, other.made) == (1, 0)
+    assert here.path.stat().st_mode & 0o777 == 0o600
+    assert here.troubles == []
+
+
+def test_what_need_not_be_forced_to_the_disk(here: Here) -> None:
+    """Synchronous 1 does not wait for the disk, 2 does; a failure in between does not change that for the next."""
+
+    def level(db: sqlite3.Connection) -> int:
+        return int(db.execute("PRAGMA synchronous").fetchone()[0])
+
+    def fail(_db: sqlite3.Connection) -> None:
+        raise ZeroDivisionError
+
+    file = here.open()
+    assert [file.run(level), file.run(level, synced=False), file.run(level)] == [2, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        file.run(fail, synced=False)
+    assert file.run(level) == 2
+
+
+def test_work_that_fails_leaves_nothing_behind(here: Here) -> None:
+    """One transaction: all of it or nothing. An error of the caller's own is the caller's."""
+    file = here.open()
+
+    def half(db: sqlite3.Connection) -> None:
+        db.execute("INSERT INTO t VALUES ('half')")
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        file.run(half)
+    assert texts(file) == []
+
+
+def test_a_newer_schema_takes_the_steps_that_are_missing(here: Here) -> None:
+    """Versioned: data of the version before is kept."""
+    old = here.open()
+    add(old, "a")
+    old.close()
+    new = here.open(Schema(77, (*SCHEMA.steps, "ALTER TABLE t ADD COLUMN y TEXT", "UPDATE t SET y = 'new'")))
+    assert new.run(lambda db: db.execute("SELECT x, y FROM t").fetchall()) == [("a", "new")]
+    assert new.made == 0
+    new.close()
+    add(here.open(), "by the old one")  # which cannot know what the new one means
+    assert here.troubles[-1].wrong == "newer: written by a newer version (its form is 3, known is 1)"
+
+
+def test_each_file_that_is_set_aside_has_its_own_name(here: Here) -> None:
+    for number in range(1, 4):
+        here.path.write_bytes(b"damaged" * 1000)
+        file = here.open()
+        add(file, "a")
+        file.close()
+        assert here.path.with_name(f"some.db.damaged-{number}").exists()
+    assert len(here.troubles) == 3
+
+
+def test_a_disk_that_damages_everything_is_given_up(here: Here) -> None:
+    """Ten files of nonsense help nobody."""
+    for number in range(1, 10):
+        here.path.with_name(f"some.db.damaged-{number}").touch()
+    here.path.write_bytes(b"damaged" * 1000)
+    file = here.open()
+    for _ in range(2):
+        with pytest.raises(StateError, match="damaged"):
+            texts(file)
+    assert [trouble.done for trouble in here.troubles] == [
+        "it cannot be set aside (9 like it are there already), so nothing is kept"
+    ]
+
+
+def test_two_processes_that_find_the_same_damage_keep_one_new_file(here: Here) -> None:
+    """Whoever comes second does not set the new file aside."""
+    here.path.write_bytes(b"damaged" * 1000)
+    one, two = here.open(), here.open()
+    add(one, "a")
+    two._opened = (0, 0)  # it looked at the file that is no longer there
+    two._unfit(UnfitError("damaged", "as it was"))
+    assert texts(two) == ["a"]
+    assert len(here.troubles) == 1
+
+
+def test_the_owner_may_find_the_file_unfit(here: Here) -> None:
+    file = here.open()
+    add(file, "a")
+
+    def doubt(_db: sqlite3.Connection) -> None:
+        raise UnfitError("damaged", "a sum is wrong")
+
+    with pytest.raises(StateError, match="a sum is wrong"):
+        file.run(doubt)
+    assert here.troubles[0].wrong == "damaged: a sum is wrong"
+    assert texts(file) == []
+    assert file.made == 2
+
+
+def test_a_lock_is_waited_for_and_then_reported_once(here: Here) -> None:
+    file = here.open()
+    add(file, "a")
+    other = sqlite3.connect(here.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for _ in range(2):
+        with pytest.raises(StateError, match="locked by another program"):
+            add(file, "b")
+    other.execute("COMMIT")
+    other.close()
+    add(file, "c")
+    assert texts(file) == ["a", "c"]
+    assert [trouble.wrong for trouble in here.troubles] == ["it is locked by another program", ""]
+
+
+def test_what_cannot_be_a_file_is_set_aside(here: Here) -> None:
+    """A directory in its place, say."""
+    here.path.mkdir()
+    file = here.open()
+    add(file, "a")
+    assert texts(file) == ["a"]
+    assert here.troubles[0].wrong.startswith("unusable: ")
+
+
+def test_without_its_folder_nothing_can_be_kept(here: Here) -> None:
+    file = here.open()
+    folder = here.path.parent
+    away = folder.rename(f"{folder}-gone")
+    with pytest.raises(StateError):
+        texts(file)
+    assert here.troubles[0].done == "nothing is kept until it can be written again"
+    away.rename(folder)
+    add(file, "a")
+    assert here.troubles[-1].wrong == ""
+
+
+@pytest.mark.parametrize(("word", "level"), [("FULL", 2), ("NORMAL", 1)])
+def test_how_much_a_commit_waits_for_is_the_owners_choice(here: Here, word: str, level: int) -> None:
+    file = here.open(synchronous=word)
+    assert file.run(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) == level
+    assert file.run(lambda db: db.execute("PRAGMA journal_mode").fetchone()[0]) == "wal"
