@@ -20,15 +20,15 @@ from bench import traffic
 from bench.report import Options, Report, Target, spread
 from breakloop.app.build import GC_THRESHOLD
 from breakloop.clock import SystemClock
-from breakloop.detect.counting import LoopDetector
+from breakloop.detect.counting import CountingDetector
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.schema.bundle import Bundle
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Repeat
+from breakloop.store.ops import CountFingerprint
 
 BASE = "no body: 3 buckets, exact loop, cached JWT"
 CHAT = "2 KB chat body, tail"
@@ -113,7 +113,7 @@ def _subject(
     clock, store = SystemClock(), MemoryStore(max_entries)
     descriptors = Descriptors(ContextSettings(secret=_SECRET, trusted_proxies=("127.0.0.0/8",)), clock)
     engine = Engine(store, clock, descriptors)
-    engine.use(compile_bundle(Bundle.model_validate(policy), "bench", descriptors, _SECRET, LoopGuard()))
+    engine.use(compile_bundle(Bundle.model_validate(policy), "bench", descriptors, _SECRET, LoopGuardDefaults()))
     return Subject(engine, store, call or _plain_call)
 
 
@@ -130,13 +130,13 @@ def _full_subject() -> tuple[Subject, float]:
     bundle = subject.engine.bundle
     assert bundle is not None
     detector = bundle.policies[0].loops[0]
-    assert isinstance(detector, LoopDetector)
+    assert isinstance(detector, CountingDetector)
     prefix = f"ld:default:main:0:{'0' * 16}"
     now = SystemClock().now()
     gc.collect()
     before = _rss_bytes()
     for number in range(_FINGERPRINTS):
-        subject.store.commit([Repeat(detector.spec, f"{prefix}{number:016x}", detector)], now)
+        subject.store.commit([CountFingerprint(detector.spec, f"{prefix}{number:016x}", detector)], now)
     gc.collect()
     return subject, (_rss_bytes() - before) / _FINGERPRINTS
 

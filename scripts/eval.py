@@ -12,12 +12,12 @@ from pathlib import Path
 from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.formats.recording import Recording
-from breakloop.replay.run import Outcome, Rig, replay
-from breakloop.replay.sessions import Piece
+from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
+from breakloop.replay.sessions import SessionSlice
 from scripts.eval_baselines import BASELINES
 from scripts.eval_page import page
 
@@ -39,28 +39,30 @@ OURS = {
 class Measured:
     """What every detector said about every session."""
 
-    ours: dict[str, list[Outcome]]
-    baselines: dict[str, list[Outcome]] = field(default_factory=lambda: {one.name: [] for one in BASELINES})
+    ours: dict[str, list[SessionOutcome]]
+    baselines: dict[str, list[SessionOutcome]] = field(default_factory=lambda: {one.name: [] for one in BASELINES})
     scores: dict[str, list[list[float]]] = field(default_factory=lambda: {one.name: [] for one in BASELINES})
 
 
-def rig(block: str) -> Rig:
+def rig(block: str) -> ReplaySetup:
     """Return a bundle with one block of loop detection, ready to judge."""
     clock = FakeClock()
     descriptors = Descriptors(ContextSettings(secret=OFFLINE_SECRET), clock)
     text = f"bundle_version: 1\npolicies: []\ndefaults: {{loop_detection: {block}}}\n" if block else ""
     bundle = load_text(text.encode(), "eval.yaml").bundle if text else None
-    return Rig(descriptors, compile_bundle(bundle, "", descriptors, OFFLINE_SECRET, LoopGuard()), clock.now())
+    return ReplaySetup(
+        descriptors, compile_bundle(bundle, "", descriptors, OFFLINE_SECRET, LoopGuardDefaults()), clock.now()
+    )
 
 
-def pieces(files: Sequence[Path]) -> Iterator[Piece]:
+def pieces(files: Sequence[Path]) -> Iterator[SessionSlice]:
     """Read all sessions."""
     for path in files:
         with path.open("rb") as file:
             yield from Recording(file, path.name).pieces()
 
 
-def measure(sessions: Iterator[Piece], names: Sequence[str]) -> Measured:
+def measure(sessions: Iterator[SessionSlice], names: Sequence[str]) -> Measured:
     """Ask these detectors of ours, and all the others, about every session."""
     measured = Measured({name: [] for name in names})
     rigs = {name: rig(OURS[name]) for name in names}
@@ -79,7 +81,7 @@ def measure(sessions: Iterator[Piece], names: Sequence[str]) -> Measured:
     return measured
 
 
-def mistakes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def mistakes(outcomes: Sequence[SessionOutcome]) -> Iterator[str]:
     """Which sessions were judged wrongly, one a line, for a closer look at the recordings."""
     for one in outcomes:
         label = one.session.label

@@ -11,15 +11,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from breakloop.replay.run import SPACING_S, Outcome
-from breakloop.replay.sessions import Delta, Session, Turn
+from breakloop.replay.run import SPACING_S, SessionOutcome
+from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn
 
 WINDOW_S = 60.0
 WINDOW_REQUESTS = 20
 SIMILAR_BITS = 3  # fewer than so many bits apart
 TEXT_MAX = 4000
 
-Scores = Callable[[Sequence[Turn]], Iterator[float]]
+Scores = Callable[[Sequence[RecordedTurn]], Iterator[float]]
 
 
 class Baseline(NamedTuple):
@@ -29,15 +29,17 @@ class Baseline(NamedTuple):
     threshold: float
     scores: Scores
 
-    def outcome(self, session: Session, turns: Sequence[Turn], scores: Sequence[float]) -> Outcome:
+    def outcome(
+        self, session: RecordedSession, turns: Sequence[RecordedTurn], scores: Sequence[float]
+    ) -> SessionOutcome:
         """Return what it would have said, as a replay does."""
         return flagged(session, len(turns), scores, self.threshold)
 
 
-def flagged(session: Session, turns: int, scores: Sequence[float], threshold: float) -> Outcome:
+def flagged(session: RecordedSession, turns: int, scores: Sequence[float], threshold: float) -> SessionOutcome:
     """Return the outcome by the first score that reaches a threshold."""
     first = next((number for number, score in enumerate(scores, 1) if score >= threshold), None)
-    return Outcome(session, turns, first_block=first, kind="baseline" if first else None)
+    return SessionOutcome(session, turns, first_block=first, kind="baseline" if first else None)
 
 
 class Seen(NamedTuple):
@@ -47,10 +49,10 @@ class Seen(NamedTuple):
     messages: tuple[str, ...]  # each as one text, without ids
     prompt: str  # the last message of the user
     fresh: tuple[str, ...]  # what came since the last answer of this thread
-    turn: Turn
+    turn: RecordedTurn
 
 
-def seen(turns: Sequence[Turn]) -> Iterator[Seen]:
+def seen(turns: Sequence[RecordedTurn]) -> Iterator[Seen]:
     """Put the requests of a session together."""
     known: dict[str, tuple[str, ...]] = {}
     prompts: dict[str, str] = {}
@@ -73,22 +75,22 @@ def _text(message: Any) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def _answer(turn: Turn) -> str:
+def _answer(turn: RecordedTurn) -> str:
     calls = [[call.name, call.arguments] for call in turn.answer.calls]
     return json.dumps([turn.answer.text, calls])
 
 
-def turn_counter(turns: Sequence[Turn]) -> Iterator[float]:
+def turn_counter(turns: Sequence[RecordedTurn]) -> Iterator[float]:
     """How many turns there were."""
     yield from map(float, range(1, len(turns) + 1))
 
 
-def exact(turns: Sequence[Turn]) -> Iterator[float]:
+def exact(turns: Sequence[RecordedTurn]) -> Iterator[float]:
     """How often the whole request came within a minute."""
     return _repeats((one.at_s, one.messages) for one in seen(turns))
 
 
-def last_three(turns: Sequence[Turn]) -> Iterator[float]:
+def last_three(turns: Sequence[RecordedTurn]) -> Iterator[float]:
     """How often the last three messages came within a minute."""
     return _repeats((one.at_s, one.messages[-3:]) for one in seen(turns))
 
@@ -103,7 +105,7 @@ def _repeats(keys: Iterator[tuple[float, Hashable]]) -> Iterator[float]:
         yield float(len(hits))
 
 
-def action_and_result(turns: Sequence[Turn]) -> Iterator[float]:
+def action_and_result(turns: Sequence[RecordedTurn]) -> Iterator[float]:
     """How often in a row the same action brought the same result."""
     acted: dict[str, str] = {}
     last: object = None
@@ -119,7 +121,7 @@ def action_and_result(turns: Sequence[Turn]) -> Iterator[float]:
         yield float(streak)
 
 
-def simhash_score(turns: Sequence[Turn]) -> Iterator[float]:
+def simhash_score(turns: Sequence[RecordedTurn]) -> Iterator[float]:
     """Similar prompts (1), similar answers (2) and repeated calls (1.5) among an agent's last twenty requests."""
     windows: dict[str, deque[tuple[int, int, str]]] = {}
     for one in seen(turns):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-from breakloop.replay.report import LONG_TURNS, Score, grouped, labelled_by, long_ones, score, spent
-from breakloop.replay.run import Outcome
+from breakloop.replay.report import LONG_TURNS, DetectionScore, grouped, labelled_by, long_ones, score, spent
+from breakloop.replay.run import SessionOutcome
 from scripts.eval_baselines import flagged
 
 HARMLESS = ("agentrx", "livemcp", "sweagent_demo", "tau2", "tau_bench")  # nothing healthy may be blocked there
@@ -14,7 +14,7 @@ CODING = ("mini_gemini", "trae")
 FOLDS = 5
 FPR_WANTED = 0.01
 
-Outcomes = Sequence[Outcome]
+Outcomes = Sequence[SessionOutcome]
 ByName = Mapping[str, Outcomes]
 
 _INTRO = """\
@@ -90,7 +90,7 @@ def rate(share: float | None) -> str:
     return "-" if share is None else f"{share:.3f}"
 
 
-def _rates(found: Score) -> str:
+def _rates(found: DetectionScore) -> str:
     return " / ".join(map(rate, (found.precision, found.recall, found.false_positive_rate)))
 
 
@@ -130,7 +130,7 @@ def best_recall(them: Outcomes, scores: Sequence[Sequence[float]], most: float) 
     return found
 
 
-def _reflagged(them: Outcomes, highest: Sequence[float], threshold: float) -> list[Outcome]:
+def _reflagged(them: Outcomes, highest: Sequence[float], threshold: float) -> list[SessionOutcome]:
     pairs = zip(them, highest, strict=True)
     return [flagged(one.session, one.turns, [peak], threshold) for one, peak in pairs]
 
@@ -146,7 +146,7 @@ def _equal(ours: ByName, baselines: ByName, scores: Mapping[str, Sequence[Sequen
     return _EQUAL.format(most=most) + table(["detector", "limit", "recall"], rows)
 
 
-def fold_of(one: Outcome) -> int:
+def fold_of(one: SessionOutcome) -> int:
     """Return the fold of a session: by its task, or by its id where it has none."""
     name = one.session.task or one.session.id
     return blake2b(name.encode("utf-8", "replace"), digest_size=4).digest()[0] % FOLDS
@@ -162,7 +162,7 @@ def _folds(everybody: ByName, scores: Mapping[str, Sequence[Sequence[float]]]) -
     return table(["detector", "recall: mean", "lowest", "false positives: mean", "highest"], rows)
 
 
-def _fitted(them: Outcomes, scores: Sequence[Sequence[float]]) -> list[Score]:
+def _fitted(them: Outcomes, scores: Sequence[Sequence[float]]) -> list[DetectionScore]:
     pairs = list(zip(them, scores, strict=True))
     found = []
     for fold in range(FOLDS):
@@ -174,7 +174,7 @@ def _fitted(them: Outcomes, scores: Sequence[Sequence[float]]) -> list[Score]:
     return found
 
 
-def _spread(parts: Sequence[Score]) -> list[str]:
+def _spread(parts: Sequence[DetectionScore]) -> list[str]:
     recalls = [one.recall for one in parts if one.recall is not None]
     wrong = [one.false_positive_rate for one in parts if one.false_positive_rate is not None]
     means = [sum(shares) / len(shares) if shares else None for shares in (recalls, wrong)]

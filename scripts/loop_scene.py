@@ -8,7 +8,7 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from breakloop.detect.steps import Judged, StepsDetector, StepsSettings
+from breakloop.detect.steps import StepEvaluation, StepsDetector, StepsSettings
 from breakloop.detect.steps.kinds import LEVELS, NEVER, PRESETS, number
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Result, Step, ToolCall
@@ -94,7 +94,7 @@ class Scene:
     def _judge(self, step: Step, did: str, back: str) -> None:
         self._last = step
         self._now += self.every_s
-        found: list[Judged] = []
+        found: list[StepEvaluation] = []
         for at, detector in enumerate(self._detectors):
             found.append(detector.judge(self._windows[at], step, self._now))
             self._windows[at] = found[at].window

@@ -3,7 +3,7 @@ agent that is detected. `loop_kinds` renders the page and fails if the detector 
 
 from __future__ import annotations
 
-from breakloop.detect.spawn import Begin, SpawnDetector
+from breakloop.detect.spawn import RunStart, SpawnTracker
 from breakloop.detect.stream import StreamProbe
 from scripts.loop_scene import Scene, digest
 
@@ -171,10 +171,10 @@ def thrash(scene: Scene) -> None:
 def spawn(scene: Scene) -> None:
     """Agents start agents for the same task, or pass it back and forth. Children with different tasks are teamwork, and
     many children with one task at the same time are samples."""
-    detector, window, parent = SpawnDetector(digest), b"", "lead"
+    detector, window, parent = SpawnTracker(digest), b"", "lead"
     for turn in range(8):
         name = f"helper-{turn + 1}"
-        begin = Begin(name, parent, "", name, "Find out why the nightly build fails, and fix it.")
+        begin = RunStart(name, parent, "", name, "Find out why the nightly build fails, and fix it.")
         judged = detector.judge(window, begin, 1000.0 + 3 * turn)
         window, parent = judged.window, name
         did = f"`{begin.parent}` starts `{name}`"

@@ -31,25 +31,25 @@ from breakloop.config.settings import Settings
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.dialects.steer import append
 from breakloop.engine.engine import Engine
-from breakloop.engine.remote import Health, Remote, SharedChains
-from breakloop.gateway.admission import Judging
+from breakloop.engine.remote import RemoteEngine, SharedResponseChains, StoreHealth
+from breakloop.gateway.admission import Admission
 from breakloop.gateway.http_request import Request
 from breakloop.model.call import Answer, Call, Chat, ToolCall, Usage
 from breakloop.model.events import Activity, Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.formats.recording import Recording
-from breakloop.replay.run import Rig, replay
-from breakloop.replay.sessions import Body, Piece, Session, Turn
+from breakloop.replay.run import ReplaySetup, replay
+from breakloop.replay.sessions import RecordedBody, RecordedSession, RecordedTurn, SessionSlice
 from breakloop.store.memory import MemoryStore
 from breakloop.store.redis.store import RedisStore
 from breakloop.store.redis.topology import Nodes, command, make_nodes
 from breakloop.store.redis.url import parse_redis_url
-from breakloop.store.snapshot import Durable
+from breakloop.store.snapshot import Snapshotter
 from breakloop.testing import PATHS, Conversation, mcp_call
 from scripts.photograph_bundles import BUILTIN, BUNDLES
 from scripts.photograph_files import digest, lines_of, write_lines
@@ -158,7 +158,7 @@ class Recorded(Engine):
         super().__init__(self.memory, clock, descriptors, publish=self._take, prices=prices)
         self.recording()
         self.use(bundle)
-        self._judging = Judging(self, descriptors, VerdictHeaders("X-Breakloop-", OFFLINE_SECRET), run_id="photo-")
+        self._judging = Admission(self, descriptors, VerdictHeaders("X-Breakloop-", OFFLINE_SECRET), run_id="photo-")
 
     def _take(self, event: Event) -> None:
         self._events.append(event_json(event))
@@ -247,7 +247,7 @@ MakeEngine = Callable[[CompiledBundle, Descriptors, FakeClock, Any], Recorded]
 
 
 @dataclass(frozen=True, slots=True)
-class Camera(Rig):
+class Camera(ReplaySetup):
     """A rig whose engines write down what they do."""
 
     make: MakeEngine = Recorded
@@ -259,7 +259,7 @@ class Camera(Rig):
         self.engines.append(made)
         return made
 
-    def photograph(self, pieces: Iterable[Piece]) -> tuple[list[Json], list[Recorded]]:
+    def photograph(self, pieces: Iterable[SessionSlice]) -> tuple[list[Json], list[Recorded]]:
         """Replay these; return what was decided, and the engines that did."""
         self.engines.clear()
         for _ in replay(pieces, self):
@@ -273,7 +273,7 @@ def camera(name: str, make: MakeEngine = Recorded) -> Camera:
     descriptors = Descriptors(ContextSettings(secret=OFFLINE_SECRET), clock)
     text = BUNDLES[name]
     bundle = load_text(text.encode(), "photograph.yaml").bundle if text else None
-    compiled = compile_bundle(bundle, "photograph", descriptors, OFFLINE_SECRET, LoopGuard())
+    compiled = compile_bundle(bundle, "photograph", descriptors, OFFLINE_SECRET, LoopGuardDefaults())
     prices = price_list(Settings(), clock).prices
     return Camera(descriptors, compiled, clock.now(), prices=lambda: prices, make=make)
 
@@ -281,13 +281,13 @@ def camera(name: str, make: MakeEngine = Recorded) -> Camera:
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
-def recorded(path: Path) -> Iterator[Piece]:
+def recorded(path: Path) -> Iterator[SessionSlice]:
     """Read a file of recorded sessions."""
     with path.open("rb") as file:
         yield from Recording(file, path.name).pieces()
 
 
-def scripted() -> Iterator[tuple[str, list[Piece]]]:
+def scripted() -> Iterator[tuple[str, list[SessionSlice]]]:
     """Return sessions that recordings do not have: every dialect, spawned agents, failures, sessions without a name."""
     for dialect in ("openai_chat", "openai_responses", "anthropic_messages", "gemini"):
         for named in (True, False):
@@ -301,14 +301,14 @@ def scripted() -> Iterator[tuple[str, list[Piece]]]:
     yield "broken bodies", [_piece("broken", _broken())]
 
 
-def _looping(dialect: str, *, named: bool) -> Piece:
+def _looping(dialect: str, *, named: bool) -> SessionSlice:
     talk = Conversation(dialect=dialect)
     turns = []
     for number in range(24):
         body = json.dumps(talk.request(**({"stream": True} if number % 3 == 0 and dialect != "gemini" else {})))
         calls = (ToolCall("read_file", '{"path":"a"}'),)
         answer = Answer(200, f"Step {number}.", calls, Usage(900 + number, 40), "gpt-4o", complete=True)
-        turns.append(Turn(Body(PATHS[dialect], body.encode()), answer, at_s=float(3 * number)))
+        turns.append(RecordedTurn(RecordedBody(PATHS[dialect], body.encode()), answer, at_s=float(3 * number)))
         if number < 6:
             talk.work()
         elif number < 16:
@@ -318,35 +318,37 @@ def _looping(dialect: str, *, named: bool) -> Piece:
     return _piece(f"{dialect}-{named}", turns, named=named)
 
 
-def _piece(name: str, turns: Sequence[Turn], *, named: bool = True, lane: str = "") -> Piece:
-    return Piece(Session(name, "scripted", f"agent-{name}", "gpt-4o", named=named, lane=lane), turns, True)
+def _piece(name: str, turns: Sequence[RecordedTurn], *, named: bool = True, lane: str = "") -> SessionSlice:
+    return SessionSlice(
+        RecordedSession(name, "scripted", f"agent-{name}", "gpt-4o", named=named, lane=lane), turns, True
+    )
 
 
 def _turn(
     path: str, body: Any, at_s: float | None = None, status: int = 200, headers: Mapping[str, bytes] | None = None
-) -> Turn:
+) -> RecordedTurn:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = Answer(status, "The same answer.", usage=Usage(100, 20), model="gpt-4o", complete=status == 200)
-    return Turn(Body(path, raw), answer, at_s=at_s, headers=headers or {})
+    return RecordedTurn(RecordedBody(path, raw), answer, at_s=at_s, headers=headers or {})
 
 
-def _repeated(dialect: str, body: Json) -> list[Turn]:
+def _repeated(dialect: str, body: Json) -> list[RecordedTurn]:
     return [_turn(PATHS[dialect], body, float(number)) for number in range(12)]
 
 
-def _mcp() -> list[Turn]:
+def _mcp() -> list[RecordedTurn]:
     same = [_turn(PATHS["mcp"], mcp_call("search", {"q": "x"}, call_id=number)) for number in range(12)]
     other = [_turn(PATHS["mcp"], mcp_call("search", {"q": str(number)}, call_id=number)) for number in range(6)]
     return same + other
 
 
-def _failing() -> list[Turn]:
+def _failing() -> list[RecordedTurn]:
     talk = Conversation().work(2)
     body = talk.request()
     return [_turn(PATHS["openai_chat"], body, float(at), 500 if at % 4 else 200) for at in range(24)]
 
 
-def _spawned() -> Iterator[Piece]:
+def _spawned() -> Iterator[SessionSlice]:
     """Each agent starts another with the same task."""
     for number in range(14):
         talk = Conversation("Compare the offers of all suppliers, and write down which is the best of them.")
@@ -359,7 +361,7 @@ def _spawned() -> Iterator[Piece]:
         yield _piece(f"spawned-{number}", [first, second], lane="spawned")
 
 
-def _broken() -> list[Turn]:
+def _broken() -> list[RecordedTurn]:
     bodies: list[Any] = [
         b"",
         b"{",
@@ -434,7 +436,7 @@ def _saved(store: MemoryStore, home: Path) -> Iterator[str]:
     """Save a store as a server does, read it back, and show the file."""
     clock = FakeClock(store.latest)
     empty = MemoryStore(ENTRIES)
-    durable = Durable(empty, home, clock, print)
+    durable = Snapshotter(empty, home, clock, print)
     durable.load()
     for name, table in store.kept().items():
         for key, entry in table.items():
@@ -445,7 +447,7 @@ def _saved(store: MemoryStore, home: Path) -> Iterator[str]:
         if path.suffix == ".db":
             yield from database_lines(path, masked={"writer"})
     again = MemoryStore(ENTRIES)
-    reader = Durable(again, home, clock, print)
+    reader = Snapshotter(again, home, clock, print)
     yield f"  read back {reader.load()}: sha256={digest(chr(10).join(stored_lines(again)).encode())}"
     reader.finish()
 
@@ -490,12 +492,12 @@ class Shared(Recorded):
         self._nodes = nodes
         self._remote = loop.run_until_complete(self._joined(descriptors, clock))
 
-    async def _joined(self, descriptors: Descriptors, clock: FakeClock) -> Remote:
+    async def _joined(self, descriptors: Descriptors, clock: FakeClock) -> RemoteEngine:
         store = RedisStore(self._nodes, clock.now)
-        remote = Remote(
-            self, store, Health(_told), budget_s=BUDGET_S, fault=self._judging.fault, remember=self.memory.remember
+        remote = RemoteEngine(
+            self, store, StoreHealth(_told), budget_s=BUDGET_S, fault=self._judging.fault, remember=self.memory.remember
         )
-        remote.chains = SharedChains(descriptors.sessions, store)
+        remote.chains = SharedResponseChains(descriptors.sessions, store)
         self.quarantine.drop = remote.drop
         return remote
 
@@ -530,7 +532,7 @@ class Shared(Recorded):
         self._remote.close()
 
 
-def _told(_up: bool, _why: str) -> None:  # noqa: FBT001 - as `Health` calls it
+def _told(_up: bool, _why: str) -> None:  # noqa: FBT001 - as `StoreHealth` calls it
     """A verdict that was decided without Redis has `degraded`."""
 
 
@@ -619,7 +621,7 @@ def _photograph_redis(
     keys: list[str] = []
     unlike: list[str] = []
 
-    def taken(name: str, title: str, pieces: Sequence[Piece]) -> list[str]:
+    def taken(name: str, title: str, pieces: Sequence[SessionSlice]) -> list[str]:
         client.flushall()
         turns, engines = there[name].photograph(pieces)
         for engine in engines:

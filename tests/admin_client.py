@@ -11,13 +11,13 @@ from starlette.types import ASGIApp
 
 from breakloop.admin.api.operations import Operation
 from breakloop.admin.app import admin_app
-from breakloop.admin.auth import COOKIE, Auth, Token, Tokens
+from breakloop.admin.auth import COOKIE, AdminToken, AdminTokens, Auth
 from breakloop.admin.services import OPERATOR, VIEWER
 from tests.admin_world import World
 
 OWN, LOOKS = "token-of-ada", "token-of-grace"
-ADA = Token("ada", OPERATOR, sha256(OWN.encode()).digest())
-GRACE = Token("grace", VIEWER, sha256(LOOKS.encode()).digest())
+ADA = AdminToken("ada", OPERATOR, sha256(OWN.encode()).digest())
+GRACE = AdminToken("grace", VIEWER, sha256(LOOKS.encode()).digest())
 URL = "http://127.0.0.1:8788"
 KEY = b"k" * 32
 
@@ -28,7 +28,7 @@ def auth_of(world: World) -> Auth:
     async def sleep(seconds: float) -> None:
         world.clock.advance(seconds)
 
-    return Auth(Tokens([ADA, GRACE]), KEY, world.clock, sleep)
+    return Auth(AdminTokens([ADA, GRACE]), KEY, world.clock, sleep)
 
 
 def app_of(world: World, **options: Any) -> ASGIApp:

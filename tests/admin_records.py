@@ -7,7 +7,17 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from breakloop.model.records import CLEARED, OPEN, STOPPED, Agent, AuditRecord, EventRecord, Incident, Point, StepMark
+from breakloop.model.records import (
+    CLEARED,
+    OPEN,
+    STOPPED,
+    AgentRecord,
+    AuditRecord,
+    EventRecord,
+    Incident,
+    Point,
+    StepMark,
+)
 
 NOW = 1_800_000_000.0
 PROJECT = "default"
@@ -33,10 +43,10 @@ def micro(dollars: float) -> int:
     return round(dollars * 1_000_000)
 
 
-def agents() -> list[Agent]:
+def agents() -> list[AgentRecord]:
     """The agents, the last seen first."""
     found = [
-        Agent(
+        AgentRecord(
             project=PROJECT,
             agent=name,
             callers=1 + len(name) % 3,

@@ -1,5 +1,5 @@
 """A world for tests of the admin plane: fakes of history, bundles and hooks filled with believable data, a real
-`Operator` on an engine in memory, and the `Services` made of them. `full()`, `empty()` and `hostile()` are its kinds."""
+`Operator` on an engine in memory, and the `AdminServices` made of them. `full()`, `empty()` and `hostile()` are its kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from breakloop.admin.services import Services
+from breakloop.admin.services import AdminServices
 from breakloop.clock import FakeClock
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.engine import Engine
@@ -16,10 +16,10 @@ from breakloop.engine.operator import Operator
 from breakloop.errors import BundleError, Problem
 from breakloop.history.api import EventFilter, IncidentFilter
 from breakloop.model.events import Activity, Event
-from breakloop.model.records import CLEARED, OPEN, Agent, AuditRecord, EventRecord, Incident, Point, Totals
+from breakloop.model.records import CLEARED, OPEN, AgentRecord, AuditRecord, EventRecord, Incident, Point, TotalsRecord
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.store.memory import MemoryStore
-from breakloop.store.orders import FileBook
+from breakloop.store.orders import FileOrderStore
 from tests import admin_records as records
 from tests.admin_records import HOSTILE, NOW, PROJECT
 from tests.builders import SECRET, bundle, compiled
@@ -33,7 +33,7 @@ class FakeHistory:
 
     event_rows: list[EventRecord] = field(default_factory=list)  # newest first, as all of them
     incident_rows: list[Incident] = field(default_factory=list)
-    agent_rows: list[Agent] = field(default_factory=list)
+    agent_rows: list[AgentRecord] = field(default_factory=list)
     audit_rows: list[AuditRecord] = field(default_factory=list)
     shadow_rows: list[tuple[str, str, str, int]] = field(default_factory=list)
     now: float = NOW
@@ -62,21 +62,21 @@ class FakeHistory:
     def incident(self, incident_id: str) -> Incident | None:
         return next((one for one in self.incident_rows if one.id == incident_id), None)
 
-    def agents(self, project: str = "", find: str = "", most: int = 200) -> list[Agent]:
+    def agents(self, project: str = "", find: str = "", most: int = 200) -> list[AgentRecord]:
         return [one for one in self.agent_rows if find in one.agent and project in {"", one.project}][:most]
 
-    def agent(self, project: str, agent: str) -> Agent | None:
+    def agent(self, project: str, agent: str) -> AgentRecord | None:
         return next((one for one in self.agent_rows if (one.project, one.agent) == (project, agent)), None)
 
     def set_agent(self, project: str, agent: str, settings: Mapping[str, Any]) -> None:
-        known = self.agent(project, agent) or Agent(project, agent, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, "")
+        known = self.agent(project, agent) or AgentRecord(project, agent, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, "")
         self.agent_rows = [one for one in self.agent_rows if one is not known]
         self.agent_rows.insert(0, replace(known, settings=dict(settings)))
 
-    def totals(self, since: float, project: str = "") -> Totals:
+    def totals(self, since: float, project: str = "") -> TotalsRecord:
         points = self.curve(since, self.now, 600)
         incidents = self.incident_rows
-        return Totals(
+        return TotalsRecord(
             requests=sum(one.requests for one in points),
             denied=sum(one.denied for one in points),
             loops=sum(one.first_at >= since for one in incidents),
@@ -278,7 +278,7 @@ class World:
     operator: Operator
     bundles: FakeBundles
     hooks: FakeHooks
-    services: Services
+    services: AdminServices
     published: list[Event]
     snoozed: list[tuple[str, float, str]]
     reset: list[tuple[str, str]]
@@ -294,7 +294,7 @@ def _operator(clock: FakeClock, publish: Callable[[Event], None]) -> Operator:
     descriptors = Descriptors(ContextSettings(secret=SECRET), clock)
     engine = Engine(MemoryStore(), clock, descriptors, publish=publish)
     engine.use(compiled(bundle(), descriptors))
-    operator = Operator(engine, FileBook(None, lambda _trouble: None), clock, publish)
+    operator = Operator(engine, FileOrderStore(None, lambda _trouble: None), clock, publish)
     operator.start()
     return operator
 
@@ -331,7 +331,7 @@ def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, break
             yield item
         listeners.remove(queue)
 
-    services = Services(
+    services = AdminServices(
         clock=clock, history=history, operator=operator, bundles=bundles, hooks=hooks, project=PROJECT,
         status=lambda: {"version": "0.1.0", "url": "http://127.0.0.1:8787", "uptime_seconds": 98_200.0, "state": "memory", "degraded": False, "workers": 1, "tally": {"allowed": 10}},
         settings=lambda: SETTINGS if history.agent_rows else SETTINGS[:2], metrics=lambda: b"breakloop_up 1\n", breakers=listed, reset_breaker=closed, snooze=snooze,

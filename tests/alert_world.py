@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Condition, Thread
 from typing import Any
 
-from breakloop.alerts.base import Means
+from breakloop.alerts.base import DeliveryContext
 from breakloop.alerts.rules import encoded, payload
 from breakloop.app.jobs import aside
 from breakloop.clock import Clock, FakeClock
@@ -115,10 +115,10 @@ def fixed(*addresses: str) -> Any:
     return lambda _host, _port: list(addresses)
 
 
-def means(clock: Clock | None = None, **others: Any) -> Means:
+def means(clock: Clock | None = None, **others: Any) -> DeliveryContext:
     """Means with a clock of its own, without chance."""
     given: dict[str, Any] = {"chance": lambda: 0.0, "timeout_s": 5.0} | others
-    return Means(clock or FakeClock(NOW), aside, **given)
+    return DeliveryContext(clock or FakeClock(NOW), aside, **given)
 
 
 def loop(agent: str = "summariser", at: float = NOW, **data: Any) -> Event:

@@ -12,20 +12,20 @@ from breakloop.clock import FakeClock
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.engine.engine import Engine
 from breakloop.errors import StateError
-from breakloop.gateway.admission import DebugSessions, Judging
-from breakloop.gateway.decision import DecisionDoor
+from breakloop.gateway.admission import Admission, DebugSessions
+from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.gateway.reported_results import Results
+from breakloop.gateway.reported_results import ReportedResults
 from breakloop.model.call import Call
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import BreakerKept, Committed, Correct, Op, Settle, Store, Window, WindowWrite
+from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, Store, StoredBreaker, StoredWindow, WindowWrite
 
 Json = dict[str, Any]
 Fields = Mapping[str, str | bytes]
@@ -137,8 +137,8 @@ class World:
     store: Store
     descriptors: Descriptors
     events: list[Event]
-    guard: LoopGuard
-    door: DecisionDoor = field(init=False)
+    guard: LoopGuardDefaults
+    door: DecisionHandler = field(init=False)
 
     def __post_init__(self) -> None:
         self.door = self.make_door()
@@ -163,12 +163,12 @@ class World:
             reply = self.door(asked)
         return reply
 
-    def make_door(self, prefix: str = "X-Breakloop-", debug_secret: str = "") -> DecisionDoor:
+    def make_door(self, prefix: str = "X-Breakloop-", debug_secret: str = "") -> DecisionHandler:
         """A decision service over this engine."""
         debug = DebugSessions(debug_secret, prefix, self.clock) if debug_secret else None
-        judging = Judging(self.engine, self.descriptors, VerdictHeaders(prefix, SECRET), run_id="t-", debug=debug)
-        results = Results(self.engine, self.descriptors, self.clock)
-        return DecisionDoor(judging, ready=lambda: (200, {"status": "ready"}), results=results)
+        judging = Admission(self.engine, self.descriptors, VerdictHeaders(prefix, SECRET), run_id="t-", debug=debug)
+        results = ReportedResults(self.engine, self.descriptors, self.clock)
+        return DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}), results=results)
 
     def named(self, name: str) -> list[Mapping[str, object]]:
         """What the events of one name carried."""
@@ -193,19 +193,19 @@ def fresh(asked: Call) -> Call:
     )
 
 
-def compiled(data: Json | None, descriptors: Descriptors, guard: LoopGuard | None = None) -> CompiledBundle:
+def compiled(data: Json | None, descriptors: Descriptors, guard: LoopGuardDefaults | None = None) -> CompiledBundle:
     """A bundle ready for the engine, through the whole of validation."""
     if data is None:
-        return compile_bundle(None, "", descriptors, SECRET, guard or LoopGuard())
+        return compile_bundle(None, "", descriptors, SECRET, guard or LoopGuardDefaults())
     loaded = load_text(json.dumps(data).encode(), "bundle.json")
-    return compile_bundle(loaded.bundle, loaded.digest, descriptors, SECRET, guard or LoopGuard())
+    return compile_bundle(loaded.bundle, loaded.digest, descriptors, SECRET, guard or LoopGuardDefaults())
 
 
 def world(
     data: Json | None = None,
     *,
     store: Store | None = None,
-    guard: LoopGuard | None = None,
+    guard: LoopGuardDefaults | None = None,
     settings: ContextSettings | None = None,
     load: bool = True,
 ) -> World:
@@ -215,7 +215,7 @@ def world(
     descriptors = Descriptors(settings or ContextSettings(secret=SECRET), clock)
     events: list[Event] = []
     engine = Engine(kept, clock, descriptors, publish=events.append)
-    made = World(engine, clock, kept, descriptors, events, guard or LoopGuard())
+    made = World(engine, clock, kept, descriptors, events, guard or LoopGuardDefaults())
     if load:
         made.use(data)
     return made
@@ -230,7 +230,7 @@ class SpyStore(MemoryStore):
         super().__init__()
         self.commits: list[list[Op]] = []
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
         """Remember and carry out."""
         self.commits.append(list(ops))
         return super().commit(ops, now, windows)
@@ -243,7 +243,7 @@ class SpyStore(MemoryStore):
 class FailingStore:
     """A store that is not there."""
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
         """Fail."""
         raise StateError("the store is gone")
 
@@ -251,15 +251,15 @@ class FailingStore:
         """Fail."""
         raise StateError("the store is gone")
 
-    def correct(self, ops: Sequence[Correct], now: float) -> None:
+    def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
         """Fail."""
         raise StateError("the store is gone")
 
-    def read_window(self, key: str, now: float) -> Window:
+    def read_window(self, key: str, now: float) -> StoredWindow:
         """Fail."""
         raise StateError("the store is gone")
 
-    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+    def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         """Fail."""
         raise StateError("the store is gone")
 

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from breakloop.clock import Clock, FakeClock
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Bucket, BucketSpec, Spend, SpendSpec, WindowWrite
-from breakloop.store.snapshot import Durable
+from breakloop.store.ops import BucketSpec, BudgetSpec, ChargeBudget, TakeTokens, WindowWrite
+from breakloop.store.snapshot import Snapshotter
 from breakloop.store.snapshot_file import FILE
 
 T = TypeVar("T")
 
-SPEND = SpendSpec(1_000_000)
+SPEND = BudgetSpec(1_000_000)
 SLOW = BucketSpec(0.001, 100.0)
 
 
@@ -31,7 +31,7 @@ class Life:
         self.clock = clock or FakeClock()
         self.store = MemoryStore(max_entries)
         self.told: list[str] = []
-        self.durable = Durable(self.store, folder, self.clock, self.told.append)
+        self.durable = Snapshotter(self.store, folder, self.clock, self.told.append)
         self.loaded = self.durable.load()
 
     def save(self) -> None:
@@ -50,12 +50,12 @@ class Life:
 
     def spend(self, key: str, cost: int = 1, seconds: float = 86_400.0) -> int:
         now = self.clock.now()
-        used = self.store.commit([Spend(SPEND, key, cost, now + seconds, None)], now).results[0]
+        used = self.store.commit([ChargeBudget(SPEND, key, cost, now + seconds, None)], now).results[0]
         assert isinstance(used, int)
         return used
 
     def take(self, key: str, cost: float = 1.0) -> float:
-        left = self.store.commit([Bucket(SLOW, key, cost, None)], self.clock.now()).results[0]
+        left = self.store.commit([TakeTokens(SLOW, key, cost, None)], self.clock.now()).results[0]
         assert isinstance(left, float)
         return left
 

@@ -7,13 +7,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from breakloop.engine.remote import Health, Remote, SharedChains
+from breakloop.engine.remote import RemoteEngine, SharedResponseChains, StoreHealth
 from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
+from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, StoredBreaker, StoredWindow, WindowWrite
 from tests.builders import Json, World, world
 
 
@@ -45,14 +45,14 @@ class FakeRemote:
             count -= 1
 
     def commit(
-        self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[Committed | StateError], None]
+        self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[CommitResult | StateError], None]
     ) -> None:
         """As `RemoteStore`."""
         self.before_commit()
         self.committed.append((list(ops), [one.key for one in windows]))
         self._answer("commit", lambda: self.memory.commit(ops, self.clock(), windows), then)
 
-    def read_windows(self, keys: Sequence[str], then: Callable[[list[Window] | StateError], None]) -> None:
+    def read_windows(self, keys: Sequence[str], then: Callable[[list[StoredWindow] | StateError], None]) -> None:
         """As `RemoteStore`."""
         self._answer("read", lambda: [self.memory.read_window(key, self.clock()) for key in keys], then)
 
@@ -60,7 +60,7 @@ class FakeRemote:
         """As `RemoteStore`."""
         self._answer("settle", lambda: self.memory.settle(ops, self.clock(), failed=failed), then)
 
-    def correct(self, ops: Sequence[Correct], then: Callable[[StateError | None], None]) -> None:
+    def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
         """As `RemoteStore`."""
         self._answer("correct", lambda: self.memory.correct(ops, self.clock()), then)
 
@@ -78,7 +78,7 @@ class FakeRemote:
         """As `RemoteStore`."""
         self._answer("recall", lambda: self.notes.get(key, ""), then)
 
-    def breakers(self, prefix: str, most: int, then: Callable[[list[BreakerKept] | StateError], None]) -> None:
+    def breakers(self, prefix: str, most: int, then: Callable[[list[StoredBreaker] | StateError], None]) -> None:
         """As `RemoteStore`."""
         self._answer("breakers", lambda: self.memory.breakers(prefix, self.clock(), most), then)
 
@@ -104,9 +104,9 @@ class RemoteWorld:
         self.here: World = world(bundle, settings=settings)
         self.store = FakeRemote(self.here.clock.now, memory)
         self.changes: list[tuple[bool, str]] = []
-        self.health = Health(lambda up, why: self.changes.append((up, why)))
+        self.health = StoreHealth(lambda up, why: self.changes.append((up, why)))
         self.faults: list[Exception] = []
-        self.remote: Remote = Remote(
+        self.remote: RemoteEngine = RemoteEngine(
             self.here.engine,
             self.store,
             self.health,
@@ -118,7 +118,7 @@ class RemoteWorld:
     def share_chains(self, notes: dict[str, str]) -> None:
         """Share chains of answers with others that have the same notes."""
         self.store.notes = notes
-        self.remote.chains = SharedChains(self.here.descriptors.sessions, self.store)
+        self.remote.chains = SharedResponseChains(self.here.descriptors.sessions, self.store)
 
     def _fault(self, error: Exception) -> Verdict:
         self.faults.append(error)

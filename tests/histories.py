@@ -13,7 +13,7 @@ from breakloop.clock import FakeClock
 from breakloop.history.api import History
 from breakloop.history.store import Retention, open_history
 from breakloop.model.events import LOOP_DETECTED, Activity, AgentUse, Event, LoopUse
-from breakloop.store.sqlite import Trouble
+from breakloop.store.sqlite import SqliteTrouble
 
 DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.e2e))
 
@@ -24,7 +24,7 @@ class Past:
 
     where: str
     clock: FakeClock
-    troubles: list[Trouble] = field(default_factory=list)
+    troubles: list[SqliteTrouble] = field(default_factory=list)
     opened: list[History] = field(default_factory=list)
 
     def open(self, **retention: int) -> History:

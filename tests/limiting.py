@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from breakloop.limits.base import NOTHING, Estimate, Limiter, Stage, Used, corrections
+from breakloop.limits.base import NOTHING, ActualUse, BudgetStage, Estimate, Limiter, corrections
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Op, Refuse, Store
+from breakloop.store.ops import Deny, Op, Store
 from tests.builders import START, call
 
 
@@ -31,7 +31,7 @@ class Asked:
     ops: tuple[Op, ...]
     results: Sequence[Any]
     verdict: Verdict
-    stage: Stage | None = None
+    stage: BudgetStage | None = None
 
     @property
     def left(self) -> int:
@@ -61,7 +61,7 @@ class Desk:
         return Asked(ops, done.results, verdict, self.limiter.staged(ops[0], done.results[0]))
 
     def _deny(self, op: Any, result: Any, verdict: Verdict) -> None:
-        if isinstance(op, Refuse):
+        if isinstance(op, Deny):
             verdict.reason, verdict.never = op.owner.refusal, True
             op.owner.refused(call(), verdict)
         else:
@@ -69,4 +69,4 @@ class Desk:
 
     def settle(self, asked: Asked, tokens: int = 0, microusd: int = 0) -> None:
         """The answer is there."""
-        self.store.correct(corrections(asked.ops, Used(tokens, microusd)), self.now)
+        self.store.correct(corrections(asked.ops, ActualUse(tokens, microusd)), self.now)

@@ -19,19 +19,19 @@ from breakloop.model.call import Call
 from breakloop.model.events import Event
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.store.memory import MemoryStore
-from breakloop.store.orders import FileBook, Record, read
-from breakloop.store.orders_redis import CHANNEL, RedisBook
+from breakloop.store.orders import FileOrderStore, Order, read
+from breakloop.store.orders_redis import CHANNEL, RedisOrderStore
 from breakloop.store.redis.connection import RedisError
 from breakloop.store.redis.topology import Nodes
-from breakloop.store.sqlite import Trouble
+from breakloop.store.sqlite import SqliteTrouble
 from tests.builders import SECRET, bundle, call, compiled
 
 NOW = 1_800_000_000.0
 
 
-def record(key: str = "k", at: float = NOW, until: float = math.inf, kind: str = "switch", **value: Any) -> Record:
+def record(key: str = "k", at: float = NOW, until: float = math.inf, kind: str = "switch", **value: Any) -> Order:
     """A record, of whatever is not said the simplest."""
-    return Record(kind, key, value, until, at)
+    return Order(kind, key, value, until, at)
 
 
 class FakeRedis:
@@ -133,11 +133,13 @@ class Instance:
         self.nodes = nodes
         self.clock = clock or FakeClock(NOW)
         self.events: list[Event] = []
-        self.troubles: list[Trouble] = []
+        self.troubles: list[SqliteTrouble] = []
         descriptors = Descriptors(ContextSettings(secret=SECRET), self.clock)
         self.engine = Engine(MemoryStore(), self.clock, descriptors, publish=self.events.append)
         self.engine.use(compiled(bundle(), descriptors))
-        self.book = RedisBook(FileBook(folder, self.troubles.append), nodes, self.clock, self.troubles.append)
+        self.book = RedisOrderStore(
+            FileOrderStore(folder, self.troubles.append), nodes, self.clock, self.troubles.append
+        )
         self.operator = Operator(self.engine, self.book, self.clock, self.events.append)
         self.operator.start()
 

@@ -21,15 +21,15 @@ import pytest
 from breakloop.errors import StateError
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
-    BreakerKept,
-    Committed,
-    Correct,
+    AdjustCharge,
+    BudgetSpec,
+    CommitResult,
+    FingerprintSpec,
     Op,
-    RepeatSpec,
     Settle,
-    SpendSpec,
     Store,
-    Window,
+    StoredBreaker,
+    StoredWindow,
     WindowWrite,
 )
 from breakloop.store.redis.sharded import ShardedStore
@@ -106,10 +106,10 @@ class SyncRedisStore:
     def made(self, connection: Connection) -> RedisStore:
         return RedisStore(connection.nodes, lambda: self.now)
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
         moved, writes = [self._moved(op) for op in ops], [one._replace(key=self.key(one.key)) for one in windows]
         self._expire(now)
-        done: Committed = self._ask(now, lambda then: self.remote.commit(moved, writes, then))
+        done: CommitResult = self._ask(now, lambda then: self.remote.commit(moved, writes, then))
         if done.conflict is not None:
             done.conflict = {key.split(":", 2)[2]: window for key, window in done.conflict.items()}
         else:
@@ -121,18 +121,18 @@ class SyncRedisStore:
         taken_back: int = self._ask(now, lambda then: self.remote.settle(moved, then, failed=failed))
         return taken_back
 
-    def correct(self, ops: Sequence[Correct], now: float) -> None:
+    def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
         moved = [self._moved(op) for op in ops]
         self._ask(now, lambda then: self.remote.correct(moved, then))
 
-    def read_window(self, key: str, now: float) -> Window:
+    def read_window(self, key: str, now: float) -> StoredWindow:
         if self._expiries.get(key, 0.0) <= now:
-            return Window(0, b"")
-        windows: list[Window] = self._ask(0.0, lambda then: self.remote.read_windows([self.key(key)], then))
+            return StoredWindow(0, b"")
+        windows: list[StoredWindow] = self._ask(0.0, lambda then: self.remote.read_windows([self.key(key)], then))
         return windows[0]
 
-    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
-        found: list[BreakerKept] = self._ask(now, lambda then: self.remote.breakers(self.key(prefix), most, then))
+    def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
+        found: list[StoredBreaker] = self._ask(now, lambda then: self.remote.breakers(self.key(prefix), most, then))
         return [one._replace(key=one.key.split(":", 2)[2]) for one in found]
 
     def drop(self, keys: Sequence[str]) -> None:
@@ -176,8 +176,8 @@ class SyncShardedStore(SyncRedisStore):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         # Nobody waits for what is given back: here the servers know these scripts, so that it comes before what is next.
-        self.correct([Correct(SpendSpec(1), name, 0) for name in "ab"], 0.0)
-        self.settle([Settle(RepeatSpec(1.0, 1), name, 0.0, 1) for name in "ab"], 0.0, failed=False)
+        self.correct([AdjustCharge(BudgetSpec(1), name, 0) for name in "ab"], 0.0)
+        self.settle([Settle(FingerprintSpec(1.0, 1), name, 0.0, 1) for name in "ab"], 0.0, failed=False)
 
     def made(self, connection: Connection) -> RedisStore:
         return ShardedStore(connection.nodes, lambda: self.now)
@@ -187,12 +187,12 @@ class SyncShardedStore(SyncRedisStore):
         of_agent = "win" in name or sum(name.encode()) % 2
         return f"t:{self.project}|a:{name}" if of_agent else f"t:{self.project}:{name}"
 
-    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+    def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         found = [one for at in self._places(prefix) for one in self._breakers(at, now, most)]
         return sorted(found, key=lambda one: (one.since is None, one.key))[:most]
 
-    def _breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
-        found: list[BreakerKept] = self._ask(now, lambda then: self.remote.breakers(prefix, most, then))
+    def _breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
+        found: list[StoredBreaker] = self._ask(now, lambda then: self.remote.breakers(prefix, most, then))
         return [one._replace(key=one.key.split(":", 2)[2]) for one in found]
 
     def forget(self, prefix: str) -> int:

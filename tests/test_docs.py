@@ -14,7 +14,7 @@ import pytest
 from breakloop.cli.main import cli, run
 from breakloop.config.settings import Proxy
 from breakloop.gateway import http_response
-from breakloop.gateway.upstream import Times
+from breakloop.gateway.upstream import UpstreamTimeouts
 from breakloop.model import events
 from breakloop.model.verdict import REASONS
 from breakloop.observe.log import _LEVELS
@@ -55,7 +55,7 @@ def test_every_reason_has_a_meaning_and_a_remedy() -> None:
 
 def test_how_long_connections_to_upstreams_are_kept_is_documented_as_it_is() -> None:
     """The times that hold when `proxy.idle_seconds` is automatic (D-1)."""
-    http, https = (Times().idle_for(tls=tls) for tls in (False, True))
+    http, https = (UpstreamTimeouts().idle_for(tls=tls) for tls in (False, True))
     description = Proxy.model_fields["idle_seconds"].description
     assert description is not None
     assert description.endswith(f"0 is automatic: {http:g} for http, {https:g} for https.")

@@ -10,18 +10,18 @@ import pytest
 
 from breakloop.model.call import Answer, ToolCall
 from breakloop.replay.formats.own import OwnReader
-from breakloop.replay.sessions import Delta, Label, Session, Turn
+from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn, SessionLabel
 from scripts import eval as evaluation
 from scripts import eval_baselines as baselines
 from scripts import eval_page
 from tests.unit.replay.recorded import asks, busy, own_line, stuck
 
 
-def acting(results: list[str]) -> list[Turn]:
+def acting(results: list[str]) -> list[RecordedTurn]:
     """An agent that makes the same call each time, and gets these results."""
     call = Answer(200, "", (ToolCall("look", "{}"),))
-    turns = [Turn(Delta("0", 0, [{"role": "user", "content": "Go."}]), call)]
-    return turns + [Turn(Delta("0", 99, [{"role": "tool", "content": one}]), call) for one in results]
+    turns = [RecordedTurn(Delta("0", 0, [{"role": "user", "content": "Go."}]), call)]
+    return turns + [RecordedTurn(Delta("0", 99, [{"role": "tool", "content": one}]), call) for one in results]
 
 
 def test_repeats_within_a_minute() -> None:
@@ -65,15 +65,18 @@ def test_a_threshold_flags_at_its_first_turn() -> None:
     """As a replay would say it."""
     by_turns = next(one for one in baselines.BASELINES if one.name == "26 turns")
     scores = list(by_turns.scores(stuck(30)))
-    assert by_turns.outcome(Session("s"), stuck(30), scores).first_block == 26
-    assert baselines.flagged(Session("s"), 30, scores, 31).first_block is None
+    assert by_turns.outcome(RecordedSession("s"), stuck(30), scores).first_block == 26
+    assert baselines.flagged(RecordedSession("s"), 30, scores, 31).first_block is None
 
 
 def test_the_best_limit_at_a_rate() -> None:
     """At an equal false-positive rate every detector has its best limit."""
     labels = [True, True, True, False, False]
     peaks = [9.0, 7.0, 3.0, 5.0, 1.0]
-    them = [baselines.flagged(Session(str(number), label=Label(loop)), 10, [], 1) for number, loop in enumerate(labels)]
+    them = [
+        baselines.flagged(RecordedSession(str(number), label=SessionLabel(loop)), 10, [], 1)
+        for number, loop in enumerate(labels)
+    ]
     scores = [[0.0, peak] for peak in peaks]
     assert eval_page.best_recall(them, scores, 0.0) == (2 / 3, 7.0)
     assert eval_page.best_recall(them, scores, 0.5) == (1.0, 3.0)
@@ -81,9 +84,9 @@ def test_the_best_limit_at_a_rate() -> None:
 
 def test_sessions_of_one_task_are_in_one_fold() -> None:
     """Else the folds would know each other."""
-    folds = {eval_page.fold_of(baselines.flagged(Session(str(one), task="t"), 1, [], 1)) for one in range(20)}
+    folds = {eval_page.fold_of(baselines.flagged(RecordedSession(str(one), task="t"), 1, [], 1)) for one in range(20)}
     assert len(folds) == 1
-    by_id = {eval_page.fold_of(baselines.flagged(Session(str(one)), 1, [], 1)) for one in range(100)}
+    by_id = {eval_page.fold_of(baselines.flagged(RecordedSession(str(one)), 1, [], 1)) for one in range(100)}
     assert by_id == set(range(eval_page.FOLDS))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from breakloop import Guard
-from breakloop.integrations.asgi import BreakloopMiddleware, Receive, Scope, Send
+from breakloop.integrations.asgi import GuardASGIMiddleware, Receive, Scope, Send
 
 
 async def tools(scope: Scope, receive: Receive, send: Send) -> None:
@@ -23,4 +23,4 @@ async def tools(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": answer})
 
 
-app = BreakloopMiddleware(tools, guard=Guard())
+app = GuardASGIMiddleware(tools, guard=Guard())

@@ -6,7 +6,7 @@ from crewai import LLM, Agent, Crew, Task
 from crewai.tools import tool
 
 from breakloop import LoopDetectedError
-from breakloop.integrations.crewai import BreakloopHooks
+from breakloop.integrations.crewai import GuardCrewHooks
 from breakloop.testing import StandInLLM, call_tool
 
 
@@ -24,7 +24,7 @@ def main() -> None:
         model = LLM(model="openai/stand-in", base_url=f"{llm.url}/v1", api_key="none")
         agent = Agent(role="Support", goal="Help people", backstory="You are patient.", tools=[search], llm=model)
         task = Task(description="What is our refund policy?", expected_output="One sentence.", agent=agent)
-        with BreakloopHooks():
+        with GuardCrewHooks():
             try:
                 print(Crew(agents=[agent], tasks=[task]).kickoff())
             except LoopDetectedError as stop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from breakloop.integrations.httpx import BreakloopTransport
+from breakloop.integrations.httpx import GuardTransport
 from breakloop.testing import StandInLLM
 
 
@@ -12,7 +12,7 @@ def main() -> None:
     """Send the same request over and over."""
     with (
         StandInLLM.in_thread() as llm,
-        httpx.Client(base_url=llm.url, transport=BreakloopTransport()) as client,
+        httpx.Client(base_url=llm.url, transport=GuardTransport()) as client,
     ):
         for attempt in range(1, 1001):
             question = {"model": "gpt-5", "messages": [{"role": "user", "content": "Are we there yet?"}]}

@@ -6,7 +6,7 @@ from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
-from breakloop.integrations.langchain import BreakloopMiddleware
+from breakloop.integrations.langchain import GuardAgentMiddleware
 from breakloop.testing import StandInLLM, call_tool
 
 STUCK = call_tool("search", {"query": "refund policy"})  # the stand-in's response to every request
@@ -22,7 +22,7 @@ def main() -> None:
     """Ask once; the agent then loops by itself."""
     with StandInLLM.in_thread(respond=lambda _request: STUCK) as llm:
         model = ChatOpenAI(model="gpt-5", base_url=f"{llm.url}/v1", api_key="none", use_responses_api=False)
-        agent = create_agent(model, [search], middleware=[BreakloopMiddleware()], name="support-bot")
+        agent = create_agent(model, [search], middleware=[GuardAgentMiddleware()], name="support-bot")
         state = agent.invoke({"messages": [{"role": "user", "content": "What is our refund policy?"}]})
     for message in state["messages"]:
         print(f"{message.type}: {message.text or message.tool_calls[0]['name']}")

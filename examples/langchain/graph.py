@@ -8,7 +8,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from breakloop.integrations.langchain import BreakloopMiddleware
+from breakloop.integrations.langchain import GuardAgentMiddleware
 from breakloop.testing import StandInLLM, call_tool
 
 STUCK = call_tool("search", {"query": "refund policy"})
@@ -25,7 +25,7 @@ def main() -> None:
     with StandInLLM.in_thread(respond=lambda _request: STUCK) as llm:
         model = ChatOpenAI(model="gpt-5", base_url=f"{llm.url}/v1", api_key="none", use_responses_api=False)
         bound = model.bind_tools([search])
-        breakloop = BreakloopMiddleware(agent="support-bot")
+        breakloop = GuardAgentMiddleware(agent="support-bot")
 
         def ask(state: MessagesState) -> dict[str, list[BaseMessage]]:
             return {"messages": [bound.invoke(state["messages"])]}

@@ -10,9 +10,9 @@ from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp_types import TextContent
 
-from breakloop.integrations.mcp import BreakloopMiddleware
+from breakloop.integrations.mcp import GuardMCPMiddleware
 
-server = MCPServer("support", log_level="ERROR", middleware=[BreakloopMiddleware()])  # the line added for breakloop
+server = MCPServer("support", log_level="ERROR", middleware=[GuardMCPMiddleware()])  # the line added for breakloop
 
 
 @server.tool()

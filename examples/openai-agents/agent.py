@@ -16,7 +16,7 @@ from agents import (
 from openai import AsyncOpenAI
 
 from breakloop import LoopDetectedError
-from breakloop.integrations.openai_agents import BreakloopHooks
+from breakloop.integrations.openai_agents import GuardRunHooks
 from breakloop.testing import StandInLLM, call_tool
 
 STUCK = call_tool("search", {"query": "refund policy"})  # the stand-in's response to every request
@@ -35,7 +35,7 @@ async def main() -> None:
         StandInLLM(respond=lambda _request: STUCK) as llm,
         AsyncOpenAI(base_url=f"{llm.url}/v1", api_key="none") as client,
     ):
-        hooks = BreakloopHooks()
+        hooks = GuardRunHooks()
         agent = Agent(name="support-bot", model=OpenAIResponsesModel("gpt-5", client), tools=hooks.tools(search))
         try:
             await Runner.run(agent, "What is our refund policy?", hooks=hooks, max_turns=100)

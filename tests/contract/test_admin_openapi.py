@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from breakloop.admin.api import DOCUMENT, OPERATIONS
-from breakloop.admin.api.operations import Operation, Text
-from breakloop.model.records import Totals
+from breakloop.admin.api.operations import Operation, PlainText
+from breakloop.model.records import TotalsRecord
 from tests.admin_client import OWN, app_of
 from tests.admin_world import full
 
@@ -27,7 +27,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 def described() -> Any:
     """The document, as the application gives it out, bound to the application."""
     world = full()
-    setattr(world.history, "totals", lambda *_: Totals())  # noqa: B010 - the stand-in adds up every interval since 1970
+    setattr(world.history, "totals", lambda *_: TotalsRecord())  # noqa: B010 - the stand-in adds up every interval since 1970
     return schemathesis.openapi.from_asgi(DOCUMENT, app_of(world, hosts=("testserver",)), headers=TOKEN)
 
 
@@ -70,7 +70,7 @@ def test_every_answer_is_one_of_the_document(described: Any, operation: Operatio
 
 def _can_be_wrong(operation: Operation) -> bool:
     """Any text may be a bundle, as far as the document knows."""
-    return bool(operation.query.__struct_fields__) or operation.body not in (None, Text)
+    return bool(operation.query.__struct_fields__) or operation.body not in (None, PlainText)
 
 
 def _was_sent(case: Any, response: Any) -> bool:

@@ -21,14 +21,14 @@ from breakloop.engine.engine import Engine
 from breakloop.history.store import Retention, open_history
 from breakloop.model.call import Answer, Call, ToolCall, Usage
 from breakloop.model.events import Activity, Event
-from breakloop.observe.events import Bus, Fan, shown
+from breakloop.observe.events import EventBus, EventDispatcher, shown
 from breakloop.observe.log import LogEvents, Logging
-from breakloop.observe.metric_table import Sources, gather
-from breakloop.observe.metrics import Counted, Metrics
+from breakloop.observe.metric_table import MetricSources, gather
+from breakloop.observe.metrics import EventCounters, Metrics
 from breakloop.observe.tracing import Tracing
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.store.memory import MemoryStore
-from breakloop.store.snapshot import Durable
+from breakloop.store.snapshot import Snapshotter
 from tests import admin_world
 from tests.admin_client import OWN, browser, client
 from tests.builders import CHAT, SECRET, START, bucket, bundle, compiled, policy
@@ -88,14 +88,14 @@ class Traffic:
 
     def __post_init__(self) -> None:
         self.clock = FakeClock(START)
-        self.bus = Bus()
+        self.bus = EventBus()
         self.store = MemoryStore()
         self.logged = LogEvents()
         self.descriptors = Descriptors(ContextSettings(secret=SECRET), self.clock)
         self.engine = Engine(self.store, self.clock, self.descriptors, publish=self._publish)
         self.engine.use(compiled(BUNDLE, self.descriptors))
         self.tracing = Tracing(self.descriptors, self.clock, SimpleSpanProcessor(self.spans), self.reader)
-        self.durable = Durable(self.store, self.folder, self.clock, lambda _problem: None)
+        self.durable = Snapshotter(self.store, self.folder, self.clock, lambda _problem: None)
 
     def _publish(self, event: Event) -> None:
         self.logged(event)
@@ -154,9 +154,9 @@ def test_events_log_and_live(traffic: Traffic) -> None:
 
 def test_metrics(traffic: Traffic) -> None:
     """Metrics (Y-1, G-5)."""
-    counted = Counted()
+    counted = EventCounters()
     counted.take(traffic.events)
-    sources = Sources(traffic.engine, START, traffic.store)
+    sources = MetricSources(traffic.engine, START, traffic.store)
     text = Metrics(lambda: [gather(sources), counted.figures()]).text().decode()
     assert "breakloop_loops_total{" in text
     assert clean(text)
@@ -224,7 +224,7 @@ def test_a_fault_is_logged_without_what_it_was_about(traffic: Traffic, caplog: p
 
     for event in traffic.events:
         traffic.bus(event)
-    fan = Fan(traffic.bus)
+    fan = EventDispatcher(traffic.bus)
     fan.add("history", fails)
     asyncio.run(fan.finish())
     assert "history did not take" in caplog.text

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from breakloop.clock import FakeClock
 from breakloop.limits.base import COST, MICROUSD, TOKENS, Estimate, Period
 from breakloop.limits.budget import CostBudget
-from breakloop.limits.circuit_breaker import CircuitBreaker
+from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.llm_tokens import LlmTokens
 from breakloop.limits.token_bucket import TokenBucket
-from breakloop.model.verdict import Limit, Verdict
+from breakloop.model.verdict import LimitState, Verdict
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Broken, Bucket, Spend
+from breakloop.store.ops import BreakerResult, ChargeBudget, TakeTokens
 from tests.builders import START
 from tests.limiting import Asked, Desk, Ruled
 
@@ -46,7 +46,7 @@ def test_budget_of_a_hundred() -> None:
     assert passed[-1].stage.delay_ms == 200
     denied = desk.ask().verdict
     assert (denied.allowed, denied.reason, denied.retry_after_s) == (False, "budget_exceeded", 85_400)
-    assert denied.limit == Limit("p", 100, 86_400, 0, 85_400)
+    assert denied.limit == LimitState("p", 100, 86_400, 0, 85_400)
     assert desk.ask(who="y").left == 90
     desk.now += 85_400
     assert desk.ask().left == 90
@@ -106,7 +106,7 @@ def test_a_denial_by_the_day_leaves_the_minute() -> None:
     desk.store.commit([day], DAY)
     denied = desk.ask(Estimate(1000, 1000)).verdict
     assert (denied.reason, denied.retry_after_s) == ("tpd_exceeded", 86_400)
-    assert denied.limit == Limit("p", 1_000_000, 86_400, 1000, 86_400)
+    assert denied.limit == LimitState("p", 1_000_000, 86_400, 1000, 86_400)
     assert desk.ask(Estimate(0, 1000)).left == 5000
     desk.now += 86_400
     assert desk.ask(Estimate(1000, 1000)).left == 4000
@@ -155,15 +155,15 @@ def test_money_settles_to_the_micro_dollar() -> None:
 class Switch:
     """A breaker, a store and a clock."""
 
-    breaker: CircuitBreaker
+    breaker: CircuitBreakerLimiter
     store: MemoryStore
     clock: FakeClock
 
-    def spend(self, amount: float, who: str = "x") -> tuple[Verdict, Broken]:
+    def spend(self, amount: float, who: str = "x") -> tuple[Verdict, BreakerResult]:
         op = self.breaker.plan(f"brk:{who}", COST.of(amount), Ruled(self.breaker), 0)
         done = self.store.commit([op], self.clock.now())
         broken = done.results[0]
-        assert isinstance(broken, Broken)
+        assert isinstance(broken, BreakerResult)
         verdict = Verdict(allowed=done.denied_at < 0)
         if broken.open:
             self.breaker.denied(op, broken, self.clock.now(), verdict)
@@ -171,7 +171,7 @@ class Switch:
 
 
 def switch(per_minute: float = 1000, reset_minutes: float = 5) -> Switch:
-    return Switch(CircuitBreaker(per_minute, reset_minutes), MemoryStore(), FakeClock(DAY))
+    return Switch(CircuitBreakerLimiter(per_minute, reset_minutes), MemoryStore(), FakeClock(DAY))
 
 
 def test_breaker_of_a_thousand() -> None:
@@ -280,7 +280,7 @@ def test_a_budget_under_concurrent_callers(steps: list[tuple[str, int, int]], si
         if what == "ask":
             asked = desk.ask(Estimate(microusd=amount))
             (op,) = asked.ops
-            assert isinstance(op, Spend)
+            assert isinstance(op, ChargeBudget)
             before = books.get(op.key, 0)
             assert asked.results[0] == before + amount
             assert asked.verdict.allowed == (before + amount <= size)
@@ -291,7 +291,7 @@ def test_a_budget_under_concurrent_callers(steps: list[tuple[str, int, int]], si
         elif what == "settle" and running:
             asked = running.pop(which % len(running))
             (op,) = asked.ops
-            assert isinstance(op, Spend)
+            assert isinstance(op, ChargeBudget)
             desk.settle(asked, microusd=amount)
             books[op.key] += amount - op.cost
         elif what == "ahead":
@@ -309,5 +309,5 @@ def test_a_bucket_is_settled_in_any_order(reserved: list[int], data: st.DataObje
     for index in data.draw(st.permutations(range(len(reserved)))):
         desk.settle(asked[index], used[index])
     last = desk.ask()
-    assert isinstance(last.ops[0], Bucket)
+    assert isinstance(last.ops[0], TakeTokens)
     assert last.results == [100_000 - sum(used), sum(used)]

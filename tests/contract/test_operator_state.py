@@ -13,9 +13,9 @@ import pytest
 from breakloop.clock import Clock, FakeClock, SystemClock
 from breakloop.engine.operator import TICK_S
 from breakloop.errors import StateError
-from breakloop.store.orders import LIFTED, OVER_KEPT_S, Book, FileBook
-from breakloop.store.orders_redis import RedisBook
-from breakloop.store.redis.topology import Feed, make_nodes
+from breakloop.store.orders import LIFTED, OVER_KEPT_S, FileOrderStore, OrderStore
+from breakloop.store.orders_redis import RedisOrderStore
+from breakloop.store.redis.topology import PubSub, make_nodes
 from breakloop.store.redis.url import parse_redis_url
 from tests.operators import NOW, Instance, record
 from tests.redis_groups import Cluster
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 IN_FORCE_S = 1.0
 DEADLINE_S = 10.0
 
-Opened = Callable[[], Awaitable[Book]]
+Opened = Callable[[], Awaitable[OrderStore]]
 
 
 async def until(true: Callable[[], object], within_s: float) -> None:
@@ -50,17 +50,17 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def book_at(url: str) -> AsyncIterator[Book]:
+async def book_at(url: str) -> AsyncIterator[OrderStore]:
     """A book: in memory, in a folder, or on a server with nothing on disk."""
     if not url.startswith("redis"):
-        book = FileBook(Path(url) if url else None, print)
+        book = FileOrderStore(Path(url) if url else None, print)
         book.load()
         yield book
         await book.close()
         return
     nodes = make_nodes(parse_redis_url(url), asyncio.get_running_loop())
     await nodes.start()
-    shared = RedisBook(FileBook(None, print), nodes, FakeClock(NOW), print)
+    shared = RedisOrderStore(FileOrderStore(None, print), nodes, FakeClock(NOW), print)
     shared.load()
     shared.tick(NOW)
     await until(lambda: shared.synced, DEADLINE_S)
@@ -115,7 +115,7 @@ class Member:
     def __init__(self, url: str, folder: Path | None, clock: Clock, *, listens: bool) -> None:
         loop, parsed = asyncio.get_running_loop(), parse_redis_url(url)
         self.nodes = make_nodes(parsed, loop)
-        self.feed = Feed(parsed, loop)
+        self.feed = PubSub(parsed, loop)
         self.here = Instance(self.nodes, clock, folder)
         self.operator = self.here.operator
         if listens:

@@ -11,20 +11,20 @@ import redis
 
 from breakloop.errors import StateError
 from breakloop.store.ops import (
-    Breaker,
+    AdjustCharge,
     BreakerSpec,
-    Bucket,
     BucketSpec,
-    Committed,
-    Correct,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    FingerprintCount,
+    FingerprintSpec,
     Op,
-    Repeat,
-    Repeated,
-    RepeatSpec,
     Settle,
-    Spend,
-    SpendSpec,
-    Window,
+    StoredWindow,
+    TakeTokens,
     WindowWrite,
 )
 from breakloop.store.redis.scripts import load_scripts, redis_key
@@ -37,19 +37,19 @@ from tests.redis_store import Connection, connected
 pytestmark = pytest.mark.e2e
 
 LATER = 4_000_000_000.0  # the end of a period, by anybody's clock
-COOLING = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, cooldown_max_s=100.0, concurrent_free=2, retry_free=3)
-IDLE = RepeatSpec(60.0, 99)
+COOLING = FingerprintSpec(60.0, 1, sliding=True, cooldown_s=30.0, cooldown_max_s=100.0, concurrent_free=2, retry_free=3)
+IDLE = FingerprintSpec(60.0, 99)
 TEN = BucketSpec(0.1, 10.0)
-FOR_GOOD = Breaker(BreakerSpec(1.0, 0.0), "brk:p:hand", 5.0, None, 1)
+FOR_GOOD = CheckBreaker(BreakerSpec(1.0, 0.0), "brk:p:hand", 5.0, None, 1)
 
 
 def every_kind(number: int = 0) -> list[Op]:
     return [
-        Repeat(IDLE, f"ld:p:{number}", None, tracked=True),
-        Repeat(COOLING, f"shadow:cnt:p:{number}", None, 1, tracked=True),
-        Breaker(BreakerSpec(1e9, 60.0), f"brk:p:{number}", 1.0, None),
-        Bucket(TEN, f"tb:p:{number}", 1.0, None),
-        Spend(SpendSpec(100), f"cb:p:{number}:1", 10, LATER, None),
+        CountFingerprint(IDLE, f"ld:p:{number}", None, tracked=True),
+        CountFingerprint(COOLING, f"shadow:cnt:p:{number}", None, 1, tracked=True),
+        CheckBreaker(BreakerSpec(1e9, 60.0), f"brk:p:{number}", 1.0, None),
+        TakeTokens(TEN, f"tb:p:{number}", 1.0, None),
+        ChargeBudget(BudgetSpec(100), f"cb:p:{number}:1", 10, LATER, None),
     ]
 
 
@@ -66,7 +66,7 @@ class Asked:
     def settle(self, *ops: Settle, failed: bool = True) -> Any:
         return self.connection.ask(lambda then: self.store.settle(ops, then, failed=failed))[0]
 
-    def correct(self, *ops: Correct) -> Any:
+    def correct(self, *ops: AdjustCharge) -> Any:
         return self.connection.ask(lambda then: self.store.correct(ops, then))[0]
 
     def read(self, *keys: str) -> Any:
@@ -94,10 +94,10 @@ def test_everything_has_a_time_to_live(asked: Asked, any_server: Server) -> None
     windows = [WindowWrite(f"win:p:{number}:", 0, b"x" * 100, 3600.0) for number in range(3)]
     for number in range(3):
         done = asked.commit([*every_kind(number), FOR_GOOD], windows[number])
-        told = [Settle(op.spec, op.key, done.at, 1) for op in every_kind(number) if isinstance(op, Repeat)]
+        told = [Settle(op.spec, op.key, done.at, 1) for op in every_kind(number) if isinstance(op, CountFingerprint)]
         assert asked.settle(*told) == 1  # the idle one gives nothing back
         asked.commit(every_kind(number))
-        asked.correct(Correct(TEN, f"tb:p:{number}", 3.0), Correct(SpendSpec(1), f"cb:p:{number}:1", -3))
+        asked.correct(AdjustCharge(TEN, f"tb:p:{number}", 3.0), AdjustCharge(BudgetSpec(1), f"cb:p:{number}:1", -3))
         asked.commit(every_kind(number))
     client = raw(any_server)
     keys = client.keys("*")
@@ -105,7 +105,9 @@ def test_everything_has_a_time_to_live(asked: Asked, any_server: Server) -> None
     left = {key: client.pttl(key) for key in keys}
     assert left.pop(redis_key("brk:p:hand")) == -1
     assert all(0 < ms <= (LATER + 3600) * 1000 for ms in left.values()), left
-    assert asked.commit([Breaker(BreakerSpec(1e9, 0.0001), "brk:p:hand", 0.0, None)]).results[0].changed == "closed"
+    assert (
+        asked.commit([CheckBreaker(BreakerSpec(1e9, 0.0001), "brk:p:hand", 0.0, None)]).results[0].changed == "closed"
+    )
     assert 0 < client.pttl(redis_key("brk:p:hand")) <= 120_000
 
 
@@ -119,10 +121,10 @@ def test_values_live_as_long_as_they_matter(asked: Asked, any_server: Server) ->
     now = asked.commit([]).at
     asked.commit(
         [
-            Repeat(IDLE, "ld:p:k", None),
-            Bucket(TEN, "tb:p:k", 5.0, None),
-            Spend(SpendSpec(9), "cb:p:k", 1, now + 100, None),
-            Breaker(BreakerSpec(5.0, 60.0), "shadow:brk:p:k", 5.0, None, 1),
+            CountFingerprint(IDLE, "ld:p:k", None),
+            TakeTokens(TEN, "tb:p:k", 5.0, None),
+            ChargeBudget(BudgetSpec(9), "cb:p:k", 1, now + 100, None),
+            CheckBreaker(BreakerSpec(5.0, 60.0), "shadow:brk:p:k", 5.0, None, 1),
         ],
         WindowWrite("win:p:k:", 0, b"", 900.0),
     )
@@ -131,23 +133,25 @@ def test_values_live_as_long_as_they_matter(asked: Asked, any_server: Server) ->
     assert left_s("cb:p:k") == pytest.approx(3700, abs=3)
     assert left_s("shadow:brk:p:k") == pytest.approx(86_460, abs=2)
     assert left_s("win:p:k:") == pytest.approx(900, abs=2)
-    asked.commit([Repeat(COOLING, "cnt:p:k", None)])
+    asked.commit([CountFingerprint(COOLING, "cnt:p:k", None)])
     assert left_s("cnt:p:k") == pytest.approx(60, abs=2)
-    asked.commit([Repeat(COOLING, "cnt:p:k", None)])
+    asked.commit([CountFingerprint(COOLING, "cnt:p:k", None)])
     assert left_s("cnt:p:k") == pytest.approx(130, abs=2)
 
 
 @pytest.mark.parametrize("seconds", [100_000.0, 1e9, 1e20])
 def test_long_times_are_written_as_redis_reads_them(asked: Asked, any_server: Server, seconds: float) -> None:
     """A day and more in milliseconds, which some servers would write with an exponent (S-2)."""
-    assert asked.commit([Repeat(RepeatSpec(seconds, 5), "ld:p:k", None)]).results == [Repeated(1)]
+    assert asked.commit([CountFingerprint(FingerprintSpec(seconds, 5), "ld:p:k", None)]).results == [
+        FingerprintCount(1)
+    ]
     wanted = min(seconds * 1000, 9e13)
     assert raw(any_server).pttl(redis_key("ld:p:k")) == pytest.approx(wanted, rel=1e-3)
 
 
 def test_a_full_bucket_is_gone_at_once(asked: Asked, any_server: Server) -> None:
     """One that was charged nothing lives for a moment only (S-2)."""
-    assert asked.commit([Bucket(TEN, "tb:p:k", 0.0, None)]).results == [10.0]
+    assert asked.commit([TakeTokens(TEN, "tb:p:k", 0.0, None)]).results == [10.0]
     client = raw(any_server)
     until(lambda: not client.exists(redis_key("tb:p:k")), "a bucket that is gone")
 
@@ -160,13 +164,13 @@ def test_a_commit_is_in_one_slot(redis_cluster: Cluster) -> None:
     with connected(redis_cluster.url) as connection:
         asked = Asked(connection)
         for project in projects:
-            ops: list[Op] = [Bucket(TEN, f"tb:{project}:r:{n}", 1.0, None) for n in range(3)]
-            ops.append(Repeat(COOLING, f"shadow:ld:{project}:x", None, 1, tracked=True))
+            ops: list[Op] = [TakeTokens(TEN, f"tb:{project}:r:{n}", 1.0, None) for n in range(3)]
+            ops.append(CountFingerprint(COOLING, f"shadow:ld:{project}:x", None, 1, tracked=True))
             done = asked.commit(ops, WindowWrite(f"win:{project}:s:", 0, b"w", 60.0))
-            assert isinstance(done, Committed), (project, done)
-            assert done.results == [9.0, 9.0, 9.0, Repeated(1, flight=1)]
+            assert isinstance(done, CommitResult), (project, done)
+            assert done.results == [9.0, 9.0, 9.0, FingerprintCount(1, flight=1)]
             assert asked.settle(Settle(COOLING, f"shadow:ld:{project}:x", done.at, 1)) == 1
-            assert asked.read(f"win:{project}:s:") == [Window(1, b"w")]
+            assert asked.read(f"win:{project}:s:") == [StoredWindow(1, b"w")]
 
 
 def test_projects_are_dropped_together(redis_cluster: Cluster) -> None:
@@ -183,8 +187,8 @@ def test_projects_are_dropped_together(redis_cluster: Cluster) -> None:
 def test_what_is_forgotten_begins_alike(asked: Asked) -> None:
     """Thousands of keys, among others of patterns' letters; with a project, and of all projects (G-1)."""
     for number in range(0, 3000, 100):
-        asked.commit([Bucket(TEN, f"tb:p:*[{number + n}]", 1.0, None) for n in range(100)])
-    asked.commit([Bucket(TEN, key, 1.0, None) for key in ("tb:p:x[1]", "tb:p:", "tb:q:*[1]", "cb:p:*[1]")])
+        asked.commit([TakeTokens(TEN, f"tb:p:*[{number + n}]", 1.0, None) for n in range(100)])
+    asked.commit([TakeTokens(TEN, key, 1.0, None) for key in ("tb:p:x[1]", "tb:p:", "tb:q:*[1]", "cb:p:*[1]")])
     forget = asked.store.forget
     assert asked.connection.ask(lambda then: forget("tb:p:*[1]", then)) == [1]
     assert asked.connection.ask(lambda then: forget("tb:p:*[", then)) == [2999]
@@ -204,25 +208,25 @@ def test_time_is_redis_own(asked: Asked, any_server: Server) -> None:
 def test_no_key_sees_time_step_back(any_server: Server) -> None:
     """A replica that takes over may be behind: nothing refills, leaves or closes twice, and settling finds it (S-2)."""
     clock = [1_800_000_100.0]
-    sliding = RepeatSpec(60.0, 9, sliding=True, concurrent_free=1, retry_free=1)
+    sliding = FingerprintSpec(60.0, 9, sliding=True, concurrent_free=1, retry_free=1)
     with connected(any_server.url) as connection:
         asked = Asked(connection, lambda: clock[0])
         ops: list[Op] = [
-            Repeat(sliding, "ld:p:k", None, tracked=True),
-            Bucket(TEN, "tb:p:k", 5.0, None),
-            Breaker(BreakerSpec(1000.0, 300.0), "brk:p:k", 600.0, None),
+            CountFingerprint(sliding, "ld:p:k", None, tracked=True),
+            TakeTokens(TEN, "tb:p:k", 5.0, None),
+            CheckBreaker(BreakerSpec(1000.0, 300.0), "brk:p:k", 600.0, None),
         ]
         asked.commit(ops)
         clock[0] -= 50
-        done = asked.commit([Repeat(sliding, "ld:p:k", None), Bucket(TEN, "tb:p:k", 6.0, None)])
+        done = asked.commit([CountFingerprint(sliding, "ld:p:k", None), TakeTokens(TEN, "tb:p:k", 6.0, None)])
         assert done.at == 1_800_000_100.0
-        assert (done.results, done.denied_at) == ([Repeated(2), -1.0], 1)
-        assert asked.commit([Repeat(IDLE, "ld:p:new", None)]).at == clock[0]
+        assert (done.results, done.denied_at) == ([FingerprintCount(2), -1.0], 1)
+        assert asked.commit([CountFingerprint(IDLE, "ld:p:new", None)]).at == clock[0]
         assert asked.settle(Settle(sliding, "ld:p:k", done.at)) == 1
         assert asked.commit([ops[2]]).results[0].changed == "opened"
         assert asked.commit([ops[2]]).results[0].wait_s == 300.0
-        asked.correct(Correct(TEN, "tb:p:k", 1.0))
-        assert asked.commit([Bucket(TEN, "tb:p:k", 0.0, None)]).results == [4.0]
+        asked.correct(AdjustCharge(TEN, "tb:p:k", 1.0))
+        assert asked.commit([TakeTokens(TEN, "tb:p:k", 0.0, None)]).results == [4.0]
 
 
 # -- servers that refuse -----------------------------------------------------------------------------------------------
@@ -233,14 +237,14 @@ def test_a_script_that_is_gone_is_loaded_again(asked: Asked, any_server: Server)
     client = raw(any_server)
     for used in (1, 2, 3):
         client.script_flush()
-        assert asked.commit([Spend(SpendSpec(9), "cb:p:k", 1, LATER, None)]).results == [used]
+        assert asked.commit([ChargeBudget(BudgetSpec(9), "cb:p:k", 1, LATER, None)]).results == [used]
         client.script_flush()
         assert asked.settle(Settle(COOLING, "cnt:p:none", 0.0, 1)) == 0
         client.script_flush()
-        assert asked.correct(Correct(SpendSpec(9), "cb:p:k", 0)) is None
+        assert asked.correct(AdjustCharge(BudgetSpec(9), "cb:p:k", 0)) is None
     client.script_flush()
     client.config_resetstat()
-    op = Spend(SpendSpec(999), "cb:p:many", 1, LATER, None)
+    op = ChargeBudget(BudgetSpec(999), "cb:p:many", 1, LATER, None)
     done = asked.connection.ask(*[lambda then: asked.store.commit([op], (), then)] * 50)
     assert [one.results[0] for one in done] == list(range(1, 51))
     assert client.info("commandstats")["cmdstat_script|load"]["calls"] == 1
@@ -259,12 +263,12 @@ def test_a_server_that_is_full_changes_nothing(own_redis: Server) -> None:
         assert isinstance(done, StateError)
         assert "OOM" in str(done)
         assert isinstance(asked.probe(), StateError)
-        assert isinstance(asked.correct(Correct(TEN, "tb:p:0", 1.0)), StateError)
+        assert isinstance(asked.correct(AdjustCharge(TEN, "tb:p:0", 1.0)), StateError)
         assert {key: client.get(key) for key in client.keys("*")} == before
-        assert asked.read("win:p:s:") == [Window(1, b"old")]
+        assert asked.read("win:p:s:") == [StoredWindow(1, b"old")]
         client.config_set("maxmemory", "0")
         assert asked.probe() is None
-        assert asked.commit([Spend(SpendSpec(100), "cb:p:0:1", 10, LATER, None)]).results == [20]
+        assert asked.commit([ChargeBudget(BudgetSpec(100), "cb:p:0:1", 10, LATER, None)]).results == [20]
 
 
 def test_a_replica_is_an_error(own_redis: Server) -> None:
@@ -298,7 +302,7 @@ def test_a_busy_server_is_an_error() -> None:
         finally:
             client.script_kill()
             busy.join(10)
-        assert isinstance(asked.commit(every_kind()), Committed)
+        assert isinstance(asked.commit(every_kind()), CommitResult)
 
 
 def _says(client: Any, code: str) -> bool:
@@ -315,7 +319,7 @@ def test_a_server_that_loads_is_an_error() -> None:
     with running(options) as server, connected(server.url) as connection:
         asked, other, client = Asked(connection), raw(server), raw(server)
         for number in range(0, 2000, 100):
-            asked.commit([Bucket(TEN, f"tb:p:{number + n}", 1.0, None) for n in range(100)])
+            asked.commit([TakeTokens(TEN, f"tb:p:{number + n}", 1.0, None) for n in range(100)])
         client.config_set("key-load-delay", 500)  # microseconds a key
         loads = threading.Thread(target=other.execute_command, args=("DEBUG", "RELOAD"))
         loads.start()
@@ -324,7 +328,7 @@ def test_a_server_that_loads_is_an_error() -> None:
         loads.join(20)
         assert isinstance(done, StateError)
         assert "LOADING" in str(done)
-        assert isinstance(asked.commit(every_kind()), Committed)
+        assert isinstance(asked.commit(every_kind()), CommitResult)
 
 
 # -- many at once ------------------------------------------------------------------------------------------------------
@@ -340,9 +344,9 @@ def test_many_never_overspend(any_server: Server) -> None:
             asked = Asked(connection)
             for _ in range(10):
                 ops: list[Op] = [
-                    Repeat(IDLE, "ld:p:all", None, limit=10**6),
-                    Spend(SpendSpec(1000), "cb:p:all", 3, LATER, None),
-                    Bucket(BucketSpec(1e-6, 1000.0), "tb:p:all", 3.0, None),
+                    CountFingerprint(IDLE, "ld:p:all", None, limit=10**6),
+                    ChargeBudget(BudgetSpec(1000), "cb:p:all", 3, LATER, None),
+                    TakeTokens(BucketSpec(1e-6, 1000.0), "tb:p:all", 3.0, None),
                 ]
                 passed.append(asked.commit(ops).denied_at < 0)
 
@@ -353,7 +357,9 @@ def test_many_never_overspend(any_server: Server) -> None:
             thread.join(60)
         assert (len(passed), sum(passed)) == (640, 333)
         asked = Asked(with_many[0])
-        done = asked.commit([Spend(SpendSpec(1000), "cb:p:all", 0, LATER, None), Repeat(IDLE, "ld:p:all", None)])
+        done = asked.commit(
+            [ChargeBudget(BudgetSpec(1000), "cb:p:all", 0, LATER, None), CountFingerprint(IDLE, "ld:p:all", None)]
+        )
         used, counted = done.results
         assert (used, counted.hits) == (999, 641)
     finally:
@@ -367,13 +373,13 @@ def test_one_of_many_writes_a_window(any_server: Server) -> None:
         asked = Asked(connection)
         asks = [
             lambda then, n=n: asked.store.commit(
-                [Repeat(IDLE, "ld:p:k", None)], [WindowWrite("win:p:s:", 0, b"%d" % n, 60.0)], then
+                [CountFingerprint(IDLE, "ld:p:k", None)], [WindowWrite("win:p:s:", 0, b"%d" % n, 60.0)], then
             )
             for n in range(64)
         ]
         done = connection.ask(*asks)
-        assert [one.conflict for one in done] == [None] + [{"win:p:s:": Window(1, b"0")}] * 63
-        assert asked.commit([Repeat(IDLE, "ld:p:k", None)]).results == [Repeated(2)]
+        assert [one.conflict for one in done] == [None] + [{"win:p:s:": StoredWindow(1, b"0")}] * 63
+        assert asked.commit([CountFingerprint(IDLE, "ld:p:k", None)]).results == [FingerprintCount(2)]
 
 
 # -- values nobody can read --------------------------------------------------------------------------------------------
@@ -385,15 +391,15 @@ def test_one_of_many_writes_a_window(any_server: Server) -> None:
 def test_a_value_of_another_layout_counts_as_none(asked: Asked, any_server: Server, value: bytes) -> None:
     """An older or newer version's, or damaged: it is written anew, and no request fails for it (S-2, Y-2)."""
     client = raw(any_server)
-    kinds = [op for op in every_kind() if isinstance(op, Repeat | Spend)]
+    kinds = [op for op in every_kind() if isinstance(op, CountFingerprint | ChargeBudget)]
     if value[:1] != b"b":  # 25 bytes that begin with a b are a bucket
-        kinds += [op for op in every_kind() if isinstance(op, Bucket | Breaker)]  # type: ignore[misc]
+        kinds += [op for op in every_kind() if isinstance(op, TakeTokens | CheckBreaker)]  # type: ignore[misc]
     expected = asked.commit(list(kinds)).results
     for op in kinds:
         client.set(redis_key(op.key), value)
     client.set(redis_key("win:p:s:"), value)
-    assert asked.settle(*[Settle(op.spec, op.key, 1.0, 1) for op in kinds if isinstance(op, Repeat)]) == 0
-    assert asked.read("win:p:s:") == [Window(0, b"")]
+    assert asked.settle(*[Settle(op.spec, op.key, 1.0, 1) for op in kinds if isinstance(op, CountFingerprint)]) == 0
+    assert asked.read("win:p:s:") == [StoredWindow(0, b"")]
     done = asked.commit(list(kinds), WindowWrite("win:p:s:", 0, b"x", 60.0))
     assert (done.results, done.conflict) == (expected, None)
-    assert asked.read("win:p:s:") == [Window(1, b"x")]
+    assert asked.read("win:p:s:") == [StoredWindow(1, b"x")]

@@ -13,7 +13,7 @@ from itertools import count
 
 import pytest
 
-from breakloop.detect.steps import Judged, StepsDetector, StepsSettings
+from breakloop.detect.steps import StepEvaluation, StepsDetector, StepsSettings
 from breakloop.model.call import Result, Step, ToolCall
 
 NOTHING, NOTICE, BLOCK, STOP = range(4)
@@ -35,9 +35,9 @@ class Session:
         self.every_s = every_s
         self.ids = count()
         self.messages = 1
-        self.seen: list[Judged] = []
+        self.seen: list[StepEvaluation] = []
 
-    def judge(self, step: Step) -> Judged:
+    def judge(self, step: Step) -> StepEvaluation:
         self.now += self.every_s
         judged = self.detector.judge(self.window, step, self.now)
         self.window = judged.window
@@ -47,7 +47,7 @@ class Session:
 
     def calls(
         self, *made: tuple[str, str, str | Result], said: str = "", size: int = 0, tools: tuple[str, ...] = ()
-    ) -> Judged:
+    ) -> StepEvaluation:
         ids = tuple(f"call_{next(self.ids):08}" for _ in made)
         self.messages += 1 + len(made)
         results = tuple(
@@ -57,10 +57,10 @@ class Session:
         calls = tuple(ToolCall(name, arguments) for name, arguments, _ in made)
         return self.judge(Step(said, calls, ids, results, (), tools, self.messages, size))
 
-    def call(self, arguments: str, result: str | Result = RESULT, name: str = "look") -> Judged:
+    def call(self, arguments: str, result: str | Result = RESULT, name: str = "look") -> StepEvaluation:
         return self.calls((name, arguments, result))
 
-    def text(self, said: str, *users: str) -> Judged:
+    def text(self, said: str, *users: str) -> StepEvaluation:
         self.messages += 1 + len(users)
         return self.judge(Step(said, (), (), (), users, (), self.messages, 0))
 

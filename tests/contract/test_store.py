@@ -10,29 +10,29 @@ import pytest
 
 from breakloop.store.ops import (
     JOINED,
-    Bucket,
     BucketSpec,
-    Committed,
-    Noted,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
+    Observation,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
-    RepeatSpec,
     Settle,
     Store,
+    TakeTokens,
 )
 from tests.redis_store import NewStore
 
 NOW = 1_800_000_000.0
 TEN = BucketSpec(10.0, 10.0)
-IDLE = RepeatSpec(60.0, 2)
-SLIDING = RepeatSpec(60.0, 2, sliding=True)
-COOLING = RepeatSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0)
+IDLE = FingerprintSpec(60.0, 2)
+SLIDING = FingerprintSpec(60.0, 2, sliding=True)
+COOLING = FingerprintSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0)
 KINDS = {
-    "idle": RepeatSpec(60.0, 5, concurrent_free=2, retry_free=3),
-    "sliding": RepeatSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=3),
-    "cooling": RepeatSpec(
+    "idle": FingerprintSpec(60.0, 5, concurrent_free=2, retry_free=3),
+    "sliding": FingerprintSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=3),
+    "cooling": FingerprintSpec(
         60.0, 5, sliding=True, cooldown_s=30.0, cooldown_max_s=100.0, concurrent_free=2, retry_free=3
     ),
 }
@@ -45,18 +45,18 @@ def store(new_store: NewStore) -> Store:
 
 
 def take(store: Store, *, cost: float = 1.0, key: str = "tb:k", spec: BucketSpec = TEN, now: float = NOW) -> float:
-    result = store.commit([Bucket(spec, key, cost, None)], now).results[0]
+    result = store.commit([TakeTokens(spec, key, cost, None)], now).results[0]
     assert isinstance(result, float)
     return result
 
 
-def hit(store: Store, spec: RepeatSpec, now: float = NOW, key: str = "ld:k", limit: int = -1) -> Repeated:
-    result = store.commit([Repeat(spec, key, None, limit=limit)], now).results[0]
-    assert isinstance(result, Repeated)
+def hit(store: Store, spec: FingerprintSpec, now: float = NOW, key: str = "ld:k", limit: int = -1) -> FingerprintCount:
+    result = store.commit([CountFingerprint(spec, key, None, limit=limit)], now).results[0]
+    assert isinstance(result, FingerprintCount)
     return result
 
 
-def hits(store: Store, spec: RepeatSpec, *times: float) -> list[int]:
+def hits(store: Store, spec: FingerprintSpec, *times: float) -> list[int]:
     return [hit(store, spec, NOW + at).hits for at in times]
 
 
@@ -80,42 +80,42 @@ def test_a_bucket_refills(store: Store) -> None:
 
 def test_a_bucket_denies_and_says_where(store: Store) -> None:
     """`denied_at` is the first enforced denial (E-4)."""
-    ops = [Bucket(TEN, "tb:a", 1, None), Bucket(TEN, "tb:b", 11, None), Bucket(TEN, "tb:c", 12, None)]
+    ops = [TakeTokens(TEN, "tb:a", 1, None), TakeTokens(TEN, "tb:b", 11, None), TakeTokens(TEN, "tb:c", 12, None)]
     done = store.commit(ops, NOW)
-    assert done == Committed([9.0, -1.0, None], 1)
+    assert done == CommitResult([9.0, -1.0, None], 1)
 
 
 def test_limits_are_charged_all_or_none(store: Store) -> None:
     """A denial anywhere in the order charges nothing, before it or after it (E-4)."""
-    ops = [Bucket(TEN, "tb:a", 1, None), Bucket(TEN, "tb:b", 11, None), Bucket(TEN, "tb:c", 1, None)]
+    ops = [TakeTokens(TEN, "tb:a", 1, None), TakeTokens(TEN, "tb:b", 11, None), TakeTokens(TEN, "tb:c", 1, None)]
     store.commit(ops, NOW)
     assert [take(store, key=key) for key in ("tb:a", "tb:b", "tb:c")] == [9.0, 9.0, 9.0]
 
 
 def test_a_refusal_holds_its_place(store: Store) -> None:
     """What is known to be denied beforehand denies in its turn, and charges nothing (E-3)."""
-    done = store.commit([Bucket(TEN, "tb:a", 1, None), Refuse(None), Bucket(TEN, "tb:b", 1, None)], NOW)
-    assert done == Committed([9.0, None, None], 1)
+    done = store.commit([TakeTokens(TEN, "tb:a", 1, None), Deny(None), TakeTokens(TEN, "tb:b", 1, None)], NOW)
+    assert done == CommitResult([9.0, None, None], 1)
     assert take(store, key="tb:a") == 9.0
 
 
 def test_groups_deny_for_themselves(store: Store) -> None:
     """A shadow group's denial keeps its own limits from being charged and nobody else's (E-1, E-2)."""
     ops = [
-        Bucket(TEN, "shadow:a", 1, None, 1),
-        Bucket(TEN, "shadow:b", 11, None, 1),
-        Bucket(TEN, "shadow:c", 1, None, 2),
-        Bucket(TEN, "tb:d", 1, None),
+        TakeTokens(TEN, "shadow:a", 1, None, 1),
+        TakeTokens(TEN, "shadow:b", 11, None, 1),
+        TakeTokens(TEN, "shadow:c", 1, None, 2),
+        TakeTokens(TEN, "tb:d", 1, None),
     ]
     done = store.commit(ops, NOW)
-    assert done == Committed([9.0, -1.0, 9.0, 9.0], -1)
+    assert done == CommitResult([9.0, -1.0, 9.0, 9.0], -1)
     keys = ("shadow:a", "shadow:b", "shadow:c", "tb:d")
     assert [take(store, key=key) for key in keys] == [9.0, 9.0, 8.0, 8.0]
 
 
 def test_an_enforced_denial_charges_no_group(store: Store) -> None:
     """A request that did not pass costs shadow limits nothing either (E-4)."""
-    store.commit([Bucket(TEN, "shadow:a", 1, None, 1), Bucket(TEN, "tb:b", 11, None)], NOW)
+    store.commit([TakeTokens(TEN, "shadow:a", 1, None, 1), TakeTokens(TEN, "tb:b", 11, None)], NOW)
     assert take(store, key="shadow:a") == 9.0
 
 
@@ -132,9 +132,9 @@ def test_a_clock_that_steps_back_stands_still(store: Store) -> None:
 
 def test_repeats_trip_over_their_limit(store: Store) -> None:
     """`limit` pass, the next trips; the first one that does is fresh (LD-1)."""
-    assert [hit(store, IDLE) for _ in range(2)] == [Repeated(1), Repeated(2)]
-    assert hit(store, IDLE) == Repeated(3, True, True, 60.0)
-    assert hit(store, IDLE) == Repeated(4, True, False, 60.0)
+    assert [hit(store, IDLE) for _ in range(2)] == [FingerprintCount(1), FingerprintCount(2)]
+    assert hit(store, IDLE) == FingerprintCount(3, True, True, 60.0)
+    assert hit(store, IDLE) == FingerprintCount(4, True, False, 60.0)
 
 
 def test_idle_counts_live_after_the_last_hit(store: Store) -> None:
@@ -158,17 +158,17 @@ def test_a_sliding_count_stays_bounded(store: Store) -> None:
 def test_a_limit_of_its_own(store: Store) -> None:
     """An announced number of repeats raises the limit of that request (LD-6)."""
     for number in range(1, 6):
-        assert hit(store, IDLE, limit=5) == Repeated(number)
+        assert hit(store, IDLE, limit=5) == FingerprintCount(number)
     assert hit(store, IDLE, limit=5).tripped
 
 
 def test_cooldown(store: Store) -> None:
     """Blocks for its time, counts on, and ends exactly then (LD-2)."""
     assert hits(store, COOLING, 0, 0) == [1, 2]
-    assert hit(store, COOLING) == Repeated(3, True, True, 30.0)
-    assert hit(store, COOLING, NOW + 10) == Repeated(4, True, False, 20.0)
-    assert hit(store, COOLING, NOW + 29.5) == Repeated(5, True, False, 0.5)
-    assert hit(store, COOLING, NOW + 30) == Repeated(1)
+    assert hit(store, COOLING) == FingerprintCount(3, True, True, 30.0)
+    assert hit(store, COOLING, NOW + 10) == FingerprintCount(4, True, False, 20.0)
+    assert hit(store, COOLING, NOW + 29.5) == FingerprintCount(5, True, False, 0.5)
+    assert hit(store, COOLING, NOW + 30) == FingerprintCount(1)
 
 
 def test_cooldowns_grow_and_are_forgotten(store: Store) -> None:
@@ -193,7 +193,7 @@ def test_what_trips_at_once_passes_once_after_each_cooldown(store: Store) -> Non
 
 def test_what_is_noted_denies_nobody(store: Store) -> None:
     """It holds its place, and limits behind it are charged (LD-5)."""
-    done = store.commit([Noted(None), Bucket(TEN, "tb:k", 1.0, None)], NOW)
+    done = store.commit([Observation(None), TakeTokens(TEN, "tb:k", 1.0, None)], NOW)
     assert (done.results, done.denied_at) == ([None, 9.0], -1)
     assert take(store) == 8.0
 
@@ -201,33 +201,35 @@ def test_what_is_noted_denies_nobody(store: Store) -> None:
 def test_repeats_count_whatever_is_denied(store: Store) -> None:
     """In the order before and after a denial, of every group (E-4)."""
     ops: list[Op] = [
-        Repeat(IDLE, "ld:a", None),
-        Bucket(TEN, "tb:a", 11, None),
-        Repeat(IDLE, "ld:b", None),
-        Repeat(IDLE, "shadow:ld:c", None, 1),
+        CountFingerprint(IDLE, "ld:a", None),
+        TakeTokens(TEN, "tb:a", 11, None),
+        CountFingerprint(IDLE, "ld:b", None),
+        CountFingerprint(IDLE, "shadow:ld:c", None, 1),
     ]
     for number in (1, 2):
         done = store.commit(ops, NOW)
-        assert done == Committed([Repeated(number), -1.0, Repeated(number), Repeated(number)], 1)
+        assert done == CommitResult(
+            [FingerprintCount(number), -1.0, FingerprintCount(number), FingerprintCount(number)], 1
+        )
     assert store.commit(ops, NOW).denied_at == 0
 
 
 def test_a_tripped_repeat_denies_its_group(store: Store) -> None:
     """The limits behind it are not looked at, unless it only warns (E-4, E-2)."""
-    warns = RepeatSpec(60.0, 0, denies=False)
-    denies = RepeatSpec(60.0, 0)
-    done = store.commit([Repeat(warns, "ld:w", None), Bucket(TEN, "tb:a", 1, None)], NOW)
+    warns = FingerprintSpec(60.0, 0, denies=False)
+    denies = FingerprintSpec(60.0, 0)
+    done = store.commit([CountFingerprint(warns, "ld:w", None), TakeTokens(TEN, "tb:a", 1, None)], NOW)
     assert (done.results[1], done.denied_at) == (9.0, -1)
-    done = store.commit([Repeat(denies, "ld:d", None), Bucket(TEN, "tb:a", 1, None)], NOW)
+    done = store.commit([CountFingerprint(denies, "ld:d", None), TakeTokens(TEN, "tb:a", 1, None)], NOW)
     assert (done.results[1], done.denied_at) == (None, 0)
-    done = store.commit([Repeat(denies, "ld:s", None, 1), Bucket(TEN, "tb:a", 1, None)], NOW)
+    done = store.commit([CountFingerprint(denies, "ld:s", None, 1), TakeTokens(TEN, "tb:a", 1, None)], NOW)
     assert (done.results[1], done.denied_at) == (8.0, -1)
 
 
 def test_a_detection_and_its_cooldown_deny(store: Store) -> None:
     """The request that begins it, those within it, and none after it; a warning denies nobody (E-4, LD-2)."""
     for key, spec in (("ld:d", COOLING), ("ld:w", replace(COOLING, denies=False))):
-        ops: list[Op] = [Bucket(TEN, f"tb:{key}", 1, None), Repeat(spec, key, None), Noted(None)]
+        ops: list[Op] = [TakeTokens(TEN, f"tb:{key}", 1, None), CountFingerprint(spec, key, None), Observation(None)]
         denied = [store.commit(ops, NOW + at).denied_at for at in (0, 0, 0, 10, 30)]
         assert denied == ([-1, -1, 1, 1, -1] if spec.denies else [-1] * 5)
 
@@ -236,21 +238,21 @@ def test_a_detection_and_its_cooldown_deny(store: Store) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def free(request: pytest.FixtureRequest) -> RepeatSpec:
+def free(request: pytest.FixtureRequest) -> FingerprintSpec:
     """Each way of counting: 5 pass, 2 may join one in flight, 3 a minute are taken back."""
     return KINDS[request.param]
 
 
-def start(store: Store, spec: RepeatSpec, at: float = 0.0, key: str = "ld:k") -> tuple[int, Settle]:
+def start(store: Store, spec: FingerprintSpec, at: float = 0.0, key: str = "ld:k") -> tuple[int, Settle]:
     """Count a tracked request; return its count and what settles it. One that joined has no count of its own."""
-    done = store.commit([Repeat(spec, key, None, tracked=True)], NOW + at)
+    done = store.commit([CountFingerprint(spec, key, None, tracked=True)], NOW + at)
     (result,) = done.results
-    assert isinstance(result, Repeated)
+    assert isinstance(result, FingerprintCount)
     assert not result.tripped
     return (0 if result.flight == JOINED else result.hits), Settle(spec, key, done.at, result.flight)
 
 
-def starts(store: Store, spec: RepeatSpec, *times: float) -> list[int]:
+def starts(store: Store, spec: FingerprintSpec, *times: float) -> list[int]:
     return [start(store, spec, at)[0] for at in times]
 
 
@@ -258,26 +260,26 @@ def end(store: Store, told: Settle, at: float = 0.0, *, failed: bool = False) ->
     return store.settle([told], NOW + at, failed=failed)
 
 
-def test_what_starts_while_one_runs_counts_once(store: Store, free: RepeatSpec) -> None:
+def test_what_starts_while_one_runs_counts_once(store: Store, free: FingerprintSpec) -> None:
     """So many join one that was counted; the next one counts, and others join that (LD-6)."""
     assert starts(store, free, 0, 0, 0, 0.1, 0.1, 0.1, 0.2) == [1, 0, 0, 2, 0, 0, 3]
 
 
-def test_who_joins_has_the_leaders_count(store: Store, free: RepeatSpec) -> None:
+def test_who_joins_has_the_leaders_count(store: Store, free: FingerprintSpec) -> None:
     """And neither trips nor refreshes anything (LD-6, E-7)."""
     for at in (-20, -10, 0):
         start(store, free, at)
-    joined = store.commit([Repeat(free, "ld:k", None, tracked=True)], NOW + 0.5).results[0]
-    assert joined == Repeated(3, flight=JOINED)
+    joined = store.commit([CountFingerprint(free, "ld:k", None, tracked=True)], NOW + 0.5).results[0]
+    assert joined == FingerprintCount(3, flight=JOINED)
     assert hit(store, free, NOW + 59.9).hits == (4 if not free.sliding else 2)
 
 
-def test_a_flight_is_open_for_a_second(store: Store, free: RepeatSpec) -> None:
+def test_a_flight_is_open_for_a_second(store: Store, free: FingerprintSpec) -> None:
     """Exactly a second after its start the next one counts (LD-6)."""
     assert starts(store, free, 0, 0.999, 1.0, 1.999, 2.5) == [1, 0, 2, 0, 3]
 
 
-def test_a_flight_ends_with_its_leaders_answer(store: Store, free: RepeatSpec) -> None:
+def test_a_flight_ends_with_its_leaders_answer(store: Store, free: FingerprintSpec) -> None:
     """Whatever the answer; who had joined changes nothing when it ends (LD-6)."""
     count, leader = start(store, free)
     assert (count, start(store, free)[0]) == (1, 0)
@@ -285,7 +287,7 @@ def test_a_flight_ends_with_its_leaders_answer(store: Store, free: RepeatSpec) -
     assert starts(store, free, 0, 0.5) == [2, 0]
 
 
-def test_an_old_leader_ends_no_others_flight(store: Store, free: RepeatSpec) -> None:
+def test_an_old_leader_ends_no_others_flight(store: Store, free: FingerprintSpec) -> None:
     """Neither one of the same moment nor a later one (LD-6)."""
     _, first = start(store, free)
     starts(store, free, 0, 0)
@@ -306,43 +308,46 @@ def test_an_old_leader_ends_no_others_flight(store: Store, free: RepeatSpec) -> 
     assert starts(store, free, 30.5) == [0]
 
 
-def test_only_tracked_ones_fly(store: Store, free: RepeatSpec) -> None:
+def test_only_tracked_ones_fly(store: Store, free: FingerprintSpec) -> None:
     """A door that does not hear of answers neither leads nor joins (LD-6)."""
     assert [hit(store, free).hits for _ in range(2)] == [1, 2]
     assert starts(store, free, 0) == [3]
-    assert hit(store, free) == Repeated(4)
-    none = RepeatSpec(60.0, 5)
+    assert hit(store, free) == FingerprintCount(4)
+    none = FingerprintSpec(60.0, 5)
     assert [start(store, none, key="ld:none") for _ in range(2)][1][0] == 2
 
 
-def test_the_denied_is_not_in_flight(store: Store, free: RepeatSpec) -> None:
+def test_the_denied_is_not_in_flight(store: Store, free: FingerprintSpec) -> None:
     """It counts, and has its answer already; whether it trips or something behind it denies (LD-6, E-4)."""
-    ops: list[Op] = [Repeat(free, "ld:k", None, tracked=True), Bucket(TEN, "tb:k", 11, None)]
+    ops: list[Op] = [CountFingerprint(free, "ld:k", None, tracked=True), TakeTokens(TEN, "tb:k", 11, None)]
     for count in (1, 2):
         (result, _), denied_at = (done := store.commit(ops, NOW)).results, done.denied_at
-        assert (isinstance(result, Repeated) and result.hits, denied_at) == (count, 1)
+        assert (isinstance(result, FingerprintCount) and result.hits, denied_at) == (count, 1)
     assert starts(store, free, 0, 0) == [3, 0]
-    tight = RepeatSpec(60.0, 0, denies=False, concurrent_free=9)
+    tight = FingerprintSpec(60.0, 0, denies=False, concurrent_free=9)
     for count in (1, 2, 3):  # a warning passes, and is a loop: nobody joins it
-        (warned,) = store.commit([Repeat(tight, "ld:w", None, tracked=True)], NOW).results
-        assert isinstance(warned, Repeated)
+        (warned,) = store.commit([CountFingerprint(tight, "ld:w", None, tracked=True)], NOW).results
+        assert isinstance(warned, FingerprintCount)
         assert (warned.hits, warned.tripped, warned.flight) == (count, True, 0)
 
 
-def test_groups_fly_for_themselves(store: Store, free: RepeatSpec) -> None:
+def test_groups_fly_for_themselves(store: Store, free: FingerprintSpec) -> None:
     """What a shadow group denies is not in flight there; an enforced denial grounds all (E-1, LD-6)."""
-    shadow: list[Op] = [Repeat(free, "shadow:ld:k", None, 1, tracked=True), Bucket(TEN, "shadow:tb", 11, None, 1)]
+    shadow: list[Op] = [
+        CountFingerprint(free, "shadow:ld:k", None, 1, tracked=True),
+        TakeTokens(TEN, "shadow:tb", 11, None, 1),
+    ]
     ops: list[Op] = [
         *shadow,
-        Repeat(free, "shadow:ld:o", None, 2, tracked=True),
-        Repeat(free, "ld:k", None, 0, -1, True),
+        CountFingerprint(free, "shadow:ld:o", None, 2, tracked=True),
+        CountFingerprint(free, "ld:k", None, 0, -1, True),
     ]
     flights = [  # whether it leads one: the number only tells it from others
-        [min(1, result.flight) for result in store.commit(ops, NOW).results if isinstance(result, Repeated)]
+        [min(1, result.flight) for result in store.commit(ops, NOW).results if isinstance(result, FingerprintCount)]
         for _ in range(2)
     ]
     assert flights == [[1, 1, 1], [1, JOINED, JOINED]]
-    store.commit([Repeat(free, "shadow:ld:x", None, 1, -1, True), Bucket(TEN, "tb:k", 11, None)], NOW)
+    store.commit([CountFingerprint(free, "shadow:ld:x", None, 1, -1, True), TakeTokens(TEN, "tb:k", 11, None)], NOW)
     assert start(store, free, key="shadow:ld:x")[0] == 2
 
 
@@ -352,15 +357,15 @@ def test_a_detection_ends_the_flight(store: Store) -> None:
     times = (0.0, 0.1, 0.2, 0.3, 0.4)
     for at in times:
         hit(store, spec, NOW + at)
-    leader = store.commit([Repeat(spec, "ld:k", None, limit=6, tracked=True)], NOW + 0.5).results[0]
-    assert leader == Repeated(6, flight=1)
+    leader = store.commit([CountFingerprint(spec, "ld:k", None, limit=6, tracked=True)], NOW + 0.5).results[0]
+    assert leader == FingerprintCount(6, flight=1)
     assert hit(store, spec, NOW + 0.6).wait_s == 30.0
-    cooling = store.commit([Repeat(spec, "ld:k", None, tracked=True)], NOW + 0.7).results[0]
-    assert isinstance(cooling, Repeated)
+    cooling = store.commit([CountFingerprint(spec, "ld:k", None, tracked=True)], NOW + 0.7).results[0]
+    assert isinstance(cooling, FingerprintCount)
     assert (cooling.tripped, cooling.flight) == (True, 0)
 
 
-def test_a_failed_one_is_taken_back(store: Store, free: RepeatSpec) -> None:
+def test_a_failed_one_is_taken_back(store: Store, free: FingerprintSpec) -> None:
     """The one that comes again counts in its place, so many times in a window and no more (LD-6)."""
     taken = []
     for number in range(5):
@@ -370,7 +375,7 @@ def test_a_failed_one_is_taken_back(store: Store, free: RepeatSpec) -> None:
     assert starts(store, free, 10, 20) == [3, 4]
 
 
-def test_what_is_taken_back_has_a_true_window(store: Store, free: RepeatSpec) -> None:
+def test_what_is_taken_back_has_a_true_window(store: Store, free: FingerprintSpec) -> None:
     """Exactly a window after one was taken back there is room for another (LD-6)."""
     for at in (0, 20, 40):
         assert end(store, start(store, free, at)[1], at, failed=True) == 1
@@ -380,16 +385,16 @@ def test_what_is_taken_back_has_a_true_window(store: Store, free: RepeatSpec) ->
     assert end(store, start(store, free, 61)[1], 61, failed=True) == 0
 
 
-def test_an_answer_that_did_not_fail_takes_nothing_back(store: Store, free: RepeatSpec) -> None:
+def test_an_answer_that_did_not_fail_takes_nothing_back(store: Store, free: FingerprintSpec) -> None:
     """And where nothing is free, no failure does (LD-6)."""
     assert end(store, start(store, free)[1]) == 0
     assert starts(store, free, 5) == [2]
-    strict = RepeatSpec(60.0, 5, sliding=free.sliding)
+    strict = FingerprintSpec(60.0, 5, sliding=free.sliding)
     assert end(store, start(store, strict, key="ld:s")[1], failed=True) == 0
     assert start(store, strict, key="ld:s")[0] == 2
 
 
-def test_what_is_out_of_the_window_is_not_taken_back(store: Store, free: RepeatSpec) -> None:
+def test_what_is_out_of_the_window_is_not_taken_back(store: Store, free: FingerprintSpec) -> None:
     """Its hit is gone or was refreshed by others; theirs stay (LD-6)."""
     _, slow = start(store, free)
     assert starts(store, free, 30, 59) == [2, 3]
@@ -420,7 +425,7 @@ def test_what_found_no_room_is_not_taken_back(store: Store) -> None:
     assert hit(store, spec, NOW + 6).hits == before
 
 
-def test_several_are_settled_at_once(store: Store, free: RepeatSpec) -> None:
+def test_several_are_settled_at_once(store: Store, free: FingerprintSpec) -> None:
     """One call is counted by several detectors; keys that nobody knows do no harm (LD-6)."""
     told = [start(store, free, key=key)[1] for key in ("ld:a", "ld:b")]
     assert store.settle([*told, Settle(free, "ld:nobody", NOW, 1)], NOW + 2, failed=True) == 2
@@ -432,6 +437,6 @@ def test_settling_moves_time_on(store: Store) -> None:
     """A clock that steps back stands still, whoever told the time; `at` is by the same clock (S-2)."""
     spec = KINDS["sliding"]
     store.settle([], NOW + 10, failed=False)
-    done = store.commit([Repeat(spec, "ld:k", None)], NOW)
+    done = store.commit([CountFingerprint(spec, "ld:k", None)], NOW)
     assert done.at == NOW + 10
     assert end(store, Settle(spec, "ld:k", done.at), 0, failed=True) == 1

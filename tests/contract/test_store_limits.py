@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 
 from breakloop.store.ops import (
-    Breaker,
-    BreakerKept,
+    AdjustCharge,
+    BreakerResult,
     BreakerSpec,
-    Broken,
-    Bucket,
     BucketSpec,
-    Committed,
-    Correct,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintSpec,
     Op,
-    Refuse,
-    Repeat,
-    RepeatSpec,
-    Spend,
-    SpendSpec,
     Store,
-    Window,
+    StoredBreaker,
+    StoredWindow,
+    TakeTokens,
     WindowWrite,
 )
 from tests.contract.test_store import NOW, TEN, take
 from tests.redis_store import NewStore
 
-HUNDRED = SpendSpec(100)
+HUNDRED = BudgetSpec(100)
 HOUR = 3600.0
 TPM = BucketSpec(100.0, 6000.0)
 THOUSAND = BreakerSpec(1000.0, 300.0)
@@ -41,16 +41,18 @@ def store(new_store: NewStore) -> Store:
 
 def spend(store: Store, cost: int, now: float = NOW, key: str = "cb:k:1", ends: float = NOW + HOUR) -> tuple[int, bool]:
     """What is used after it, and whether it passed."""
-    done = store.commit([Spend(HUNDRED, key, cost, ends, None)], now)
+    done = store.commit([ChargeBudget(HUNDRED, key, cost, ends, None)], now)
     (used,) = done.results
     assert type(used) is int
     return used, done.denied_at < 0
 
 
-def ask(store: Store, amount: float, at: float = 0.0, spec: BreakerSpec = THOUSAND, key: str = "brk:k") -> Broken:
-    done = store.commit([Breaker(spec, key, amount, None)], NOW + at)
+def ask(
+    store: Store, amount: float, at: float = 0.0, spec: BreakerSpec = THOUSAND, key: str = "brk:k"
+) -> BreakerResult:
+    done = store.commit([CheckBreaker(spec, key, amount, None)], NOW + at)
     (result,) = done.results
-    assert isinstance(result, Broken)
+    assert isinstance(result, BreakerResult)
     assert result.open == (done.denied_at == 0)
     return result
 
@@ -75,19 +77,19 @@ def test_what_is_denied_is_not_charged(store: Store) -> None:
 
 def test_money_is_whole(store: Store) -> None:
     """Beyond what a float can count, one micro-dollar is one (L-5)."""
-    large = SpendSpec(2**60)
-    used = [store.commit([Spend(large, "cb:k", cost, NOW + HOUR, None)], NOW) for cost in (2**60 - 1, 1, 1)]
+    large = BudgetSpec(2**60)
+    used = [store.commit([ChargeBudget(large, "cb:k", cost, NOW + HOUR, None)], NOW) for cost in (2**60 - 1, 1, 1)]
     assert [done.results[0] for done in used] == [2**60 - 1, 2**60, 2**60 + 1]
     assert [done.denied_at for done in used] == [-1, -1, 0]
 
 
 def test_large_money_is_corrected_exactly(store: Store) -> None:
     """Up, down, and not below nothing (L-5)."""
-    large = SpendSpec(2**62)
-    store.commit([Spend(large, "cb:k", 2**60 + 1, NOW + HOUR, None)], NOW)
+    large = BudgetSpec(2**62)
+    store.commit([ChargeBudget(large, "cb:k", 2**60 + 1, NOW + HOUR, None)], NOW)
     for amount, used in ((2**60, 2**61 + 1), (-(2**30), 2**61 - 2**30 + 1), (-2, 2**61 - 2**30 - 1), (-(2**61), 0)):
-        store.correct([Correct(large, "cb:k", amount)], NOW)
-        assert store.commit([Spend(large, "cb:k", 0, NOW + HOUR, None)], NOW).results == [used]
+        store.correct([AdjustCharge(large, "cb:k", amount)], NOW)
+        assert store.commit([ChargeBudget(large, "cb:k", 0, NOW + HOUR, None)], NOW).results == [used]
 
 
 def test_accounts_are_their_keys(store: Store) -> None:
@@ -126,25 +128,25 @@ def test_a_clock_back_over_the_end_of_a_period_gives_nothing_away(store: Store) 
 
 def test_budgets_and_buckets_are_charged_all_or_none(store: Store) -> None:
     """In whichever order they come, and what is behind a denial is not looked at (E-4)."""
-    one, rich = Bucket(TEN, "tb:k", 1.0, None), Bucket(TEN, "tb:r", 11.0, None)
-    dear, cheap = Spend(HUNDRED, "cb:d", 101, NOW + 1, None), Spend(HUNDRED, "cb:c", 10, NOW + 1, None)
-    assert store.commit([cheap, one, dear, Refuse(None)], NOW) == Committed([10, 9.0, 101, None], 2)
-    assert store.commit([cheap, rich, one], NOW) == Committed([10, -1.0, None], 1)
-    assert store.commit([Refuse(None), cheap], NOW) == Committed([None, None], 0)
-    assert store.commit([cheap, one], NOW) == Committed([10, 9.0], -1)
-    assert store.commit([cheap, one], NOW) == Committed([20, 8.0], -1)
+    one, rich = TakeTokens(TEN, "tb:k", 1.0, None), TakeTokens(TEN, "tb:r", 11.0, None)
+    dear, cheap = ChargeBudget(HUNDRED, "cb:d", 101, NOW + 1, None), ChargeBudget(HUNDRED, "cb:c", 10, NOW + 1, None)
+    assert store.commit([cheap, one, dear, Deny(None)], NOW) == CommitResult([10, 9.0, 101, None], 2)
+    assert store.commit([cheap, rich, one], NOW) == CommitResult([10, -1.0, None], 1)
+    assert store.commit([Deny(None), cheap], NOW) == CommitResult([None, None], 0)
+    assert store.commit([cheap, one], NOW) == CommitResult([10, 9.0], -1)
+    assert store.commit([cheap, one], NOW) == CommitResult([20, 8.0], -1)
 
 
 def test_groups_spend_for_themselves(store: Store) -> None:
     """A shadow budget denies its own group only; an enforced denial charges nobody (E-1, E-2)."""
     ops: list[Op] = [
-        Spend(HUNDRED, "shadow:a", 10, NOW + 1, None, 1),
-        Spend(HUNDRED, "shadow:b", 101, NOW + 1, None, 1),
-        Spend(HUNDRED, "shadow:c", 10, NOW + 1, None, 2),
-        Spend(HUNDRED, "cb:d", 10, NOW + 1, None),
+        ChargeBudget(HUNDRED, "shadow:a", 10, NOW + 1, None, 1),
+        ChargeBudget(HUNDRED, "shadow:b", 101, NOW + 1, None, 1),
+        ChargeBudget(HUNDRED, "shadow:c", 10, NOW + 1, None, 2),
+        ChargeBudget(HUNDRED, "cb:d", 10, NOW + 1, None),
     ]
-    assert store.commit(ops, NOW) == Committed([10, 101, 10, 10], -1)
-    assert store.commit([*ops, Refuse(None)], NOW) == Committed([10, 101, 20, 20, None], 4)
+    assert store.commit(ops, NOW) == CommitResult([10, 101, 10, 10], -1)
+    assert store.commit([*ops, Deny(None)], NOW) == CommitResult([10, 101, 20, 20, None], 4)
     assert store.commit(ops, NOW).results == [10, 101, 20, 20]
 
 
@@ -153,9 +155,9 @@ def test_groups_spend_for_themselves(store: Store) -> None:
 
 def test_the_request_that_reaches_the_threshold_opens(store: Store) -> None:
     """900 + 100 of 1000 opens and is denied, and its spend counts in the rate; other keys stay closed (CB-1)."""
-    assert ask(store, 900) == Broken(False, 900.0)
-    assert ask(store, 100) == Broken(True, 1000.0, 300.0, "opened")
-    assert ask(store, 100, key="brk:other") == Broken(False, 100.0)
+    assert ask(store, 900) == BreakerResult(False, 900.0)
+    assert ask(store, 100) == BreakerResult(True, 1000.0, 300.0, "opened")
+    assert ask(store, 100, key="brk:other") == BreakerResult(False, 100.0)
 
 
 def test_just_below_the_threshold_is_closed(store: Store) -> None:
@@ -181,103 +183,105 @@ def test_the_rate_is_of_a_sliding_minute(store: Store) -> None:
 def test_an_open_breaker_denies_and_counts_nothing(store: Store) -> None:
     """Until its reset, whatever is asked for; it says how long that is (CB-2)."""
     ask(store, 1000, 30)
-    assert ask(store, 1, 30) == Broken(True, 1000.0, 300.0)
-    assert ask(store, 5000, 90) == Broken(True, 500.0, 240.0)
-    assert ask(store, 0, 329.75) == Broken(True, 0.0, 0.25)
+    assert ask(store, 1, 30) == BreakerResult(True, 1000.0, 300.0)
+    assert ask(store, 5000, 90) == BreakerResult(True, 500.0, 240.0)
+    assert ask(store, 0, 329.75) == BreakerResult(True, 0.0, 0.25)
 
 
 def test_one_probe_closes(store: Store) -> None:
     """Exactly at the reset one is let through; its rate is below the threshold, and all is as before (CB-2)."""
     ask(store, 1000)
     ask(store, 999, 299)
-    assert ask(store, 1, 300) == Broken(False, 1.0, 0.0, "closed")
-    assert ask(store, 998, 300) == Broken(False, 999.0)
-    assert ask(store, 1, 300) == Broken(True, 1000.0, 300.0, "opened")
+    assert ask(store, 1, 300) == BreakerResult(False, 1.0, 0.0, "closed")
+    assert ask(store, 998, 300) == BreakerResult(False, 999.0)
+    assert ask(store, 1, 300) == BreakerResult(True, 1000.0, 300.0, "opened")
 
 
 def test_a_probe_over_the_threshold_opens_again(store: Store) -> None:
     """For another reset time, and of several that come at once none but the first is the probe (CB-2)."""
     ask(store, 1000)
-    assert ask(store, 1000, 310) == Broken(True, 1000.0, 300.0, "opened")
-    assert ask(store, 1, 310) == Broken(True, 1000.0, 300.0)
-    assert ask(store, 1, 600) == Broken(True, 0.0, 10.0)
-    assert ask(store, 1, 610) == Broken(False, 1.0, 0.0, "closed")
+    assert ask(store, 1000, 310) == BreakerResult(True, 1000.0, 300.0, "opened")
+    assert ask(store, 1, 310) == BreakerResult(True, 1000.0, 300.0)
+    assert ask(store, 1, 600) == BreakerResult(True, 0.0, 10.0)
+    assert ask(store, 1, 610) == BreakerResult(False, 1.0, 0.0, "closed")
 
 
 def test_a_reset_before_the_minute_is_over_finds_the_old_rate(store: Store) -> None:
     """A probe passes if the rate stays below for it, and what opened the breaker is in that (CB-2)."""
     quick = BreakerSpec(1000.0, 30.0)
     ask(store, 1000, spec=quick)
-    assert ask(store, 1, 30, quick) == Broken(True, 1001.0, 30.0, "opened")
-    assert ask(store, 1, 60, quick) == Broken(True, 1002.0, 30.0, "opened")
-    assert ask(store, 1, 90, quick) == Broken(False, 2 + 1001 * 0.5, 0.0, "closed")
+    assert ask(store, 1, 30, quick) == BreakerResult(True, 1001.0, 30.0, "opened")
+    assert ask(store, 1, 60, quick) == BreakerResult(True, 1002.0, 30.0, "opened")
+    assert ask(store, 1, 90, quick) == BreakerResult(False, 2 + 1001 * 0.5, 0.0, "closed")
 
 
 def test_without_a_reset_only_an_operator_closes(store: Store) -> None:
     """It waits for nobody, and `forget` resets it at once, with its rate (CB-1, CB-2)."""
-    assert ask(store, 1000, spec=ONLY_BY_HAND) == Broken(True, 1000.0, 0.0, "opened")
-    assert ask(store, 1, 1e9, ONLY_BY_HAND) == Broken(True, 0.0)
+    assert ask(store, 1000, spec=ONLY_BY_HAND) == BreakerResult(True, 1000.0, 0.0, "opened")
+    assert ask(store, 1, 1e9, ONLY_BY_HAND) == BreakerResult(True, 0.0)
     assert store.forget("brk:") == 1
-    assert ask(store, 1, 1e9, ONLY_BY_HAND) == Broken(False, 1.0)
+    assert ask(store, 1, 1e9, ONLY_BY_HAND) == BreakerResult(False, 1.0)
 
 
 def test_a_reset_time_that_changes_holds_for_what_is_open(store: Store) -> None:
     """A new bundle may free what only an operator could (B-1)."""
     ask(store, 1000, spec=ONLY_BY_HAND)
-    assert ask(store, 1, 100) == Broken(True, 1000 * 20 / 60, 200.0)
+    assert ask(store, 1, 100) == BreakerResult(True, 1000 * 20 / 60, 200.0)
     assert ask(store, 1, 300).changed == "closed"
 
 
 def test_breakers_count_what_is_denied_behind_them(store: Store) -> None:
     """They come before the limits; a limit that denies hides no runaway, and charges nothing (E-4, CB-1)."""
-    ops: list[Op] = [Breaker(THOUSAND, "brk:k", 400, None), Spend(HUNDRED, "cb:k", 101, NOW + 1, None)]
+    ops: list[Op] = [CheckBreaker(THOUSAND, "brk:k", 400, None), ChargeBudget(HUNDRED, "cb:k", 101, NOW + 1, None)]
     for rate in (400.0, 800.0):
-        assert store.commit(ops, NOW) == Committed([Broken(False, rate), 101], 1)
-    assert store.commit(ops, NOW) == Committed([Broken(True, 1200.0, 300.0, "opened"), None], 0)
+        assert store.commit(ops, NOW) == CommitResult([BreakerResult(False, rate), 101], 1)
+    assert store.commit(ops, NOW) == CommitResult([BreakerResult(True, 1200.0, 300.0, "opened"), None], 0)
 
 
 def test_breakers_do_not_count_what_was_denied_before_them(store: Store) -> None:
     """Evaluation has ended, and the request spends nothing; whatever denied it (E-4, CB-1)."""
     denying: tuple[Op, ...] = (
-        Refuse(None),
-        Bucket(TEN, "tb:k", 11, None),
-        Spend(HUNDRED, "cb:k", 101, NOW + 1, None),
-        Repeat(RepeatSpec(60.0, 0), "ld:k", None),
+        Deny(None),
+        TakeTokens(TEN, "tb:k", 11, None),
+        ChargeBudget(HUNDRED, "cb:k", 101, NOW + 1, None),
+        CountFingerprint(FingerprintSpec(60.0, 0), "ld:k", None),
     )
     for first in denying:
-        done = store.commit([first, Breaker(THOUSAND, "brk:k", 900, None)], NOW)
+        done = store.commit([first, CheckBreaker(THOUSAND, "brk:k", 900, None)], NOW)
         assert (done.results[1], done.denied_at) == (None, 0)
-    assert ask(store, 1) == Broken(False, 1.0)
+    assert ask(store, 1) == BreakerResult(False, 1.0)
 
 
 def test_an_open_breaker_charges_no_limit(store: Store) -> None:
     """Neither before it nor after it, and loops are counted all the same (E-4)."""
     ask(store, 1000)
-    before, after = Bucket(TEN, "tb:a", 1.0, None), Bucket(TEN, "tb:b", 1.0, None)
-    loop = Repeat(RepeatSpec(60.0, 9), "ld:k", None)
+    before, after = TakeTokens(TEN, "tb:a", 1.0, None), TakeTokens(TEN, "tb:b", 1.0, None)
+    loop = CountFingerprint(FingerprintSpec(60.0, 9), "ld:k", None)
     for hits in (1, 2):
-        results = store.commit([before, Breaker(THOUSAND, "brk:k", 1, None), after, loop], NOW).results
-        assert results == [9.0, Broken(True, 1000.0, 300.0), None, (hits, False, False, 0.0, 0)]
+        results = store.commit([before, CheckBreaker(THOUSAND, "brk:k", 1, None), after, loop], NOW).results
+        assert results == [9.0, BreakerResult(True, 1000.0, 300.0), None, (hits, False, False, 0.0, 0)]
     assert (take(store, key="tb:a"), take(store, key="tb:b")) == (9.0, 9.0)
 
 
 def test_shadow_breakers_deny_their_group(store: Store) -> None:
     """They open for themselves, and count what the enforced group denies (E-1, E-2)."""
     ops: list[Op] = [
-        Refuse(None),
-        Breaker(THOUSAND, "shadow:brk:k", 500, None, 1),
-        Bucket(TEN, "shadow:tb:k", 1, None, 1),
+        Deny(None),
+        CheckBreaker(THOUSAND, "shadow:brk:k", 500, None, 1),
+        TakeTokens(TEN, "shadow:tb:k", 1, None, 1),
     ]
-    assert store.commit(ops, NOW).results == [None, Broken(False, 500.0), 9.0]
-    done = store.commit([*ops[1:], Bucket(TEN, "tb:k", 1, None)], NOW)
-    assert done == Committed([Broken(True, 1000.0, 300.0, "opened"), None, 9.0], -1)
+    assert store.commit(ops, NOW).results == [None, BreakerResult(False, 500.0), 9.0]
+    done = store.commit([*ops[1:], TakeTokens(TEN, "tb:k", 1, None)], NOW)
+    assert done == CommitResult([BreakerResult(True, 1000.0, 300.0, "opened"), None, 9.0], -1)
 
 
 def test_a_conflict_spends_nothing(store: Store) -> None:
     """Neither accounts nor breakers move when a window has (E-5)."""
     store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
-    ops: list[Op] = [Breaker(THOUSAND, "brk:k", 900, None), Spend(HUNDRED, "cb:k:1", 60, NOW + HOUR, None)]
-    assert store.commit(ops, NOW, [WindowWrite("win:a", 0, b"two", 60.0)]).conflict == {"win:a": Window(1, b"one")}
+    ops: list[Op] = [CheckBreaker(THOUSAND, "brk:k", 900, None), ChargeBudget(HUNDRED, "cb:k:1", 60, NOW + HOUR, None)]
+    assert store.commit(ops, NOW, [WindowWrite("win:a", 0, b"two", 60.0)]).conflict == {
+        "win:a": StoredWindow(1, b"one")
+    }
     assert (ask(store, 1).rate, spend(store, 1)) == (1.0, (1, True))
 
 
@@ -299,7 +303,7 @@ def reserve(store: Store, cost: float, at: float = 0.0) -> float:
 
 
 def correct_bucket(store: Store, amount: float, at: float = 0.0) -> None:
-    store.correct([Correct(TPM, "tpm:k", amount)], NOW + at)
+    store.correct([AdjustCharge(TPM, "tpm:k", amount)], NOW + at)
 
 
 def test_what_was_not_used_comes_back(store: Store) -> None:
@@ -342,7 +346,7 @@ def test_a_bucket_that_is_full_again_is_charged(store: Store) -> None:
 
 
 def correct_account(store: Store, amount: int, at: float = 0.0, key: str = "cb:k:1") -> None:
-    store.correct([Correct(HUNDRED, key, amount)], NOW + at)
+    store.correct([AdjustCharge(HUNDRED, key, amount)], NOW + at)
 
 
 def test_an_account_is_corrected(store: Store) -> None:
@@ -385,7 +389,7 @@ def test_an_account_stays_whole(store: Store) -> None:
     """Also where a correction is a float that came from a division (L-5)."""
     spend(store, 50)
     for amount, used in ((-20.000000001, 30), (-9.999999999, 20)):
-        store.correct([Correct(HUNDRED, "cb:k:1", amount)], NOW)
+        store.correct([AdjustCharge(HUNDRED, "cb:k:1", amount)], NOW)
         assert spend(store, 0) == (used, True)
 
 
@@ -394,7 +398,7 @@ def test_corrections_come_in_any_order(store: Store) -> None:
     for amounts in ((-20, 30, -5), (-5, -20, 30)):
         key = f"cb:{amounts}"
         spend(store, 50, key=key)
-        store.correct([Correct(HUNDRED, key, amount) for amount in amounts], NOW)
+        store.correct([AdjustCharge(HUNDRED, key, amount) for amount in amounts], NOW)
         assert spend(store, 0, key=key) == (55, True)
     store.correct([], NOW)
 
@@ -433,9 +437,9 @@ def test_breakers_are_listed(store: Store) -> None:
     for key in ("brk:p:b", "brk:p:a", "brk:q:a"):
         ask(store, 1000, 6, key=key)
     at = NOW + 6
-    opened = [BreakerKept("brk:p:a", 1000.0, at), BreakerKept("brk:p:b", 1000.0, at)]
-    assert store.breakers("brk:p:", at, 10) == [*opened, BreakerKept("brk:p:c", 400.0, None)]
-    assert store.breakers("brk:", at, 3) == [*opened, BreakerKept("brk:q:a", 1000.0, at)]
+    opened = [StoredBreaker("brk:p:a", 1000.0, at), StoredBreaker("brk:p:b", 1000.0, at)]
+    assert store.breakers("brk:p:", at, 10) == [*opened, StoredBreaker("brk:p:c", 400.0, None)]
+    assert store.breakers("brk:", at, 3) == [*opened, StoredBreaker("brk:q:a", 1000.0, at)]
     assert store.breakers("brk:p:", at, 1) == opened[:1]
     assert store.breakers("brk:p:b", at, 1) == opened[1:]
 
@@ -447,7 +451,7 @@ def test_a_listed_breaker_has_the_rate_of_now(store: Store) -> None:
     [opened, closed] = store.breakers("brk:", NOW + 30, 10)
     assert (opened.key, opened.since) == ("brk:o", NOW)
     assert 0 < closed.rate <= 600
-    assert store.breakers("brk:", NOW + 200, 10) == [BreakerKept("brk:o", 0.0, NOW)]
+    assert store.breakers("brk:", NOW + 200, 10) == [StoredBreaker("brk:o", 0.0, NOW)]
 
 
 def test_a_dropped_breaker_is_closed_and_has_spent_nothing(store: Store) -> None:
@@ -456,4 +460,4 @@ def test_a_dropped_breaker_is_closed_and_has_spent_nothing(store: Store) -> None
     assert ask(store, 1, 600, spec=ONLY_BY_HAND).open
     store.drop(("brk:k",))
     assert store.breakers("brk:", NOW + 600, 10) == []
-    assert ask(store, 999, 600, spec=ONLY_BY_HAND) == Broken(False, 999.0)
+    assert ask(store, 999, 600, spec=ONLY_BY_HAND) == BreakerResult(False, 999.0)

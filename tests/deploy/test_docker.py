@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from breakloop.admin.app import Hosts
+from breakloop.admin.app import AllowedHosts
 from breakloop.cli.doctor_network import judge
 from breakloop.cli.init import texts
 from breakloop.cli.main import run as breakloop
@@ -187,7 +187,7 @@ def test_the_admin_plane_shows_both_instances(compose: dict[str, Any]) -> None:
     for name in GATEWAYS:
         settings = load_settings(env=given(compose["services"][name])).settings
         assert settings.admin_token.get_secret_value()
-        assert Hosts(variables()["BREAKLOOP_ADMIN_HOST"], settings.admin_hosts).known(f"{name}:8788")
+        assert AllowedHosts(variables()["BREAKLOOP_ADMIN_HOST"], settings.admin_hosts).known(f"{name}:8788")
         database = urlsplit(settings.history)
         postgres = compose["services"]["postgres"]["environment"]
         assert (database.scheme, database.hostname, database.port) == ("postgresql", "postgres", 5432)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.admin.app import Hosts
+from breakloop.admin.app import AllowedHosts
 from breakloop.cli.main import run as breakloop
 from breakloop.config.loader import load_settings
 from tests.deploy.command_lines import wrong_with
@@ -99,7 +99,7 @@ def test_the_admin_plane_is_apart_from_the_traffic(objects: dict[str, Any], depl
     assert names.index("POD_NAMESPACE") < names.index("BREAKLOOP_ADMIN_HOSTS"), "it is filled in only then"
     given = variables["BREAKLOOP_ADMIN_HOSTS"].replace("$(POD_NAMESPACE)", "agents")
     settings = load_settings(env={"BREAKLOOP_ADMIN_HOSTS": given}).settings
-    hosts = Hosts(variables["BREAKLOOP_ADMIN_HOST"], settings.admin_hosts)
+    hosts = AllowedHosts(variables["BREAKLOOP_ADMIN_HOST"], settings.admin_hosts)
     for name in ("", ".agents", ".agents.svc", ".agents.svc.cluster.local"):
         assert hosts.known(f"{service['metadata']['name']}{name}:8788"), name
     assert hosts.known("localhost:8788"), "through kubectl port-forward"

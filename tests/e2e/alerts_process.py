@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from breakloop.alerts.base import Means
+from breakloop.alerts.base import DeliveryContext
 from breakloop.alerts.service import Alerts
 from breakloop.app.jobs import aside
 from breakloop.clock import SystemClock
@@ -23,7 +23,7 @@ def say(line: str) -> None:
 
 async def main(folder: str, url: str, first: int) -> None:
     clock = SystemClock()
-    alerts = Alerts(Path(folder), Means(clock, aside, timeout_s=2.0))
+    alerts = Alerts(Path(folder), DeliveryContext(clock, aside, timeout_s=2.0))
     alerts.load()
     if not alerts.webhooks():
         alerts.add_webhook(url, [], allow_private=True)

@@ -15,7 +15,7 @@ from crewai.llms.providers.openai.completion import OpenAICompletion
 from crewai.tools import tool
 
 from breakloop import DeniedError, Guard, LoopDetectedError
-from breakloop.integrations.crewai import BreakloopHooks
+from breakloop.integrations.crewai import GuardCrewHooks
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, limit_policy, say
 
 URL, ABSENT = sys.argv[1:3]
@@ -64,7 +64,7 @@ def agent_alone(made: Crew) -> str:
 
 
 def told(
-    hooks: BreakloopHooks | None,
+    hooks: GuardCrewHooks | None,
     *answers: Answer,
     kind: Callable[..., Any] = LLM,
     start: Callable[[Crew], str] = kickoff,
@@ -94,22 +94,22 @@ def told(
 
 def main() -> None:
     healthy = [call_tool("search", {"query": f"page {number}"}, tool_id=f"call_{number}") for number in range(8)]
-    used = BreakloopHooks()
+    used = GuardCrewHooks()
     outcomes = {
         "looping": told(used, *[SAME] * 20),
         "again": told(used, *[SAME] * 2, say("Done.")),
         "idle": told(None, *[SAME] * 20),
-        "async": told(BreakloopHooks(), *[SAME] * 20, start=kickoff_async),
-        "alone": told(BreakloopHooks(), *[SAME] * 20, start=agent_alone),
-        "words": told(BreakloopHooks(), *IN_WORDS * 10, kind=Plain),
-        "parallel": told(BreakloopHooks(), *[SAME.with_tool("search", {"query": "y"})] * 20),
-        "healthy": told(BreakloopHooks(), *healthy, say("Done.")),
+        "async": told(GuardCrewHooks(), *[SAME] * 20, start=kickoff_async),
+        "alone": told(GuardCrewHooks(), *[SAME] * 20, start=agent_alone),
+        "words": told(GuardCrewHooks(), *IN_WORDS * 10, kind=Plain),
+        "parallel": told(GuardCrewHooks(), *[SAME.with_tool("search", {"query": "y"})] * 20),
+        "healthy": told(GuardCrewHooks(), *healthy, say("Done.")),
         "unguarded": told(None, *healthy, say("Done.")),
-        "returned": told(BreakloopHooks(on_block="return"), *[SAME] * 7, say("I give up.")),
-        "remote": told(BreakloopHooks(Guard(url=URL, token="k")), *[SAME] * 20),
-        "absent": told(BreakloopHooks(Guard(url=ABSENT)), *[SAME] * 4, say("Done.")),
-        "shadow": told(BreakloopHooks(Guard(SHADOW)), *[SAME] * 4, say("Done.")),
-        "limited": told(BreakloopHooks(Guard(FEW)), *healthy),
+        "returned": told(GuardCrewHooks(on_block="return"), *[SAME] * 7, say("I give up.")),
+        "remote": told(GuardCrewHooks(Guard(url=URL, token="k")), *[SAME] * 20),
+        "absent": told(GuardCrewHooks(Guard(url=ABSENT)), *[SAME] * 4, say("Done.")),
+        "shadow": told(GuardCrewHooks(Guard(SHADOW)), *[SAME] * 4, say("Done.")),
+        "limited": told(GuardCrewHooks(Guard(FEW)), *healthy),
     }
     sys.stdout.write(json.dumps(outcomes) + "\n")
 

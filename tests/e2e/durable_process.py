@@ -10,12 +10,12 @@ from pathlib import Path
 from breakloop.app.jobs import aside
 from breakloop.clock import SystemClock
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Op, Repeat, RepeatSpec, Spend, SpendSpec, WindowWrite
-from breakloop.store.snapshot import Durable
+from breakloop.store.ops import BudgetSpec, ChargeBudget, CountFingerprint, FingerprintSpec, Op, WindowWrite
+from breakloop.store.snapshot import Snapshotter
 
 KEYS = 500
-BUDGET = SpendSpec(10**9)
-COUNT = RepeatSpec(3600.0, 10**6)
+BUDGET = BudgetSpec(10**9)
+COUNT = FingerprintSpec(3600.0, 10**6)
 
 
 def say(line: str) -> None:
@@ -25,7 +25,7 @@ def say(line: str) -> None:
 
 async def main(folder: str) -> None:
     clock, store = SystemClock(), MemoryStore()
-    durable = Durable(store, Path(folder), clock, lambda problem: say(f"problem {problem}"))
+    durable = Snapshotter(store, Path(folder), clock, lambda problem: say(f"problem {problem}"))
     say(f"loaded {durable.load()}")
     for _ in range(100_000):
         now = clock.now()
@@ -33,8 +33,8 @@ async def main(folder: str) -> None:
             window = store.read_window(f"win:{number}", now)
             write = WindowWrite(f"win:{number}", window.version, b"%d" % (window.version + 1), 3600.0)
             ops: list[Op] = [
-                Repeat(COUNT, f"ld:{number}", None),
-                Spend(BUDGET, f"tpd:{number}", 1, now + 86_400.0, None),
+                CountFingerprint(COUNT, f"ld:{number}", None),
+                ChargeBudget(BUDGET, f"tpd:{number}", 1, now + 86_400.0, None),
             ]
             store.commit(ops, now, [write])
         version = store.read_window("win:0", now).version

@@ -11,7 +11,7 @@ from breakloop.engine.operator import Operator
 from breakloop.engine.quarantine import AGENT, Hold
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.store.memory import MemoryStore
-from breakloop.store.orders import FileBook
+from breakloop.store.orders import FileOrderStore
 
 
 def say(what: str, which: object) -> None:
@@ -24,7 +24,9 @@ def main(folder: str) -> None:
     """Give four kinds of orders by turns, and say each when it is acknowledged."""
     clock = SystemClock()
     engine = Engine(MemoryStore(), clock, Descriptors(ContextSettings(secret=b"x" * 32), clock))
-    operator = Operator(engine, FileBook(Path(folder), lambda trouble: sys.exit(str(trouble))), clock, lambda _: None)
+    operator = Operator(
+        engine, FileOrderStore(Path(folder), lambda trouble: sys.exit(str(trouble))), clock, lambda _: None
+    )
     operator.start()
     number = 0
     while True:

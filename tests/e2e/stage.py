@@ -12,8 +12,8 @@ from typing import Any
 from breakloop.app import build
 from breakloop.app.runtime import Runtime
 from breakloop.config.settings import Settings
-from breakloop.gateway.hub import Receiver
-from breakloop.gateway.proxy import ProxyDoor
+from breakloop.gateway.hub import TurnReceiver
+from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
 from breakloop.gateway.upstream import UpstreamConnection
 from breakloop.model.call import Answer, Call
@@ -32,7 +32,7 @@ class Gateway(Server):
         self.from_client: list[bytes] = []
         self.settled: list[Answer] = []
 
-    def received(self, connection: Receiver, data: bytes) -> None:
+    def received(self, connection: TurnReceiver, data: bytes) -> None:
         (self.from_upstream if isinstance(connection, UpstreamConnection) else self.from_client).append(data)
         super().received(connection, data)
 
@@ -61,10 +61,10 @@ async def gateway(folder: Path, upstream_port: int, **values: Any) -> AsyncItera
         await server.stop(0.0)
 
 
-def _listen(door: ProxyDoor, settled: list[Answer]) -> None:
+def _listen(door: ProxyHandler, settled: list[Answer]) -> None:
     """Hear what the door tells the engine."""
 
-    class Listening(ProxyDoor):
+    class Listening(ProxyHandler):
         __slots__ = ()
 
         def settle(self, call: Call, answer: Answer) -> None:

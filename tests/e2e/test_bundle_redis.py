@@ -14,12 +14,12 @@ import pytest
 from breakloop.clock import SystemClock
 from breakloop.errors import StateError
 from breakloop.model.events import Event
-from breakloop.policy.files import Document, Fetched
+from breakloop.policy.files import BundleBytes, BundleDocument
 from breakloop.policy.load import load_fetched
-from breakloop.policy.remote_sources import Pace, RedisSource, to_push
+from breakloop.policy.remote_sources import PollBackoff, RedisOrigin, to_push
 from breakloop.policy.signing import Signer, Verifier
 from breakloop.policy.watch import FROM_LAST_GOOD, BundleSource
-from breakloop.store.redis.bundle import BUNDLE_KEY, EmptyShelfError, PushRefusedError, Shelved, open_shelf
+from breakloop.store.redis.bundle import BUNDLE_KEY, NoPushedBundleError, PushDeniedError, PushedBundle, open_shelf
 from tests.redis_groups import Cluster, Watched
 from tests.redis_servers import Server, running, until
 
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.e2e
 SECRET = b"a shared secret of some length"
 
 
-def bundle(version: int, more: str = "", *, force: bool = False, secret: bytes = b"") -> Shelved:
-    bare = Fetched((Document("p.yaml", f"bundle_version: {version}\npolicies: []\n{more}".encode()),))
+def bundle(version: int, more: str = "", *, force: bool = False, secret: bytes = b"") -> PushedBundle:
+    bare = BundleBytes((BundleDocument("p.yaml", f"bundle_version: {version}\npolicies: []\n{more}".encode()),))
     fetched = replace(bare, signature=Signer(secret).sign(bare)) if secret else bare
     return to_push(fetched, load_fetched(fetched), by="me@here", force=force)
 
@@ -43,7 +43,7 @@ class Instance:
         self.events: list[Event] = []
         self.stop = threading.Event()
         self.source = BundleSource(
-            RedisSource(self.shelf, Pace(0.5, 5.0, lambda: 0.5)),
+            RedisOrigin(self.shelf, PollBackoff(0.5, 5.0, lambda: 0.5)),
             load=load_fetched,
             on_bundle=lambda loaded: self.versions.append(loaded.bundle.bundle_version),
             clock=SystemClock(),
@@ -76,7 +76,7 @@ def instance(url: str, folder: Path, verifier: Verifier | None = None, *, watch:
 def test_a_push_is_applied_by_all_within_a_second(any_server: Server, tmp_path: Path) -> None:
     """Pushed once, applied by every instance; what was pushed is what was read (B-3)."""
     shelf = open_shelf(any_server.url)
-    with pytest.raises(EmptyShelfError):
+    with pytest.raises(NoPushedBundleError):
         shelf.fetch(None)
     assert shelf.push(bundle(1))
     with instance(any_server.url, tmp_path / "a") as one, instance(any_server.url, tmp_path / "b") as other:
@@ -115,9 +115,9 @@ def test_versions_go_up_unless_forced(redis_server: Server, tmp_path: Path) -> N
     """Lower, or other content with the same version, is refused with who was there before (B-3)."""
     shelf = open_shelf(redis_server.url)
     assert shelf.push(bundle(5))
-    with pytest.raises(PushRefusedError, match=r"version 5 is there, pushed by me@here at .* and 4 is lower"):
+    with pytest.raises(PushDeniedError, match=r"version 5 is there, pushed by me@here at .* and 4 is lower"):
         shelf.push(bundle(4))
-    with pytest.raises(PushRefusedError, match="version 5 is there with another content"):
+    with pytest.raises(PushDeniedError, match="version 5 is there with another content"):
         shelf.push(bundle(5, "# other"))
     assert shelf.push(bundle(5, secret=SECRET)), "signing it afterwards is no other content"
     with instance(redis_server.url, tmp_path) as one:
@@ -139,7 +139,7 @@ def test_of_two_pushers_one_wins(redis_server: Server) -> None:
             start.wait(5)
             try:
                 outcomes[name] = shelf.push(replace(bundle(version, f"# {name}"), pushed_by=name))  # noqa: B023
-            except PushRefusedError as error:
+            except PushDeniedError as error:
                 outcomes[name] = error  # noqa: B023
             shelf.close()
 
@@ -259,7 +259,7 @@ def test_behind_sentinel(redis_sentinel: Watched) -> None:
     shelf.close()
 
 
-def _pushed(push, what: Shelved) -> bool:  # type: ignore[no-untyped-def]
+def _pushed(push, what: PushedBundle) -> bool:  # type: ignore[no-untyped-def]
     try:
         push(what)
     except StateError:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import SystemClock
-from breakloop.store.ops import Op, Repeat, Repeated, Spend
+from breakloop.store.ops import ChargeBudget, CountFingerprint, FingerprintCount, Op
 from tests.durable_state import Life
 from tests.e2e.durable_process import BUDGET, COUNT, KEYS
 
@@ -49,9 +49,12 @@ def test_what_was_saved_is_there_again(tmp_path: Path, word: str, times: int) ->
         window = life.store.read_window(f"win:{number}", now)
         assert surely <= window.version <= perhaps + 1
         assert window.data == (b"%d" % window.version if window.version else b"")
-        ops: list[Op] = [Repeat(COUNT, f"ld:{number}", None), Spend(BUDGET, f"tpd:{number}", 1, now + 86_400.0, None)]
+        ops: list[Op] = [
+            CountFingerprint(COUNT, f"ld:{number}", None),
+            ChargeBudget(BUDGET, f"tpd:{number}", 1, now + 86_400.0, None),
+        ]
         hits, used = life.store.commit(ops, now).results
-        assert isinstance(hits, Repeated)
+        assert isinstance(hits, FingerprintCount)
         assert (hits.hits, used) == (window.version + 1, window.version + 1)
     life.end()
 

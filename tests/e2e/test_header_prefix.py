@@ -10,9 +10,9 @@ import pytest
 
 from breakloop import Guard, LoopDetectedError
 from breakloop.anthropic import Anthropic
-from breakloop.integrations.claude_code import AFTER, Event, Session
-from breakloop.integrations.claude_code_gateway import GatewayJudge
-from breakloop.integrations.httpx import BreakloopTransport
+from breakloop.integrations.claude_code import AFTER, HookEvent, HookSession
+from breakloop.integrations.claude_code_gateway import GatewayHookJudge
+from breakloop.integrations.httpx import GuardTransport
 from breakloop.openai import DeniedError, OpenAI
 from breakloop.testing import ThreadedLLM
 from tests.e2e.served import Caller, Served, serving
@@ -62,15 +62,17 @@ def test_a_guard_that_asks(served: Served) -> None:
 
 def test_a_hook_that_asks(served: Served) -> None:
     """What `breakloop hook` does where it has a gateway (P-3)."""
-    event = Event(AFTER, "s-1", "a-2", "Bash", {"command": "ls"}, "toolu_1", "a.txt")
-    assert GatewayJudge(served.url, "", "claude-code").step(Session({}, b""), event, "{}", 0.0).allowed
-    assert GatewayJudge(served.url, "", "killed").step(Session({}, b""), event, "{}", 0.0).reason == "kill_switch"
+    event = HookEvent(AFTER, "s-1", "a-2", "Bash", {"command": "ls"}, "toolu_1", "a.txt")
+    assert GatewayHookJudge(served.url, "", "claude-code").step(HookSession({}, b""), event, "{}", 0.0).allowed
+    assert (
+        GatewayHookJudge(served.url, "", "killed").step(HookSession({}, b""), event, "{}", 0.0).reason == "kill_switch"
+    )
 
 
 def test_a_transport_whose_guard_asks(served: Served) -> None:
     """The service's denial reaches the client of httpx (D-4)."""
     unsent = httpx.MockTransport(lambda _: pytest.fail("was sent"))
-    with Guard(url=served.url) as guard, httpx.Client(transport=BreakloopTransport(unsent, guard=guard)) as client:
+    with Guard(url=served.url) as guard, httpx.Client(transport=GuardTransport(unsent, guard=guard)) as client:
         answer = client.post("http://api.example.com/v1/chat/completions", json={"model": "m"}, headers=KILLED)
     assert (answer.status_code, answer.json()["detail"]["error"]) == (429, "kill_switch")
     assert (answer.headers["x-should-retry"], answer.headers["x-own-reason"]) == ("false", "kill_switch")

@@ -20,7 +20,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from pydantic import SecretStr
 
 from breakloop import Guard, LoopDetectedError
-from breakloop.integrations.langchain import BreakloopMiddleware
+from breakloop.integrations.langchain import GuardAgentMiddleware
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, fail, say
 from tests.e2e.served import SRC, refusing, serving
 from tests.e2e.test_sdk_examples import script
@@ -97,7 +97,7 @@ def is_warned_then_stopped(llm: ThreadedLLM, state: dict[str, Any]) -> bool:
 
 def test_a_loop_is_told_then_stopped(llm: ThreadedLLM, http: httpx2.Client) -> None:
     """In the tool's result, twice; then the agent ends with why (P-3, LD-4, LD-5)."""
-    guarded = BreakloopMiddleware()
+    guarded = GuardAgentMiddleware()
     assert is_warned_then_stopped(llm, agent(llm, http, guarded).invoke(ASKED))
     assert guarded.guard.faults == 0
 
@@ -108,7 +108,7 @@ def test_async_and_streamed(llm: ThreadedLLM, http: httpx2.Client) -> None:
     async def run() -> dict[str, Any]:
         async with httpx2.AsyncClient() as client:
             model = chat(llm, http, http_async_client=client, streaming=True)
-            made = create_agent(model, [search], middleware=[BreakloopMiddleware()])
+            made = create_agent(model, [search], middleware=[GuardAgentMiddleware()])
             state: dict[str, Any] = {}
             async for mode, piece in made.astream(ASKED, stream_mode=["values", "messages"]):
                 if mode == "values":
@@ -121,14 +121,14 @@ def test_async_and_streamed(llm: ThreadedLLM, http: httpx2.Client) -> None:
 def test_a_loop_is_raised_if_wished(llm: ThreadedLLM, http: httpx2.Client) -> None:
     """A loop is raised if wished (P-1)."""
     with pytest.raises(LoopDetectedError) as caught:
-        agent(llm, http, BreakloopMiddleware(on_block="raise")).invoke(ASKED)
+        agent(llm, http, GuardAgentMiddleware(on_block="raise")).invoke(ASKED)
     assert (caught.value.kind, len(llm.requests)) == ("repeat", 5)
 
 
 def test_a_model_that_takes_the_hint(llm: ThreadedLLM, http: httpx2.Client) -> None:
     """It ends by itself, and nothing is blocked (LD-5)."""
     llm.llm.respond = lambda seen: say("There is none.") if NOTE in str(seen.json()) else STUCK
-    state = agent(llm, http, BreakloopMiddleware()).invoke(ASKED)
+    state = agent(llm, http, GuardAgentMiddleware()).invoke(ASKED)
     assert (state["messages"][-1].text, len(llm.requests)) == ("There is none.", 4)
 
 
@@ -150,7 +150,7 @@ def bodies(work: Callable[[ThreadedLLM], Any]) -> tuple[list[bytes], list[Any]]:
 def test_a_healthy_agent_is_untouched(http: httpx2.Client) -> None:
     """The same requests byte for byte, no more of them, and the same messages (P-3)."""
     plain = bodies(lambda llm: agent(llm, http).invoke(ASKED))
-    guarded = bodies(lambda llm: agent(llm, http, BreakloopMiddleware(judge_tools=True)).invoke(ASKED))
+    guarded = bodies(lambda llm: agent(llm, http, GuardAgentMiddleware(judge_tools=True)).invoke(ASKED))
     assert guarded == plain
     assert len(plain[0]) == len(HEALTHY)
 
@@ -158,21 +158,21 @@ def test_a_healthy_agent_is_untouched(http: httpx2.Client) -> None:
 def test_shadow(llm: ThreadedLLM, http: httpx2.Client) -> None:
     """Would-be verdicts change nothing (E-1)."""
     llm.next(*([STUCK] * 8), say("Done."))
-    state = agent(llm, http, BreakloopMiddleware(Guard(SHADOW))).invoke(ASKED)
+    state = agent(llm, http, GuardAgentMiddleware(Guard(SHADOW))).invoke(ASKED)
     assert (results(state), state["messages"][-1].text) == (["no results"] * 8, "Done.")
 
 
 def test_many_people_who_say_the_same(llm: ThreadedLLM, http: httpx2.Client) -> None:
     """Conversations of their own; ten greetings in a minute are no loop (LD-6)."""
     llm.next(*([say("Hello!")] * 10))
-    made = agent(llm, http, BreakloopMiddleware())
+    made = agent(llm, http, GuardAgentMiddleware())
     said = [made.invoke({"messages": [("user", "Hi")]})["messages"][-1].text for _ in range(10)]
     assert said == ["Hello!"] * 10
 
 
 def test_a_thread_is_one_conversation(llm: ThreadedLLM, http: httpx2.Client) -> None:
     """The loop goes on in the next turn of a thread that nobody says anything new in; another thread is fresh (C-7)."""
-    made = agent(llm, http, BreakloopMiddleware(on_block="raise"), checkpointer=InMemorySaver())
+    made = agent(llm, http, GuardAgentMiddleware(on_block="raise"), checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "t-1"}}
     with pytest.raises(LoopDetectedError):
         made.invoke(ASKED, config)
@@ -190,27 +190,27 @@ def test_tries_that_failed_are_no_steps(llm: ThreadedLLM, http: httpx2.Client) -
     """A retry beside it is nobody's loop (LD-6)."""
     llm.next(*([fail(503)] * 6), say("At last."))
     retry = ModelRetryMiddleware(max_retries=8, initial_delay=0)
-    state = agent(llm, http, retry, BreakloopMiddleware()).invoke(ASKED)
+    state = agent(llm, http, retry, GuardAgentMiddleware()).invoke(ASKED)
     assert (state["messages"][-1].text, len(llm.requests)) == ("At last.", 7)
 
 
 def test_against_a_decision_service(llm: ThreadedLLM, http: httpx2.Client, tmp_path: Any) -> None:
     """Told and stopped by `breakloop serve`; where it is not there, nobody is stopped (D-3, D-4)."""
     with serving(tmp_path, "--mode", "decision") as served, Guard(url=served.url, token="sk-canary-lc") as guard:
-        state = agent(llm, http, BreakloopMiddleware(guard)).invoke(ASKED)
+        state = agent(llm, http, GuardAgentMiddleware(guard)).invoke(ASKED)
         assert [NOTE.partition("`")[0] in one for one in results(state)] == [False, False, True, True, False]
         assert state["messages"][-1].response_metadata["breakloop"]["kind"] == "repeat"
         assert guard.faults == 0
     with refusing() as url, Guard(url=url) as guard:
         llm.next(*([STUCK] * 8), say("Done."))
-        state = agent(llm, http, BreakloopMiddleware(guard)).invoke(ASKED)
+        state = agent(llm, http, GuardAgentMiddleware(guard)).invoke(ASKED)
         assert (state["messages"][-1].text, guard.faults) == ("Done.", 9)
 
 
 @pytest.mark.parametrize("on_block", ["end", "raise"])
 def test_a_graph_of_ones_own(llm: ThreadedLLM, http: httpx2.Client, on_block: Any) -> None:
     """LangGraph; the node is guarded, and `tools_condition` ends by itself (P-3)."""
-    guarded = BreakloopMiddleware(on_block=on_block)
+    guarded = GuardAgentMiddleware(on_block=on_block)
     bound = chat(llm, http).bind_tools([search])
     graph = StateGraph(MessagesState)
     graph.add_node("model", guarded.node(lambda state: {"messages": [bound.invoke(state["messages"])]}, model="gpt-5"))
@@ -234,7 +234,7 @@ def test_a_tool_is_switched_off(llm: ThreadedLLM, http: httpx2.Client) -> None:
     guard = Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]})
     answers: list[Answer] = [STUCK, say("I cannot search.")]
     llm.next(*answers)
-    state = agent(llm, http, BreakloopMiddleware(guard, judge_tools=True)).invoke(ASKED)
+    state = agent(llm, http, GuardAgentMiddleware(guard, judge_tools=True)).invoke(ASKED)
     assert "being mended" in results(state)[0]
     assert state["messages"][-1].text == "I cannot search."
 

@@ -39,17 +39,17 @@ model_list:
     litellm_params: {{model: anthropic/claude, api_base: "{llm}", api_key: none}}
 guardrails:
   - guardrail_name: builtin
-    litellm_params: {{guardrail: breakloop.integrations.litellm.Breakloop, mode: pre_call}}
+    litellm_params: {{guardrail: breakloop.integrations.litellm.BreakloopGuardrail, mode: pre_call}}
   - guardrail_name: steering
-    litellm_params: {{guardrail: breakloop.integrations.litellm.Breakloop, mode: pre_call, policy: policy.yaml}}
+    litellm_params: {{guardrail: breakloop.integrations.litellm.BreakloopGuardrail, mode: pre_call, policy: policy.yaml}}
   - guardrail_name: answering
-    litellm_params: {{guardrail: breakloop.integrations.litellm.Breakloop, mode: pre_call, on_block: answer}}
+    litellm_params: {{guardrail: breakloop.integrations.litellm.BreakloopGuardrail, mode: pre_call, on_block: answer}}
   - guardrail_name: remote
-    litellm_params: {{guardrail: breakloop.integrations.litellm.Breakloop, mode: pre_call, api_base: "{service}", api_key: k}}
+    litellm_params: {{guardrail: breakloop.integrations.litellm.BreakloopGuardrail, mode: pre_call, api_base: "{service}", api_key: k}}
   - guardrail_name: absent
-    litellm_params: {{guardrail: breakloop.integrations.litellm.Breakloop, mode: pre_call, api_base: "{absent}"}}
+    litellm_params: {{guardrail: breakloop.integrations.litellm.BreakloopGuardrail, mode: pre_call, api_base: "{absent}"}}
   - guardrail_name: shadow
-    litellm_params: {{guardrail: breakloop.integrations.litellm.Breakloop, mode: pre_call, policy: shadow.yaml}}
+    litellm_params: {{guardrail: breakloop.integrations.litellm.BreakloopGuardrail, mode: pre_call, policy: shadow.yaml}}
 router_settings: {{num_retries: 0, disable_cooldowns: true}}
 general_settings: {{master_key: {key}}}
 """

@@ -19,7 +19,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
 
 from breakloop import Guard
-from breakloop.integrations.mcp import BreakloopMiddleware
+from breakloop.integrations.mcp import GuardMCPMiddleware
 from tests.e2e.served import serving
 from tests.e2e.test_sdk_examples import script
 
@@ -51,7 +51,7 @@ class Tools:
 
 
 def made(tools: Tools, guard: Guard | None = None) -> MCPServer:
-    server = MCPServer("real", log_level="ERROR", middleware=[BreakloopMiddleware(guard)])
+    server = MCPServer("real", log_level="ERROR", middleware=[GuardMCPMiddleware(guard)])
     for function in (tools.find, tools.count, tools.broken):
         server.add_tool(function)
     return server
@@ -66,7 +66,7 @@ def lowlevel(tools: Tools) -> Server[Any]:
         return CallToolResult(content=[TextContent(type="text", text=text)])
 
     server: Server[Any] = Server("low", on_list_tools=listed, on_call_tool=called)
-    server.middleware.append(BreakloopMiddleware())
+    server.middleware.append(GuardMCPMiddleware())
     return server
 
 

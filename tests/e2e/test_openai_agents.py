@@ -23,7 +23,7 @@ from agents import (
 from openai import AsyncOpenAI
 
 from breakloop import Guard, LoopDetectedError
-from breakloop.integrations.openai_agents import BreakloopHooks
+from breakloop.integrations.openai_agents import GuardRunHooks
 from breakloop.testing import StandInLLM, ThreadedLLM, call_tool, say
 from tests.e2e.served import SRC, refusing, serving
 from tests.e2e.test_langchain import SHADOW
@@ -56,7 +56,7 @@ def llm() -> Iterator[ThreadedLLM]:
 
 
 async def run(
-    llm: ThreadedLLM, hooks: BreakloopHooks | None, *, tools: Any = None, kind: Any = OpenAIResponsesModel, **more: Any
+    llm: ThreadedLLM, hooks: GuardRunHooks | None, *, tools: Any = None, kind: Any = OpenAIResponsesModel, **more: Any
 ) -> Any:
     """Run an agent; returns its final output."""
     given = more.pop("asked", "Find our refund policy.")
@@ -83,7 +83,7 @@ def outputs(error: LoopDetectedError) -> list[str]:
 @pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
 def test_a_loop_is_told_then_stopped(llm: ThreadedLLM, kind: Any, *, streamed: bool) -> None:
     """In the tool's result, twice; then an error that is the SDK's and ours, with what was done (P-3, LD-4, LD-5)."""
-    hooks = BreakloopHooks()
+    hooks = GuardRunHooks()
     with pytest.raises(LoopDetectedError) as caught:
         asyncio.run(run(llm, hooks, kind=kind, streamed=streamed))
     assert isinstance(caught.value, AgentsException)
@@ -97,13 +97,13 @@ def test_a_loop_is_told_then_stopped(llm: ThreadedLLM, kind: Any, *, streamed: b
 def test_without_guardrails_it_is_stopped_all_the_same(llm: ThreadedLLM) -> None:
     """Hooks alone, for tools that have none (P-3)."""
     with pytest.raises(LoopDetectedError) as caught:
-        asyncio.run(run(llm, BreakloopHooks(), tools=[search]))
+        asyncio.run(run(llm, GuardRunHooks(), tools=[search]))
     assert [NOTE in output for output in outputs(caught.value)] == [False] * 5
 
 
 def test_guardrails_alone(llm: ThreadedLLM) -> None:
     """Without hooks, the guardrail's own wire is tripped (P-3)."""
-    tools = BreakloopHooks().tools(search)
+    tools = GuardRunHooks().tools(search)
     with pytest.raises(ToolOutputGuardrailTripwireTriggered) as caught:
         asyncio.run(run(llm, None, tools=tools))
     assert caught.value.output.output_info["error"] == "recursive_loop_detected"
@@ -113,7 +113,7 @@ def test_guardrails_alone(llm: ThreadedLLM) -> None:
 def test_a_model_that_takes_the_hint(llm: ThreadedLLM) -> None:
     """It ends by itself, and nothing is blocked (LD-5)."""
     llm.llm.respond = lambda seen: say("There is none.") if NOTE in seen.body.decode() else STUCK
-    assert asyncio.run(run(llm, BreakloopHooks())) == "There is none."
+    assert asyncio.run(run(llm, GuardRunHooks())) == "There is none."
     assert len(llm.requests) == 4
 
 
@@ -125,7 +125,7 @@ HEALTHY = [
 ]
 
 
-def bodies(hooks: BreakloopHooks | None) -> list[bytes]:
+def bodies(hooks: GuardRunHooks | None) -> list[bytes]:
     with StandInLLM.in_thread() as llm:
         llm.next(*HEALTHY)
         assert asyncio.run(run(llm, hooks)) == "All read."
@@ -135,7 +135,7 @@ def bodies(hooks: BreakloopHooks | None) -> list[bytes]:
 def test_a_healthy_agent_is_untouched() -> None:
     """The same requests byte for byte, and no more of them (P-3)."""
     plain = bodies(None)
-    assert bodies(BreakloopHooks(judge_tools=True)) == plain
+    assert bodies(GuardRunHooks(judge_tools=True)) == plain
     assert len(plain) == len(HEALTHY)
 
 
@@ -143,7 +143,7 @@ def test_calls_at_once_are_one_step(llm: ThreadedLLM) -> None:
     """A round of two that comes again five times; the note stands in it once (C16)."""
     llm.llm.respond = lambda _: STUCK.with_tool("search", {"query": "returns"})
     with pytest.raises(LoopDetectedError) as caught:
-        asyncio.run(run(llm, BreakloopHooks()))
+        asyncio.run(run(llm, GuardRunHooks()))
     told = [one.find("[breakloop]") >= 0 for one in outputs(caught.value)]
     assert [told[at : at + 2].count(True) for at in range(0, 10, 2)] == [0, 0, 1, 1, 0]
 
@@ -151,7 +151,7 @@ def test_calls_at_once_are_one_step(llm: ThreadedLLM) -> None:
 def test_shadow(llm: ThreadedLLM) -> None:
     """Would-be verdicts change nothing (E-1)."""
     llm.next(*([STUCK] * 8), say("Done."))
-    assert asyncio.run(run(llm, BreakloopHooks(Guard(SHADOW)))) == "Done."
+    assert asyncio.run(run(llm, GuardRunHooks(Guard(SHADOW)))) == "Done."
     assert b"[breakloop]" not in b"".join(sent.body for sent in llm.requests)
 
 
@@ -160,16 +160,16 @@ def test_a_named_session_goes_on_in_the_next_run(llm: ThreadedLLM) -> None:
     (C-7)."""
     memory = SQLiteSession("chat-1")
     with pytest.raises(LoopDetectedError):
-        asyncio.run(run(llm, BreakloopHooks(session="chat-1"), session=memory))
+        asyncio.run(run(llm, GuardRunHooks(session="chat-1"), session=memory))
     llm.next(say("Another matter."))
-    hooks = BreakloopHooks(session="chat-1")
+    hooks = GuardRunHooks(session="chat-1")
     assert asyncio.run(run(llm, hooks, session=memory, asked="And the weather in Oslo?")) == "Another matter."
     memory.close()
 
 
 def test_an_agent_that_is_a_tool(llm: ThreadedLLM) -> None:
     """Its tools are guarded, its run has no hooks: the inner loop is stopped (P-3)."""
-    hooks = BreakloopHooks()
+    hooks = GuardRunHooks()
 
     async def work() -> Any:
         async with AsyncOpenAI(base_url=f"{llm.url}/v1", api_key="k") as client:
@@ -189,12 +189,12 @@ def test_against_a_decision_service(llm: ThreadedLLM, tmp_path: Any) -> None:
     """Told and stopped by `breakloop serve`; where it is not there, nobody is stopped (D-3, D-4)."""
     with serving(tmp_path, "--mode", "decision") as served, Guard(url=served.url, token="sk-canary-oa") as guard:
         with pytest.raises(LoopDetectedError) as caught:
-            asyncio.run(run(llm, BreakloopHooks(guard)))
+            asyncio.run(run(llm, GuardRunHooks(guard)))
         assert (caught.value.kind, guard.faults) == ("repeat", 0)
         assert ["[breakloop]" in output for output in outputs(caught.value)] == TOLD
     with refusing() as url, Guard(url=url) as guard:
         llm.next(*([STUCK] * 8), say("Done."))
-        assert asyncio.run(run(llm, BreakloopHooks(guard))) == "Done."
+        assert asyncio.run(run(llm, GuardRunHooks(guard))) == "Done."
         assert guard.faults > 0
 
 
@@ -203,7 +203,7 @@ def test_a_tool_is_switched_off(llm: ThreadedLLM) -> None:
     switch = {"scope_key": "tool:name", "scope_value": "search", "route": "/mcp", "reason": "being mended"}
     guard = Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]})
     llm.next(STUCK, say("I cannot search."))
-    assert asyncio.run(run(llm, BreakloopHooks(guard, judge_tools=True))) == "I cannot search."
+    assert asyncio.run(run(llm, GuardRunHooks(guard, judge_tools=True))) == "I cannot search."
     assert "being mended" in llm.requests[1].body.decode()
 
 

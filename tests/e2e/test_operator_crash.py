@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.engine.quarantine import AGENT, NAME
-from breakloop.store.orders import HOLD, SWITCH, FileBook
+from breakloop.store.orders import HOLD, SWITCH, FileOrderStore
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +34,7 @@ def said_until(folder: Path, lines: int) -> list[tuple[str, str]]:
 def test_what_was_acknowledged_is_there_after_a_crash(tmp_path: Path, crash: int) -> None:
     """Holds of persons and detectors, switches and releases: on disk before anybody hears of them."""
     said = said_until(tmp_path, 1 + 3 * crash)
-    book = FileBook(tmp_path, lambda trouble: pytest.fail(str(trouble)))
+    book = FileOrderStore(tmp_path, lambda trouble: pytest.fail(str(trouble)))
     book.load()
     now = 1.0
     held = {tuple(record.value["of"]) for record in book.ledger.live(HOLD, now)}

@@ -11,14 +11,14 @@ import pytest
 import uvloop
 
 from breakloop.dialects.denial import VerdictHeaders
-from breakloop.gateway.admission import Judging
-from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.forwarding import Forwarding, Targets
-from breakloop.gateway.http_request import Limits
-from breakloop.gateway.http_response import AnswerHeads
-from breakloop.gateway.proxy import ProxyDoor
+from breakloop.gateway.admission import Admission
+from breakloop.gateway.decision import DecisionHandler
+from breakloop.gateway.forwarding import Forwarding, UpstreamRoutes
+from breakloop.gateway.http_request import RequestLimits
+from breakloop.gateway.http_response import ResponseHeadParser
+from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
-from breakloop.gateway.upstream import Pool, Times
+from breakloop.gateway.upstream import UpstreamPool, UpstreamTimeouts
 from breakloop.model.upstream import parse_upstream
 from tests.builders import SECRET, world
 from tests.unit.testing.talking import tls_contexts
@@ -44,17 +44,17 @@ class Gate:
         self._upstream.close()
 
 
-async def gate(play: Play, limits: Limits | None = None, tls: ssl.SSLContext | None = None) -> Gate:
+async def gate(play: Play, limits: RequestLimits | None = None, tls: ssl.SSLContext | None = None) -> Gate:
     upstream = await asyncio.start_server(play, "127.0.0.1", 0, limit=4096)
     port = upstream.sockets[0].getsockname()[1]
     own_world = world({"bundle_version": 1, "policies": []})
-    judging = Judging(own_world.engine, own_world.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="t-")
-    own = DecisionDoor(judging, ready=lambda: (200, {}))
+    judging = Admission(own_world.engine, own_world.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="t-")
+    own = DecisionHandler(judging, ready=lambda: (200, {}))
     server = Server(own, limits)
     named = parse_upstream("up", f"http://127.0.0.1:{port}")
-    pool = Pool(named, server, Times(), None, AnswerHeads())
+    pool = UpstreamPool(named, server, UpstreamTimeouts(), None, ResponseHeadParser())
     forwarding = Forwarding("X-Breakloop-", "hop")
-    door = ProxyDoor(judging, own, targets=Targets([named]), pools={"up": pool}, forwarding=forwarding)
+    door = ProxyHandler(judging, own, targets=UpstreamRoutes([named]), pools={"up": pool}, forwarding=forwarding)
     server.handler, server.streams = door, door.streams
     server.endings.append(pool.close)
     return Gate(server, upstream, await server.start(tls=tls))
@@ -126,7 +126,7 @@ def test_connections_that_never_finish_their_handshake_count(tmp_path: Path) -> 
         async def play(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.close()
 
-        made = await gate(play, Limits(connections=5, head_s=1), tls)
+        made = await gate(play, RequestLimits(connections=5, head_s=1), tls)
         clients = [await made.connect() for _ in range(20)]
         ends = [asyncio.ensure_future(reader.read(1)) for reader, _ in clients]
         _, open_still = await asyncio.wait(ends, timeout=_WAIT_S)

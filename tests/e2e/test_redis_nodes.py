@@ -13,7 +13,7 @@ import uvloop
 
 from breakloop.errors import StateError
 from breakloop.store.redis.connection import RedisError
-from breakloop.store.redis.topology import Feed, Nodes, command, make_nodes, slot_of
+from breakloop.store.redis.topology import Nodes, PubSub, command, make_nodes, slot_of
 from breakloop.store.redis.url import parse_redis_url
 from tests.fake_redis import Heard
 from tests.redis_groups import Cluster, Watched, cluster
@@ -273,7 +273,7 @@ def test_messages(own_redis: Server, run: Runner) -> None:
     """Heard at once; after a restart the gap is told, and later messages are heard again (B-3)."""
 
     async def main() -> None:
-        feed, gaps, news = Feed(parse_redis_url(own_redis.url), asyncio.get_running_loop()), Heard(), Heard()
+        feed, gaps, news = PubSub(parse_redis_url(own_redis.url), asyncio.get_running_loop()), Heard(), Heard()
         feed.on_gap = gaps
         feed.subscribe(b"bl:news", news)
         await feed.start()
@@ -293,7 +293,7 @@ def test_messages_in_a_cluster(redis_cluster: Cluster) -> None:
     """Published at one node, heard at another."""
 
     async def main() -> None:
-        feed, gaps, news = Feed(parse_redis_url(redis_cluster.url), asyncio.get_running_loop()), Heard(), Heard()
+        feed, gaps, news = PubSub(parse_redis_url(redis_cluster.url), asyncio.get_running_loop()), Heard(), Heard()
         feed.on_gap = gaps
         feed.subscribe(b"bl:news", news)
         await feed.start()

@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseIncompleteEvent
 
-from breakloop.dialects.answers import Events
+from breakloop.dialects.answers import SseParser
 from breakloop.testing import ThreadedLLM, say
 from tests.e2e.proxied import Proxied, one_test, proxied, stream_request
 from tests.e2e.served import KEY, Caller, Served, eventually
@@ -128,7 +128,7 @@ def test_others(proxy: Proxied, dialect: str) -> None:
         client.send(stream_request(dialect, KEYED))
         body = client.answer().body
     assert (b'"finish_reason":"length"' if dialect == "openai_completions" else b'"MAX_TOKENS"') in body
-    assert 7 < len(list(Events().feed(body))) < len(WORDS)
+    assert 7 < len(list(SseParser().feed(body))) < len(WORDS)
 
 
 def test_it_is_told(proxy: Proxied) -> None:

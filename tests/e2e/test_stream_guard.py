@@ -16,7 +16,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import ResponseIncompleteEvent
 
-from breakloop.dialects.answers import Events
+from breakloop.dialects.answers import SseParser
 from breakloop.testing import Answer, ThreadedLLM, body, say
 from tests.e2e.proxied import Proxied, one_test, proxied, stream_request
 from tests.e2e.served import Caller, Served, eventually
@@ -210,7 +210,7 @@ def test_anthropic_thinking(anthropic_client: anthropic.Anthropic, caller: Calle
 
 
 def payloads(content: bytes) -> list[Any]:
-    return [data.decode() if data == b"[DONE]" else json.loads(data) for data in Events().feed(content)]
+    return [data.decode() if data == b"[DONE]" else json.loads(data) for data in SseParser().feed(content)]
 
 
 def test_gemini(proxy: Proxied) -> None:

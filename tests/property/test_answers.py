@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.dialects.answers import Events
+from breakloop.dialects.answers import SseParser
 from breakloop.dialects.reader import reader
 from breakloop.model.call import Answer
 from tests.unit.wire.recorded.everything import EVERYTHING
@@ -87,7 +87,7 @@ STREAMS = st.lists(st.tuples(LINES, ENDS), max_size=25).map(
 @given(body=STREAMS, places=st.lists(st.integers(0, 500), max_size=10), max_bytes=st.sampled_from([6, 9, 1000]))
 def test_events_cut_anywhere(body: bytes, places: list[int], max_bytes: int) -> None:
     """Any lines, any line ends, any cuts, any bound: the same events, and as many passed over (D-1)."""
-    at_once, in_pieces = Events(max_bytes), Events(max_bytes)
+    at_once, in_pieces = SseParser(max_bytes), SseParser(max_bytes)
     expected = [*at_once.feed(body), *at_once.finish()]
     found = [one for piece in cut(body, places) for one in in_pieces.feed(piece)] + list(in_pieces.finish())
     assert (found, in_pieces.skipped) == (expected, at_once.skipped)
@@ -114,7 +114,7 @@ def by_the_book(body: str) -> Iterator[str]:
 def test_events_as_the_standard_has_them(lines: list[tuple[str, bytes]]) -> None:
     """Of streams that are streams (D-1)."""
     body = "".join([line + (end or b"\n").decode() for line, end in lines])
-    assert [one.decode() for one in Events().feed(body.encode())] == list(by_the_book(body))
+    assert [one.decode() for one in SseParser().feed(body.encode())] == list(by_the_book(body))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -182,7 +182,7 @@ def payloads(recorded: Recorded) -> list[Any]:
     """The JSON of a recorded answer: of its events, or of its body."""
     if recorded.content_type == JSON:
         return [json.loads(recorded.body)]
-    found = Events().feed(recorded.body)
+    found = SseParser().feed(recorded.body)
     return [json.loads(one) for one in found if one.startswith(b"{")]
 
 

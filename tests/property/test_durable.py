@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 from breakloop.clock import FakeClock
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
-    Breaker,
+    AdjustCharge,
     BreakerSpec,
-    Bucket,
     BucketSpec,
-    Correct,
-    Repeat,
-    RepeatSpec,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    CountFingerprint,
+    FingerprintSpec,
     Settle,
-    Spend,
-    SpendSpec,
+    TakeTokens,
     WindowWrite,
 )
 from tests.durable_state import Life, at_once
 
 REPEATS = (
-    RepeatSpec(60.0, 3, retry_free=2),
-    RepeatSpec(60.0, 3, sliding=True, retry_free=2),
-    RepeatSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0),
+    FingerprintSpec(60.0, 3, retry_free=2),
+    FingerprintSpec(60.0, 3, sliding=True, retry_free=2),
+    FingerprintSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0),
 )
 BUCKETS = (BucketSpec(0.5, 4.0), BucketSpec(10.0, 20.0))
-SPEND = SpendSpec(20)
+SPEND = BudgetSpec(20)
 BREAKERS = (BreakerSpec(8.0, 0.0), BreakerSpec(8.0, 45.0))
 
 numbers = st.integers(0, 3)
@@ -56,19 +56,21 @@ def do(store: MemoryStore, step: tuple[Any, ...], now: float) -> object:
     """Carry out one step; return all that can be seen of it."""
     what, *rest = step
     if what == "repeat":
-        return store.commit([Repeat(REPEATS[rest[0]], f"ld:{rest[0]}:{rest[1]}", None)], now)
+        return store.commit([CountFingerprint(REPEATS[rest[0]], f"ld:{rest[0]}:{rest[1]}", None)], now)
     if what == "bucket":
-        return store.commit([Bucket(BUCKETS[rest[0]], f"tb:{rest[0]}:{rest[1]}", rest[2], None)], now)
+        return store.commit([TakeTokens(BUCKETS[rest[0]], f"tb:{rest[0]}:{rest[1]}", rest[2], None)], now)
     if what == "spend":
         ends = (now // 3600.0 + 1.0) * 3600.0
-        return store.commit([Spend(SPEND, f"tpd:{rest[0]}", rest[1], ends, None)], now)
+        return store.commit([ChargeBudget(SPEND, f"tpd:{rest[0]}", rest[1], ends, None)], now)
     if what == "breaker":
-        return store.commit([Breaker(BREAKERS[rest[0]], f"cb:{rest[0]}:{rest[1]}", rest[2], None)], now)
+        return store.commit([CheckBreaker(BREAKERS[rest[0]], f"cb:{rest[0]}:{rest[1]}", rest[2], None)], now)
     if what == "window":
         version = store.read_window(f"win:{rest[0]}", now).version
         return store.commit([], now, [WindowWrite(f"win:{rest[0]}", version, rest[1], 50.0)]), version
     if what == "correct":
-        store.correct([Correct(BUCKETS[0], f"tb:0:{rest[0]}", rest[1]), Correct(SPEND, f"tpd:{rest[0]}", rest[1])], now)
+        store.correct(
+            [AdjustCharge(BUCKETS[0], f"tb:0:{rest[0]}", rest[1]), AdjustCharge(SPEND, f"tpd:{rest[0]}", rest[1])], now
+        )
     elif what == "drop":
         store.drop([f"{kind}:{rest[0]}" for kind in ("tpd", "win", "ld:1", "cb:0")])
     elif what == "forget":

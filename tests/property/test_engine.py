@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.gateway.http_request import Request
-from breakloop.policy.senders import Sender
+from breakloop.policy.senders import CallerProfile
 from tests.builders import CHAT, Json, World, about, at, bucket, bundle, chat_body, exact, policy, tail, user, world
 
 Asked = tuple[Request, float]  # a question, and how far the clock moves before it
@@ -158,7 +158,7 @@ def test_a_denied_request_charges_nothing(policies: list[Json], traffic: list[As
     assert [bare(reply) for reply in tell(world(data), kept)] == [bare(reply) for reply in told if reply[0] == 200]
 
 
-class Forgetful(dict[tuple[object, ...], Sender]):
+class Forgetful(dict[tuple[object, ...], CallerProfile]):
     """A memory that remembers nobody."""
 
     def __setitem__(self, _key: object, _value: object) -> None:

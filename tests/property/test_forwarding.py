@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
-from breakloop.gateway.forwarding import CREDENTIALS, Forwarding, Targets
-from breakloop.gateway.http_request import CHUNKED, HeadParser, Limits, Request
+from breakloop.gateway.forwarding import CREDENTIALS, Forwarding, UpstreamRoutes
+from breakloop.gateway.http_request import CHUNKED, HeadParser, Request, RequestLimits
 from breakloop.model.upstream import upstreams
 from breakloop.policy.paths import normalise
 
-TARGETS = Targets(upstreams(["x=http://up.example:81/api/v1", "azure=https://r.openai.azure.com", "plain=http://p"]))
+TARGETS = UpstreamRoutes(
+    upstreams(["x=http://up.example:81/api/v1", "azure=https://r.openai.azure.com", "plain=http://p"])
+)
 PLAIN = Forwarding("X-Own-", "own-token")
 FULL = Forwarding("X-Own-", "own-token", via=True, keys={"x": b"sk-ours", "anthropic": b"sk-ours"})
 
@@ -147,13 +149,13 @@ heads = st.builds(
 def forwarded(head: bytes, forwarding: Forwarding, length: int) -> tuple[Request, Request, bytes] | None:
     """Return what came, what goes as our own parser reads it, and its bytes; None where we do not accept what came."""
     try:
-        came = HeadParser(Limits()).parse(head, "192.0.2.7")
+        came = HeadParser(RequestLimits()).parse(head, "192.0.2.7")
         path, _, query = came.target.partition(b"?")
         destination = TARGETS.find(path, {})
     except RequestError:
         return None
     made = forwarding.head(came, destination, query, length)
-    return came, HeadParser(Limits()).parse(made, ""), made
+    return came, HeadParser(RequestLimits()).parse(made, ""), made
 
 
 @given(heads, st.sampled_from([PLAIN, FULL]), st.sampled_from([0, 1, 12_345, CHUNKED]))

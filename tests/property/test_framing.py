@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
-from breakloop.gateway.http_request import HeadParser, Limits
+from breakloop.gateway.http_request import HeadParser, RequestLimits
 from tests.unit.gateway.fake_client import Client, chunked, get, post
 
-LIMITS = Limits(
+LIMITS = RequestLimits(
     head_bytes=300,
     request_line_bytes=60,
     fields=8,
@@ -278,7 +278,7 @@ def test_a_line_of_a_head_is_fine_exactly_when_llhttp_says_so(line: bytes) -> No
     """Heads are checked line by line by us; llhttp is what holds that check to the grammar (Y-3)."""
     if b"\r\n" in line:
         return  # two lines
-    parser = HeadParser(Limits())
+    parser = HeadParser(RequestLimits())
     try:
         parser.parse(b"GET / HTTP/1.1\r\nHost: a\r\n" + line + b"\r\n\r\n", "")
         taken = True

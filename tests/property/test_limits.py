@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Usage
 from breakloop.model.verdict import Verdict
-from breakloop.pricing.prices import Listed, Price, Prices
-from breakloop.store.ops import Bucket, Spend
+from breakloop.pricing.prices import ListedModel, Price, Prices
+from breakloop.store.ops import ChargeBudget, TakeTokens
 from tests.builders import Json, World, bucket, bundle, call, chat_body, policy, user, world
 
 IN, OUT = 3, 7  # micro-dollars for a token
@@ -176,7 +176,7 @@ def made(prompt: int, most: int, team: str) -> Call:
 
 def here_with(limits: list[Limit]) -> World:
     here = world(bundle(policy("p", *[one.data() for one in limits])))
-    prices = Prices(Listed({"gpt-x": PRICE}, "a test"))
+    prices = Prices(ListedModel({"gpt-x": PRICE}, "a test"))
     here.engine.meter._prices = lambda: prices
     return here
 
@@ -258,7 +258,7 @@ def totals(here: World, model: Model) -> None:
             key = f"{family}:default:p:{limit.name}:{team if limit.keyed else ''}"
             [bucket_of] = [rule.limiter for rule in _rules(here) if rule.name == limit.name]
             spec = bucket_of.spec if limit.unit == "requests" else bucket_of._bucket.spec
-            left = store._limits.left(Bucket(spec, key, 0.0, None), model.latest)
+            left = store._limits.left(TakeTokens(spec, key, 0.0, None), model.latest)
             assert abs(Fraction(left) - model.left(limit, team)) < Fraction(1, 10**6)
 
 
@@ -306,6 +306,6 @@ def test_the_sum_is_the_same_in_every_order(costs: list[int], order: Any, most: 
     probe = made(0, 0, "a")
     here.engine.decide(probe)
     [op] = probe.charged
-    assert isinstance(op, Spend)
+    assert isinstance(op, ChargeBudget)
     store: Any = here.store
     assert store._limits.accounts[op.key][1] == sum(3 * IN + cost * OUT for cost in costs)

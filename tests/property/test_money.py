@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Bucket, BucketSpec, Correct, Op, Spend, SpendSpec, Store
+from breakloop.store.ops import AdjustCharge, BucketSpec, BudgetSpec, ChargeBudget, Op, Store, TakeTokens
 from tests.redis_store import NewStore
 
 TICK = 0.25  # exact in binary
-PERIODS = {"5s": (5.0, SpendSpec(20)), "1m": (60.0, SpendSpec(60))}
+PERIODS = {"5s": (5.0, BudgetSpec(20)), "1m": (60.0, BudgetSpec(60))}
 TOKENS = BucketSpec(2.0, 30.0)
 
 
@@ -24,7 +24,7 @@ class Request:
 
     number: int
     estimate: int
-    accounts: list[tuple[SpendSpec, str]]
+    accounts: list[tuple[BudgetSpec, str]]
 
 
 @dataclass
@@ -57,10 +57,10 @@ class Callers:
     def start(self, estimate: int) -> None:
         self.ledger.refill(self.clock)
         spends = [
-            Spend(spec, f"cb:{name}:{self.clock // long:.0f}", estimate, (self.clock // long + 1) * long, None)
+            ChargeBudget(spec, f"cb:{name}:{self.clock // long:.0f}", estimate, (self.clock // long + 1) * long, None)
             for name, (long, spec) in PERIODS.items()
         ]
-        ops: list[Op] = [*spends, Bucket(TOKENS, "tpm", float(estimate), None)]
+        ops: list[Op] = [*spends, TakeTokens(TOKENS, "tpm", float(estimate), None)]
         fits = all(self.ledger.used(op.key) + estimate <= op.spec.budget for op in spends)
         passes = fits and self.ledger.tokens >= estimate
         assert (self.store.commit(ops, self.clock).denied_at < 0) == passes
@@ -76,8 +76,8 @@ class Callers:
             return
         request = self.running.pop(which % len(self.running))
         more = used - request.estimate
-        told = [Correct(spec, key, more) for spec, key in request.accounts]
-        self.store.correct([*told, Correct(TOKENS, "tpm", more)], self.clock)
+        told = [AdjustCharge(spec, key, more) for spec, key in request.accounts]
+        self.store.correct([*told, AdjustCharge(TOKENS, "tpm", more)], self.clock)
         self.ledger.refill(self.clock)
         self.ledger.tokens = min(self.ledger.tokens - more, Fraction(30))
         for _, key in request.accounts:
@@ -89,10 +89,10 @@ class Callers:
             _, name, period = key.split(":")
             long, spec = PERIODS[name]
             ends = (float(period) + 1) * long
-            (used,) = self.store.commit([Spend(spec, key, 0, ends, None)], self.clock).results
+            (used,) = self.store.commit([ChargeBudget(spec, key, 0, ends, None)], self.clock).results
             assert used == self.ledger.used(key)
         self.ledger.refill(self.clock)
-        (left,) = self.store.commit([Bucket(TOKENS, "tpm", 0.0, None)], self.clock).results
+        (left,) = self.store.commit([TakeTokens(TOKENS, "tpm", 0.0, None)], self.clock).results
         assert left == self.ledger.tokens
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.clock import FakeClock
-from breakloop.store.orders import Record
+from breakloop.store.orders import Order
 from tests.operators import NOW, FakeNodes, FakeRedis, Instance
 
 AGENTS = ("a", "b", "c")
@@ -45,7 +45,7 @@ class Fleet:
         self.both = [Instance(way, clock) for way, clock in zip(self.ways, self.clocks, strict=True)]
         for one, way in zip(self.both, self.ways, strict=True):
             one.book.listen(way)
-        self.newest: dict[tuple[str, str], Record] = {}
+        self.newest: dict[tuple[str, str], Order] = {}
 
     async def step(self, name: str, *args: Any) -> None:
         if name == "wait":

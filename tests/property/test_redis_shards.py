@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
-    Breaker,
+    BreakerResult,
     BreakerSpec,
-    Broken,
-    Bucket,
     BucketSpec,
-    Committed,
-    Noted,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
+    Observation,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
-    RepeatSpec,
-    Spend,
-    SpendSpec,
+    TakeTokens,
 )
-from breakloop.store.redis.sharded import Spread
+from breakloop.store.redis.sharded import ShardedCommit
 from tests.property import test_money as money
 from tests.property import test_store as naive
 from tests.redis_store import NewStore
@@ -70,10 +70,10 @@ def test_in_two_slots_no_request_passes_a_budget(
 
 GROUPS = st.sampled_from([0, 0, 0, 1, 2])
 LOOPS = [
-    RepeatSpec(30.0, 2),
-    RepeatSpec(30.0, 1, sliding=True, denies=False),
-    RepeatSpec(30.0, 1, sliding=True, cooldown_s=8.0, growth=2.0, cooldown_max_s=30.0),
-    RepeatSpec(30.0, 4, concurrent_free=2, retry_free=1),
+    FingerprintSpec(30.0, 2),
+    FingerprintSpec(30.0, 1, sliding=True, denies=False),
+    FingerprintSpec(30.0, 1, sliding=True, cooldown_s=8.0, growth=2.0, cooldown_max_s=30.0),
+    FingerprintSpec(30.0, 4, concurrent_free=2, retry_free=1),
 ]
 BREAKERS = [BreakerSpec(6.0, 10.0), BreakerSpec(30.0, 0.0)]
 
@@ -85,14 +85,14 @@ def operations(draw: st.DrawFn) -> Op:
     kind, cost = draw(st.sampled_from("rrbbssknf")), draw(st.integers(0, 6))
     if kind == "r":
         spec = draw(st.integers(0, len(LOOPS) - 1))
-        return Repeat(LOOPS[spec], f"ld:{where}:{spec}", None, group, -1, draw(st.booleans()))
+        return CountFingerprint(LOOPS[spec], f"ld:{where}:{spec}", None, group, -1, draw(st.booleans()))
     if kind == "b":
-        return Bucket(BucketSpec(0.25, 8.0 + number), f"tb:{where}:{number}", cost, None, group)
+        return TakeTokens(BucketSpec(0.25, 8.0 + number), f"tb:{where}:{number}", cost, None, group)
     if kind == "s":
-        return Spend(SpendSpec(20 + number), f"cb:{where}:{number}", cost, LATER, None, group)
+        return ChargeBudget(BudgetSpec(20 + number), f"cb:{where}:{number}", cost, LATER, None, group)
     if kind == "k":
-        return Breaker(BREAKERS[number], f"brk:{where}:{number}", cost, None, group)
-    return Noted(None, group) if kind == "n" else Refuse(None, group)
+        return CheckBreaker(BREAKERS[number], f"brk:{where}:{number}", cost, None, group)
+    return Observation(None, group) if kind == "n" else Deny(None, group)
 
 
 COMMITS = st.lists(
@@ -114,7 +114,7 @@ class Slots:
     def begin(self, ops: Sequence[Op]) -> Deciding:
         return Deciding(self, ops)
 
-    def commit(self, ops: Sequence[Op], now: float) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float) -> CommitResult:
         deciding = self.begin(ops)
         while not deciding.step(now):
             pass
@@ -130,8 +130,8 @@ class Deciding:
         self.ops = ops
         own = [key for key in map(_place, ops) if "|" in key]
         self.first = own[0] if own else PLACES[0]
-        self.spread = Spread(ops, self.first)
-        self.done: Committed | None = None
+        self.spread = ShardedCommit(ops, self.first)
+        self.done: CommitResult | None = None
 
     def step(self, now: float) -> bool:
         """Make its next commit; tell whether that was the last."""
@@ -145,7 +145,7 @@ class Deciding:
             self.done = self.spread.committed()
             if self.done.denied_at < 0:
                 for op in self.ops:
-                    if isinstance(op, Bucket | Spend) and op.group == 0:
+                    if isinstance(op, TakeTokens | ChargeBudget) and op.group == 0:
                         self.slots.charged[op.key] = self.slots.charged.get(op.key, 0) + op.cost
             return True
         places = {_place(op) for op in part} - {""} or {self.first}
@@ -158,10 +158,12 @@ def _place(op: Any) -> str:
     return str(op.key).split(":")[1] if hasattr(op, "key") else ""
 
 
-def plain(done: Committed) -> Any:
+def plain(done: CommitResult) -> Any:
     """What is decided. The number of a flight only tells it from others."""
-    shown = [one._replace(flight=min(1, one.flight)) if isinstance(one, Repeated) else one for one in done.results]
-    rounded = [one._replace(rate=round(one.rate, 6)) if isinstance(one, Broken) else one for one in shown]
+    shown = [
+        one._replace(flight=min(1, one.flight)) if isinstance(one, FingerprintCount) else one for one in done.results
+    ]
+    rounded = [one._replace(rate=round(one.rate, 6)) if isinstance(one, BreakerResult) else one for one in shown]
     return rounded, done.denied_at
 
 
@@ -205,12 +207,12 @@ def test_in_any_order_of_scripts_nothing_is_overspent(
 
 def _limits(place: str, own: int, shared: int, *, shared_first: bool = False) -> list[Op]:
     if place == "p":
-        return [Spend(SpendSpec(20), "cb:p:0", shared, LATER, None)]
+        return [ChargeBudget(BudgetSpec(20), "cb:p:0", shared, LATER, None)]
     mine: list[Op] = [
-        Spend(SpendSpec(20), f"cb:{place}:0", own, LATER, None),
-        Bucket(BucketSpec(1e-9, 10.0), f"tb:{place}:0", own, None),
+        ChargeBudget(BudgetSpec(20), f"cb:{place}:0", own, LATER, None),
+        TakeTokens(BucketSpec(1e-9, 10.0), f"tb:{place}:0", own, None),
     ]
-    both = Spend(SpendSpec(20), "cb:p:0", shared, LATER, None)
+    both = ChargeBudget(BudgetSpec(20), "cb:p:0", shared, LATER, None)
     if not own:
         return mine
     return [both, *mine] if shared_first else [*mine, both]

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     JOINED,
-    Breaker,
+    AdjustCharge,
     BreakerSpec,
-    Bucket,
     BucketSpec,
-    Committed,
-    Correct,
-    Noted,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
+    Observation,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
-    RepeatSpec,
     Settle,
-    Spend,
-    SpendSpec,
     Store,
+    TakeTokens,
     WindowWrite,
 )
 from tests.property import test_money as money
@@ -73,7 +73,7 @@ SECONDS = st.floats(0.1, 90.0)
 AMOUNTS = st.floats(0.0, 20.0) | st.sampled_from([0.0, 0.1, 1.0])
 # One key may come with another spec: a new bundle does that.
 REPEATS = st.builds(
-    RepeatSpec,
+    FingerprintSpec,
     window_s=SECONDS,
     limit=st.integers(0, 4),
     denies=st.booleans(),
@@ -91,33 +91,41 @@ BREAKERS = st.builds(BreakerSpec, st.floats(0.5, 40.0), st.just(0.0) | SECONDS)
 @st.composite
 def repeats(draw: st.DrawFn) -> Op:
     spec, sliding = draw(REPEATS), draw(st.booleans())
-    spec = RepeatSpec(**{name: getattr(spec, name) for name in spec.__slots__} | {"sliding": sliding})
+    spec = FingerprintSpec(**{name: getattr(spec, name) for name in spec.__slots__} | {"sliding": sliding})
     key = f"ld:{draw(KEYS)}:{sliding}"
-    return Repeat(spec, key, None, draw(GROUPS), draw(st.sampled_from([-1, -1, 3])), draw(st.booleans()))
+    return CountFingerprint(spec, key, None, draw(GROUPS), draw(st.sampled_from([-1, -1, 3])), draw(st.booleans()))
 
 
 @st.composite
 def spends(draw: st.DrawFn) -> Op:
     budget, cost = draw(st.integers(0, 30) | st.just(2**61)), draw(st.integers(0, 15) | st.integers(0, 2**60))
-    return Spend(SpendSpec(budget), f"cb:{draw(KEYS)}", cost, draw(st.floats(900.0, 5000.0)), None, draw(GROUPS))
+    return ChargeBudget(
+        BudgetSpec(budget), f"cb:{draw(KEYS)}", cost, draw(st.floats(900.0, 5000.0)), None, draw(GROUPS)
+    )
 
 
 OPS: st.SearchStrategy[Op] = st.one_of(
     repeats(),
     repeats(),
     st.builds(
-        lambda spec, key, cost, group: Bucket(spec, f"tb:{key}", cost, None, group), BUCKETS, KEYS, AMOUNTS, GROUPS
+        lambda spec, key, cost, group: TakeTokens(spec, f"tb:{key}", cost, None, group), BUCKETS, KEYS, AMOUNTS, GROUPS
     ),
     spends(),
-    st.builds(lambda spec, key, n, group: Breaker(spec, f"brk:{key}", n, None, group), BREAKERS, KEYS, AMOUNTS, GROUPS),
-    st.builds(Refuse, st.none(), GROUPS),
-    st.builds(Noted, st.none(), GROUPS),
+    st.builds(
+        lambda spec, key, n, group: CheckBreaker(spec, f"brk:{key}", n, None, group), BREAKERS, KEYS, AMOUNTS, GROUPS
+    ),
+    st.builds(Deny, st.none(), GROUPS),
+    st.builds(Observation, st.none(), GROUPS),
 )
 CORRECTIONS = st.lists(
     st.one_of(
-        st.builds(lambda spec, key, amount: Correct(spec, f"tb:{key}", amount), BUCKETS, KEYS, st.floats(-9.0, 9.0)),
         st.builds(
-            lambda key, n: Correct(SpendSpec(9), f"cb:{key}", n), KEYS, st.floats(-9.0, 9.0) | st.integers(-(2**60), 9)
+            lambda spec, key, amount: AdjustCharge(spec, f"tb:{key}", amount), BUCKETS, KEYS, st.floats(-9.0, 9.0)
+        ),
+        st.builds(
+            lambda key, n: AdjustCharge(BudgetSpec(9), f"cb:{key}", n),
+            KEYS,
+            st.floats(-9.0, 9.0) | st.integers(-(2**60), 9),
         ),
     ),
     max_size=3,
@@ -155,9 +163,9 @@ class Both:
             )
             for key, off, data, ttl_s in writes
         ]
-        done: Committed = self.same("commit", ops, self.clock, windows)
+        done: CommitResult = self.same("commit", ops, self.clock, windows)
         for op, result in zip(ops, done.results, strict=False):
-            if isinstance(op, Repeat) and isinstance(result, Repeated) and result.flight != JOINED:
+            if isinstance(op, CountFingerprint) and isinstance(result, FingerprintCount) and result.flight != JOINED:
                 self.running.append(Settle(op.spec, op.key, done.at, result.flight))
 
     def after(self, what: str, how: Any) -> None:
@@ -181,7 +189,7 @@ class Both:
 
 def exact(result: Any) -> Any:
     """With every type, and a commit's time, which it leaves out when it is compared."""
-    if isinstance(result, Committed):
+    if isinstance(result, CommitResult):
         shown = [(type(one), exact(one)) for one in result.results]
         return shown, result.denied_at, result.conflict, repr(result.at)
     if isinstance(result, tuple):

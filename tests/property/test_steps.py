@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakloop.detect.steps import Judged, StepsDetector, StepsSettings
+from breakloop.detect.steps import StepEvaluation, StepsDetector, StepsSettings
 from breakloop.model.call import Result, Step, ToolCall
 
 DETECTOR = StepsDetector(StepsSettings(), lambda data: blake2b(data, digest_size=8, key=b"test").digest())
@@ -52,7 +52,7 @@ def spelled(value: dict[str, Any], spelling: str) -> str:
     return spelling + json.dumps(turned, separators=(f",{spelling}", f"{spelling}:"), indent=2) + spelling
 
 
-def judged(steps: list[Step]) -> list[Judged]:
+def judged(steps: list[Step]) -> list[StepEvaluation]:
     window, found = b"", []
     for number, one in enumerate(steps):
         found.append(DETECTOR.judge(window, one, 1000.0 + number))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakloop.detect.steps import Judged, StepsDetector, StepsSettings
+from breakloop.detect.steps import StepEvaluation, StepsDetector, StepsSettings
 from breakloop.dialects import registry
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.testing.factories import Conversation, mcp_call
@@ -88,7 +88,7 @@ def written(body: Json, spelling: Spelling, number: int) -> bytes:
     return IDS.sub(lambda found: f'"{begin}{int(found[1][5:]) * 7919}"', text).encode()
 
 
-def judged(dialect: str, requests: list[bytes]) -> list[Judged]:
+def judged(dialect: str, requests: list[bytes]) -> list[StepEvaluation]:
     window, found = b"", []
     for number, body in enumerate(requests):
         step = registry.newest_step(dialect, body)

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     JOINED,
-    Breaker,
+    AdjustCharge,
+    BreakerResult,
     BreakerSpec,
-    Broken,
-    Bucket,
     BucketSpec,
-    Correct,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
-    RepeatSpec,
     Settle,
-    Spend,
-    SpendSpec,
-    Window,
+    StoredWindow,
+    TakeTokens,
     WindowWrite,
 )
 from tests.redis_store import NewStore
@@ -72,10 +72,10 @@ class Naive:
         tokens, last = self.tokens.get(key, (Fraction(spec.burst), self.now))
         return min(tokens + Fraction(self.now - last) * Fraction(spec.rate), Fraction(spec.burst))
 
-    def left(self, op: Bucket) -> Fraction:
+    def left(self, op: TakeTokens) -> Fraction:
         return self.filled(op.spec, op.key) - Fraction(op.cost)
 
-    def correct(self, op: Correct) -> None:
+    def correct(self, op: AdjustCharge) -> None:
         if isinstance(op.spec, BucketSpec):
             left = self.filled(op.spec, op.key) - Fraction(op.amount)
             self.tokens[op.key] = (min(left, Fraction(op.spec.burst)), self.now)
@@ -89,19 +89,19 @@ class Naive:
         before = sum((amount for at, amount in spent if at == minute - 1), Fraction(0))
         return this + before * (60 - into) / 60
 
-    def breaker(self, op: Breaker) -> Broken:
+    def breaker(self, op: CheckBreaker) -> BreakerResult:
         since, reset_s = self.opened.get(op.key), op.spec.reset_s
         if since is not None and (not reset_s or self.now < since + reset_s):
-            return Broken(True, float(self.rate(op.key)), since + reset_s - self.now if reset_s else 0.0)
+            return BreakerResult(True, float(self.rate(op.key)), since + reset_s - self.now if reset_s else 0.0)
         self.spent.setdefault(op.key, []).append((self.now, Fraction(op.amount)))
         rate = self.rate(op.key)
         if rate >= Fraction(op.spec.threshold):
             self.opened[op.key] = self.now
-            return Broken(True, float(rate), reset_s, "opened")
+            return BreakerResult(True, float(rate), reset_s, "opened")
         self.opened.pop(op.key, None)
-        return Broken(False, float(rate), 0.0, "" if since is None else "closed")
+        return BreakerResult(False, float(rate), 0.0, "" if since is None else "closed")
 
-    def counted(self, op: Repeat) -> tuple[int, int]:
+    def counted(self, op: CountFingerprint) -> tuple[int, int]:
         """The count as the last hit left it, and with this one."""
         spec, now = op.spec, self.now
         before = self.times.get(op.key, [])
@@ -111,7 +111,7 @@ class Naive:
         self.times[op.key], self.last[op.key] = [*kept, now], now
         return len(before), len(kept) + 1
 
-    def repeat(self, op: Repeat) -> Repeated:
+    def repeat(self, op: CountFingerprint) -> FingerprintCount:
         spec, now = op.spec, self.now
         before = self.cooldowns.get(op.key)
         if before is not None and now >= max(before.until, before.last) + spec.cooldown_max_s:
@@ -120,26 +120,26 @@ class Naive:
         if before is not None:
             if now < before.until:
                 before.hits += 1
-                return Repeated(before.hits, True, False, before.until - now)
+                return FingerprintCount(before.hits, True, False, before.until - now)
             before.last = now
         earlier, count = self.counted(op)
         if count <= op.limit:
-            return Repeated(count)
+            return FingerprintCount(count)
         if not spec.cooldown_s:
-            return Repeated(count, True, earlier <= op.limit, spec.window_s)
+            return FingerprintCount(count, True, earlier <= op.limit, spec.window_s)
         seconds = spec.cooldown_s if before is None else min(before.seconds * spec.growth, spec.cooldown_max_s)
         self.cooldowns[op.key] = Cooldown(now + seconds, count, seconds, now, now)
         self.times.pop(op.key, None)
         self.flights.pop(op.key, None)
-        return Repeated(count, True, True, seconds)
+        return FingerprintCount(count, True, True, seconds)
 
-    def tracked(self, op: Repeat, leads: list[tuple[Repeat, Flight]]) -> Repeated:
+    def tracked(self, op: CountFingerprint, leads: list[tuple[CountFingerprint, Flight]]) -> FingerprintCount:
         flight = self.flights.get(op.key)
         if flight is not None and self.now >= flight.began + 1.0:
             flight = None
         if flight is not None and flight.free:
             flight.free -= 1
-            return Repeated(flight.hits, flight=JOINED)
+            return FingerprintCount(flight.hits, flight=JOINED)
         found = self.repeat(op)
         if found.tripped or not op.spec.concurrent_free:
             return found
@@ -161,44 +161,46 @@ class Naive:
         self.times[told.key].remove(told.at)
         return 1
 
-    def window(self, key: str) -> Window:
+    def window(self, key: str) -> StoredWindow:
         version, data, expires = self.windows.get(key, (0, b"", 0.0))
-        return Window(version, data) if expires > self.now else Window(0, b"")
+        return StoredWindow(version, data) if expires > self.now else StoredWindow(0, b"")
 
-    def do(self, op: Op, leads: list[tuple[Repeat, Flight]]) -> tuple[object, bool]:
+    def do(self, op: Op, leads: list[tuple[CountFingerprint, Flight]]) -> tuple[object, bool]:
         """The result of an operation, and whether it denies."""
-        if isinstance(op, Repeat):
+        if isinstance(op, CountFingerprint):
             found = self.tracked(op, leads) if op.tracked else self.repeat(op)
             return found, found.tripped and op.spec.denies
-        if isinstance(op, Breaker):
+        if isinstance(op, CheckBreaker):
             broken = self.breaker(op)
             return broken, broken.open
-        if isinstance(op, Spend):
+        if isinstance(op, ChargeBudget):
             used = self.accounts.get(op.key, 0) + op.cost
             return used, used > op.spec.budget
-        if isinstance(op, Bucket):
+        if isinstance(op, TakeTokens):
             left = self.left(op)
             return left, left < 0
         return None, True
 
     def charge(self, op: Op, result: object) -> None:
-        if isinstance(op, Bucket) and isinstance(result, Fraction):
+        if isinstance(op, TakeTokens) and isinstance(result, Fraction):
             self.tokens[op.key] = (result, self.now)
-        if isinstance(op, Spend) and isinstance(result, int):
+        if isinstance(op, ChargeBudget) and isinstance(result, int):
             self.accounts[op.key] = result
 
     def commit(
         self, ops: Sequence[Op], writes: Sequence[WindowWrite]
-    ) -> tuple[list[object], int, dict[str, Window] | None]:
+    ) -> tuple[list[object], int, dict[str, StoredWindow] | None]:
         now = {write: self.window(write.key) for write in writes}
         newer = {write.key: window for write, window in now.items() if window.version != write.version}
         if newer:
             return [], -1, newer
         results: list[object] = []
         denied: dict[int, int] = {}
-        leads: list[tuple[Repeat, Flight]] = []
+        leads: list[tuple[CountFingerprint, Flight]] = []
         for index, op in enumerate(ops):
-            result, denies = (None, True) if op.group in denied and not isinstance(op, Repeat) else self.do(op, leads)
+            result, denies = (
+                (None, True) if op.group in denied and not isinstance(op, CountFingerprint) else self.do(op, leads)
+            )
             results.append(result)
             if denies:
                 denied.setdefault(op.group, index)
@@ -216,37 +218,37 @@ class Naive:
 
 BUCKETS = {f"tb:{n}": BucketSpec(rate, burst) for n, (rate, burst) in enumerate([(1.0, 1.0), (0.5, 3.0), (4.0, 8.0)])}
 REPEATS = {
-    "ld:idle": RepeatSpec(4.0, 2),
-    "ld:warn": RepeatSpec(4.0, 1, denies=False),
-    "ld:slide": RepeatSpec(4.0, 2, sliding=True),
-    "cnt:cool": RepeatSpec(4.0, 1, sliding=True, cooldown_s=2.0, growth=2.0, cooldown_max_s=6.0),
-    "cnt:flat": RepeatSpec(3.0, 2, sliding=True, cooldown_s=1.0, growth=1.0, cooldown_max_s=4.0),
+    "ld:idle": FingerprintSpec(4.0, 2),
+    "ld:warn": FingerprintSpec(4.0, 1, denies=False),
+    "ld:slide": FingerprintSpec(4.0, 2, sliding=True),
+    "cnt:cool": FingerprintSpec(4.0, 1, sliding=True, cooldown_s=2.0, growth=2.0, cooldown_max_s=6.0),
+    "cnt:flat": FingerprintSpec(3.0, 2, sliding=True, cooldown_s=1.0, growth=1.0, cooldown_max_s=4.0),
 }
 FREE = {
-    "ld:idle-free": RepeatSpec(4.0, 2, concurrent_free=1, retry_free=2),
-    "ld:slide-free": RepeatSpec(4.0, 2, sliding=True, denies=False, concurrent_free=2, retry_free=1),
-    "cnt:cool-free": RepeatSpec(
+    "ld:idle-free": FingerprintSpec(4.0, 2, concurrent_free=1, retry_free=2),
+    "ld:slide-free": FingerprintSpec(4.0, 2, sliding=True, denies=False, concurrent_free=2, retry_free=1),
+    "cnt:cool-free": FingerprintSpec(
         4.0, 2, sliding=True, cooldown_s=2.0, cooldown_max_s=6.0, concurrent_free=1, retry_free=2
     ),
 }
 REPEATS |= FREE
 GROUPS = st.sampled_from([0, 0, 1, 2])
 BUCKET_OPS = st.builds(
-    lambda key, cost, group: Bucket(BUCKETS[key], key, cost, None, group),
+    lambda key, cost, group: TakeTokens(BUCKETS[key], key, cost, None, group),
     st.sampled_from(sorted(BUCKETS)),
     st.sampled_from([0.25, 1.0, 1.0, 2.5]),
     GROUPS,
 )
 REPEAT_OPS = st.builds(
-    lambda key, group, limit, tracked: Repeat(REPEATS[key], key, None, group, limit, tracked),
+    lambda key, group, limit, tracked: CountFingerprint(REPEATS[key], key, None, group, limit, tracked),
     st.sampled_from(sorted(REPEATS)),
     GROUPS,
     st.sampled_from([-1, -1, -1, 4]),
     st.sampled_from([True, True, False]),
 )
-ACCOUNTS = {"cb:5s": (SpendSpec(9), 5.0), "cb:30s": (SpendSpec(20), 30.0)}
+ACCOUNTS = {"cb:5s": (BudgetSpec(9), 5.0), "cb:30s": (BudgetSpec(20), 30.0)}
 SPEND_OPS = st.builds(
-    lambda key, cost, group: Spend(ACCOUNTS[key][0], key, cost, 0.0, None, group),
+    lambda key, cost, group: ChargeBudget(ACCOUNTS[key][0], key, cost, 0.0, None, group),
     st.sampled_from(sorted(ACCOUNTS)),
     st.sampled_from([0, 1, 4, 5, 9, 10]),
     GROUPS,
@@ -256,22 +258,22 @@ BREAKERS = {
     for n, (threshold, reset_s) in enumerate([(8.0, 10.0), (8.0, 75.0), (20.0, 0.0), (0.3, 2.0)])
 }
 BREAKER_OPS = st.builds(
-    lambda key, amount, group: Breaker(BREAKERS[key], key, amount, None, group),
+    lambda key, amount, group: CheckBreaker(BREAKERS[key], key, amount, None, group),
     st.sampled_from(sorted(BREAKERS)),
     st.sampled_from([0.0, 0.1, 0.1, 2.0, 5.0, 7.75]),
     GROUPS,
 )
 OPS: st.SearchStrategy[Op] = st.one_of(
-    BUCKET_OPS, REPEAT_OPS, REPEAT_OPS, SPEND_OPS, BREAKER_OPS, st.builds(Refuse, st.none(), GROUPS)
+    BUCKET_OPS, REPEAT_OPS, REPEAT_OPS, SPEND_OPS, BREAKER_OPS, st.builds(Deny, st.none(), GROUPS)
 )
 CORRECTIONS = st.one_of(
     st.builds(
-        lambda key, amount: Correct(BUCKETS[key], key, amount),
+        lambda key, amount: AdjustCharge(BUCKETS[key], key, amount),
         st.sampled_from(sorted(BUCKETS)),
         st.sampled_from([-2.5, -1.0, 0.0, 0.25, 5.0]),
     ),
     st.builds(
-        lambda key, amount: Correct(ACCOUNTS[key][0], key, amount),
+        lambda key, amount: AdjustCharge(ACCOUNTS[key][0], key, amount),
         st.sampled_from(sorted(ACCOUNTS)),
         st.integers(-10, 10),
     ),
@@ -279,7 +281,7 @@ CORRECTIONS = st.one_of(
 # Ticks the clock moves before a commit. Most things last for seconds, a breaker's rate for minutes.
 TICKS = st.sampled_from([0, 0, 0, 1, 2, 4, 7, 16, 24, 25, 40, 240, -3, -40])
 LONG_TICKS = st.sampled_from([0, 0, 1, 8, 20, 40, 41, 111, 160, 240, 300, -3, -40, -300])
-Commit = tuple[list[Op], int, dict[str, int], list[tuple[Correct, int]]]
+Commit = tuple[list[Op], int, dict[str, int], list[tuple[AdjustCharge, int]]]
 
 
 def commits(ops: st.SearchStrategy[Op], ticks: st.SearchStrategy[int]) -> st.SearchStrategy[list[Commit]]:
@@ -294,27 +296,27 @@ def commits(ops: st.SearchStrategy[Op], ticks: st.SearchStrategy[int]) -> st.Sea
 
 def dated(op: Op, clock: float) -> Op:
     """A charge to the period that the caller's clock is in, whatever time the store has."""
-    if not isinstance(op, Spend):
+    if not isinstance(op, ChargeBudget):
         return op
     period = clock // ACCOUNTS[op.key][1]
     ends = (period + 1) * ACCOUNTS[op.key][1]
-    return Spend(op.spec, f"{op.key}:{period:.0f}", op.cost, ends, None, op.group)
+    return ChargeBudget(op.spec, f"{op.key}:{period:.0f}", op.cost, ends, None, op.group)
 
 
-def dated_correction(op: Correct, clock: float, ago: int) -> Correct:
+def dated_correction(op: AdjustCharge, clock: float, ago: int) -> AdjustCharge:
     if isinstance(op.spec, BucketSpec):
         return op
-    return Correct(op.spec, f"{op.key}:{clock // ACCOUNTS[op.key][1] - ago:.0f}", op.amount)
+    return AdjustCharge(op.spec, f"{op.key}:{clock // ACCOUNTS[op.key][1] - ago:.0f}", op.amount)
 
 
 def unnumbered(result: object) -> object:
-    return result._replace(flight=min(1, result.flight)) if isinstance(result, Repeated) else result
+    return result._replace(flight=min(1, result.flight)) if isinstance(result, FingerprintCount) else result
 
 
 def close(result: object, expected: object) -> bool:
-    if isinstance(expected, Broken):
-        exact = isinstance(result, Broken) and result._replace(rate=expected.rate) == expected
-        return exact and isinstance(result, Broken) and abs(result.rate - expected.rate) < 1e-9
+    if isinstance(expected, BreakerResult):
+        exact = isinstance(result, BreakerResult) and result._replace(rate=expected.rate) == expected
+        return exact and isinstance(result, BreakerResult) and abs(result.rate - expected.rate) < 1e-9
     if isinstance(expected, int):
         return type(result) is int and result == expected
     if isinstance(expected, Fraction):
@@ -384,12 +386,12 @@ def follow_starts(new_store: NewStore, steps: list[Start]) -> None:
     for key, tracked, ticks, ends in steps:
         clock += ticks * TICK
         naive.now = max(naive.now, clock)
-        op = Repeat(FREE[key], key, None, tracked=tracked)
+        op = CountFingerprint(FREE[key], key, None, tracked=tracked)
         (expected,), _, _ = naive.commit([op], ())
         done = store.commit([op], clock)
         assert done.results == [expected]
         assert done.at == naive.now
-        if isinstance(expected, Repeated) and expected.flight != JOINED:
+        if isinstance(expected, FingerprintCount) and expected.flight != JOINED:
             running.append(Settle(op.spec, key, done.at, expected.flight))
         if ends is not None and running:
             index, failed = ends
@@ -414,16 +416,18 @@ def test_the_memory_store_is_bounded(keys: list[int], steps: list[float], most: 
     for key, step in zip(keys, steps, strict=False):
         now += step
         ops: list[Op] = [
-            Bucket(BUCKETS["tb:1"], f"tb:{key}", 1.0, None),
-            Repeat(REPEATS["ld:warn"], f"ld:{key}", None),
-            Repeat(REPEATS["cnt:cool"], f"cnt:{key}", None, 1),
-            Repeat(FREE["ld:idle-free"], f"free:{key}", None, 2, tracked=True),
-            Spend(SpendSpec(9), f"cb:{key}", 1, now + 4.0, None, 3),
-            Breaker(BREAKERS["brk:0"], f"brk:{key}", float(key), None, 4),
+            TakeTokens(BUCKETS["tb:1"], f"tb:{key}", 1.0, None),
+            CountFingerprint(REPEATS["ld:warn"], f"ld:{key}", None),
+            CountFingerprint(REPEATS["cnt:cool"], f"cnt:{key}", None, 1),
+            CountFingerprint(FREE["ld:idle-free"], f"free:{key}", None, 2, tracked=True),
+            ChargeBudget(BudgetSpec(9), f"cb:{key}", 1, now + 4.0, None, 3),
+            CheckBreaker(BREAKERS["brk:0"], f"brk:{key}", float(key), None, 4),
         ]
         version = store.read_window(f"win:{key}", now).version
         store.commit(ops, now, [WindowWrite(f"win:{key}", version, b"", 4.0)])
         store.settle([Settle(FREE["ld:idle-free"], f"free:{key}", now)], now, failed=True)
-        store.correct([Correct(BUCKETS["tb:1"], f"tb:late:{key}", 1.0), Correct(SpendSpec(9), f"cb:{key}", 5)], now)
+        store.correct(
+            [AdjustCharge(BUCKETS["tb:1"], f"tb:late:{key}", 1.0), AdjustCharge(BudgetSpec(9), f"cb:{key}", 5)], now
+        )
         assert all(len(table) <= table.max_entries for table in store._tables())
         assert len(store) <= 5 * most + 4 * max(1, most // 10)

@@ -13,11 +13,11 @@ from langchain.agents.middleware import AgentMiddleware, AgentState
 import breakloop
 from breakloop import Decision, DeniedError, Guard, LoopDetectedError
 from breakloop.anthropic import Anthropic, AsyncAnthropic
-from breakloop.integrations.asgi import BreakloopMiddleware
-from breakloop.integrations.httpx import AsyncBreakloopTransport, BreakloopTransport
-from breakloop.integrations.httpx2 import BreakloopTransport as BreakloopTransport2
-from breakloop.integrations.langchain import BreakloopMiddleware as LangChainMiddleware
-from breakloop.integrations.openai_agents import BreakloopHooks
+from breakloop.integrations.asgi import GuardASGIMiddleware
+from breakloop.integrations.httpx import AsyncGuardTransport, GuardTransport
+from breakloop.integrations.httpx2 import GuardTransport as GuardTransport2
+from breakloop.integrations.langchain import GuardAgentMiddleware as LangChainMiddleware
+from breakloop.integrations.openai_agents import GuardRunHooks
 from breakloop.openai import AsyncOpenAI, OpenAI
 
 guard = Guard("policy.yaml")
@@ -81,15 +81,15 @@ def clients() -> None:
 
 
 def transports() -> None:
-    httpx.Client(transport=BreakloopTransport(guard=guard)).close()
-    httpx2.Client(transport=BreakloopTransport2(httpx2.HTTPTransport(), guard=guard)).close()
-    _ = httpx.AsyncClient(transport=AsyncBreakloopTransport())
+    httpx.Client(transport=GuardTransport(guard=guard)).close()
+    httpx2.Client(transport=GuardTransport2(httpx2.HTTPTransport(), guard=guard)).close()
+    _ = httpx.AsyncClient(transport=AsyncGuardTransport())
 
 
 async def app(scope: object, receive: object, send: object) -> None: ...
 
 
-_app = BreakloopMiddleware(app, guard=guard)
+_app = GuardASGIMiddleware(app, guard=guard)
 
 
 middleware = LangChainMiddleware(guard, agent="bot", on_block="raise")
@@ -109,7 +109,7 @@ def look_up(query: str) -> str:
 
 
 async def run_agent() -> str:
-    hooks = BreakloopHooks(guard, session="chat-1")
+    hooks = GuardRunHooks(guard, session="chat-1")
     agent = Agent(name="support", tools=hooks.tools(look_up))
     try:
         result = await Runner.run(agent, "hello", hooks=hooks)

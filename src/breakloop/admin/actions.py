@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from breakloop.admin.auth import Identity
-from breakloop.admin.errors import Fault
-from breakloop.admin.services import Services
+from breakloop.admin.auth import AdminIdentity
+from breakloop.admin.errors import ApiError
+from breakloop.admin.services import AdminServices
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.quarantine import Hold
 from breakloop.errors import BreakloopError
@@ -29,7 +29,7 @@ class Actions:
 
     __slots__ = ("_services", "_who")
 
-    def __init__(self, services: Services, who: Identity) -> None:
+    def __init__(self, services: AdminServices, who: AdminIdentity) -> None:
         self._services = services
         self._who = who
 
@@ -73,7 +73,7 @@ class Actions:
         """Change what is set for an agent at run time; None takes a setting away. Raises `OrderError`."""
         services, history = self._services, self._services.history
         if not agent.strip():
-            raise Fault(400, "must not be empty", field="agent")
+            raise ApiError(400, "must not be empty", field="agent")
         known = await services.aside(lambda: history.agent(project, agent))
         wanted = checked_agent({**(known.settings if known else {}), **changes})
         await services.aside(lambda: history.set_agent(project, agent, wanted))
@@ -95,9 +95,9 @@ class Actions:
         return made, await self._ordered("switch.set", f"{scope_key}={scope_value}", detail)
 
     async def lift_switch(self, switch: str) -> bool:
-        """End a kill switch that was set at run time. Raises `Fault` where there is none."""
+        """End a kill switch that was set at run time. Raises `ApiError` where there is none."""
         if not self._services.operator.lift_switch(switch, self._who.name):
-            raise Fault(404, "there is no such kill switch; those of the bundle end with it")
+            raise ApiError(404, "there is no such kill switch; those of the bundle end with it")
         return await self._ordered("switch.lift", switch, {})
 
     async def set_override(self, name: str, reason: str, expires_at: float | None) -> bool:
@@ -106,9 +106,9 @@ class Actions:
         return await self._ordered("override.set", name, {"reason": reason, "expires_at": expires_at})
 
     async def lift_override(self, name: str) -> bool:
-        """End an override that was set at run time. Raises `Fault` where there is none."""
+        """End an override that was set at run time. Raises `ApiError` where there is none."""
         if not self._services.operator.lift_override(name, self._who.name):
-            raise Fault(404, "there is no such override; those of the bundle end with it")
+            raise ApiError(404, "there is no such override; those of the bundle end with it")
         return await self._ordered("override.lift", name, {})
 
     async def snooze(self, fingerprint: str, seconds: float) -> float:
@@ -119,10 +119,10 @@ class Actions:
         return until
 
     async def reset_breaker(self, policy: str, key: str) -> BreakerState:
-        """Close a breaker at once; return what it was. Raises `Fault` where it is not open."""
+        """Close a breaker at once; return what it was. Raises `ApiError` where it is not open."""
         found = await self._services.reset_breaker(policy, key)
         if found is None:
-            raise Fault(404, "there is no such breaker, or it is not open")
+            raise ApiError(404, "there is no such breaker, or it is not open")
         await self.audit("breaker.reset", key, {"policy": policy})
         return found
 
@@ -164,26 +164,26 @@ class Actions:
         return made
 
     async def remove_webhook(self, webhook: str) -> None:
-        """Send nothing there any more. Raises `Fault` where there is none."""
+        """Send nothing there any more. Raises `ApiError` where there is none."""
         if not await self._services.aside(lambda: self._services.hooks.remove_webhook(webhook)):
-            raise Fault(404, "there is no such webhook")
+            raise ApiError(404, "there is no such webhook")
         await self.audit("webhook.remove", webhook, {})
 
     async def rotate_webhook(self, webhook: str) -> Mapping[str, Any]:
-        """Give it a new secret; return id and secret. Raises `Fault` where there is none."""
+        """Give it a new secret; return id and secret. Raises `ApiError` where there is none."""
         await self._known(webhook)
         made: Mapping[str, Any] = await self._services.aside(lambda: self._services.hooks.rotate_webhook(webhook))
         await self.audit("webhook.rotate", webhook, {})
         return made
 
     async def send_again(self, delivery: str) -> None:
-        """Try a delivery again that was given up. Raises `Fault` where there is no such one."""
+        """Try a delivery again that was given up. Raises `ApiError` where there is no such one."""
         if not await self._services.aside(lambda: self._services.hooks.send_again(delivery)):
-            raise Fault(404, "there is no such delivery, or it was not given up")
+            raise ApiError(404, "there is no such delivery, or it was not given up")
         await self.audit("delivery.again", delivery, {})
 
     async def test_webhook(self, webhook: str) -> Mapping[str, Any]:
-        """Send one event now; return what came of it. Raises `Fault` where there is none."""
+        """Send one event now; return what came of it. Raises `ApiError` where there is none."""
         await self._known(webhook)
         made = await self._services.hooks.test(webhook)
         await self.audit("webhook.test", webhook, {})
@@ -192,12 +192,12 @@ class Actions:
     async def _known(self, webhook: str) -> None:
         known = await self._services.aside(self._services.hooks.webhooks)
         if all(one.get("id") != webhook for one in known):
-            raise Fault(404, "there is no such webhook")
+            raise ApiError(404, "there is no such webhook")
 
     # -- the audit log -----------------------------------------------------------------------------------------------
 
     async def audit(self, action: str, target: str, detail: Mapping[str, Any]) -> None:
-        """Write down what was done. Raises `Fault` where that is not possible: what was done stays done."""
+        """Write down what was done. Raises `ApiError` where that is not possible: what was done stays done."""
         who, history, now = self._who, self._services.history, self._services.clock.now()
         short = {name: value[:_DETAIL_MAX] if isinstance(value, str) else value for name, value in detail.items()}
         try:
@@ -206,7 +206,7 @@ class Actions:
             )
         except BreakloopError as error:
             message = f"it is done, but could not be written to the audit log: {error}"
-            raise Fault(503, message, code="not_audited") from None
+            raise ApiError(503, message, code="not_audited") from None
 
     async def _ordered(self, action: str, target: str, detail: Mapping[str, Any]) -> bool:
         await self.audit(action, target, detail)

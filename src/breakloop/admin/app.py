@@ -31,11 +31,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from breakloop.admin.api import api_routes, body_bounds
 from breakloop.admin.api.operations import BODY_MAX, BUNDLE_MAX
-from breakloop.admin.auth import METRICS, Auth, Guard, SessionDoor
+from breakloop.admin.auth import METRICS, Auth, AuthMiddleware, SessionCookies
 from breakloop.admin.dashboard import dashboard_routes
-from breakloop.admin.dashboard.render import Pages
-from breakloop.admin.errors import CODES, Fault, fault_of
-from breakloop.admin.services import Services
+from breakloop.admin.dashboard.render import PageRenderer
+from breakloop.admin.errors import CODES, ApiError, fault_of
+from breakloop.admin.services import AdminServices
 from breakloop.errors import BreakloopError
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -55,7 +55,7 @@ HEADERS: Final = {
 }
 
 
-class Hosts:
+class AllowedHosts:
     """Which Host names are ours."""
 
     __slots__ = ("_any_address", "_names")
@@ -86,10 +86,10 @@ def _small(_scope: Scope) -> int:
     return BODY_MAX
 
 
-class Shield:
+class SecurityMiddleware:
     """The outermost layer."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, body_max: Callable[[Scope], int] = _small) -> None:
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, body_max: Callable[[Scope], int] = _small) -> None:
         """`body_max` returns how large the body of a request may be."""
         self._app = app
         self._hosts = hosts
@@ -111,22 +111,22 @@ class Shield:
         try:
             self._check(scope)
             await self._app(scope, _bounded(receive, self._body_max(scope)), guarded)
-        except Fault as fault:
+        except ApiError as fault:
             if not begun:
                 await fault.response()(scope, receive, guarded)
         except Exception:  # the edge: a mistake of ours is logged and answered, and ends nothing else
             logging.getLogger("breakloop").exception("admin request failed")
             if begun:
                 raise
-            await Fault(500, "a mistake of ours; the log has it").response()(scope, receive, guarded)
+            await ApiError(500, "a mistake of ours; the log has it").response()(scope, receive, guarded)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         if not self._hosts.known(headers.get("host", "")):
-            raise Fault(421, "the Host header names somebody else (set admin_hosts to allow this name)")
+            raise ApiError(421, "the Host header names somebody else (set admin_hosts to allow this name)")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > BUNDLE_MAX:
-            raise Fault(413, f"the body is larger than {BUNDLE_MAX} bytes")
+            raise ApiError(413, f"the body is larger than {BUNDLE_MAX} bytes")
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
@@ -137,7 +137,7 @@ def _bounded(receive: Receive, limit: int) -> Receive:
         message = await receive()
         size += len(message.get("body", b""))
         if size > limit:
-            raise Fault(413, f"the body is larger than {limit} bytes")
+            raise ApiError(413, f"the body is larger than {limit} bytes")
         return message
 
     return bounded
@@ -155,17 +155,17 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 THIS_PLANE: Final = {"X-Breakloop-Plane": "admin"}
 
 
-def admin_app(services: Services, auth: Auth, *, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> ASGIApp:
+def admin_app(services: AdminServices, auth: Auth, *, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> ASGIApp:
     """Return the application. `host` is where it listens, `hosts` are further names it may be called by."""
     routes: list[BaseRoute] = [
         Route("/livez", livez, methods=["GET"]),
         Route(METRICS, _metrics(services), methods=["GET"]),
         *api_routes(services),
-        *dashboard_routes(services, SessionDoor(auth)),
+        *dashboard_routes(services, SessionCookies(auth)),
     ]
-    handlers = {HTTPException: _http_error(Pages(services)), BreakloopError: _own_error}
+    handlers = {HTTPException: _http_error(PageRenderer(services)), BreakloopError: _own_error}
     inner = ExceptionMiddleware(_routed(Router(routes, redirect_slashes=False)), handlers)
-    return Shield(Guard(inner, auth), Hosts(host, hosts), body_bounds())
+    return SecurityMiddleware(AuthMiddleware(inner, auth), AllowedHosts(host, hosts), body_bounds())
 
 
 def _routed(router: Router) -> ASGIApp:
@@ -183,21 +183,21 @@ async def livez(_request: Request) -> Response:
     return Response("ok\n", media_type="text/plain", headers=THIS_PLANE)
 
 
-def _metrics(services: Services) -> Any:
+def _metrics(services: AdminServices) -> Any:
     async def metrics(_request: Request) -> Response:
         return Response(services.metrics(), media_type=PROMETHEUS)
 
     return metrics
 
 
-def _http_error(pages: Pages) -> Any:
+def _http_error(pages: PageRenderer) -> Any:
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
         status = error.status_code if error.status_code in CODES else 400
         message = "there is nothing here" if status == 404 else error.detail
         if status == 404 and _wants_page(request):
-            return await pages.problem(request, Fault(404, "The address may be mistyped, or the page is gone."))
-        return Fault(status, message, headers=error.headers).response()
+            return await pages.problem(request, ApiError(404, "The address may be mistyped, or the page is gone."))
+        return ApiError(status, message, headers=error.headers).response()
 
     return http_error
 

@@ -43,7 +43,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from breakloop.admin.errors import Fault
+from breakloop.admin.errors import ApiError
 from breakloop.admin.services import OPERATOR, VIEWER
 from breakloop.clock import Clock
 
@@ -54,7 +54,7 @@ _PREFIX: Final = "bl_"
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class AdminToken:
     """One token; `digest` is its SHA-256."""
 
     name: str
@@ -62,15 +62,15 @@ class Token:
     digest: bytes
 
 
-class Tokens:
+class AdminTokens:
     """The tokens that are valid in this process."""
 
     __slots__ = ("_known",)
 
-    def __init__(self, known: Sequence[Token]) -> None:
+    def __init__(self, known: Sequence[AdminToken]) -> None:
         self._known = tuple(known)
 
-    def find(self, presented: str) -> Token | None:
+    def find(self, presented: str) -> AdminToken | None:
         """Return the token that was presented. Takes as long whichever it is, and if it is none."""
         digest = sha256(presented.encode("utf-8", "surrogatepass")).digest()
         found = None
@@ -79,43 +79,43 @@ class Tokens:
                 found = token
         return found
 
-    def named(self, name: str, mark: str) -> Token | None:
+    def named(self, name: str, mark: str) -> AdminToken | None:
         """Return the token of a session, if it still is the one that opened it."""
         return next((one for one in self._known if one.name == name and compare_digest(mark_of(one), mark)), None)
 
 
-def mark_of(token: Token) -> str:
+def mark_of(token: AdminToken) -> str:
     """Return what tells a token from its successor of the same name, without giving it away."""
     return sha256(b"breakloop session of\0" + token.digest).hexdigest()[:16]
 
 
-def parse_token(entry: str) -> Token:
+def parse_token(entry: str) -> AdminToken:
     """Read `name:role:sha256`, as it stands in the setting `admin_tokens`. Raises `ValueError`."""
     name, role, digest = entry.rsplit(":", 2)
     if not name or role not in ROLES:
         raise ValueError(entry)
-    made = Token(name, role, bytes.fromhex(digest))
+    made = AdminToken(name, role, bytes.fromhex(digest))
     if len(made.digest) != sha256().digest_size:
         raise ValueError(entry)
     return made
 
 
-def open_tokens(data_dir: Path | None, given: str, more: Sequence[str] = ()) -> tuple[Tokens, str]:
+def open_tokens(data_dir: Path | None, given: str, more: Sequence[str] = ()) -> tuple[AdminTokens, str]:
     """Return the valid tokens, and the operator's own in plain text where it was made just now: to be shown once.
 
     `given` is the setting `admin_token`, `more` the setting `admin_tokens`.
     """
     others = [parse_token(entry) for entry in more]
     if given:
-        return Tokens([_own(sha256(given.encode()).digest()), *others]), ""
+        return AdminTokens([_own(sha256(given.encode()).digest()), *others]), ""
     made = _PREFIX + secrets.token_urlsafe(32)
     digest = sha256(made.encode()).digest()
     kept = digest if data_dir is None else _kept(data_dir / FILE, digest)
-    return Tokens([_own(kept), *others]), made if kept == digest else ""
+    return AdminTokens([_own(kept), *others]), made if kept == digest else ""
 
 
-def _own(digest: bytes) -> Token:
-    return Token(OWN_NAME, OPERATOR, digest)
+def _own(digest: bytes) -> AdminToken:
+    return AdminToken(OWN_NAME, OPERATOR, digest)
 
 
 def _kept(file: Path, digest: bytes) -> bytes:
@@ -156,31 +156,31 @@ _MAC: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class DashboardSession:
     """An open session."""
 
-    token: Token
+    token: AdminToken
     csrf: str
 
 
-class Sessions:
+class DashboardSessions:
     """Opens, finds and closes sessions."""
 
     __slots__ = ("_clock", "_closed", "_key", "_tokens")
 
-    def __init__(self, secret: bytes, tokens: Tokens, clock: Clock) -> None:
+    def __init__(self, secret: bytes, tokens: AdminTokens, clock: Clock) -> None:
         self._key = hmac.digest(secret, b"breakloop admin session", "sha256")
         self._tokens = tokens
         self._clock = clock
         self._closed: dict[str, float] = {}
 
-    def open(self, token: Token) -> str:
+    def open(self, token: AdminToken) -> str:
         """Return the value of a new session's cookie."""
         expires = int(self._clock.now()) + LASTS_S
         said = f"{secrets.token_urlsafe(12)}.{expires}.{mark_of(token)}.{token.name}".encode()
         return urlsafe_b64encode(self._mac(said) + said).decode("ascii")
 
-    def find(self, cookie: str) -> Session | None:
+    def find(self, cookie: str) -> DashboardSession | None:
         """Return the session that a cookie belongs to, while it is open and its token is valid."""
         said = self._verified(cookie)
         if said is None:
@@ -189,7 +189,7 @@ class Sessions:
         token = self._tokens.named(name, mark)
         if token is None or int(expires) <= self._clock.now() or one in self._closed:
             return None
-        return Session(token, self._mac(b"csrf\0" + said).hex())
+        return DashboardSession(token, self._mac(b"csrf\0" + said).hex())
 
     def close(self, cookie: str) -> None:
         """Close a session before its time."""
@@ -229,7 +229,7 @@ class _Peer:
     free_at: float = 0.0  # when the next attempt is looked at
 
 
-class SlowDown:
+class LoginThrottle:
     """How long each peer waits."""
 
     __slots__ = ("_clock", "_peers")
@@ -270,7 +270,7 @@ _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class AdminIdentity:
     """Who asks. `csrf` is what forms and scripts of a session send back; empty for a bearer token."""
 
     name: str
@@ -288,18 +288,18 @@ class Auth:
 
     def __init__(
         self,
-        tokens: Tokens,
+        tokens: AdminTokens,
         secret: bytes,
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.sessions = Sessions(secret, tokens, clock)
+        self.sessions = DashboardSessions(secret, tokens, clock)
         self._tokens = tokens
-        self._slow = SlowDown(clock)
+        self._slow = LoginThrottle(clock)
         self._sleep = sleep
 
-    async def identify(self, request: Request) -> Identity:
-        """Return who asks; raises `Fault` 401 where that is nobody, 403 where a form may be forged."""
+    async def identify(self, request: Request) -> AdminIdentity:
+        """Return who asks; raises `ApiError` 401 where that is nobody, 403 where a form may be forged."""
         header = request.headers.get("authorization")
         if header is not None:
             scheme, _, presented = header.partition(" ")
@@ -308,25 +308,25 @@ class Auth:
             token = self.known(presented.strip(), who) if scheme.lower() == "bearer" else None
             if token is None:
                 raise unauthenticated("the token is not valid")
-            return Identity(token.name, token.role)
+            return AdminIdentity(token.name, token.role)
         session = self.sessions.find(request.cookies.get(COOKIE, ""))
         if session is None:
             raise unauthenticated("a token is needed: Authorization: Bearer TOKEN, or log in at /login")
         if request.method not in SAFE_METHODS:
             check_own_site(request)
             await _check_csrf(request, session.csrf)
-        return Identity(session.token.name, session.token.role, session.csrf)
+        return AdminIdentity(session.token.name, session.token.role, session.csrf)
 
     async def wait(self, who: str) -> None:
         """Hold up whoever has tried many wrong tokens, before another is looked at."""
         wait_s = self._slow.wait_s(who)
         if wait_s is None:
             retry = {"Retry-After": str(math.ceil(LONGEST_S))}
-            raise Fault(429, "too many wrong tokens came from your address", headers=retry)
+            raise ApiError(429, "too many wrong tokens came from your address", headers=retry)
         if wait_s:
             await self._sleep(wait_s)
 
-    def known(self, presented: str, who: str) -> Token | None:
+    def known(self, presented: str, who: str) -> AdminToken | None:
         """Return the token that somebody shows, or None, which is remembered of him."""
         token = self._tokens.find(presented)
         if token is None:
@@ -334,15 +334,15 @@ class Auth:
         return token
 
 
-def unauthenticated(message: str) -> Fault:
+def unauthenticated(message: str) -> ApiError:
     """Return the answer to somebody who is nobody."""
-    return Fault(401, message, headers={"WWW-Authenticate": 'Bearer realm="breakloop"'})
+    return ApiError(401, message, headers={"WWW-Authenticate": 'Bearer realm="breakloop"'})
 
 
-def identity(request: Request) -> Identity:
+def identity(request: Request) -> AdminIdentity:
     """Return who asks, behind the guard."""
     found = request.state.user
-    assert isinstance(found, Identity)  # noqa: S101 - the guard has put it there
+    assert isinstance(found, AdminIdentity)  # noqa: S101 - the guard has put it there
     return found
 
 
@@ -362,13 +362,13 @@ def is_local(request: Request) -> bool:
 
 
 def check_own_site(request: Request) -> None:
-    """Raise `Fault` for what another site's page sends: browsers say where a request comes from."""
+    """Raise `ApiError` for what another site's page sends: browsers say where a request comes from."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     host = request.headers.get("host", "")
     own = {None, f"http://{host}", f"https://{host}"}  # TLS may end at a proxy in front
     if (site is not None and site not in _OWN_SITES) or origin not in own:
-        raise Fault(403, "this comes from another site", code="cross_site")
+        raise ApiError(403, "this comes from another site", code="cross_site")
 
 
 async def _check_csrf(request: Request, wanted: str) -> None:
@@ -376,7 +376,7 @@ async def _check_csrf(request: Request, wanted: str) -> None:
     if not given and is_form(request):
         given = form_field(await request.body(), CSRF_FIELD)
     if not compare_digest(given.encode("utf-8", "replace"), wanted.encode()):
-        raise Fault(403, f"the {CSRF_HEADER} header, or the field {CSRF_FIELD}, is missing or wrong", code="csrf")
+        raise ApiError(403, f"the {CSRF_HEADER} header, or the field {CSRF_FIELD}, is missing or wrong", code="csrf")
 
 
 def is_form(request: Request) -> bool:
@@ -393,7 +393,7 @@ def form_field(body: bytes, name: str) -> str:
     return found.get(name, [""])[0]
 
 
-class SessionDoor:
+class SessionCookies:
     """What `dashboard.login.Door` asks for."""
 
     __slots__ = ("_auth",)
@@ -430,7 +430,7 @@ _LED: Final = (
 )
 
 
-class Guard:
+class AuthMiddleware:
     """Stands before the routes."""
 
     def __init__(self, app: ASGIApp, auth: Auth) -> None:
@@ -447,7 +447,7 @@ class Guard:
             receive = _again(await request.body(), receive)  # it is read here and by the page
         try:
             request.state.user = await self._auth.identify(request)
-        except Fault as fault:
+        except ApiError as fault:
             await _refusal(request, fault)(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -460,7 +460,7 @@ class Guard:
         await self._app(scope, receive, send)
 
 
-def _refusal(request: Request, fault: Fault) -> Response:
+def _refusal(request: Request, fault: ApiError) -> Response:
     """A browser is led to the form, with the status that everybody gets."""
     browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
     if fault.status != 401 or "authorization" in request.headers:

@@ -28,16 +28,16 @@ from typing import Any, Final, NoReturn
 
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, Problem
-from breakloop.policy.compile_detectors import BUILTIN, LoopGuard, builtin_blocks
+from breakloop.policy.compile_detectors import BUILTIN, LoopGuardDefaults, builtin_blocks
 from breakloop.policy.documents import DocumentPath, path_text, read_document
-from breakloop.policy.files import Document, Fetched
+from breakloop.policy.files import BundleBytes, BundleDocument
 from breakloop.policy.load import LoadedBundle, load_text
 from breakloop.policy.remote_sources import to_push
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
 from breakloop.policy.schema.loops import AnyLoop, ExactLoop, SimhashLoop, StepsLoop, TailLoop
 from breakloop.policy.watch import BundleSource
-from breakloop.store.redis.bundle import PushRefusedError, Shelf
+from breakloop.store.redis.bundle import PushDeniedError, PushedBundleStore
 
 KEPT_MAX: Final = 100
 _FOLDER: Final = "bundles"
@@ -45,7 +45,7 @@ _ABOUT: Final = ".about.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredBundle:
     """One bundle: who put it in force and when. `sha256` is that of its text."""
 
     version: int
@@ -67,7 +67,7 @@ class BundleHistory:
         """Keep a bundle. Where that is not possible it is not kept: the bundle itself matters more."""
         if self._folder is None:
             return
-        about = Kept(version, digest, at, by, sha256(text).hexdigest())
+        about = StoredBundle(version, digest, at, by, sha256(text).hexdigest())
         place = self._folder / _stem(version, digest)
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class BundleHistory:
                 gone.with_name(gone.name + _ABOUT).unlink(missing_ok=True)
                 gone.unlink(missing_ok=True)
 
-    def all(self) -> list[Kept]:
+    def all(self) -> list[StoredBundle]:
         """Return what is kept, the last applied first."""
         if self._folder is None:
             return []
@@ -118,10 +118,10 @@ def _stem(version: int, digest: str) -> str:
     return f"{version}-{digest[:16]}"
 
 
-def _read(file: Path) -> Kept | None:
+def _read(file: Path) -> StoredBundle | None:
     try:
         said = json.loads(file.read_bytes())
-        return Kept(int(said["version"]), said["digest"], float(said["applied_at"]), said["by"], said["sha256"])
+        return StoredBundle(int(said["version"]), said["digest"], float(said["applied_at"]), said["by"], said["sha256"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -317,27 +317,27 @@ _AWAY: Final = "the source of the bundle cannot be read now, so it cannot be cha
 
 
 @dataclass(frozen=True, slots=True)
-class BundlePlace:
+class BundleTarget:
     """Where bundles come from and are kept: the setting `policy`, whether they have to be signed, what opens the Redis
     that they are pushed to (for `policy: redis`), and the data directory."""
 
     policy: str = ""
     signed: bool = False
-    shelf: Callable[[], Shelf] | None = None
+    shelf: Callable[[], PushedBundleStore] | None = None
     data_dir: Path | None = None
 
 
-class BundlesHere:
+class BundleAdmin:
     """What `services.Bundles` asks for, over one source. Everything here may take a moment: not for the loop."""
 
     def __init__(
         self,
         source: BundleSource | None,
-        place: BundlePlace,
+        place: BundleTarget,
         clock: Clock,
         *,
         check: Callable[[LoadedBundle], None],
-        guard: LoopGuard,
+        guard: LoopGuardDefaults,
     ) -> None:
         """`check` compiles a bundle and raises `BundleError`; `guard` has the numbers of the built-in protection."""
         self._source = source
@@ -459,10 +459,10 @@ class BundlesHere:
                 self._refuse(f"cannot be written: {error.strerror or error}", "see who owns the file and its folder")
             return
         shelf = self._shelf()
-        fetched = Fetched((Document(source.name, text),))
+        fetched = BundleBytes((BundleDocument(source.name, text),))
         try:
             shelf.push(to_push(fetched, loaded, by=by, force=force))
-        except PushRefusedError as error:
+        except PushDeniedError as error:
             self._refuse(str(error), "or force it")
         finally:
             shelf.close()
@@ -504,5 +504,5 @@ class BundlesHere:
         return Problem(self._name(), 1, 1, "", message, hint)
 
 
-def _shown(one: Kept) -> Mapping[str, Any]:
+def _shown(one: StoredBundle) -> Mapping[str, Any]:
     return {"version": one.version, "digest": one.digest, "applied_at": one.applied_at, "by": one.by}

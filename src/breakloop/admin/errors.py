@@ -45,13 +45,13 @@ class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     problems: list[dict[str, Any]] = []
 
 
-class ErrorAnswer(msgspec.Struct):
+class ErrorResponse(msgspec.Struct):
     """Every error has this shape."""
 
     error: ErrorBody
 
 
-class Fault(BreakloopError):  # noqa: N818 - an answer, said by raising it
+class ApiError(BreakloopError):
     """A request that is not carried out; `headers` go with the answer."""
 
     def __init__(
@@ -82,29 +82,29 @@ class Fault(BreakloopError):  # noqa: N818 - an answer, said by raising it
         return JSONResponse({"error": error}, self.status, self.headers)
 
 
-def fault_of(error: BreakloopError) -> Fault:
+def fault_of(error: BreakloopError) -> ApiError:
     """Return how an error of a part below is answered."""
     match error:
-        case Fault():
+        case ApiError():
             return error
         case OrderError():
             return order_fault(error)
         case BundleError():
             problems = [asdict(problem) for problem in error.problems]
-            return Fault(400, str(error.problems[0]), code="bundle_refused", problems=problems)
+            return ApiError(400, str(error.problems[0]), code="bundle_refused", problems=problems)
         case AlertError():
-            return Fault(400, str(error), code="target_refused", field="url")
+            return ApiError(400, str(error), code="target_refused", field="url")
         case SettingsError():
-            return Fault(409, str(error))
+            return ApiError(409, str(error))
         case HistoryError():
-            return Fault(503, str(error), code="no_history")
+            return ApiError(503, str(error), code="no_history")
         case StateError():
-            return Fault(503, str(error), code="no_state")
-    return Fault(500, str(error))
+            return ApiError(503, str(error), code="no_state")
+    return ApiError(500, str(error))
 
 
-def order_fault(error: OrderError) -> Fault:
+def order_fault(error: OrderError) -> ApiError:
     """An order says which of its fields is wrong, in front of a colon."""
     field, colon, _ = error.problems[0].partition(": ")
     named = field.partition(".")[0].partition("[")[0]
-    return Fault(400, str(error), field=field if colon and named.isidentifier() else "")
+    return ApiError(400, str(error), field=field if colon and named.isidentifier() else "")

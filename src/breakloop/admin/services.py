@@ -16,7 +16,7 @@ VIEWER, OPERATOR = "viewer", "operator"
 AgentChanged = Callable[[str, str, Mapping[str, Any]], Awaitable[None]]  # project, agent, settings
 
 
-class Bundles(Protocol):
+class BundleService(Protocol):
     """The bundle in force, and putting another in its place (SPEC X-1)."""
 
     def current(self) -> Mapping[str, Any]:
@@ -52,7 +52,7 @@ class Bundles(Protocol):
         ...
 
 
-class Hooks(Protocol):
+class WebhookService(Protocol):
     """Webhooks and alert rules (SPEC G-4)."""
 
     def webhooks(self) -> list[Mapping[str, Any]]:
@@ -89,14 +89,14 @@ class Hooks(Protocol):
 
 
 @dataclass(slots=True)
-class Services:
+class AdminServices:
     """Everything the admin plane needs."""
 
     clock: Clock
     history: History
     operator: Operator
-    bundles: Bundles
-    hooks: Hooks
+    bundles: BundleService
+    hooks: WebhookService
     project: str  # the default one
     status: Callable[[], Mapping[str, Any]]  # version, url, uptime_seconds, state, degraded, workers, tally
     settings: Callable[[], Sequence[tuple[str, str, str]]]  # name, value with secrets masked, origin

@@ -40,7 +40,7 @@ from breakloop.store.sqlite import Report, Schema, SqliteFile
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Delivery:
     """Something to send. `id` and `body` are the same at every try."""
 
     id: str
@@ -49,7 +49,7 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryResult:
     """What became of a try. `error` is for people, without secrets and addresses."""
 
     delivered: bool
@@ -62,7 +62,7 @@ class Outcome:
 class Target(Protocol):
     """Somebody who can be told."""
 
-    async def send(self, parcel: Parcel) -> Outcome:
+    async def send(self, parcel: Delivery) -> DeliveryResult:
         """Try once. Returns in bounded time, and raises nothing that another try could mend."""
         ...
 
@@ -89,7 +89,7 @@ _NUMBER: Final = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """A URL taken apart. `host` is as the certificate and the Host field have it."""
 
     scheme: str
@@ -113,7 +113,7 @@ def system_addresses(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
-def place(url: str) -> Place:
+def place(url: str) -> Destination:
     """Take a URL apart; raises `AlertError` for one that nothing may be sent to. Asks nobody."""
     if len(url) > URL_MAX or not re.fullmatch(r"[!-~]+", url) or "\\" in url:
         raise AlertError("the URL is too long, or has characters that no URL has")
@@ -129,10 +129,10 @@ def place(url: str) -> Place:
     if not host or port == 0 or ("[" in parts.netloc and ":" not in host):
         raise AlertError("the URL has no host, or no port that can be reached")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Place(parts.scheme, _host(host), port or _PORTS[parts.scheme], path)
+    return Destination(parts.scheme, _host(host), port or _PORTS[parts.scheme], path)
 
 
-def checked(target: Place, resolve: Resolve, *, allow_private: bool) -> list[str]:
+def checked(target: Destination, resolve: Resolve, *, allow_private: bool) -> list[str]:
     """Resolve a host and return its addresses; raises `AlertError` if one of them is refused. May take long."""
     try:
         literal = ip_address(target.host)
@@ -180,7 +180,7 @@ def _host(host: str) -> str:
     return name
 
 
-def _resolved(target: Place, resolve: Resolve) -> list[_Address]:
+def _resolved(target: Destination, resolve: Resolve) -> list[_Address]:
     try:
         found = resolve(target.host, target.port)
         addresses = [ip_address(text.partition("%")[0]) for text in found]
@@ -217,7 +217,7 @@ T = TypeVar("T")
 Say = Callable[[int, str, Mapping[str, object]], None]  # level, message, fields
 
 
-class Aside(Protocol):
+class RunAside(Protocol):
     """Runs something slow in a thread."""
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]:
@@ -243,11 +243,11 @@ def trust(ca_file: str = "") -> ssl.SSLContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class DeliveryContext:
     """Everything that sending needs."""
 
     clock: Clock
-    aside: Aside
+    aside: RunAside
     say: Say = quiet
     resolve: Resolve = system_addresses
     tls: ssl.SSLContext = field(default_factory=trust)
@@ -280,7 +280,7 @@ SCHEMA: Final = Schema(
 )
 
 
-class Database:
+class AlertDatabase:
     """The file. `on_new` writes what its owners still know into one that had to be begun anew."""
 
     def __init__(self, folder: Path, report: Report) -> None:
@@ -316,7 +316,9 @@ _RETRY_AFTER: Final = re.compile(rb"\r\nretry-after:([^\r\n]{1,80})\r\n", re.IGN
 _FIELD: Final = re.compile(r"[ -~]*")
 
 
-async def post(means: Means, url: str, body: bytes, fields: Mapping[str, str], *, allow_private: bool) -> Outcome:
+async def post(
+    means: DeliveryContext, url: str, body: bytes, fields: Mapping[str, str], *, allow_private: bool
+) -> DeliveryResult:
     """Send a JSON body; return what came of it. Raises nothing but what ends the task."""
     try:
         async with asyncio.timeout(means.timeout_s):
@@ -324,17 +326,17 @@ async def post(means: Means, url: str, body: bytes, fields: Mapping[str, str], *
             addresses = await means.aside(lambda: checked(target, means.resolve, allow_private=allow_private))
             status, head = await _exchange(means, target, addresses, _request(target, body, fields))
     except AlertError as error:
-        return Outcome(delivered=False, error=str(error))
+        return DeliveryResult(delivered=False, error=str(error))
     except TimeoutError:
-        return Outcome(delivered=False, error=f"no answer within {means.timeout_s:g} s")
+        return DeliveryResult(delivered=False, error=f"no answer within {means.timeout_s:g} s")
     except ssl.SSLCertVerificationError as error:
-        return Outcome(delivered=False, error=f"its certificate is not trusted: {error.verify_message}")
+        return DeliveryResult(delivered=False, error=f"its certificate is not trusted: {error.verify_message}")
     except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-        return Outcome(delivered=False, error=_words(error))
+        return DeliveryResult(delivered=False, error=_words(error))
     return _outcome(status, head, means.clock.now())
 
 
-def _request(target: Place, body: bytes, fields: Mapping[str, str]) -> bytes:
+def _request(target: Destination, body: bytes, fields: Mapping[str, str]) -> bytes:
     lines = [f"POST {target.path} HTTP/1.1", f"Host: {target.authority}", "Connection: close"]
     lines += ["User-Agent: breakloop", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     for name, value in fields.items():
@@ -344,7 +346,9 @@ def _request(target: Place, body: bytes, fields: Mapping[str, str]) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii") + body
 
 
-async def _exchange(means: Means, target: Place, addresses: list[str], request: bytes) -> tuple[int, bytes]:
+async def _exchange(
+    means: DeliveryContext, target: Destination, addresses: list[str], request: bytes
+) -> tuple[int, bytes]:
     reader, writer = await _connected(means, target, addresses)
     try:
         writer.write(request)
@@ -367,7 +371,7 @@ async def _exchange(means: Means, target: Place, addresses: list[str], request: 
 
 
 async def _connected(
-    means: Means, target: Place, addresses: list[str]
+    means: DeliveryContext, target: Destination, addresses: list[str]
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the first of the addresses that takes us. The certificate has to be that of the name."""
     context, name = (means.tls, target.host) if target.scheme == "https" else (None, None)
@@ -379,14 +383,16 @@ async def _connected(
     return await asyncio.open_connection(addresses[-1], target.port, ssl=context, server_hostname=name, limit=_HEAD_MAX)
 
 
-def _outcome(status: int, head: bytes, now: float) -> Outcome:
+def _outcome(status: int, head: bytes, now: float) -> DeliveryResult:
     if 200 <= status < 300:
-        return Outcome(delivered=True, status=status)
+        return DeliveryResult(delivered=True, status=status)
     if 300 <= status < 400:
-        return Outcome(delivered=False, status=status, error=f"answered {status}, a redirect, which is not followed")
+        return DeliveryResult(
+            delivered=False, status=status, error=f"answered {status}, a redirect, which is not followed"
+        )
     wait_s = _retry_after_s(head, now) if status in {429, 503} else 0.0
     error = f"answered {status}" + (": it wants nothing any more" if status == 410 else "")
-    return Outcome(delivered=False, status=status, error=error, retry_after_s=wait_s, gone=status == 410)
+    return DeliveryResult(delivered=False, status=status, error=error, retry_after_s=wait_s, gone=status == 410)
 
 
 def _retry_after_s(head: bytes, now: float) -> float:

@@ -40,9 +40,9 @@ from email.utils import format_datetime
 from typing import Any, Final
 
 from breakloop.alerts import messages
-from breakloop.alerts.base import Means, Outcome, Parcel, Target, place, post
-from breakloop.alerts.messages import Message
-from breakloop.alerts.rules import Rule
+from breakloop.alerts.base import Delivery, DeliveryContext, DeliveryResult, Target, place, post
+from breakloop.alerts.messages import AlertMessage
+from breakloop.alerts.rules import AlertRuleConfig
 from breakloop.config import settings as said
 from breakloop.errors import AlertError
 
@@ -84,12 +84,12 @@ def headers(message_id: str, now: float, body: bytes, keys: Sequence[bytes]) -> 
 class WebhookTarget:
     """`keys` returns what signs at a time; without any it is not signed."""
 
-    means: Means = field(repr=False)
+    means: DeliveryContext = field(repr=False)
     url: str = field(repr=False)
     keys: Callable[[float], Sequence[bytes]] = field(repr=False)
     allow_private: bool = False
 
-    async def send(self, parcel: Parcel) -> Outcome:
+    async def send(self, parcel: Delivery) -> DeliveryResult:
         """Sign and send it; the time of the signature is that of the try."""
         body, now = parcel.body.encode("ascii"), self.means.clock.now()
         fields = headers(parcel.id, now, body, self.keys(now))
@@ -117,37 +117,41 @@ class Mailer:
 class EmailTarget:
     """One list of readers."""
 
-    means: Means = field(repr=False)
+    means: DeliveryContext = field(repr=False)
     mailer: Mailer
     dashboard_url: str = ""
 
-    async def send(self, parcel: Parcel) -> Outcome:
+    async def send(self, parcel: Delivery) -> DeliveryResult:
         """Send one mail to all of them."""
         mail = made(messages.message(parcel.body, self.dashboard_url), parcel.id, self.mailer)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 return await self.means.aside(lambda: self._handed_over(mail))
         except TimeoutError:
-            return Outcome(delivered=False, error=f"the mail server took longer than {_TIMEOUT_S:g} s")
+            return DeliveryResult(delivered=False, error=f"the mail server took longer than {_TIMEOUT_S:g} s")
 
-    def _handed_over(self, mail: EmailMessage) -> Outcome:
+    def _handed_over(self, mail: EmailMessage) -> DeliveryResult:
         try:
             with self._connected() as server:
                 refused = server.send_message(mail)
         except smtplib.SMTPAuthenticationError as error:
-            return Outcome(delivered=False, status=error.smtp_code, error="the mail server refused the login")
+            return DeliveryResult(delivered=False, status=error.smtp_code, error="the mail server refused the login")
         except smtplib.SMTPResponseException as error:
             said = f"the mail server answered {error.smtp_code}"
-            return Outcome(delivered=False, status=error.smtp_code, error=said)
+            return DeliveryResult(delivered=False, status=error.smtp_code, error=said)
         except smtplib.SMTPRecipientsRefused:
-            return Outcome(delivered=False, error="the mail server refused all recipients")
+            return DeliveryResult(delivered=False, error="the mail server refused all recipients")
         except smtplib.SMTPNotSupportedError:
-            return Outcome(delivered=False, error="the mail server has no STARTTLS, or no login")
+            return DeliveryResult(delivered=False, error="the mail server has no STARTTLS, or no login")
         except ssl.SSLError:
-            return Outcome(delivered=False, error="the mail server's certificate is not trusted, or it speaks no TLS")
+            return DeliveryResult(
+                delivered=False, error="the mail server's certificate is not trusted, or it speaks no TLS"
+            )
         except (smtplib.SMTPException, OSError) as error:
-            return Outcome(delivered=False, error=f"the mail server cannot be reached: {type(error).__name__}")
-        return Outcome(delivered=True, status=250, error=f"{len(refused)} recipients were refused" if refused else "")
+            return DeliveryResult(delivered=False, error=f"the mail server cannot be reached: {type(error).__name__}")
+        return DeliveryResult(
+            delivered=True, status=250, error=f"{len(refused)} recipients were refused" if refused else ""
+        )
 
     def _connected(self) -> smtplib.SMTP:
         mailer, timeout_s = self.mailer, self.means.timeout_s
@@ -167,7 +171,7 @@ class EmailTarget:
         return server
 
 
-def made(message: Message, name: str, mailer: Mailer) -> EmailMessage:
+def made(message: AlertMessage, name: str, mailer: Mailer) -> EmailMessage:
     """Return the mail."""
     from_address = address(mailer.sender)
     domain = from_address.domain
@@ -206,18 +210,18 @@ _FIELDS_MAX: Final = 10  # of one section
 class SlackTarget:
     """One channel."""
 
-    means: Means = field(repr=False)
+    means: DeliveryContext = field(repr=False)
     url: str = field(repr=False)
     dashboard_url: str = ""
     allow_private: bool = False
 
-    async def send(self, parcel: Parcel) -> Outcome:
+    async def send(self, parcel: Delivery) -> DeliveryResult:
         """Post a message."""
         body = json.dumps(blocks(messages.message(parcel.body, self.dashboard_url))).encode("ascii")
         return await post(self.means, self.url, body, {}, allow_private=self.allow_private)
 
 
-def blocks(message: Message) -> dict[str, Any]:
+def blocks(message: AlertMessage) -> dict[str, Any]:
     """Return the message as Slack wants it: a line for notifications, and blocks."""
     sign = "✅" if message.recovered else _SIGNS[message.severity]
     title = f"{sign} {message.title}"
@@ -252,20 +256,20 @@ _SUMMARY_MAX: Final = 1024
 class PagerDutyTarget:
     """One service."""
 
-    means: Means = field(repr=False)
+    means: DeliveryContext = field(repr=False)
     routing_key: str = field(repr=False)
     url: str = URL
     dashboard_url: str = ""
     allow_private: bool = False
 
-    async def send(self, parcel: Parcel) -> Outcome:
+    async def send(self, parcel: Delivery) -> DeliveryResult:
         """Trigger or resolve."""
         made = event(messages.message(parcel.body, self.dashboard_url), self.routing_key)
         body = json.dumps(made).encode("ascii")
         return await post(self.means, self.url.rstrip("/") + PATH, body, {}, allow_private=self.allow_private)
 
 
-def event(message: Message, routing_key: str) -> dict[str, Any]:
+def event(message: AlertMessage, routing_key: str) -> dict[str, Any]:
     """Return the message as PagerDuty wants it."""
     made: dict[str, Any] = {
         "routing_key": routing_key,
@@ -301,11 +305,11 @@ _TYPES: Final = {
 class AppriseTarget:
     """One or several services."""
 
-    means: Means = field(repr=False)
+    means: DeliveryContext = field(repr=False)
     services: Any = field(repr=False)
     dashboard_url: str = ""
 
-    async def send(self, parcel: Parcel) -> Outcome:
+    async def send(self, parcel: Delivery) -> DeliveryResult:
         """Notify all of them. The library tells only whether all took it."""
         message = messages.message(parcel.body, self.dashboard_url)
         kind = "success" if message.recovered else _TYPES[message.severity]
@@ -316,11 +320,11 @@ class AppriseTarget:
                     lambda: self.services.notify(title=message.title, body=text, notify_type=kind, body_format="text")
                 )
         except TimeoutError:
-            return Outcome(delivered=False, error=f"no answer within {_TIMEOUT_S:g} s")
-        return Outcome(delivered=bool(done), error="" if done else "a service did not take it")
+            return DeliveryResult(delivered=False, error=f"no answer within {_TIMEOUT_S:g} s")
+        return DeliveryResult(delivered=bool(done), error="" if done else "a service did not take it")
 
 
-def apprise_target(means: Means, urls: Sequence[str], dashboard_url: str = "") -> AppriseTarget:
+def apprise_target(means: DeliveryContext, urls: Sequence[str], dashboard_url: str = "") -> AppriseTarget:
     """Make one; raises `AlertError` where the library is missing or does not know a URL, which is not repeated."""
     try:
         import apprise  # noqa: PLC0415 - an extra: only those who name such a target need it
@@ -340,10 +344,10 @@ def apprise_target(means: Means, urls: Sequence[str], dashboard_url: str = "") -
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class AlertConfig:
     """What the settings say about alerts."""
 
-    rules: Sequence[Rule] = ()
+    rules: Sequence[AlertRuleConfig] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)  # by name
 
     @property
@@ -361,9 +365,9 @@ def configured(
     rules: Sequence[said.AlertRule],
     targets: said.AlertTargets,
     secrets: Mapping[str, str],
-    means: Means,
+    means: DeliveryContext,
     dashboard_url: str = "",
-) -> Configured:
+) -> AlertConfig:
     """Return rules and targets; raises `AlertError` with the name of the target that cannot be used."""
     made = {}
     for name, block in targets.items():
@@ -371,11 +375,11 @@ def configured(
             made[name] = _target(block, secrets, means, dashboard_url)
         except AlertError as error:
             raise AlertError(f"alert_targets.{name}: {error}") from None
-    return Configured([_rule(one) for one in rules], made)
+    return AlertConfig([_rule(one) for one in rules], made)
 
 
-def _rule(block: said.AlertRule) -> Rule:
-    return Rule(
+def _rule(block: said.AlertRule) -> AlertRuleConfig:
+    return AlertRuleConfig(
         block.name,
         tuple(block.type),
         tuple(dict.fromkeys(block.targets)),
@@ -389,7 +393,7 @@ def _rule(block: said.AlertRule) -> Rule:
     )
 
 
-def _target(block: said.AlertTarget, secrets: Mapping[str, str], means: Means, dashboard_url: str) -> Target:
+def _target(block: said.AlertTarget, secrets: Mapping[str, str], means: DeliveryContext, dashboard_url: str) -> Target:
     if isinstance(block, said.EmailAlerts):
         password = secrets[block.password] if block.password else ""
         to = tuple(block.to)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from breakloop.alerts.base import Database, Means, Outcome, Parcel, Target
+from breakloop.alerts.base import AlertDatabase, Delivery, DeliveryContext, DeliveryResult, Target
 from breakloop.errors import StateError
 
 WAITING, DELIVERED, FAILED = "waiting", "delivered", "failed"
@@ -43,7 +43,7 @@ _NAMES: Final = ("id", "webhook", "event", "state", "attempts", "status", "error
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OutboxEntry:
     """Something to send to a target. What has the same order key arrives in order; without one it goes by itself."""
 
     target: str
@@ -54,7 +54,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryRecord:
     """Something that waits for its next try."""
 
     seq: int
@@ -70,13 +70,13 @@ class Delivery:
 class Outbox:
     """Deliveries of all targets."""
 
-    def __init__(self, database: Database, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, database: AlertDatabase, waiting_max: int = WAITING_MAX) -> None:
         self._database = database
         self._waiting_max = waiting_max
         self.dropped = 0  # because there was no room
 
     def put(
-        self, entries: Sequence[Entry], now: float, also: Callable[[sqlite3.Connection], None] | None = None
+        self, entries: Sequence[OutboxEntry], now: float, also: Callable[[sqlite3.Connection], None] | None = None
     ) -> None:
         """Keep entries, and whatever else has to be on disk with them, together or not at all."""
 
@@ -95,11 +95,13 @@ class Outbox:
 
         self.dropped += self._database.run(work)
 
-    def due(self, target: str, now: float, busy: Collection[int], most: int) -> tuple[list[Delivery], float | None]:
+    def due(
+        self, target: str, now: float, busy: Collection[int], most: int
+    ) -> tuple[list[DeliveryRecord], float | None]:
         """Return what can be tried now, beside what is `busy`, and when the next one is due."""
         number = most + len(busy) + 1
         rows = self._database.run(lambda file: file.execute(_HEADS, (target, number)).fetchall())
-        heads = [Delivery(*row) for row in rows if row[0] not in busy]
+        heads = [DeliveryRecord(*row) for row in rows if row[0] not in busy]
         ready = [one for one in heads if one.next_at <= now]
         later = [one.next_at for one in heads if one.next_at > now]
         return ready[:most], min(later, default=None) if len(ready) <= most else now
@@ -209,7 +211,7 @@ def given_up(tries: int, made_at: float, next_at: float) -> bool:
 
 
 @dataclass(slots=True)
-class Breaker:
+class ChannelBreaker:
     """Of one target. Closed, open until `rests_until`, or half open: then one try decides."""
 
     failures: int = 0
@@ -254,12 +256,12 @@ _LEAST_S: Final = 0.01
 _ENDS_S: Final = 1.0
 
 
-class Sender:
+class DeliveryLoop:
     """Sends the outbox's deliveries. `find` knows targets by name; `gone` is told of one that wants nothing more."""
 
     def __init__(
         self,
-        means: Means,
+        means: DeliveryContext,
         outbox: Outbox,
         targets: Callable[[], Collection[str]],
         find: Callable[[str], Target | None],
@@ -270,7 +272,7 @@ class Sender:
         self._targets = targets
         self._find = find
         self._gone = gone
-        self._breakers: dict[str, Breaker] = {}
+        self._breakers: dict[str, ChannelBreaker] = {}
         self._busy: dict[str, dict[int, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -282,9 +284,9 @@ class Sender:
             with suppress(RuntimeError):  # closed already
                 loop.call_soon_threadsafe(self._wake.set)
 
-    def breaker(self, target: str) -> Breaker:
+    def breaker(self, target: str) -> ChannelBreaker:
         """Return how a target is doing."""
-        return self._breakers.setdefault(target, Breaker())
+        return self._breakers.setdefault(target, ChannelBreaker())
 
     def forget(self, target: str) -> None:
         """A target is no more."""
@@ -349,7 +351,7 @@ class Sender:
                 wait_s = min(wait_s, next_at - now)
         return max(wait_s, _LEAST_S)
 
-    async def _one(self, delivery: Delivery) -> None:
+    async def _one(self, delivery: DeliveryRecord) -> None:
         try:
             outcome = await self._try(delivery)
             again = self._judge(delivery, outcome)
@@ -358,16 +360,16 @@ class Sender:
             self._busy.get(delivery.target, {}).pop(delivery.seq, None)
             self._wake.set()
 
-    async def _try(self, delivery: Delivery) -> Outcome:
+    async def _try(self, delivery: DeliveryRecord) -> DeliveryResult:
         target = self._find(delivery.target)
         if target is None:
-            return Outcome(delivered=False, error="the target is no more", gone=True)
+            return DeliveryResult(delivered=False, error="the target is no more", gone=True)
         try:
-            return await target.send(Parcel(delivery.id, delivery.event, delivery.body))
+            return await target.send(Delivery(delivery.id, delivery.event, delivery.body))
         except Exception as error:  # noqa: BLE001 - the edge of a target: whatever it does, the others go on
-            return Outcome(delivered=False, error=f"a fault of ours: {type(error).__name__}")
+            return DeliveryResult(delivered=False, error=f"a fault of ours: {type(error).__name__}")
 
-    def _judge(self, delivery: Delivery, outcome: Outcome) -> Callable[[], None]:
+    def _judge(self, delivery: DeliveryRecord, outcome: DeliveryResult) -> Callable[[], None]:
         """Take note of an outcome, and return how it is written down."""
         now, breaker, outbox = self._means.clock.now(), self.breaker(delivery.target), self._outbox
         if outcome.delivered:
@@ -385,12 +387,12 @@ class Sender:
         )
         return lambda: outbox.failed(delivery.seq, outcome.status, outcome.error, now)
 
-    def _delivered(self, delivery: Delivery, outcome: Outcome, now: float, *, hurry: bool) -> None:
+    def _delivered(self, delivery: DeliveryRecord, outcome: DeliveryResult, now: float, *, hurry: bool) -> None:
         self._outbox.delivered(delivery.seq, outcome.status, now)
         if hurry:
             self._outbox.hurry(delivery.target, now)
 
-    def _ended(self, delivery: Delivery, outcome: Outcome, now: float) -> None:
+    def _ended(self, delivery: DeliveryRecord, outcome: DeliveryResult, now: float) -> None:
         self._outbox.failed(delivery.seq, outcome.status, outcome.error, now)
         self._outbox.give_up(delivery.target, outcome.error, now)
         self._gone(delivery.target)

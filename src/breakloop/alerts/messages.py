@@ -62,7 +62,7 @@ _TITLES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class AlertMessage:
     """What a person is told."""
 
     title: str
@@ -82,14 +82,14 @@ class Message:
         return "\n".join([*lines, *(["", self.link] if self.link else [])]) + "\n"
 
 
-def message(body: str, link: str = "") -> Message:
+def message(body: str, link: str = "") -> AlertMessage:
     """Put what `router.Notice.body` made into words; `link` is where the dashboard is."""
     notice = json.loads(body)
     payload, about = notice["payload"], notice["about"]
     recovered, data = notice["state"] == "recovered", about["data"]
     text = _over(notice) if recovered else _text(payload["event"], data)
     incident = str(data.get("incident") or "")
-    return Message(
+    return AlertMessage(
         title=clean(_title(payload["event"], data | payload["data"]), 150),
         text=clean(text, 600),
         facts=_facts(notice, about),
@@ -216,7 +216,7 @@ _STYLE: Final = (
 )
 
 
-def html(message: Message) -> str:
+def html(message: AlertMessage) -> str:
     """Return the HTML part."""
     tone = _OVER if message.recovered else _TONES[message.severity]
     label = "Recovered" if message.recovered else _LABELS[message.severity]
@@ -246,7 +246,7 @@ def _badge(label: str, tone: str) -> str:
     )
 
 
-def _headline(message: Message) -> str:
+def _headline(message: AlertMessage) -> str:
     text = (
         f'<p class="soft" style="margin:0 0 20px;font-size:15px;line-height:22px;color:#475467">'
         f"{escape(message.text)}</p>"
@@ -257,7 +257,7 @@ def _headline(message: Message) -> str:
     )
 
 
-def _facts_html(message: Message) -> str:
+def _facts_html(message: AlertMessage) -> str:
     cell = "padding:8px 0;border-top:1px solid #eaecf0;font-size:14px;line-height:20px;vertical-align:top"
     rows = "".join(
         f'<tr><th class="soft line" scope="row" align="left" style="{cell};width:34%;font-weight:500;color:#667085">'
@@ -268,7 +268,7 @@ def _facts_html(message: Message) -> str:
     return f'<table width="100%" cellpadding="0" cellspacing="0" style="border-collapse:collapse">{rows}</table>'
 
 
-def _button(message: Message, tone: str) -> str:
+def _button(message: AlertMessage, tone: str) -> str:
     if not message.link:
         return ""
     return (
@@ -278,7 +278,7 @@ def _button(message: Message, tone: str) -> str:
     )
 
 
-def _foot(message: Message) -> str:
+def _foot(message: AlertMessage) -> str:
     return (
         '<p class="soft" style="margin:22px 0 0;font-size:12px;line-height:18px;color:#667085">'
         f"Sent by breakloop, alert rule “{escape(message.rule)}”.</p>"

@@ -31,7 +31,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final
 
-from breakloop.alerts.base import Database
+from breakloop.alerts.base import AlertDatabase
 from breakloop.model import events
 from breakloop.model.events import AGENT_KILLED, LOOP_DETECTED, Event
 
@@ -155,7 +155,7 @@ _WEIGHTS: Final = {"warn": 1, "steer": 2, "throttle": 3, "reject": 4, "cut": 4, 
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AlertRuleConfig:
     """One rule. `types` are words of `TYPES`, `any`, or names of events."""
 
     name: str
@@ -259,7 +259,7 @@ _NEVER: Final = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RuleState:
     """How a rule and a subject stand. `active`: it was told, and goes on."""
 
     family: str
@@ -276,16 +276,16 @@ class Standing:
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, text: str) -> Standing:
+    def read(cls, text: str) -> RuleState:
         """Read back what `text` gave."""
         return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class AlertNotice:
     """One thing to tell to the targets of a rule."""
 
-    rule: Rule
+    rule: AlertRuleConfig
     state: str
     key: str
     payload: Payload  # of what happened now
@@ -303,29 +303,29 @@ Key = tuple[str, str]  # rule, subject
 
 
 @dataclass(slots=True)
-class Change:
+class RuleStateChange:
     """What a batch of events makes of the standings, and what is to be told. None: forgotten."""
 
-    notices: list[Notice] = field(default_factory=list)
-    standings: dict[Key, Standing | None] = field(default_factory=dict)
+    notices: list[AlertNotice] = field(default_factory=list)
+    standings: dict[Key, RuleState | None] = field(default_factory=dict)
     last_at: dict[str, float] = field(default_factory=dict)  # when a rule told
 
 
-class Router:
+class AlertRouter:
     """All rules, and how they stand."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[AlertRuleConfig]) -> None:
         self.rules = tuple(rules)
-        self._known: dict[Key, Standing] = {}
+        self._known: dict[Key, RuleState] = {}
         self._last_at: dict[str, float] = {}
 
     def last_at(self, rule: str) -> float | None:
         """Return when a rule last told."""
         return self._last_at.get(rule)
 
-    def route(self, told: Iterable[tuple[Event, Payload]], now: float) -> Change:
+    def route(self, told: Iterable[tuple[Event, Payload]], now: float) -> RuleStateChange:
         """Return what events change; nothing has changed until `accept`."""
-        change = Change()
+        change = RuleStateChange()
         for event, payload in told:
             for rule in self.rules:
                 if event.name in ENDS:
@@ -337,7 +337,7 @@ class Router:
         self._fade(change, now)
         return change
 
-    def accept(self, change: Change) -> None:
+    def accept(self, change: RuleStateChange) -> None:
         """What was routed is on disk."""
         known = dict(self._known)
         for key, standing in change.standings.items():
@@ -348,43 +348,43 @@ class Router:
         self._last_at |= change.last_at
 
     @property
-    def known(self) -> Mapping[Key, Standing]:
+    def known(self) -> Mapping[Key, RuleState]:
         """How all of them stand."""
         return self._known
 
-    def _standing(self, change: Change, key: Key) -> Standing | None:
+    def _standing(self, change: RuleStateChange, key: Key) -> RuleState | None:
         return change.standings[key] if key in change.standings else self._known.get(key)
 
-    def _begin(self, change: Change, rule: Rule, event: Event, payload: Payload) -> None:
+    def _begin(self, change: RuleStateChange, rule: AlertRuleConfig, event: Event, payload: Payload) -> None:
         key = rule.name, subject(event)
         family = FAMILIES.get(event.name, "")
         old = self._standing(change, key)
-        new = old or Standing(family, event.project, payload, event.at)
+        new = old or RuleState(family, event.project, payload, event.at)
         if not new.active and new.count == 0:
             new = replace(new, since=event.at)
         new = replace(new, payload=payload, count=new.count + 1, until=_until(family, event))
         wait_s = rule.repeat_s or math.inf if new.active else rule.cooldown_s
         if event.at - new.told_at >= wait_s:
-            change.notices.append(Notice(rule, FIRING, key[1], payload, payload, new.since, new.count))
+            change.notices.append(AlertNotice(rule, FIRING, key[1], payload, payload, new.since, new.count))
             change.last_at[rule.name] = event.at
             new = replace(new, told_at=event.at, active=bool(family), count=new.count if family else 0)
         change.standings[key] = new
 
-    def _end(self, change: Change, rule: Rule, event: Event, payload: Payload) -> None:
+    def _end(self, change: RuleStateChange, rule: AlertRuleConfig, event: Event, payload: Payload) -> None:
         for key, standing in self._of(change, rule):
             if ends(event, standing.family, standing.project, standing.payload["data"]):
                 self._over(change, key, rule, payload)
 
-    def _over(self, change: Change, key: Key, rule: Rule, payload: Payload) -> None:
+    def _over(self, change: RuleStateChange, key: Key, rule: AlertRuleConfig, payload: Payload) -> None:
         standing = self._standing(change, key)
         if standing is None:
             return
         if standing.active:
             known = standing.payload, standing.since, standing.count
-            change.notices.append(Notice(rule, RECOVERED, key[1], payload, *known))
+            change.notices.append(AlertNotice(rule, RECOVERED, key[1], payload, *known))
         change.standings[key] = replace(standing, active=False, count=0, until=math.inf)
 
-    def _hold(self, change: Change, rule: Rule, event: Event) -> None:
+    def _hold(self, change: RuleStateChange, rule: AlertRuleConfig, event: Event) -> None:
         """A loop is not over because its agent is held: it ends when the agent is released."""
         ends_at = event.data.get("expires_at")
         until = float(ends_at) + QUIET_S if isinstance(ends_at, int | float) else math.inf
@@ -392,7 +392,7 @@ class Router:
             if standing.family == "loop" and same_agent(event, standing.project, standing.payload["data"]):
                 change.standings[key] = replace(standing, until=max(until, standing.until))
 
-    def _fade(self, change: Change, now: float) -> None:
+    def _fade(self, change: RuleStateChange, now: float) -> None:
         """End what nothing more was heard of, and forget what nothing depends on any more."""
         rules = {rule.name: rule for rule in self.rules}
         keys = dict.fromkeys([*self._known, *change.standings])
@@ -409,7 +409,7 @@ class Router:
         for key in living[: max(0, len(living) - STATES_MAX)]:
             change.standings[key] = None
 
-    def _of(self, change: Change, rule: Rule) -> list[tuple[Key, Standing]]:
+    def _of(self, change: RuleStateChange, rule: AlertRuleConfig) -> list[tuple[Key, RuleState]]:
         keys = dict.fromkeys([*self._known, *change.standings])
         found = ((key, self._standing(change, key)) for key in keys if key[0] == rule.name)
         return [(key, standing) for key, standing in found if standing is not None]
@@ -421,7 +421,7 @@ def _until(family: str, event: Event) -> float:
     return event.at + (quiet_s if family in FADING else _FORGOTTEN_S)
 
 
-def _faded(standing: Standing, now: float) -> Payload:
+def _faded(standing: RuleState, now: float) -> Payload:
     """What is told of something that ended without anybody saying so."""
     name = {"loop": "loop.cleared"}.get(standing.family, f"{standing.family}.over")
     data = standing.payload["data"] | {"reason": "nothing more was heard of it"}
@@ -439,7 +439,7 @@ class _Run:
     more: int = 0
 
 
-class Thinning:
+class EventThrottle:
     """Remembers what was passed on in the last ten seconds. One thread at a time."""
 
     def __init__(self) -> None:
@@ -473,11 +473,11 @@ class Thinning:
 _LAST = ""  # the subject under which it is kept when a rule last told
 
 
-def load(database: Database, router: Router) -> None:
+def load(database: AlertDatabase, router: AlertRouter) -> None:
     """Let a router go on where it was; what belongs to rules that are no more is removed. Raises `StateError`."""
     rows = database.run(lambda file: file.execute("SELECT rule, key, text FROM standing").fetchall())
     names = {rule.name for rule in router.rules}
-    change = Change()
+    change = RuleStateChange()
     for rule, key, text in rows:
         standing = _read(text) if rule in names and key != _LAST else None
         if rule in names and key == _LAST:
@@ -487,10 +487,10 @@ def load(database: Database, router: Router) -> None:
     router.accept(change)
     gone = {row[0] for row in rows} - names
     database.run(lambda file: file.executemany("DELETE FROM standing WHERE rule = ?", [(name,) for name in gone]))
-    database.on_new.append(lambda file: write(file, Change(standings=dict(router.known))))
+    database.on_new.append(lambda file: write(file, RuleStateChange(standings=dict(router.known))))
 
 
-def write(file: sqlite3.Connection, change: Change) -> None:
+def write(file: sqlite3.Connection, change: RuleStateChange) -> None:
     """Write what has changed."""
     for (rule, key), standing in change.standings.items():
         if standing is None:
@@ -501,8 +501,8 @@ def write(file: sqlite3.Connection, change: Change) -> None:
         file.execute("INSERT OR REPLACE INTO standing VALUES (?, ?, ?)", (rule, _LAST, str(at)))
 
 
-def _read(text: str) -> Standing | None:
+def _read(text: str) -> RuleState | None:
     try:
-        return Standing.read(text)
+        return RuleState.read(text)
     except (ValueError, TypeError):  # of another version
         return None

@@ -18,17 +18,17 @@ from typing import Any, Final, TypeVar
 
 from breakloop.alerts import rules
 from breakloop.alerts import rules as standings
-from breakloop.alerts.base import Database, Means, Parcel, Target, checked, place
-from breakloop.alerts.channels import Configured, WebhookTarget
-from breakloop.alerts.delivery import Entry, Outbox, Sender
+from breakloop.alerts.base import AlertDatabase, Delivery, DeliveryContext, Target, checked, place
+from breakloop.alerts.channels import AlertConfig, WebhookTarget
+from breakloop.alerts.delivery import DeliveryLoop, Outbox, OutboxEntry
 from breakloop.alerts.rules import (
     FIRING,
     FREQUENT,
     RECOVERED,
-    Notice,
+    AlertNotice,
+    AlertRouter,
+    EventThrottle,
     Payload,
-    Router,
-    Thinning,
     encoded,
     order_key,
     payload,
@@ -37,7 +37,7 @@ from breakloop.alerts.webhooks import Webhook, Webhooks
 from breakloop.clock import Clock
 from breakloop.errors import AlertError, BreakloopError, StateError
 from breakloop.model.events import Event
-from breakloop.store.sqlite import Trouble
+from breakloop.store.sqlite import SqliteTrouble
 
 Details = Callable[[Event], Mapping[str, object]]  # what else is known of an event: its incident, money
 TARGET: Final = "target:"  # begins the names of the settings' targets in the outbox
@@ -49,18 +49,18 @@ def no_details(_event: Event) -> Mapping[str, object]:
     return {}
 
 
-class Intake:
+class AlertQueue:
     """Takes events, from any thread."""
 
     def __init__(
-        self, clock: Clock, configured: Configured, webhooks: Webhooks, outbox: Outbox, router: Router
+        self, clock: Clock, configured: AlertConfig, webhooks: Webhooks, outbox: Outbox, router: AlertRouter
     ) -> None:
         self._clock = clock
         self._folding, self._raw = configured.folding, configured.raw
         self._webhooks = webhooks
         self._outbox = outbox
         self._router = router
-        self._thinning = Thinning()
+        self._thinning = EventThrottle()
         self._unkept: deque[Event] = deque()
         self._lock = Lock()
         self.details: Details = no_details
@@ -96,23 +96,23 @@ class Intake:
             self._unkept.popleft()
             self.lost += 1
 
-    def _to_webhooks(self, told: Sequence[tuple[Event, Payload]]) -> Iterator[Entry]:
+    def _to_webhooks(self, told: Sequence[tuple[Event, Payload]]) -> Iterator[OutboxEntry]:
         hooks = self._webhooks.all()
         for event, made in told:
             wanting = [hook for hook in hooks if hook.wants(event.name)]
             if wanting:
                 body, key, critical = encoded(made), order_key(event), event.name not in FREQUENT
-                yield from (Entry(hook.id, event.name, body, key, critical) for hook in wanting)
+                yield from (OutboxEntry(hook.id, event.name, body, key, critical) for hook in wanting)
 
-    def _told(self, notice: Notice) -> Iterator[Entry]:
+    def _told(self, notice: AlertNotice) -> Iterator[OutboxEntry]:
         over = notice.state == RECOVERED
         names = [name for name in notice.rule.targets if not over or notice.rule.recovery or name in self._folding]
         for name in names:
             body = _raw(notice) if name in self._raw else notice.body()
-            yield Entry(TARGET + name, notice.payload["event"], encoded(body), f"{notice.rule.name}/{notice.key}")
+            yield OutboxEntry(TARGET + name, notice.payload["event"], encoded(body), f"{notice.rule.name}/{notice.key}")
 
 
-def _raw(notice: Notice) -> Payload:
+def _raw(notice: AlertNotice) -> Payload:
     """What a webhook gets of a notice: the event's payload, and which rule it was."""
     known = {"rule_name": notice.rule.name, "alert": notice.state, "alert_key": notice.key}
     return notice.payload | {"data": notice.payload["data"] | known}
@@ -132,22 +132,22 @@ class Alerts:
     def __init__(
         self,
         folder: Path,
-        means: Means,
-        configured: Configured | None = None,
+        means: DeliveryContext,
+        configured: AlertConfig | None = None,
         *,
         project: str = "",
         details: Details = no_details,
     ) -> None:
         self._means = means
-        self._configured = configured or Configured()
+        self._configured = configured or AlertConfig()
         self._project = project
-        self._database = Database(folder, self._trouble)
+        self._database = AlertDatabase(folder, self._trouble)
         self._webhooks = Webhooks(self._database)
         self._outbox = Outbox(self._database)
-        self._router = Router(self._configured.rules)
-        self._intake = Intake(means.clock, self._configured, self._webhooks, self._outbox, self._router)
+        self._router = AlertRouter(self._configured.rules)
+        self._intake = AlertQueue(means.clock, self._configured, self._webhooks, self._outbox, self._router)
         self._intake.details, self._intake.project = details, project
-        self._sender = Sender(means, self._outbox, self._targets, self._target, self._gone)
+        self._sender = DeliveryLoop(means, self._outbox, self._targets, self._target, self._gone)
         self._purge_at = 0.0
 
     def load(self) -> None:
@@ -227,7 +227,7 @@ class Alerts:
         target = self._target(webhook) or self._target(TARGET + webhook)
         if target is None:
             raise AlertError("there is no such webhook or target")
-        parcel = Parcel("msg_" + secrets.token_hex(12), TEST, self._test_body(webhook))
+        parcel = Delivery("msg_" + secrets.token_hex(12), TEST, self._test_body(webhook))
         outcome = await target.send(parcel)
         return {"id": parcel.id, "delivered": outcome.delivered, "status": outcome.status, "error": outcome.error}
 
@@ -305,7 +305,7 @@ class Alerts:
         notice = {"rule": "test", "state": FIRING, "key": TEST, "count": 1, "since": made["timestamp"]}
         return encoded(notice | {"payload": made, "about": made})
 
-    def _trouble(self, trouble: Trouble) -> None:
+    def _trouble(self, trouble: SqliteTrouble) -> None:
         self._means.warn("alerts.file", problem=f"{trouble.file}: {trouble.wrong or 'well again'}; {trouble.done}")
 
 

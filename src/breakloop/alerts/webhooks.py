@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from breakloop.alerts import channels
-from breakloop.alerts.base import Database
+from breakloop.alerts.base import AlertDatabase
 from breakloop.errors import AlertError
 
 MOST: Final = 100
@@ -50,7 +50,7 @@ class Webhook:
 class Webhooks:
     """All of them."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: AlertDatabase) -> None:
         self._database = database
         self._known: dict[str, Webhook] = {}
 

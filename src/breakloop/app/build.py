@@ -28,29 +28,29 @@ from breakloop.config.validators import POLICY_REDIS
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.engine.engine import Engine
 from breakloop.errors import Problem, SettingsError
-from breakloop.gateway.admission import DebugSessions, Judging
-from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.forwarding import Forwarding, Targets
-from breakloop.gateway.http_request import Limits
-from breakloop.gateway.http_response import AnswerHeads
-from breakloop.gateway.proxy import Callers, ProxyDoor
+from breakloop.gateway.admission import Admission, DebugSessions
+from breakloop.gateway.decision import DecisionHandler
+from breakloop.gateway.forwarding import Forwarding, UpstreamRoutes
+from breakloop.gateway.http_request import RequestLimits
+from breakloop.gateway.http_response import ResponseHeadParser
+from breakloop.gateway.proxy import ClientKeys, ProxyHandler
 from breakloop.gateway.server import Server, check_free, why_not
-from breakloop.gateway.upstream import Pool, Times, UpstreamFaults
+from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool, UpstreamTimeouts
 from breakloop.model.call import Answer, Call
 from breakloop.model.events import Publish
 from breakloop.model.upstream import upstreams
 from breakloop.observe.log import log
 from breakloop.policy.client import ClientIp
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.policy.files import FileSource, Source
+from breakloop.policy.files import BundleOrigin, FileOrigin
 from breakloop.policy.jwt import JwtKeys
 from breakloop.policy.load import LoadedBundle, load_fetched
-from breakloop.policy.remote_sources import HttpGet, HttpSource, Pace, RedisSource
+from breakloop.policy.remote_sources import HttpGet, HttpOrigin, PollBackoff, RedisOrigin
 from breakloop.policy.signing import Verifier, read_public_keys, shared_secret
 from breakloop.policy.watch import BundleSource
 from breakloop.pricing.litellm import read_litellm
-from breakloop.pricing.prices import GenaiTable, Listed, Prices
+from breakloop.pricing.prices import GenaiTable, ListedModel, Prices
 from breakloop.store.redis.bundle import open_shelf
 from breakloop.store.redis.url import is_redis_url
 
@@ -90,11 +90,11 @@ def judging(
     clock: Clock,
     *,
     traces: Tracing | None = None,
-) -> Judging:
+) -> Admission:
     """Return what all doors ask."""
     prefix = settings.header_prefix
     debug_secret = settings.debug_secret.get_secret_value()
-    return Judging(
+    return Admission(
         engine,
         descriptors,
         VerdictHeaders(prefix, secret),
@@ -108,17 +108,17 @@ def judging(
 def open_proxy(
     server: Server,
     settings: Settings,
-    judging: Judging,
-    own: DecisionDoor,
+    judging: Admission,
+    own: DecisionHandler,
     mark: str = "",
     faults: UpstreamFaults | None = None,
-) -> ProxyDoor:
+) -> ProxyHandler:
     """Put the reverse proxy in front of what the server does already. `mark` is what processes on one port share;
     `faults` is told of upstreams that fail."""
     named = upstreams(settings.upstream)
     tls = upstream_tls(settings) if any(upstream.tls for upstream in named) else None
-    heads, times = AnswerHeads(), _times(settings)
-    pools = {upstream.name: Pool(upstream, server, times, tls, heads) for upstream in named}
+    heads, times = ResponseHeadParser(), _times(settings)
+    pools = {upstream.name: UpstreamPool(upstream, server, times, tls, heads) for upstream in named}
     forwarding = Forwarding(
         settings.header_prefix,
         mark or secrets.token_hex(8),
@@ -127,9 +127,9 @@ def open_proxy(
         scheme="https" if settings.tls.cert_file else "http",
         trusts=ClientIp(tuple(settings.trusted_proxies)).trusted,
     )
-    callers = Callers(settings.callers, settings.header_prefix) if settings.callers else None
-    door = ProxyDoor(
-        judging, own, targets=Targets(named), pools=pools, forwarding=forwarding, callers=callers, faults=faults
+    callers = ClientKeys(settings.callers, settings.header_prefix) if settings.callers else None
+    door = ProxyHandler(
+        judging, own, targets=UpstreamRoutes(named), pools=pools, forwarding=forwarding, callers=callers, faults=faults
     )
     server.handler = door
     server.streams = door.streams
@@ -139,7 +139,7 @@ def open_proxy(
     return door
 
 
-def envoy_grpc(settings: Settings, door: DecisionDoor, mark: str = "") -> AbstractAsyncContextManager[None]:
+def envoy_grpc(settings: Settings, door: DecisionHandler, mark: str = "") -> AbstractAsyncContextManager[None]:
     """Return what serves Envoy's gRPC questions while it is entered: nothing, where no port is set. Processes with a
     mark share the port."""
     if not settings.envoy_grpc_port:
@@ -164,9 +164,9 @@ def check_ports(settings: Settings) -> None:
             raise SettingsError(why_not(host, port, error).replace("--port", flag)) from None
 
 
-def _times(settings: Settings) -> Times:
+def _times(settings: Settings) -> UpstreamTimeouts:
     own = settings.proxy
-    return Times(own.connect_seconds, own.answer_seconds, own.idle_seconds)
+    return UpstreamTimeouts(own.connect_seconds, own.answer_seconds, own.idle_seconds)
 
 
 def own_tls(settings: Settings) -> ssl.SSLContext | None:
@@ -201,10 +201,10 @@ def upstream_tls(settings: Settings) -> ssl.SSLContext:
     return made
 
 
-def loop_guard(settings: Settings) -> LoopGuard:
+def loop_guard(settings: Settings) -> LoopGuardDefaults:
     """Return the numbers of the built-in block."""
     guard = settings.loop_guard
-    return LoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
+    return LoopGuardDefaults(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
 
 
 def context(settings: Settings, secret: bytes) -> ContextSettings:
@@ -232,10 +232,10 @@ def context(settings: Settings, secret: bytes) -> ContextSettings:
     )
 
 
-def limits(settings: Settings) -> Limits:
+def limits(settings: Settings) -> RequestLimits:
     """Return the data plane's limits."""
     own = settings.limits
-    return Limits(
+    return RequestLimits(
         head_bytes=own.head_bytes,
         fields=own.fields,
         body_bytes=own.body_bytes,
@@ -275,21 +275,23 @@ def bundle_source(
     )
 
 
-def policy_source(settings: Settings, clock: Clock, *, signed: bool) -> Source | None:
+def policy_source(settings: Settings, clock: Clock, *, signed: bool) -> BundleOrigin | None:
     """Return where the bundle comes from, or None if none is set. Connects to nothing yet; raises `SettingsError`."""
     chance = secrets.SystemRandom().random
     if not settings.policy:
         return None
     if settings.policy == POLICY_REDIS:
-        return RedisSource(open_shelf(settings.state), Pace(_REDIS_EVERY_S, _REDIS_MOST_S, chance))
+        return RedisOrigin(open_shelf(settings.state), PollBackoff(_REDIS_EVERY_S, _REDIS_MOST_S, chance))
     if "://" not in settings.policy:
-        return FileSource(Path(settings.policy), signed=signed)
+        return FileOrigin(Path(settings.policy), signed=signed)
     given = settings.policy_token.get_secret_value()
     token = _secret(given, settings.policy_token_file, "policy_token_file").decode("utf-8", "replace")
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise SettingsError("policy_token: holds more than a token (a space, or several lines)")
     get = HttpGet(clock, token=token, tls=policy_tls(settings))
-    return HttpSource(settings.policy, get, Pace(settings.policy_poll_seconds, _URL_MOST_S, chance), signed=signed)
+    return HttpOrigin(
+        settings.policy, get, PollBackoff(settings.policy_poll_seconds, _URL_MOST_S, chance), signed=signed
+    )
 
 
 def policy_verifier(settings: Settings) -> Verifier | None:
@@ -346,13 +348,13 @@ class PriceList(NamedTuple):
 def price_list(settings: Settings, clock: Clock) -> PriceList:
     """Return the prices that hold; raises SettingsError when there is a price file that cannot be read."""
     said = settings.prices
-    lists: list[Listed] = []
+    lists: list[ListedModel] = []
     problems: Sequence[Problem] = ()
     if said.models:
-        lists.append(Listed({name: price(one) for name, one in said.models.items()}, "the settings"))
+        lists.append(ListedModel({name: price(one) for name, one in said.models.items()}, "the settings"))
     if said.file:
         imported = read_litellm(Path(said.file), said.service_tier)
-        lists.append(Listed(imported.prices, said.file))
+        lists.append(ListedModel(imported.prices, said.file))
         problems = imported.problems
     assumed = price(said.assume) if said.unknown_model == "assume" else None
     return PriceList(

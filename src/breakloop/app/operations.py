@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 from breakloop._version import __version__
 from breakloop.admin.app import AdminServer, admin_app
 from breakloop.admin.auth import Auth, open_tokens
-from breakloop.admin.bundles import BundlePlace, BundlesHere
-from breakloop.admin.services import Services
-from breakloop.alerts.base import Means, trust
+from breakloop.admin.bundles import BundleAdmin, BundleTarget
+from breakloop.admin.services import AdminServices
+from breakloop.alerts.base import DeliveryContext, trust
 from breakloop.alerts.channels import configured
 from breakloop.alerts.service import Alerts
 from breakloop.app import build
 from breakloop.app.build import policy_verifier
 from breakloop.app.jobs import aside
-from breakloop.app.operations_base import Job, Process, sources_of
+from breakloop.app.operations_base import Job, ServingProcess, sources_of
 from breakloop.clock import Clock
 from breakloop.config.loader import alert_secrets, shown_settings
 from breakloop.config.settings import Settings
@@ -38,15 +38,15 @@ from breakloop.engine.operator import Operator
 from breakloop.errors import AlertError, SettingsError, StateError
 from breakloop.gateway.server import url, why_not
 from breakloop.history.store import Retention, open_history
-from breakloop.model.counters import Figures
+from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, Event
-from breakloop.observe.events import Bus, Fan, Live
-from breakloop.observe.log import Events, log
+from breakloop.observe.events import EventBus, EventDispatcher, LiveEvents
+from breakloop.observe.log import EventSink, log
 from breakloop.observe.metric_table import ALLOWED, DECISIONS, gather
-from breakloop.observe.metrics import Counted, Metrics
+from breakloop.observe.metrics import EventCounters, Metrics
 from breakloop.policy.watch import BundleSource
 from breakloop.store.redis.bundle import open_shelf
-from breakloop.store.sqlite import Trouble
+from breakloop.store.sqlite import SqliteTrouble
 
 if TYPE_CHECKING:
     from breakloop.app.shared_state import SharedState
@@ -59,7 +59,7 @@ _CLEAR_EVERY_S: Final = 10.0
 
 
 @dataclass(slots=True)
-class Seat:
+class OperationsContext:
     """What the process has that this needs."""
 
     settings: Settings
@@ -67,9 +67,9 @@ class Seat:
     directory: Path | None
     secret: bytes
     operator: Operator
-    bundles: BundlesHere
+    bundles: BundleAdmin
     activity: Callable[[], Activity]  # since it was last asked
-    figures: Callable[[], Iterable[Figures]]  # of every process
+    figures: Callable[[], Iterable[ProcessFigures]]  # of every process
     status: Callable[[], Mapping[str, Any]]
     breakers: Callable[[], Awaitable[list[BreakerState]]]
     reset_breaker: Callable[[str, str], Awaitable[BreakerState | None]]
@@ -80,16 +80,16 @@ class Operations:
     """Made first, so that there is a bus; seated when the rest is made; started, run, and finished."""
 
     def __init__(self) -> None:
-        self.bus = Bus()
-        self.fan = Fan(self.bus)
-        self.live = Live()
-        self.counted = Counted()
+        self.bus = EventBus()
+        self.fan = EventDispatcher(self.bus)
+        self.live = LiveEvents()
+        self.counted = EventCounters()
         self.admin_url = ""
         self.new_token = ""  # the operator's, where it was made just now: to be shown once
         self._server: AdminServer | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
-    def seat(self, seat: Seat) -> None:
+    def seat(self, seat: OperationsContext) -> None:
         """Make the parts. Raises `SettingsError`."""
         self._seat = seat
         settings, directory = seat.settings, seat.directory
@@ -107,9 +107,9 @@ class Operations:
         self.fan.add("live", self.live.take)
         self.fan.add("counts", self.counted.take)
 
-    def _alerting(self, settings: Settings, clock: Clock) -> tuple[Means, Any]:
+    def _alerting(self, settings: Settings, clock: Clock) -> tuple[DeliveryContext, Any]:
         try:
-            means = Means(clock, aside, say=log, tls=trust(settings.alert_ca_file))
+            means = DeliveryContext(clock, aside, say=log, tls=trust(settings.alert_ca_file))
             said = configured(settings.alerts, settings.alert_targets, alert_secrets(settings), means)
         except (AlertError, OSError) as error:
             raise SettingsError(f"alert_targets: {error}") from None
@@ -192,10 +192,10 @@ class Operations:
         await asyncio.sleep(_PURGE_EVERY_S)
         await aside(lambda: self.history.purge(self._seat.clock.now()))
 
-    def services(self) -> Services:
+    def services(self) -> AdminServices:
         """Return what the admin plane works with."""
         seat = self._seat
-        return Services(
+        return AdminServices(
             clock=seat.clock,
             history=self.history,
             operator=seat.operator,
@@ -234,7 +234,7 @@ def _sums(activity: Activity) -> dict[str, int]:
     }
 
 
-def _trouble(trouble: Trouble) -> None:
+def _trouble(trouble: SqliteTrouble) -> None:
     log(logging.WARNING, "history.problem", {"problem": ": ".join(part for part in trouble if part)})
 
 
@@ -244,12 +244,12 @@ _COUNTERS_MOST = 200
 _LONG = "steps"  # of an event's data, which is for pictures
 
 
-class Told:
+class LogAndBus:
     """Tells the log, in short, and the bus."""
 
     __slots__ = ("_bus", "_events")
 
-    def __init__(self, events: Events, bus: Events) -> None:
+    def __init__(self, events: EventSink, bus: EventSink) -> None:
         self._events = events
         self._bus = bus
 
@@ -265,12 +265,12 @@ class Told:
         self._events.flush(now, everything=everything)
 
 
-class OperationsHere:
+class ProcessOperations:
     """The operations of one process."""
 
     def __init__(self) -> None:
         self._operations = Operations()
-        self._process: Process | None = None
+        self._process: ServingProcess | None = None
         self._shared: SharedState | None = None
         self._started_at = 0.0
 
@@ -284,18 +284,18 @@ class OperationsHere:
         """The operator's token, where it was made just now."""
         return self._operations.new_token
 
-    def listening(self, events: Events) -> Events:
+    def listening(self, events: EventSink) -> EventSink:
         """Return who is to be told of events."""
-        return Told(events, self._operations.bus)
+        return LogAndBus(events, self._operations.bus)
 
-    def seat(self, process: Process, shared: SharedState | None) -> None:
+    def seat(self, process: ServingProcess, shared: SharedState | None) -> None:
         """Take what the process has. Raises `SettingsError`."""
         self._process, self._shared = process, shared
         self._started_at = process.clock.now()
         settings = process.settings
         process.activity()  # from now on it is summed
         self._operations.seat(
-            Seat(
+            OperationsContext(
                 settings=settings,
                 clock=process.clock,
                 directory=process.data.path,
@@ -329,11 +329,11 @@ class OperationsHere:
 
     # -- what the admin plane asks for -------------------------------------------------------------------------------
 
-    def _here(self) -> Process:
+    def _here(self) -> ServingProcess:
         assert self._process is not None  # noqa: S101 - it is seated before anybody asks
         return self._process
 
-    def figures(self) -> list[Figures]:
+    def figures(self) -> list[ProcessFigures]:
         """Return what this process has to show, and what others have that it speaks for."""
         process, dropped = self._here(), self._operations.fan.dropped
         return [gather(sources_of(process, self._shared, self._started_at, dropped)), process.others()]
@@ -378,7 +378,7 @@ class OperationsHere:
         return self._here().state.store.look_up(prefix, _COUNTERS_MOST)
 
 
-def _decided(figures: Iterable[Figures]) -> tuple[dict[str, int], dict[str, int]]:
+def _decided(figures: Iterable[ProcessFigures]) -> tuple[dict[str, int], dict[str, int]]:
     """Return how many were allowed and denied, by reason."""
     allowed: dict[str, int] = {}
     denied: dict[str, int] = {}
@@ -389,10 +389,10 @@ def _decided(figures: Iterable[Figures]) -> tuple[dict[str, int], dict[str, int]
     return allowed, denied
 
 
-def bundles_of(process: Process) -> BundlesHere:
+def bundles_of(process: ServingProcess) -> BundleAdmin:
     """Return the bundle in force, and how it is replaced."""
     settings, source = process.settings, process.source
     shelf = (lambda: open_shelf(settings.state)) if settings.policy == POLICY_REDIS else None
-    place = BundlePlace(settings.policy, policy_verifier(settings) is not None, shelf, process.data.path)
+    place = BundleTarget(settings.policy, policy_verifier(settings) is not None, shelf, process.data.path)
     here = source if isinstance(source, BundleSource) else None
-    return BundlesHere(here, place, process.clock, check=process.check, guard=build.loop_guard(settings))
+    return BundleAdmin(here, place, process.clock, check=process.check, guard=build.loop_guard(settings))

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from breakloop.app.state import StateParts
+from breakloop.app.state import ProcessState
 from breakloop.clock import Clock
 from breakloop.config.settings import Settings
 from breakloop.config.validators import HISTORY_OFF
 from breakloop.engine.engine import Engine
 from breakloop.engine.operator import Operator
-from breakloop.gateway.admission import Judging
-from breakloop.gateway.proxy import ProxyDoor
+from breakloop.gateway.admission import Admission
+from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
-from breakloop.model.counters import Figures
+from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity
-from breakloop.observe.log import Events
-from breakloop.observe.metric_table import Sources, UpstreamCounts
+from breakloop.observe.log import EventSink
+from breakloop.observe.metric_table import MetricSources, UpstreamCounts
 from breakloop.policy.load import LoadedBundle
-from breakloop.policy.watch import BundleSource, Watched
+from breakloop.policy.watch import BundleFeed, BundleSource
 from breakloop.store.data_dir import DataDir
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Job = tuple[str, Callable[[], Awaitable[None]]]
 
 
-class Process(Protocol):
+class ServingProcess(Protocol):
     """What a process has that its operations need."""
 
     settings: Settings
@@ -42,10 +42,10 @@ class Process(Protocol):
     secret: bytes
     engine: Engine
     operator: Operator
-    state: StateParts
-    judging: Judging
+    state: ProcessState
+    judging: Admission
     server: Server | None
-    source: Watched | None
+    source: BundleFeed | None
     url: str
 
     def check(self, loaded: LoadedBundle) -> None:
@@ -60,12 +60,12 @@ class Process(Protocol):
         """Return what agents did since it was last asked."""
         ...
 
-    def others(self) -> Figures:
+    def others(self) -> ProcessFigures:
         """Return what other processes have to show, where this one speaks for them."""
         ...
 
 
-class Seated(Protocol):
+class OperationsPort(Protocol):
     """Operations, or none."""
 
     @property
@@ -78,11 +78,11 @@ class Seated(Protocol):
         """The operator's token, where it was made just now: to be shown once."""
         ...
 
-    def listening(self, events: Events) -> Events:
+    def listening(self, events: EventSink) -> EventSink:
         """Return who is to be told of events: `events`, and whoever is behind this."""
         ...
 
-    def seat(self, process: Process, shared: SharedState | None) -> None:
+    def seat(self, process: ServingProcess, shared: SharedState | None) -> None:
         """Take what the process has; it is made by now."""
         ...
 
@@ -103,17 +103,17 @@ class Seated(Protocol):
         ...
 
 
-class Nobody:
+class NoOperations:
     """Nobody wants to know."""
 
     admin_url = ""
     new_token = ""
 
-    def listening(self, events: Events) -> Events:
+    def listening(self, events: EventSink) -> EventSink:
         """Return `events`."""
         return events
 
-    def seat(self, process: Process, shared: SharedState | None) -> None:
+    def seat(self, process: ServingProcess, shared: SharedState | None) -> None:
         """Take nothing."""
 
     def load(self) -> None:
@@ -131,10 +131,10 @@ class Nobody:
 
 
 def sources_of(
-    process: Process, shared: SharedState | None, started_at: float, dropped: Callable[[], Mapping[str, int]]
-) -> Sources:
+    process: ServingProcess, shared: SharedState | None, started_at: float, dropped: Callable[[], Mapping[str, int]]
+) -> MetricSources:
     """Return the parts of a process that count."""
-    return Sources(
+    return MetricSources(
         engine=process.engine,
         started_at=started_at,
         store=process.state.store,
@@ -149,9 +149,9 @@ def sources_of(
     )
 
 
-def _upstreams(process: Process) -> list[UpstreamCounts]:
+def _upstreams(process: ServingProcess) -> list[UpstreamCounts]:
     door = None if process.server is None else process.server.handler
-    if not isinstance(door, ProxyDoor):
+    if not isinstance(door, ProxyHandler):
         return []
     return [UpstreamCounts(name, pool.opened, len(pool.live)) for name, pool in door.pools.items()]
 
@@ -161,10 +161,10 @@ def wanted(settings: Settings) -> bool:
     return bool(settings.admin_port or settings.alerts or settings.history not in {"", HISTORY_OFF})
 
 
-def seated(settings: Settings) -> Seated:
+def seated(settings: Settings) -> OperationsPort:
     """Return operations, or nobody."""
     if not wanted(settings):
-        return Nobody()
-    from breakloop.app.operations import OperationsHere  # noqa: PLC0415 - a database and a web framework take their time
+        return NoOperations()
+    from breakloop.app.operations import ProcessOperations as OperationsHere  # noqa: PLC0415 - a database and a web framework take their time
 
     return OperationsHere()

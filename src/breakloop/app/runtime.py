@@ -18,24 +18,24 @@ import uvloop
 from breakloop.app import build
 from breakloop.app.build import LazyPrices, bundle_source, tune
 from breakloop.app.jobs import aside, forever
-from breakloop.app.operations_base import Seated, seated
-from breakloop.app.state import Opened, StateParts, open_state
+from breakloop.app.operations_base import OperationsPort, seated
+from breakloop.app.state import ProcessState, StateConnection, open_state
 from breakloop.clock import Clock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.engine.engine import Engine
 from breakloop.errors import BundleError, SettingsError
-from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.reported_results import Results
+from breakloop.gateway.decision import DecisionHandler
+from breakloop.gateway.reported_results import ReportedResults
 from breakloop.gateway.server import ListenError, Server, url, why_not
 from breakloop.gateway.upstream import UpstreamFaults
-from breakloop.model.counters import Figures
+from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity
-from breakloop.observe.log import Events, LogEvents, Logging, log
+from breakloop.observe.log import EventSink, LogEvents, Logging, log
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle
-from breakloop.policy.watch import Watched
+from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
 
 BUILTIN: Final = "builtin"
@@ -48,9 +48,11 @@ class Runtime:
 
     mark = ""  # by which a request that came through here is known; "": one of its own
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None, opened: Opened | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, clock: Clock | None = None, opened: StateConnection | None = None
+    ) -> None:
         self.settings = settings
-        opened = opened or Opened(clock or SystemClock())
+        opened = opened or StateConnection(clock or SystemClock())
         self.clock = opened.clock
         self.operations = self.make_operations()
         self.events = self.make_events()
@@ -60,7 +62,7 @@ class Runtime:
         self.descriptors = Descriptors(build.context(settings, self.secret), self.clock)
         self.tracing = build.tracing(settings, self.descriptors, self.clock)
         self.server: Server | None = None
-        self.state = StateParts(self.data.path, settings.memory_max_entries, self.clock, opened.shared)
+        self.state = ProcessState(self.data.path, settings.memory_max_entries, self.clock, opened.shared)
         self.engine = Engine(
             self.state.store,
             self.clock,
@@ -74,8 +76,10 @@ class Runtime:
             settings, self.engine, self.descriptors, self.secret, self.clock, traces=self.tracing
         )
         self.operator = self.state.join(self.engine, self.judging, self.events)
-        results = Results(self.engine, self.descriptors, self.clock)
-        self.door = DecisionDoor(self.judging, ready=self.readiness, results=results, decides=settings.mode != "proxy")
+        results = ReportedResults(self.engine, self.descriptors, self.clock)
+        self.door = DecisionHandler(
+            self.judging, ready=self.readiness, results=results, decides=settings.mode != "proxy"
+        )
         self.operations.seat(self, opened.shared)
         self.url = ""
         self._draining = False
@@ -143,11 +147,11 @@ class Runtime:
 
     # -- parts: a worker of several has some of them from its supervisor ---------------------------------------------
 
-    def make_events(self) -> Events:
+    def make_events(self) -> EventSink:
         """Return who is told of events."""
         return self.operations.listening(LogEvents())
 
-    def make_operations(self) -> Seated:
+    def make_operations(self) -> OperationsPort:
         """Return what people are told and shown with, if they want to be."""
         return seated(self.settings)
 
@@ -155,7 +159,7 @@ class Runtime:
         """Return where things are kept."""
         return DataDir(Path(self.settings.data_dir))
 
-    def make_source(self) -> Watched | None:
+    def make_source(self) -> BundleFeed | None:
         """Return where bundles come from, if anywhere; `use` puts them in force."""
         return bundle_source(self.settings, self.clock, self.data.path, on_bundle=self.use, publish=self.events)
 
@@ -179,9 +183,9 @@ class Runtime:
         """Return what agents did since it was last asked."""
         return self.engine.recording().take()
 
-    def others(self) -> Figures:
+    def others(self) -> ProcessFigures:
         """Return what other processes have to show: there are none."""
-        return Figures()
+        return ProcessFigures()
 
     def check(self, loaded: LoadedBundle | None) -> None:
         """Compile a bundle, to see whether that is possible."""

@@ -13,20 +13,20 @@ from breakloop.clock import SharedClock
 from breakloop.engine import breakers
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.engine import Engine
-from breakloop.engine.remote import Fault, Health, Remote, SharedChains
+from breakloop.engine.remote import Fault, RemoteEngine, SharedResponseChains, StoreHealth
 from breakloop.errors import StateError
 from breakloop.model.events import STORE_DEGRADED, STORE_RECOVERED, Event, Publish
 from breakloop.policy.compiled import CompiledBundle
-from breakloop.policy.identity import Sessions
+from breakloop.policy.identity import SessionNames
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import BreakerKept
-from breakloop.store.orders import FileBook
-from breakloop.store.orders_redis import RedisBook
+from breakloop.store.ops import StoredBreaker
+from breakloop.store.orders import FileOrderStore
+from breakloop.store.orders_redis import RedisOrderStore
 from breakloop.store.redis.scan import FoundKeys
 from breakloop.store.redis.scripts import plain_key
 from breakloop.store.redis.sharded import ShardedStore
 from breakloop.store.redis.store import RedisStore
-from breakloop.store.redis.topology import Feed, command, make_nodes
+from breakloop.store.redis.topology import PubSub, command, make_nodes
 from breakloop.store.redis.url import parse_redis_url
 from breakloop.store.sqlite import Report
 
@@ -42,9 +42,9 @@ class SharedState:
         self.url = parse_redis_url(url)
         self.clock = clock
         self.nodes = make_nodes(self.url, loop)
-        self.feed = Feed(self.url, loop)
+        self.feed = PubSub(self.url, loop)
         self.store = ShardedStore(self.nodes) if shard_by_agent else RedisStore(self.nodes)
-        self.remote: Remote | None = None
+        self.remote: RemoteEngine | None = None
 
     async def open(self) -> str:
         """Connect; return why that failed, or "". Either way it goes on trying by itself."""
@@ -61,7 +61,9 @@ class SharedState:
         agreed = await command(self.nodes, b"GET", _SECRET)
         return agreed.decode() if isinstance(agreed, bytes) else own
 
-    def join(self, engine: Engine, local: MemoryStore, fault: Fault, publish: Publish, sessions: Sessions) -> Remote:
+    def join(
+        self, engine: Engine, local: MemoryStore, fault: Fault, publish: Publish, sessions: SessionNames
+    ) -> RemoteEngine:
         """Decide with the shared store from now on, and with what is here where that fails (SPEC S-3)."""
 
         def told(up: bool, why: str) -> None:  # noqa: FBT001 - as Health tells it
@@ -69,26 +71,26 @@ class SharedState:
             publish(Event(name, self.clock.now(), {word: why}))
 
         budget_s = self.url.time_budget_ms / 1000
-        remote = Remote(
+        remote = RemoteEngine(
             engine,
             self.store,
-            Health(told),
+            StoreHealth(told),
             budget_s=budget_s,
             fault=fault,
             remember=local.remember,
             heard_time=self.clock.heard,
         )
         self.remote = remote
-        remote.chains = SharedChains(sessions, self.store)
+        remote.chains = SharedResponseChains(sessions, self.store)
         self.nodes.on_change = self._changed
         if not self.nodes.up:
             remote.failed("not connected")
         engine.quarantine.drop = remote.drop
         return remote
 
-    def book(self, local: FileBook, report: Report) -> RedisBook:
+    def book(self, local: FileOrderStore, report: Report) -> RedisOrderStore:
         """Return the orders of all instances; `local` is what stands in for it."""
-        book = RedisBook(local, self.nodes, self.clock, report)
+        book = RedisOrderStore(local, self.nodes, self.clock, report)
         book.listen(self.feed)
         return book
 
@@ -129,8 +131,8 @@ class SharedState:
             found.append({"key": plain_key(key), "kind": "redis", "expires_at": ends, "value": []})
         return found
 
-    async def _kept(self, prefix: str, most: int) -> list[BreakerKept]:
-        future: asyncio.Future[list[BreakerKept] | StateError] = asyncio.get_running_loop().create_future()
+    async def _kept(self, prefix: str, most: int) -> list[StoredBreaker]:
+        future: asyncio.Future[list[StoredBreaker] | StateError] = asyncio.get_running_loop().create_future()
         self.store.breakers(prefix, most, future.set_result)
         answer = await future
         if isinstance(answer, StateError):

@@ -15,15 +15,15 @@ from breakloop.config.settings import Settings
 from breakloop.engine.engine import Engine
 from breakloop.engine.operator import Operator
 from breakloop.errors import SettingsError
-from breakloop.gateway.admission import Judging
+from breakloop.gateway.admission import Admission
 from breakloop.model.events import Publish
 from breakloop.observe.log import log
 from breakloop.store.data_dir import DataDir
 from breakloop.store.memory import MemoryStore
-from breakloop.store.orders import FileBook
+from breakloop.store.orders import FileOrderStore
 from breakloop.store.redis.url import is_redis_url
-from breakloop.store.snapshot import Durable
-from breakloop.store.sqlite import Trouble
+from breakloop.store.snapshot import Snapshotter
+from breakloop.store.sqlite import SqliteTrouble
 
 if TYPE_CHECKING:
     from breakloop.app.shared_state import SharedState
@@ -34,7 +34,7 @@ _SAVE_EVERY_S = 1.0
 Job = tuple[str, Callable[[], Awaitable[None]]]
 
 
-class Opened(NamedTuple):
+class StateConnection(NamedTuple):
     """What has to be known before anything else is made: the clock, the way to a shared store, and its secret."""
 
     clock: Clock
@@ -42,10 +42,10 @@ class Opened(NamedTuple):
     secret: str = ""  # that a fleet has agreed on; "": one's own
 
 
-async def open_state(settings: Settings) -> Opened:
+async def open_state(settings: Settings) -> StateConnection:
     """Reach for what the settings say. A Redis that is not there is no reason not to start (SPEC S-3)."""
     if not is_redis_url(settings.state):
-        return Opened(SystemClock())
+        return StateConnection(SystemClock())
     try:
         from breakloop.app.shared_state import SharedState  # noqa: PLC0415 - its packages are an extra
     except ImportError as error:
@@ -58,10 +58,10 @@ async def open_state(settings: Settings) -> Opened:
         log(logging.WARNING, "state.unreachable", {"error": why, "meanwhile": "each instance counts for itself"})
     given = settings.secret.get_secret_value() or settings.secret_file
     secret = "" if given else await DataDir(Path(settings.data_dir)).agreed_secret(shared.secret)
-    return Opened(clock, shared, secret)
+    return StateConnection(clock, shared, secret)
 
 
-class StateParts:
+class ProcessState:
     """Store, orders, and what keeps them. Made first, joined with the engine, loaded before traffic."""
 
     def __init__(self, directory: Path | None, max_entries: int, clock: Clock, shared: SharedState | None) -> None:
@@ -71,11 +71,11 @@ class StateParts:
         self._directory = directory
         self._operator: Operator | None = None
         # What Redis keeps needs no file here: what is in memory then is for the time without it.
-        self._durable = Durable(self.store, directory, clock, _problem) if shared is None else None
+        self._durable = Snapshotter(self.store, directory, clock, _problem) if shared is None else None
 
-    def join(self, engine: Engine, judging: Judging, publish: Publish) -> Operator:
+    def join(self, engine: Engine, judging: Admission, publish: Publish) -> Operator:
         """Let the engine decide with it."""
-        book = FileBook(self._directory, _trouble)
+        book = FileOrderStore(self._directory, _trouble)
         if self.shared is None:
             self._operator = Operator(engine, book, self._clock, publish)
         else:
@@ -112,7 +112,7 @@ class StateParts:
         await self._durable.save(aside)
 
     @property
-    def saved(self) -> Durable | None:
+    def saved(self) -> Snapshotter | None:
         """What keeps the counters on disk, where nobody else does."""
         return self._durable
 
@@ -136,5 +136,5 @@ def _problem(text: str) -> None:
     log(logging.WARNING, "state.problem", {"problem": text})
 
 
-def _trouble(trouble: Trouble) -> None:
+def _trouble(trouble: SqliteTrouble) -> None:
     _problem(": ".join(part for part in trouble if part))

@@ -52,7 +52,7 @@ class AdminError(BreakloopError):
         self.code = code
 
 
-class Sent(NamedTuple):
+class AdminResponse(NamedTuple):
     """One message of a stream of events."""
 
     id: str
@@ -92,7 +92,7 @@ class AdminClient:
         """Take something away."""
         return self._ask("DELETE", path, None)
 
-    def follow(self, path: str, query: Query, last_id: str = "") -> Iterator[Sent]:
+    def follow(self, path: str, query: Query, last_id: str = "") -> Iterator[AdminResponse]:
         """Yield what happens, until the connection ends."""
         more = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
         connection = self._connection(_STREAM_TIMEOUT_S)
@@ -182,7 +182,7 @@ def part(name: str) -> str:
     return quote(name, safe="")
 
 
-def _events(response: HTTPResponse) -> Iterator[Sent]:
+def _events(response: HTTPResponse) -> Iterator[AdminResponse]:
     last_id, data = "", ""
     while line := response.readline(_ANSWER_MAX):
         field, _, value = line.decode("utf-8", "replace").rstrip("\r\n").partition(":")
@@ -191,7 +191,7 @@ def _events(response: HTTPResponse) -> Iterator[Sent]:
         elif field == "data":
             data += value.strip()
         elif not field and not value and data:
-            yield Sent(last_id, json.loads(data))
+            yield AdminResponse(last_id, json.loads(data))
             data = ""
 
 
@@ -205,7 +205,7 @@ _SPAN_MAX_S: Final = 10 * 366 * 86_400
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Span(click.ParamType[float]):
+class DurationParam(click.ParamType[float]):
     """A length of time: 90, 30s, 10m, 1h, 7d."""
 
     name = "span"
@@ -219,7 +219,7 @@ class Span(click.ParamType[float]):
         return seconds
 
 
-SPAN: Final = Span()
+SPAN: Final = DurationParam()
 
 
 def admin_options(function: F) -> F:

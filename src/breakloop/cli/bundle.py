@@ -23,11 +23,18 @@ from breakloop.cli.output import config_option, fail, fail_problems, json_option
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError, StateError
-from breakloop.policy.files import Fetched, read_path, signature_path
+from breakloop.policy.files import BundleBytes, read_path, signature_path
 from breakloop.policy.load import LoadedBundle, load_fetched
 from breakloop.policy.remote_sources import to_push
 from breakloop.policy.signing import Signer, Verifier, make_keys, read_private_key, read_public_keys, shared_secret
-from breakloop.store.redis.bundle import EmptyShelfError, PushRefusedError, RedisShelf, Shelved, moment, open_shelf
+from breakloop.store.redis.bundle import (
+    NoPushedBundleError,
+    PushDeniedError,
+    PushedBundle,
+    RedisBundle,
+    moment,
+    open_shelf,
+)
 
 _STATE = "URL of the Redis; else `state` in the settings."
 _EPILOG = "Exit code 0: it is there; 1: a problem was found, or a newer one is there; 2: Redis cannot be reached."
@@ -51,7 +58,7 @@ def push(file: str, *, state: str, force: bool, by: str, config: str, as_json: b
     bundle = to_push(fetched, loaded, by=by or _somebody(), force=force)
     try:
         changed = shelf.push(bundle)
-    except PushRefusedError as error:
+    except PushDeniedError as error:
         fail(f"{file}: not pushed: {error} (or --force)", as_json=as_json)
     except StateError as error:
         _unreachable(shelf, error, as_json=as_json)
@@ -75,7 +82,7 @@ def show(*, state: str, content: bool, config: str, as_json: bool) -> None:
     shelf = _shelf(state or settings_of(config, as_json=as_json).settings.state, as_json=as_json)
     try:
         found = shelf.fetch(None)
-    except EmptyShelfError as error:
+    except NoPushedBundleError as error:
         fail(f"{shelf.name}: {error}", as_json=as_json, code=PROBLEM)
     except StateError as error:
         _unreachable(shelf, error, as_json=as_json)
@@ -93,7 +100,7 @@ def show(*, state: str, content: bool, config: str, as_json: bool) -> None:
         click.echo(f"pushed by {found.pushed_by or 'somebody'} at {moment(found.pushed_at)}")
 
 
-def _checked(file: Path, settings: Settings, *, as_json: bool) -> tuple[Fetched, LoadedBundle, Verifier | None]:
+def _checked(file: Path, settings: Settings, *, as_json: bool) -> tuple[BundleBytes, LoadedBundle, Verifier | None]:
     """Read, verify and load a file, or end the command with what is wrong with it."""
     try:
         verifier = policy_verifier(settings)
@@ -107,18 +114,18 @@ def _checked(file: Path, settings: Settings, *, as_json: bool) -> tuple[Fetched,
         fail(str(error), as_json=as_json)
 
 
-def _shelf(state: str, *, as_json: bool) -> RedisShelf:
+def _shelf(state: str, *, as_json: bool) -> RedisBundle:
     try:
         return open_shelf(state)
     except SettingsError as error:
         fail(f"{error}", as_json=as_json)
 
 
-def _unreachable(shelf: RedisShelf, error: StateError, *, as_json: bool) -> NoReturn:
+def _unreachable(shelf: RedisBundle, error: StateError, *, as_json: bool) -> NoReturn:
     fail(f"{shelf.name}: {error}", as_json=as_json, code=UNREACHABLE)
 
 
-def _facts(found: Shelved) -> dict[str, object]:
+def _facts(found: PushedBundle) -> dict[str, object]:
     facts: dict[str, object] = {"version": found.version, "sha256": found.digest, "bytes": len(found.data)}
     facts |= {"signed": bool(found.signature), "forced": found.forced, "pushed_by": found.pushed_by}
     if found.pushed_at:

@@ -15,17 +15,17 @@ from rich.live import Live
 from breakloop.cli.demo_output import (
     LEAST_HEIGHT,
     LEAST_WIDTH,
-    Lines,
-    Price,
-    Shape,
-    Story,
+    DemoPrice,
+    DemoStory,
+    LineOutput,
+    ScreenShape,
     picture,
     plain_text,
     printed,
     story_json,
     summary,
 )
-from breakloop.cli.demo_run import TURN_S, Answered, stage
+from breakloop.cli.demo_run import TURN_S, DemoResponse, stage
 from breakloop.cli.output import console, fail, json_option, print_json
 from breakloop.gateway.server import ListenError
 
@@ -54,7 +54,7 @@ def command(*, plain: bool, speed: float, seconds: int, price: tuple[float, floa
     Starts a stand-in LLM and the real gateway on free ports of this machine, and two agents that use them; the clock is
     simulated. Needs no keys and no network; ends by itself.
     """
-    story = Story(Price(*price), seconds)
+    story = DemoStory(DemoPrice(*price), seconds)
     try:
         if as_json:
             _run(story, lambda _: None)
@@ -73,16 +73,16 @@ def _can_show(terminal: Console) -> bool:
     return sys.stdout.isatty() and not terminal.is_dumb_terminal and large
 
 
-Tell = Callable[[list[tuple[Answered, bool]]], None]  # what was answered, and whether it is a new detection
+Tell = Callable[[list[tuple[DemoResponse, bool]]], None]  # what was answered, and whether it is a new detection
 
 
-def _run(story: Story, tell: Tell, pause_s: float = 0.0, begin: Callable[[], None] = lambda: None) -> None:
+def _run(story: DemoStory, tell: Tell, pause_s: float = 0.0, begin: Callable[[], None] = lambda: None) -> None:
     """Run everything to its end, or until Ctrl-C: what there is to learn comes all the same."""
     with suppress(KeyboardInterrupt):
         asyncio.run(_play(story, tell, pause_s, begin))
 
 
-async def _play(story: Story, tell: Tell, pause_s: float, begin: Callable[[], None]) -> None:
+async def _play(story: DemoStory, tell: Tell, pause_s: float, begin: Callable[[], None]) -> None:
     async with stage() as on:
         story.gateway_port, story.llm_port = on.gateway_port, on.llm_port
         begin()
@@ -94,17 +94,17 @@ async def _play(story: Story, tell: Tell, pause_s: float, begin: Callable[[], No
                 await asyncio.sleep(pause_s)
 
 
-def _run_plain(story: Story) -> None:
-    lines = Lines(story)
+def _run_plain(story: DemoStory) -> None:
+    lines = LineOutput(story)
     _run(story, lines.tell, begin=lines.begin)
     lines.end()
     for line in summary(story):
         click.echo(plain_text(line))
 
 
-def _run_live(story: Story, terminal: Console, speed: float) -> None:
+def _run_live(story: DemoStory, terminal: Console, speed: float) -> None:
     def drawn() -> RenderableType:
-        return picture(story, Shape.of(terminal.size), speed)
+        return picture(story, ScreenShape.of(terminal.size), speed)
 
     with Live(drawn(), console=terminal, auto_refresh=False) as shown:
         _run(story, lambda _: shown.update(drawn(), refresh=True), TURN_S / speed)

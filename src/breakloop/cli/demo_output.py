@@ -20,7 +20,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from breakloop.cli.demo_run import HEALTHY, LOOPING, PACE_S, Answered, rule
+from breakloop.cli.demo_run import HEALTHY, LOOPING, PACE_S, DemoResponse, rule
 from breakloop.cli.validate import counted
 
 WHAT: Final = {LOOPING: "reads a file that is not there, again and again", HEALTHY: "reads one file after the other"}
@@ -30,7 +30,7 @@ _MILLION: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class DemoPrice:
     """Assumed US dollars for a million tokens."""
 
     input_usd: float
@@ -45,7 +45,7 @@ class Price:
 
 
 @dataclass(slots=True)
-class Totals:
+class DemoTotals:
     """What became of an agent's requests."""
 
     passed: int = 0
@@ -57,7 +57,7 @@ class Totals:
     cooling: bool = False
     finished: bool = False
 
-    def count(self, answered: Answered) -> bool:
+    def count(self, answered: DemoResponse) -> bool:
         """Count an answer; tell whether it is a new detection (and not one more request during a cooldown)."""
         self.passed += answered.passed
         self.blocked += answered.blocked
@@ -73,22 +73,22 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Story:
+class DemoStory:
     """Everything that is shown."""
 
-    price: Price
+    price: DemoPrice
     wanted_s: int
     seen_s: int = 0
     gateway_port: int = 0
     llm_port: int = 0
     llm_requests: int = 0  # as the stand-in LLM has counted them
-    denial: Answered | None = None  # the first
-    totals: dict[str, Totals] = field(default_factory=lambda: {LOOPING: Totals(), HEALTHY: Totals()})
-    last: dict[str, deque[Answered]] = field(
+    denial: DemoResponse | None = None  # the first
+    totals: dict[str, DemoTotals] = field(default_factory=lambda: {LOOPING: DemoTotals(), HEALTHY: DemoTotals()})
+    last: dict[str, deque[DemoResponse]] = field(
         default_factory=lambda: {LOOPING: deque(maxlen=_KEPT), HEALTHY: deque(maxlen=_KEPT)}
     )
 
-    def take(self, answered: Answered) -> bool:
+    def take(self, answered: DemoResponse) -> bool:
         """Take an answer in; tell whether it is a new detection."""
         self.last[answered.agent].append(answered)
         if answered.blocked and self.denial is None:
@@ -128,7 +128,7 @@ def _short(amount: float) -> str:
     return f"${amount:g}"
 
 
-def story_json(story: Story) -> dict[str, object]:
+def story_json(story: DemoStory) -> dict[str, object]:
     """Return the whole story as JSON has it."""
     denial = story.denial
     return {
@@ -143,7 +143,7 @@ def story_json(story: Story) -> dict[str, object]:
     }
 
 
-def _totals_json(story: Story, agent: str) -> dict[str, object]:
+def _totals_json(story: DemoStory, agent: str) -> dict[str, object]:
     totals = story.totals[agent]
     return {
         "passed": totals.passed,
@@ -161,7 +161,7 @@ _REPORT_EVERY = 10  # requests of the healthy agent
 _INDENT = 2
 
 
-def introduction(story: Story) -> list[str]:
+def introduction(story: DemoStory) -> list[str]:
     """Return what is about to be seen."""
     gateway, llm = f"127.0.0.1:{story.gateway_port}", f"127.0.0.1:{story.llm_port}"
     return [
@@ -175,10 +175,10 @@ def introduction(story: Story) -> list[str]:
     ]
 
 
-class Lines:
+class LineOutput:
     """Prints what changes, not every request."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: DemoStory) -> None:
         self._story = story
         self._blocked_in_a_row = 0
 
@@ -187,12 +187,12 @@ class Lines:
         for line in introduction(self._story):
             click.echo(line)
 
-    def tell(self, answers: list[tuple[Answered, bool]]) -> None:
+    def tell(self, answers: list[tuple[DemoResponse, bool]]) -> None:
         """Tell about answers (with whether they are new detections), if they are worth it."""
         for answered, fresh in answers:
             self._tell(answered, fresh=fresh)
 
-    def _tell(self, answered: Answered, *, fresh: bool) -> None:
+    def _tell(self, answered: DemoResponse, *, fresh: bool) -> None:
         if answered.agent == HEALTHY:
             self._healthy(answered)
         elif fresh:
@@ -211,22 +211,22 @@ class Lines:
             self._catch_up(answered, "the cooldown goes on")
         click.echo("")
 
-    def _healthy(self, answered: Answered) -> None:
+    def _healthy(self, answered: DemoResponse) -> None:
         totals = self._story.totals[HEALTHY]
         number = totals.passed + totals.blocked + totals.failed
         if answered.finished or number % _REPORT_EVERY == 0 or not answered.passed:
             self._say(answered, f"{answered.outcome} ({totals.passed} of {number} requests passed)")
 
-    def _catch_up(self, answered: Answered, why: str) -> None:
+    def _catch_up(self, answered: DemoResponse, why: str) -> None:
         if self._blocked_in_a_row:
             click.echo(f"  t={answered.at_s:>3}s  {LOOPING}       {self._blocked_in_a_row} more blocked; {why}")
             self._blocked_in_a_row = 0
 
-    def _say(self, answered: Answered, text: str) -> None:
+    def _say(self, answered: DemoResponse, text: str) -> None:
         click.echo(f"  t={answered.at_s:>3}s  {answered.agent}  {answered.status}  {text}")
 
 
-def first_sentence(answered: Answered) -> str:
+def first_sentence(answered: DemoResponse) -> str:
     """Return the beginning of a denial's message."""
     return answered.message.partition(". ")[0] + "."
 
@@ -236,7 +236,7 @@ def first_sentence(answered: Answered) -> str:
 Line = tuple[Text, bool]  # and whether it is indented
 
 
-def summary(story: Story) -> list[Line]:
+def summary(story: DemoStory) -> list[Line]:
     """Return what there is to learn, and what to do next."""
     whole = "" if story.seen_s >= story.wanted_s else f" of {story.wanted_s}"
     lines = [_heading(f"After {story.seen_s}{whole} simulated seconds")]
@@ -272,7 +272,7 @@ def _line(*parts: str | tuple[str, str]) -> Line:
     return Text.assemble(*parts), True
 
 
-def _fate(story: Story, agent: str) -> str:
+def _fate(story: DemoStory, agent: str) -> str:
     totals = story.totals[agent]
     said = f"{agent}: {counted(totals.passed, 'request')} passed, {totals.blocked} blocked"
     if totals.failed:
@@ -282,7 +282,7 @@ def _fate(story: Story, agent: str) -> str:
     return said + "; finished its task" * totals.finished
 
 
-def _money(story: Story) -> list[Line]:
+def _money(story: DemoStory) -> list[Line]:
     looping = story.totals[LOOPING]
     per_call = f"{looping.blocked} blocked x ${story.call_usd():.3f}, the mean of the {looping.passed} that passed"
     return [
@@ -321,14 +321,14 @@ _AGENTS: Final = (LOOPING, HEALTHY)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ScreenShape:
     """A terminal's size, and what follows from it."""
 
     width: int
     height: int
 
     @classmethod
-    def of(cls, size: ConsoleDimensions) -> Shape:
+    def of(cls, size: ConsoleDimensions) -> ScreenShape:
         """Return the shape for a terminal; a very wide one is not filled, because nobody reads lines so long."""
         return cls(min(size.width, _MOST_WIDTH), size.height)
 
@@ -358,7 +358,7 @@ class Shape:
         return max(1, min(_MOST_ROWS, rows))
 
 
-def picture(story: Story, shape: Shape, speed: float) -> RenderableType:
+def picture(story: DemoStory, shape: ScreenShape, speed: float) -> RenderableType:
     """Return everything at this moment."""
     panes: RenderableType = Group(*(_pane(story, agent, shape) for agent in _AGENTS))
     if shape.side_by_side:
@@ -370,7 +370,7 @@ def picture(story: Story, shape: Shape, speed: float) -> RenderableType:
     return Group(*_header_lines(story, shape, speed), panes, *_foot(story, shape))
 
 
-def _header_lines(story: Story, shape: Shape, speed: float) -> list[Text]:
+def _header_lines(story: DemoStory, shape: ScreenShape, speed: float) -> list[Text]:
     pace = f", {speed:g} times real time" if shape.side_by_side else ""
     time = f"   {story.seen_s} of {story.wanted_s} s, simulated{pace}"
     title = _cut(Text.assemble(("breakloop demo", "bold"), time))
@@ -380,7 +380,7 @@ def _header_lines(story: Story, shape: Shape, speed: float) -> list[Text]:
     return [title, _cut(Text(f"{way}, all local", "dim"))]
 
 
-def _foot(story: Story, shape: Shape) -> list[Text]:
+def _foot(story: DemoStory, shape: ScreenShape) -> list[Text]:
     # The last line is short: the ^C that a terminal writes behind it must not wrap, which would shift the picture.
     last = Text(f"Assumed {story.price}. Ctrl-C ends.", "dim")
     last.truncate(shape.width - 4, overflow="ellipsis")
@@ -403,7 +403,7 @@ def _cut(text: Text) -> Text:
 # -- panes ---------------------------------------------------------------------------------------------------------
 
 
-def _pane(story: Story, agent: str, shape: Shape) -> Panel:
+def _pane(story: DemoStory, agent: str, shape: ScreenShape) -> Panel:
     shown = list(story.last[agent])[-shape.rows :]
     rows = _all_columns(shown, shape) if shape.inside >= _ALL_COLUMNS else _few_columns(shown)
     empty = [Text() for _ in range(shape.rows - len(shown))]
@@ -413,14 +413,14 @@ def _pane(story: Story, agent: str, shape: Shape) -> Panel:
     return Panel(Group(rows, *empty, *lines), title=title, border_style=colour)
 
 
-def _state(story: Story, agent: str) -> tuple[str, str]:
+def _state(story: DemoStory, agent: str) -> tuple[str, str]:
     totals = story.totals[agent]
     if totals.cooling:
         return "BLOCKED", "red"
     return ("done" if totals.finished else "running"), "green"
 
 
-def _totals(story: Story, agent: str, shape: Shape) -> list[Text]:
+def _totals(story: DemoStory, agent: str, shape: ScreenShape) -> list[Text]:
     totals = story.totals[agent]
     counts = f"passed {totals.passed}, blocked {totals.blocked}" + f", failed {totals.failed}" * bool(totals.failed)
     money = f"spent {usd(story.spent_usd(agent))}" + f", saved {usd(story.saved_usd(agent))}" * bool(totals.blocked)
@@ -430,7 +430,7 @@ def _totals(story: Story, agent: str, shape: Shape) -> list[Text]:
     return [Text(), Text(counts, "bold"), Text(tokens), Text(money)]
 
 
-def _few_columns(shown: list[Answered]) -> Table:
+def _few_columns(shown: list[DemoResponse]) -> Table:
     table = Table.grid(expand=True, padding=(0, 1, 0, 0))
     table.add_column(justify="right", style="dim", width=4)
     table.add_column(width=3)
@@ -440,7 +440,7 @@ def _few_columns(shown: list[Answered]) -> Table:
     return table
 
 
-def _all_columns(shown: list[Answered], shape: Shape) -> Table:
+def _all_columns(shown: list[DemoResponse], shape: ScreenShape) -> Table:
     table = Table.grid(expand=True, padding=(0, 1, 0, 0))
     table.show_header = shape.roomy
     table.add_column("time", justify="right", style="dim", width=4)
@@ -455,5 +455,5 @@ def _all_columns(shown: list[Answered], shape: Shape) -> Table:
     return table
 
 
-def _status(one: Answered) -> Text:
+def _status(one: DemoResponse) -> Text:
     return Text(str(one.status), "green" if one.passed else "bold red")

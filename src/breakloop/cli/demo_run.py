@@ -18,7 +18,7 @@ from breakloop.app import build
 from breakloop.clock import Clock, FakeClock
 from breakloop.config.settings import Settings
 from breakloop.engine.engine import Engine
-from breakloop.gateway.decision import DecisionDoor
+from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.server import ListenError, Server
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import Descriptors
@@ -65,7 +65,7 @@ TOOLS: Final = [
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class DemoResponse:
     """One request of one agent: what the gateway answered, and what the agent did then."""
 
     agent: str
@@ -98,10 +98,10 @@ class Answered:
         return self.did or "failed"
 
 
-class Agent:
+class DemoAgent:
     """Asks, does what it is told, asks again. When it is refused it knows no better than to ask the same once more."""
 
-    def __init__(self, name: str, client: Client) -> None:
+    def __init__(self, name: str, client: DemoClient) -> None:
         self.name = name
         self.finished = False
         self._client = client
@@ -110,7 +110,7 @@ class Agent:
             {"role": "user", "content": TASKS[name]},
         ]
 
-    async def turn(self, at_s: int) -> Answered:
+    async def turn(self, at_s: int) -> DemoResponse:
         """Make one request and act on its answer."""
         request = {"model": MODEL, "messages": self._messages, "tools": TOOLS}
         status, headers, content = await self._client.post(_PATH, request)
@@ -119,7 +119,7 @@ class Agent:
         used = content["usage"]
         did = self._act(content["choices"][0]["message"])
         tokens = used["prompt_tokens"], used["completion_tokens"]
-        return Answered(self.name, at_s, status, did, self.finished, *tokens)
+        return DemoResponse(self.name, at_s, status, did, self.finished, *tokens)
 
     def _act(self, said: Json) -> str:
         self._messages.append({"role": "assistant", "content": said["content"], "tool_calls": said.get("tool_calls")})
@@ -133,8 +133,8 @@ class Agent:
         return f"{name}({', '.join(arguments.values())}) -> {short}"
 
 
-def _refused(agent: str, at_s: int, status: int, headers: Mapping[str, str], error: Json) -> Answered:
-    return Answered(
+def _refused(agent: str, at_s: int, status: int, headers: Mapping[str, str], error: Json) -> DemoResponse:
+    return DemoResponse(
         agent,
         at_s,
         status,
@@ -159,7 +159,7 @@ def _read(path: str) -> tuple[str, str]:
 _TOOLS: Final[Mapping[str, Callable[..., tuple[str, str]]]] = {"list": _list, "read": _read}
 
 
-class Client:
+class DemoClient:
     """Just enough HTTP for one keep-alive connection to our own server."""
 
     def __init__(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -168,7 +168,7 @@ class Client:
         self._writer = writer
 
     @classmethod
-    async def connect(cls, port: int) -> Client:
+    async def connect(cls, port: int) -> DemoClient:
         """Connect to a port of this machine."""
         return cls(f"127.0.0.1:{port}", *await asyncio.open_connection("127.0.0.1", port))
 
@@ -198,10 +198,10 @@ _UPSTREAMS: Final = ("openai", "anthropic", "gemini")  # all of them, so that th
 _SECRET: Final = b"breakloop demo"
 
 
-class Stage:
+class DemoStage:
     """Everything in place. `turns` lets both agents act, and time pass."""
 
-    def __init__(self, clock: FakeClock, llm: StandInLLM, gateway_port: int, agents: tuple[Agent, ...]) -> None:
+    def __init__(self, clock: FakeClock, llm: StandInLLM, gateway_port: int, agents: tuple[DemoAgent, ...]) -> None:
         self.at_s = 0
         self.gateway_port = gateway_port
         self.llm_port = llm.port
@@ -214,7 +214,7 @@ class Stage:
         """How many requests the stand-in LLM has counted itself."""
         return self._llm.request_count
 
-    async def turns(self) -> list[Answered]:
+    async def turns(self) -> list[DemoResponse]:
         """Let each agent whose time it is make a request."""
         due = [agent for agent in self._agents if not agent.finished and self.at_s % PACE_S[agent.name] == 0]
         answered = [await agent.turn(self.at_s) for agent in due]
@@ -224,7 +224,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
+async def stage() -> AsyncIterator[DemoStage]:
     """Start everything, and stop it at the end. Raises `ListenError` where nothing can listen."""
     clock = FakeClock()
     async with AsyncExitStack() as started:
@@ -235,10 +235,10 @@ async def stage() -> AsyncIterator[Stage]:
             raise ListenError(error.errno, error.strerror or str(error)) from error
         agents = []
         for name in PACE_S:
-            client = await Client.connect(port)
+            client = await DemoClient.connect(port)
             started.push_async_callback(client.close)
-            agents.append(Agent(name, client))
-        yield Stage(clock, llm, port, tuple(agents))
+            agents.append(DemoAgent(name, client))
+        yield DemoStage(clock, llm, port, tuple(agents))
 
 
 @asynccontextmanager
@@ -249,7 +249,7 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
     engine = Engine(MemoryStore(), clock, descriptors)
     engine.use(compile_bundle(None, "builtin", descriptors, _SECRET, build.loop_guard(settings)))
     judging = build.judging(settings, engine, descriptors, _SECRET, clock)
-    door = DecisionDoor(judging, ready=lambda: (200, {"status": "ready"}))
+    door = DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}))
     server = Server(door, build.limits(settings), clock=clock)
     build.open_proxy(server, settings, judging, door)
     port = await server.start()

@@ -24,17 +24,17 @@ from breakloop.app.build import context, loop_guard, policy_source, policy_verif
 from breakloop.cli.doctor_network import DoctorFinding, examine_proxy, examine_redis, is_loopback
 from breakloop.cli.serve import settings_options
 from breakloop.clock import Clock, SystemClock
-from breakloop.config.loader import Loaded, effective, load_settings
+from breakloop.config.loader import LoadedSettings, effective, load_settings
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compiled import CompiledBundle, Policy
+from breakloop.policy.compiled import CompiledBundle, CompiledPolicy
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle, load_fetched
 from breakloop.policy.schema.bundle import Bundle
 from breakloop.policy.watch import LastGood
 from breakloop.store.redis.url import is_redis_url
-from breakloop.store.snapshot import Look, look
+from breakloop.store.snapshot import SnapshotView, look
 from breakloop.store.snapshot_file import FILE
 
 _ABOUT = "data_dir"
@@ -64,7 +64,7 @@ def examine_state(settings: Settings, clock: Clock) -> Iterator[DoctorFinding]:
         yield DoctorFinding("note", _ABOUT, message)
 
 
-def _judged(found: Look, now: float) -> DoctorFinding:
+def _judged(found: SnapshotView, now: float) -> DoctorFinding:
     size, age_s = f"{found.size / 1e6:.1f} MB", max(0.0, now - found.changed_at)
     if found.wrong:
         message = f"{found.path} cannot be used ({found.wrong}): a start sets it aside, and counters begin anew"
@@ -248,13 +248,13 @@ def _loop_detection(settings: Settings, compiled: CompiledBundle) -> Iterator[Do
         yield DoctorFinding("warning", "loop_detection", f"and {len(without) - _ROUTES_SHOWN} more routes without it")
 
 
-def _unwatched(policy: Policy, compiled: CompiledBundle) -> bool:
+def _unwatched(policy: CompiledPolicy, compiled: CompiledBundle) -> bool:
     if policy.decides_loops and not policy.shadow:
         return not policy.loops
     return not compiled.default_loops
 
 
-def _route(policy: Policy) -> str:
+def _route(policy: CompiledPolicy) -> str:
     selector = policy.selector
     path = selector.exact or (f"{selector.prefix}*" if selector.prefix else "*")
     methods = ",".join(sorted(selector.methods))
@@ -293,7 +293,7 @@ _MARKS = {"problem": ("x", "red"), "warning": ("!", "yellow"), "note": ("-", "cy
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, as_json: bool, **flags: object) -> int:
     """Examine the settings; 1 when something is wrong."""
-    loaded: Loaded | None = None
+    loaded: LoadedSettings | None = None
     try:
         loaded = load_settings(flags)
     except SettingsError as error:
@@ -312,7 +312,7 @@ def _problems(diagnosis: Diagnosis) -> int:
     return sum(finding.level == "problem" for finding in diagnosis.findings)
 
 
-def _content(loaded: Loaded | None, diagnosis: Diagnosis) -> dict[str, object]:
+def _content(loaded: LoadedSettings | None, diagnosis: Diagnosis) -> dict[str, object]:
     bundle = diagnosis.bundle
     return {
         "version": __version__,
@@ -324,7 +324,7 @@ def _content(loaded: Loaded | None, diagnosis: Diagnosis) -> dict[str, object]:
     }
 
 
-def _print(loaded: Loaded | None, diagnosis: Diagnosis) -> None:
+def _print(loaded: LoadedSettings | None, diagnosis: Diagnosis) -> None:
     click.echo(f"breakloop {__version__}\n")
     if loaded is not None:
         _print_settings(loaded)
@@ -342,7 +342,7 @@ def _print(loaded: Loaded | None, diagnosis: Diagnosis) -> None:
     click.echo(("\n" if diagnosis.findings else "") + _verdict(diagnosis))
 
 
-def _print_settings(loaded: Loaded) -> None:
+def _print_settings(loaded: LoadedSettings) -> None:
     rows = effective(loaded)
     click.echo(click.style(f"Settings{f' (file: {loaded.file})' if loaded.file else ''}", bold=True))
     name_width = max(len(row.name) for row in rows)

@@ -21,7 +21,7 @@ from breakloop.config.loader import provider_keys
 from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError, StateError
 from breakloop.model.upstream import Upstream, upstreams
-from breakloop.store.redis.connection import Door, Link, RedisError, door_for, open_link
+from breakloop.store.redis.connection import ConnectOptions, RedisConnection, RedisError, door_for, open_link
 from breakloop.store.redis.topology import SLOTS, Sentinels, finder_for, read_shares
 from breakloop.store.redis.url import Address, RedisUrl, parse_redis_url
 
@@ -189,7 +189,7 @@ async def _examine(url: RedisUrl) -> list[DoctorFinding]:
     return findings
 
 
-async def _masters(url: RedisUrl, door: Door) -> tuple[list[Address], list[DoctorFinding]]:
+async def _masters(url: RedisUrl, door: ConnectOptions) -> tuple[list[Address], list[DoctorFinding]]:
     """Ask the first node that answers who the masters are."""
     findings: list[DoctorFinding] = []
     for seed in url.addresses:
@@ -226,7 +226,7 @@ async def _quorum(url: RedisUrl, sentinels: Sentinels) -> list[DoctorFinding]:
     return findings
 
 
-async def _server(url: RedisUrl, door: Door, address: Address) -> list[DoctorFinding]:
+async def _server(url: RedisUrl, door: ConnectOptions, address: Address) -> list[DoctorFinding]:
     link = await open_link(door, address)
     try:
         facts = await _facts(link)
@@ -240,7 +240,7 @@ async def _server(url: RedisUrl, door: Door, address: Address) -> list[DoctorFin
     return [DoctorFinding(one.level, one.about, f"{address}: {one.message}") for one in findings]
 
 
-async def _facts(link: Link) -> Facts:
+async def _facts(link: RedisConnection) -> Facts:
     """What INFO says, and of CONFIG what it does not say; services that hide them leave the facts out."""
     info = await link.call(b"INFO")
     if isinstance(info, StateError) and not isinstance(info, RedisError):
@@ -254,7 +254,7 @@ async def _facts(link: Link) -> Facts:
     return facts
 
 
-async def _latency(link: Link, url: RedisUrl) -> DoctorFinding:
+async def _latency(link: RedisConnection, url: RedisUrl) -> DoctorFinding:
     loop = asyncio.get_running_loop()
     took: list[float] = []
     for _ in range(_PINGS):

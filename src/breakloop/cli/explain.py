@@ -30,14 +30,14 @@ from breakloop.cli.output import (
     print_json,
     settings_of,
 )
-from breakloop.cli.test import OFFLINE_SECRET, Exchange, Offline, load_policy, server_secret
+from breakloop.cli.test import OFFLINE_SECRET, OfflineExchange, OfflineService, load_policy, server_secret
 from breakloop.cli.validate import STDIN, STDIN_NAME, counted
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.policy.documents import in_order, read_document
 from breakloop.replay.cases import CaseRequest, check_request, request_from
-from breakloop.replay.explain import Step, decision_of
+from breakloop.replay.explain import ExplainStep, decision_of
 
 _LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) +(\S+)(?: +HTTP/[0-9.]+)?")
 _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*)")
@@ -140,7 +140,7 @@ class _Sent:
 
     number: int
     at_s: float
-    exchange: Exchange
+    exchange: OfflineExchange
 
     @property
     def said(self) -> tuple[str, str, int]:
@@ -173,7 +173,7 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
     except BundleError as error:
         fail_problems(error.problems, as_json=as_json)
     secret = _secret(settings, as_json=as_json)
-    offline = Offline(loaded, settings, FakeClock(now), secret)
+    offline = OfflineService(loaded, settings, FakeClock(now), secret)
     sent = _send(offline, request, repeat, every)
     last = sent[-1].exchange
     steps = offline.explainer.steps(last.record) if last.record is not None else []
@@ -206,7 +206,7 @@ def _read(name: str, *, as_json: bool) -> CaseRequest:
     return read_request(text, STDIN_NAME if name == STDIN else name)
 
 
-def _send(offline: Offline, request: CaseRequest, repeat: int, every: float) -> list[_Sent]:
+def _send(offline: OfflineService, request: CaseRequest, repeat: int, every: float) -> list[_Sent]:
     sent = []
     for number in range(1, repeat + 1):
         if number > 1:
@@ -230,7 +230,7 @@ def _print_earlier(sent: Sequence[_Sent], out: Console) -> None:
     out.print()
 
 
-def _print_steps(steps: Iterable[Step], out: Console) -> None:
+def _print_steps(steps: Iterable[ExplainStep], out: Console) -> None:
     for heading, group in groupby(steps, key=lambda step: _HEADINGS[step.stage]):
         out.print(Text(heading, "bold"))
         shown, hidden = _cut(list(group))
@@ -243,19 +243,19 @@ def _print_steps(steps: Iterable[Step], out: Console) -> None:
             out.print(Text(f"  and {hidden} more that do not match (--json lists them)", "dim"))
 
 
-def _cut(steps: list[Step]) -> tuple[list[Step], int]:
+def _cut(steps: list[ExplainStep]) -> tuple[list[ExplainStep], int]:
     """A bundle may have thousands of policies: those that do not match are told up to a number."""
     unmatched = [step for step in steps if step.stage == "policy" and step.outcome == "no match"]
     left_out = {id(step) for step in unmatched[_UNMATCHED_SHOWN:]}
     return [step for step in steps if id(step) not in left_out], len(left_out)
 
 
-def _name(step: Step) -> str:
+def _name(step: ExplainStep) -> str:
     """The first column; what belongs to a policy stands below it."""
     return "  " + step.subject.partition("/")[2] if step.stage in _INDENTED else step.subject
 
 
-def _line(step: Step, name: str, outcomes: int) -> Text:
+def _line(step: ExplainStep, name: str, outcomes: int) -> Text:
     if step.stage == "verdict":
         return Text("  ").append(step.outcome.upper(), _STYLES.get(step.outcome, "")).append(f"  {step.text}")
     line = Text(f"  {name}  ", style="dim" if step.outcome in _QUIET else "")
@@ -264,7 +264,7 @@ def _line(step: Step, name: str, outcomes: int) -> Text:
     return line.append(step.text)
 
 
-def _print_answer(exchange: Exchange, out: Console) -> None:
+def _print_answer(exchange: OfflineExchange, out: Console) -> None:
     reply = exchange.reply
     out.print(Text("Answer of the decision service (plus date and length)", "bold"))
     status = HTTPStatus(reply.status).phrase if reply.status in set(HTTPStatus) else ""
@@ -277,7 +277,7 @@ def _print_answer(exchange: Exchange, out: Console) -> None:
         out.print(Text(f"  (sent after {reply.delay_s * 1000:g} ms)"))
 
 
-def _as_json(sent: Sequence[_Sent], steps: Iterable[Step]) -> dict[str, object]:
+def _as_json(sent: Sequence[_Sent], steps: Iterable[ExplainStep]) -> dict[str, object]:
     last = sent[-1].exchange
     requests = []
     for one in sent:

@@ -18,7 +18,7 @@ import click
 from breakloop.clock import Clock, SystemClock
 from breakloop.integrations import claude_code
 from breakloop.integrations import claude_code as hook_session
-from breakloop.integrations.claude_code import Event, Json, Session
+from breakloop.integrations.claude_code import HookEvent, HookSession, Json
 from breakloop.model.verdict import Decision
 from breakloop.sdk.environment import data_dir, gateway_token, named_url, shared_secret
 from breakloop.store.data_dir import DataDir
@@ -28,7 +28,7 @@ _DELAY_MAX_S: Final = 5.0
 _SENSITIVITIES: Final = ("relaxed", "normal", "strict")
 
 
-class Options(NamedTuple):
+class HookOptions(NamedTuple):
     """How one call judges."""
 
     url: str = ""
@@ -46,11 +46,11 @@ def command() -> None:
 
 @command.command(name="claude-code")
 @click.option("--url", default="", help="The gateway that decides.  [BREAKLOOP_URL; without it, decided here]")
-@click.option("--agent", default=Options().agent, show_default=True, help="The agent's name, for the gateway.")
+@click.option("--agent", default=HookOptions().agent, show_default=True, help="The agent's name, for the gateway.")
 @click.option(
     "--sensitivity",
     type=click.Choice(_SENSITIVITIES),
-    default=Options().sensitivity,
+    default=HookOptions().sensitivity,
     show_default=True,
     help="How early it speaks up, without a gateway.",
 )
@@ -64,7 +64,7 @@ def command() -> None:
 @click.option("--shadow", is_flag=True, help="Change nothing; tell the person what would have been done.")
 def claude(url: str, *, agent: str, sensitivity: str, stop_after: int, shadow: bool) -> None:
     """Answer one event of Claude Code's hooks. It is read from standard input, as JSON."""
-    options = Options(url or named_url(), agent, sensitivity, stop_after, shadow)
+    options = HookOptions(url or named_url(), agent, sensitivity, stop_after, shadow)
     try:
         sent = json.loads(sys.stdin.buffer.read())
         answer = answered(sent, options, data_dir(), SystemClock())
@@ -84,7 +84,7 @@ def _why(error: Exception, url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: {why}" if parts.netloc else why
 
 
-def answered(sent: Mapping[str, Any], options: Options, root: Path, clock: Clock) -> Json:
+def answered(sent: Mapping[str, Any], options: HookOptions, root: Path, clock: Clock) -> Json:
     """Return the answer to an event; {} is none."""
     event = claude_code.read(sent)
     folder = root / FOLDER
@@ -104,7 +104,7 @@ def answered(sent: Mapping[str, Any], options: Options, root: Path, clock: Clock
 
 
 def _answer(
-    event: Event, session: Session, judge: Any, options: Options, known: tuple[bytes, float]
+    event: HookEvent, session: HookSession, judge: Any, options: HookOptions, known: tuple[bytes, float]
 ) -> tuple[Json, Decision]:
     secret, now = known
     if event.kind == claude_code.PROMPT:
@@ -121,9 +121,9 @@ def _answer(
     return claude_code.after(event.kind, decision, session.strikes, options.stop_after), decision
 
 
-def _judge(options: Options, secret: bytes) -> Any:
+def _judge(options: HookOptions, secret: bytes) -> Any:
     """Load who decides, and only then: a call that is about to be made needs neither."""
     if options.url:
         module = import_module("breakloop.integrations.claude_code_gateway")
-        return module.GatewayJudge(options.url, gateway_token(), options.agent)
-    return import_module("breakloop.integrations.claude_code_local").LocalJudge(secret, options.sensitivity)
+        return module.GatewayHookJudge(options.url, gateway_token(), options.agent)
+    return import_module("breakloop.integrations.claude_code_local").LocalHookJudge(secret, options.sensitivity)

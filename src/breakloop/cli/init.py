@@ -37,7 +37,7 @@ MERGED: Final = frozenset(_PLACES.values())  # what others keep there, too, stay
 Line = tuple[str, str]  # a command, and why
 
 
-class Choice(NamedTuple):
+class InitChoice(NamedTuple):
     """One of them."""
 
     label: str
@@ -53,17 +53,19 @@ class Choice(NamedTuple):
         return (_TEST, self.served, self.last)
 
 
-def _gateway(label: str, name: str, command: str) -> Choice:
-    return Choice(label, "gateway", (command, "in another terminal; your application on 9000"), _DECISION, name)
+def _gateway(label: str, name: str, command: str) -> InitChoice:
+    return InitChoice(label, "gateway", (command, "in another terminal; your application on 9000"), _DECISION, name)
 
 
-CHOICES: Final[dict[str, Choice]] = {
-    "openai": Choice("OpenAI's SDK, or anything that speaks its API", "llm", ("python client.py", "a first call")),
-    "anthropic": Choice("Anthropic's SDK", "llm", ("python client.py", "a first call")),
-    "langchain": Choice("LangChain or LangGraph", "llm", ("python client.py", "a first call")),
-    "litellm": Choice("LiteLLM", "llm", ("litellm --config litellm.yaml", "its proxy, with models behind breakloop")),
-    "crewai": Choice("CrewAI", "llm", ("python client.py", "a first call")),
-    "claude-code": Choice(
+CHOICES: Final[dict[str, InitChoice]] = {
+    "openai": InitChoice("OpenAI's SDK, or anything that speaks its API", "llm", ("python client.py", "a first call")),
+    "anthropic": InitChoice("Anthropic's SDK", "llm", ("python client.py", "a first call")),
+    "langchain": InitChoice("LangChain or LangGraph", "llm", ("python client.py", "a first call")),
+    "litellm": InitChoice(
+        "LiteLLM", "llm", ("litellm --config litellm.yaml", "its proxy, with models behind breakloop")
+    ),
+    "crewai": InitChoice("CrewAI", "llm", ("python client.py", "a first call")),
+    "claude-code": InitChoice(
         "Claude Code",
         "llm",
         (
@@ -71,7 +73,7 @@ CHOICES: Final[dict[str, Choice]] = {
             "through it; hooks are in .claude/settings.json, and need no server",
         ),
     ),
-    "mcp": Choice("an MCP server (HTTP)", "minimal", ("claude --mcp-config mcp.json", "or another client"), _MCP),
+    "mcp": InitChoice("an MCP server (HTTP)", "minimal", ("claude --mcp-config mcp.json", "or another client"), _MCP),
     "nginx": _gateway("nginx", "nginx", 'nginx -p "$PWD/nginx" -c nginx.conf'),
     "envoy": _gateway("Envoy", "envoy", "envoy -c envoy/envoy.yaml"),
     "caddy": _gateway("Caddy", "caddy", "caddy run --config caddy/Caddyfile"),
@@ -81,13 +83,13 @@ CHOICES: Final[dict[str, Choice]] = {
         "traefik",
         "traefik --entrypoints.web.address=:8080 --providers.file.filename=traefik/dynamic.yaml",
     ),
-    "docker": Choice(
+    "docker": InitChoice(
         "Docker",
         "llm",
         ("curl -s http://127.0.0.1:8787/readyz", "is it there?"),
         served=("docker compose up -d", "run it; compose.yaml says where the image comes from"),
     ),
-    "kubernetes": Choice(
+    "kubernetes": InitChoice(
         "Kubernetes",
         "llm",
         ("kubectl rollout status deployment/breakloop", "is it there?"),

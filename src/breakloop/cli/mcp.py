@@ -11,7 +11,7 @@ import click
 
 from breakloop.cli.main import USAGE
 from breakloop.errors import BreakloopError
-from breakloop.integrations.mcp_stdio import Conversation, NotStartedError, Relay
+from breakloop.integrations.mcp_stdio import NotStartedError, Relay, StdioConversation
 from breakloop.sdk.backend import STEPS_ONLY
 from breakloop.sdk.environment import gateway_token, named_url
 from breakloop.sdk.run import Run
@@ -44,7 +44,7 @@ def command(server: tuple[str, ...], *, policy: str | None, url: str, agent: str
         except BreakloopError as error:
             click.echo(f"breakloop: {error}", err=True)
             click.get_current_context().exit(USAGE)
-    says = Conversation(run, shadow=_told if shadow else None)
+    says = StdioConversation(run, shadow=_told if shadow else None)
     try:
         code = Relay(server, says, _Faults()).run(sys.stdin.fileno(), sys.stdout.fileno())
     except NotStartedError as error:

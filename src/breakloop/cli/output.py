@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from breakloop.cli.main import PROBLEM
-from breakloop.config.loader import Loaded, load_settings
+from breakloop.config.loader import LoadedSettings, load_settings
 from breakloop.errors import Problem, SettingsError
 
 _PIPE_WIDTH = 160
@@ -87,7 +87,7 @@ def fail_problems(problems: Iterable[Problem], *, as_json: bool = False) -> NoRe
     end(PROBLEM)
 
 
-def settings_of(config: str, *, as_json: bool = False) -> Loaded:
+def settings_of(config: str, *, as_json: bool = False) -> LoadedSettings:
     """Return the effective settings, or end the command with what is wrong with them."""
     try:
         return load_settings({"config": config or None})

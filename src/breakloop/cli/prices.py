@@ -14,7 +14,7 @@ from breakloop.cli.output import config_option, end, fail, json_option, print_js
 from breakloop.clock import SystemClock
 from breakloop.errors import SettingsError
 from breakloop.model.call import Usage
-from breakloop.pricing.prices import Found, Price, Prices, Tier, cost_microusd, dollars
+from breakloop.pricing.prices import FoundPrice, Price, Prices, Tier, cost_microusd, dollars
 
 _NEAR: Final = 5
 _COUNT: Final = click.IntRange(min=0, max=2**53)
@@ -74,7 +74,7 @@ def _check(usage: Usage, model: str) -> None:
         raise click.UsageError("--reasoning is part of --output, and more than that")
 
 
-def _lines(model: str, found: Found, usage: Usage | None) -> Iterator[str]:
+def _lines(model: str, found: FoundPrice, usage: Usage | None) -> Iterator[str]:
     yield f"{model}: {found.name}, from {found.source}"
     yield ""
     yield "US dollars for a million tokens:"
@@ -111,7 +111,7 @@ def _said(usage: Usage) -> str:
     return said + (f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else "")
 
 
-def _json(model: str, found: Found, usage: Usage | None) -> dict[str, Any]:
+def _json(model: str, found: FoundPrice, usage: Usage | None) -> dict[str, Any]:
     content: dict[str, Any] = {"ok": True, "model": model, "name": found.name, "source": found.source}
     content |= _price_json(found.price)
     content["call_usd"] = _dollars(found.price.call)

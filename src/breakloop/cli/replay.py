@@ -21,7 +21,7 @@ from rich.table import Table
 from breakloop.cli.main import PROBLEM
 from breakloop.cli.output import config_option, end, fail, fail_problems, json_option, print_table, settings_of
 from breakloop.cli.reporting import price_options, pricing_of, tell_unpriced, unpriced_json, write_html
-from breakloop.cli.test import Offline, load_policy
+from breakloop.cli.test import OfflineService, load_policy
 from breakloop.cli.validate import STDIN, STDIN_NAME, counted
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
@@ -29,7 +29,7 @@ from breakloop.errors import BundleError
 from breakloop.replay.formats.recording import Recording, RecordingError
 from breakloop.replay.html import Heading
 from breakloop.replay.report import (
-    Score,
+    DetectionScore,
     differences,
     grouped,
     money,
@@ -40,9 +40,9 @@ from breakloop.replay.report import (
     tokens,
     totals_json,
 )
-from breakloop.replay.run import Outcome, Rig, nobody, replay
+from breakloop.replay.run import ReplaySetup, SessionOutcome, nobody, replay
 from breakloop.replay.sessions import Pricing, Spent
-from breakloop.replay.timeline import Tapes, Timeline
+from breakloop.replay.timeline import Timeline, TimelineRecorders
 
 BUILTIN = "the built-in protection"
 _LISTED = 20  # sessions in a table
@@ -55,7 +55,7 @@ _DIFFERENCES = {
 }
 
 
-def tell(outcomes: Sequence[Outcome], policy: str) -> None:
+def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
     """Print what a bundle said."""
     flagged = [one for one in outcomes if one.first_block is not None or one.first_notice is not None]
     flagged.sort(key=lambda one: (one.first_block is None, -one.saved_tokens))
@@ -91,7 +91,7 @@ def tell(outcomes: Sequence[Outcome], policy: str) -> None:
     _tell_score(outcomes)
 
 
-def _denied(outcomes: Iterable[Outcome]) -> dict[str, int]:
+def _denied(outcomes: Iterable[SessionOutcome]) -> dict[str, int]:
     denied: dict[str, int] = {}
     for one in outcomes:
         for reason, count in one.denied.items():
@@ -99,7 +99,7 @@ def _denied(outcomes: Iterable[Outcome]) -> dict[str, int]:
     return denied
 
 
-def _tell_score(outcomes: Sequence[Outcome]) -> None:
+def _tell_score(outcomes: Sequence[SessionOutcome]) -> None:
     labelled = [one for one in outcomes if one.session.label.loop is not None]
     if not labelled:
         return
@@ -116,13 +116,13 @@ def _tell_score(outcomes: Sequence[Outcome]) -> None:
         click.echo(f"half of the loops found were blocked before {share:.0%} of their turns were spent")
 
 
-def _cells(found: Score) -> Iterator[str]:
+def _cells(found: DetectionScore) -> Iterator[str]:
     yield from (str(found.loops), str(found.found), str(found.healthy), str(found.wrong))
     for rate in (found.precision, found.recall, found.false_positive_rate):
         yield "-" if rate is None else f"{rate:.3f}"
 
 
-def tell_differences(here: Sequence[Outcome], there: Sequence[Outcome], against: str) -> None:
+def tell_differences(here: Sequence[SessionOutcome], there: Sequence[SessionOutcome], against: str) -> None:
     """Print where another bundle said something else."""
     found = differences(zip(here, there, strict=True))
     if not any(found.values()):
@@ -139,7 +139,7 @@ def tell_differences(here: Sequence[Outcome], there: Sequence[Outcome], against:
     print_table(table)
 
 
-def _id(outcome: Outcome) -> str:
+def _id(outcome: SessionOutcome) -> str:
     name = outcome.session.id
     return name if len(name) <= _ID_SHOWN else f"{name[: _ID_SHOWN - 3]}..."
 
@@ -178,7 +178,7 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
         rigs = [_rig(path, settings, start, pricing) for path in ([policy, against] if against else [policy])]
     except BundleError as error:
         fail_problems(error.problems, as_json=as_json)
-    outcomes: list[tuple[Outcome, ...]] = []
+    outcomes: list[tuple[SessionOutcome, ...]] = []
     pictures = _Pictures(pricing) if html else None
     try:
         for found in _outcomes(files, rigs, pictures, quiet=as_json and sys.stdout.isatty()):
@@ -212,24 +212,24 @@ class _Pictures:
     """Timelines of the sessions that something was said about."""
 
     def __init__(self, pricing: Pricing) -> None:
-        self.tapes = Tapes(pricing)
+        self.tapes = TimelineRecorders(pricing)
         self.timelines: list[Timeline] = []
 
-    def over(self, outcome: Outcome, file: str) -> None:
+    def over(self, outcome: SessionOutcome, file: str) -> None:
         """Keep what was told about a session."""
         found = self.tapes.pop(outcome.session).timeline(outcome.session, file)
         if found is not None:
             self.timelines.append(found)
 
 
-def _rig(policy: str, settings: Settings, start: float, pricing: Pricing) -> Rig:
-    offline = Offline(load_policy(policy, start), settings, FakeClock(start))
+def _rig(policy: str, settings: Settings, start: float, pricing: Pricing) -> ReplaySetup:
+    offline = OfflineService(load_policy(policy, start), settings, FakeClock(start))
     bundle = offline.engine.bundle
     assert bundle is not None  # noqa: S101 - an offline engine has one
-    return Rig(offline.descriptors, bundle, start, pricing, offline.prices)
+    return ReplaySetup(offline.descriptors, bundle, start, pricing, offline.prices)
 
 
-def _failed(outcomes: Iterable[Outcome], fail_on: str | None) -> bool:
+def _failed(outcomes: Iterable[SessionOutcome], fail_on: str | None) -> bool:
     blocked = any(one.first_block is not None for one in outcomes)
     if fail_on == "notice":
         return blocked or any(one.first_notice is not None for one in outcomes)
@@ -237,8 +237,8 @@ def _failed(outcomes: Iterable[Outcome], fail_on: str | None) -> bool:
 
 
 def _outcomes(
-    files: Sequence[str], rigs: Sequence[Rig], pictures: _Pictures | None, *, quiet: bool
-) -> Iterator[tuple[Outcome, ...]]:
+    files: Sequence[str], rigs: Sequence[ReplaySetup], pictures: _Pictures | None, *, quiet: bool
+) -> Iterator[tuple[SessionOutcome, ...]]:
     with _progress([] if quiet else files) as advance:
         for name in files:
             with _opened(name) as file:

@@ -18,7 +18,7 @@ from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError
 from breakloop.replay.html import Heading, page
-from breakloop.replay.sessions import ByModel, Price, Pricing
+from breakloop.replay.sessions import ByModel, ModelPricing, Pricing
 from breakloop.replay.timeline import Timeline, shown
 
 
@@ -51,7 +51,7 @@ def pricing_of(options: Mapping[str, Any], settings: Settings) -> Pricing:
     """Return what tokens cost."""
     asked, answered, cached = options["price_in"], options["price_out"], options["price_cached"]
     if asked is not None or answered is not None:
-        return Price(asked or 0.0, answered or 0.0, cached)
+        return ModelPricing(asked or 0.0, answered or 0.0, cached)
     if cached is not None:
         raise click.UsageError("--price-cached needs --price-in")
     try:

@@ -24,28 +24,28 @@ from breakloop.cli.main import PROBLEM, UNREACHABLE
 from breakloop.cli.output import config_option, console, end, fail_problems, json_option, print_table, settings_of
 from breakloop.cli.replay import BUILTIN
 from breakloop.cli.reporting import price_options, pricing_of, tell_unpriced, unpriced_json, write_html
-from breakloop.cli.test import Offline, load_policy
+from breakloop.cli.test import OfflineService, load_policy
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError
 from breakloop.policy.load import load_text
 from breakloop.replay.html import Heading
 from breakloop.replay.report import counted, lasted, moment, money, tokens
-from breakloop.replay.run import Rig
+from breakloop.replay.run import ReplaySetup
 from breakloop.replay.scan import (
     USUAL,
-    Files,
-    Found,
     Scan,
-    Scanned,
+    ScanFinding,
+    ScanResult,
     Summary,
+    TranscriptFiles,
     find,
     scan_totals_json,
     scanned_json,
     summary,
     usual,
 )
-from breakloop.replay.timeline import AGAIN, BLOCK, NEW, NOTICE, Loop, Timeline, shown
+from breakloop.replay.timeline import AGAIN, BLOCK, NEW, NOTICE, Timeline, TimelineLoop, shown
 
 _LISTED: Final = 20
 _DRAWN: Final = 8
@@ -63,7 +63,9 @@ _STYLES: Final = {NEW: "dim", AGAIN: "", NOTICE: "yellow", BLOCK: "bold red"}
 _WORDS: Final = {NEW: "new", AGAIN: "same call again", NOTICE: "noticed", BLOCK: "would have been blocked"}
 
 
-def tell(scanned: Sequence[Scanned], files: Files, places: Sequence[str], *, excerpts: bool = False) -> None:
+def tell(
+    scanned: Sequence[ScanResult], files: TranscriptFiles, places: Sequence[str], *, excerpts: bool = False
+) -> None:
     """Print the report."""
     found = summary(scanned)
     lines = [one.timeline for one in scanned if one.timeline is not None]
@@ -151,7 +153,7 @@ def _drawn(lines: Sequence[Timeline], *, excerpts: bool) -> None:
             out.print(Text(f"  and {len(line.stopped) - _TOLD} more"), soft_wrap=True)
 
 
-def _said(loop: Loop) -> str:
+def _said(loop: TimelineLoop) -> str:
     where = f"turns {loop.first}-{loop.last}"
     when = ", ".join(filter(None, (moment(loop.began_at), lasted(loop.seconds))))
     stopped = f"stopped at turn {loop.block}" if loop.block is not None else f"noticed at turn {loop.notice}"
@@ -177,7 +179,7 @@ def _next(found: Summary) -> None:
     click.echo("  export OPENAI_BASE_URL=http://127.0.0.1:8787/v1")
 
 
-def _passed_over(files: Files) -> None:
+def _passed_over(files: TranscriptFiles) -> None:
     if not files.problems:
         return
     lines = files.problems[:_PROBLEMS]
@@ -227,7 +229,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     scan = Scan(_rig(options, settings), pricing, excerpts=options["excerpts"])
     scan.files.skipped += len(found.trouble)
     scan.files.problems += found.trouble
-    scanned: list[Scanned] = []
+    scanned: list[ScanResult] = []
     with _progress(sum(one.size for one in found.files), quiet=as_json and sys.stdout.isatty()) as advance:
         for one in scan.sessions(found.files, advance):
             scanned.append(one)
@@ -253,7 +255,7 @@ class _Found:
     """Files to read, and what could not be looked at."""
 
     def __init__(self) -> None:
-        self.files: list[Found] = []
+        self.files: list[ScanFinding] = []
         self.trouble: list[str] = []
 
 
@@ -284,27 +286,27 @@ def _unreachable(message: str, *, as_json: bool, teach: bool = False) -> NoRetur
     end(UNREACHABLE)
 
 
-def _rig(options: dict[str, Any], settings: Settings) -> Rig:
+def _rig(options: dict[str, Any], settings: Settings) -> ReplaySetup:
     start = float(int(SystemClock().now()))
     try:
         policy = options["policy"]
         loaded = load_policy(policy, start) if policy else load_text(_BUNDLE, "scan.yaml", now=start)
     except BundleError as error:
         fail_problems(error.problems, as_json=options["as_json"])
-    offline = Offline(loaded, settings, FakeClock(start))
+    offline = OfflineService(loaded, settings, FakeClock(start))
     bundle = offline.engine.bundle
     assert bundle is not None  # noqa: S101 - an offline engine has one
-    return Rig(offline.descriptors, bundle, start)
+    return ReplaySetup(offline.descriptors, bundle, start)
 
 
-def _failed(scanned: Sequence[Scanned], fail_on: str | None) -> bool:
+def _failed(scanned: Sequence[ScanResult], fail_on: str | None) -> bool:
     if fail_on is None:
         return False
     lines = [one.timeline for one in scanned if one.timeline is not None]
     return bool(lines) if fail_on == "notice" else any(line.blocked for line in lines)
 
 
-def _is_none(files: Sequence[Found], scan: Scan) -> bool:
+def _is_none(files: Sequence[ScanFinding], scan: Scan) -> bool:
     """Tell whether a file that somebody named was no transcript."""
     return any(one.named for one in files) and not scan.files.read
 

@@ -9,10 +9,10 @@ import click
 
 from breakloop.app.build import loop_guard
 from breakloop.cli.output import config_option, json_option, print_json, settings_of
-from breakloop.config.loader import Loaded, settings_json_schema
+from breakloop.config.loader import LoadedSettings, settings_json_schema
 from breakloop.detect.steps.kinds import ABOUT, LEVELS, PRESETS, SETTABLE, number, said
 from breakloop.detect.steps.kinds import presets as preset_thresholds
-from breakloop.policy.compile_detectors import LoopGuard, builtin_blocks
+from breakloop.policy.compile_detectors import LoopGuardDefaults, builtin_blocks
 from breakloop.policy.schema.bundle import bundle_json_schema
 from breakloop.policy.schema.loops import AnyLoop, StepsLoop
 
@@ -50,7 +50,7 @@ def command(*, of_settings: bool, builtin: bool, presets: bool, config: str, as_
         print_json(settings_json_schema() if of_settings else bundle_json_schema())
 
 
-def builtin_block(guard: LoopGuard) -> str | Block | list[Block]:
+def builtin_block(guard: LoopGuardDefaults) -> str | Block | list[Block]:
     """Return what judges LLM calls that no policy's own loop detection covers, as a bundle would say it."""
     blocks = [_shown(block) for block in builtin_blocks(guard)]
     if not blocks:
@@ -68,7 +68,7 @@ def _shown(block: AnyLoop) -> Block:
     return {**shown, "ladder": {name: block.action_for(name) for name in LEVELS}}
 
 
-def _as_yaml(block: str | Block | list[Block], loaded: Loaded) -> str:
+def _as_yaml(block: str | Block | list[Block], loaded: LoadedSettings) -> str:
     found = loaded.origins.items()
     origins = {name.partition(".")[2]: origin for name, origin in found if name.startswith("loop_guard.")}
     lines = [

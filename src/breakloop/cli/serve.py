@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from breakloop._version import __version__
-from breakloop.app.workers.control import LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, Started, started
-from breakloop.config.loader import Loaded, load_settings
+from breakloop.app.workers.control import LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, StartupSummary, started
+from breakloop.config.loader import LoadedSettings, load_settings
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, FleetError, SettingsError
 from breakloop.model.upstream import upstreams
@@ -31,7 +31,7 @@ _LEVEL = "Least level logged.  [info]"
 _FORMAT = "auto: text on a terminal, else JSON lines.  [auto]"
 
 
-class Number(click.IntRange):
+class PortOrCount(click.IntRange):
     """A whole number in a range, called so in messages."""
 
     name = "whole number"
@@ -43,11 +43,11 @@ def settings_options(function: F) -> F:
         (
             click.option("--host", help="Address to listen on.  [127.0.0.1]"),
             click.option(
-                "--port", type=Number(0, 65535), metavar="PORT", help="Port of the traffic; 0 picks one.  [8787]"
+                "--port", type=PortOrCount(0, 65535), metavar="PORT", help="Port of the traffic; 0 picks one.  [8787]"
             ),
             click.option(
                 "--admin-port",
-                type=Number(0, 65535),
+                type=PortOrCount(0, 65535),
                 metavar="PORT",
                 help="Port of the admin plane: API, dashboard, metrics; 0 is off.",
             ),
@@ -59,7 +59,7 @@ def settings_options(function: F) -> F:
             click.option("--data-dir", metavar="DIR", help="Where the secret and the last good bundle are kept."),
             click.option(
                 "--workers",
-                type=Number(1),
+                type=PortOrCount(1),
                 metavar="N",
                 help="Processes that serve; several share a Redis (--state).  [1]",
             ),
@@ -92,7 +92,7 @@ def command(**flags: object) -> int:
     return start(loaded)
 
 
-def start(loaded: Loaded) -> int:
+def start(loaded: LoadedSettings) -> int:
     """Run with these settings; returns the exit code."""
     # Imported late: half of the start-up time, and `--help` needs none of it.
     from breakloop.observe.log import Logging  # noqa: PLC0415
@@ -125,7 +125,7 @@ def announce(runtime: Runtime) -> None:
     say(runtime.settings, replace(seen, admin_url=admin.admin_url, admin_token=admin.new_token))
 
 
-def say(settings: Settings, seen: Started) -> None:
+def say(settings: Settings, seen: StartupSummary) -> None:
     """Say what is protected and where, then the line that others wait for."""
     for line in summary(settings, seen):
         click.echo(line)
@@ -133,7 +133,7 @@ def say(settings: Settings, seen: Started) -> None:
     sys.stdout.flush()
 
 
-def summary(settings: Settings, seen: Started) -> list[str]:
+def summary(settings: Settings, seen: StartupSummary) -> list[str]:
     """Return a few lines about what has just started."""
     mode = settings.mode
     lines = [f"breakloop {__version__}", f"  policy    {_policy(seen)}", f"  loops     {_loops(settings, seen)}"]
@@ -156,7 +156,7 @@ def summary(settings: Settings, seen: Started) -> list[str]:
     return lines
 
 
-def _proxy(settings: Settings, seen: Started) -> list[str]:
+def _proxy(settings: Settings, seen: StartupSummary) -> list[str]:
     """Where requests go, and the two lines that send an agent's through here."""
     known = upstreams(settings.upstream)
     shown = [f"{one.name} {one.url}{' (default)' if one is known[0] else ''}" for one in known]
@@ -174,7 +174,7 @@ def _reached(url: str) -> str:
     return url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
 
 
-def _policy(seen: Started) -> str:
+def _policy(seen: StartupSummary) -> str:
     if not seen.source:
         return "none: built-in loop protection only (`breakloop init` writes one)"
     if not seen.origin:
@@ -183,7 +183,7 @@ def _policy(seen: Started) -> str:
     return text if not seen.problem else f"{text}, from the {seen.origin}:\n{_BELOW}{seen.problem}"
 
 
-def _loops(settings: Settings, seen: Started) -> str:
+def _loops(settings: Settings, seen: StartupSummary) -> str:
     if seen.loops == NO_LOOPS:
         return "-"
     said = _default_loops(settings, seen)
@@ -193,7 +193,7 @@ def _loops(settings: Settings, seen: Started) -> str:
     return f"{said}\n{_BELOW}{whose} own loop_detection instead"
 
 
-def _default_loops(settings: Settings, seen: Started) -> str:
+def _default_loops(settings: Settings, seen: StartupSummary) -> str:
     if seen.loops == LOOPS_OFF:
         return "built-in protection is OFF; policies with loop_detection still look"
     if seen.loops == LOOPS_BUNDLE:

@@ -35,16 +35,16 @@ from breakloop.config.settings import Settings
 from breakloop.config.validators import POLICY_REDIS
 from breakloop.dialects.denial import VerdictHeaders, field_pairs
 from breakloop.errors import BundleError, Problem, SettingsError
-from breakloop.gateway.admission import Judging
-from breakloop.gateway.decision import ENVOY, DecisionDoor
+from breakloop.gateway.admission import Admission
+from breakloop.gateway.decision import ENVOY, DecisionHandler
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.model.verdict import ALLOWED
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.pricing.prices import Prices
-from breakloop.replay.cases import Answer, CaseRequest, CaseResult, Difference, Send, read_cases, run_cases
-from breakloop.replay.explain import Explainer, Record, RecordingEngine
+from breakloop.replay.cases import CaseRequest, CaseResult, Difference, ExpectedVerdict, Send, read_cases, run_cases
+from breakloop.replay.explain import DecisionRecord, Explainer, RecordingEngine
 from breakloop.store.data_dir import DataDir
 from breakloop.store.memory import MemoryStore
 
@@ -53,26 +53,26 @@ OFFLINE_SECRET = b"breakloop offline"
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class OfflineExchange:
     """One request and everything that came of it; `record` is None when it could not be judged at all."""
 
     reply: Reply
-    record: Record | None
+    record: DecisionRecord | None
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
         """The header fields of the reply, in order."""
         return tuple(field_pairs(self.reply.head))
 
-    def answer(self) -> Answer:
+    def answer(self) -> ExpectedVerdict:
         """Return it as the test runner wants it."""
         if self.record is not None:
-            return Answer(self.record.verdict, self.reply.status, self.headers)
+            return ExpectedVerdict(self.record.verdict, self.reply.status, self.headers)
         message = json.loads(self.reply.body)["detail"]["message"]
-        return Answer(None, self.reply.status, self.headers, message)
+        return ExpectedVerdict(None, self.reply.status, self.headers, message)
 
 
-class Offline:
+class OfflineService:
     """One bundle, ready to judge. Time stands still except for `clock.advance`."""
 
     def __init__(
@@ -90,15 +90,15 @@ class Offline:
         self.explainer = Explainer(source, compiled, self.descriptors)
         answers = VerdictHeaders(settings.header_prefix, secret)
         body_bytes = settings.limits.body_bytes
-        judging = Judging(self.engine, self.descriptors, answers, run_id="offline-", body_bytes=body_bytes)
-        self.door = DecisionDoor(judging, ready=lambda: (200, {"status": "ok"}))
+        judging = Admission(self.engine, self.descriptors, answers, run_id="offline-", body_bytes=body_bytes)
+        self.door = DecisionHandler(judging, ready=lambda: (200, {"status": "ok"}))
 
-    def send(self, request: CaseRequest) -> Exchange:
+    def send(self, request: CaseRequest) -> OfflineExchange:
         """Let the door answer one request, now."""
         self.engine.record = None
         reply = self.door(_at_the_door(request))
         assert isinstance(reply, Reply)  # noqa: S101 - with state in this process nothing has to be waited for
-        return Exchange(reply, self.engine.record)
+        return OfflineExchange(reply, self.engine.record)
 
 
 def _prices(settings: Settings, clock: FakeClock) -> Prices:
@@ -151,7 +151,7 @@ def _context(settings: Settings, secret: bytes) -> ContextSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TestReport:
     """What came of one file of cases."""
 
     name: str
@@ -204,7 +204,7 @@ def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) 
         end(PROBLEM)
 
 
-def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> Report:
+def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> TestReport:
     try:
         text = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
     except OSError as error:
@@ -220,20 +220,20 @@ def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> R
     # A policy that the file itself names starts where the file lies.
     chosen = policy or (str(Path(name).parent / file.policy) if file.policy else settings.policy)
     loaded = load_policy(chosen, start)
-    offline = Offline(loaded, settings, FakeClock(start))
+    offline = OfflineService(loaded, settings, FakeClock(start))
     notes = tuple(loaded.notes) if loaded is not None else ()
-    return Report(shown, chosen, tuple(run_cases(file, _sender(offline, start))), notes)
+    return TestReport(shown, chosen, tuple(run_cases(file, _sender(offline, start))), notes)
 
 
-def _sender(offline: Offline, start: float) -> Send:
-    def send(request: CaseRequest, at_s: float) -> Answer:
+def _sender(offline: OfflineService, start: float) -> Send:
+    def send(request: CaseRequest, at_s: float) -> ExpectedVerdict:
         offline.clock.advance(start + at_s - offline.clock.now())
         return offline.send(request).answer()
 
     return send
 
 
-def _tell(report: Report) -> None:
+def _tell(report: TestReport) -> None:
     click.echo(f"{report.name} against {report.policy or 'the built-in protection'}")
     for note in report.notes:
         click.echo(note_text(note))
@@ -287,7 +287,7 @@ def _shown(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _as_json(report: Report) -> dict[str, object]:
+def _as_json(report: TestReport) -> dict[str, object]:
     return {
         "name": report.name,
         "policy": report.policy,

@@ -27,7 +27,7 @@ STDIN_NAME = "<stdin>"
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedBundle:
     """What was found out about one file or directory; `missing` says why it could not be looked at."""
 
     name: str
@@ -45,16 +45,16 @@ class Checked:
         return self.loaded is not None and not (strict and self.loaded.notes)
 
 
-def check(name: str, now: float) -> Checked:
+def check(name: str, now: float) -> CheckedBundle:
     """Validate one file, one directory (which is one bundle), or standard input."""
     try:
         if name == STDIN:
-            return Checked(STDIN_NAME, load_text(sys.stdin.buffer.read(), STDIN_NAME, now=now))
+            return CheckedBundle(STDIN_NAME, load_text(sys.stdin.buffer.read(), STDIN_NAME, now=now))
         if not Path(name).exists():
-            return Checked(name, missing="there is no such file or directory")
-        return Checked(name, load_bundle(Path(name), now=now))
+            return CheckedBundle(name, missing="there is no such file or directory")
+        return CheckedBundle(name, load_bundle(Path(name), now=now))
     except BundleError as error:
-        return Checked(STDIN_NAME if name == STDIN else name, problems=tuple(error.problems))
+        return CheckedBundle(STDIN_NAME if name == STDIN else name, problems=tuple(error.problems))
 
 
 @click.command(name="validate", epilog="Exit code 0: all are valid; 1: a problem was found.")
@@ -79,7 +79,7 @@ def command(files: tuple[str, ...], *, strict: bool, as_json: bool) -> None:
         end(PROBLEM)
 
 
-def _tell(one: Checked) -> None:
+def _tell(one: CheckedBundle) -> None:
     if one.missing:
         click.echo(f"{one.name}: {one.missing}")
     for problem in one.problems:
@@ -94,7 +94,7 @@ def _tell(one: Checked) -> None:
         click.echo(f"{one.name}: ok, version {bundle.bundle_version}, {policies}, digest {one.loaded.digest[:12]}")
 
 
-def _other_file(one: Checked) -> str:
+def _other_file(one: CheckedBundle) -> str:
     """Say what a file that is no bundle seems to be, and which command is for it."""
     unknown = {said.partition('"')[2].partition('"')[0] for said in (problem.message for problem in one.problems)}
     for name, text in _OTHERS.items():
@@ -114,7 +114,7 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def _summary(checked: Iterable[Checked], *, strict: bool) -> str:
+def _summary(checked: Iterable[CheckedBundle], *, strict: bool) -> str:
     listed = list(checked)
     bad = sum(not one.ok(strict=strict) for one in listed)
     problems = sum(len(one.problems) + bool(one.missing) for one in listed)
@@ -125,7 +125,7 @@ def _summary(checked: Iterable[Checked], *, strict: bool) -> str:
     return f"{verdict}: {', '.join(found)}" if found else verdict
 
 
-def _as_json(checked: Iterable[Checked], *, strict: bool) -> dict[str, object]:
+def _as_json(checked: Iterable[CheckedBundle], *, strict: bool) -> dict[str, object]:
     files: list[dict[str, object]] = []
     for one in checked:
         shown: dict[str, object] = {"name": one.name, "ok": one.ok(strict=strict)}

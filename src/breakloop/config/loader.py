@@ -29,7 +29,7 @@ from breakloop.config.settings import RELATIVE, UNSAID, Settings, secrets_of
 from breakloop.config.validators import POLICY_REDIS
 from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.policy.diagnostics import did_you_mean, nearest
-from breakloop.policy.documents import Places, path_text, read_yaml
+from breakloop.policy.documents import DocumentPlaces, path_text, read_yaml
 from breakloop.policy.schema.types import Model
 
 Name = tuple[str, ...]  # ("jwt", "secret")
@@ -165,7 +165,7 @@ _ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # no fields: whic
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     """Settings, and where each came from: dotted name -> `flag --port`, `environment ...`, `file:line`, `default`."""
 
     settings: Settings
@@ -175,7 +175,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
+class EffectiveSetting:
     """One setting as `doctor` shows it; secrets are masked."""
 
     name: str
@@ -185,7 +185,7 @@ class Effective:
 
 def load_settings(
     flags: Mapping[str, object] | None = None, *, env: Mapping[str, str] | None = None, directory: Path | None = None
-) -> Loaded:
+) -> LoadedSettings:
     """Put the settings together; `flags` are by field name, None or empty ones were not given. Raises SettingsError."""
     sources = _Sources(os.environ if env is None else env, directory or Path())
     sources.read_file((flags or {}).get("config"))
@@ -247,14 +247,14 @@ def environment_names() -> dict[str, list[str]]:
     return names
 
 
-def effective(loaded: Loaded) -> list[Effective]:
+def effective(loaded: LoadedSettings) -> list[EffectiveSetting]:
     """List every setting with its value and origin, in the order of the fields."""
-    found: list[Effective] = []
+    found: list[EffectiveSetting] = []
     for name, _ in fields_of(Settings):
         value: Any = loaded.settings
         for step in name:
             value = getattr(value, step)
-        found.append(Effective(".".join(name), shown(value), loaded.origins[".".join(name)]))
+        found.append(EffectiveSetting(".".join(name), shown(value), loaded.origins[".".join(name)]))
     return found
 
 
@@ -269,7 +269,7 @@ class _Sources:
         self._origins: dict[Name, str] = {}
         self._warnings: list[str] = []
         self._file = ""
-        self._places: Places | None = None
+        self._places: DocumentPlaces | None = None
         self._from_file: set[Name] = set()
         self._default_data_dir()
         if env.get(_OTEL):
@@ -365,7 +365,7 @@ class _Sources:
 
     # -- the result ------------------------------------------------------------------------------------------------
 
-    def settings(self) -> Loaded:
+    def settings(self) -> LoadedSettings:
         """Validate what was gathered."""
         try:
             settings = Settings.model_validate(self._raw)
@@ -374,7 +374,7 @@ class _Sources:
             raise SettingsError("\n".join(line for _, line in problems)) from None
         origins = {".".join(name): self._origins.get(name, "default") for name in self._fields}
         settings.origins.update(origins)
-        return Loaded(settings, origins, tuple(self._warnings), self._file)
+        return LoadedSettings(settings, origins, tuple(self._warnings), self._file)
 
     def _explain(self, found: dict[str, Any]) -> tuple[int, str]:
         """Return one problem as a line, with the line of the file it is in to sort by."""

@@ -38,12 +38,12 @@ from pydantic_core import CoreSchema, core_schema
 from breakloop.config import validators
 from breakloop.model.upstream import BUILTIN
 from breakloop.policy.diagnostics import did_you_mean
-from breakloop.policy.schema.types import CountInt, Fault, Model, PositiveInt, Shorthand, Text, fault, refuse
+from breakloop.policy.schema.types import CountInt, Model, PositiveInt, SchemaFault, Shorthand, Text, fault, refuse
 from breakloop.pricing.prices import Price, from_dollars
 from breakloop.store.ops import COOLDOWN_S
 
 
-class Together(Protocol):
+class CrossChecked(Protocol):
     """The settings that are looked at."""
 
     upstream: list[str]
@@ -55,37 +55,37 @@ class Together(Protocol):
     policy: str
 
 
-def faults(settings: Together) -> list[Fault]:
+def faults(settings: CrossChecked) -> list[SchemaFault]:
     """Return what does not go together, in the order of the settings."""
     return [*_policy(settings), *_keys(settings), *_workers(settings), *_envoy(settings)]
 
 
-def _policy(settings: Together) -> Iterator[Fault]:
+def _policy(settings: CrossChecked) -> Iterator[SchemaFault]:
     if settings.policy == validators.POLICY_REDIS and _in_memory(settings):
         hint = "set state to the URL of that Redis; a file of this name is ./redis"
-        yield Fault(("policy",), "is to come from Redis, and state names none", hint)
+        yield SchemaFault(("policy",), "is to come from Redis, and state names none", hint)
 
 
-def _keys(settings: Together) -> Iterator[Fault]:
+def _keys(settings: CrossChecked) -> Iterator[SchemaFault]:
     known = {*BUILTIN, *(value.partition("=")[0] for value in settings.upstream)}
     for at, value in enumerate(settings.upstream_keys):
         if value.partition("=")[0] not in known:
-            yield Fault(("upstream_keys", at), "names no upstream", f"known are {', '.join(sorted(known))}")
+            yield SchemaFault(("upstream_keys", at), "names no upstream", f"known are {', '.join(sorted(known))}")
 
 
-def _workers(settings: Together) -> Iterator[Fault]:
+def _workers(settings: CrossChecked) -> Iterator[SchemaFault]:
     if settings.workers > 1 and _in_memory(settings):
         message = f"{settings.workers} processes cannot share the state of memory://, so each would count for itself"
-        yield Fault(("workers",), message, "set state to the URL of a Redis, or workers to 1")
+        yield SchemaFault(("workers",), message, "set state to the URL of a Redis, or workers to 1")
 
 
-def _envoy(settings: Together) -> Iterator[Fault]:
+def _envoy(settings: CrossChecked) -> Iterator[SchemaFault]:
     if settings.envoy_grpc_port and settings.mode == "proxy":
         hint = "set mode to decision or all, or envoy_grpc_port to 0"
-        yield Fault(("envoy_grpc_port",), "is the decision service's, and mode is proxy", hint)
+        yield SchemaFault(("envoy_grpc_port",), "is the decision service's, and mode is proxy", hint)
 
 
-def _in_memory(settings: Together) -> bool:
+def _in_memory(settings: CrossChecked) -> bool:
     return settings.state.startswith("memory:")
 
 
@@ -168,9 +168,11 @@ class EmailAlerts(Model):
     def _safe(self) -> Self:
         faults = []
         if self.security == "none" and self.host not in _HERE:
-            faults.append(Fault(("security",), "none is for a server on this machine only", "use starttls or tls"))
+            faults.append(
+                SchemaFault(("security",), "none is for a server on this machine only", "use starttls or tls")
+            )
         if bool(self.user) != bool(self.password):
-            faults.append(Fault(("user",), "a login needs user and password", "set both, or neither"))
+            faults.append(SchemaFault(("user",), "a login needs user and password", "set both, or neither"))
         refuse(faults)
         return self
 
@@ -272,7 +274,7 @@ def check_alerts(rules: Sequence[AlertRule], targets: AlertTargets) -> None:
     """Refuse rules with the same name, and rules whose targets are not there."""
     names = [rule.name for rule in rules]
     faults = [
-        Fault(("alerts", at, "name"), f'"{name}" is named twice', "keep one")
+        SchemaFault(("alerts", at, "name"), f'"{name}" is named twice', "keep one")
         for at, name in enumerate(names)
         if name in names[:at]
     ]
@@ -280,7 +282,7 @@ def check_alerts(rules: Sequence[AlertRule], targets: AlertTargets) -> None:
         for number, target in enumerate(rule.targets):
             if target not in targets:
                 known = f"known are {', '.join(sorted(targets))}" if targets else "there are none"
-                faults.append(Fault(("alerts", at, "targets", number), "names no target of alert_targets", known))
+                faults.append(SchemaFault(("alerts", at, "targets", number), "names no target of alert_targets", known))
     refuse(faults)
 
 
@@ -454,7 +456,7 @@ class Prices(Model):
         if self.unknown_model == "assume":
             needed = ("input_usd_per_million", "output_usd_per_million")
             missing = [f"prices.assume.{name}" for name in needed if getattr(self.assume, name) is None]
-            faults = [Fault(("unknown_model",), "does not say what to assume", f"set {' and '.join(missing)}")]
+            faults = [SchemaFault(("unknown_model",), "does not say what to assume", f"set {' and '.join(missing)}")]
             refuse(faults if missing else [])
         return self
 

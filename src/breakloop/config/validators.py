@@ -14,7 +14,7 @@ from breakloop.errors import SettingsError
 from breakloop.model.upstream import UpstreamUrlError, parse_named
 from breakloop.policy import descriptors
 from breakloop.policy.client import ClientIp
-from breakloop.policy.schema.types import Fault, fault, refuse
+from breakloop.policy.schema.types import SchemaFault, fault, refuse
 from breakloop.store.redis.url import is_redis_url, parse_redis_url
 
 HISTORY_OFF: Final = "off"
@@ -121,21 +121,23 @@ def admin_token(value: str) -> str:
 def admin_tokens_once(values: list[str]) -> list[str]:
     """A token has one name, so that the audit log can tell who it was."""
     digests = [value.rpartition(":")[2].lower() for value in values]
-    refuse([Fault((at,), "has a token that another has", "each has its own") for at, _ in _repeated(digests)])
+    refuse([SchemaFault((at,), "has a token that another has", "each has its own") for at, _ in _repeated(digests)])
     return values
 
 
 def names_once(values: list[str]) -> list[str]:
     """No name comes twice in a list of NAME=..."""
     names = [value.partition("=")[0] for value in values]
-    refuse([Fault((at,), f'"{name}" is named twice', "keep one") for at, name in _repeated(names)])
+    refuse([SchemaFault((at,), f'"{name}" is named twice', "keep one") for at, name in _repeated(names)])
     return values
 
 
 def keys_once(values: list[str]) -> list[str]:
     """A name may come twice, so that a client can change its key; a key belongs to one name."""
     digests = [value.rpartition("=")[2].lower() for value in values]
-    refuse([Fault((at,), "has a key that another has", "each caller has its own") for at, _ in _repeated(digests)])
+    refuse(
+        [SchemaFault((at,), "has a key that another has", "each caller has its own") for at, _ in _repeated(digests)]
+    )
     return values
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from breakloop.model.call import Call
-from breakloop.model.verdict import Loop
-from breakloop.store.ops import Repeat, Repeated, RepeatSpec, part
+from breakloop.model.verdict import LoopFinding
+from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec, part
 
 Entries = Mapping[str, float]  # value -> when it expires, as a time; infinity for never
 
@@ -41,7 +41,7 @@ class AllowList:
         """Tell whether there is any entry, so that an empty list costs nothing per request."""
         return bool(self.routes or self.agents or self.callers or self.tools or self.fingerprints)
 
-    def covers(self, call: Call, fingerprint: str, who: Identity, now: float) -> bool:
+    def covers(self, call: Call, fingerprint: str, who: DetectorIdentity, now: float) -> bool:
         """Tell whether this call is not to be judged now."""
         if self.fingerprints.get(fingerprint, 0.0) > now:
             return True
@@ -57,7 +57,7 @@ class AllowList:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class DetectorIdentity:
     """How to read who sent a call; the readers come from `policy.descriptors`."""
 
     caller: Callable[[Call], str]
@@ -74,7 +74,7 @@ _COMPARED: Final = "Identical are its last messages; what stands before them may
 
 
 @dataclass(frozen=True, slots=True)
-class LoopTerms:
+class DetectorConfig:
     """The fixed part of a detector: whose it is and what it does."""
 
     kind: str  # the block's `similarity`
@@ -94,7 +94,7 @@ class LoopTerms:
         return self.said or f"loop_detection[{self.index}]"
 
 
-def announced(call: Call, terms: LoopTerms, who: Identity) -> int:
+def announced(call: Call, terms: DetectorConfig, who: DetectorIdentity) -> int:
     """Return how many repeats a caller that the policy names has announced (SPEC LD-6); -1 for none."""
     value = call.headers.get(EXPECT_REPEATS_HEADER) if terms.expects else None
     if value is None or not value.isdigit() or who.caller(call) not in terms.expects:
@@ -102,7 +102,7 @@ def announced(call: Call, terms: LoopTerms, who: Identity) -> int:
     return min(int(value[:8]), EXPECT_REPEATS_MAX)
 
 
-def often(spec: RepeatSpec, result: Repeated, unit: str = "seconds") -> str:
+def often(spec: FingerprintSpec, result: FingerprintCount, unit: str = "seconds") -> str:
     """Say how often it came and in which time, as far as the count tells: when the first one came it does not."""
     times, window = f"{result.hits} times", f"{math.ceil(spec.window_s)} {unit}"
     if spec.cooldown_s and not result.fresh:  # it is counted on, past the window
@@ -110,17 +110,17 @@ def often(spec: RepeatSpec, result: Repeated, unit: str = "seconds") -> str:
     return f"{times} in {window}" if spec.sliding else f"{times}, never more than {window} apart"
 
 
-class LoopDetector:
-    """Plans one `Repeat` a call; `found` turns its result into what the client is told."""
+class CountingDetector:
+    """Plans one `CountFingerprint` a call; `found` turns its result into what the client is told."""
 
     __slots__ = ("_fingerprint", "_key", "_who", "spec", "terms")
 
     def __init__(
         self,
-        terms: LoopTerms,
-        spec: RepeatSpec,
+        terms: DetectorConfig,
+        spec: FingerprintSpec,
         fingerprint: Callable[[Call], str | None],
-        who: Identity,
+        who: DetectorIdentity,
     ) -> None:
         self.terms = terms
         self.spec = spec
@@ -129,7 +129,7 @@ class LoopDetector:
         family = "ld" if terms.kind == "exact" else "cnt"
         self._key = (f"{family}:", f":{terms.place}{part(terms.policy)}:{terms.index}:")
 
-    def plan(self, call: Call, project: str, group: int, now: float) -> Repeat | None:
+    def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | None:
         """Return the count to make, or None when this detector has nothing to say about the call."""
         fingerprint = self._fingerprint(call)
         if fingerprint is None:
@@ -140,14 +140,14 @@ class LoopDetector:
         limit = self._expected(call) if terms.expects else -1
         family, middle = self._key
         key = f"shadow:{family}{project}{middle}{fingerprint}" if group else f"{family}{project}{middle}{fingerprint}"
-        return Repeat(self.spec, key, self, group, limit, call.tracked)
+        return CountFingerprint(self.spec, key, self, group, limit, call.tracked)
 
-    def found(self, op: Repeat, result: Repeated) -> Loop:
+    def found(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding:
         """Return what a tripped count means."""
         terms = self.terms
         exact = terms.kind == "exact"
         what = "identical request" if exact else "same last messages"
-        return Loop(
+        return LoopFinding(
             kind=terms.kind,
             fingerprint=op.key[-32:],
             hit_count=result.hits,
@@ -159,7 +159,7 @@ class LoopDetector:
             evidence=f"{what} sent {often(self.spec, result, 'seconds' if exact else 's')}",
         )
 
-    def _message(self, result: Repeated) -> str:
+    def _message(self, result: FingerprintCount) -> str:
         # The first sentence is what people look for; what "identical" means is said where it is not the whole request.
         compared = "" if self.terms.kind == "exact" else _COMPARED
         return (
@@ -174,7 +174,7 @@ class LoopDetector:
         """Return caller and agent as events name them, and as allow lists want them."""
         return self._who.caller(call), self._who.agent(call)
 
-    def note(self, loop: Loop) -> str:
+    def note(self, loop: LoopFinding) -> str:
         """Return the sentence for a model that is steered and not stopped."""
         return (
             f"You have sent the same request {loop.hit_count} times without progress. "
@@ -192,4 +192,4 @@ class LoopDetector:
 
 def is_snoozed(op: Any, snoozed: Mapping[str, float], now: float) -> bool:
     """Tell whether an operation counts a fingerprint that may repeat now; it is the last part of its key."""
-    return type(op) is Repeat and snoozed.get(op.key.rpartition(":")[2], 0.0) > now
+    return type(op) is CountFingerprint and snoozed.get(op.key.rpartition(":")[2], 0.0) > now

@@ -7,26 +7,26 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 
-from breakloop.detect.counting import LoopTerms
-from breakloop.detect.stateful import Watch, tags
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.stateful import DetectorSlot, tags
 from breakloop.detect.steps.detector import RUN_IDLE_S
 from breakloop.model.call import Answer, Call, Step
 from breakloop.model.verdict import Verdict
-from breakloop.store.ops import Op, Refuse
+from breakloop.store.ops import Deny, Op
 
 REASON: Final = "run_limit_exceeded"
 _SECTION: Final = Struct("<BId")
 _VERSION: Final = 1
 
 
-class Counted(NamedTuple):
+class RunStepsEvaluation(NamedTuple):
     """How many calls the run has made, this one included."""
 
     window: bytes
     steps: int
 
 
-class RunCeiling:
+class RunStepsLimit:
     """The ceiling of one agent, or of all that a pattern names."""
 
     __slots__ = ("_owner", "_step", "max_steps", "tags", "terms")
@@ -35,7 +35,7 @@ class RunCeiling:
 
     def __init__(
         self,
-        terms: LoopTerms,
+        terms: DetectorConfig,
         max_steps: int,
         *,
         step: Callable[[Call], Step | None],
@@ -47,23 +47,23 @@ class RunCeiling:
         self._owner = owner
         self.tags = tags(terms, "run:")
 
-    def plan(self, _call: Call, _project: str, group: int, _now: float) -> Watch:
+    def plan(self, _call: Call, _project: str, group: int, _now: float) -> DetectorSlot:
         """Return what stands in the place of a refusal until the window is read."""
-        return Watch(self, group)
+        return DetectorSlot(self, group)
 
     def owner(self, call: Call) -> str:
         """Return the session, which is the run."""
         return self._owner(call)
 
-    def look(self, call: Call, window: bytes, now: float) -> Counted | None:
+    def look(self, call: Call, window: bytes, now: float) -> RunStepsEvaluation | None:
         """Count the call; None for what is no LLM request."""
         if self._step(call) is None:
             return None
         steps, last = _read(window)
         steps = 1 if now - last >= RUN_IDLE_S and steps <= self.max_steps else steps + 1
-        return Counted(_SECTION.pack(_VERSION, min(steps, 0xFFFFFFFF), now), steps)
+        return RunStepsEvaluation(_SECTION.pack(_VERSION, min(steps, 0xFFFFFFFF), now), steps)
 
-    def hears(self, _call: Call, _looked: Counted) -> bool:
+    def hears(self, _call: Call, _looked: RunStepsEvaluation) -> bool:
         """Whether it failed is of interest each time."""
         return True
 
@@ -72,9 +72,9 @@ class RunCeiling:
         steps, last = _read(window)
         return _SECTION.pack(_VERSION, steps - 1, last) if answer.failed and steps else window
 
-    def operation(self, _call: Call, looked: Counted, _project: str, group: int) -> Op | None:
+    def operation(self, _call: Call, looked: RunStepsEvaluation, _project: str, group: int) -> Op | None:
         """Refuse what goes beyond the ceiling."""
-        return Refuse(self, group) if looked.steps > self.max_steps else None
+        return Deny(self, group) if looked.steps > self.max_steps else None
 
     @property
     def refusal_at(self) -> tuple[str, str]:

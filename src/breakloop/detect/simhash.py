@@ -29,9 +29,9 @@ from typing import Final, NamedTuple
 
 import xxhash
 
-from breakloop.detect.counting import LoopTerms
+from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.fingerprint import packed
-from breakloop.detect.stateful import BLOCK, Block, Ladder, Reads
+from breakloop.detect.stateful import BLOCK, CallReaders, SeverityActions, StatefulDetector
 from breakloop.model.call import Answer, Call, Step, ToolCall
 
 _GRAM: Final = 3  # words
@@ -129,7 +129,7 @@ _PIECE_CHARS: Final = 2 * 1024
 Entry = tuple[int, int, int, int]
 
 
-class Score(NamedTuple):
+class SimhashScore(NamedTuple):
     """What became of one request. `window` is to be kept in place of the one before."""
 
     window: bytes
@@ -142,7 +142,7 @@ class Score(NamedTuple):
     evidence: str = ""  # where it tripped: numbers only, never a word of what was said
 
 
-class ScoreDetector:
+class SimhashScorer:
     """Scores requests of one agent against each other."""
 
     __slots__ = ("_keep", "_prompt_weight", "_response_weight", "_seed", "_threshold", "_tool_weight")
@@ -163,7 +163,7 @@ class ScoreDetector:
         self._tool_weight = tool_weight
         self._seed = seed
 
-    def judge(self, window: bytes, prompt: str, calls: Sequence[ToolCall], *, tracked: bool = False) -> Score:
+    def judge(self, window: bytes, prompt: str, calls: Sequence[ToolCall], *, tracked: bool = False) -> SimhashScore:
         """Score a request by what is new in it (`new_prompt`) and the calls whose results it brings.
 
         `tracked`: `answered` will be called for it. Until then it counts for nothing, so that asking for many answers
@@ -184,12 +184,12 @@ class ScoreDetector:
             flags |= _AWAITED
         kept = b"".join((_VERSION, earlier, _ENTRY.pack(flags, said, 0, made)))
         if not tripped:
-            return Score(kept, score, False, prompts, responses, tools)
+            return SimhashScore(kept, score, False, prompts, responses, tools)
         evidence = (
             f"score {score:g} is over {self._threshold:g}: of the last {len(earlier) // _ENTRY.size} requests "
             f"{prompts} had a similar prompt, {responses} a similar answer, {tools} the same tool calls"
         )
-        return Score(kept, score, True, prompts, responses, tools, self._identity(alike[0]), evidence)
+        return SimhashScore(kept, score, True, prompts, responses, tools, self._identity(alike[0]), evidence)
 
     def answered(self, window: bytes, answer: Answer) -> bytes:
         """Return the window with the answer to its newest request that has none: text and calls, no envelope, no ids.
@@ -304,12 +304,14 @@ class ScoreEvaluation(NamedTuple):
     fresh: bool = True
 
 
-class ScoreLoop(Block):
+class SimhashDetector(StatefulDetector):
     """The block."""
 
     __slots__ = ("_detector",)
 
-    def __init__(self, terms: LoopTerms, ladder: Ladder, reads: Reads, detector: ScoreDetector) -> None:
+    def __init__(
+        self, terms: DetectorConfig, ladder: SeverityActions, reads: CallReaders, detector: SimhashScorer
+    ) -> None:
         super().__init__(terms, ladder, reads, "score:")
         self._detector = detector
 

@@ -17,10 +17,10 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
-from breakloop.detect.counting import LoopTerms
-from breakloop.detect.stateful import Block, DetectorFinding, Ladder, Reads
-from breakloop.detect.steps.detector import RUN_IDLE_S, Judged, weight_of
-from breakloop.detect.steps.fingerprints import Digest, Printer
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.stateful import CallReaders, DetectorFinding, SeverityActions, StatefulDetector
+from breakloop.detect.steps.detector import RUN_IDLE_S, StepEvaluation, weight_of
+from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter
 from breakloop.detect.steps.kinds import BLOCK, NOTHING, NOTICE, Finding, times
 from breakloop.detect.steps.masks import folded, lowered, own, steady
 from breakloop.model.call import Call
@@ -50,7 +50,7 @@ _CLOSED: Final = re.compile(r"</([A-Za-z][\w-]{0,60})>\Z").match
 Bounds = tuple[float, float]  # notice, block
 
 
-class Begin(NamedTuple):
+class RunStart(NamedTuple):
     """A conversation that begins: no answer of the model is in it yet."""
 
     session: str
@@ -93,17 +93,17 @@ class _Told(NamedTuple):
     hits: float
 
 
-class SpawnDetector:
+class SpawnTracker:
     """Judges conversations as they begin. One for many callers: all that is remembered is in the windows."""
 
     __slots__ = ("_depth", "_printer", "_same_task")
 
     def __init__(self, digest: Digest, depth: Bounds = (4, 8), same_task: Bounds = (4, 8)) -> None:
-        self._printer = Printer(digest)
+        self._printer = StepFingerprinter(digest)
         self._depth = depth
         self._same_task = same_task
 
-    def judge(self, window: bytes, begin: Begin, now: float) -> Judged:
+    def judge(self, window: bytes, begin: RunStart, now: float) -> StepEvaluation:
         """Judge a conversation that somebody started; `window` is b"" for a caller that is new.
 
         The same request once more starts nobody: it is judged as it was, and the window comes back as it is.
@@ -126,10 +126,10 @@ class SpawnDetector:
             kept[at : at + 1] = [made]
             window = _dump(telling, kept[-SPAWNED:])
         if finding is None:
-            return Judged(window, NOTHING)
-        return Judged(window, level, KIND, finding.evidence, identity.hex(), fresh)
+            return StepEvaluation(window, NOTHING)
+        return StepEvaluation(window, level, KIND, finding.evidence, identity.hex(), fresh)
 
-    def _read(self, begin: Begin, text: bytes, at_s: int) -> _Spawned:
+    def _read(self, begin: RunStart, text: bytes, at_s: int) -> _Spawned:
         """Return what a request says of itself, as if nobody were above it."""
         session, parent, agent = (
             self._id(_raw(begin.session)),
@@ -292,19 +292,19 @@ def _dump(told: Sequence[_Told], known: Sequence[_Spawned]) -> bytes:
     return b"".join([head, *[_TOLD.pack(*one) for one in told], *[_ENTRY.pack(*one) for one in known]])
 
 
-class SpawnLoop(Block):
+class SpawnDetector(StatefulDetector):
     """Looks at conversations that begin, and that another one has begun."""
 
     __slots__ = ("_begin", "_detector")
 
     def __init__(
         self,
-        terms: LoopTerms,
-        ladder: Ladder,
-        reads: Reads,
-        detector: SpawnDetector,
+        terms: DetectorConfig,
+        ladder: SeverityActions,
+        reads: CallReaders,
+        detector: SpawnTracker,
         *,
-        begin: Callable[[Call, str], Begin],  # of a call and its task
+        begin: Callable[[Call, str], RunStart],  # of a call and its task
     ) -> None:
         super().__init__(terms, ladder, reads, "spawn:")
         self._detector = detector

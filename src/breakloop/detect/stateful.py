@@ -18,10 +18,10 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Protocol
 
-from breakloop.detect.counting import DELAY_MAX_MS, DELAY_STEP_MS, Identity, LoopTerms
+from breakloop.detect.counting import DELAY_MAX_MS, DELAY_STEP_MS, DetectorConfig, DetectorIdentity
 from breakloop.model.call import Answer, Call, Step
-from breakloop.model.verdict import Loop
-from breakloop.store.ops import ENFORCED, Noted, Op, Repeat, Repeated, RepeatSpec, part
+from breakloop.model.verdict import LoopFinding
+from breakloop.store.ops import ENFORCED, CountFingerprint, FingerprintCount, FingerprintSpec, Observation, Op, part
 
 TAG_BYTES: Final = 8
 _SIZE_BYTES: Final = 2
@@ -58,17 +58,17 @@ def pack(sections: dict[bytes, bytes]) -> bytes:
 SEVERAL: Final = "c:"  # how an owner begins that may have several agents: a caller
 
 
-class Watcher(Protocol):
+class WindowDetector(Protocol):
     """A detector with a memory."""
 
-    terms: LoopTerms
+    terms: DetectorConfig
     tags: tuple[bytes, bytes]  # of its section: enforced, and in shadow
 
     def owner(self, call: Call) -> str:
         """Return whose window it is, as keys hold it; "" where it has nothing to say about the call."""
         ...
 
-    def look(self, call: Call, window: bytes, now: float) -> Looked | None:
+    def look(self, call: Call, window: bytes, now: float) -> Evaluation | None:
         """Judge the call with what is remembered (b"": nothing yet); None to leave all as it is."""
         ...
 
@@ -85,7 +85,7 @@ class Watcher(Protocol):
         ...
 
 
-class Looked(Protocol):
+class Evaluation(Protocol):
     """What a look came to: the section to keep, the same object where nothing changes, and whatever was found."""
 
     @property
@@ -94,12 +94,12 @@ class Looked(Protocol):
         ...
 
 
-class Watch:
+class DetectorSlot:
     """Stands among the operations where a finding may follow; no store ever sees it."""
 
     __slots__ = ("detector", "group")
 
-    def __init__(self, detector: Watcher, group: int) -> None:
+    def __init__(self, detector: WindowDetector, group: int) -> None:
         self.detector = detector
         self.group = group
 
@@ -114,13 +114,13 @@ def window_key(owner: str) -> str:
     return f"win:{owner}:"
 
 
-def tags(terms: LoopTerms, what: str = "") -> tuple[bytes, bytes]:
+def tags(terms: DetectorConfig, what: str = "") -> tuple[bytes, bytes]:
     """Return the names of a detector's section; what a shadow policy remembers stands apart."""
     name = f"{what}{place(terms)}"
     return _tag(name), _tag(f"shadow:{name}")
 
 
-def place(terms: LoopTerms) -> str:
+def place(terms: DetectorConfig) -> str:
     """Return which block of which policy this is, as keys hold it."""
     return f"{terms.place}{part(terms.policy)}:{terms.index}"
 
@@ -167,13 +167,19 @@ class DetectorFinding(Protocol):
         ...
 
 
-class Seen:
+class Detection:
     """One loop in one call."""
 
     __slots__ = ("action", "evidence", "finding", "kind", "owner", "terms", "who")
 
     def __init__(
-        self, terms: LoopTerms, action: str, finding: DetectorFinding, who: Identity, owner: str = "", aside: str = ""
+        self,
+        terms: DetectorConfig,
+        action: str,
+        finding: DetectorFinding,
+        who: DetectorIdentity,
+        owner: str = "",
+        aside: str = "",
     ) -> None:
         self.terms = terms
         self.action = action
@@ -193,10 +199,10 @@ class Seen:
         """How far the loop has come, as a whole number; 1 where its detector does not count."""
         return max(1, int(getattr(self.finding, "hits", 1)))
 
-    def found(self, _op: Op, result: Repeated) -> Loop:
+    def found(self, _op: Op, result: FingerprintCount) -> LoopFinding:
         """Return what it means."""
         wait_s = math.ceil(result.wait_s)
-        return Loop(
+        return LoopFinding(
             kind=self.kind,
             fingerprint=self.finding.identity,
             hit_count=result.hits,
@@ -211,7 +217,7 @@ class Seen:
             evidence=self.evidence,
         )
 
-    def note(self, _loop: Loop) -> str:
+    def note(self, _loop: LoopFinding) -> str:
         """Return the sentence for a model that is steered and not stopped."""
         return f"You repeat yourself: {self.evidence}. Change course, or finish with what you have."
 
@@ -224,12 +230,14 @@ class Seen:
         return self.who.caller(call), self.who.agent(call)
 
 
-class Ladder:
+class SeverityActions:
     """What a block does at each level, and how long what it blocks stays blocked."""
 
     __slots__ = ("_actions", "_key", "_spec", "_terms", "_who")
 
-    def __init__(self, terms: LoopTerms, actions: tuple[str, str, str], spec: RepeatSpec, who: Identity) -> None:
+    def __init__(
+        self, terms: DetectorConfig, actions: tuple[str, str, str], spec: FingerprintSpec, who: DetectorIdentity
+    ) -> None:
         self._terms = terms
         self._actions = actions  # of notice, block and stop
         self._spec = spec
@@ -244,36 +252,36 @@ class Ladder:
         if level < NOTICE:
             return None
         action = self._actions[min(level, STOP) - 1]
-        seen = Seen(self._terms, action, finding, self._who, owner, aside)
+        seen = Detection(self._terms, action, finding, self._who, owner, aside)
         if action not in DENYING:
-            return Noted(seen, group)
+            return Observation(seen, group)
         shadow = "shadow:" if group else ""
-        return Repeat(self._spec, f"{shadow}cnt:{owner}{self._key}{finding.identity}", seen, group)
+        return CountFingerprint(self._spec, f"{shadow}cnt:{owner}{self._key}{finding.identity}", seen, group)
 
 
-class Reads(NamedTuple):
+class CallReaders(NamedTuple):
     """How a block reads a call."""
 
     step: Callable[[Call], Step | None]
     owner: Callable[[Call], str]  # whose window; "" where the block has nothing to say
-    who: Identity
+    who: DetectorIdentity
 
 
-class Block:
-    """A `Watcher` without eyes: `look` is for those who inherit."""
+class StatefulDetector:
+    """A `WindowDetector` without eyes: `look` is for those who inherit."""
 
     __slots__ = ("_ladder", "_reads", "_watch", "tags", "terms")
 
-    def __init__(self, terms: LoopTerms, ladder: Ladder, reads: Reads, what: str = "") -> None:
+    def __init__(self, terms: DetectorConfig, ladder: SeverityActions, reads: CallReaders, what: str = "") -> None:
         self.terms = terms
         self.tags = tags(terms, what)
         self._ladder = ladder
         self._reads = reads
-        self._watch = Watch(self, ENFORCED)  # the same for every call
+        self._watch = DetectorSlot(self, ENFORCED)  # the same for every call
 
-    def plan(self, _call: Call, _project: str, group: int, _now: float) -> Watch | None:
+    def plan(self, _call: Call, _project: str, group: int, _now: float) -> DetectorSlot | None:
         """Return what stands in the place of a finding until the window is read."""
-        return Watch(self, group) if group else self._watch
+        return DetectorSlot(self, group) if group else self._watch
 
     def owner(self, call: Call) -> str:
         """Return whose window it is."""

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 
-from breakloop.detect.counting import LoopTerms
-from breakloop.detect.stateful import Block, Ladder, Reads
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.stateful import CallReaders, SeverityActions, StatefulDetector
 from breakloop.detect.steps import texts
 from breakloop.detect.steps.detector import RUN_IDLE_S, weight_of
-from breakloop.detect.steps.fingerprints import NONE, Digest, Printer
+from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter
 from breakloop.detect.steps.kinds import NOTHING, level, times
 from breakloop.detect.steps.window import COUNT_MAX
 from breakloop.model.call import Call, Step
@@ -38,7 +38,7 @@ _SEEN_S: Final = 30.0  # a time is not written anew sooner
 _NOTED_S: Final = 60.0  # nor is an overlap
 
 
-class LaneJudged(NamedTuple):
+class LaneEvaluation(NamedTuple):
     """What a step means; `window` is the object that was handed in where there is nothing new to remember."""
 
     window: bytes
@@ -50,7 +50,7 @@ class LaneJudged(NamedTuple):
     crowded: bool = False  # two sessions without a name overlapped lately
 
 
-class Lane:
+class ConversationLane:
     """The last prompt of one lane, under the names by which `texts.nested` goes, and how far the loop has come."""
 
     __slots__ = ("added", "identity", "last_at", "level", "nested", "prompt", "prompt_size", "told", "told_level")
@@ -74,16 +74,16 @@ def looks(step: Step) -> bool:
     return not (step.calls or step.results) and bool(step.users)
 
 
-class LaneDetector:
+class LaneTracker:
     """Judges steps of sessions without a name. One for many callers: all that is remembered is in the windows."""
 
     __slots__ = ("_printer", "_thresholds")
 
     def __init__(self, thresholds: tuple[float, float, float], digest: Digest) -> None:
         self._thresholds = {KIND: thresholds}
-        self._printer = Printer(digest)
+        self._printer = StepFingerprinter(digest)
 
-    def judge(self, window: bytes, session: str, lane: str, step: Step, now: float) -> LaneJudged:
+    def judge(self, window: bytes, session: str, lane: str, step: Step, now: float) -> LaneEvaluation:
         """Judge a request's newest step; `window` is b"" for a caller and agent that are new."""
         overlap_at, ring, lanes = _load(window)
         key = self._printer.plain(session.encode("utf-8", "surrogatepass"))
@@ -94,7 +94,7 @@ class LaneDetector:
             window = b"".join((_HEAD.pack(_VERSION, newer_at, *sizes), newer_ring, newer_lanes))
         return judged._replace(window=window, crowded=abs(now - newer_at) < OVERLAP_S)
 
-    def _nested(self, lanes: bytes, name: str, step: Step, now: float) -> tuple[LaneJudged, bytes]:
+    def _nested(self, lanes: bytes, name: str, step: Step, now: float) -> tuple[LaneEvaluation, bytes]:
         """Judge a prompt by the one before it in its lane; also return the lanes as they are after it."""
         key = self._printer.plain(name.encode("utf-8", "surrogatepass"))
         at, lane = _find(lanes, key, now)
@@ -117,14 +117,14 @@ class LaneDetector:
         return _judged(lane, fresh=fresh), lane.pack(key) + kept[: (LANES - 1) * _LANE.size]
 
 
-_NOT_JUDGED: Final = LaneJudged(b"", NOTHING)
+_NOT_JUDGED: Final = LaneEvaluation(b"", NOTHING)
 
 
-def _judged(lane: Lane, *, fresh: bool) -> LaneJudged:
+def _judged(lane: ConversationLane, *, fresh: bool) -> LaneEvaluation:
     if not lane.level:
         return _NOT_JUDGED
     evidence = f"each prompt holds the one before it, {times(lane.nested)}"
-    return LaneJudged(b"", lane.level, KIND, evidence, lane.identity.hex(), fresh)
+    return LaneEvaluation(b"", lane.level, KIND, evidence, lane.identity.hex(), fresh)
 
 
 def _met(overlap_at: float, ring: bytes, key: bytes, now: float) -> tuple[float, bytes]:
@@ -148,9 +148,9 @@ def _met(overlap_at: float, ring: bytes, key: bytes, now: float) -> tuple[float,
     return overlap_at, _SESSION.pack(key, now, lately) + ring[:at] + ring[at + size :]
 
 
-def _find(lanes: bytes, key: bytes, now: float) -> tuple[int, Lane]:
+def _find(lanes: bytes, key: bytes, now: float) -> tuple[int, ConversationLane]:
     """Return where a lane stands, and what is known of it; a new one where that is nothing, or too old."""
-    lane = Lane()
+    lane = ConversationLane()
     at = next((at for at in range(0, len(lanes), _LANE.size) if lanes[at : at + 8] == key), len(lanes))
     if at < len(lanes):
         _, prompt, added, identity, size, nested, told, last_at, levels = _LANE.unpack_from(lanes, at)
@@ -173,17 +173,17 @@ def _load(window: bytes) -> tuple[float, bytes, bytes]:
     return overlap_at, window[_HEAD.size : start], window[start:]
 
 
-class LaneLoop(Block):
+class UnnamedSessionsDetector(StatefulDetector):
     """Says of a call whether its session is one of a crowd, and finds prompts that wrap the one before."""
 
     __slots__ = ("_detector", "_lane", "_session")
 
     def __init__(
         self,
-        terms: LoopTerms,
-        ladder: Ladder,
-        reads: Reads,
-        detector: LaneDetector,
+        terms: DetectorConfig,
+        ladder: SeverityActions,
+        reads: CallReaders,
+        detector: LaneTracker,
         *,
         session: Callable[[Call], str],
         lane: Callable[[Call], str],
@@ -198,7 +198,7 @@ class LaneLoop(Block):
         step = call.step_cache or self._reads.step(call)
         return "" if step is None or step.call_ids else self._reads.owner(call)
 
-    def look(self, call: Call, window: bytes, now: float) -> LaneJudged | None:
+    def look(self, call: Call, window: bytes, now: float) -> LaneEvaluation | None:
         """Judge the call; where tools are at work, only whether there is a crowd is of interest."""
         step = self.newest(call, now)
         if step is None:

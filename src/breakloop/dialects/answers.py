@@ -29,7 +29,7 @@ DONE: Final = b"[DONE]"
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 
 
-class Pieces:
+class TextPieces:
     """A text that comes in pieces of some characters, which would take ten times its memory if all were kept."""
 
     __slots__ = ("_blocks", "_pieces")
@@ -51,7 +51,7 @@ class Pieces:
         return "".join(self._blocks + self._pieces)
 
 
-class PartOfCall:
+class PartialCall:
     """A call that the model is making: its arguments come in pieces, or as a value all at once."""
 
     __slots__ = ("_over", "_pieces", "_spelled", "call_id", "name")
@@ -59,20 +59,20 @@ class PartOfCall:
     def __init__(self, name: str, call_id: str = "") -> None:
         self.name = name
         self.call_id = call_id
-        self._pieces = Pieces()
+        self._pieces = TextPieces()
         self._spelled = False  # what is there came as a value
         self._over: Any = None  # digest of what there was no room for
 
     def add(self, piece: str, room: int) -> None:
         """Take the next piece, of which `room` characters may be kept. Pieces replace a value."""
         if self._spelled:
-            self._pieces, self._spelled = Pieces(), False
+            self._pieces, self._spelled = TextPieces(), False
         self._put(piece, room)
 
     def set(self, value: object, room: int) -> int:
         """Take arguments as a value, instead of any pieces; return how much room that took."""
         said = arguments(value)
-        self._pieces, self._spelled, self._over = Pieces(), True, None
+        self._pieces, self._spelled, self._over = TextPieces(), True, None
         self._put(said, room)
         return min(len(said), room)
 
@@ -118,11 +118,11 @@ class AnswerBuilder(ABC):
     FAILS: bool = True  # an error inside the answer means that it did not come to its proper end
 
     def __init__(self) -> None:
-        self._texts: dict[int, Pieces] = {}
+        self._texts: dict[int, TextPieces] = {}
         self._text: int | None = None  # the number of the one that `_write` continues
         self._write: Callable[[str], object] = _nowhere
         self._room = TEXT_MAX_CHARS
-        self._calls: dict[int, PartOfCall] = {}
+        self._calls: dict[int, PartialCall] = {}
         self._arguments_room = ARGUMENTS_MAX_CHARS
         self.usage: dict[str, Any] | None = None
         self.model = ""
@@ -175,7 +175,7 @@ class AnswerBuilder(ABC):
     def _turn_to(self, number: int) -> None:
         text = self._texts.get(number)
         if text is None:
-            text = Pieces()
+            text = TextPieces()
             if len(self._texts) < TEXTS_MAX:
                 self._texts[number] = text
         self._text = number
@@ -185,24 +185,24 @@ class AnswerBuilder(ABC):
         """Say whether there is a text of this number."""
         return number in self._texts
 
-    def call(self, number: int) -> PartOfCall | None:
+    def call(self, number: int) -> PartialCall | None:
         """Return the call of this number, if it is being made."""
         return self._calls.get(number)
 
-    def begin(self, number: int, name: str, call_id: str = "") -> PartOfCall:
+    def begin(self, number: int, name: str, call_id: str = "") -> PartialCall:
         """Begin a call, in place of any other of this number. Of too many, the last are not kept."""
-        call = PartOfCall(name, call_id)
+        call = PartialCall(name, call_id)
         if len(self._calls) < CALLS_MAX or number in self._calls:
             self._calls[number] = call
         return call
 
-    def argue(self, call: PartOfCall, piece: str) -> None:
+    def argue(self, call: PartialCall, piece: str) -> None:
         """Add to the arguments of a call."""
         room = self._arguments_room
         call.add(piece, room)
         self._arguments_room = max(0, room - len(piece))
 
-    def settle(self, call: PartOfCall, value: object) -> None:
+    def settle(self, call: PartialCall, value: object) -> None:
         """Give a call its arguments as a value."""
         self._arguments_room -= call.set(value, self._arguments_room)
 
@@ -295,7 +295,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _COMMENT: Final = b":"
 
 
-class Events:
+class SseParser:
     """Splits one stream. Holds at most one unfinished event, and of that no more than `max_bytes`."""
 
     __slots__ = ("_after_cr", "_between", "_lines", "_max_bytes", "_partial", "_raw", "_size", "_skipping", "skipped")

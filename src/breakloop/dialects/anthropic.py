@@ -21,11 +21,11 @@ from breakloop.dialects.answers import AnswerBuilder, number, tokens, word
 from breakloop.dialects.base import (
     ITEMS_MAX,
     NULL,
-    Body,
-    Conversation,
-    Named,
-    Parts,
-    Taken,
+    BodyFields,
+    BodyModel,
+    ConversationReader,
+    NamedTool,
+    ParsedBody,
     arguments,
     as_list,
     content,
@@ -46,12 +46,12 @@ ERROR: Final = "<error>"
 CALLS: Final = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
 
 
-class MessagesBody(Body, gc=False, kw_only=True):
+class MessagesBody(BodyModel, gc=False, kw_only=True):
     """What is read of a request."""
 
     messages: list[msgspec.Raw]
     model: str
-    tools: list[Named] | None = None
+    tools: list[NamedTool] | None = None
     stream: bool | None = None
     max_tokens: int | None = None
     system: msgspec.Raw = NULL
@@ -60,18 +60,18 @@ class MessagesBody(Body, gc=False, kw_only=True):
 _decode_body = msgspec.json.Decoder(MessagesBody).decode
 
 
-def _typed(body: bytes) -> Parts:
+def _typed(body: bytes) -> BodyFields:
     fields = _decode_body(body)
-    return Parts(fields.model, fields.messages, fields.stream or False, fields.max_tokens, fields.system, fields)
+    return BodyFields(fields.model, fields.messages, fields.stream or False, fields.max_tokens, fields.system, fields)
 
 
-def _tolerant(fields: dict[str, Any]) -> Parts | None:
+def _tolerant(fields: dict[str, Any]) -> BodyFields | None:
     get = fields.get
     model, messages = get("model"), get("messages")
     if model is None or messages is None:  # many an API has a path that ends in /messages
         return None
     items, stream, limit = as_list(messages), truth(get("stream")), count(get("max_tokens"))
-    return Parts(text(model), items, stream, limit, get("system"), fields)
+    return BodyFields(text(model), items, stream, limit, get("system"), fields)
 
 
 def _flatten(item: Any) -> Message:
@@ -107,7 +107,7 @@ def _result_text(block: dict[str, Any]) -> str:
     return said
 
 
-_conversation = Conversation(DIALECT, _typed, _tolerant, _flatten)
+_conversation = ConversationReader(DIALECT, _typed, _tolerant, _flatten)
 take: Final = _conversation.take
 read: Final = _conversation.read
 opening: Final = _conversation.opening
@@ -116,7 +116,7 @@ opening: Final = _conversation.opening
 _ASSISTANT: Final = "assistant"
 
 
-def of(taken: Taken) -> Step | None:
+def of(taken: ParsedBody) -> Step | None:
     """Return the newest step of a request; None where nothing can be read."""
     return read_step(taken, _gather, _tools)
 

@@ -281,7 +281,7 @@ Raw = msgspec.Raw
 NULL: Final = Raw(b"null")
 
 
-class Body(msgspec.Struct, gc=False, kw_only=True):
+class BodyModel(msgspec.Struct, gc=False, kw_only=True):
     """What every dialect's body may hold: ids, undecoded, so that a wrong type in one hides none of the others.
 
     A dialect adds the fields it reads; anything of another type in these sends the whole body to the tolerant step.
@@ -303,13 +303,13 @@ class Body(msgspec.Struct, gc=False, kw_only=True):
     safety_identifier: Raw = NULL
 
 
-class Named(msgspec.Struct, gc=False):
+class NamedTool(msgspec.Struct, gc=False):
     """A tool that a request declares, as far as it is read."""
 
     name: str = ""
 
 
-class Parts(msgspec.Struct, gc=False):
+class BodyFields(msgspec.Struct, gc=False):
     """A body taken apart. (A struct is made three times as fast as a named tuple.)"""
 
     model: str
@@ -317,19 +317,19 @@ class Parts(msgspec.Struct, gc=False):
     stream: bool = False
     max_tokens: int | None = None
     system: Any = None  # what stands outside the messages; part of the opening, never of the tail
-    fields: Any = None  # all that was found: a `Body`, or a dict of values where it had to be read tolerantly
+    fields: Any = None  # all that was found: a `BodyModel`, or a dict of values where it had to be read tolerantly
     lead: int = 0  # how many of the items stand before the conversation
     answers: int = 1  # how many are asked for at once
 
 
-Typed = Callable[[bytes], Parts]
-Tolerant = Callable[[dict[str, Any]], Parts | None]
+Typed = Callable[[bytes], BodyFields]
+Tolerant = Callable[[dict[str, Any]], BodyFields | None]
 Flatten = Callable[[Any], Message | None]
 Newest = Callable[[list[Any], int], list[Message]]
 InPath = Callable[[str], tuple[str, bool]]
 
 
-class Conversation:
+class ConversationReader:
     """Reads one dialect. `typed` raises ValueError for what it does not expect; `tolerant` takes decoded fields."""
 
     __slots__ = ("_tolerant", "_typed", "flatten", "in_path", "name", "newest")
@@ -350,14 +350,14 @@ class Conversation:
         self.newest = newest or self._last
         self.in_path = in_path  # where model and stream flag are no fields
 
-    def take(self, body: bytes, path: str = "") -> Taken | None:
+    def take(self, body: bytes, path: str = "") -> ParsedBody | None:
         """Take a request body apart, or return None when it is none of this dialect."""
         try:
             try:
-                return Taken(self, body, self._typed(body), path)
+                return ParsedBody(self, body, self._typed(body), path)
             except ValueError:  # of msgspec too: broken JSON, or a type that is not expected
                 parts = self.loaded(body)
-                return None if parts is None else Taken(self, body, parts, path, tolerant=True)
+                return None if parts is None else ParsedBody(self, body, parts, path, tolerant=True)
         except RecursionError:
             return None
 
@@ -371,7 +371,7 @@ class Conversation:
         taken = self.take(body)
         return "" if taken is None else taken.opening()
 
-    def loaded(self, body: bytes) -> Parts | None:
+    def loaded(self, body: bytes) -> BodyFields | None:
         """Take a body apart tolerantly."""
         fields = load(body)
         return self._tolerant(fields) if isinstance(fields, dict) else None
@@ -382,12 +382,14 @@ class Conversation:
         return [message for at in newest if (message := flatten(item_at(items, at))) is not None]
 
 
-class Taken:
+class ParsedBody:
     """One request body, taken apart. Its parts become the tolerant ones where a message is not as expected."""
 
     __slots__ = ("_opened", "_path", "_reader", "body", "dialect", "parts", "tolerant")
 
-    def __init__(self, reader: Conversation, body: bytes, parts: Parts, path: str, *, tolerant: bool = False) -> None:
+    def __init__(
+        self, reader: ConversationReader, body: bytes, parts: BodyFields, path: str, *, tolerant: bool = False
+    ) -> None:
         self._reader = reader
         self.dialect = reader.name
         self.body = body
@@ -396,7 +398,7 @@ class Taken:
         self.parts = parts
         self.tolerant = tolerant  # texts may hold lone surrogates then
 
-    def view(self, read: Callable[[Parts], T]) -> T | None:
+    def view(self, read: Callable[[BodyFields], T]) -> T | None:
         """Return what `read` finds in the parts; None where nothing can be read. `read` raises ValueError for oddities,
         and is called again with tolerant parts then.
         """
@@ -453,7 +455,7 @@ class Taken:
             known = self._opened = self.view(self._up_to_user) or []
         return known
 
-    def _up_to_user(self, parts: Parts) -> list[str]:
+    def _up_to_user(self, parts: BodyFields) -> list[str]:
         texts: list[str] = []
         if parts.system is not None:
             system = content(value(parts.system))

@@ -13,7 +13,7 @@ import msgspec
 from breakloop.dialects import mcp
 from breakloop.dialects.registry import of_path
 from breakloop.model.call import Call
-from breakloop.model.verdict import Limit, Verdict
+from breakloop.model.verdict import LimitState, Verdict
 
 LOOP_ERROR = "recursive_loop_detected"
 PROBLEM = "application/problem+json"
@@ -142,7 +142,7 @@ class VerdictHeaders:
         draw = int.from_bytes(blake2b(seed, digest_size=4, key=self._secret, person=b"breakloop-jit").digest())
         return base + draw * (max(1, base // 2) + 1) // 2**32
 
-    def _limit(self, limit: Limit) -> str:
+    def _limit(self, limit: LimitState) -> str:
         key = (limit.name, limit.quota, limit.window_s)
         head = self._heads.get(key)
         if head is None:

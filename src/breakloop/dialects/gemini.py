@@ -18,15 +18,15 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects.answers import ARGUMENTS_MAX_CHARS, AnswerBuilder, PartOfCall, number, tokens, word
+from breakloop.dialects.answers import ARGUMENTS_MAX_CHARS, AnswerBuilder, PartialCall, number, tokens, word
 from breakloop.dialects.base import (
     ITEMS_MAX,
     NULL,
-    Body,
-    Conversation,
-    Named,
-    Parts,
-    Taken,
+    BodyFields,
+    BodyModel,
+    ConversationReader,
+    NamedTool,
+    ParsedBody,
     arguments,
     as_list,
     at_least_one,
@@ -55,18 +55,18 @@ class _Config(msgspec.Struct, gc=False):
     candidate_count: int | None = None
 
 
-class Tool(msgspec.Struct, gc=False):
+class GeminiTool(msgspec.Struct, gc=False):
     """Tools that are declared."""
 
-    functionDeclarations: list[Named] | None = None  # noqa: N815 - as it is sent
-    function_declarations: list[Named] | None = None
+    functionDeclarations: list[NamedTool] | None = None  # noqa: N815 - as it is sent
+    function_declarations: list[NamedTool] | None = None
 
 
-class GeminiBody(Body, gc=False, kw_only=True):
+class GeminiBody(BodyModel, gc=False, kw_only=True):
     """What is read of a request."""
 
     contents: list[msgspec.Raw]
-    tools: list[Tool] | None = None
+    tools: list[GeminiTool] | None = None
     generationConfig: _Config | None = None  # noqa: N815 - as it is sent
     generation_config: _Config | None = None
     systemInstruction: msgspec.Raw = NULL  # noqa: N815 - as it is sent
@@ -76,7 +76,7 @@ class GeminiBody(Body, gc=False, kw_only=True):
 _decode_body = msgspec.json.Decoder(GeminiBody).decode
 
 
-def _typed(body: bytes) -> Parts:
+def _typed(body: bytes) -> BodyFields:
     fields = _decode_body(body)
     config = fields.generationConfig or fields.generation_config
     limit, answers = None, 1
@@ -84,17 +84,17 @@ def _typed(body: bytes) -> Parts:
         limit = config.max_output_tokens if config.maxOutputTokens is None else config.maxOutputTokens
         answers = at_least_one(config.candidate_count if config.candidateCount is None else config.candidateCount)
     system = fields.system_instruction if fields.systemInstruction is NULL else fields.systemInstruction
-    return Parts("", fields.contents, max_tokens=limit, system=system, fields=fields, answers=answers)
+    return BodyFields("", fields.contents, max_tokens=limit, system=system, fields=fields, answers=answers)
 
 
-def _read_leniently(fields: dict[str, Any]) -> Parts:
+def _read_leniently(fields: dict[str, Any]) -> BodyFields:
     config = _either(fields, "generationConfig", "generation_config")
     asked = config if isinstance(config, dict) else {}
     limit = count(_either(asked, "maxOutputTokens", "max_output_tokens"))
     answers = at_least_one(_either(asked, "candidateCount", "candidate_count"))
     system = _either(fields, "systemInstruction", "system_instruction")
     items = as_list(fields.get("contents"))
-    return Parts("", items, max_tokens=limit, system=system, fields=fields, answers=answers)
+    return BodyFields("", items, max_tokens=limit, system=system, fields=fields, answers=answers)
 
 
 def _either(fields: dict[str, Any], name: str, other: str) -> Any:
@@ -158,7 +158,7 @@ def read(body: bytes, tail: int, path: str = "") -> Chat | None:
     return None if taken is None else taken.chat(tail)
 
 
-_conversation = Conversation(DIALECT, _typed, _read_leniently, _flatten, in_path=_in_path)
+_conversation = ConversationReader(DIALECT, _typed, _read_leniently, _flatten, in_path=_in_path)
 take: Final = _conversation.take
 opening: Final = _conversation.opening
 
@@ -171,7 +171,7 @@ _OUTPUTS: Final = frozenset(("output", "result", "error", "content", "response")
 _KINDS: Final = frozenset(("image", "audio", "video"))
 
 
-def of(taken: Taken) -> Step | None:
+def of(taken: ParsedBody) -> Step | None:
     """Return the newest step of a request; None where nothing can be read."""
     return read_step(taken, _gather, _tools)
 
@@ -323,7 +323,7 @@ class GeminiAnswer(AnswerBuilder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._partial: PartOfCall | None = None  # a call that goes on in the next piece
+        self._partial: PartialCall | None = None  # a call that goes on in the next piece
         self._values: dict[str, Any] = {}  # its arguments so far
         self._values_room = ARGUMENTS_MAX_CHARS
 

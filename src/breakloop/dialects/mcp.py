@@ -44,7 +44,7 @@ _MARK: Final = b"jsonrpc"
 _MARK_WITHIN_BYTES: Final = 256
 
 
-class Request(msgspec.Struct, gc=False):
+class McpRequest(msgspec.Struct, gc=False):
     """One message of JSON-RPC, as far as it is read."""
 
     jsonrpc: str
@@ -53,17 +53,17 @@ class Request(msgspec.Struct, gc=False):
     params: Any = None
 
 
-_decode_body = msgspec.json.Decoder(Request | list[Request]).decode
+_decode_body = msgspec.json.Decoder(McpRequest | list[McpRequest]).decode
 
 
-class Taken:
+class McpBody:
     """One body, taken apart: all its requests, and those among them that call a tool."""
 
     __slots__ = ("_said", "asked", "body", "requests", "tolerant")
 
     dialect: Final = DIALECT
 
-    def __init__(self, body: bytes, requests: list[Request], asked: list[Request], *, tolerant: bool) -> None:
+    def __init__(self, body: bytes, requests: list[McpRequest], asked: list[McpRequest], *, tolerant: bool) -> None:
         self.body = body
         self.requests = requests
         self.asked = asked
@@ -102,7 +102,7 @@ def is_likely(body: bytes) -> bool:
     return found >= 0 or body.find(_MARK, -_MARK_WITHIN_BYTES) >= 0
 
 
-def take(body: bytes) -> Taken | None:
+def take(body: bytes) -> McpBody | None:
     """Take a request body apart, or return None when no tool is called in it."""
     tolerant = False
     try:
@@ -114,7 +114,7 @@ def take(body: bytes) -> Taken | None:
     except RecursionError:
         return None
     asked = [request for request in requests if request.method == TOOLS_CALL]
-    return Taken(body, requests, asked, tolerant=tolerant) if asked else None
+    return McpBody(body, requests, asked, tolerant=tolerant) if asked else None
 
 
 def read_chat(body: bytes, tail: int) -> Chat | None:
@@ -128,9 +128,9 @@ def opening(_body: bytes) -> str:
     return ""
 
 
-def _tolerant(body: bytes) -> list[Request]:
+def _tolerant(body: bytes) -> list[McpRequest]:
     sent = [item for item in as_list(load(body)) if isinstance(item, dict) and "jsonrpc" in item]
-    return [Request("", text(item.get("method")), item.get("id"), item.get("params")) for item in sent]
+    return [McpRequest("", text(item.get("method")), item.get("id"), item.get("params")) for item in sent]
 
 
 def _message(asked: list[Any]) -> Message:
@@ -148,7 +148,7 @@ def _call(params: object) -> ToolCall:
     return ToolCall(text(params.get("name")), arguments(params.get("arguments")))
 
 
-def of(taken: Taken) -> Step | None:
+def of(taken: McpBody) -> Step | None:
     """Return the calls of a request as a step; None where they cannot be read."""
     chat = taken.chat(1)
     if chat is None:
@@ -169,7 +169,7 @@ def read_step(body: bytes) -> Step | None:
     return None if taken is None else of(taken)
 
 
-def _ids(taken: Taken, calls: tuple[ToolCall, ...]) -> tuple[str, ...]:
+def _ids(taken: McpBody, calls: tuple[ToolCall, ...]) -> tuple[str, ...]:
     ids = [clean(text(request.id)) for request in taken.asked[:ITEMS_MAX]]
     if not any(ids):
         return ()

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects.answers import AnswerBuilder, PartOfCall, number, tokens, word
+from breakloop.dialects.answers import AnswerBuilder, PartialCall, number, tokens, word
 from breakloop.dialects.base import (
     ITEMS_MAX,
-    Body,
-    Conversation,
-    Named,
-    Parts,
-    Taken,
+    BodyFields,
+    BodyModel,
+    ConversationReader,
+    NamedTool,
+    ParsedBody,
     arguments,
     as_list,
     at_least_one,
@@ -47,19 +47,19 @@ _new: Final = tuple.__new__  # makes a named tuple in half the time that its nam
 _BESIDE: Final = frozenset(("refusal", "tool_calls", "function_call"))
 
 
-class Tool(msgspec.Struct, gc=False):
+class ChatTool(msgspec.Struct, gc=False):
     """A tool that is declared."""
 
-    function: Named | None = None
-    custom: Named | None = None
+    function: NamedTool | None = None
+    custom: NamedTool | None = None
 
 
-class ChatBody(Body, gc=False, kw_only=True):
+class ChatBody(BodyModel, gc=False, kw_only=True):
     """What is read of a request."""
 
     messages: list[msgspec.Raw]
-    tools: list[Tool] | None = None
-    functions: list[Named] | None = None
+    tools: list[ChatTool] | None = None
+    functions: list[NamedTool] | None = None
     model: str | None = None
     stream: bool | None = None
     max_tokens: int | None = None
@@ -75,10 +75,10 @@ _decode_body = msgspec.json.Decoder(ChatBody).decode
 _decode_small = msgspec.json.Decoder(_SmallBody).decode
 
 
-def _typed(body: bytes) -> Parts:
+def _typed(body: bytes) -> BodyFields:
     fields = _decode_body(body) if len(body) > _SMALL else _small(body)
     limit, answers = fields.max_completion_tokens, fields.n
-    return Parts(
+    return BodyFields(
         fields.model or "",
         fields.messages,
         fields.stream or False,
@@ -100,10 +100,10 @@ def _small(body: bytes) -> ChatBody:
     return fields if _OBJECTS.issuperset(map(type, fields.messages)) else _decode_body(body)
 
 
-def _read_leniently(fields: dict[str, Any]) -> Parts:
+def _read_leniently(fields: dict[str, Any]) -> BodyFields:
     get = fields.get
     limit = get("max_completion_tokens")
-    return Parts(
+    return BodyFields(
         text(get("model")),
         as_list(get("messages")),
         truth(get("stream")),
@@ -192,7 +192,7 @@ def _together(results: list[Message]) -> Message:
     return Message(results[0].role, "\n<result>\n".join([result.text for result in reversed(results)]))
 
 
-_conversation = Conversation(DIALECT, _typed, _read_leniently, _flatten, _newest)
+_conversation = ConversationReader(DIALECT, _typed, _read_leniently, _flatten, _newest)
 take: Final = _conversation.take
 read: Final = _conversation.read
 opening: Final = _conversation.opening
@@ -201,7 +201,7 @@ opening: Final = _conversation.opening
 _ASSISTANT: Final = "assistant"
 
 
-def of(taken: Taken) -> Step | None:
+def of(taken: ParsedBody) -> Step | None:
     """Return the newest step of a request; None where nothing can be read."""
     return read_step(taken, _gather, _tools)
 
@@ -374,8 +374,8 @@ class ChatAnswer(AnswerBuilder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._slots: dict[tuple[int, int], PartOfCall] = {}  # by choice and index
-        self._last: PartOfCall | None = None
+        self._slots: dict[tuple[int, int], PartialCall] = {}  # by choice and index
+        self._last: PartialCall | None = None
 
     def event(self, payload: bytes) -> None:
         """Read one chunk."""
@@ -493,7 +493,7 @@ class ChatAnswer(AnswerBuilder):
             elif said is not None:
                 self.settle(call, said)
 
-    def _slot(self, choice: int, index: object, call_id: str) -> PartOfCall:
+    def _slot(self, choice: int, index: object, call_id: str) -> PartialCall:
         """Find the call that a piece belongs to. Some servers number all calls 0, or none, but ids are their own."""
         place = index if isinstance(index, int) else -2
         call = self._last if place == -2 else self._slots.get((choice, place))

@@ -14,14 +14,24 @@ from typing import Any, Final
 import msgspec
 
 from breakloop.dialects.answers import AnswerBuilder, number, word
-from breakloop.dialects.base import Body, Conversation, Parts, as_list, at_least_one, count, prompts, text, truth
+from breakloop.dialects.base import (
+    BodyFields,
+    BodyModel,
+    ConversationReader,
+    as_list,
+    at_least_one,
+    count,
+    prompts,
+    text,
+    truth,
+)
 from breakloop.dialects.openai_chat import failed_of, openai_tokens
 from breakloop.model.call import Message, Usage
 
 COMPLETIONS: Final = "openai_completions"
 
 
-class CompletionsBody(Body, gc=False, kw_only=True):
+class CompletionsBody(BodyModel, gc=False, kw_only=True):
     """What is read of a request."""
 
     model: str
@@ -36,20 +46,22 @@ class CompletionsBody(Body, gc=False, kw_only=True):
 _completions_decode_body = msgspec.json.Decoder(CompletionsBody).decode
 
 
-def _completions_typed(body: bytes) -> Parts:
+def _completions_typed(body: bytes) -> BodyFields:
     fields = _completions_decode_body(body)
     said = _said(fields.prompt, fields.suffix)
     answers = _answers(fields.prompt, fields.n, fields.best_of)
-    return Parts(fields.model, [said], fields.stream or False, fields.max_tokens, fields=fields, answers=answers)
+    return BodyFields(fields.model, [said], fields.stream or False, fields.max_tokens, fields=fields, answers=answers)
 
 
-def _completions_leniently(fields: dict[str, Any]) -> Parts | None:
+def _completions_leniently(fields: dict[str, Any]) -> BodyFields | None:
     get = fields.get
     model, prompt = get("model"), get("prompt")
     if model is None or prompt is None:
         return None
     said, stream, limit = _said(prompt, get("suffix")), truth(get("stream")), count(get("max_tokens"))
-    return Parts(text(model), [said], stream, limit, fields=fields, answers=_answers(prompt, get("n"), get("best_of")))
+    return BodyFields(
+        text(model), [said], stream, limit, fields=fields, answers=_answers(prompt, get("n"), get("best_of"))
+    )
 
 
 def _answers(prompt: object, n: object, best_of: object) -> int:
@@ -68,7 +80,9 @@ def _completions_flatten(said: str) -> Message:
     return Message("prompt", said)
 
 
-_completions_conversation = Conversation(COMPLETIONS, _completions_typed, _completions_leniently, _completions_flatten)
+_completions_conversation = ConversationReader(
+    COMPLETIONS, _completions_typed, _completions_leniently, _completions_flatten
+)
 take_completions: Final = _completions_conversation.take
 read_completions: Final = _completions_conversation.read
 opening_completions: Final = _completions_conversation.opening
@@ -168,7 +182,7 @@ class EmbeddingsAnswer(CompletionsAnswer):
 EMBEDDINGS: Final = "openai_embeddings"
 
 
-class EmbeddingsBody(Body, gc=False, kw_only=True):
+class EmbeddingsBody(BodyModel, gc=False, kw_only=True):
     """What is read of a request."""
 
     model: str
@@ -178,21 +192,21 @@ class EmbeddingsBody(Body, gc=False, kw_only=True):
 _embeddings_decode_body = msgspec.json.Decoder(EmbeddingsBody).decode
 
 
-def _embeddings_typed(body: bytes) -> Parts:
+def _embeddings_typed(body: bytes) -> BodyFields:
     fields = _embeddings_decode_body(body)
-    return Parts(fields.model, [prompts(fields.input)], fields=fields)
+    return BodyFields(fields.model, [prompts(fields.input)], fields=fields)
 
 
-def _embeddings_leniently(fields: dict[str, Any]) -> Parts | None:
+def _embeddings_leniently(fields: dict[str, Any]) -> BodyFields | None:
     model, said = fields.get("model"), fields.get("input")
-    return None if model is None or said is None else Parts(text(model), [prompts(said)], fields=fields)
+    return None if model is None or said is None else BodyFields(text(model), [prompts(said)], fields=fields)
 
 
 def _embeddings_flatten(said: str) -> Message:
     return Message("input", said)
 
 
-_embeddings_conversation = Conversation(EMBEDDINGS, _embeddings_typed, _embeddings_leniently, _embeddings_flatten)
+_embeddings_conversation = ConversationReader(EMBEDDINGS, _embeddings_typed, _embeddings_leniently, _embeddings_flatten)
 take_embeddings: Final = _embeddings_conversation.take
 read_embeddings: Final = _embeddings_conversation.read
 opening_embeddings: Final = _embeddings_conversation.opening

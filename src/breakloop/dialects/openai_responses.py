@@ -22,11 +22,11 @@ from breakloop.dialects.answers import AnswerBuilder, number, word
 from breakloop.dialects.base import (
     ITEMS_MAX,
     NULL,
-    Body,
-    Conversation,
-    Named,
-    Parts,
-    Taken,
+    BodyFields,
+    BodyModel,
+    ConversationReader,
+    NamedTool,
+    ParsedBody,
     arguments,
     as_list,
     content,
@@ -54,12 +54,12 @@ ARGUMENTS: Final = ("arguments", "input", "action", "operation", "code", "querie
 OUTPUTS: Final = ("output", "result", "results", "outputs", "error")
 
 
-class ResponsesBody(Body, gc=False, kw_only=True):
+class ResponsesBody(BodyModel, gc=False, kw_only=True):
     """What is read of a request."""
 
     input: str | list[msgspec.Raw]
     model: str
-    tools: list[Named] | None = None
+    tools: list[NamedTool] | None = None
     stream: bool | None = None
     max_output_tokens: int | None = None
     instructions: msgspec.Raw = NULL
@@ -69,7 +69,7 @@ class ResponsesBody(Body, gc=False, kw_only=True):
 _decode_body = msgspec.json.Decoder(ResponsesBody).decode
 
 
-def _typed(body: bytes) -> Parts:
+def _typed(body: bytes) -> BodyFields:
     fields = _decode_body(body)
     said, template = fields.input, fields.prompt
     lead = _template(decode(template)) if template is not NULL else []
@@ -77,10 +77,10 @@ def _typed(body: bytes) -> Parts:
     if lead:
         items = lead + items
     limit = fields.max_output_tokens
-    return Parts(fields.model, items, fields.stream or False, limit, fields.instructions, fields, len(lead))
+    return BodyFields(fields.model, items, fields.stream or False, limit, fields.instructions, fields, len(lead))
 
 
-def _tolerant(fields: dict[str, Any]) -> Parts | None:
+def _tolerant(fields: dict[str, Any]) -> BodyFields | None:
     get = fields.get
     model, said, template = get("model"), get("input"), get("prompt")
     if template is None and (model is None or said is None):  # many an API has a path that ends in /responses
@@ -89,7 +89,7 @@ def _tolerant(fields: dict[str, Any]) -> Parts | None:
     items = lead + ([_user(said)] if isinstance(said, str) else as_list(said))
     stream, limit = truth(get("stream")), count(get("max_output_tokens"))
     # With no other input, a stored prompt is the conversation.
-    return Parts(text(model), items, stream, limit, get("instructions"), fields, 0 if said is None else len(lead))
+    return BodyFields(text(model), items, stream, limit, get("instructions"), fields, 0 if said is None else len(lead))
 
 
 def _user(said: str) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _unseen(group: list[Any], calls: set[str]) -> list[str]:
     return [f"<call {call_id}>" for call_id in ids if call_id and call_id not in calls]
 
 
-_conversation = Conversation(DIALECT, _typed, _tolerant, _flatten, _newest)
+_conversation = ConversationReader(DIALECT, _typed, _tolerant, _flatten, _newest)
 take: Final = _conversation.take
 read: Final = _conversation.read
 opening: Final = _conversation.opening
@@ -218,7 +218,7 @@ opening: Final = _conversation.opening
 _SILENT_ANSWER: Final = frozenset(("reasoning", "item_reference", "mcp_approval_request"))
 
 
-def of(taken: Taken) -> Step | None:
+def of(taken: ParsedBody) -> Step | None:
     """Return the newest step of a request; None where nothing can be read."""
     return read_step(taken, _gather, _tools)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from breakloop.dialects import gemini, openai_legacy, registry
-from breakloop.dialects.base import Taken, json_text, load
+from breakloop.dialects.base import ParsedBody, json_text, load
 from breakloop.model.call import Call, PromptSize, chars_of
 
 Raw = msgspec.Raw
@@ -115,7 +115,7 @@ _decode_body: Final = msgspec.json.Decoder(_Body).decode
 _decode_gemini: Final = msgspec.json.Decoder(_GeminiBody).decode
 
 
-class Texts:
+class PromptTexts:
     """What was found in one body."""
 
     __slots__ = ("media", "raws", "texts", "tokens")
@@ -268,11 +268,11 @@ class Texts:
 _PLAIN: Final = {openai_legacy.COMPLETIONS: ("prompt", "suffix"), openai_legacy.EMBEDDINGS: ("input",)}
 
 
-def texts_of(taken: Taken | None) -> Texts | None:
+def texts_of(taken: ParsedBody | None) -> PromptTexts | None:
     """Find what is said; None where it cannot be read."""
     if taken is None:
         return None
-    found = Texts()
+    found = PromptTexts()
     try:
         plain = _PLAIN.get(taken.dialect)
         if plain is not None:
@@ -292,24 +292,24 @@ def texts_of(taken: Taken | None) -> Texts | None:
     return found
 
 
-def _tolerantly(body: bytes) -> Texts | None:
+def _tolerantly(body: bytes) -> PromptTexts | None:
     fields = load(body)
     if not isinstance(fields, dict):
         return None
-    found = Texts()
+    found = PromptTexts()
     for name in _SAID:
         found.anything(fields.get(name))
     found.raws += [json_text(fields[name]) for name in _DECLARED if fields.get(name) is not None]
     return found
 
 
-class Prompt:
+class RequestPrompt:
     """What one request says. Measured when asked for the first time."""
 
     __slots__ = ("_read", "_size", "_taken", "body_bytes")
 
     def __init__(self, taken: registry.Taken | None, body_bytes: int) -> None:
-        self._taken = taken if isinstance(taken, Taken) else None
+        self._taken = taken if isinstance(taken, ParsedBody) else None
         self.body_bytes = body_bytes
         self._read = False
         self._size: PromptSize | None = None
@@ -329,19 +329,19 @@ class Prompt:
         return [] if said is None else said.texts + [bytes(raw).decode("utf-8", "replace") for raw in said.raws]
 
 
-def prompt_of(call: Call) -> Prompt:
+def prompt_of(call: Call) -> RequestPrompt:
     """Return what a call says; its chat has been read before. A body that passes in pieces counts by its length."""
-    known: Prompt | None = call.prompt_cache
+    known: RequestPrompt | None = call.prompt_cache
     if known is None:
         size = len(call.body)
         if call.body_unseen:
             length = call.headers.get("content-length", b"")
             size = int(length) if length.isdigit() and len(length) < 16 else size
-        known = call.prompt_cache = Prompt(call.taken_cache, size)
+        known = call.prompt_cache = RequestPrompt(call.taken_cache, size)
     return known
 
 
-def _size(said: Texts) -> PromptSize:
+def _size(said: PromptTexts) -> PromptSize:
     """Add it up."""
     texts = said.texts
     chars = sum(map(len, texts)) if all(map(str.isascii, texts)) else sum(map(chars_of, texts))

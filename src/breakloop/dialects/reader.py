@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
 from breakloop.dialects import anthropic, gemini, mcp, openai_chat, openai_legacy, openai_responses
-from breakloop.dialects.answers import EVENT_MAX_BYTES, AnswerBuilder, Events
+from breakloop.dialects.answers import EVENT_MAX_BYTES, AnswerBuilder, SseParser
 from breakloop.dialects.anthropic import AnthropicAnswer
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.gemini import GeminiAnswer
@@ -86,7 +86,9 @@ def reader_of(dialect: str, form: Form, max_bytes: int = BODY_MAX_BYTES) -> Answ
     """Return the reader of an answer that comes in this form."""
     gathered = _DIALECTS[dialect]()
     return (
-        StreamReader(gathered, min(max_bytes, EVENT_MAX_BYTES)) if form == STREAM else BodyReader(gathered, max_bytes)
+        StreamReader(gathered, min(max_bytes, EVENT_MAX_BYTES))
+        if form == STREAM
+        else WholeAnswerReader(gathered, max_bytes)
     )
 
 
@@ -149,7 +151,7 @@ class StreamReader:
 
     def __init__(self, gathered: AnswerBuilder, max_bytes: int = EVENT_MAX_BYTES) -> None:
         self._gathered = gathered
-        self._events = Events(max_bytes)
+        self._events = SseParser(max_bytes)
         self._split: Callable[[bytes], Sequence[bytes]] = self._events.feed
         self._bad = 0  # events that could not be read, one after the other
         self._read = gathered.event
@@ -197,7 +199,7 @@ def _nothing(_content: bytes) -> Sequence[bytes]:
     return ()
 
 
-class BodyReader:
+class WholeAnswerReader:
     """Collects a body and reads it at its end. Of one that is too large, the count of tokens may still be found."""
 
     __slots__ = ("_body", "_gathered", "_max_bytes", "_size", "_tail", "gave_up")

@@ -21,8 +21,8 @@ from breakloop.dialects import openai_responses as openai_responses_steps
 from breakloop.dialects.steps import own
 from breakloop.model.call import Chat, Step
 
-Taken = base.Taken | mcp.Taken
-Take = Callable[[bytes, str], base.Taken | None]
+Taken = base.ParsedBody | mcp.McpBody
+Take = Callable[[bytes, str], base.ParsedBody | None]
 
 _CHAT: Final = "/chat/completions"
 _BY_ENDING: Final[dict[str, tuple[Take, str]]] = {
@@ -95,7 +95,7 @@ def _by_ending(path: str) -> tuple[Take, str]:
 
 def of(taken: Taken) -> Step | None:
     """Return the newest step of a request; None where its dialect has none, or nothing can be read. Never raises."""
-    if isinstance(taken, mcp.Taken):
+    if isinstance(taken, mcp.McpBody):
         return mcp_steps.of(taken)
     known = _READERS.get(taken.dialect)
     return None if known is None else known[1](taken)
@@ -110,7 +110,7 @@ def newest_step(dialect: str, body: bytes) -> Step | None:
     return None if taken is None else of(taken)
 
 
-def _completions(taken: base.Taken) -> Step | None:
+def _completions(taken: base.ParsedBody) -> Step | None:
     """A prompt without a conversation: what is asked, and nothing that was done."""
     chat = taken.chat(1)
     if chat is None:
@@ -119,8 +119,8 @@ def _completions(taken: base.Taken) -> Step | None:
     return Step("", (), (), (), asked, (), chat.message_count, len(taken.body))
 
 
-_Take = Callable[[bytes], base.Taken | None]
-_Of = Callable[[base.Taken], Step | None]
+_Take = Callable[[bytes], base.ParsedBody | None]
+_Of = Callable[[base.ParsedBody], Step | None]
 _READERS: Final[dict[str, tuple[_Take, _Of]]] = {
     openai_chat.DIALECT: (openai_chat.take, openai_chat_steps.of),
     openai_responses.DIALECT: (openai_responses.take, openai_responses_steps.of),

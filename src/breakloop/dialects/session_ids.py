@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from breakloop.dialects import mcp
-from breakloop.dialects.base import NULL, Body, Raw, clean, decode, load
+from breakloop.dialects.base import NULL, BodyModel, Raw, clean, decode, load
 from breakloop.dialects.registry import Taken
 
 
-class Ids(NamedTuple):
+class BodyIds(NamedTuple):
     """What a body says about its conversation; "" is: nothing."""
 
     session: str = ""  # names the conversation or session outright
@@ -27,7 +27,7 @@ class Ids(NamedTuple):
     trace: str = ""  # a trace: may cover one request or many
 
 
-NONE: Final = Ids()
+NONE: Final = BodyIds()
 
 # Beside the messages and inside `metadata`; the one that names a single conversation before the wider one.
 _SESSIONS: Final = dict.fromkeys((
@@ -50,22 +50,22 @@ _VALUE_MAX_BYTES: Final = 64 * 1024  # no id is looked for in anything larger
 
 
 Get = Callable[[str], Any]
-_FIELDS: Final = Body.__struct_fields__
+_FIELDS: Final = BodyModel.__struct_fields__
 _values: Final = attrgetter(*_FIELDS)
-_NOTHING: Final = _values(Body())
+_NOTHING: Final = _values(BodyModel())
 _NO_META: Final[dict[str, Any]] = {}
-_decode_body = msgspec.json.Decoder(Body).decode
+_decode_body = msgspec.json.Decoder(BodyModel).decode
 
 
-def of(taken: Taken) -> Ids:
+def of(taken: Taken) -> BodyIds:
     """Return the ids in a body that was taken apart; never raises."""
     try:
-        return _in_meta(_meta(taken)) if isinstance(taken, mcp.Taken) else _in_fields(taken.parts.fields)
+        return _in_meta(_meta(taken)) if isinstance(taken, mcp.McpBody) else _in_fields(taken.parts.fields)
     except RecursionError:
         return NONE
 
 
-def find(dialect: str, body: bytes) -> Ids:
+def find(dialect: str, body: bytes) -> BodyIds:
     """Return the ids in a body that was read as `dialect`; never raises."""
     if dialect == mcp.DIALECT:
         taken = mcp.take(body)
@@ -82,7 +82,7 @@ def trace_of(traceparent: str) -> str:
     return found[1] if found else ""
 
 
-def _fields(body: bytes) -> Body | dict[str, Any]:
+def _fields(body: bytes) -> BodyModel | dict[str, Any]:
     try:
         return _decode_body(body)
     except ValueError:  # BOM, lone surrogates, NaN; or no JSON at all
@@ -90,7 +90,7 @@ def _fields(body: bytes) -> Body | dict[str, Any]:
         return loaded if isinstance(loaded, dict) else {}
 
 
-def _in_fields(fields: Body | dict[str, Any]) -> Ids:
+def _in_fields(fields: BodyModel | dict[str, Any]) -> BodyIds:
     if isinstance(fields, dict):
         return _among(fields)
     values = _values(fields)
@@ -99,7 +99,7 @@ def _in_fields(fields: Body | dict[str, Any]) -> Ids:
     return _among({name: _value(raw) for name, raw in zip(_FIELDS, values, strict=True) if raw is not NULL})
 
 
-def _among(fields: dict[str, Any]) -> Ids:
+def _among(fields: dict[str, Any]) -> BodyIds:
     get = fields.get
     metadata = get("metadata")
     inner = metadata if isinstance(metadata, dict) else {}
@@ -113,7 +113,7 @@ def _among(fields: dict[str, Any]) -> Ids:
         or _claude_code(inner.get("user_id"))
     )
     trace = _id(get("litellm_trace_id")) or _first(inner, _TRACES)
-    return Ids(session, _id(get("previous_response_id")), _cache_key(get), trace)
+    return BodyIds(session, _id(get("previous_response_id")), _cache_key(get), trace)
 
 
 def _conversation(value: object) -> str:
@@ -138,7 +138,7 @@ def _cache_key(get: Get) -> str:
     return key if key and _UUID(key) and key not in (_id(get("user")), _id(get("safety_identifier"))) else ""
 
 
-def _meta(taken: mcp.Taken) -> dict[str, Any]:
+def _meta(taken: mcp.McpBody) -> dict[str, Any]:
     """Return the `_meta` of the first request that has one; of a batch, all belong to one client."""
     for request in taken.requests:
         meta = request.params.get("_meta") if isinstance(request.params, dict) else None
@@ -147,9 +147,9 @@ def _meta(taken: mcp.Taken) -> dict[str, Any]:
     return _NO_META
 
 
-def _in_meta(meta: dict[str, Any]) -> Ids:
+def _in_meta(meta: dict[str, Any]) -> BodyIds:
     sent = meta.get("traceparent")
-    return Ids(_first(meta, _MCP_SESSIONS), trace=trace_of(sent) if isinstance(sent, str) else "")
+    return BodyIds(_first(meta, _MCP_SESSIONS), trace=trace_of(sent) if isinstance(sent, str) else "")
 
 
 def _first(fields: dict[str, Any], names: dict[str, None]) -> str:

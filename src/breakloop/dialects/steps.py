@@ -23,8 +23,8 @@ import xxhash
 from breakloop.dialects import text_actions
 from breakloop.dialects.base import (
     ITEMS_MAX,
-    Parts,
-    Taken,
+    BodyFields,
+    ParsedBody,
     arguments,
     clean,
     content,
@@ -47,7 +47,7 @@ _KEPT_EDGE: Final = 120
 NAME_MAX: Final = 1000
 
 
-class Budget:
+class ResultBudget:
     """What is left of the characters that are read."""
 
     __slots__ = ("left",)
@@ -65,7 +65,7 @@ def newest(results: list[Result]) -> list[Result]:
     """Return results, which come newest first, with so much text in all."""
     if len(results) <= _FEW:  # as nearly always
         return results
-    budget = Budget()
+    budget = ResultBudget()
     return [one._replace(text=budget.take(one.text)) for one in results]
 
 
@@ -265,14 +265,14 @@ Gather = Callable[[list[Any], int], StepBuilder]
 Tools = Callable[[Any], list[str]]
 
 
-def read_step(taken: Taken, gather: Gather, tools: Tools) -> Step | None:
+def read_step(taken: ParsedBody, gather: Gather, tools: Tools) -> Step | None:
     """Read the step of a body that was taken apart; None where nothing can be read.
 
     `gather` gets the items and how many of them stand before the conversation; `tools` the fields, typed or as a dict.
     """
     size = len(taken.body)
 
-    def step(parts: Parts) -> Step:
+    def step(parts: BodyFields) -> Step:
         names = tuple(tools(parts.fields))
         return finished(gather(parts.items, parts.lead), names, len(parts.items) - parts.lead, size)
 
@@ -301,7 +301,7 @@ def finished(found: StepBuilder, tools: tuple[str, ...], messages: int, size: in
 def _users(users: list[tuple[str, Any]], *, by_digest: bool) -> tuple[str, ...]:
     # A picture from a person counts by its bytes; one that a harness sends along with results by its size, as theirs.
     texts: list[str] = []
-    parts, budget = _PARTS_OF_USERS_MAX, Budget()
+    parts, budget = _PARTS_OF_USERS_MAX, ResultBudget()
     for _, value in reversed(users):
         if isinstance(value, list):
             parts -= min(len(value), ITEMS_MAX)

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from breakloop.dialects import anthropic, gemini, openai_chat, openai_legacy, openai_responses
-from breakloop.dialects.answers import DONE, AnswerBuilder, PartOfCall, number, word
+from breakloop.dialects.answers import DONE, AnswerBuilder, PartialCall, number, word
 from breakloop.dialects.anthropic import AnthropicAnswer
 from breakloop.dialects.base import arguments, load
 from breakloop.dialects.gemini import GeminiAnswer
@@ -175,7 +175,7 @@ _RESPONSE: Final[dict[str, Any]] = {
 Json = dict[str, Any]
 
 
-class Passed:
+class StreamState:
     """What is kept of a stream while it passes: its first and its last event, and the items of a response so far."""
 
     __slots__ = ("_room", "first", "items", "last")
@@ -203,7 +203,7 @@ def can_end(dialect: str) -> bool:
 
 
 def final_event(
-    dialect: str, passed: Passed, text: str = "", *, usage: Usage | None = None, choices: Sequence[int] = (0,)
+    dialect: str, passed: StreamState, text: str = "", *, usage: Usage | None = None, choices: Sequence[int] = (0,)
 ) -> bytes:
     """Return the events that end the stream; nothing where it has ended, or where no dialect says how.
 
@@ -215,11 +215,11 @@ def final_event(
     return b"" if write is None or not last else write(passed, last, text, usage, choices)
 
 
-def _finish_chat(_passed: Passed, last: Json, _text: str, usage: Usage | None, choices: Sequence[int]) -> bytes:
+def _finish_chat(_passed: StreamState, last: Json, _text: str, usage: Usage | None, choices: Sequence[int]) -> bytes:
     return _openai(last, {"delta": {}, "logprobs": None, "finish_reason": "length"}, usage, choices)
 
 
-def _completions(_passed: Passed, last: Json, _text: str, usage: Usage | None, choices: Sequence[int]) -> bytes:
+def _completions(_passed: StreamState, last: Json, _text: str, usage: Usage | None, choices: Sequence[int]) -> bytes:
     return _openai(last, {"text": "", "logprobs": None, "finish_reason": "length"}, usage, choices)
 
 
@@ -238,7 +238,9 @@ def _openai(last: Json, finished: Json, usage: Usage | None, choices: Sequence[i
     return written + _END
 
 
-def _finish_anthropic(_passed: Passed, last: Json, text: str, usage: Usage | None, _choices: Sequence[int]) -> bytes:
+def _finish_anthropic(
+    _passed: StreamState, last: Json, text: str, usage: Usage | None, _choices: Sequence[int]
+) -> bytes:
     kind = word(last.get("type"))
     if kind in {"message_stop", "error"}:
         return b""
@@ -252,7 +254,7 @@ def _finish_anthropic(_passed: Passed, last: Json, text: str, usage: Usage | Non
     return written + _named({"type": "message_stop"})
 
 
-def _finish_gemini(_passed: Passed, last: Json, _text: str, _usage: Usage | None, choices: Sequence[int]) -> bytes:
+def _finish_gemini(_passed: StreamState, last: Json, _text: str, _usage: Usage | None, choices: Sequence[int]) -> bytes:
     if not choices:
         return b""  # there is no end mark
     content = {"parts": [{"text": ""}], "role": "model"}
@@ -260,7 +262,9 @@ def _finish_gemini(_passed: Passed, last: Json, _text: str, _usage: Usage | None
     return _event({"candidates": ended} | {name: last[name] for name in _GEMINI_ENVELOPE if name in last})
 
 
-def _finish_responses(passed: Passed, last: Json, text: str, usage: Usage | None, _choices: Sequence[int]) -> bytes:
+def _finish_responses(
+    passed: StreamState, last: Json, text: str, usage: Usage | None, _choices: Sequence[int]
+) -> bytes:
     kind = word(last.get("type"))
     if kind in _OVER:
         return b""
@@ -323,7 +327,7 @@ def _named(fields: Json) -> bytes:
     return b"event: " + str(fields["type"]).encode("ascii", "replace") + b"\n" + _event(fields)
 
 
-_WRITERS: Final[dict[str, Callable[[Passed, Json, str, Usage | None, Sequence[int]], bytes]]] = {
+_WRITERS: Final[dict[str, Callable[[StreamState, Json, str, Usage | None, Sequence[int]], bytes]]] = {
     openai_chat.DIALECT: _finish_chat,
     openai_legacy.COMPLETIONS: _completions,
     openai_responses.DIALECT: _finish_responses,
@@ -332,7 +336,7 @@ _WRITERS: Final[dict[str, Callable[[Passed, Json, str, Usage | None, Sequence[in
 }
 
 
-class Listener(Protocol):
+class StreamListener(Protocol):
     """Whoever wants to know."""
 
     def said(self, choice: int, part: int, piece: str) -> None:
@@ -356,7 +360,7 @@ class _Told(AnswerBuilder):
     """One of the readers, which also tells what it reads. Its texts are answers of their own, unless `ONE` says no."""
 
     ONE: bool = False  # the stream is one answer, whose texts follow each other
-    listener: Listener  # mixed in with classes that have slots, so this one has none
+    listener: StreamListener  # mixed in with classes that have slots, so this one has none
     spoke = False  # in the event that is being read
 
     def say(self, number: int, piece: str) -> None:
@@ -419,7 +423,7 @@ class _Argued(_Told):
 
     choice = 0  # whose calls are being read
 
-    def argue(self, call: PartOfCall, piece: str) -> None:
+    def argue(self, call: PartialCall, piece: str) -> None:
         self.listener.argued(self.choice, piece)
         AnswerBuilder.argue(self, call, piece)
 
@@ -427,7 +431,7 @@ class _Argued(_Told):
 class _ArguedAtOnce(_Argued):
     """Values may come whole, and are not repeated at the end."""
 
-    def settle(self, call: PartOfCall, value: object) -> None:
+    def settle(self, call: PartialCall, value: object) -> None:
         if value is not None:
             self.listener.argued(self.choice, arguments(value))
         AnswerBuilder.settle(self, call, value)
@@ -466,19 +470,19 @@ _DIALECTS: Final[dict[str, Callable[[], _Told]]] = {
 }
 
 
-class Overheard(StreamReader):
+class ListeningReader(StreamReader):
     """Reads events as they come, of a dialect that `stream_end.can_end` knows."""
 
     __slots__ = ("_dialect", "_event", "_listener", "_mark", "_passed", "_stopped", "_thoughts", "_told")
 
-    def __init__(self, dialect: str, listener: Listener, *, calls: bool = False) -> None:
+    def __init__(self, dialect: str, listener: StreamListener, *, calls: bool = False) -> None:
         told = (_WITH_CALLS.get(dialect, _DIALECTS[dialect]) if calls else _DIALECTS[dialect])()
         told.listener = listener
         super().__init__(told)
         self._dialect = dialect
         self._listener = listener
         self._told = told
-        self._passed = Passed()
+        self._passed = StreamState()
         self._event = told.event
         self._mark, self._thoughts = reader_of_thoughts(dialect)
         self._read = self._hear

@@ -13,7 +13,7 @@ from breakloop.engine.metering import Meter
 from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Step, Usage
 from breakloop.model.events import LOOP_DETECTED, Activity, AgentUse, Event, LoopKey, LoopUse, Publish, Who
 from breakloop.model.verdict import Verdict
-from breakloop.policy.cache import Recent
+from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.descriptors import Descriptors
 
 AGENTS_MOST: Final = 10_000  # in one interval; more are summed under `*`
@@ -29,7 +29,7 @@ _ELSE: Final = "*"
 Mark = list[Any]  # at, tools, step, result, size, failed, verdict: as `StepMark`
 
 
-class Recorder:
+class ActivityRecorder:
     """One for an engine."""
 
     __slots__ = ("_activity", "_current", "_descriptors", "_meter", "_output", "_publish", "_trails")
@@ -39,8 +39,10 @@ class Recorder:
         self._meter = meter
         self._publish = publish
         self._activity = Activity()
-        self._trails: Recent[str, deque[Mark]] = Recent(_TRAILS_KEPT)
-        self._output: Recent[str, int] = Recent(_TRAILS_KEPT)  # tokens of an agent's last answer
+        self._trails: TwoGenerationCache[str, deque[Mark]] = TwoGenerationCache(_TRAILS_KEPT)
+        self._output: TwoGenerationCache[str, int] = TwoGenerationCache(
+            _TRAILS_KEPT
+        )  # tokens of an agent's last answer
         self._current: deque[Mark] | None = None
 
     def take(self) -> Activity:

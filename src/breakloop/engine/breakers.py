@@ -14,7 +14,7 @@ from breakloop.clock import Clock
 from breakloop.model.events import BREAKER_CLOSED, Event, Publish
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.rules import BreakerRule
-from breakloop.store.ops import BreakerKept, Store, plain
+from breakloop.store.ops import Store, StoredBreaker, plain
 
 OPEN, HALF_OPEN, CLOSED = "open", "half-open", "closed"
 LISTED_MAX: Final = 1000
@@ -72,7 +72,7 @@ def prefixes(bundle: CompiledBundle | None) -> list[str]:
     return [f"{shadow}{family}:" for shadow in ("", _SHADOW) for family in families]
 
 
-def states(bundle: CompiledBundle | None, kept: Iterable[BreakerKept], now: float) -> list[BreakerState]:
+def states(bundle: CompiledBundle | None, kept: Iterable[StoredBreaker], now: float) -> list[BreakerState]:
     """Return what a store keeps, as people see it, open ones first; without those of policies that are no more."""
     rules, found = _rules(bundle), []
     for one in kept:
@@ -86,7 +86,7 @@ def states(bundle: CompiledBundle | None, kept: Iterable[BreakerKept], now: floa
 
 
 def find(
-    bundle: CompiledBundle | None, kept: Iterable[BreakerKept], policy: str, key: str, now: float
+    bundle: CompiledBundle | None, kept: Iterable[StoredBreaker], policy: str, key: str, now: float
 ) -> BreakerState | None:
     """Return the breaker of this name, if it is open."""
     for found in states(bundle, kept, now):
@@ -109,7 +109,7 @@ def closed(found: BreakerState, now: float) -> Event:
     return Event(BREAKER_CLOSED, now, data, found.project)
 
 
-def _state(rule: BreakerRule, kept: BreakerKept, parts: list[str], now: float, *, shadow: bool) -> BreakerState:
+def _state(rule: BreakerRule, kept: StoredBreaker, parts: list[str], now: float, *, shadow: bool) -> BreakerState:
     spec, since = rule.limiter.spec, kept.since
     resets = since + spec.reset_s if since is not None and spec.reset_s else None
     return BreakerState(

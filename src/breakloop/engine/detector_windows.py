@@ -13,19 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from breakloop.detect.counting import is_snoozed
-from breakloop.detect.stateful import Watch, pack, place_of, unpack, window_key
+from breakloop.detect.stateful import DetectorSlot, pack, place_of, unpack, window_key
 from breakloop.model.call import Answer, Call
-from breakloop.store.ops import ENFORCED, Committed, Op, Store, Window, WindowWrite
+from breakloop.store.ops import ENFORCED, CommitResult, Op, Store, StoredWindow, WindowWrite
 
 TTL_S: Final = 3600.0
 TRIES: Final = 3  # so often a window that moved on is judged again (SPEC S-2)
 
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 
-Read = Callable[[str, float], Window]
+Read = Callable[[str, float], StoredWindow]
 
 
-class _Book:
+class _OpenWindow:
     """One window while it is being judged."""
 
     __slots__ = ("changed", "key", "sections", "version")
@@ -45,7 +45,7 @@ class _Book:
         return _new(WindowWrite, (self.key, self.version, data, TTL_S, first))
 
 
-class Windows:
+class DetectorWindows:
     """Reads, judges and packs."""
 
     __slots__ = ("_store", "conflicts", "read")
@@ -55,7 +55,7 @@ class Windows:
         self.read: Read = store.read_window
         self.conflicts = 0  # decisions whose windows moved on too often: made without writing them
 
-    def commit(self, call: Call, ops: Sequence[Any], project: str, now: float) -> tuple[list[Op], Committed]:
+    def commit(self, call: Call, ops: Sequence[Any], project: str, now: float) -> tuple[list[Op], CommitResult]:
         """Judge and commit; again where a window has moved on meanwhile, and in the end without the windows."""
         read = self.read
         found, writes = look(call, ops, project, now, read)
@@ -82,21 +82,21 @@ class Windows:
 def keys(call: Call, ops: Sequence[Any], project: str) -> list[str]:
     """Return the keys of the windows that a plan needs."""
     shard = call.shard or project
-    owners = [op.detector.owner(call) for op in ops if type(op) is Watch]
+    owners = [op.detector.owner(call) for op in ops if type(op) is DetectorSlot]
     return list(dict.fromkeys([window_key(f"{place_of(owner, shard, project)}:{owner}") for owner in owners if owner]))
 
 
 def look(
     call: Call, ops: Sequence[Any], project: str, now: float, read: Read, *, copies: bool = False
 ) -> tuple[list[Op], list[WindowWrite]]:
-    """Return the operations with what was found in the place of each `Watch`, and the windows to write; where they were
-    read from copies, those that only have to be unchanged, too."""
+    """Return the operations with what was found in the place of each `DetectorSlot`, and the windows to
+    write; where they were read from copies, those that only have to be unchanged, too."""
     shard = call.shard or project
-    books: dict[str, _Book] = {}
-    watched: dict[str, list[Watch]] = {}
+    books: dict[str, _OpenWindow] = {}
+    watched: dict[str, list[DetectorSlot]] = {}
     out: list[Op] = []
     for op in ops:
-        if type(op) is not Watch:
+        if type(op) is not DetectorSlot:
             out.append(op)
             continue
         detector = op.detector
@@ -108,7 +108,7 @@ def look(
         book = books.get(key)
         if book is None:
             window = read(key, now)
-            book = books[key] = _Book(key, window.version, window.data)
+            book = books[key] = _OpenWindow(key, window.version, window.data)
         tag = detector.tags[op.group != ENFORCED]
         before = book.sections.get(tag, b"")
         looked = detector.look(call, before, now)
@@ -129,9 +129,9 @@ def look(
     return out, [book.write(first) for book in books.values()]
 
 
-def hear(key: str, window: Window, watches: Sequence[Watch], answer: Answer) -> WindowWrite | None:
+def hear(key: str, window: StoredWindow, watches: Sequence[DetectorSlot], answer: Answer) -> WindowWrite | None:
     """Return a window after the answer to a call that it judged; None where nothing changes."""
-    book = _Book(key, window.version, window.data)
+    book = _OpenWindow(key, window.version, window.data)
     for watch in watches:
         tag = watch.detector.tags[watch.group != ENFORCED]
         section = book.sections.get(tag)
@@ -144,18 +144,18 @@ def hear(key: str, window: Window, watches: Sequence[Watch], answer: Answer) -> 
 
 KEPT: Final = 10_000  # of at most 6 KB each
 
-NONE: Final = Window(0, b"")
+NONE: Final = StoredWindow(0, b"")
 _UNKNOWN: Final = -1  # the version of a copy that may be right or not
 
 
-class WindowCache:
+class RemoteWindowCache:
     """The most recently used ones."""
 
     __slots__ = ("_kept", "_windows")
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
-        self._windows: OrderedDict[str, Window] = OrderedDict()
+        self._windows: OrderedDict[str, StoredWindow] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -165,7 +165,7 @@ class WindowCache:
         windows = self._windows
         return [key for key in keys if (window := windows.get(key)) is None or window[0] == _UNKNOWN]
 
-    def get(self, key: str, _now: float = 0.0) -> Window:
+    def get(self, key: str, _now: float = 0.0) -> StoredWindow:
         """Return the copy, or a window that is none."""
         window = self._windows.get(key)
         if window is None:
@@ -173,7 +173,7 @@ class WindowCache:
         self._windows.move_to_end(key)
         return window
 
-    def put(self, key: str, window: Window) -> None:
+    def put(self, key: str, window: StoredWindow) -> None:
         """Keep what the store has."""
         windows = self._windows
         windows[key] = window
@@ -185,9 +185,9 @@ class WindowCache:
         """Take for written what is on its way."""
         for write in writes:
             if write.data is not None:
-                self.put(write.key, Window(write.becomes, write.data))
+                self.put(write.key, StoredWindow(write.becomes, write.data))
 
-    def refused(self, writes: Sequence[WindowWrite], newer: Mapping[str, Window]) -> None:
+    def refused(self, writes: Sequence[WindowWrite], newer: Mapping[str, StoredWindow]) -> None:
         """Nothing of it was written, because some had moved on; the others are not as they were taken to be."""
         self.lost(writes)
         for key, window in newer.items():
@@ -198,7 +198,7 @@ class WindowCache:
         for write in writes:
             copy = self._windows.get(write.key)
             if copy is not None:
-                self._windows[write.key] = Window(_UNKNOWN, copy.data)
+                self._windows[write.key] = StoredWindow(_UNKNOWN, copy.data)
 
     def drop(self, keys: Sequence[str]) -> None:
         """Forget copies."""

@@ -19,11 +19,11 @@ from typing import Final, Protocol
 from breakloop.clock import Clock
 from breakloop.detect.steps.block import CUTS
 from breakloop.dialects import mcp
-from breakloop.engine.activity import Mark, Recorder
+from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.breakers import Breakers, BreakerState
-from breakloop.engine.detector_windows import Windows, keys
-from breakloop.engine.fold import Judge, denial, no_bundle
-from breakloop.engine.hold_rules import Holder
+from breakloop.engine.detector_windows import DetectorWindows, keys
+from breakloop.engine.fold import ResultFolder, denial, no_bundle
+from breakloop.engine.hold_rules import HoldRules
 from breakloop.engine.metering import Meter, charged
 from breakloop.engine.plan import Plan, Planner
 from breakloop.engine.quarantine import Quarantine
@@ -41,24 +41,33 @@ from breakloop.model.events import (
     nowhere,
 )
 from breakloop.model.verdict import ALLOWED_NO_POLICY, Verdict
-from breakloop.policy.cache import Recent
+from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.orders import NO_ORDERS, Orders
 from breakloop.pricing.prices import Prices
-from breakloop.store.ops import JOINED, Committed, Correct, Op, Repeat, Repeated, Settle, Store
+from breakloop.store.ops import (
+    JOINED,
+    AdjustCharge,
+    CommitResult,
+    CountFingerprint,
+    FingerprintCount,
+    Op,
+    Settle,
+    Store,
+)
 
 Failed = Callable[[Call, float, StateError], None]
 
 
-class Keeper(Protocol):
+class Settlement(Protocol):
     """Takes note of how a call ended."""
 
     def settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
         """End what was in flight, and take back what does not count."""
         ...
 
-    def correct(self, call: Call, ops: Sequence[Correct]) -> None:
+    def correct(self, call: Call, ops: Sequence[AdjustCharge]) -> None:
         """Charge what was really used."""
         ...
 
@@ -67,19 +76,19 @@ class Keeper(Protocol):
         ...
 
 
-class Local:
+class LocalStore:
     """A store in this process: everything is done when a function returns."""
 
     __slots__ = ("_clock", "_failed", "_tally", "store", "windows")
 
     def __init__(self, store: Store, clock: Clock, tally: Tally, failed: Failed) -> None:
         self.store = store
-        self.windows = Windows(store)
+        self.windows = DetectorWindows(store)
         self._clock = clock
         self._tally = tally
         self._failed = failed
 
-    def commit(self, call: Call, plan: Plan) -> tuple[list[Op], Committed]:
+    def commit(self, call: Call, plan: Plan) -> tuple[list[Op], CommitResult]:
         """Carry out a plan. Raises `StateError`."""
         if plan.watched:
             return self.windows.commit(call, plan.ops, plan.project, plan.now)
@@ -93,7 +102,7 @@ class Local:
         except StateError as error:
             self._failed(call, now, error)
 
-    def correct(self, call: Call, ops: Sequence[Correct]) -> None:
+    def correct(self, call: Call, ops: Sequence[AdjustCharge]) -> None:
         """Charge what was really used."""
         now = self._clock.now()
         try:
@@ -179,17 +188,19 @@ class Engine:
         self._bundle: CompiledBundle | None = None
         self._loaded: CompiledBundle | None = None
         self._orders = NO_ORDERS
-        self._judge = Judge(publish)
+        self._judge = ResultFolder(publish)
         self.tally = Tally()
-        self.local = Local(store, clock, self.tally, self.store_failed)
+        self.local = LocalStore(store, clock, self.tally, self.store_failed)
         self.quarantine = Quarantine(store.drop, publish)
-        self._holder = Holder(self.quarantine, descriptors)
+        self._holder = HoldRules(self.quarantine, descriptors)
         self._breakers = Breakers(store, clock, publish)
         self.meter = Meter(descriptors, clock, publish, prices)
         self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
-        self.recorder: Recorder | None = None
+        self.recorder: ActivityRecorder | None = None
         self._mark: Mark | None = None  # of the step that is being judged
-        self._results: Recent[str, int] = Recent(_RESULTS_KEPT)  # of MCP calls, by what was counted
+        self._results: TwoGenerationCache[str, int] = TwoGenerationCache(
+            _RESULTS_KEPT
+        )  # of MCP calls, by what was counted
 
     @property
     def bundle(self) -> CompiledBundle | None:
@@ -212,11 +223,11 @@ class Engine:
         if self._loaded is not None:
             self.use(self._loaded)
 
-    def recording(self) -> Recorder:
+    def recording(self) -> ActivityRecorder:
         """Keep sums and steps from now on; whoever asks for it takes them away again and again."""
         if self.recorder is None:
-            self.recorder = Recorder(self._descriptors, self.meter, self._publish)
-            self._judge = Judge(self.recorder.tell)
+            self.recorder = ActivityRecorder(self._descriptors, self.meter, self._publish)
+            self._judge = ResultFolder(self.recorder.tell)
         return self.recorder
 
     def breakers(self) -> list[BreakerState]:
@@ -256,14 +267,14 @@ class Engine:
             self._mark = None
         return verdict
 
-    def judged(self, call: Call, plan: Plan, ops: list[Op], done: Committed) -> Verdict:
+    def judged(self, call: Call, plan: Plan, ops: list[Op], done: CommitResult) -> Verdict:
         """Return the verdict on a call whose operations were committed, wherever that was."""
         if self.recorder is not None:
             self._mark = self.recorder.begin(call, plan.now)
         verdict = self._judge.verdict(call, ops, done, plan.now)
         if done.denied_at >= 0:
             self._holder.denied(call, ops, done, verdict, plan.now)
-            if type(ops[done.denied_at]) is Repeat:
+            if type(ops[done.denied_at]) is CountFingerprint:
                 self._holder.blocked(call, ops, done, keys(call, plan.ops, plan.project))
         if verdict.shadow:
             self.tally.shadowed += 1
@@ -273,11 +284,11 @@ class Engine:
             call.ticket = self._ticket(ops, done)
         return verdict
 
-    def _ticket(self, ops: list[Op], done: Committed) -> tuple[Settle, ...] | None:
+    def _ticket(self, ops: list[Op], done: CommitResult) -> tuple[Settle, ...] | None:
         """Return what was counted and can be taken back, or leads a flight."""
         ticket: list[Settle] = []
         for index, op in enumerate(ops):
-            if type(op) is not Repeat or type(result := done.results[index]) is not Repeated:
+            if type(op) is not CountFingerprint or type(result := done.results[index]) is not FingerprintCount:
                 continue
             spec, flight = op.spec, result.flight
             if flight == JOINED:
@@ -301,7 +312,7 @@ class Engine:
             tally.output_tokens += usage.output_tokens
         if failed:
             tally.failed += 1
-        keeper: Keeper = call.keeper or self.local
+        keeper: Settlement = call.keeper or self.local
         if ticket is not None:
             free = failed or self._moved_on(call, ticket[0].key, answer)
             ended = ticket if free else [op for op in ticket if op.flight]

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from breakloop.detect.counting import DELAY_MAX_MS, LoopDetector
-from breakloop.detect.stateful import Seen
-from breakloop.limits.base import Stage
+from breakloop.detect.counting import DELAY_MAX_MS, CountingDetector
+from breakloop.detect.stateful import Detection
+from breakloop.limits.base import BudgetStage
 from breakloop.model.call import Call, Chat
 from breakloop.model.events import (
     BREAKER_CLOSED,
@@ -20,33 +20,33 @@ from breakloop.model.events import (
     Event,
     Publish,
 )
-from breakloop.model.verdict import REASONS, Loop, Shadowed, Verdict
-from breakloop.policy.cache import Recent
-from breakloop.policy.compiled import Absence
-from breakloop.policy.matching import KillSwitch
-from breakloop.policy.rules import Rule
+from breakloop.model.verdict import REASONS, LoopFinding, ShadowFinding, Verdict
+from breakloop.policy.cache import TwoGenerationCache
+from breakloop.policy.compiled import NotNow
+from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.policy.rules import CompiledRule
 from breakloop.store.ops import (
     ENFORCED,
-    Breaker,
-    Broken,
-    Bucket,
-    Committed,
-    Noted,
+    BreakerResult,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    Observation,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
     Result,
-    Spend,
+    TakeTokens,
 )
 
-_LIMITS: Final = frozenset((Bucket, Spend, Breaker))
+_LIMITS: Final = frozenset((TakeTokens, ChargeBudget, CheckBreaker))
 _UNTOLD: Final = 2.0
 _TOLD_MAX: Final = 20_000
 _REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
 
 
-class Judge:
+class ResultFolder:
     """Turns results into a verdict and events."""
 
     __slots__ = ("_publish", "_told")
@@ -55,23 +55,23 @@ class Judge:
         self._publish = publish
         # The highest stage that was told, by account, which is of one period: a budget that refunds have taken below a
         # stage is not told of again when it comes back to it.
-        self._told: Recent[str, int] = Recent(_TOLD_MAX)
+        self._told: TwoGenerationCache[str, int] = TwoGenerationCache(_TOLD_MAX)
 
-    def verdict(self, call: Call, ops: Sequence[Op], done: Committed, now: float) -> Verdict:
+    def verdict(self, call: Call, ops: Sequence[Op], done: CommitResult, now: float) -> Verdict:
         """Return the verdict on a call whose operations were committed."""
         verdict = Verdict()
         tightest = _UNTOLD
         limiting: tuple[Any, Any] | None = None
-        shadow: list[Shadowed] | None = None
-        staged: list[tuple[Any, int, Stage]] = []
+        shadow: list[ShadowFinding] | None = None
+        staged: list[tuple[Any, int, BudgetStage]] = []
         op: Any
         result: Any
         for op, result in zip(ops, done.results, strict=True):
             kind = type(op)
-            if kind is Bucket or kind is Spend:
+            if kind is TakeTokens or kind is ChargeBudget:
                 if result is None:
                     continue  # not looked at: its group was denied before
-                share = result / op.spec.burst if kind is Bucket else _left(op, result, staged)
+                share = result / op.spec.burst if kind is TakeTokens else _left(op, result, staged)
                 if share >= 0.0:
                     if op.group == ENFORCED and share < tightest:
                         tightest = share
@@ -86,7 +86,7 @@ class Judge:
             self._deny(call, ops[done.denied_at], done, verdict, now)
         elif limiting is not None:
             charge, left = limiting
-            rule: Rule = charge.owner
+            rule: CompiledRule = charge.owner
             verdict.policy, verdict.rule = rule.policy, rule.name
             verdict.limit = rule.limiter.limit(rule.policy, charge, left, now)
         if shadow is not None:
@@ -96,7 +96,7 @@ class Judge:
             self._staged(call, staged, verdict, now)
         return verdict
 
-    def _staged(self, call: Call, staged: list[tuple[Any, int, Stage]], verdict: Verdict, now: float) -> None:
+    def _staged(self, call: Call, staged: list[tuple[Any, int, BudgetStage]], verdict: Verdict, now: float) -> None:
         """Budgets are nearly used up: warn, or slow down (SPEC L-2), and tell of each stage once a period."""
         uncharged = {found.policy for found in verdict.shadow if found.action == "deny"}
         for op, used, stage in staged:
@@ -114,19 +114,19 @@ class Judge:
 
     def _saw(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
         """Take in what a detector found; tell whether it found anything."""
-        if type(op) is Repeat:
-            if type(result) is not Repeated or not result.tripped:
+        if type(op) is CountFingerprint:
+            if type(result) is not FingerprintCount or not result.tripped:
                 return False
             self._tripped(call, op, result, verdict, now)
-        elif type(op) is Breaker:
+        elif type(op) is CheckBreaker:
             return self._broke(call, op, result, now)
-        elif type(op) is Noted:
+        elif type(op) is Observation:
             self._noted(call, op, verdict, now)
         return True
 
-    def _broke(self, call: Call, op: Breaker, result: Result, now: float) -> bool:
+    def _broke(self, call: Call, op: CheckBreaker, result: Result, now: float) -> bool:
         """Tell of a breaker that opens or closes (SPEC CB-2); return whether it is open."""
-        if type(result) is not Broken:
+        if type(result) is not BreakerResult:
             return False
         if result.changed:
             name = BREAKER_OPENED if result.changed == "opened" else BREAKER_CLOSED
@@ -134,9 +134,11 @@ class Judge:
             self._publish(Event(name, now, data, call.project, call.request_id))
         return result.open
 
-    def _tripped(self, call: Call, op: Repeat, result: Repeated, verdict: Verdict, now: float) -> None:
+    def _tripped(
+        self, call: Call, op: CountFingerprint, result: FingerprintCount, verdict: Verdict, now: float
+    ) -> None:
         """A loop was seen. Warn, steer and throttle leave their mark and go on; a denial is `_deny`'s."""
-        detector: LoopDetector | Seen = op.owner
+        detector: CountingDetector | Detection = op.owner
         loop = detector.found(op, result)
         if result.fresh:
             data = _loop_data(call, detector, loop, shadow=op.group != ENFORCED)
@@ -145,7 +147,7 @@ class Judge:
             return
         self._mark(detector, loop, verdict, result.hits)
 
-    def _mark(self, detector: LoopDetector | Seen, loop: Loop, verdict: Verdict, hits: int) -> None:
+    def _mark(self, detector: CountingDetector | Detection, loop: LoopFinding, verdict: Verdict, hits: int) -> None:
         """Warn, and steer or slow down where that is the action."""
         if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
             verdict.loop = loop
@@ -155,21 +157,21 @@ class Judge:
         elif loop.action == "steer":
             verdict.note = detector.note(loop)
 
-    def _noted(self, call: Call, op: Noted, verdict: Verdict, now: float) -> None:
+    def _noted(self, call: Call, op: Observation, verdict: Verdict, now: float) -> None:
         """A loop was seen that is not to be stopped."""
-        seen: Seen = op.owner
-        loop = seen.found(op, Repeated(seen.hits))
+        seen: Detection = op.owner
+        loop = seen.found(op, FingerprintCount(seen.hits))
         if loop.fresh:
             data = _loop_data(call, seen, loop, shadow=op.group != ENFORCED)
             self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
         if op.group == ENFORCED:
             self._mark(seen, loop, verdict, loop.hit_count)
 
-    def _deny(self, call: Call, op: Op, done: Committed, verdict: Verdict, now: float) -> None:
+    def _deny(self, call: Call, op: Op, done: CommitResult, verdict: Verdict, now: float) -> None:
         verdict.allowed = False
         verdict.delay_ms, verdict.warning, verdict.note, verdict.loop = 0, "", "", None
         result = done.results[done.denied_at]
-        if type(op) is Repeat and type(result) is Repeated:
+        if type(op) is CountFingerprint and type(result) is FingerprintCount:
             _deny_loop(op, result, verdict)
         elif type(op) in _LIMITS:
             rule = op.owner
@@ -187,7 +189,7 @@ class Judge:
                 self._publish(Event(SHADOW_WOULD_REJECT, now, data, call.project, call.request_id))
 
 
-def _left(op: Spend, used: int, staged: list[tuple[Any, int, Stage]]) -> float:
+def _left(op: ChargeBudget, used: int, staged: list[tuple[Any, int, BudgetStage]]) -> float:
     """Return which share of a budget is left after the charge; less than nothing where it is denied, more than any
     where it is not for the client to be told. A stage that it has reached is added to `staged`."""
     budget, limiter = op.spec.budget, op.owner.limiter
@@ -199,8 +201,8 @@ def _left(op: Spend, used: int, staged: list[tuple[Any, int, Stage]]) -> float:
     return (budget - used) / budget if limiter.renews else _UNTOLD
 
 
-def _deny_loop(op: Repeat, result: Repeated, verdict: Verdict) -> None:
-    detector: LoopDetector | Seen = op.owner
+def _deny_loop(op: CountFingerprint, result: FingerprintCount, verdict: Verdict) -> None:
+    detector: CountingDetector | Detection = op.owner
     loop = detector.found(op, result)
     verdict.reason = "loop_detected"
     verdict.status = detector.terms.status
@@ -218,23 +220,25 @@ def _deny_refused(call: Call, op: Op, verdict: Verdict) -> None:
     op.owner.refused(call, verdict)
 
 
-def _shadowed(op: Op) -> Shadowed:
-    if type(op) is Noted:
-        seen: Seen = op.owner
-        return Shadowed(seen.terms.policy, seen.terms.rule, "loop_detected", seen.action)
-    if type(op) is Repeat:
-        detector: LoopDetector | Seen = op.owner
+def _shadowed(op: Op) -> ShadowFinding:
+    if type(op) is Observation:
+        seen: Detection = op.owner
+        return ShadowFinding(seen.terms.policy, seen.terms.rule, "loop_detected", seen.action)
+    if type(op) is CountFingerprint:
+        detector: CountingDetector | Detection = op.owner
         terms = detector.terms
         action = "deny" if op.spec.denies else terms.action
-        return Shadowed(terms.policy, terms.rule, "loop_detected", action)
-    if type(op) is Refuse:
+        return ShadowFinding(terms.policy, terms.rule, "loop_detected", action)
+    if type(op) is Deny:
         policy, name = op.owner.refusal_at
-        return Shadowed(policy, name, op.owner.refusal, "deny")
-    rule: Rule = op.owner
-    return Shadowed(rule.policy, rule.name, rule.limiter.reason_for(op), "deny")
+        return ShadowFinding(policy, name, op.owner.refusal, "deny")
+    rule: CompiledRule = op.owner
+    return ShadowFinding(rule.policy, rule.name, rule.limiter.reason_for(op), "deny")
 
 
-def _loop_data(call: Call, detector: LoopDetector | Seen, loop: Loop, *, shadow: bool) -> dict[str, object]:
+def _loop_data(
+    call: Call, detector: CountingDetector | Detection, loop: LoopFinding, *, shadow: bool
+) -> dict[str, object]:
     chat = call.chat_cache
     caller, agent = detector.sender(call)
     return {
@@ -266,7 +270,7 @@ def no_bundle() -> Verdict:
     return verdict
 
 
-def killed(switch: KillSwitch, now: float) -> Verdict:
+def killed(switch: CompiledKillSwitch, now: float) -> Verdict:
     """SPEC K-2: an operator's switch matches."""
     why = f": {switch.reason[:_REASON_SHOWN]}" if switch.reason else ""
     verdict = denial("kill_switch", 429, f"Stopped by an operator's kill switch{why}")
@@ -276,7 +280,7 @@ def killed(switch: KillSwitch, now: float) -> Verdict:
     return verdict
 
 
-def absent(absence: Absence) -> Verdict:
+def absent(absence: NotNow) -> Verdict:
     """SPEC B-1: the agent is switched off, or it is not its hour."""
     verdict = denial(absence.reason, 429, absence.message)
     verdict.policy, verdict.rule = "agents", absence.reason

@@ -7,19 +7,19 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from breakloop.detect.run_steps import RunCeiling
+from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.stateful import window_key
 from breakloop.engine.quarantine import AGENT, RUN, Hold, Quarantine
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import RunRule
-from breakloop.store.ops import ENFORCED, Committed, Op, Refuse, Repeat, Repeated, Spend, part
+from breakloop.store.ops import ENFORCED, ChargeBudget, CommitResult, CountFingerprint, Deny, FingerprintCount, Op, part
 
 _RELEASE: Final = " A person has to release it."
 
 
-class Holder:
+class HoldRules:
     """Looks at denials."""
 
     __slots__ = ("_quarantine", "_who")
@@ -28,28 +28,30 @@ class Holder:
         self._quarantine = quarantine
         self._who = descriptors
 
-    def denied(self, call: Call, ops: Sequence[Op], done: Committed, verdict: Verdict, now: float) -> None:
+    def denied(self, call: Call, ops: Sequence[Op], done: CommitResult, verdict: Verdict, now: float) -> None:
         """Hold the sender of a call that was denied, if that is what follows."""
         op = ops[done.denied_at]
-        if type(op) is Refuse:
-            if isinstance(op.owner, RunCeiling):
+        if type(op) is Deny:
+            if isinstance(op.owner, RunStepsLimit):
                 self._hold_run(call, op.owner.owner(call), op.owner.why, (), now)
-        elif type(op) is Spend:
+        elif type(op) is ChargeBudget:
             reached = op.owner.reached(ops, done) if isinstance(op.owner, RunRule) else None
             if reached is not None:
                 self._hold_run(call, op.owner.owner(call), *reached, now)
                 verdict.message += _RELEASE
-        elif type(op) is Repeat and verdict.loop is not None and verdict.loop.action == "kill":
+        elif type(op) is CountFingerprint and verdict.loop is not None and verdict.loop.action == "kill":
             self._hold_agent(call, op, verdict, now)
 
-    def blocked(self, call: Call, ops: Sequence[Op], done: Committed, windows: Sequence[str]) -> None:
+    def blocked(self, call: Call, ops: Sequence[Op], done: CommitResult, windows: Sequence[str]) -> None:
         """Remember what a call that was denied for a loop was counted in, so that a release can forget it all: the
         next request must not be caught by another detector that has counted along. `windows` are those it was judged
         with."""
         keys = dict.fromkeys(windows, 0.0)
         for op, result in zip(ops, done.results, strict=True):
-            if type(op) is Repeat and op.group == ENFORCED:
-                keys[op.key] = done.at + result.wait_s if isinstance(result, Repeated) and result.tripped else 0.0
+            if type(op) is CountFingerprint and op.group == ENFORCED:
+                keys[op.key] = (
+                    done.at + result.wait_s if isinstance(result, FingerprintCount) and result.tripped else 0.0
+                )
         self._quarantine.blocked((call.project, self._who.caller(call), self._who.agent(call)), keys)
 
     def _hold_run(self, call: Call, owner: str, why: str, accounts: tuple[str, ...], now: float) -> None:
@@ -58,7 +60,7 @@ class Holder:
         caller, agent, run = self._who.caller(call), self._who.agent(call), self._who.window(call)
         self._quarantine.kill(Hold(RUN, call.project, caller, agent, now, math.inf, why, run, clears))
 
-    def _hold_agent(self, call: Call, op: Repeat, verdict: Verdict, now: float) -> None:
+    def _hold_agent(self, call: Call, op: CountFingerprint, verdict: Verdict, now: float) -> None:
         loop, seconds = verdict.loop, op.owner.terms.quarantine_s
         why = f"{loop.kind} loop ({loop.evidence})" if loop is not None else ""
         until = now + seconds if seconds else math.inf

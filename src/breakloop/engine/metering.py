@@ -9,16 +9,26 @@ from typing import Final
 from breakloop.clock import Clock
 from breakloop.dialects import mcp, registry
 from breakloop.dialects.prompt import prompt_of
-from breakloop.limits.base import NOTHING, Estimate, Used
+from breakloop.limits.base import NOTHING, ActualUse, Estimate
 from breakloop.model.call import CAPPED, CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat, CompletionCap, Usage
 from breakloop.model.events import LIMIT_EXCEEDED, MODEL_UNKNOWN, SHADOW_WOULD_REJECT, Event, Publish
 from breakloop.policy.descriptors import Descriptors
 from breakloop.pricing.prices import Price, Prices
 from breakloop.pricing.tokens import HINT, EstimateErrors, Estimator, answer_tokens
-from breakloop.store.ops import ENFORCED, Breaker, Broken, Bucket, Committed, Op, Refuse, Result, Spend
+from breakloop.store.ops import (
+    ENFORCED,
+    BreakerResult,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    Deny,
+    Op,
+    Result,
+    TakeTokens,
+)
 
 DENY: Final = "deny"
-_CHARGES: Final = frozenset((Bucket, Spend))
+_CHARGES: Final = frozenset((TakeTokens, ChargeBudget))
 _TOLD_MAX: Final = 1000
 _ERROR_FROM: Final = 400
 
@@ -62,7 +72,7 @@ class Meter:
         chat = self._llm(call)
         return chat is not None and self._price(call, chat) is None
 
-    def used(self, call: Call, answer: Answer, prompt_tokens: int) -> Used | None:
+    def used(self, call: Call, answer: Answer, prompt_tokens: int) -> ActualUse | None:
         """Return what a call has used; None where nobody knows, so that the estimate stays.
 
         Of an answer that was cut off it is what passed; an error costs nothing.
@@ -73,14 +83,14 @@ class Meter:
         usage = answer.usage
         if usage is None:
             if answer.status >= _ERROR_FROM and answer.status != CLIENT_LEFT:
-                return Used()
+                return ActualUse()
             said = answer_tokens(answer.text, answer.calls, answer.unkept_chars)
             usage = Usage(prompt_tokens, said)
         else:
             self.errors.note(call.estimator, prompt_tokens, usage.input_tokens)
         price = self._price(call, chat)
         cost = 0 if price is None else Prices.cost_microusd(price, usage)
-        return Used(usage.input_tokens + usage.output_tokens, cost)
+        return ActualUse(usage.input_tokens + usage.output_tokens, cost)
 
     def cost_microusd(self, call: Call, usage: Usage) -> int:
         """Return what so many tokens of a call cost; nothing where no price is known."""
@@ -112,7 +122,7 @@ class Meter:
         return price
 
 
-def charged(ops: Sequence[Op], done: Committed) -> list[Op] | None:
+def charged(ops: Sequence[Op], done: CommitResult) -> list[Op] | None:
     """Return the charges of an allowed call that its answer corrects: those that were made, and were estimates."""
     found = [op for op in ops if type(op) in _CHARGES and op.owner.limiter.needs]
     if [op for op in found if op.group != ENFORCED]:  # what a shadow policy denies by itself, it has not charged
@@ -122,8 +132,8 @@ def charged(ops: Sequence[Op], done: Committed) -> list[Op] | None:
 
 
 def _refused(op: Op, result: Result) -> bool:
-    if type(op) is Bucket:
+    if type(op) is TakeTokens:
         return isinstance(result, float) and result < 0
-    if type(op) is Spend:
+    if type(op) is ChargeBudget:
         return isinstance(result, int) and result > op.spec.budget
-    return type(op) is Refuse or (type(op) is Breaker and isinstance(result, Broken) and result.open)
+    return type(op) is Deny or (type(op) is CheckBreaker and isinstance(result, BreakerResult) and result.open)

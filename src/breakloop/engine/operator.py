@@ -19,7 +19,7 @@ from breakloop.engine.engine import Engine
 from breakloop.engine.quarantine import NAME, Hold, Key
 from breakloop.errors import OrderError
 from breakloop.model.events import KILL_SWITCH_CHANGED, OVERRIDE_CHANGED, Event, Publish
-from breakloop.policy.matching import KillSwitch
+from breakloop.policy.matching import CompiledKillSwitch
 from breakloop.policy.orders import (
     GLOBAL_SHADOW,
     KILL_SWITCH_OVERRIDE,
@@ -32,12 +32,12 @@ from breakloop.policy.orders import (
     checked_text,
 )
 from breakloop.store.ops import part
-from breakloop.store.orders import AGENT, HOLD, LIFTED, OVERRIDE, SNOOZE, SWITCH, Book, Record
+from breakloop.store.orders import AGENT, HOLD, LIFTED, OVERRIDE, SNOOZE, SWITCH, Order, OrderStore
 
 _TEXTS = ("binds", "project", "caller", "agent", "why", "run", "by")
 
 
-class Switch(NamedTuple):
+class SwitchOrder(NamedTuple):
     """A kill switch that was set at run time."""
 
     id: str
@@ -49,12 +49,14 @@ class Switch(NamedTuple):
     by: str
     since: float
 
-    def compiled(self, index: int) -> KillSwitch:
+    def compiled(self, index: int) -> CompiledKillSwitch:
         """Return it as the engine uses it."""
-        return KillSwitch(index, self.scope_key, self.scope_value, self.route, self.reason, self.expires_at, self.id)
+        return CompiledKillSwitch(
+            index, self.scope_key, self.scope_value, self.route, self.reason, self.expires_at, self.id
+        )
 
 
-class Override(NamedTuple):
+class OverrideOrder(NamedTuple):
     """An override that was set at run time."""
 
     name: str
@@ -75,7 +77,7 @@ def hold_value(hold: Hold) -> dict[str, Any]:
     return texts | {"since": hold.since, "clears": list(hold.clears), "of": list(hold.key)}
 
 
-def hold_of(record: Record) -> Hold | None:
+def hold_of(record: Order) -> Hold | None:
     """Return the hold that a record speaks of."""
     value = record.value
     texts, clears, since = [value.get(name) for name in _TEXTS], value.get("clears"), value.get("since")
@@ -87,7 +89,7 @@ def hold_of(record: Record) -> Hold | None:
     return Hold(binds, project, caller, agent, float(since), record.expires_at, why, run, tuple(clears), by)
 
 
-def held_key(record: Record) -> Key | None:
+def held_key(record: Order) -> Key | None:
     """Return what a hold's record binds, or bound."""
     match record.value.get("of"):
         case [str(binds), str(project), str(caller), str(last)]:
@@ -95,7 +97,7 @@ def held_key(record: Record) -> Key | None:
     return None
 
 
-def switch_of(record: Record) -> Switch | None:
+def switch_of(record: Order) -> SwitchOrder | None:
     """Return the kill switch that a record speaks of."""
     value = record.value
     given = {name: value.get(name) for name in ("scope_key", "scope_value", "route", "reason")}
@@ -103,18 +105,18 @@ def switch_of(record: Record) -> Switch | None:
         checked = checked_switch(given, record.expires_at)
     except OrderError:
         return None
-    return Switch(record.key, **checked, expires_at=record.expires_at, by=_by(record), since=record.changed_at)
+    return SwitchOrder(record.key, **checked, expires_at=record.expires_at, by=_by(record), since=record.changed_at)
 
 
-def override_of(record: Record) -> Override | None:
+def override_of(record: Order) -> OverrideOrder | None:
     """Return the override that a record speaks of."""
     if record.key not in OVERRIDES:
         return None
     reason = str(record.value.get("reason", ""))
-    return Override(record.key, reason, record.expires_at, _by(record), record.changed_at)
+    return OverrideOrder(record.key, reason, record.expires_at, _by(record), record.changed_at)
 
 
-def _by(record: Record) -> str:
+def _by(record: Order) -> str:
     return str(record.value.get("by", ""))
 
 
@@ -129,7 +131,7 @@ _ACKNOWLEDGED_S: Final = 1.0
 class Operator:
     """Takes orders, keeps them, and puts those of all instances in force here."""
 
-    def __init__(self, engine: Engine, book: Book, clock: Clock, publish: Publish) -> None:
+    def __init__(self, engine: Engine, book: OrderStore, clock: Clock, publish: Publish) -> None:
         self._engine = engine
         self._quarantine = engine.quarantine
         self._book = book
@@ -139,7 +141,7 @@ class Operator:
         self._held = 0  # by detectors, in this second
         self._sweep_at = 0.0
         self._orders = NO_ORDERS
-        self._switches: dict[str, tuple[Record, Switch | None]] = {}
+        self._switches: dict[str, tuple[Order, SwitchOrder | None]] = {}
 
     def start(self) -> None:
         """Put in force what was kept, before the first request."""
@@ -245,7 +247,7 @@ class Operator:
         """End a switch that was set at run time; tell whether there was one."""
         return self._lift(SWITCH, switch, checked_text("by", by), KILL_SWITCH_CHANGED, "id")
 
-    def switches(self) -> list[Switch]:
+    def switches(self) -> list[SwitchOrder]:
         """Return the switches that were set at run time and are in force."""
         known, live = self._switches, self._book.ledger.live(SWITCH, self._clock.now())
         # Each is checked once: with a thousand of them that is most of the work of a change.
@@ -255,7 +257,7 @@ class Operator:
         }
         return [made for _, made in self._switches.values() if made is not None]
 
-    def stops(self, agent: str) -> KillSwitch | None:
+    def stops(self, agent: str) -> CompiledKillSwitch | None:
         """Return the kill switch that stops all requests of an agent, the bundle's or one of run time."""
         bundle = self._engine.bundle
         return None if bundle is None else bundle.stops(agent, self._clock.now())
@@ -274,7 +276,7 @@ class Operator:
         """End an override that was set at run time; tell whether there was one. The bundle's own stay."""
         return self._lift(OVERRIDE, name, checked_text("by", by), OVERRIDE_CHANGED, "name")
 
-    def overrides(self) -> list[Override]:
+    def overrides(self) -> list[OverrideOrder]:
         """Return the overrides that were set at run time and are in force."""
         found = self._book.ledger.live(OVERRIDE, self._clock.now())
         return [made for record in found if (made := override_of(record)) is not None]
@@ -318,15 +320,15 @@ class Operator:
         self._tell(event, known.value | {name: key, "change": "lifted", "by": by}, known.expires_at)
         return True
 
-    def _record(self, kind: str, key: str, value: dict[str, Any], expires_at: float) -> Record:
+    def _record(self, kind: str, key: str, value: dict[str, Any], expires_at: float) -> Order:
         changed_at = self._book.ledger.next_change(kind, key, self._clock.now())
-        return Record(kind, key, value, expires_at, changed_at)
+        return Order(kind, key, value, expires_at, changed_at)
 
-    def _obey(self, records: Sequence[Record]) -> None:
+    def _obey(self, records: Sequence[Order]) -> None:
         """Others have ordered this."""
         self._apply(records, foreign=True)
 
-    def _apply(self, records: Sequence[Record], *, foreign: bool) -> None:
+    def _apply(self, records: Sequence[Order], *, foreign: bool) -> None:
         now = self._clock.now()
         for record in records:
             if record.kind != HOLD:

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from breakloop.detect.counting import is_snoozed
-from breakloop.detect.stateful import Watch
+from breakloop.detect.stateful import DetectorSlot
 from breakloop.engine.fold import absent, killed
 from breakloop.engine.metering import Meter
 from breakloop.engine.quarantine import NAME, Quarantine, held
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
-from breakloop.policy.cache import Remembered
-from breakloop.policy.compiled import AgentTerms, CompiledBundle, Detector, Policy
+from breakloop.policy.cache import MemoDict
+from breakloop.policy.compiled import AgentTerms, CompiledBundle, CompiledDetector, CompiledPolicy
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.rules import Rule
-from breakloop.policy.senders import CHARGES_MAX, Charges, Sender
+from breakloop.policy.rules import CompiledRule
+from breakloop.policy.senders import CHARGES_MAX, CachedCharges, CallerProfile
 from breakloop.store.ops import ENFORCED, Op, part
 
 Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
@@ -30,8 +30,8 @@ class Plan:
     """What one call needs from the store, and whose policies asked for it."""
 
     bundle: CompiledBundle
-    policies: list[Policy]
-    ops: list[Any]  # `Op`, and `Watch` in the place of what only a window tells
+    policies: list[CompiledPolicy]
+    ops: list[Any]  # `Op`, and `DetectorSlot` in the place of what only a window tells
     now: float
     project: str = ""  # as it stands in keys; what belongs to the agent alone is in `Call.shard`
     counted: bool = False  # some of the operations are a detector's
@@ -50,7 +50,7 @@ class Planner:
         self._meter = meter
         self._quarantine = quarantine
         self._missing = missing
-        self._parts = Remembered(part)
+        self._parts = MemoDict(part)
 
     def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
         """Return what to commit, or the verdict when none of it depends on state."""
@@ -117,7 +117,7 @@ class Planner:
             return None
         return held(hold, now)
 
-    def _look(self, detectors: Sequence[Detector], call: Call, plan: Plan, group: int) -> None:
+    def _look(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
         # Sessions and fingerprints are an agent's own; a window that several agents share names its place itself.
         shard, now, ops, snoozed = call.shard, plan.now, plan.ops, call.snoozed
         for detector in detectors:
@@ -127,12 +127,12 @@ class Planner:
                     continue
                 ops.append(count)
                 plan.counted = True
-                if type(count) is Watch:
+                if type(count) is DetectorSlot:
                     plan.watched = True
 
-    def _plan_rules(self, policy: Policy, call: Call, plan: Plan, group: int) -> None:
+    def _plan_rules(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> None:
         """Add what the rules of a policy charge: as remembered, as far as it depends on nothing but the sender."""
-        sender: Sender | None = call.sender if policy.steady else None
+        sender: CallerProfile | None = call.sender if policy.steady else None
         charges: Sequence[Op]
         if sender is None:
             charges = self._charges(policy, call, plan, group)
@@ -155,15 +155,15 @@ class Planner:
             self._want_usage(call, plan)
         plan.ops += charges
 
-    def _varying(self, known: Charges, call: Call, plan: Plan, group: int) -> list[Op]:
+    def _varying(self, known: CachedCharges, call: Call, plan: Plan, group: int) -> list[Op]:
         made: list[Op] = []
         for ops, rule, keys in known.parts:
             made += ops if rule is None else rule.charges(call, keys, group, plan.now, self._meter)
         return made
 
-    def _remember(self, policy: Policy, call: Call, plan: Plan, group: int) -> Charges | None:
+    def _remember(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> CachedCharges | None:
         """Return what the sender of a call is charged; None where a descriptor is missing, which is told each time."""
-        parts: list[tuple[tuple[Op, ...], Rule | None, Sequence[str]]] = []
+        parts: list[tuple[tuple[Op, ...], CompiledRule | None, Sequence[str]]] = []
         begins, ends = -math.inf, math.inf
         for rule in _applying(policy, call):
             keys = rule.keys(call, plan.project, group, _untold)
@@ -176,16 +176,18 @@ class Planner:
             begins, ends = max(begins, span[0]), min(ends, span[1])
             parts.append((rule.charges(call, keys, group, plan.now, self._meter), None, ()))
         same = all(rule is None for _, rule, _ in parts)
-        return Charges(tuple(op for ops, _, _ in parts for op in ops) if same else None, tuple(parts), begins, ends)
+        return CachedCharges(
+            tuple(op for ops, _, _ in parts for op in ops) if same else None, tuple(parts), begins, ends
+        )
 
-    def _charges(self, policy: Policy, call: Call, plan: Plan, group: int) -> list[Op]:
+    def _charges(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> list[Op]:
         made: list[Op] = []
         for rule in _applying(policy, call):
             made += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
         return made
 
 
-def _applying(policy: Policy, call: Call) -> Sequence[Rule]:
+def _applying(policy: CompiledPolicy, call: Call) -> Sequence[CompiledRule]:
     rules = [rule for rule in policy.rules if rule.applies(call)]
     return (policy.fallback,) if not rules and policy.fallback is not None else rules
 

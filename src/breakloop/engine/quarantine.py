@@ -45,7 +45,7 @@ class Hold:
         return self.binds, self.project, self.caller, self.run or self.agent
 
 
-class Register(Protocol):
+class HoldStore(Protocol):
     """Keeps holds longer than this process lives, and shares them."""
 
     def held(self, hold: Hold) -> None:
@@ -64,7 +64,7 @@ class Quarantine:
 
     def __init__(self, drop: Callable[[Sequence[str]], None], publish: Publish) -> None:
         self.drop = drop
-        self.register: Register | None = None
+        self.register: HoldStore | None = None
         self._publish = publish
         self._holds: dict[Key, Hold] = {}
         self._foreign: set[Key] = set()  # another instance made them, and tells when their time is over

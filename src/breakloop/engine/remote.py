@@ -24,26 +24,37 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from breakloop.detect.stateful import Watch
-from breakloop.engine.detector_windows import TRIES, WindowCache, hear, keys, look
+from breakloop.detect.stateful import DetectorSlot
+from breakloop.engine.detector_windows import TRIES, RemoteWindowCache, hear, keys, look
 from breakloop.engine.engine import Engine, unavailable
 from breakloop.engine.plan import Plan
-from breakloop.engine.sharded_windows import FarWindows, is_far
+from breakloop.engine.sharded_windows import SharedWindowRead, is_far
 from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
-from breakloop.policy.identity import Sessions
-from breakloop.store.ops import Committed, Correct, Op, RemoteStore, Repeat, Repeated, Settle, Window, WindowWrite, part
+from breakloop.policy.identity import SessionNames
+from breakloop.store.ops import (
+    AdjustCharge,
+    CommitResult,
+    CountFingerprint,
+    FingerprintCount,
+    Op,
+    RemoteStore,
+    Settle,
+    StoredWindow,
+    WindowWrite,
+    part,
+)
 
 
-class Side(Protocol):
+class RemoteHost(Protocol):
     """What a decision needs of `remote.Remote`."""
 
     engine: Engine
     store: RemoteStore
-    windows: WindowCache
+    windows: RemoteWindowCache
     fault: Callable[[Exception], Verdict]
-    remember: Callable[[Repeat, Repeated, float], None]
+    remember: Callable[[CountFingerprint, FingerprintCount, float], None]
     heard_time: Callable[[float], None] | None
     conflicts: int
 
@@ -56,7 +67,7 @@ class Side(Protocol):
         ...
 
 
-class Deciding:
+class RemoteDecision:
     """One decision on its way."""
 
     __slots__ = (
@@ -64,7 +75,9 @@ class Deciding:
         "deadline", "heard", "over",
     )  # fmt: skip
 
-    def __init__(self, remote: Side, call: Call, plan: Plan, then: Callable[[Verdict], None], deadline: float) -> None:
+    def __init__(
+        self, remote: RemoteHost, call: Call, plan: Plan, then: Callable[[Verdict], None], deadline: float
+    ) -> None:
         self._remote = remote
         self._call = call
         self._plan = plan
@@ -74,7 +87,7 @@ class Deciding:
         self.heard = False  # the store has answered, and was asked something else
         self._tries = 0
         self._planned = plan.ops  # without what is known already of windows that lie elsewhere
-        self._far: FarWindows | None = None
+        self._far: SharedWindowRead | None = None
         self._ops: list[Op] = plan.ops
         self._writes: list[WindowWrite] = []
 
@@ -85,7 +98,7 @@ class Deciding:
             if not plan.watched:
                 remote.store.commit(self._ops, (), self._committed)
             elif self._call.shard != plan.project and any(is_far(self._call, op) for op in plan.ops):
-                self._far = FarWindows(remote, self._call, plan, self._looked_afar, self._go_on)
+                self._far = SharedWindowRead(remote, self._call, plan, self._looked_afar, self._go_on)
                 self._far.start()
             else:
                 self._begin()
@@ -107,7 +120,7 @@ class Deciding:
             self._planned = self._far.ops
             self._begin()
 
-    def _read(self, missing: list[str], windows: list[Window] | StateError) -> None:
+    def _read(self, missing: list[str], windows: list[StoredWindow] | StateError) -> None:
         if isinstance(windows, StateError):
             self._lost(windows)
             return
@@ -126,7 +139,7 @@ class Deciding:
         remote.windows.sent(self._writes)
         remote.store.commit(self._ops, self._writes, self._committed)
 
-    def _committed(self, done: Committed | StateError) -> None:
+    def _committed(self, done: CommitResult | StateError) -> None:
         remote = self._remote
         if isinstance(done, StateError):
             remote.windows.lost(self._writes)
@@ -138,7 +151,7 @@ class Deciding:
         elif not self.over:
             self._guarded(partial(self._judge, done))
 
-    def _judge(self, done: Committed) -> None:
+    def _judge(self, done: CommitResult) -> None:
         remote, engine, plan = self._remote, self._remote.engine, self._plan
         self._call.keeper = remote
         if self._far is not None:
@@ -150,7 +163,9 @@ class Deciding:
         verdict = engine.judged(self._call, plan, self._ops, done)
         if done.denied_at >= 0:
             op, result = self._ops[done.denied_at], done.results[done.denied_at]
-            if type(op) is Repeat and type(result) is Repeated:  # what is blocked stays so when the store goes
+            if (
+                type(op) is CountFingerprint and type(result) is FingerprintCount
+            ):  # what is blocked stays so when the store goes
                 remote.remember(op, result, plan.now)
         self._end(engine.counted(self._call, verdict, plan))
 
@@ -180,7 +195,7 @@ class Deciding:
             self._then(verdict)
 
 
-class Hearer:
+class RemoteFeedback:
     """Writes answers into windows."""
 
     __slots__ = ("failed", "fault", "store", "windows")
@@ -188,7 +203,7 @@ class Hearer:
     def __init__(
         self,
         store: RemoteStore,
-        windows: WindowCache,
+        windows: RemoteWindowCache,
         failed: Callable[[str], None],
         fault: Callable[[Exception], object],
     ) -> None:
@@ -200,15 +215,15 @@ class Hearer:
     def heard(self, call: Call, answer: Answer) -> None:
         """Let every detector that wants it remember how a call was answered."""
         for key, watches in call.watched:
-            _Hearing(self, key, watches, answer).start()
+            _FeedbackWrite(self, key, watches, answer).start()
 
 
-class _Hearing:
+class _FeedbackWrite:
     """One answer on its way into one window."""
 
     __slots__ = ("_answer", "_key", "_owner", "_tries", "_watches", "_write")
 
-    def __init__(self, owner: Hearer, key: str, watches: Sequence[Watch], answer: Answer) -> None:
+    def __init__(self, owner: RemoteFeedback, key: str, watches: Sequence[DetectorSlot], answer: Answer) -> None:
         self._owner = owner
         self._key = key
         self._watches = watches
@@ -224,7 +239,7 @@ class _Hearing:
         else:
             self._commit()
 
-    def _read(self, windows: list[Window] | StateError) -> None:
+    def _read(self, windows: list[StoredWindow] | StateError) -> None:
         if isinstance(windows, StateError):
             self._owner.failed(str(windows))
             return
@@ -242,7 +257,7 @@ class _Hearing:
             owner.windows.sent((self._write,))
             owner.store.commit((), (self._write,), self._committed)
 
-    def _committed(self, done: Committed | StateError) -> None:
+    def _committed(self, done: CommitResult | StateError) -> None:
         owner, write = self._owner, self._write
         if write is None:
             return
@@ -261,7 +276,7 @@ TTL_S: Final = 3600.0
 Unknown = tuple[str, str]  # caller, and the answer that a call goes on from
 
 
-class Recalling:
+class ChainLookup:
     """One call that waits for it. Stands among those that a store keeps waiting."""
 
     __slots__ = ("_decide", "_failed", "deadline", "heard", "over")
@@ -288,12 +303,12 @@ class Recalling:
             self._decide()
 
 
-class SharedChains:
+class SharedResponseChains:
     """Notes chains in the store, and looks there for those that are not known here."""
 
     __slots__ = ("_sessions", "_store")
 
-    def __init__(self, sessions: Sessions, store: RemoteStore) -> None:
+    def __init__(self, sessions: SessionNames, store: RemoteStore) -> None:
         self._sessions = sessions
         self._store = store
         sessions.chains.told = self._told
@@ -302,7 +317,7 @@ class SharedChains:
         """Return what has to be asked for before a call can be judged; nearly always nothing."""
         return self._sessions.unknown(call) if call.body else None
 
-    def recall(self, unknown: Unknown, recalling: Recalling) -> None:
+    def recall(self, unknown: Unknown, recalling: ChainLookup) -> None:
         """Ask the store."""
 
         def answered(session: str | StateError) -> None:
@@ -328,7 +343,7 @@ _MANY: Final = 8  # at the most: with the second that a new connection may take,
 _CALM_S: Final = 30.0  # so long after its return a failure is no relapse
 
 
-class Health:
+class StoreHealth:
     """Up or down. `told(up, why)` hears of each change, and of nothing else."""
 
     __slots__ = ("_good", "_needed", "_returned_at", "_told", "changes", "up")
@@ -372,33 +387,33 @@ Then = Callable[[Verdict], None]
 Fault = Callable[[Exception], Verdict]
 
 
-class Remote:
+class RemoteEngine:
     """The shared side of an engine. Its `Keeper`, too: what was decided there is settled there."""
 
     def __init__(
         self,
         engine: Engine,
         store: RemoteStore,
-        health: Health,
+        health: StoreHealth,
         *,
         budget_s: float = BUDGET_S,
         fault: Fault,
-        remember: Callable[[Repeat, Repeated, float], None],
+        remember: Callable[[CountFingerprint, FingerprintCount, float], None],
         heard_time: Callable[[float], None] | None = None,
     ) -> None:
         self.engine = engine
         self.store = store
         self.health = health
         self.budget_s = budget_s
-        self.windows = WindowCache()
+        self.windows = RemoteWindowCache()
         self.fault = fault  # of ours: counts it, and returns what the client gets
         self.remember = remember  # keeps here what the store has found tripped
         self.heard_time = heard_time  # told the store's time with each commit
-        self.chains: SharedChains | None = None
-        self._hearer = Hearer(store, self.windows, self.failed, fault)
+        self.chains: SharedResponseChains | None = None
+        self._hearer = RemoteFeedback(store, self.windows, self.failed, fault)
         self.conflicts = 0
         self.degraded = 0  # decisions made without the store
-        self._waiting: deque[Deciding | Recalling] = deque()  # nearly in the order of their deadlines
+        self._waiting: deque[RemoteDecision | ChainLookup] = deque()  # nearly in the order of their deadlines
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None
         self._closed = False
@@ -414,7 +429,7 @@ class Remote:
         if self.chains is None or unknown is None:
             self._decide(deadline, call, then)
         else:
-            recalling = Recalling(deadline, self.failed, lambda: self._decide_late(deadline, call, then))
+            recalling = ChainLookup(deadline, self.failed, lambda: self._decide_late(deadline, call, then))
             self._wait(recalling)
             self.chains.recall(unknown, recalling)
 
@@ -434,11 +449,11 @@ class Remote:
         elif not self.health.up:
             then(self.without(call, plan))
         else:
-            deciding = Deciding(self, call, plan, then, deadline)
+            deciding = RemoteDecision(self, call, plan, then, deadline)
             self._wait(deciding)
             deciding.start()
 
-    def _wait(self, one: Deciding | Recalling) -> None:
+    def _wait(self, one: RemoteDecision | ChainLookup) -> None:
         self._waiting.append(one)
         if self._timer is None:
             self._timer = self._loop.call_at(one.deadline, self._sweep)
@@ -451,10 +466,10 @@ class Remote:
         verdict.degraded = True
         return verdict
 
-    def _read_here(self, key: str, now: float) -> Window:
+    def _read_here(self, key: str, now: float) -> StoredWindow:
         """What detectors remember goes on from the last copy when the store is gone."""
         window = self.engine.local.store.read_window(key, now)
-        return window if window.version else Window(0, self.windows.get(key).data)
+        return window if window.version else StoredWindow(0, self.windows.get(key).data)
 
     def _sweep(self, *, again: bool = False) -> None:
         """Time is up for the oldest. Who was held up himself reads first what has come meanwhile: that he is late is
@@ -518,7 +533,7 @@ class Remote:
         else:
             self.engine.tally.forgiven += taken_back
 
-    def correct(self, _call: Call, ops: Sequence[Correct]) -> None:
+    def correct(self, _call: Call, ops: Sequence[AdjustCharge]) -> None:
         """Charge what was really used. Without the store the estimate stays (SPEC L-3)."""
         if self.health.up:
             self.store.correct(ops, self._done)

@@ -9,28 +9,39 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from breakloop.detect.stateful import SEVERAL, Watch
-from breakloop.engine.detector_windows import TRIES, WindowCache, keys, look
+from breakloop.detect.stateful import SEVERAL, DetectorSlot
+from breakloop.engine.detector_windows import TRIES, RemoteWindowCache, keys, look
 from breakloop.engine.plan import Plan
 from breakloop.errors import StateError
 from breakloop.model.call import Call
-from breakloop.store.ops import Committed, Noted, Op, Refuse, RemoteStore, Repeat, Repeated, Result, Window, WindowWrite
+from breakloop.store.ops import (
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    Observation,
+    Op,
+    RemoteStore,
+    Result,
+    StoredWindow,
+    WindowWrite,
+)
 
 
-class Shared(Protocol):
+class SharedWindowHost(Protocol):
     """What is needed of `remote.Remote`."""
 
     store: RemoteStore
-    windows: WindowCache
+    windows: RemoteWindowCache
     conflicts: int
 
 
 def is_far(call: Call, op: Any) -> bool:
     """Tell whether an operation depends on a window in another place than the agent's."""
-    return type(op) is Watch and op.detector.owner(call).startswith(SEVERAL)
+    return type(op) is DetectorSlot and op.detector.owner(call).startswith(SEVERAL)
 
 
-class FarWindows:
+class SharedWindowRead:
     """One look at them. `then` gets the error, if there is one; then `ops` and `known` are there.
 
     Nobody hears the answer to a call in these windows.
@@ -40,7 +51,7 @@ class FarWindows:
 
     def __init__(
         self,
-        remote: Shared,
+        remote: SharedWindowHost,
         call: Call,
         plan: Plan,
         then: Callable[[StateError | None], None],
@@ -68,7 +79,7 @@ class FarWindows:
     def _watches(self) -> list[Any]:
         return [op for op in self._plan.ops if is_far(self._call, op)]
 
-    def _read(self, missing: Sequence[str], windows: list[Window] | StateError) -> None:
+    def _read(self, missing: Sequence[str], windows: list[StoredWindow] | StateError) -> None:
         if isinstance(windows, StateError):
             self._then(windows)
             return
@@ -79,11 +90,11 @@ class FarWindows:
     def _look(self) -> None:
         plan, remote = self._plan, self._remote
         # Each is led by its number, for not every one of them finds something.
-        asked = [one for at, op in enumerate(plan.ops) if is_far(self._call, op) for one in (Noted(at), op)]
+        asked = [one for at, op in enumerate(plan.ops) if is_far(self._call, op) for one in (Observation(at), op)]
         found, self._writes = look(self._call, asked, plan.project, plan.now, remote.windows.get, copies=True)
         self._found, at = {}, -1
         for op in found:
-            if type(op) is Noted and type(op.owner) is int:
+            if type(op) is Observation and type(op.owner) is int:
                 at = op.owner
             else:
                 self._found[at] = op
@@ -93,7 +104,7 @@ class FarWindows:
         remote.windows.sent(self._writes)
         remote.store.commit(list(self._found.values()), self._writes, self._committed)
 
-    def _committed(self, done: Committed | StateError) -> None:
+    def _committed(self, done: CommitResult | StateError) -> None:
         windows = self._remote.windows
         if isinstance(done, StateError):
             windows.lost(self._writes)
@@ -105,7 +116,7 @@ class FarWindows:
         else:
             self._go_on(partial(self._settled, done))
 
-    def _settled(self, done: Committed) -> None:
+    def _settled(self, done: CommitResult) -> None:
         results = dict(zip(self._found, done.results, strict=True))
         kept = [(at, op) for at, op in enumerate(self._plan.ops) if at in self._found or not is_far(self._call, op)]
         self.ops = [self._stand_in(self._found[at], results[at]) if at in self._found else op for at, op in kept]
@@ -113,9 +124,9 @@ class FarWindows:
 
     def _stand_in(self, op: Op, result: Result) -> Op:
         """Return what denies or lets pass in the place of a count that was made."""
-        if type(op) is not Repeat or type(result) is not Repeated:
+        if type(op) is not CountFingerprint or type(result) is not FingerprintCount:
             return op
         denied = result.tripped and op.spec.denies
-        made = Refuse(None, op.group) if denied else Noted(None, op.group)
+        made = Deny(None, op.group) if denied else Observation(None, op.group)
         self.known[id(made)] = (op, result)
         return made

@@ -18,11 +18,11 @@ from breakloop.dialects import denial
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.dialects.encoding import unpack
 from breakloop.engine.engine import Engine
-from breakloop.engine.remote import Remote
-from breakloop.gateway.http_request import Limits, Reply, Request
+from breakloop.engine.remote import RemoteEngine
+from breakloop.gateway.http_request import Reply, Request, RequestLimits
 from breakloop.gateway.hub import log_fault
 from breakloop.model.call import Call
-from breakloop.model.counters import Timings, Traces
+from breakloop.model.counters import Timings, TraceCounters
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
@@ -120,7 +120,7 @@ JSON = b"Content-Type: application/json\r\n"
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
 
-class Judging:
+class Admission:
     """Judges the calls of one process."""
 
     __slots__ = (
@@ -136,14 +136,14 @@ class Judging:
         *,
         run_id: str,
         debug: DebugSessions | None = None,
-        body_bytes: int = Limits().body_bytes,
-        traces: Traces | None = None,
+        body_bytes: int = RequestLimits().body_bytes,
+        traces: TraceCounters | None = None,
     ) -> None:
         self.engine = engine
         self.descriptors = descriptors
         self.answers = answers
         self.debug = debug
-        self.remote: Remote | None = None  # with a store that has to be waited for
+        self.remote: RemoteEngine | None = None  # with a store that has to be waited for
         self.timings = Timings()
         self.traces = traces  # None: no tracing
         self._run_id = run_id

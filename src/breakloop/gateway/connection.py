@@ -15,10 +15,10 @@ from functools import partial
 from typing import Final, cast
 
 from breakloop.errors import RequestError
-from breakloop.gateway.exchange import Exchange, Made, Pending
+from breakloop.gateway.exchange import DeferredReply, Exchange, Made
 from breakloop.gateway.http_request import CLOSE, Reply, Request
 from breakloop.gateway.http_response import CONTINUE, error_reply, render, render_refusal
-from breakloop.gateway.hub import Hub, Incoming, Phase
+from breakloop.gateway.hub import IncomingBody, LoopTurn, Phase
 from breakloop.gateway.upstream import has_left, reset
 
 _LINGER_BYTES: Final = 1024 * 1024
@@ -35,11 +35,11 @@ class Receiving(asyncio.Protocol):
         "phase",
     )  # fmt: skip
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: LoopTurn) -> None:
         self._hub = hub
         self._parse = hub.heads.parse
         self._limits = hub.limits
-        self._incoming = Incoming(hub.heads, hub.limits, hub.room, hub.streams)
+        self._incoming = IncomingBody(hub.heads, hub.limits, hub.room, hub.streams)
         self._transport = cast("asyncio.Transport", None)  # comes with connection_made
         self._peer = ""
         self.phase = IDLE
@@ -242,11 +242,11 @@ class Connection(Receiving):
 
     __slots__ = ("_exchange", "_handle", "_held", "_held_upload", "_lines", "_pending", "_unsent")
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: LoopTurn) -> None:
         super().__init__(hub)
         self._handle = hub.handler
         self._lines = hub.lines
-        self._pending: asyncio.TimerHandle | asyncio.Task[Reply] | Pending | None = None
+        self._pending: asyncio.TimerHandle | asyncio.Task[Reply] | DeferredReply | None = None
         self._held: tuple[Request, Reply] | None = None  # a throttled reply
         self._exchange: Exchange | None = None  # a request that was forwarded
         self._held_upload = False
@@ -291,7 +291,7 @@ class Connection(Receiving):
         self._hub.requests += 1
         try:
             reply = self._handle(request)
-            if type(reply) is Pending and reply.make is not None:
+            if type(reply) is DeferredReply and reply.make is not None:
                 reply = reply.make()
         except RequestError as error:
             reply = error_reply(error.status, str(error))
@@ -301,7 +301,7 @@ class Connection(Receiving):
             self._forward(request, reply)
         elif isinstance(reply, Reply) and reply.delay_s <= 0:
             self._send(request, reply)
-        elif type(reply) is Pending:
+        elif type(reply) is DeferredReply:
             self.phase = WAITING
             self._pending = reply
             reply.wait(partial(self._decided, request))

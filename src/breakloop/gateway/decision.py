@@ -15,10 +15,10 @@ from time import perf_counter_ns
 from typing import Any
 
 from breakloop.errors import RequestError
-from breakloop.gateway.admission import JSON, Judging
-from breakloop.gateway.exchange import Pending
+from breakloop.gateway.admission import JSON, Admission
+from breakloop.gateway.exchange import DeferredReply
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.gateway.reported_results import Results, is_result
+from breakloop.gateway.reported_results import ReportedResults, is_result
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.paths import normalise, normalise_host, strip_agent
@@ -123,24 +123,24 @@ _WAITS_ITSELF = b"/v1/decision?wait=client"  # the asker's own URL; other parts 
 _NOT_FOUND = b'{"detail":{"error":"not_found","message":"Not a path of the decision service; see /v1/decision."}}'
 
 
-class DecisionDoor:
+class DecisionHandler:
     """A `Handler` for the server: one request in, one reply out."""
 
     __slots__ = ("_decides", "_judging", "_ready", "_results", "_routes")
 
     def __init__(
         self,
-        judging: Judging,
+        judging: Admission,
         *,
         ready: Callable[[], tuple[int, dict[str, object]]],
-        results: Results | None = None,
+        results: ReportedResults | None = None,
         decides: bool = True,
     ) -> None:
         self._judging = judging
         self._results = results  # None: nobody is asked how it ended
         self._ready = ready
         self._decides = decides  # False: only the health endpoints and debug sessions are open
-        self._routes: dict[bytes, Callable[[Request], Reply | Pending]] = {
+        self._routes: dict[bytes, Callable[[Request], Reply | DeferredReply]] = {
             b"/livez": self._livez,
             b"/readyz": self._readyz,
         }
@@ -151,7 +151,7 @@ class DecisionDoor:
             self._routes[b"/v1/debug/logout"] = judging.debug.close
 
     def __call__(self, request: Request) -> Any:
-        """Answer one request: with a `Reply`, or a `Pending` where state is beyond a connection."""
+        """Answer one request: with a `Reply`, or a `DeferredReply` where state is beyond a connection."""
         target = request.target
         route = self._routes.get(target)
         if route is None:
@@ -165,14 +165,14 @@ class DecisionDoor:
                 return Reply(404, JSON, _NOT_FOUND, 0.0)
         return route(request)
 
-    def _generic(self, request: Request) -> Reply | Pending:
+    def _generic(self, request: Request) -> Reply | DeferredReply:
         if request.method not in _DECISION_METHODS:
             return Reply(405, b"Allow: GET, HEAD, POST\r\n", b"", 0.0)
         return self._decide(request, original_call)
 
-    def _nginx(self, request: Request) -> Reply | Pending:
+    def _nginx(self, request: Request) -> Reply | DeferredReply:
         reply = self._decide(request, nginx_call, self._for_nginx)
-        return reply if isinstance(reply, Pending) else self._for_nginx(reply)
+        return reply if isinstance(reply, DeferredReply) else self._for_nginx(reply)
 
     def _for_nginx(self, reply: Reply) -> Reply:
         """nginx turns every refusal but 401 and 403 into a 500, and drops its body: both travel in header fields."""
@@ -181,13 +181,13 @@ class DecisionDoor:
             reply.status, reply.body = 403, b""
         return reply
 
-    def envoy(self, request: Request) -> Reply | Pending:
+    def envoy(self, request: Request) -> Reply | DeferredReply:
         """Answer a question of Envoy's as it is meant."""
         return self._decide(request, envoy_call)
 
-    def _envoy(self, request: Request) -> Reply | Pending:
+    def _envoy(self, request: Request) -> Reply | DeferredReply:
         reply = self._decide(request, envoy_call, self._for_envoy)
-        return reply if isinstance(reply, Pending) else self._for_envoy(reply)
+        return reply if isinstance(reply, DeferredReply) else self._for_envoy(reply)
 
     def _for_envoy(self, reply: Reply) -> Reply:
         """Envoy takes a 5xx for a failure, and lets the request pass where it is to fail open: a denial is no 5xx."""
@@ -201,7 +201,7 @@ class DecisionDoor:
         request: Request,
         read: Callable[[Request, str], Call],
         later: Callable[[Reply], Reply] = lambda reply: reply,
-    ) -> Reply | Pending:
+    ) -> Reply | DeferredReply:
         """Return the reply, or what becomes one: `later` is done to it then."""
         began_ns = perf_counter_ns()
         judging = self._judging
@@ -215,7 +215,7 @@ class DecisionDoor:
         if results is not None:
             results.expect(call)
         if judging.remote is not None:
-            pending = Pending()
+            pending = DeferredReply()
             judging.ask(
                 request,
                 call,

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from breakloop.errors import RequestError, SettingsError
 from breakloop.gateway.decision import ENVOY, NO_BUNDLE
-from breakloop.gateway.exchange import Made, Pending
-from breakloop.gateway.http_request import Handler, HeadParser, Limits, Reply, Request
+from breakloop.gateway.exchange import DeferredReply, Made
+from breakloop.gateway.http_request import Handler, HeadParser, Reply, Request, RequestLimits
 from breakloop.gateway.http_response import error_reply
 from breakloop.gateway.hub import log_fault
 
@@ -29,7 +29,7 @@ _MALFORMED: Final = "malformed CheckRequest"
 Field = tuple[bytes, bytes]
 
 
-class Asked(NamedTuple):
+class EnvoyRequest(NamedTuple):
     """One `CheckRequest`: the HTTP request as Envoy got it."""
 
     method: bytes
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     body: bytes
 
 
-def asked(data: bytes) -> Asked:
+def asked(data: bytes) -> EnvoyRequest:
     """Read a `CheckRequest`; raises `ValueError`."""
     attributes = _one(data, 1)
     http = _one(_one(attributes, 4), 2)
@@ -54,7 +54,7 @@ def asked(data: bytes) -> Asked:
         else:
             plain[number] = value
     socket_address = _one(_one(_one(attributes, 1), 1), 1)
-    return Asked(
+    return EnvoyRequest(
         method=plain.get(2, b""),
         path=plain.get(4, b""),
         host=plain.get(5, b""),
@@ -170,7 +170,7 @@ _WITH_BODY: Final = frozenset((b"POST", b"PUT", b"PATCH"))
 class EnvoyCheck:
     """Answers one `CheckRequest` after the other; bytes in, bytes out."""
 
-    def __init__(self, door: Handler, limits: Limits) -> None:
+    def __init__(self, door: Handler, limits: RequestLimits) -> None:
         self._door = door
         self._heads = HeadParser(limits)
 
@@ -190,7 +190,7 @@ class EnvoyCheck:
             return None
         return denied(reply.status, _lines(reply.head), reply.body)
 
-    def _request(self, question: Asked) -> Request:
+    def _request(self, question: EnvoyRequest) -> Request:
         """Make the request that Envoy would have sent over HTTP, by the same rules as any other head."""
         lines = [b"%b %b%b HTTP/1.1" % (question.method, ENVOY, question.path), b"host: " + question.host]
         lines += [
@@ -207,13 +207,13 @@ class EnvoyCheck:
 
     async def _decided(self, request: Request) -> Reply:
         result = self._door(request)
-        if isinstance(result, Pending):
+        if isinstance(result, DeferredReply):
             return await _awaited(result)
         found: Reply = result
         return found
 
 
-async def _awaited(pending: Pending) -> Reply:
+async def _awaited(pending: DeferredReply) -> Reply:
     """Wait for a decision whose state is elsewhere; Envoy may leave meanwhile."""
     if pending.make is None:
         future: asyncio.Future[Made] = asyncio.get_running_loop().create_future()
@@ -229,7 +229,7 @@ async def _awaited(pending: Pending) -> Reply:
     return made
 
 
-def _unseen(question: Asked) -> bool:
+def _unseen(question: EnvoyRequest) -> bool:
     """Whether there is a body that was not sent, or only a part of it. Envoy says so beside a body; what a client says
     in that field without one is not believed."""
     said = {name.lower(): value for name, value in question.headers}
@@ -248,7 +248,7 @@ def _lines(head: bytes) -> list[Field]:
 
 @asynccontextmanager
 async def envoy_door(
-    door: Handler, address: str, limits: Limits, *, shared: bool, tls: tuple[bytes, bytes] | None
+    door: Handler, address: str, limits: RequestLimits, *, shared: bool, tls: tuple[bytes, bytes] | None
 ) -> AsyncIterator[None]:
     """Serve on an address (`host:port`) for as long as the block runs. `shared`: other processes do so, too; `tls` is
     a key and its certificates, PEM. Raises `SettingsError`."""
@@ -272,7 +272,7 @@ async def envoy_door(
         await server.stop(_GRACE_S)
 
 
-def _server(grpc: Any, check: EnvoyCheck, limits: Limits, *, shared: bool) -> Any:
+def _server(grpc: Any, check: EnvoyCheck, limits: RequestLimits, *, shared: bool) -> Any:
     codes = grpc.StatusCode
 
     async def serve(data: bytes, context: Any) -> bytes:

@@ -32,16 +32,16 @@ from breakloop.gateway.http_response import (
     AS_IT_CAME,
     BODY_UNTIL_CLOSE,
     UNTIL_CLOSE,
-    AnswerHead,
+    ResponseHead,
     Upload,
     head_out,
     reframed,
 )
-from breakloop.gateway.stream_guard import Client, Door, Reading, cut
-from breakloop.gateway.upstream import Pool, UpstreamConnection, unreachable
+from breakloop.gateway.stream_guard import AnswerTap, ExchangeClient, ExchangeHandler, cut
+from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool, unreachable
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat
 from breakloop.model.counters import Tally
-from breakloop.policy.cache import Recent
+from breakloop.policy.cache import TwoGenerationCache
 
 KEPT_BYTES: Final = 64 * 1024  # a body up to here may stay
 
@@ -67,14 +67,14 @@ _STREAM: Final = b"text/event-stream"
 _PLAIN: Final = frozenset((b"", b"identity"))
 
 
-class Asking:
+class UsageInjector:
     """Knows who refused. One per door."""
 
     __slots__ = ("_refused", "_tally")
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._refused: Recent[str, bool] = Recent(_REMEMBERED)
+        self._refused: TwoGenerationCache[str, bool] = TwoGenerationCache(_REMEMBERED)
 
     def body(self, request: Request, call: Call, *, steered: bool) -> bytes | None:
         """Return the body that asks; None where the client's own is sent."""
@@ -94,12 +94,12 @@ class Asking:
             self._refused.put(_key(call, chat), True)
 
 
-class Asked:
+class UsageInjection:
     """One request that asks for more than its client did. `head` and `body` are those without the question."""
 
     __slots__ = ("_asking", "_call", "_plainly", "_strip", "body", "head")
 
-    def __init__(self, asking: Asking, call: Call, head: bytes, body: bytes) -> None:
+    def __init__(self, asking: UsageInjector, call: Call, head: bytes, body: bytes) -> None:
         self._asking = asking
         self._call = call
         self._strip: UsageStrip | None = None
@@ -114,7 +114,7 @@ class Asked:
         self._plainly = True
         return True
 
-    def begins(self, head: AnswerHead) -> AnswerHead:
+    def begins(self, head: ResponseHead) -> ResponseHead:
         """Return the head of the answer as it is passed on: what is rewritten has no length that is known."""
         self.body = b""
         if self._plainly:
@@ -155,7 +155,9 @@ class Exchange:
         "_upstream", "asked", "delay_s", "method",
     )  # fmt: skip
 
-    def __init__(self, door: Door, pool: Pool, request: Request, call: Call, head: bytes, lines: bytes) -> None:
+    def __init__(
+        self, door: ExchangeHandler, pool: UpstreamPool, request: Request, call: Call, head: bytes, lines: bytes
+    ) -> None:
         self._hub = pool.hub
         self._door = door
         self._pool = pool
@@ -164,12 +166,12 @@ class Exchange:
         self._head = head  # of the request, as the upstream gets it
         self._lines = lines  # ours, in the head of the answer
         self.method, self.delay_s = request.method, 0.0
-        self.asked: Asked | None = None  # where we ask for more than the client did
+        self.asked: UsageInjection | None = None  # where we ask for more than the client did
         self._claimed = len(request.body) if len(request.body) > KEPT_BYTES else 0  # of the room for bodies
-        self._client = cast("Client", None)  # comes with `start`
+        self._client = cast("ExchangeClient", None)  # comes with `start`
         self._upstream: UpstreamConnection | None = None
         self._task: asyncio.Task[UpstreamConnection] | asyncio.TimerHandle | None = None
-        self._reading: Reading | None = None
+        self._reading: AnswerTap | None = None
         self._status = NO_ANSWER
         self._client_head, self._framing_out = b"", AS_IT_CAME  # the head of the answer, until its first bytes go out
         self._stamp = 0
@@ -180,7 +182,7 @@ class Exchange:
 
     # -- there ---------------------------------------------------------------------------------------------------
 
-    def start(self, client: Client) -> None:
+    def start(self, client: ExchangeClient) -> None:
         """Go; a throttled request goes when its time has come."""
         self._client = client
         self._stamp = self._hub.tick
@@ -267,7 +269,7 @@ class Exchange:
 
     # -- and back ------------------------------------------------------------------------------------------------
 
-    def answer_begins(self, head: AnswerHead) -> None:
+    def answer_begins(self, head: ResponseHead) -> None:
         """The head of the answer is here; it goes out with the first bytes of the body, which come at once."""
         request, asked = self._request, self.asked
         self._stamp = self._hub.tick
@@ -286,7 +288,7 @@ class Exchange:
         else:
             self._reading = self._door.reading(self._call, head)
 
-    def _ask_plainly(self, asked: Asked) -> None:
+    def _ask_plainly(self, asked: UsageInjection) -> None:
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.discard()
@@ -422,7 +424,7 @@ class Exchange:
 Made = Callable[[], "Reply | Exchange"]
 
 
-class Pending:
+class DeferredReply:
     """One reply to be. It may be there before anybody waits for it."""
 
     __slots__ = ("_deliver", "_left", "make")

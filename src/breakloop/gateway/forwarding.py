@@ -19,7 +19,7 @@ from breakloop.gateway.admission import COOKIE
 from breakloop.gateway.http_request import CHUNKED, Request
 from breakloop.model.call import CREDENTIAL_HEADERS
 from breakloop.model.upstream import Upstream
-from breakloop.policy.cache import Remembered
+from breakloop.policy.cache import MemoDict
 from breakloop.policy.paths import normalise, strip_agent
 
 _VERSION: Final = re.compile(r"v[0-9]+(?:(?:alpha|beta)[0-9]*)?")
@@ -39,7 +39,7 @@ class Destination(NamedTuple):
     agent: str  # of /agents/{agent}, or ""
 
 
-class Targets:
+class UpstreamRoutes:
     """Finds destinations among the upstreams, of which the first is the default. Remembers, because paths recur."""
 
     __slots__ = ("_azure", "_by_name", "_default", "_found", "_found_for_anthropic")
@@ -48,9 +48,9 @@ class Targets:
         self._default = upstreams[0]
         self._by_name = {upstream.name: upstream for upstream in upstreams}
         self._azure = next(filter(is_azure, upstreams), None)
-        self._found = Remembered(partial(self._find, v1=self._default))
+        self._found = MemoDict(partial(self._find, v1=self._default))
         anthropic = self._by_name.get("anthropic", self._default)
-        self._found_for_anthropic = Remembered(partial(self._find, v1=anthropic))
+        self._found_for_anthropic = MemoDict(partial(self._find, v1=anthropic))
 
     def find(self, path: bytes, headers: Mapping[str, bytes]) -> Destination:
         """Return where a path (as sent, without query) goes; raises `RequestError` (400) for one with two meanings.
@@ -208,8 +208,8 @@ class Forwarding:
     ) -> None:
         own = (_OWN, prefix.lower())
         dropped = _BETWEEN_NEIGHBOURS | _SAID_ANEW if via else _BETWEEN_NEIGHBOURS
-        self._line = Remembered(partial(_line, own=own, dropped=dropped)).__getitem__
-        self._keyless = Remembered(partial(_line, own=own, dropped=dropped | CREDENTIALS)).__getitem__
+        self._line = MemoDict(partial(_line, own=own, dropped=dropped)).__getitem__
+        self._keyless = MemoDict(partial(_line, own=own, dropped=dropped | CREDENTIALS)).__getitem__
         self._hop = token.encode("ascii")
         self._hop_line = b"X-Breakloop-Hop: %b\r\n" % self._hop
         self._via = via

@@ -28,13 +28,13 @@ from msgspec.structs import replace
 
 from breakloop.config import settings
 from breakloop.errors import RequestError
-from breakloop.policy.cache import Remembered
+from breakloop.policy.cache import MemoDict
 
 _DEFAULTS: Final = settings.Limits()
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """Bounds of the traffic port. Times are whole seconds, for the server's one coarse sweep."""
 
     head_bytes: int = _DEFAULTS.head_bytes
@@ -98,10 +98,10 @@ class Request(msgspec.Struct, gc=False):
     expects_continue: bool = False
     is_1_1: bool = True
     streamed: bool = False  # `body` is only its beginning; the rest comes in pieces and is seen by nobody
-    like: Like | None = None  # what is known of heads that differ from its own in nothing but Content-Length
+    like: HeadTemplate | None = None  # what is known of heads that differ from its own in nothing but Content-Length
 
 
-class Like(msgspec.Struct, gc=False):
+class HeadTemplate(msgspec.Struct, gc=False):
     """What heads have in common that differ in nothing but the number in Content-Length."""
 
     request: Request  # one of them
@@ -130,11 +130,11 @@ class HeadParser:
 
     __slots__ = ("_field", "_likes", "_limits", "_request_lines")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
-        self._request_lines = Remembered(self._request_line)
-        self._field = Remembered(_field).__getitem__
-        self._likes = Likes()
+        self._request_lines = MemoDict(self._request_line)
+        self._field = MemoDict(_field).__getitem__
+        self._likes = HeadCache()
 
     def parse(self, head: bytes, peer: str) -> Request:
         """Read one head, ending in its empty line. Raises `RequestError` for whatever is not plain and strict."""
@@ -206,7 +206,7 @@ class HeadParser:
         return tuple(repeated)
 
 
-class Likes(dict[bytes, Like]):
+class HeadCache(dict[bytes, HeadTemplate]):
     """Heads that came twice, by all of their bytes but the number in Content-Length. Those with something new in each
     (the id of a trace) never come twice; of them no more is kept than a number."""
 
@@ -228,10 +228,10 @@ class Likes(dict[bytes, Like]):
         elif len(key) <= self.max_key:
             if len(self) >= self.max_entries:
                 self.clear()
-            self[key] = Like(replace(request, raw=b"", peer="", headers=request.headers.copy()))
+            self[key] = HeadTemplate(replace(request, raw=b"", peer="", headers=request.headers.copy()))
 
 
-def early_refusal(buffer: Buffer, start: int, stop: int, scanned: int, limits: Limits) -> RequestError | None:
+def early_refusal(buffer: Buffer, start: int, stop: int, scanned: int, limits: RequestLimits) -> RequestError | None:
     """What is already wrong with a head that is incomplete or was refused: the first fault in stream order.
 
     Asking this both before and after a head is complete makes the answer independent of how the bytes were cut up.
@@ -266,7 +266,7 @@ def _spelled(raw: bytes) -> str:
 
 
 # Clients share a few dozen names, also where the values are new each time.
-_canonical: Final = Remembered(_spelled).__getitem__
+_canonical: Final = MemoDict(_spelled).__getitem__
 
 
 def _check_field(name: str, raw: bytes, value: bytes) -> None:
@@ -311,7 +311,7 @@ _FRAMING_LINE: Final = re.compile(rb"(?i:host|content[-_]length|transfer[-_]enco
 _BYTES_PER_CHUNK: Final = 64
 
 
-class BodyReader(Protocol):
+class RequestBodyReader(Protocol):
     """Takes a body out of the stream, piece by piece."""
 
     done: bool
@@ -321,7 +321,7 @@ class BodyReader(Protocol):
         ...
 
 
-def reader_for(length: int, limits: Limits, sink: Sink, most: int | None) -> BodyReader:
+def reader_for(length: int, limits: RequestLimits, sink: Sink, most: int | None) -> RequestBodyReader:
     """The reader for a body of `length` bytes, or of chunks that come to `most` bytes at the most (None: to any)."""
     return ChunkedReader(limits, sink, most) if length == CHUNKED else LengthReader(length, sink)
 
@@ -351,7 +351,7 @@ class ChunkedReader:
 
     __slots__ = ("_chunks", "_left", "_limits", "_most", "_sink", "_size", "_step", "_trailer_bytes", "done")
 
-    def __init__(self, limits: Limits, sink: Sink, most: int | None) -> None:
+    def __init__(self, limits: RequestLimits, sink: Sink, most: int | None) -> None:
         self._limits = limits
         self._most = most
         self._sink = sink

@@ -29,7 +29,7 @@ import msgspec
 
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import BODYLESS, CHUNKED, CLOSE, FIELD_LINE, Reply, Request, is_trailer
-from breakloop.policy.cache import Remembered
+from breakloop.policy.cache import MemoDict
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PREPARED: Final = 2048
@@ -95,7 +95,7 @@ def render_refusal(lines: StatusLines, status: int, message: str) -> bytes:
     return render(lines, error_reply(status, message), CLOSE, "")
 
 
-BODY_UNTIL_CLOSE: Final = -2  # `AnswerHead.length` of a body that only the end of the connection ends
+BODY_UNTIL_CLOSE: Final = -2  # `ResponseHead.length` of a body that only the end of the connection ends
 HEAD_BYTES: Final = 128 * 1024
 _FIELDS: Final = 500
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t -~\x80-\xff]*))?")
@@ -109,14 +109,14 @@ _PLAIN_CONNECTIONS: Final = frozenset((b"keep-alive", b"close"))
 _PROTECTED: Final = frozenset(("content-type", "content-encoding", "set-cookie", "retry-after", "x-should-retry"))
 
 
-class Known(bytes):
+class MeaningfulLine(bytes):
     """A line that means something here, as the client gets it: whole, or not at all."""
 
     name: str
     value: bytes
 
 
-class AnswerHead(msgspec.Struct, gc=False):
+class ResponseHead(msgspec.Struct, gc=False):
     """One head."""
 
     status: int
@@ -128,16 +128,16 @@ class AnswerHead(msgspec.Struct, gc=False):
     keeps: bool  # the connection can be used again after it
 
 
-class AnswerHeads:
+class ResponseHeadParser:
     """Reads heads; one per server."""
 
     __slots__ = ("_field", "_status_lines")
 
     def __init__(self) -> None:
-        self._status_lines = Remembered(_status_line)
-        self._field = Remembered(_field).__getitem__
+        self._status_lines = MemoDict(_status_line)
+        self._field = MemoDict(_field).__getitem__
 
-    def parse(self, head: bytes, method: str) -> AnswerHead:
+    def parse(self, head: bytes, method: str) -> ResponseHead:
         """Read one head, ending in its empty line. Raises `UpstreamError` for what is no plain answer."""
         lines = head.split(b"\r\n")
         status, is_1_1, line = self._status_lines[lines[0]]
@@ -145,7 +145,7 @@ class AnswerHeads:
             raise UpstreamError("answered with too many header fields")
         fields = list(map(self._field, lines[1:-2]))
         kept = b"".join(fields)
-        known = [field for field in fields if type(field) is Known]
+        known = [field for field in fields if type(field) is MeaningfulLine]
         headers = {field.name: field.value for field in known}
         length = _length(status, headers, known, method, is_1_1=is_1_1)
         keeps, announced = is_1_1, b""
@@ -159,10 +159,10 @@ class AnswerHeads:
             keeps = (keeps or b"keep-alive" in options) and b"close" not in options
         if length == 0 and "content-length" in headers and (method == "HEAD" or status == 304):
             announced = b"content-length: %b\r\n" % headers["content-length"]
-        return AnswerHead(status, line, kept, headers, length, announced, keeps and length != BODY_UNTIL_CLOSE)
+        return ResponseHead(status, line, kept, headers, length, announced, keeps and length != BODY_UNTIL_CLOSE)
 
 
-def _length(status: int, headers: dict[str, bytes], known: list[Known], method: str, *, is_1_1: bool) -> int:
+def _length(status: int, headers: dict[str, bytes], known: list[MeaningfulLine], method: str, *, is_1_1: bool) -> int:
     if len(headers) != len(known):
         names = [field.name for field in known]
         if any(names.count(name) > 1 for name in _FRAMING):
@@ -200,7 +200,7 @@ def _field(line: bytes) -> bytes:
     name = found[1].lower().decode("latin-1")
     if name not in _KNOWN:
         return line + b"\r\n"
-    known = Known(b"" if name in _HOP_BY_HOP else line + b"\r\n")
+    known = MeaningfulLine(b"" if name in _HOP_BY_HOP else line + b"\r\n")
     known.name, known.value = name, found[2].strip(b" \t")
     return known
 
@@ -210,7 +210,7 @@ _LINE_MAX: Final = 256
 _TRAILERS_MAX: Final = 8 * 1024
 
 
-class Joint(NamedTuple):
+class ChunkBoundary(NamedTuple):
     """A place where other content could follow in a chunked body."""
 
     before: bytes  # what has to be written first
@@ -308,12 +308,12 @@ class Chunked:
         return at
 
     @property
-    def joint(self) -> Joint | None:
+    def joint(self) -> ChunkBoundary | None:
         """Where what was fed so far ends; None within a line of the framing, and once all content has come."""
         left, begun = self._left, self._partial
         if self._trailer_bytes >= 0 or (left < 0 and len(begun) > 2) or (left == 0 and begun):
             return None
-        return Joint(b"\r\n"[len(begun) :], 0) if left < 0 else Joint(b"", left)
+        return ChunkBoundary(b"\r\n"[len(begun) :], 0) if left < 0 else ChunkBoundary(b"", left)
 
     def _line(self, data: bytes, at: int) -> int:
         """Read a chunk's first line (with the line break that ends the chunk before) or a trailer."""
@@ -404,7 +404,7 @@ _FILLED_MAX: Final = 64 * 1024  # so much of a chunk that was begun may be fille
 _CHUNKED_LINE: Final = b"transfer-encoding: chunked\r\n\r\n"
 
 
-def head_out(request: Request, head: AnswerHead, lines: bytes, *, close: bool) -> tuple[bytes, int]:
+def head_out(request: Request, head: ResponseHead, lines: bytes, *, close: bool) -> tuple[bytes, int]:
     """Return the head for the client, with `lines` of ours, and how its body is framed.
 
     `request.connection` says afterwards whether the connection ends with this answer.
@@ -434,12 +434,12 @@ def reframed(framing: int, content: list[bytes], *, done: bool) -> bytes:
     return out + LAST_CHUNK if done else out
 
 
-def can_follow(framing: int, joint: Joint | None) -> bool:
+def can_follow(framing: int, joint: ChunkBoundary | None) -> bool:
     """Tell whether content of ours can follow what a client got, whose framing is at `joint`."""
     return framing != AS_IT_CAME or (joint is not None and joint.room <= _FILLED_MAX)
 
 
-def ended_with(ours: bytes, framing: int, joint: Joint | None) -> bytes:
+def ended_with(ours: bytes, framing: int, joint: ChunkBoundary | None) -> bytes:
     """Return what ends an answer that consists of events: `ours` as its last content.
 
     A chunk that was begun gets it, as far as it has room; empty lines, which are nothing behind an event, fill it up.

@@ -18,12 +18,12 @@ from typing import Protocol
 
 from breakloop.errors import RequestError
 from breakloop.gateway.http_request import (
-    BodyReader,
     Handler,
     HeadParser,
-    Limits,
     Reply,
     Request,
+    RequestBodyReader,
+    RequestLimits,
     early_refusal,
     reader_for,
 )
@@ -32,12 +32,12 @@ from breakloop.gateway.http_response import StatusLines, error_reply
 Streams = Callable[[Request], bool]
 
 
-class Room:
+class BodyMemory:
     """What the bodies that are still arriving may take, over all connections (Y-2)."""
 
     __slots__ = ("_most", "held")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
         self._most = limits.all_bodies_bytes
         self.held = 0
 
@@ -48,15 +48,15 @@ class Room:
         self.held += size
 
 
-class Collecting:
+class BodyCollector:
     """A request whose body is arriving."""
 
     __slots__ = ("_room", "content", "reader", "request")
 
-    def __init__(self, request: Request, limits: Limits, room: Room, most: int | None) -> None:
+    def __init__(self, request: Request, limits: RequestLimits, room: BodyMemory, most: int | None) -> None:
         self.request = request
         self.content = bytearray()  # and not a list of pieces: those of one byte would take 40 times their size
-        self.reader: BodyReader = reader_for(request.length, limits, self._keep, most)
+        self.reader: RequestBodyReader = reader_for(request.length, limits, self._keep, most)
         self._room = room
 
     def _keep(self, piece: bytes | bytearray | memoryview) -> None:
@@ -75,12 +75,14 @@ class Collecting:
         self._room.held -= len(self.content)
 
 
-class Incoming:
+class IncomingBody:
     """The unread bytes of a connection and the request that they begin with."""
 
     __slots__ = ("_at", "_buffer", "_heads", "_limits", "_room", "_scanned", "_streams", "body", "continue_due")
 
-    def __init__(self, heads: HeadParser, limits: Limits, room: Room, streams: Streams | None = None) -> None:
+    def __init__(
+        self, heads: HeadParser, limits: RequestLimits, room: BodyMemory, streams: Streams | None = None
+    ) -> None:
         self._heads = heads
         self._limits = limits
         self._room = room
@@ -88,7 +90,7 @@ class Incoming:
         self._buffer: bytes | bytearray = b""
         self._at = 0  # what comes before is used up
         self._scanned = 0  # how far the head at `_at` is known to be incomplete
-        self.body: Collecting | None = None
+        self.body: BodyCollector | None = None
         self.continue_due = False  # the client holds its body back until it is told to go on
 
     def __len__(self) -> int:
@@ -172,14 +174,14 @@ class Incoming:
             request.body = bytes(self._buffer[self._at : stop])
             self._at = stop
             return request
-        self.body = Collecting(request, self._limits, self._room, most if streams is None else None)
+        self.body = BodyCollector(request, self._limits, self._room, most if streams is None else None)
         self.continue_due = request.expects_continue
         if streams is not None and (request.length > most or streams(request)):
             request.streamed = True
             return request
         return self._read_body(self.body)
 
-    def _read_body(self, body: Collecting) -> Request | None:
+    def _read_body(self, body: BodyCollector) -> Request | None:
         self._at = body.reader.feed(self._buffer, self._at)
         if not body.reader.done:
             if len(body.content) <= self._limits.body_bytes:
@@ -208,7 +210,7 @@ class Phase(IntEnum):
     CLOSED = 6
 
 
-class Receiver(Protocol):
+class TurnReceiver(Protocol):
     """Whoever gets bytes: a client's connection, or one to an upstream."""
 
     def take(self, data: bytes) -> None:
@@ -220,7 +222,7 @@ class Receiver(Protocol):
         ...
 
 
-class Member(Receiver, Protocol):
+class TurnMember(TurnReceiver, Protocol):
     """What a server needs of a client's connection."""
 
     def expire(self) -> None:
@@ -236,7 +238,7 @@ class Member(Receiver, Protocol):
         ...
 
 
-class Hub:
+class LoopTurn:
     """Shared by the connections of one server. Counters are plain integers and only ever grow.
 
     What arrives in one turn of the event loop is first all read, then all decided, then all answered. Answering each
@@ -247,18 +249,18 @@ class Hub:
     burst = 32  # so many answers at the most wait for each other
     large = 16 * 1024  # a longer piece is used at once, so that what is kept for a turn stays small
 
-    def __init__(self, handler: Handler, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, handler: Handler, limits: RequestLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.handler = handler
         self.limits = limits
         self.loop = loop
         self.heads = HeadParser(limits)
-        self.room = Room(limits)
+        self.room = BodyMemory(limits)
         self.lines = StatusLines()
         self.streams: Streams | None = None  # which bodies pass in pieces; None: none
         self.sweeps: list[Callable[[], None]] = []  # called once a second
         self.endings: list[Callable[[], None]] = []  # called when the last client is gone
-        self.live: set[Member] = set()
-        self._inbox: list[tuple[Receiver, bytes]] = []
+        self.live: set[TurnMember] = set()
+        self._inbox: list[tuple[TurnReceiver, bytes]] = []
         self._outbox: list[tuple[asyncio.Transport, bytes]] = []
         self.answering = False  # in a burst: replies go through `post`
         self.tick = 0  # seconds, counted by the sweep
@@ -271,7 +273,7 @@ class Hub:
         self.timeouts = 0
         self.abandoned = 0  # clients that left while their reply was pending
 
-    def received(self, connection: Receiver, data: bytes) -> None:
+    def received(self, connection: TurnReceiver, data: bytes) -> None:
         """Keep what came until everything of this turn has been read."""
         inbox = self._inbox
         inbox.append((connection, data))
@@ -295,7 +297,7 @@ class Hub:
         self.answering = False
         self.send()
 
-    def _give_up(self, connection: Receiver) -> None:
+    def _give_up(self, connection: TurnReceiver) -> None:
         try:
             connection.abort()
         except Exception as error:  # noqa: BLE001 - as in `answer`
@@ -317,7 +319,7 @@ class Hub:
                         self.handler_failed(error)
                         transport.abort()
 
-    def gone(self, connection: Member) -> None:
+    def gone(self, connection: TurnMember) -> None:
         """Forget a closed connection."""
         self.live.discard(connection)
 

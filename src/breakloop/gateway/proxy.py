@@ -17,15 +17,15 @@ from urllib.parse import unquote_to_bytes
 
 from breakloop.dialects import steer
 from breakloop.engine.fold import denial
-from breakloop.gateway.admission import JSON, Judging
-from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.exchange import Asked, Asking, Exchange, Pending
-from breakloop.gateway.forwarding import HOP, Destination, Forwarding, Targets
+from breakloop.gateway.admission import JSON, Admission
+from breakloop.gateway.decision import DecisionHandler
+from breakloop.gateway.exchange import DeferredReply, Exchange, UsageInjection, UsageInjector
+from breakloop.gateway.forwarding import HOP, Destination, Forwarding, UpstreamRoutes
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.gateway.http_response import AnswerHead
+from breakloop.gateway.http_response import ResponseHead
 from breakloop.gateway.hub import log_fault
-from breakloop.gateway.stream_guard import CUT, Reading, Watch, guarded_reading, reading_for
-from breakloop.gateway.upstream import Pool, UpstreamFaults
+from breakloop.gateway.stream_guard import CUT, AnswerTap, StreamWatch, guarded_reading, reading_for
+from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat, CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import needs_body, rejects_large
@@ -34,7 +34,7 @@ from breakloop.policy.paths import normalise_host
 _OWN: Final = "x-breakloop-key"
 
 
-class Callers:
+class ClientKeys:
     """The known clients, as `NAME=SHA256` each; a name may come twice, so that keys can be changed one by one.
 
     The digests are not compared one by one but looked up, after a second digest that is keyed with a secret of this
@@ -95,20 +95,20 @@ _ADMIN_TOKEN_LENGTH: Final = 53
 _ADMIN_TOKEN_SENT: Final = "This is a token of the admin plane, which has a port of its own; nothing was forwarded."
 
 
-class ProxyDoor:
+class ProxyHandler:
     """A `Handler` for the server: one request in, a reply or an exchange out."""
 
     __slots__ = ("_asking", "_callers", "_faults", "_forwarding", "_judging", "_own", "_targets", "pools")
 
     def __init__(
         self,
-        judging: Judging,
-        own: DecisionDoor,
+        judging: Admission,
+        own: DecisionHandler,
         *,
-        targets: Targets,
-        pools: Mapping[str, Pool],
+        targets: UpstreamRoutes,
+        pools: Mapping[str, UpstreamPool],
         forwarding: Forwarding,
-        callers: Callers | None = None,
+        callers: ClientKeys | None = None,
         faults: UpstreamFaults | None = None,
     ) -> None:
         self._judging = judging
@@ -118,10 +118,10 @@ class ProxyDoor:
         self._forwarding = forwarding
         self._callers = callers
         self._faults = faults
-        self._asking = Asking(judging.engine.tally)
+        self._asking = UsageInjector(judging.engine.tally)
 
     def __call__(self, request: Request) -> Any:
-        """Answer or forward one request: `Reply`, `Exchange`, or `Pending` where state is beyond a
+        """Answer or forward one request: `Reply`, `Exchange`, or `DeferredReply` where state is beyond a
         connection. Raises `RequestError` for a path with two meanings."""
         target = request.target
         if target.startswith(_RESERVED) and _is_own(target):
@@ -158,7 +158,7 @@ class ProxyDoor:
             if judging.engine.enforces and rejects_large(judging.engine.bundle, call):
                 return self.failed(call, 413, "The body is larger than what a policy lets pass.")
         if judging.remote is not None:
-            pending = Pending()
+            pending = DeferredReply()
             judging.ask(
                 request,
                 call,
@@ -195,11 +195,11 @@ class ProxyDoor:
         if steered:
             length = len(request.body)
         head = self._forwarding.head(request, destination, query, length, plain=steered)
-        asked: Asked | None = None
+        asked: UsageInjection | None = None
         if call.wants_usage:
             body = self._asking.body(request, call, steered=steered)
             if body is not None:
-                asked = Asked(self._asking, call, head, request.body)
+                asked = UsageInjection(self._asking, call, head, request.body)
                 request.body = body
                 head = self._forwarding.head(request, destination, query, len(body), plain=True, wants_plain=True)
         lines = self._judging.answers.allowed(verdict, call.request_id)
@@ -240,7 +240,7 @@ class ProxyDoor:
 
     # The exchange's side
 
-    def reading(self, call: Call, head: AnswerHead) -> Reading | None:
+    def reading(self, call: Call, head: ResponseHead) -> AnswerTap | None:
         """Read along where somebody has looked at the request; nobody needs the answer to one that nobody judges."""
         chat = call.chat_cache
         if not isinstance(chat, Chat):
@@ -250,7 +250,7 @@ class ProxyDoor:
             if call.guards_stream or call.caps:
                 repeated, capped = partial(self._repeated, call), partial(self._capped, call)
                 return guarded_reading(
-                    chat, head, engine.not_read, Watch(repeated, capped, call.guards_stream, call.caps)
+                    chat, head, engine.not_read, StreamWatch(repeated, capped, call.guards_stream, call.caps)
                 )
             return reading_for(chat, head, engine.not_read)
         except Exception as error:  # noqa: BLE001 - the outermost edge: an answer that we cannot read passes all the same

@@ -20,7 +20,7 @@ from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.http_response import error_reply
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat, ToolCall, Usage
 from breakloop.policy.descriptors import Descriptors
-from breakloop.store.memory import Table
+from breakloop.store.memory import ExpiringTable
 
 KEPT_S: Final = 900.0  # a result can be told so long after the decision
 BELIEVED_S: Final = 600.0  # who has told a result is taken to tell them all for so long
@@ -54,7 +54,7 @@ class _Reserved(NamedTuple):
 _Awaited = tuple[float, str, Any, str, str, _Reserved | None]
 
 
-class Results:
+class ReportedResults:
     """Remembers what was allowed, and takes the results. `expect` before a decision, `keep` after it."""
 
     __slots__ = ("_clock", "_descriptors", "_engine", "_max_open", "_oldest", "_open", "_reporters")
@@ -66,7 +66,7 @@ class Results:
         self._max_open = max_open
         self._open: dict[str, _Awaited] = {}
         self._oldest: deque[_Awaited] = deque()  # all that are open, and some that are not any more
-        self._reporters = Table(_REPORTERS_MAX)
+        self._reporters = ExpiringTable(_REPORTERS_MAX)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -135,7 +135,7 @@ def _tells_use(answer: Answer) -> bool:
 
 
 def is_result(path: bytes) -> bool:
-    """Tell whether a path (without its query) is one that `Results.take` answers."""
+    """Tell whether a path (without its query) is one that `ReportedResults.take` answers."""
     return path.startswith(_BEFORE) and path.endswith(_AFTER) and len(path) > len(_BEFORE) + len(_AFTER)
 
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.http_request import Handler, Limits
-from breakloop.gateway.hub import Hub, Member
+from breakloop.gateway.http_request import Handler, RequestLimits
+from breakloop.gateway.hub import LoopTurn, TurnMember
 
 _ABSENT: Final = 0xFFFFFFFF
 _PAUSE_S: Final = 0.001  # the finest that the loop's clock has
@@ -34,7 +34,7 @@ _RECENT_SHIFT: Final = 4
 _RECENT_S: Final = 1.0
 
 
-class Shares:
+class ConnectionCounts:
     """How many connections each process has, in memory that all of them see."""
 
     __slots__ = ("_counts", "_memory")
@@ -62,13 +62,13 @@ class Shares:
         return [None if count == _ABSENT else count for count in self._counts]
 
 
-class Turns:
+class FairAcceptor:
     """Accepts for one process, as a `Server`'s listener. `connected` counts the connections that are open."""
 
     def __init__(
         self,
         sock: socket.socket,
-        shares: Shares,
+        shares: ConnectionCounts,
         index: int,
         make: Callable[[], asyncio.BaseProtocol],
         connected: Callable[[], int],
@@ -187,27 +187,27 @@ class ListenError(OSError):
     """The address cannot be listened on; the message says which and why."""
 
 
-def _tls(tls: ssl.SSLContext | None, limits: Limits) -> dict[str, Any]:
+def _tls(tls: ssl.SSLContext | None, limits: RequestLimits) -> dict[str, Any]:
     """A handshake may take as long as a head: before it is over, a connection is not even counted. A farewell that is
     not answered must not hold up the end of the process."""
     return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": limits.head_s, "ssl_shutdown_timeout": 1.0}
 
 
-class Server(Hub):
-    """The data plane's server. Its counters are plain integers, see `Hub`. Make it inside a running loop."""
+class Server(LoopTurn):
+    """The data plane's server. Its counters are plain integers, see `LoopTurn`. Make it inside a running loop."""
 
     def __init__(
         self,
         handler: Handler,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         *,
         clock: Clock | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(handler, limits or Limits(), loop or asyncio.get_running_loop())
+        super().__init__(handler, limits or RequestLimits(), loop or asyncio.get_running_loop())
         self._clock = clock or SystemClock()
-        self._listeners: list[asyncio.AbstractServer | Turns] = []
-        self._turns: list[Turns] = []
+        self._listeners: list[asyncio.AbstractServer | FairAcceptor] = []
+        self._turns: list[FairAcceptor] = []
         self._timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
         self.lines.renew(self._clock.now())
@@ -226,14 +226,16 @@ class Server(Hub):
         name = listener.sockets[0].getsockname()
         return int(name[1]) if isinstance(name, tuple) else 0
 
-    def share(self, sock: socket.socket, shares: Shares, index: int, tls: ssl.SSLContext | None = None) -> None:
+    def share(
+        self, sock: socket.socket, shares: ConnectionCounts, index: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         """Listen on a socket that other processes accept from, too."""
         sock.setblocking(False)
-        turns = Turns(sock, shares, index, self._connect, self.live.__len__, _tls(tls, self.limits))
+        turns = FairAcceptor(sock, shares, index, self._connect, self.live.__len__, _tls(tls, self.limits))
         self._turns.append(turns)
         self._begin(turns)
 
-    def _begin(self, listener: asyncio.AbstractServer | Turns) -> None:
+    def _begin(self, listener: asyncio.AbstractServer | FairAcceptor) -> None:
         self._listeners.append(listener)
         if self._timer is None:
             self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
@@ -272,7 +274,7 @@ class Server(Hub):
             except Exception as error:  # noqa: BLE001 - the outermost edge: the others are looked at all the same
                 self.handler_failed(error)
 
-    def gone(self, connection: Member) -> None:
+    def gone(self, connection: TurnMember) -> None:
         """Forget a closed connection, and let `stop` know when it was the last."""
         super().gone(connection)
         for turns in self._turns:

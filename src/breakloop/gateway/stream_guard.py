@@ -27,29 +27,29 @@ from breakloop.detect.steps.block import CUTS
 from breakloop.detect.stream import StreamProbe
 from breakloop.dialects import reader as answers
 from breakloop.dialects.encoding import EncodingError, Unpacker
-from breakloop.dialects.stream_watch import Listener, Overheard, can_end
+from breakloop.dialects.stream_watch import ListeningReader, StreamListener, can_end
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.gateway.http_response import AnswerHead, Joint, can_follow, ended_with
+from breakloop.gateway.http_response import ChunkBoundary, ResponseHead, can_follow, ended_with
 from breakloop.gateway.upstream import UpstreamConnection
 from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Chat, CompletionCap, chars_of
 
 GiveUp = answers.GiveUp
 
 
-class Reading(answers.PassingAnswer):
+class AnswerTap(answers.PassingAnswer):
     """One answer being read."""
 
     __slots__ = ()
 
-    def end(self, _framing: int, _joint: Joint | None) -> bytes:
+    def end(self, _framing: int, _joint: ChunkBoundary | None) -> bytes:
         """Return what ends an answer that is to be cut."""
         return b""
 
 
-Guard = Callable[[Unpacker | None, GiveUp], Reading]
+Guard = Callable[[Unpacker | None, GiveUp], AnswerTap]
 
 
-def reading_for(chat: Chat, head: AnswerHead, give_up: GiveUp, guard: Guard | None = None) -> Reading | None:
+def reading_for(chat: Chat, head: ResponseHead, give_up: GiveUp, guard: Guard | None = None) -> AnswerTap | None:
     """Return what reads the answer to a request, or None when there is nothing in it to read.
 
     Where it comes as a stream, `guard` makes it.
@@ -64,10 +64,10 @@ def reading_for(chat: Chat, head: AnswerHead, give_up: GiveUp, guard: Guard | No
         return None
     if guard is not None and form == answers.STREAM:
         return guard(unpacker, give_up)
-    return Reading(answers.reader_of(chat.dialect, form), unpacker, give_up)
+    return AnswerTap(answers.reader_of(chat.dialect, form), unpacker, give_up)
 
 
-class Client(Protocol):
+class ExchangeClient(Protocol):
     """What an exchange needs of the client's connection."""
 
     def relay(self, data: bytes) -> None:
@@ -95,10 +95,10 @@ class Client(Protocol):
         ...
 
 
-class Door(Protocol):
+class ExchangeHandler(Protocol):
     """What an exchange needs of the door that forwards."""
 
-    def reading(self, call: Call, head: AnswerHead) -> Reading | None:
+    def reading(self, call: Call, head: ResponseHead) -> AnswerTap | None:
         """Return what reads along, or None when nobody wants to know."""
         ...
 
@@ -119,7 +119,7 @@ Tell = Callable[[str, int, int], None]  # what became of it, how many characters
 _Text = tuple[int, StreamProbe]  # which part of its answer it is, and what looks at it
 
 
-class Repeats:
+class StreamRepetition:
     """Hears what is said and thought in one stream, and knows whether all that goes on in it repeats itself."""
 
     __slots__ = ("_chars", "_open", "_tell", "_texts", "_thoughts", "found", "probe", "told")
@@ -149,7 +149,7 @@ class Repeats:
         """Whether it has been told: once at the most."""
         return self._tell is None
 
-    def matters(self) -> Sequence[Repeats]:
+    def matters(self) -> Sequence[StreamRepetition]:
         """Return itself while there is something to be done about it."""
         return (self,) if self.found else ()
 
@@ -204,7 +204,7 @@ class Repeats:
 TellCap = Callable[[CompletionCap, str], None]  # whose cap, and what became of it
 
 
-class Capped:
+class CapReached:
     """One cap of one stream."""
 
     __slots__ = ("_cap", "_tell", "chars", "told")
@@ -227,15 +227,15 @@ class Capped:
             tell(self._cap, what)
 
 
-class Spoken:
+class CompletionCounter:
     """Hears everything in one stream."""
 
     __slots__ = ("_due", "_open", "_reached", "_repeats", "_waiting", "chars", "thought_chars")
 
-    def __init__(self, caps: Iterable[Capped], repeats: Repeats | None = None) -> None:
+    def __init__(self, caps: Iterable[CapReached], repeats: StreamRepetition | None = None) -> None:
         self._waiting = sorted(caps, key=lambda one: one.chars, reverse=True)  # the next one is the last
         self._due: float = self._waiting[-1].chars if self._waiting else math.inf
-        self._reached: list[Capped] = []
+        self._reached: list[CapReached] = []
         self._repeats = repeats
         self._open: set[int] = set()
         self.chars = 0
@@ -251,7 +251,7 @@ class Spoken:
         """The answers that have not ended."""
         return sorted(self._open)
 
-    def matters(self) -> Sequence[Capped | Repeats]:
+    def matters(self) -> Sequence[CapReached | StreamRepetition]:
         """Return what there is something to be done about."""
         return self._reached if self._repeats is None else [*self._reached, *self._repeats.matters()]
 
@@ -300,7 +300,7 @@ _NO_STREAM: Final = b"application/"  # as most answers are that are none
 CUT, WARN = "cut", "warn"  # what became of it: it was ended (in shadow: would have been), or only told
 
 
-class Matter(Protocol):
+class CutReason(Protocol):
     """Something for which a stream is ended, or which is only told."""
 
     told: str  # as what it is told, and nothing else is done; empty: the answer is cut
@@ -315,7 +315,7 @@ class Matter(Protocol):
         ...
 
 
-class Ear(Listener, Protocol):
+class StreamEar(StreamListener, Protocol):
     """Who listens to one stream."""
 
     @property
@@ -333,12 +333,12 @@ class Ear(Listener, Protocol):
         """About how much was said and thought."""
         ...
 
-    def matters(self) -> Sequence[Matter]:
+    def matters(self) -> Sequence[CutReason]:
         """Return what there is something to be done about."""
         ...
 
 
-class Watch(NamedTuple):
+class StreamWatch(NamedTuple):
     """What is looked for in the streamed answer to one request, and who is told of it."""
 
     repeated: Tell
@@ -346,32 +346,34 @@ class Watch(NamedTuple):
     guards: int = 0  # `Call.guards_stream`
     caps: Sequence[CompletionCap] = ()
 
-    def ear(self, answers: int, *, possible: bool) -> Ear:
+    def ear(self, answers: int, *, possible: bool) -> StreamEar:
         """Return who listens; without `possible` the answer cannot be cut, and everything is only told."""
-        repeats = Repeats(self.repeated, _told(self.guards == CUTS, possible)) if self.guards else None
+        repeats = StreamRepetition(self.repeated, _told(self.guards == CUTS, possible)) if self.guards else None
         if repeats is not None and not self.caps:
             return repeats
-        return Spoken([Capped(cap, answers, self.capped, _told(cap.cuts, possible)) for cap in self.caps], repeats)
+        return CompletionCounter(
+            [CapReached(cap, answers, self.capped, _told(cap.cuts, possible)) for cap in self.caps], repeats
+        )
 
 
 def _told(cuts: bool, possible: bool) -> str:  # noqa: FBT001 - two words of one question
     return ("" if cuts else CUT) if possible else WARN
 
 
-class Guarded(Reading):
+class GuardedTap(AnswerTap):
     """One answer that is read and watched. What is done about each matter is told once at the most."""
 
     __slots__ = ("_ear", "_overheard", "_tail")
 
-    def __init__(self, dialect: str, unpacker: Unpacker | None, give_up: GiveUp, ear: Ear) -> None:
+    def __init__(self, dialect: str, unpacker: Unpacker | None, give_up: GiveUp, ear: StreamEar) -> None:
         self._ear = ear
-        self._overheard = Overheard(dialect, ear, calls=isinstance(ear, Spoken))
+        self._overheard = ListeningReader(dialect, ear, calls=isinstance(ear, CompletionCounter))
         super().__init__(self._overheard, unpacker, give_up)
         self._tail = b""  # of the content, the last three bytes at least
 
     def feed(self, content: list[bytes]) -> bool:
         """Take what has just been passed on; return whether the answer is to be cut."""
-        Reading.feed(self, content)
+        AnswerTap.feed(self, content)
         if content:
             last = content[-1]
             self._tail = last if len(last) > 2 else self._tail[-3:] + b"".join(content)
@@ -386,7 +388,7 @@ class Guarded(Reading):
                 matter.say(matter.told)
         return cuts and self._reader is not None
 
-    def end(self, framing: int, joint: Joint | None) -> bytes:
+    def end(self, framing: int, joint: ChunkBoundary | None) -> bytes:
         """Return what the client gets as the rest of the answer; nothing where it cannot be ended here."""
         line_end = next((_BETWEEN_EVENTS[end] for end in _BETWEEN_EVENTS if self._tail.endswith(end)), b"")
         if not line_end or not can_follow(framing, joint):
@@ -405,7 +407,7 @@ class Guarded(Reading):
             if not matter.is_told and self._final():
                 matter.say(matter.told or WARN)
         answer, ear = super().answer(status, complete=complete), self._ear
-        if isinstance(ear, Spoken) and ear.thought_chars:  # nobody keeps thoughts, but they are paid for
+        if isinstance(ear, CompletionCounter) and ear.thought_chars:  # nobody keeps thoughts, but they are paid for
             answer = answer._replace(unkept_chars=answer.unkept_chars + ear.thought_chars)
         return answer
 
@@ -420,7 +422,7 @@ class Guarded(Reading):
             return b""
 
 
-def guarded_reading(chat: Chat, head: AnswerHead, give_up: GiveUp, watch: Watch) -> Reading | None:
+def guarded_reading(chat: Chat, head: ResponseHead, give_up: GiveUp, watch: StreamWatch) -> AnswerTap | None:
     """Return what reads an answer and watches it if it is a stream."""
     kind = head.headers.get("content-type", b"")
     if kind.startswith(_NO_STREAM) or not can_end(chat.dialect):
@@ -431,16 +433,16 @@ def guarded_reading(chat: Chat, head: AnswerHead, give_up: GiveUp, watch: Watch)
 def _guard(
     chat: Chat,
     has_length: bool,  # noqa: FBT001 - called by `reading_for`
-    watch: Watch,
+    watch: StreamWatch,
     unpacker: Unpacker | None,
     give_up: GiveUp,
-) -> Reading:
+) -> AnswerTap:
     """An answer whose length the client knows already, and one that is compressed, cannot be cut."""
     ear = watch.ear(chat.answers, possible=unpacker is None and not has_length)
-    return Guarded(chat.dialect, unpacker, give_up, ear)
+    return GuardedTap(chat.dialect, unpacker, give_up, ear)
 
 
-def cut(reading: Reading, framing: int, upstream: UpstreamConnection, client: Client) -> bool:
+def cut(reading: AnswerTap, framing: int, upstream: UpstreamConnection, client: ExchangeClient) -> bool:
     """End an answer for its client if that can be done at this place; look at every line that follows if not."""
     rest = reading.end(framing, upstream.joint)
     if not rest:

@@ -28,8 +28,16 @@ from breakloop.clock import Clock
 from breakloop.config.settings import HTTP_IDLE_S, HTTPS_IDLE_S, Proxy
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import BARE_LF
-from breakloop.gateway.http_response import HEAD_BYTES, AnswerHeads, Chunked, Framing, Joint, UntilClose, framing_for
-from breakloop.gateway.hub import Hub
+from breakloop.gateway.http_response import (
+    HEAD_BYTES,
+    ChunkBoundary,
+    Chunked,
+    Framing,
+    ResponseHeadParser,
+    UntilClose,
+    framing_for,
+)
+from breakloop.gateway.hub import LoopTurn
 from breakloop.model.call import Call
 from breakloop.model.events import UPSTREAM_FAILED, Event, Publish
 from breakloop.model.upstream import Upstream
@@ -71,7 +79,7 @@ class UpstreamConnection(asyncio.Protocol):
         "heard", "reusable", "since", "transport",
     )  # fmt: skip
 
-    def __init__(self, hub: Hub, pool: Pool) -> None:
+    def __init__(self, hub: LoopTurn, pool: UpstreamPool) -> None:
         self._hub = hub
         self._pool = pool
         self._held = bytearray()  # the beginning of a head
@@ -143,7 +151,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.heard = self.by_line = False
 
     @property
-    def joint(self) -> Joint | None:
+    def joint(self) -> ChunkBoundary | None:
         """Where the part of a chunked answer ends that has come; None where nothing could follow."""
         framing = self._framing
         return framing.joint if type(framing) is Chunked else None
@@ -309,7 +317,7 @@ _DEFAULTS: Final = Proxy()
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class UpstreamTimeouts:
     """How long an upstream may take, in seconds."""
 
     connect_s: float = _DEFAULTS.connect_seconds
@@ -321,13 +329,18 @@ class Times:
         return self.idle_s or (HTTPS_IDLE_S if tls else HTTP_IDLE_S)
 
 
-class Pool:
+class UpstreamPool:
     """The connections to one upstream."""
 
     __slots__ = ("_idle", "_idle_s", "_ssl", "heads", "hub", "live", "opened", "times", "upstream")
 
     def __init__(
-        self, upstream: Upstream, hub: Hub, times: Times, tls: ssl.SSLContext | None, heads: AnswerHeads
+        self,
+        upstream: Upstream,
+        hub: LoopTurn,
+        times: UpstreamTimeouts,
+        tls: ssl.SSLContext | None,
+        heads: ResponseHeadParser,
     ) -> None:
         self.upstream = upstream
         self.times = times

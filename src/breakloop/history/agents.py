@@ -18,13 +18,13 @@ from sqlalchemy import Connection, Row, ScalarSelect, Select, case, func, select
 from breakloop.history.api import data_json, from_json, moment, text
 from breakloop.history.schema import AGENT_POINTS, AGENTS, CALLERS, POINTS, adding, insert, upsert
 from breakloop.model.events import LOOP_DETECTED, Activity, Event
-from breakloop.model.records import Agent, Point, Totals
+from breakloop.model.records import AgentRecord, Point, TotalsRecord
 
 Key = tuple[str, str]  # project, agent
 
 
 @dataclass(slots=True)
-class Sums:
+class AgentSums:
     """Of one agent, or of one project."""
 
     requests: int = 0
@@ -39,7 +39,7 @@ class Sums:
     last_at: float = 0.0
     model: str = ""
 
-    def add(self, other: Sums) -> None:
+    def add(self, other: AgentSums) -> None:
         """Add another's."""
         self.requests += other.requests
         self.denied += other.denied
@@ -53,31 +53,31 @@ class Sums:
 
 
 @dataclass(slots=True)
-class Batch:
+class SumsBatch:
     """All of it."""
 
-    agents: dict[Key, Sums] = field(default_factory=dict)
+    agents: dict[Key, AgentSums] = field(default_factory=dict)
     callers: dict[tuple[str, str, str], float] = field(default_factory=dict)  # project, agent, caller: last seen
 
-    def of(self, project: str, agent: str) -> Sums:
+    def of(self, project: str, agent: str) -> AgentSums:
         """Return an agent's, new if need be."""
         key = text(project), text(agent)
         known = self.agents.get(key)
         if known is None:
-            known = self.agents[key] = Sums()
+            known = self.agents[key] = AgentSums()
         return known
 
-    def projects(self) -> dict[str, Sums]:
+    def projects(self) -> dict[str, AgentSums]:
         """Return the same by project."""
-        found: dict[str, Sums] = {}
+        found: dict[str, AgentSums] = {}
         for (project, _), sums in self.agents.items():
-            found.setdefault(project, Sums()).add(sums)
+            found.setdefault(project, AgentSums()).add(sums)
         return found
 
 
-def summed(events: Iterable[Event], activity: Activity, now: float) -> Batch:
+def summed(events: Iterable[Event], activity: Activity, now: float) -> SumsBatch:
     """Add up a batch. A loop in shadow is not one that anybody felt."""
-    batch = Batch()
+    batch = SumsBatch()
     for (project, caller, agent), use in activity.agents.items():
         sums = batch.of(project, agent)
         sums.requests += use.requests
@@ -122,7 +122,7 @@ SUMS: Final = (
 _DRAWN: Final = ("requests", "denied", "cost_microusd", "saved_microusd")
 
 
-def add_to_curves(connection: Connection, batch: Batch, now: float) -> None:
+def add_to_curves(connection: Connection, batch: SumsBatch, now: float) -> None:
     """Add a batch to the intervals of now."""
     projects = [
         {"span_s": span_s, "at": _start(now, span_s), "project": project, **_values(sums)}
@@ -140,7 +140,7 @@ def add_to_curves(connection: Connection, batch: Batch, now: float) -> None:
         connection.execute(adding(connection, AGENT_POINTS, SUMS), agents)
 
 
-def find_totals(connection: Connection, since: float, project: str, now: float) -> Totals:
+def find_totals(connection: Connection, since: float, project: str, now: float) -> TotalsRecord:
     """Return sums from the interval of `since` on; agents and incidents are the caller's to fill in."""
     since = moment(since)
     span_s = FINE_S if since >= now - FINE_KEPT_S else COARSE_S
@@ -150,10 +150,10 @@ def find_totals(connection: Connection, since: float, project: str, now: float) 
     if project:
         found = found.where(columns.project == text(project))
     row = connection.execute(found).one()
-    return Totals(**{name: int(getattr(row, name)) for name in SUMS})
+    return TotalsRecord(**{name: int(getattr(row, name)) for name in SUMS})
 
 
-class Span:
+class CurveRange:
     """The intervals of a curve, and out of which kind of sums it is drawn."""
 
     def __init__(self, since: float, until: float, step_s: int, now: float) -> None:
@@ -169,7 +169,7 @@ class Span:
         return max((at - self.start) // self.step_s, 0)
 
 
-def find_curve(connection: Connection, span: Span, project: str, agent: str) -> list[Point]:
+def find_curve(connection: Connection, span: CurveRange, project: str, agent: str) -> list[Point]:
     """Return every interval, also those without anything. Without a project: of all of them."""
     sums = [[0, 0, 0, 0] for _ in range(span.count)]
     for found in _agent_sums(connection, span, project, agent) if agent else [_project_sums(span, project)]:
@@ -180,14 +180,14 @@ def find_curve(connection: Connection, span: Span, project: str, agent: str) -> 
     return [Point(float(span.start + index * span.step_s), *values) for index, values in enumerate(sums)]
 
 
-def _project_sums(span: Span, project: str) -> Select[Any]:
+def _project_sums(span: CurveRange, project: str) -> Select[Any]:
     columns, span_s = POINTS.c, COARSE_S if span.coarse else FINE_S
     found = select(columns.at, *(func.sum(columns[name]).label(name) for name in _DRAWN)).group_by(columns.at)
     found = found.where(columns.span_s == span_s, columns.at >= _start(span.start, span_s), columns.at < span.end)
     return found.where(columns.project == text(project)) if project else found
 
 
-def _agent_sums(connection: Connection, span: Span, project: str, agent: str) -> Iterator[Select[Any]]:
+def _agent_sums(connection: Connection, span: CurveRange, project: str, agent: str) -> Iterator[Select[Any]]:
     """One project at a time: so each is a walk along the key."""
     known = select(POINTS.c.project).where(POINTS.c.span_s == COARSE_S).distinct()
     columns, span_s = AGENT_POINTS.c, COARSE_S if span.coarse else AGENT_FINE_S
@@ -205,7 +205,7 @@ def _start(at: float, span_s: int) -> int:
     return int(at // span_s) * span_s
 
 
-def _values(sums: Sums) -> dict[str, int]:
+def _values(sums: AgentSums) -> dict[str, int]:
     return {name: getattr(sums, name) for name in SUMS}
 
 
@@ -225,7 +225,7 @@ _SUMS: Final = (
 )
 
 
-def add_to_agents(connection: Connection, batch: Batch) -> None:
+def add_to_agents(connection: Connection, batch: SumsBatch) -> None:
     """Add a batch."""
     rows = [
         {
@@ -250,7 +250,7 @@ def add_to_agents(connection: Connection, batch: Batch) -> None:
     _add_callers(connection, batch)
 
 
-def _add_callers(connection: Connection, batch: Batch) -> None:
+def _add_callers(connection: Connection, batch: SumsBatch) -> None:
     rows = [
         {"project": project, "agent": agent, "caller": caller, "last_at": at}
         for (project, agent, caller), at in batch.callers.items()
@@ -273,7 +273,7 @@ def set_agent(connection: Connection, project: str, agent: str, settings: Mappin
     connection.execute(upsert(new, AGENTS, {"settings": new.excluded.settings}), row)
 
 
-def find_agents(connection: Connection, project: str, find: str, most: int, now: float) -> list[Agent]:
+def find_agents(connection: Connection, project: str, find: str, most: int, now: float) -> list[AgentRecord]:
     """Return agents, the last seen first."""
     found = _select(now).order_by(AGENTS.c.last_at.desc(), AGENTS.c.agent).limit(min(max(most, 1), LIST_MAX))
     if project:
@@ -283,7 +283,7 @@ def find_agents(connection: Connection, project: str, find: str, most: int, now:
     return [_record(row) for row in connection.execute(found)]
 
 
-def find_agent(connection: Connection, project: str, agent: str, now: float) -> Agent | None:
+def find_agent(connection: Connection, project: str, agent: str, now: float) -> AgentRecord | None:
     """Return one."""
     found = _select(now).where(AGENTS.c.project == text(project), AGENTS.c.agent == text(agent))
     row = connection.execute(found).one_or_none()
@@ -317,8 +317,8 @@ def _callers() -> ScalarSelect[Any]:
     return select(func.count()).select_from(some).correlate(AGENTS).scalar_subquery()
 
 
-def _record(row: Row[Any]) -> Agent:
-    return Agent(
+def _record(row: Row[Any]) -> AgentRecord:
+    return AgentRecord(
         row.project,
         row.agent,
         callers=row.callers,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from breakloop.model.events import Activity, Event
-from breakloop.model.records import Agent, AuditRecord, EventRecord, Incident, Point, Totals
+from breakloop.model.records import AgentRecord, AuditRecord, EventRecord, Incident, Point, TotalsRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class History(Protocol):
         """Return one, with its steps."""
         ...
 
-    def agents(self, project: str = "", find: str = "", most: int = 200) -> list[Agent]:
+    def agents(self, project: str = "", find: str = "", most: int = 200) -> list[AgentRecord]:
         """Return agents, the last seen first."""
         ...
 
-    def agent(self, project: str, agent: str) -> Agent | None:
+    def agent(self, project: str, agent: str) -> AgentRecord | None:
         """Return one."""
         ...
 
@@ -81,7 +81,7 @@ class History(Protocol):
         """Keep what was set for an agent at run time, also for one that has not been seen yet."""
         ...
 
-    def totals(self, since: float, project: str = "") -> Totals:
+    def totals(self, since: float, project: str = "") -> TotalsRecord:
         """Return sums from `since` until now."""
         ...
 

@@ -22,15 +22,15 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from breakloop.clock import Clock
 from breakloop.errors import HistoryError
-from breakloop.history.schema import NewerError, migrate
-from breakloop.store.sqlite import Report, Trouble, UnfitError, in_words, is_damage, set_aside
+from breakloop.history.schema import NewerSchemaError, migrate
+from breakloop.store.sqlite import Report, SqliteTrouble, UnfitError, in_words, is_damage, set_aside
 
 _AGAIN_S: Final = 1.0  # after a failed opening; a reader would wait for each
 # A number that a column cannot hold is refused by the driver itself.
-_FAILURES: Final = (SQLAlchemyError, sqlite3.Error, OSError, OverflowError, NewerError, UnfitError)
+_FAILURES: Final = (SQLAlchemyError, sqlite3.Error, OSError, OverflowError, NewerSchemaError, UnfitError)
 
 
-class Place(Protocol):
+class DatabaseBackend(Protocol):
     """One kind of database."""
 
     def engine(self) -> Engine:
@@ -70,10 +70,10 @@ class Place(Protocol):
         ...
 
 
-class Database:
+class HistoryDatabase:
     """One database. Used from threads."""
 
-    def __init__(self, place: Place, clock: Clock) -> None:
+    def __init__(self, place: DatabaseBackend, clock: Clock) -> None:
         self._place = place
         self._clock = clock
         self._opening = threading.Lock()
@@ -180,7 +180,7 @@ _CONNECTIONS: Final = 4
 _WRITES: Final = "breakloop_writes"  # option of a connection: its transaction is going to write
 
 
-class SqlitePlace:
+class SqliteBackend:
     """One file."""
 
     def __init__(self, path: Path, report: Report, busy_s: float = _BUSY_S) -> None:
@@ -233,7 +233,7 @@ class SqlitePlace:
         """Return "damaged", "foreign", "newer" or "unusable" for a file that stays so."""
         if isinstance(error, UnfitError):
             return error.kind
-        if isinstance(error, NewerError):
+        if isinstance(error, NewerSchemaError):
             return "newer"
         return "damaged" if is_damage(_cause(error)) else ""
 
@@ -246,7 +246,7 @@ class SqlitePlace:
         except OSError as failure:
             self._say(wrong, f"it cannot be set aside ({failure.strerror}), so nothing is kept")
             return False
-        self._report(Trouble(str(self.path), f"{kind}: {wrong}", f"set aside as {aside}, and a new one begun"))
+        self._report(SqliteTrouble(str(self.path), f"{kind}: {wrong}", f"set aside as {aside}, and a new one begun"))
         return True
 
     def failed(self, wrong: str) -> None:
@@ -302,7 +302,7 @@ class SqlitePlace:
         """Report what has changed: a failure that goes on is not news."""
         changed, self._trouble = wrong != self._trouble, wrong
         if changed:
-            self._report(Trouble(str(self.path), wrong, done))
+            self._report(SqliteTrouble(str(self.path), wrong, done))
 
 
 def _begin(connection: Connection) -> None:

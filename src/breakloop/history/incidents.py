@@ -47,7 +47,7 @@ _Who = tuple[str, str | None, str | None]  # project, caller, agent; None: any
 
 
 @dataclass(slots=True)
-class Case:
+class OpenIncident:
     """An incident while it is folded. Names and meanings are those of `model.records.Incident`."""
 
     id: str
@@ -92,18 +92,18 @@ class Case:
         self.ended_at = self.over_at = at
 
 
-class Folding:
+class IncidentFolder:
     """One batch. `cases` are those that `concerned` asks for: going on, or over since less than a minute."""
 
-    def __init__(self, cases: Iterable[Case], new_id: NewId) -> None:
+    def __init__(self, cases: Iterable[OpenIncident], new_id: NewId) -> None:
         self._new_id = new_id
-        self._changed: dict[str, Case] = {}
-        self._known: dict[_Who, list[Case]] = {}
+        self._changed: dict[str, OpenIncident] = {}
+        self._known: dict[_Who, list[OpenIncident]] = {}
         for case in cases:
             self._add(case)
 
     @property
-    def changed(self) -> list[Case]:
+    def changed(self) -> list[OpenIncident]:
         """Every incident that is new or not what it was."""
         return list(self._changed.values())
 
@@ -155,19 +155,19 @@ class Folding:
                 else:
                     known.end(known.over_at)
         if case is None:
-            case = Case(self._new_id(at), *who, *what, at, at)
+            case = OpenIncident(self._new_id(at), *who, *what, at, at)
             self._add(case)
         self._changed[case.id] = case
         _describe(case, data)
         case.seen(at)
         return case.id
 
-    def _add(self, case: Case) -> None:
+    def _add(self, case: OpenIncident) -> None:
         project, caller, agent = case.project, case.caller, case.agent
         for who in ((project, caller, agent), (project, None, agent), (project, caller, None)):
             self._known.setdefault(who, []).append(case)
 
-    def _meant(self, event: Event) -> list[Case]:
+    def _meant(self, event: Event) -> list[OpenIncident]:
         """What a kill, a release or the end of a loop is about. What it leaves empty it does not ask for."""
         data, cleared = event.data, event.name == LOOP_CLEARED
         caller, agent = text(data.get("caller")) or None, text(data.get("agent")) or None
@@ -184,7 +184,7 @@ class Folding:
             and policy in {"", case.policy}
         ]
 
-    def _loop_of(self, key: LoopKey) -> Case | None:
+    def _loop_of(self, key: LoopKey) -> OpenIncident | None:
         """The incident of a loop: best the one with this fingerprint, that goes on, that is enforced, the last one."""
         project, caller, agent, fingerprint = map(text, key)
         found = [
@@ -219,7 +219,7 @@ def new_incident_id(at: float) -> str:
     return "".join(_DIGITS[number >> shift & 31] for shift in range(70, -1, -5))
 
 
-def _describe(case: Case, data: Mapping[str, Any]) -> None:
+def _describe(case: OpenIncident, data: Mapping[str, Any]) -> None:
     """Take over what a detection says; the last one describes the incident."""
     case.detections += 1
     case.model = text(data.get("model")) or case.model
@@ -236,7 +236,7 @@ def _describe(case: Case, data: Mapping[str, Any]) -> None:
     _set_steps(case, data.get("steps"))
 
 
-def _set_steps(case: Case, steps: object) -> None:
+def _set_steps(case: OpenIncident, steps: object) -> None:
     """Take the picture of the steps if it is newer or longer than what is known."""
     if not isinstance(steps, Sequence) or isinstance(steps, str):
         return
@@ -260,7 +260,7 @@ def _is_mark(mark: object) -> bool:
     )
 
 
-def _killed(case: Case, event: Event) -> None:
+def _killed(case: OpenIncident, event: Event) -> None:
     case.state = STOPPED
     until = event.data.get("expires_at")
     case.held_until = max(case.held_until, float(until) if isinstance(until, int | float) else math.inf)
@@ -276,7 +276,7 @@ _COLUMNS: Final = tuple(column.name for column in INCIDENTS.c)
 def fold_incidents(connection: Connection, events: Sequence[Event], activity: Activity, now: float) -> list[str]:
     """Bring the incidents up to date; return for each event the id of its own, or ""."""
     agents, callers = concerned(events, activity)
-    folding = Folding(_load(connection, agents, callers, now), new_incident_id)
+    folding = IncidentFolder(_load(connection, agents, callers, now), new_incident_id)
     ids = [folding.event(event) for event in events]
     for key, use in activity.loops.items():
         seen = activity.agents.get(key[:3])
@@ -290,7 +290,7 @@ def end_quiet(connection: Connection, now: float) -> list[Event]:
     columns = INCIDENTS.c
     over = and_(columns.ended_at.is_(None), columns.over_at <= now - LATE_S)
     ended = update(INCIDENTS).where(over).values(state=CLEARED, ended_at=columns.over_at, held_until=0.0)
-    return [_cleared(Case(**row), now) for row in connection.execute(ended.returning(INCIDENTS)).mappings()]
+    return [_cleared(OpenIncident(**row), now) for row in connection.execute(ended.returning(INCIDENTS)).mappings()]
 
 
 def find_incidents(connection: Connection, wanted: IncidentFilter) -> list[Incident]:
@@ -321,7 +321,7 @@ def count_live(connection: Connection, project: str) -> int:
     return int(connection.execute(found.where(columns.project == text(project)) if project else found).scalar_one())
 
 
-def _load(connection: Connection, agents: set[str], callers: set[str], now: float) -> Iterator[Case]:
+def _load(connection: Connection, agents: set[str], callers: set[str], now: float) -> Iterator[OpenIncident]:
     seen: set[str] = set()
     for column, names in ((INCIDENTS.c.agent, agents), (INCIDENTS.c.caller, callers)):
         for some in _chunks(names):
@@ -331,7 +331,7 @@ def _load(connection: Connection, agents: set[str], callers: set[str], now: floa
             for row in rows:
                 if row["id"] not in seen:
                     seen.add(row["id"])
-                    yield Case(**row)
+                    yield OpenIncident(**row)
 
 
 def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
@@ -340,7 +340,7 @@ def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
         yield some
 
 
-def _save(connection: Connection, cases: Sequence[Case]) -> None:
+def _save(connection: Connection, cases: Sequence[OpenIncident]) -> None:
     if not cases:
         return
     connection.execute(replacing(connection, INCIDENTS), [_row(case) for case in cases])
@@ -349,11 +349,11 @@ def _save(connection: Connection, cases: Sequence[Case]) -> None:
         connection.execute(replacing(connection, PICTURES), [_steps_row(connection, case) for case in pictured])
 
 
-def _row(case: Case) -> dict[str, Any]:
+def _row(case: OpenIncident) -> dict[str, Any]:
     return {name: getattr(case, name) for name in _COLUMNS}
 
 
-def _steps_row(connection: Connection, case: Case) -> dict[str, Any]:
+def _steps_row(connection: Connection, case: OpenIncident) -> dict[str, Any]:
     """Return the picture's row; what the batch does not bring stays as it is."""
     known = None
     if case.detections > 1 and (case.steps is None or case.score is None):
@@ -363,7 +363,7 @@ def _steps_row(connection: Connection, case: Case) -> dict[str, Any]:
     return {"incident": case.id, "steps": steps, "score": score}
 
 
-def _cleared(case: Case, now: float) -> Event:
+def _cleared(case: OpenIncident, now: float) -> Event:
     names = ("agent", "caller", "model", "kind", "policy", "fingerprint", "shadow", "hit_count")
     sums = ("spent_requests", "spent_microusd", "saved_requests", "saved_microusd")
     known = {name: getattr(case, name) for name in (*names, *sums)}

@@ -22,7 +22,7 @@ _LOCK: Final = text("SELECT pg_advisory_xact_lock(7094986412)")  # any number th
 _WORDS_MAX: Final = 300
 
 
-class PostgresPlace:
+class PostgresBackend:
     """One database on a server."""
 
     def __init__(self, url: str) -> None:

@@ -230,7 +230,7 @@ CREATE TABLE breakloop_audit (
 STEPS: Final = (_FIRST,)
 
 
-class NewerError(Exception):
+class NewerSchemaError(Exception):
     """The database was written by a version that is newer than this one."""
 
     def __init__(self, found: int, own: int) -> None:
@@ -241,7 +241,7 @@ def migrate(connection: Connection, steps: Sequence[str] = STEPS) -> None:
     """Bring a database up to date, within the caller's transaction, which nobody else writes beside."""
     found = version(connection)
     if found > len(steps):
-        raise NewerError(found, len(steps))
+        raise NewerSchemaError(found, len(steps))
     words = _WORDS[connection.dialect.name]
     for step in steps[found:]:
         for statement in filter(str.strip, step.format(sums=_SUMS, **words).split(";")):

@@ -24,12 +24,12 @@ from breakloop.history import events as shadows
 from breakloop.history import incidents as incident_rows
 from breakloop.history.agents import COARSE_S, FINE_KEPT_S, summed
 from breakloop.history.api import EventFilter, History, IncidentFilter
-from breakloop.history.database import Database, Place, SqlitePlace
+from breakloop.history.database import DatabaseBackend, HistoryDatabase, SqliteBackend
 from breakloop.history.events import first_id_since
-from breakloop.history.postgres import PostgresPlace, is_postgres
+from breakloop.history.postgres import PostgresBackend, is_postgres
 from breakloop.history.schema import AGENT_POINTS, AGENTS, AUDIT, CALLERS, EVENTS, INCIDENTS, PICTURES, POINTS, SHADOWS
 from breakloop.model.events import Activity, Event
-from breakloop.model.records import Agent, AuditRecord, EventRecord, Incident, Point, Totals
+from breakloop.model.records import AgentRecord, AuditRecord, EventRecord, Incident, Point, TotalsRecord
 from breakloop.store.sqlite import Report
 
 DAY_S: Final = 86_400
@@ -117,23 +117,23 @@ _SQLITE = "sqlite:///"
 def open_history(where: str | Path, *, retention: Retention, clock: Clock, report: Report) -> History:
     """Return the history at a path or URL. Nothing is opened before the first call, so that nothing fails here but a
     setting that cannot be right: `SettingsError`. `report` hears of a file that was set aside or cannot be used."""
-    return SqlHistory(Database(_place(where, report), clock), retention, clock)
+    return SqlHistory(HistoryDatabase(_place(where, report), clock), retention, clock)
 
 
-def _place(where: str | Path, report: Report) -> Place:
+def _place(where: str | Path, report: Report) -> DatabaseBackend:
     if isinstance(where, str):
         if is_postgres(where):
-            return PostgresPlace(where)
+            return PostgresBackend(where)
         if "://" in where and not where.startswith(_SQLITE):
             raise SettingsError("history: must be the path of a file, or postgresql://user:password@host/database")
         where = Path(where.removeprefix(_SQLITE))
-    return SqlitePlace(where, report)
+    return SqliteBackend(where, report)
 
 
 class SqlHistory:
     """The past in a database."""
 
-    def __init__(self, database: Database, retention: Retention, clock: Clock) -> None:
+    def __init__(self, database: HistoryDatabase, retention: Retention, clock: Clock) -> None:
         self._database = database
         self._retention = retention
         self._clock = clock
@@ -168,12 +168,12 @@ class SqlHistory:
         with self._database.reading() as connection:
             return incident_rows.find_incident(connection, incident_id)
 
-    def agents(self, project: str = "", find: str = "", most: int = 200) -> list[Agent]:
+    def agents(self, project: str = "", find: str = "", most: int = 200) -> list[AgentRecord]:
         """Return agents, the last seen first."""
         with self._database.reading() as connection:
             return agents.find_agents(connection, project, find, most, self._clock.now())
 
-    def agent(self, project: str, agent: str) -> Agent | None:
+    def agent(self, project: str, agent: str) -> AgentRecord | None:
         """Return one."""
         with self._database.reading() as connection:
             return agents.find_agent(connection, project, agent, self._clock.now())
@@ -183,7 +183,7 @@ class SqlHistory:
         with self._database.writing(durable=True) as connection:
             agents.set_agent(connection, project, agent, settings)
 
-    def totals(self, since: float, project: str = "") -> Totals:
+    def totals(self, since: float, project: str = "") -> TotalsRecord:
         """Return sums from `since` until now."""
         with self._database.reading() as connection:
             found = curves.find_totals(connection, since, project, self._clock.now())
@@ -192,7 +192,7 @@ class SqlHistory:
 
     def curve(self, since: float, until: float, step_s: int, project: str = "", agent: str = "") -> list[Point]:
         """Return sums for each interval."""
-        span = curves.Span(since, until, step_s, self._clock.now())
+        span = curves.CurveRange(since, until, step_s, self._clock.now())
         with self._database.reading() as connection:
             return curves.find_curve(connection, span, project, agent)
 

@@ -21,8 +21,8 @@ _BODY: Final = "http.request"
 _LEFT: Final = "http.disconnect"
 
 
-class BreakloopMiddleware:
-    """`app = BreakloopMiddleware(app, guard=Guard("policy.yaml"))`, or `app.add_middleware(BreakloopMiddleware)`."""
+class GuardASGIMiddleware:
+    """`app = GuardASGIMiddleware(app, guard=Guard("policy.yaml"))`, or `app.add_middleware(GuardASGIMiddleware)`."""
 
     def __init__(self, app: App, guard: Guard | None = None) -> None:
         self._app = app

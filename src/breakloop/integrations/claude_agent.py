@@ -11,7 +11,7 @@ from typing import Any, Final
 from claude_agent_sdk import HookMatcher
 
 from breakloop.integrations import claude_code
-from breakloop.integrations.claude_code import STOP_AFTER, Event, Json
+from breakloop.integrations.claude_code import STOP_AFTER, HookEvent, Json
 from breakloop.model.verdict import Decision
 from breakloop.sdk.backend import STEPS_ONLY
 from breakloop.sdk.guard import Guard
@@ -51,7 +51,7 @@ class ClaudeHooks:
             return await self._answer(claude_code.read(sent))
         return {}
 
-    async def _answer(self, event: Event) -> Json:
+    async def _answer(self, event: HookEvent) -> Json:
         run = self.guard.run_of(self._agent, event.owner)
         if event.kind == claude_code.PROMPT:
             self._strikes.pop(event.owner, None)
@@ -64,7 +64,7 @@ class ClaudeHooks:
         decision = await aafter(run, event.made, event.outcome)
         return claude_code.after(event.kind, decision, self._strikes_of(event, decision), self._stop_after)
 
-    def _strikes_of(self, event: Event, decision: Decision) -> int:
+    def _strikes_of(self, event: HookEvent, decision: Decision) -> int:
         """Count blocks in a row: a step that nobody minds ends the row."""
         strikes = self._strikes.pop(event.owner, 0) + (not decision.allowed)
         if strikes and (not decision.allowed or decision.notice or event.kind == claude_code.BEFORE):

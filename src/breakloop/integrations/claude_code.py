@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from breakloop.model.call import ToolFailedError, marked
 from breakloop.model.verdict import Decision
-from breakloop.store.ops import RepeatSpec
+from breakloop.store.ops import FingerprintSpec
 
 PROMPT: Final = "UserPromptSubmit"
 BEFORE: Final = "PreToolUse"
@@ -41,7 +41,7 @@ _VOLATILE: Final = re.compile(r"duration|elapsed|timestamp|Ms$|_ms$").search
 Json = dict[str, Any]
 
 
-class Event(NamedTuple):
+class HookEvent(NamedTuple):
     """One event, as far as it matters here."""
 
     kind: str
@@ -70,11 +70,11 @@ class Event(NamedTuple):
         return ToolFailedError(self.result) if self.failed else self.result
 
 
-def read(sent: Mapping[str, Any]) -> Event:
+def read(sent: Mapping[str, Any]) -> HookEvent:
     """Return an event; what is missing, or is not what it should be, is empty."""
     kind = _text(sent, "hook_event_name")
     failed = kind == FAILED
-    return Event(
+    return HookEvent(
         kind,
         _text(sent, "session_id"),
         _text(sent, "agent_id"),
@@ -187,7 +187,7 @@ _LOCK_WAIT_S: Final = 0.01
 _SUFFIX: Final = ".session"
 
 
-class Session:
+class HookSession:
     """One session, as it is remembered."""
 
     def __init__(self, fields: dict[str, Any], window: bytes) -> None:
@@ -236,7 +236,7 @@ class Session:
         self.strikes = 0
         self.held.clear()
 
-    def cooldown(self, loop: str, spec: RepeatSpec, now: float) -> float:
+    def cooldown(self, loop: str, spec: FingerprintSpec, now: float) -> float:
         """Return how long a loop stays blocked that is seen again; 0: this time it passes, for once."""
         until, before_s, passed = self.cooling.get(loop, (0.0, 0.0, 0.0))
         if now < until:
@@ -264,16 +264,16 @@ class Session:
         return json.dumps(fields, separators=(",", ":")).encode() + b"\n" + self.window
 
 
-def load(data: bytes) -> Session:
+def load(data: bytes) -> HookSession:
     """Return the session in a file; a new one where it cannot be read."""
     line, _, window = data.partition(b"\n")
     try:
         fields = json.loads(line) if line else {}
         if isinstance(fields, dict) and fields.get("v") == VERSION:
-            return Session(fields, window)
+            return HookSession(fields, window)
     except (AttributeError, KeyError, TypeError, ValueError):
         pass  # half a file, or somebody else's
-    return Session({}, b"")
+    return HookSession({}, b"")
 
 
 def digest(call: tuple[str, str], secret: bytes) -> str:
@@ -283,7 +283,7 @@ def digest(call: tuple[str, str], secret: bytes) -> str:
 
 
 @contextmanager
-def opened(folder: Path, owner: str, now: float) -> Iterator[Session]:
+def opened(folder: Path, owner: str, now: float) -> Iterator[HookSession]:
     """Open the session of an owner for reading and writing, and for nobody else meanwhile. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(_file(folder, owner), os.O_RDWR | os.O_CREAT, 0o600)

@@ -5,39 +5,39 @@ from __future__ import annotations
 
 from typing import Final
 
-from breakloop.integrations.claude_code import Event, Session
+from breakloop.integrations.claude_code import HookEvent, HookSession
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import Names, chat_call
-from breakloop.sdk.remote_backend import RemoteDoor
+from breakloop.sdk.backend import AgentContext, chat_call
+from breakloop.sdk.remote_backend import RemoteBackend
 from breakloop.sdk.run import Transcript
 
 TIMEOUT_S: Final = 1.0  # everybody waits for a hook
 _MODEL: Final = "claude-code"
 
 
-class GatewayJudge:
-    """A decision service. Raises what `RemoteDoor` raises."""
+class GatewayHookJudge:
+    """A decision service. Raises what `RemoteBackend` raises."""
 
     def __init__(self, url: str, token: str, agent: str) -> None:
-        self._door = RemoteDoor(url, token, TIMEOUT_S)
+        self._door = RemoteBackend(url, token, TIMEOUT_S)
         self._agent = agent
 
-    def step(self, session: Session, event: Event, arguments: str, now: float) -> Decision:  # noqa: ARG002 - `Judge`
+    def step(self, session: HookSession, event: HookEvent, arguments: str, now: float) -> Decision:  # noqa: ARG002 - `Judge`
         """Ask about a call with what it returned."""
         body = _begun(event).add([(event.tool, arguments)], [event.outcome], "", "")
         return self._asked(event, body)
 
-    def prompt(self, session: Session, event: Event, now: float) -> Decision:  # noqa: ARG002 - `Judge`
+    def prompt(self, session: HookSession, event: HookEvent, now: float) -> Decision:  # noqa: ARG002 - `Judge`
         """Ask about what a person said."""
         return self._asked(event, _begun(event).add([], [], "", event.prompt))
 
-    def _asked(self, event: Event, body: bytes) -> Decision:
+    def _asked(self, event: HookEvent, body: bytes) -> Decision:
         try:
-            return self._door.decide(chat_call(body, Names(self._agent, event.owner)))
+            return self._door.decide(chat_call(body, AgentContext(self._agent, event.owner)))
         finally:
             self._door.close()
 
 
-def _begun(event: Event) -> Transcript:
+def _begun(event: HookEvent) -> Transcript:
     """A conversation that opens with its session's name, lest two sessions that do the same be taken for one."""
     return Transcript(_MODEL, f"Session {event.owner}")

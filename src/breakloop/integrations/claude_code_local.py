@@ -11,7 +11,7 @@ from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.detect.steps.detector import StepsDetector
 from breakloop.detect.steps.kinds import BLOCK, STOP, StepsSettings, ToolOptions
 from breakloop.dialects.steps import bounded
-from breakloop.integrations.claude_code import Event, Session
+from breakloop.integrations.claude_code import HookEvent, HookSession
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.verdict import LOOP, Decision
 from breakloop.store.ops import blocked_at_once
@@ -22,38 +22,38 @@ _STATUS: Final = 429
 _POLLED: Final = ("BashOutput", "TaskOutput", "TaskGet", "TaskList", "Monitor", "ScheduleWakeup")
 
 
-class Judge(Protocol):
+class HookJudge(Protocol):
     """Who decides."""
 
-    def step(self, session: Session, event: Event, arguments: str, now: float) -> Decision:
+    def step(self, session: HookSession, event: HookEvent, arguments: str, now: float) -> Decision:
         """Judge a call that was made."""
         ...
 
-    def prompt(self, session: Session, event: Event, now: float) -> Decision:
+    def prompt(self, session: HookSession, event: HookEvent, now: float) -> Decision:
         """Judge what a person said."""
         ...
 
 
-class LocalJudge:
+class LocalHookJudge:
     """The detector in this process; `secret` is the key of its fingerprints."""
 
     def __init__(self, secret: bytes, sensitivity: str = "normal") -> None:
         settings = StepsSettings.preset(sensitivity, tools=dict.fromkeys(_POLLED, ToolOptions(poll=True)))
         self._detector = StepsDetector(settings, Fingerprinter(secret).short)
 
-    def step(self, session: Session, event: Event, arguments: str, now: float) -> Decision:
+    def step(self, session: HookSession, event: HookEvent, arguments: str, now: float) -> Decision:
         """Judge a call with what it returned."""
         calls = (ToolCall(event.tool, bounded(arguments)),)
         results = (Result(bounded(event.result), event.failed, event.call_id),)
         size = len(arguments) + len(event.result)
         return self._judged(session, Step("", calls, (event.call_id,), results, (), (), 2, size), now)
 
-    def prompt(self, session: Session, event: Event, now: float) -> Decision:
+    def prompt(self, session: HookSession, event: HookEvent, now: float) -> Decision:
         """What a person says is new, or it is not."""
         step = Step("", (), (), (), (bounded(event.prompt),), (), 1, len(event.prompt))
         return self._judged(session, step, now)
 
-    def _judged(self, session: Session, step: Step, now: float) -> Decision:
+    def _judged(self, session: HookSession, step: Step, now: float) -> Decision:
         session.steps += 1
         session.size += step.size
         grown = step._replace(messages=session.steps * 2, size=session.size)

@@ -1,4 +1,4 @@
-"""Hooks for CrewAI: `with BreakloopHooks(): crew.kickoff()`. A tool's call with its result is a step, as in `tools`; a
+"""Hooks for CrewAI: `with GuardCrewHooks(): crew.kickoff()`. A tool's call with its result is a step, as in `tools`; a
 model call that no tool's call came before is judged by itself. So each model call is judged once.
 
 warned   the note for the model stands at the end of the tool's result
@@ -39,7 +39,7 @@ class _LoopDetectedError(exceptions.LoopDetectedError, crewai_hooks.HookAborted)
         exceptions.LoopDetectedError.__init__(self, decision)
 
 
-class BreakloopHooks:
+class GuardCrewHooks:
     """Guards every crew and agent of the process while it is installed: by `with`, or by `install` and `remove`.
 
     `on_block="return"` does not stop the crew: the model reads as the tool's result why it is blocked, and the call is
@@ -53,7 +53,7 @@ class BreakloopHooks:
         self._returns = on_block == "return"
         self._installed = 0
         self._lock = threading.Lock()
-        self._doing: OrderedDict[tuple[str, str], _Doing] = OrderedDict()
+        self._doing: OrderedDict[tuple[str, str], _AgentTask] = OrderedDict()
         self._used: OrderedDict[int, tuple[int, int]] = OrderedDict()  # tokens by model object, as far as they are told
         self._registered = (
             (crewai_hooks.register_before_llm_call_hook, crewai_hooks.unregister_before_llm_call_hook, self.before_llm),
@@ -168,7 +168,7 @@ class BreakloopHooks:
 
     # -- whose call it is
 
-    def _of(self, context: Any, *, begins: list[Any] | None = None) -> _Doing:
+    def _of(self, context: Any, *, begins: list[Any] | None = None) -> _AgentTask:
         """An agent's work on a task; begun anew where its conversation is."""
         agent, task = context.agent, context.task
         key = (str(getattr(agent, "id", id(agent))), str(getattr(task, "id", "")))
@@ -176,7 +176,7 @@ class BreakloopHooks:
             doing = self._doing.get(key)
             if doing is None or begins is not None:
                 model, opening = _model(getattr(agent, "llm", None)), _text(begins[-1]) if begins else ""
-                doing = _Doing(self.guard.run(_role(agent), model=model, task=opening))
+                doing = _AgentTask(self.guard.run(_role(agent), model=model, task=opening))
                 self._doing[key] = doing
             self._doing.move_to_end(key)
             if len(self._doing) > _KEPT_MAX:
@@ -198,7 +198,7 @@ class BreakloopHooks:
         return {"input_tokens": max(now[0] - before[0], 0), "output_tokens": max(now[1] - before[1], 0)}
 
 
-class _Doing:
+class _AgentTask:
     """An agent's work on a task."""
 
     __slots__ = ("asked", "begun", "judged", "run")

@@ -11,20 +11,20 @@ from breakloop.sdk import http
 from breakloop.sdk.guard import Guard
 
 
-class _Stream(http.Tapped, httpx.SyncByteStream):
+class _Stream(http.TappedStream, httpx.SyncByteStream):
     pass
 
 
-class _AsyncStream(http.AsyncTapped, httpx.AsyncByteStream):
+class _AsyncStream(http.AsyncTappedStream, httpx.AsyncByteStream):
     pass
 
 
-_KINDS: Final = http.Kinds(httpx.Response, httpx.SyncByteStream, _Stream)
-_ASYNC_KINDS: Final = http.Kinds(httpx.Response, httpx.AsyncByteStream, _AsyncStream)
+_KINDS: Final = http.HttpxClasses(httpx.Response, httpx.SyncByteStream, _Stream)
+_ASYNC_KINDS: Final = http.HttpxClasses(httpx.Response, httpx.AsyncByteStream, _AsyncStream)
 
 
-class BreakloopTransport(httpx.BaseTransport):
-    """Judges what passes through `transport`: `httpx.Client(transport=BreakloopTransport())`."""
+class GuardTransport(httpx.BaseTransport):
+    """Judges what passes through `transport`: `httpx.Client(transport=GuardTransport())`."""
 
     def __init__(self, transport: httpx.BaseTransport | None = None, *, guard: Guard | None = None) -> None:
         self._transport = transport or httpx.HTTPTransport()
@@ -40,7 +40,7 @@ class BreakloopTransport(httpx.BaseTransport):
         self._transport.close()
 
 
-class AsyncBreakloopTransport(httpx.AsyncBaseTransport):
+class AsyncGuardTransport(httpx.AsyncBaseTransport):
     """The same for `httpx.AsyncClient`."""
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None, *, guard: Guard | None = None) -> None:

@@ -1,5 +1,5 @@
 """Transports for httpx2: `transport` in the words of httpx's successor, whose classes are its own. The SDKs of OpenAI
-and Anthropic take one by `http_client=httpx2.Client(transport=BreakloopTransport())`."""
+and Anthropic take one by `http_client=httpx2.Client(transport=GuardTransport())`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from breakloop.sdk import http
 from breakloop.sdk.guard import Guard
 
 
-class _Stream(http.Tapped, httpx2.SyncByteStream):
+class _Stream(http.TappedStream, httpx2.SyncByteStream):
     pass
 
 
-class _AsyncStream(http.AsyncTapped, httpx2.AsyncByteStream):
+class _AsyncStream(http.AsyncTappedStream, httpx2.AsyncByteStream):
     pass
 
 
-_KINDS: Final = http.Kinds(httpx2.Response, httpx2.SyncByteStream, _Stream)
-_ASYNC_KINDS: Final = http.Kinds(httpx2.Response, httpx2.AsyncByteStream, _AsyncStream)
+_KINDS: Final = http.HttpxClasses(httpx2.Response, httpx2.SyncByteStream, _Stream)
+_ASYNC_KINDS: Final = http.HttpxClasses(httpx2.Response, httpx2.AsyncByteStream, _AsyncStream)
 
 
-class BreakloopTransport(httpx2.BaseTransport):
-    """Judges what passes through `transport`: `httpx2.Client(transport=BreakloopTransport())`."""
+class GuardTransport(httpx2.BaseTransport):
+    """Judges what passes through `transport`: `httpx2.Client(transport=GuardTransport())`."""
 
     def __init__(self, transport: httpx2.BaseTransport | None = None, *, guard: Guard | None = None) -> None:
         self._transport = transport or httpx2.HTTPTransport()
@@ -40,7 +40,7 @@ class BreakloopTransport(httpx2.BaseTransport):
         self._transport.close()
 
 
-class AsyncBreakloopTransport(httpx2.AsyncBaseTransport):
+class AsyncGuardTransport(httpx2.AsyncBaseTransport):
     """The same for `httpx2.AsyncClient`."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport | None = None, *, guard: Guard | None = None) -> None:

@@ -25,10 +25,19 @@ from langgraph.types import Command
 from breakloop.exceptions import error_for
 from breakloop.model.call import Answer, Call, marked
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import STEPS_ONLY, Names, answer_of, arguments_text, chat_call, current, facts, tool_call
+from breakloop.sdk.backend import (
+    STEPS_ONLY,
+    AgentContext,
+    answer_of,
+    arguments_text,
+    chat_call,
+    current,
+    facts,
+    tool_call,
+)
 from breakloop.sdk.decorators import is_async, status_of
 from breakloop.sdk.guard import Guard
-from breakloop.sdk.http import Around, acall_guarded, call_guarded
+from breakloop.sdk.http import GuardedCall, acall_guarded, call_guarded
 from breakloop.sdk.run import result_text
 
 MESSAGES: Final = "messages"
@@ -39,8 +48,8 @@ Reply = ModelResponse[Any] | AIMessage | ExtendedModelResponse[Any]
 Ran = ToolMessage | Command[Any]
 
 
-class BreakloopMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
-    """`create_agent(model, tools, middleware=[BreakloopMiddleware()])`. Without a guard, steps are judged in process.
+class GuardAgentMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
+    """`create_agent(model, tools, middleware=[GuardAgentMiddleware()])`. Without a guard, steps are judged in process.
 
     A conversation is known by its `thread_id`, else by the id of its first message. `judge_tools` asks before each tool
     call too, so that kill switches and limits on `tool:name` hold before anything is done.
@@ -121,32 +130,32 @@ class BreakloopMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
         return cast("Asks", now)
 
-    def _asking(self, request: ModelRequest[Any]) -> Around:
-        names, call = Names(), None
+    def _asking(self, request: ModelRequest[Any]) -> GuardedCall:
+        names, call = AgentContext(), None
         with self.guard.fail_open():
             system = [request.system_message] if request.system_message else []
             names = self._names(request.state.get(MESSAGES) or request.messages)
             call = _chat(_model(request.model), [*system, *request.messages], request.tools, names)
-        return Around(call, names, self._stopped, _said, _failed)
+        return GuardedCall(call, names, self._stopped, _said, _failed)
 
-    def _turn(self, state: Any, model: str, key: str) -> Around:
-        names, call = Names(), None
+    def _turn(self, state: Any, model: str, key: str) -> GuardedCall:
+        names, call = AgentContext(), None
         with self.guard.fail_open():
             messages = convert_to_messages(_state_messages(state, key))
             names = self._names(messages)
             call = _chat(model, messages, (), names)
         said = partial(_update_said, key=key)
-        return Around(call, names, lambda decision: {key: [self._stopped(decision)]}, said, _failed)
+        return GuardedCall(call, names, lambda decision: {key: [self._stopped(decision)]}, said, _failed)
 
-    def _using(self, request: ToolCallRequest) -> Around:
+    def _using(self, request: ToolCallRequest) -> GuardedCall:
         made = request.tool_call
         names = self._names(_state_messages(request.state, MESSAGES))
         call = tool_call(made["name"], made["args"], names) if self._judges_tools else None
-        return Around(
+        return GuardedCall(
             call, names, partial(_refused, request), _result, lambda error: answer_of(text=result_text(error))
         )
 
-    def _names(self, messages: Sequence[Any]) -> Names:
+    def _names(self, messages: Sequence[Any]) -> AgentContext:
         try:
             config: Mapping[str, Any] = get_config()
         except RuntimeError:  # outside of a graph
@@ -154,7 +163,9 @@ class BreakloopMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         thread = (config.get("configurable") or {}).get("thread_id")
         first = getattr(messages[0], "id", None) if messages else None
         named = (config.get("metadata") or {}).get("lc_agent_name")
-        return Names(self._agent).over(current()).over(Names(str(named or ""), str(thread or first or "")))
+        return (
+            AgentContext(self._agent).over(current()).over(AgentContext(str(named or ""), str(thread or first or "")))
+        )
 
     def _stopped(self, decision: Decision) -> AIMessage:
         if self._raises:
@@ -162,7 +173,7 @@ class BreakloopMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return AIMessage(decision.notice, response_metadata={"breakloop": facts(decision)})
 
 
-def _chat(model: str, messages: Sequence[BaseMessage], tools: Sequence[Any], names: Names) -> Call:
+def _chat(model: str, messages: Sequence[BaseMessage], tools: Sequence[Any], names: AgentContext) -> Call:
     """The request in the words of a chat API; of declared tools, the names."""
     body: dict[str, Any] = {"model": model or "unknown", MESSAGES: [_written(message) for message in messages]}
     declared = [tool.get("name") if isinstance(tool, dict) else tool.name for tool in tools]

@@ -1,4 +1,4 @@
-"""Guardrail for LiteLLM's proxy: `guardrail: breakloop.integrations.litellm.Breakloop`.
+"""Guardrail for LiteLLM's proxy: `guardrail: breakloop.integrations.litellm.BreakloopGuardrail`.
 
 Requests are checked before LiteLLM routes them. A denial becomes LiteLLM's own error, or a response. A note for the
 model is added to the conversation, a warning to the response headers. LiteLLM authenticates the caller.
@@ -41,7 +41,7 @@ _LEFT_OUT: Final = frozenset(
 )
 
 
-class Breakloop(CustomGuardrail):
+class BreakloopGuardrail(CustomGuardrail):
     """The guardrail. `policy` is a bundle's file, or `api_base` (with `api_key`) a decision service's address; without
     them the built-in protection holds. `on_block: answer` lets a denial look like an answer of the model."""
 

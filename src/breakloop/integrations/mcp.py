@@ -1,4 +1,4 @@
-"""Middleware for servers made with the `mcp` package: `MCPServer("tools", middleware=[BreakloopMiddleware()])`, or
+"""Middleware for servers made with the `mcp` package: `MCPServer("tools", middleware=[GuardMCPMiddleware()])`, or
 `server.middleware.append(...)` of the low-level one. Every tool call with its result is a step of its session; all
 other messages pass. It imports nothing of the package. How results are written is `mcp_results`'.
 
@@ -78,7 +78,7 @@ _OWN: Final = "stdio"
 Next = Callable[[Any], Awaitable[Any]]
 
 
-class BreakloopMiddleware:
+class GuardMCPMiddleware:
     """Judges the tool calls of a server. A model that repeats itself reads a note behind the result, then why its call
     is not carried out."""
 

@@ -29,14 +29,14 @@ _CANCELLED: Final = "notifications/cancelled"
 Id = str | int
 
 
-class Passed(NamedTuple):
+class RelayedMessage(NamedTuple):
     """What becomes of a line of the client's."""
 
     on: bytes = b""  # goes to the server
     back: bytes = b""  # is answered in its stead
 
 
-class Conversation:
+class StdioConversation:
     """One client and one server. `run` gives the run that its calls are steps of, when the first is made."""
 
     def __init__(self, run: Callable[[], Run], *, shadow: Callable[[str], None] | None = None) -> None:
@@ -44,29 +44,29 @@ class Conversation:
         self._shadow = shadow  # told what would have been said, instead
         self._waiting: OrderedDict[Id, Made] = OrderedDict()  # calls that are not answered yet
 
-    def from_client(self, line: bytes) -> Passed:
+    def from_client(self, line: bytes) -> RelayedMessage:
         """Take a line of the client's, its end included."""
         # An escaped slash is JSON too, so the two words are looked for one by one.
         calls = b"call" in line and b"tools" in line
         if len(line) > BODY_MAX_BYTES or not (calls or (self._waiting and b"cancelled" in line)):
-            return Passed(on=line)
+            return RelayedMessage(on=line)
         sent = _object(line)
         if sent is None:
-            return Passed(on=line)
+            return RelayedMessage(on=line)
         if sent.get("method") == _CANCELLED:
             self._cancelled(sent.get("params"))
         if sent.get("method") != mcp.TOOLS_CALL or not _is_id(sent.get("id")):
-            return Passed(on=line)
+            return RelayedMessage(on=line)
         made = mcp.made_of(sent.get("params"))
         if made is None:
-            return Passed(on=line)
+            return RelayedMessage(on=line)
         decision = self._said(before(self._run(), made))
         if not decision.allowed:
-            return Passed(back=_line({"jsonrpc": "2.0", "id": sent["id"], "result": mcp.refused(decision)}))
+            return RelayedMessage(back=_line({"jsonrpc": "2.0", "id": sent["id"], "result": mcp.refused(decision)}))
         self._waiting[sent["id"]] = made
         while len(self._waiting) > _WAITING_MAX:
             self._waiting.popitem(last=False)
-        return Passed(on=line)
+        return RelayedMessage(on=line)
 
     def from_server(self, line: bytes) -> bytes:
         """Take a line of the server's; returns what goes to the client."""
@@ -129,10 +129,10 @@ _READ_BYTES: Final = 64 * 1024
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Says(Protocol):
+class RelayOutput(Protocol):
     """Who looks at lines."""
 
-    def from_client(self, line: bytes) -> Passed:
+    def from_client(self, line: bytes) -> RelayedMessage:
         """Take a line of the client's."""
         ...
 
@@ -141,7 +141,7 @@ class Says(Protocol):
         ...
 
 
-class Lines:
+class LineReader:
     """Bytes on their way, cut into lines; a line that is too long comes in pieces."""
 
     def __init__(self, max_bytes: int = LINE_MAX_BYTES) -> None:
@@ -182,7 +182,7 @@ class NotStartedError(Exception):
 class Relay:
     """One server process between two file descriptors. `run` returns its exit code."""
 
-    def __init__(self, command: Sequence[str], says: Says, fault: Callable[[Exception], None]) -> None:
+    def __init__(self, command: Sequence[str], says: RelayOutput, fault: Callable[[Exception], None]) -> None:
         self._command = command
         self._says = says
         self._fault = fault
@@ -227,11 +227,11 @@ class Relay:
     def _from_client(self, process: subprocess.Popen[bytes], client_in: int, client_out: int) -> None:
         server = process.stdin
         assert server is not None  # noqa: S101 - a pipe was asked for
-        lines = Lines()
+        lines = LineReader()
         with suppress(OSError):  # the server is gone, and its end is told by the other side
             while data := os.read(client_in, _READ_BYTES):
                 for piece, whole in lines.feed(data):
-                    passed = self._looked_at(piece) if whole else Passed(on=piece)
+                    passed = self._looked_at(piece) if whole else RelayedMessage(on=piece)
                     _write(server.fileno(), passed.on)
                     if passed.back:
                         with self._writing:
@@ -243,7 +243,7 @@ class Relay:
     def _from_server(self, process: subprocess.Popen[bytes], client_out: int) -> None:
         server = process.stdout
         assert server is not None  # noqa: S101 - as above
-        lines, inside = Lines(), False
+        lines, inside = LineReader(), False
         try:
             while data := os.read(server.fileno(), _READ_BYTES):
                 for piece, whole in lines.feed(data):
@@ -265,13 +265,13 @@ class Relay:
                 self._writing.release()
             server.close()
 
-    def _looked_at(self, line: bytes) -> Passed:
+    def _looked_at(self, line: bytes) -> RelayedMessage:
         try:
             with self._reading:
                 return self._says.from_client(line)
         except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not cost a message
             self._fault(error)
-            return Passed(on=line)
+            return RelayedMessage(on=line)
 
     def _answered(self, line: bytes) -> bytes:
         try:

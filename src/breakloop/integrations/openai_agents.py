@@ -32,7 +32,16 @@ from agents import (
 from breakloop import exceptions
 from breakloop.model.call import NO_ANSWER, Answer, marked
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import STEPS_ONLY, Names, answer_of, arguments_text, chat_call, current, facts, tool_call
+from breakloop.sdk.backend import (
+    STEPS_ONLY,
+    AgentContext,
+    answer_of,
+    arguments_text,
+    chat_call,
+    current,
+    facts,
+    tool_call,
+)
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.run import Run
 
@@ -57,10 +66,10 @@ class _LoopDetectedError(exceptions.LoopDetectedError, AgentsException):
         exceptions.LoopDetectedError.__init__(self, decision, text)
 
 
-class _Known:
+class _RunState:
     """What is known of a run: its names, the request under way, and the round of tool calls that follows from it."""
 
-    def __init__(self, names: Names, usage: object) -> None:
+    def __init__(self, names: AgentContext, usage: object) -> None:
         self.names = names
         self.usage = usage  # by which the run is known; kept, so that nobody else gets its id
         self.decision: Decision | None = None  # of the request under way, or of the next where a round was judged
@@ -96,8 +105,8 @@ class _Known:
         return [*(item for item in self.items if item.get("type") == _CALL and item["call_id"] in results), *items]
 
 
-class BreakloopHooks(RunHooks[Any]):
-    """`Runner.run(agent, "...", hooks=BreakloopHooks())`. A run is one conversation, unless `session` names it; its
+class GuardRunHooks(RunHooks[Any]):
+    """`Runner.run(agent, "...", hooks=GuardRunHooks())`. A run is one conversation, unless `session` names it; its
     agent is the one that it begins with. `tools` gives tools their guardrails, by which the model is told;
     `judge_tools` asks before each call, too, so that kill switches and limits on `tool:name` hold before it is made."""
 
@@ -105,9 +114,9 @@ class BreakloopHooks(RunHooks[Any]):
         self, guard: Guard | None = None, *, agent: str = "", session: str = "", judge_tools: bool = False
     ) -> None:
         self.guard = guard or Guard(STEPS_ONLY)
-        self._own = Names(agent, session)
+        self._own = AgentContext(agent, session)
         self._judges_tools = judge_tools
-        self._runs: OrderedDict[int, _Known] = OrderedDict()
+        self._runs: OrderedDict[int, _RunState] = OrderedDict()
         self.tool_input: ToolInputGuardrail[Any] = ToolInputGuardrail(self._before_tool, "breakloop")
         self.tool_output: ToolOutputGuardrail[Any] = ToolOutputGuardrail(self._after_tool, "breakloop")
 
@@ -195,7 +204,7 @@ class BreakloopHooks(RunHooks[Any]):
         known.decision = await self.guard.ajudge(call)
         return _told(known.decision if known.decision.allowed else Decision(), said)
 
-    async def _alone(self, known: _Known, data: ToolOutputGuardrailData, said: Any) -> ToolGuardrailFunctionOutput:
+    async def _alone(self, known: _RunState, data: ToolOutputGuardrailData, said: Any) -> ToolGuardrailFunctionOutput:
         """Judge one call as a step by itself. No hook is there to raise, so it trips the guardrail's wire."""
         if known.alone is None:
             known.alone = self.guard.run(known.names.agent, f"{known.names.session}/alone")
@@ -213,14 +222,14 @@ class BreakloopHooks(RunHooks[Any]):
             made.tool_input_guardrails = [*(tool.tool_input_guardrails or ()), self.tool_input]
         return made
 
-    def _known(self, context: RunContextWrapper[Any], agent: Any) -> _Known:
+    def _known(self, context: RunContextWrapper[Any], agent: Any) -> _RunState:
         """The run that a context belongs to: all of a run's contexts share one count of tokens."""
         key = id(context.usage)
         known = self._runs.get(key)
         if known is None:
             names = self._own.over(current())
-            names = names.over(Names(str(getattr(agent, "name", "")), f"run-{secrets.token_hex(6)}"))
-            known = self._runs[key] = _Known(names, context.usage)
+            names = names.over(AgentContext(str(getattr(agent, "name", "")), f"run-{secrets.token_hex(6)}"))
+            known = self._runs[key] = _RunState(names, context.usage)
             if len(self._runs) > _RUNS_KEPT:
                 self._runs.popitem(last=False)
         return known

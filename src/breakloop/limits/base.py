@@ -24,8 +24,8 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any, Final, NamedTuple, Protocol
 
 from breakloop.model.call import Call
-from breakloop.model.verdict import Limit, Verdict
-from breakloop.store.ops import Correct, Op, Owner
+from breakloop.model.verdict import LimitState, Verdict
+from breakloop.store.ops import AdjustCharge, Op, Owner
 
 LARGEST: Final = 2**53  # whole numbers beyond it are not exact in every store
 _CENT: Final = 10_000
@@ -106,14 +106,14 @@ class Estimate(NamedTuple):
 NOTHING: Final = Estimate()
 
 
-class Used(NamedTuple):
+class ActualUse(NamedTuple):
     """What a call has used, as its answer tells."""
 
     tokens: int = 0
     microusd: int = 0
 
 
-class Stage(NamedTuple):
+class BudgetStage(NamedTuple):
     """A stage of a budget: from `units` used on, `action` applies."""
 
     percent: float
@@ -157,20 +157,20 @@ class Limiter(Protocol):
         """Say why: reason, message, when to retry or that it never helps, and the limit's state."""
         ...
 
-    def limit(self, name: str, op: Any, result: Any, now: float) -> Limit:
+    def limit(self, name: str, op: Any, result: Any, now: float) -> LimitState:
         """Return the limit's state after the call."""
         ...
 
-    def staged(self, op: Any, result: Any) -> Stage | None:
+    def staged(self, op: Any, result: Any) -> BudgetStage | None:
         """Return the highest stage that was reached, or None."""
         ...
 
-    def correction(self, op: Any, used: Used) -> Correct | None:
+    def correction(self, op: Any, used: ActualUse) -> AdjustCharge | None:
         """Return what is to be charged more or given back, or None if the charge was right."""
         ...
 
 
-class Refusal:
+class LimitDenial:
     """Why a call can never pass, known before any state is looked at. It owns its `Refuse` in the rule's place."""
 
     __slots__ = ("message", "refusal", "rule")
@@ -192,7 +192,7 @@ class Refusal:
         verdict.message = self.message
 
 
-def corrections(charged: Iterable[Any], used: Used) -> tuple[Correct, ...]:
+def corrections(charged: Iterable[Any], used: ActualUse) -> tuple[AdjustCharge, ...]:
     """Return what settles the charges of one call, whichever limiters they are of."""
     found = [op.owner.limiter.correction(op, used) for op in charged]
     return tuple(one for one in found if one is not None)
@@ -210,7 +210,7 @@ _PERIODS: Final = {
 }
 
 
-class Span:
+class TimeSpan:
     """A stretch of time that follows on another like it. `bounds` is the fast way to start and end."""
 
     __slots__ = ()
@@ -230,7 +230,7 @@ class Span:
         return self.bounds(now)[1]
 
 
-class Period(Span):
+class Period(TimeSpan):
     """One kind of period, by UTC."""
 
     __slots__ = ("_first", "_last", "_length", "words")
@@ -252,7 +252,7 @@ class Period(Span):
         return last
 
 
-class LocalDay(Span):
+class LocalDay(TimeSpan):
     """The day of a time zone, from midnight to midnight: 23 or 25 hours long when its clocks change."""
 
     __slots__ = ("_last", "_zone")

@@ -17,10 +17,21 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Final
 
-from breakloop.limits.base import COST, LARGEST, MICROUSD, TOKENS, Estimate, Span, Stage, Unit, Used, read_cost
+from breakloop.limits.base import (
+    COST,
+    LARGEST,
+    MICROUSD,
+    TOKENS,
+    ActualUse,
+    BudgetStage,
+    Estimate,
+    TimeSpan,
+    Unit,
+    read_cost,
+)
 from breakloop.model.call import Call
-from breakloop.model.verdict import Limit, Verdict
-from breakloop.store.ops import Correct, Op, Owner, Spend, SpendSpec
+from breakloop.model.verdict import LimitState, Verdict
+from breakloop.store.ops import AdjustCharge, BudgetSpec, ChargeBudget, Op, Owner
 
 REASON = "budget_exceeded"
 
@@ -37,14 +48,14 @@ class CostBudget:
     def __init__(
         self,
         budget: float,
-        period: Span,
+        period: TimeSpan,
         stages: Iterable[tuple[float, str, int]],  # percent, action, delay_ms
         *,
         unit: Unit = COST,
         cost: float = 1.0,  # what every request costs, or those where `cost_of` tells nothing
         cost_of: Callable[[Call], str | None] | None = None,
     ) -> None:
-        self.spec = SpendSpec(unit.of(budget))
+        self.spec = BudgetSpec(unit.of(budget))
         self.unit = unit
         self.needs = "" if unit is COST else "tokens" if unit is TOKENS else "microusd"
         self._period = period
@@ -54,11 +65,13 @@ class CostBudget:
         self._stages = tuple(sorted(made, key=lambda stage: stage.units, reverse=True))
         self._lowest = self._stages[-1].units if self._stages else LARGEST + 2
 
-    def _stage(self, percent: float, action: str, delay_ms: int) -> Stage:
+    def _stage(self, percent: float, action: str, delay_ms: int) -> BudgetStage:
         budget = self.spec.budget
         # By the number as it is written: 99.9 is not a binary fraction.
         share = math.ceil(Fraction(str(percent)) * budget / 100)
-        return Stage(percent, action, delay_ms, budget + 1 if action == "reject" else share)  # exactly 100 % passes
+        return BudgetStage(
+            percent, action, delay_ms, budget + 1 if action == "reject" else share
+        )  # exactly 100 % passes
 
     def cost_of(self, call: Call, estimate: Estimate) -> int:
         """Return what a call is charged beforehand."""
@@ -71,10 +84,10 @@ class CostBudget:
         text = self._cost_of(call)
         return self._cost if text is None else COST.of(read_cost(text, self._cost / COST.scale))
 
-    def plan(self, key: str, cost: int, owner: Owner, group: int, now: float) -> Spend:
+    def plan(self, key: str, cost: int, owner: Owner, group: int, now: float) -> ChargeBudget:
         """Return a charge. Its key tells the period, so that a correction finds the one that was charged."""
         start, end = self._period.bounds(now)
-        return Spend(self.spec, f"{key}:{start}", cost, end, owner, group)
+        return ChargeBudget(self.spec, f"{key}:{start}", cost, end, owner, group)
 
     def charges(
         self, call: Call, keys: Sequence[str], owner: Owner, group: int, now: float, estimate: Estimate
@@ -89,13 +102,13 @@ class CostBudget:
     def spend(self, ops: Sequence[Op]) -> int:
         """Return the cost, for a circuit breaker."""
         op = ops[0] if ops else None
-        return op.cost if type(op) is Spend else 0
+        return op.cost if type(op) is ChargeBudget else 0
 
-    def reason_for(self, _op: Spend) -> str:
+    def reason_for(self, _op: ChargeBudget) -> str:
         """Return the reason of a denial."""
         return self.reason
 
-    def staged(self, _op: Spend, used: int) -> Stage | None:
+    def staged(self, _op: ChargeBudget, used: int) -> BudgetStage | None:
         """Return the highest stage that the charge has reached."""
         if used >= self._lowest:
             for stage in self._stages:
@@ -103,7 +116,7 @@ class CostBudget:
                     return stage
         return None
 
-    def crossings(self, op: Spend, used: int, told: int) -> list[dict[str, object]]:
+    def crossings(self, op: ChargeBudget, used: int, told: int) -> list[dict[str, object]]:
         """Return the data of `budget.threshold` for each stage that was reached, above those told before."""
         return [
             {
@@ -120,18 +133,18 @@ class CostBudget:
             if told < stage.units <= used
         ]
 
-    def limit(self, name: str, op: Spend, used: int, now: float) -> Limit:
+    def limit(self, name: str, op: ChargeBudget, used: int, now: float) -> LimitState:
         """Return the budget's state for the `RateLimit` fields: `reset_s` is when the next period begins."""
         budget, shown = op.spec.budget, self.unit.shown
         left = budget - (used if used <= budget else used - op.cost)  # what was refused was not charged
         window_s = int(op.ends) - self._period.start(op.ends - 1)
-        return Limit(name, budget // shown, window_s, max(0, left // shown), self._until_end_s(op, now))
+        return LimitState(name, budget // shown, window_s, max(0, left // shown), self._until_end_s(op, now))
 
-    def retry_after_s(self, op: Spend, now: float) -> int | None:
+    def retry_after_s(self, op: ChargeBudget, now: float) -> int | None:
         """Return the seconds until the next period, or None for what costs more than a whole one's budget."""
         return None if op.cost > op.spec.budget else self._until_end_s(op, now)
 
-    def denied(self, op: Spend, used: int, now: float, verdict: Verdict) -> None:
+    def denied(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
         """Say that the budget is used up, or too small for this request at any time."""
         self.lacks(op, used, now, verdict)
         verdict.reason, wait_s = self.reason, verdict.retry_after_s
@@ -146,21 +159,21 @@ class CostBudget:
             f"The next period begins in {wait_s} seconds."
         )
 
-    def lacks(self, op: Spend, used: int, now: float, verdict: Verdict) -> None:
+    def lacks(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
         """Say when to retry, and the budget's state; not why."""
         # No jitter: later than the period's end would be waiting for nothing, and sooner is too early (SPEC A-2).
         wait_s = verdict.retry_after_s = self.retry_after_s(op, now)
         verdict.never = wait_s is None
         verdict.limit = self.limit(op.owner.policy, op, used, now)
 
-    def correction(self, op: Spend, used: Used) -> Correct | None:
+    def correction(self, op: ChargeBudget, used: ActualUse) -> AdjustCharge | None:
         """Return what the answer makes of the estimate; a plain cost stays."""
         if self.unit is COST:
             return None
         really = used.tokens if self.unit is TOKENS else used.microusd
-        return Correct(op.spec, op.key, really - op.cost) if really != op.cost else None
+        return AdjustCharge(op.spec, op.key, really - op.cost) if really != op.cost else None
 
-    def _until_end_s(self, op: Spend, now: float) -> int:
+    def _until_end_s(self, op: ChargeBudget, now: float) -> int:
         return max(1, math.ceil(op.ends - now))
 
 
@@ -171,7 +184,7 @@ SETTING: Final = "max_usd_per_run"
 _KEPT_S: Final = 86_400
 
 
-class _Run(Span):
+class _Run(TimeSpan):
     """As long as it goes on; its start is in its key."""
 
     __slots__ = ()
@@ -191,11 +204,11 @@ class RunBudget(CostBudget):
     def __init__(self, usd: float) -> None:
         super().__init__(usd, _Run(), (), unit=MICROUSD)
 
-    def plan(self, key: str, cost: int, owner: Owner, group: int, now: float) -> Spend:
+    def plan(self, key: str, cost: int, owner: Owner, group: int, now: float) -> ChargeBudget:
         """Return a charge. The key names the run with its start; each charge keeps the account for longer."""
-        return Spend(self.spec, key, cost, now + _KEPT_S, owner, group)
+        return ChargeBudget(self.spec, key, cost, now + _KEPT_S, owner, group)
 
-    def denied(self, op: Spend, used: int, _now: float, verdict: Verdict) -> None:
+    def denied(self, op: ChargeBudget, used: int, _now: float, verdict: Verdict) -> None:
         """Say that it does not fit. No waiting helps, so no time is told."""
         verdict.reason = self.reason
         verdict.never = True
@@ -220,8 +233,8 @@ class RunPaid(RunBudget):
 
     def __init__(self) -> None:
         super().__init__(1.0)
-        self.spec = SpendSpec(LARGEST)
+        self.spec = BudgetSpec(LARGEST)
 
-    def correction(self, op: Spend, used: Used) -> Correct | None:
+    def correction(self, op: ChargeBudget, used: ActualUse) -> AdjustCharge | None:
         """Add what an answer has cost: nothing was charged beforehand."""
-        return Correct(op.spec, op.key, used.microusd) if used.microusd else None
+        return AdjustCharge(op.spec, op.key, used.microusd) if used.microusd else None

@@ -11,14 +11,14 @@ import math
 from typing import Final
 
 from breakloop.limits.base import COST, Unit
-from breakloop.model.verdict import Limit, Verdict
-from breakloop.store.ops import Breaker, BreakerSpec, Broken, Owner
+from breakloop.model.verdict import LimitState, Verdict
+from breakloop.store.ops import BreakerResult, BreakerSpec, CheckBreaker, Owner
 
 REASON: Final = "circuit_breaker_open"
 _MINUTE_S: Final = 60
 
 
-class CircuitBreaker:
+class CircuitBreakerLimiter:
     """The breaker of one policy; the key says whose spend. `unit` is that of what it counts."""
 
     __slots__ = ("_alert", "spec", "unit")
@@ -31,15 +31,15 @@ class CircuitBreaker:
         self.unit = unit
         self._alert = alert
 
-    def plan(self, key: str, amount: int, owner: Owner, group: int) -> Breaker:
+    def plan(self, key: str, amount: int, owner: Owner, group: int) -> CheckBreaker:
         """Return what is counted: `amount` in units, as the `spend` of the policy's first rule says, or the money."""
-        return Breaker(self.spec, key, float(amount), owner, group)
+        return CheckBreaker(self.spec, key, float(amount), owner, group)
 
-    def reason_for(self, _op: Breaker) -> str:
+    def reason_for(self, _op: CheckBreaker) -> str:
         """Return the reason of a denial."""
         return self.reason
 
-    def denied(self, op: Breaker, broken: Broken, _now: float, verdict: Verdict) -> None:
+    def denied(self, op: CheckBreaker, broken: BreakerResult, _now: float, verdict: Verdict) -> None:
         """Say that it is open, and when it tries again by itself, if ever."""
         verdict.reason = self.reason
         threshold = f"{self.unit.words(op.spec.threshold)} a minute"
@@ -51,13 +51,13 @@ class CircuitBreaker:
             wait_s = verdict.retry_after_s = max(1, math.ceil(broken.wait_s))
             verdict.retry_jitter = True
             quota = int(op.spec.threshold) // self.unit.shown
-            verdict.limit = Limit(op.owner.policy, quota, _MINUTE_S, 0, wait_s)
+            verdict.limit = LimitState(op.owner.policy, quota, _MINUTE_S, 0, wait_s)
             verdict.message = f"Circuit breaker open: {found}. It lets a request through again in {wait_s} seconds."
         else:
             verdict.never = True
             verdict.message = f"Circuit breaker open: {found}. Only an operator closes it."
 
-    def event_data(self, op: Breaker, broken: Broken) -> dict[str, object]:
+    def event_data(self, op: CheckBreaker, broken: BreakerResult) -> dict[str, object]:
         """Return the data of `breaker.opened` and `breaker.closed`; `broken.changed` tells which."""
         return {
             "policy": op.owner.policy,

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from breakloop.limits.base import DEFAULT_COMPLETION, LARGEST, TOKENS, Estimate, Period, Refusal, Used
+from breakloop.limits.base import DEFAULT_COMPLETION, LARGEST, TOKENS, ActualUse, Estimate, LimitDenial, Period
 from breakloop.limits.budget import CostBudget
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
-from breakloop.model.verdict import Limit, Verdict
-from breakloop.store.ops import Bucket, Correct, Op, Owner, Refuse, Spend
+from breakloop.model.verdict import LimitState, Verdict
+from breakloop.store.ops import AdjustCharge, ChargeBudget, Deny, Op, Owner, TakeTokens
 
 
-class Ceilings(NamedTuple):
+class TokenCeilings(NamedTuple):
     """What one request may have, whatever is left. None: no ceiling."""
 
     request: int | None = None
@@ -27,7 +27,7 @@ class Ceilings(NamedTuple):
     default_completion: int = DEFAULT_COMPLETION  # reserved when the request names no maximum
 
 
-NO_CEILINGS: Final = Ceilings()
+NO_CEILINGS: Final = TokenCeilings()
 
 
 class LlmTokens:
@@ -40,7 +40,12 @@ class LlmTokens:
     renews = True
 
     def __init__(
-        self, per_minute: int, *, burst: int | None = None, per_day: int | None = None, ceilings: Ceilings = NO_CEILINGS
+        self,
+        per_minute: int,
+        *,
+        burst: int | None = None,
+        per_day: int | None = None,
+        ceilings: TokenCeilings = NO_CEILINGS,
     ) -> None:
         self._per_minute = per_minute
         self._bucket = TokenBucket(per_minute / 60, per_minute if burst is None else burst)
@@ -55,11 +60,11 @@ class LlmTokens:
         """Return what is reserved, or the refusal of what no waiting helps."""
         prompt, most, ceilings = estimate.prompt_tokens, self.completion(estimate), self.ceilings
         if ceilings.prompt is not None and prompt > ceilings.prompt:
-            return (Refuse(_long_prompt(prompt, ceilings.prompt, owner), group),)
+            return (Deny(_long_prompt(prompt, ceilings.prompt, owner), group),)
         tokens = min(prompt + most, LARGEST)
         if ceilings.request is not None and tokens > ceilings.request:
-            return (Refuse(_large_request(estimate, most, ceilings.request, owner), group),)
-        minute = Bucket(self._bucket.spec, keys[0], float(tokens), owner, group)
+            return (Deny(_large_request(estimate, most, ceilings.request, owner), group),)
+        minute = TakeTokens(self._bucket.spec, keys[0], float(tokens), owner, group)
         if len(self.families) == 1:
             return (minute,)
         return minute, self._day.plan(keys[1], tokens, owner, group, now)
@@ -75,34 +80,34 @@ class LlmTokens:
     def spend(self, ops: Sequence[Op]) -> int:
         """Return the reserved tokens, for a circuit breaker."""
         first = ops[0] if ops else None
-        return int(first.cost) if type(first) is Bucket else 0
+        return int(first.cost) if type(first) is TakeTokens else 0
 
-    def reason_for(self, op: Bucket | Spend) -> str:
+    def reason_for(self, op: TakeTokens | ChargeBudget) -> str:
         """Return the reason of a denial."""
-        return "tpd_exceeded" if isinstance(op, Spend) else "tpm_exceeded"
+        return "tpd_exceeded" if isinstance(op, ChargeBudget) else "tpm_exceeded"
 
-    def limit(self, name: str, op: Bucket | Spend, result: float, now: float) -> Limit:
+    def limit(self, name: str, op: TakeTokens | ChargeBudget, result: float, now: float) -> LimitState:
         """Return the state of the bucket or of the day."""
-        if isinstance(op, Spend):
+        if isinstance(op, ChargeBudget):
             return self._day.limit(name, op, int(result), now)
         return self._bucket.limit(name, op, result)
 
-    def denied(self, op: Bucket | Spend, result: float, now: float, verdict: Verdict) -> None:
+    def denied(self, op: TakeTokens | ChargeBudget, result: float, now: float, verdict: Verdict) -> None:
         """Say which of the two has too little."""
         verdict.reason = self.reason_for(op)
-        if isinstance(op, Spend):
+        if isinstance(op, ChargeBudget):
             self._day.lacks(op, int(result), now, verdict)
             self._explain(verdict, op.cost, f"{op.spec.budget} a day", op.spec.budget)
         else:
             self._bucket.lacks(op, result, verdict)
             self._explain(verdict, int(op.cost), f"{self._per_minute} a minute", int(op.spec.burst))
 
-    def staged(self, _op: Bucket | Spend, _result: float) -> None:
+    def staged(self, _op: TakeTokens | ChargeBudget, _result: float) -> None:
         """Return None: tokens have no stages."""
 
-    def correction(self, op: Bucket | Spend, used: Used) -> Correct | None:
+    def correction(self, op: TakeTokens | ChargeBudget, used: ActualUse) -> AdjustCharge | None:
         """Return what the answer makes of the reservation: more, or back what was not used."""
-        return Correct(op.spec, op.key, used.tokens - op.cost) if used.tokens != op.cost else None
+        return AdjustCharge(op.spec, op.key, used.tokens - op.cost) if used.tokens != op.cost else None
 
     def _explain(self, verdict: Verdict, wants: int, limit: str, most: int) -> None:
         reserves = f"this request reserves {wants} for its prompt and longest answer"
@@ -116,12 +121,12 @@ class LlmTokens:
             verdict.message = f"Token limit of {limit} reached: {reserves}, and {left} are left."
 
 
-def _long_prompt(prompt: int, most: int, owner: Owner) -> Refusal:
+def _long_prompt(prompt: int, most: int, owner: Owner) -> LimitDenial:
     message = f"The prompt has about {prompt} tokens, and at most {most} are allowed: shorten it."
-    return Refusal(owner, "prompt_tokens_exceeded", message)
+    return LimitDenial(owner, "prompt_tokens_exceeded", message)
 
 
-def _large_request(estimate: Estimate, completion: int, most: int, owner: Owner) -> Refusal:
+def _large_request(estimate: Estimate, completion: int, most: int, owner: Owner) -> LimitDenial:
     named = estimate.max_completion is not None and estimate.max_completion >= 0
     answer = f"{completion} for the answer" if named else f"{completion} for the answer, whose max_tokens is not named"
     message = (
@@ -129,4 +134,4 @@ def _large_request(estimate: Estimate, completion: int, most: int, owner: Owner)
         f"({estimate.prompt_tokens} for the prompt, {answer}), and at most {most} are allowed: "
         "lower max_tokens or shorten the prompt."
     )
-    return Refusal(owner, "max_tokens_per_request_exceeded", message)
+    return LimitDenial(owner, "max_tokens_per_request_exceeded", message)

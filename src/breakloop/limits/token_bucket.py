@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from breakloop.limits.base import COST, Estimate, Used, read_cost
+from breakloop.limits.base import COST, ActualUse, Estimate, read_cost
 from breakloop.model.call import Call
-from breakloop.model.verdict import Limit, Verdict
-from breakloop.store.ops import Bucket, BucketSpec, Op, Owner
+from breakloop.model.verdict import LimitState, Verdict
+from breakloop.store.ops import BucketSpec, Op, Owner, TakeTokens
 
 REASON = "token_bucket_exceeded"
 _DUST_S = 1e-6  # what a division leaves over, when the seconds are whole ones
@@ -45,10 +45,10 @@ class TokenBucket:
         self._cost_of = cost_of  # None: fixed
         self._window_s = max(1, math.ceil(burst / rate - _DUST_S))
 
-    def plan(self, call: Call, key: str, owner: Owner, group: int) -> Bucket:
+    def plan(self, call: Call, key: str, owner: Owner, group: int) -> TakeTokens:
         """Return the charge of this call."""
         cost = self._cost if self._cost_of is None else read_cost(self._cost_of(call), self._default_cost)
-        return Bucket(self.spec, key, cost, owner, group)
+        return TakeTokens(self.spec, key, cost, owner, group)
 
     def charges(
         self, call: Call, keys: Sequence[str], owner: Owner, group: int, _now: float, _estimate: Estimate
@@ -63,27 +63,27 @@ class TokenBucket:
     def spend(self, ops: Sequence[Op]) -> int:
         """Return the cost, for a circuit breaker."""
         op = ops[0] if ops else None
-        return COST.of(op.cost) if type(op) is Bucket else 0
+        return COST.of(op.cost) if type(op) is TakeTokens else 0
 
-    def reason_for(self, _op: Bucket) -> str:
+    def reason_for(self, _op: TakeTokens) -> str:
         """Return the reason of a denial."""
         return self.reason
 
-    def limit(self, name: str, op: Bucket, left: float, _now: float = 0.0) -> Limit:
+    def limit(self, name: str, op: TakeTokens, left: float, _now: float = 0.0) -> LimitState:
         """Return the bucket's state for the `RateLimit` fields: `reset_s` is when it is full again."""
         spec = op.spec
         tokens = left if left >= 0.0 else op.cost + left
         left_whole = int(tokens) if tokens > 0.0 else 0  # a later correction may have left less than nothing
         full_s = math.ceil((spec.burst - tokens) / spec.rate - _DUST_S)
-        return Limit(name, int(spec.burst), self._window_s, left_whole, full_s)
+        return LimitState(name, int(spec.burst), self._window_s, left_whole, full_s)
 
-    def retry_after_s(self, op: Bucket, left: float) -> int | None:
+    def retry_after_s(self, op: TakeTokens, left: float) -> int | None:
         """Return the seconds until the cost is there, or None when it is larger than the bucket."""
         if op.cost > op.spec.burst:
             return None
         return max(1, math.ceil(-left / op.spec.rate))
 
-    def denied(self, op: Bucket, left: float, _now: float, verdict: Verdict) -> None:
+    def denied(self, op: TakeTokens, left: float, _now: float, verdict: Verdict) -> None:
         """Say that the bucket has too little."""
         self.lacks(op, left, verdict)
         verdict.reason = self.reason
@@ -92,7 +92,7 @@ class TokenBucket:
         else:
             verdict.message = f"Rate limit exceeded: {op.spec.rate:g} a second, burst {op.spec.burst:g}."
 
-    def lacks(self, op: Bucket, left: float, verdict: Verdict) -> None:
+    def lacks(self, op: TakeTokens, left: float, verdict: Verdict) -> None:
         """Say when to retry, and the bucket's state; not why."""
         limit = verdict.limit = self.limit(op.owner.policy, op, left)
         wait_s = verdict.retry_after_s = self.retry_after_s(op, left)
@@ -101,8 +101,8 @@ class TokenBucket:
         if wait_s is not None:
             limit.reset_s = wait_s  # for whoever is denied, the time that matters is when his own request would pass
 
-    def staged(self, _op: Bucket, _left: float) -> None:
+    def staged(self, _op: TakeTokens, _left: float) -> None:
         """Return None: a bucket has no stages."""
 
-    def correction(self, _op: Bucket, _used: Used) -> None:
+    def correction(self, _op: TakeTokens, _used: ActualUse) -> None:
         """Return None: a cost is known beforehand."""

@@ -99,7 +99,7 @@ Series = dict[Labels, float]
 
 
 @dataclass(slots=True)
-class Spread:
+class HistogramData:
     """A histogram: how many in each bucket, the rest in the last, and their sum."""
 
     counts: list[int]
@@ -107,13 +107,13 @@ class Spread:
 
 
 @dataclass(slots=True)
-class Figures:
+class ProcessFigures:
     """By name of the metric."""
 
     counters: dict[str, Series] = field(default_factory=dict)  # only ever grow
     sums: dict[str, Series] = field(default_factory=dict)  # now; those of several processes are added
     highest: dict[str, Series] = field(default_factory=dict)  # now; the highest of several processes counts
-    spreads: dict[str, dict[Labels, Spread]] = field(default_factory=dict)
+    spreads: dict[str, dict[Labels, HistogramData]] = field(default_factory=dict)
 
     def count(self, name: str, value: float, *labels: str) -> None:
         """Set a counter, or add to what it has under the same labels."""
@@ -129,9 +129,9 @@ class Figures:
 
     def spread(self, name: str, counts: list[int], total: float, *labels: str) -> None:
         """Set a histogram, or add to what it has under the same labels."""
-        self._add_spread(name, labels, Spread(counts, total))
+        self._add_spread(name, labels, HistogramData(counts, total))
 
-    def add(self, more: Figures, *, gone: bool = False) -> None:
+    def add(self, more: ProcessFigures, *, gone: bool = False) -> None:
         """Add another process's; of one that is `gone` only what it had counted."""
         for name, series in more.counters.items():
             for labels, value in series.items():
@@ -148,11 +148,11 @@ class Figures:
             for labels, value in series.items():
                 _raise(self.highest.setdefault(name, {}), labels, value)
 
-    def _add_spread(self, name: str, labels: Labels, more: Spread) -> None:
+    def _add_spread(self, name: str, labels: Labels, more: HistogramData) -> None:
         ours = self.spreads.setdefault(name, {})
         known = ours.get(labels)
         if known is None:
-            ours[labels] = Spread(list(more.counts), more.total)
+            ours[labels] = HistogramData(list(more.counts), more.total)
         else:
             known.counts = [one + other for one, other in zip(known.counts, more.counts, strict=True)]
             known.total += more.total
@@ -166,16 +166,16 @@ def _raise(series: Series, labels: Labels, value: float) -> None:
     series[labels] = max(series.get(labels, value), value)
 
 
-class FigureTotals:
+class FleetTotals:
     """The figures of several processes together, those that are gone included."""
 
     __slots__ = ("_gone", "_live")
 
     def __init__(self) -> None:
-        self._live: dict[int, Figures] = {}  # by process id
-        self._gone = Figures()
+        self._live: dict[int, ProcessFigures] = {}  # by process id
+        self._gone = ProcessFigures()
 
-    def heard(self, pid: int, figures: Figures) -> None:
+    def heard(self, pid: int, figures: ProcessFigures) -> None:
         """A process has come so far."""
         self._live[pid] = figures
 
@@ -185,15 +185,15 @@ class FigureTotals:
         if figures is not None:
             self._gone.add(figures, gone=True)
 
-    def sum(self) -> Figures:
+    def sum(self) -> ProcessFigures:
         """Return all of them together, now."""
-        total = Figures()
+        total = ProcessFigures()
         for figures in (self._gone, *self._live.values()):
             total.add(figures)
         return total
 
 
-class Traces(Protocol):
+class TraceCounters(Protocol):
     """Neither method raises or waits."""
 
     def decided(self, call: Call, verdict: Verdict) -> None:

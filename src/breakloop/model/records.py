@@ -76,7 +76,7 @@ def is_blocked(incident: Incident, now: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class AgentRecord:
     """An agent as it was seen (SPEC G-1): it appears by itself."""
 
     project: str
@@ -110,7 +110,7 @@ class AuditRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class TotalsRecord:
     """Sums over a span of time, for the overview."""
 
     requests: int = 0

@@ -145,7 +145,7 @@ ALLOWED: Final = "all_rules_passed"
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class LoopFinding:
     """What a loop detector saw, as the client is told (SPEC A-3)."""
 
     kind: str
@@ -160,7 +160,7 @@ class Loop:
 
 
 @dataclass(slots=True)
-class Limit:
+class LimitState:
     """The state of one limit after the request, for the `RateLimit` fields."""
 
     name: str
@@ -171,7 +171,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Shadowed:
+class ShadowFinding:
     """A would-be verdict of a policy in shadow mode: recorded, never seen by the client."""
 
     policy: str
@@ -211,7 +211,7 @@ class Verdict:
         policy: str = "",
         rule: str = "",
         message: str = "",
-        limit: Limit | None = None,
+        limit: LimitState | None = None,
     ) -> None:
         self.allowed = allowed
         self.reason = reason
@@ -224,10 +224,10 @@ class Verdict:
         self.retry_jitter = False
         self.never = False  # the same request can never pass
         self.delay_ms = 0
-        self.loop: Loop | None = None
+        self.loop: LoopFinding | None = None
         self.warning = ""
         self.note = ""
-        self.shadow: tuple[Shadowed, ...] = ()
+        self.shadow: tuple[ShadowFinding, ...] = ()
         self.degraded = False
 
 

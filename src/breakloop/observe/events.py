@@ -28,7 +28,7 @@ Sleep = Callable[[float], Awaitable[None]]
 Job = tuple[str, Callable[[], Awaitable[None]]]
 
 
-class Bus:
+class EventBus:
     """A `Publish`. Events may come from any thread; one consumer takes them."""
 
     __slots__ = ("_append", "_most", "_waiting", "dropped", "passed")
@@ -61,7 +61,7 @@ class Bus:
         """Nothing is held back here; so that it can stand where others flush."""
 
 
-class Listener:
+class EventListener:
     """Somebody who is told. Too slow or failing, he loses events of his own, and nobody else does."""
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Listener:
             await self._giving
         due = self._always or bool(self._backlog)
         while due:
-            # What is being written goes on when a process ends, and is waited for by `Fan.finish`.
+            # What is being written goes on when a process ends, and is waited for by `EventDispatcher.finish`.
             self._giving = asyncio.create_task(self._give(rest_s))
             due = await asyncio.shield(self._giving) and bool(self._backlog)
             self._giving = None
@@ -141,21 +141,21 @@ class Listener:
             self._backlog.extendleft(reversed(batch))
 
 
-class Fan:
+class EventDispatcher:
     """Hands what the bus has to every listener."""
 
     __slots__ = ("_bus", "_sleep", "listeners")
 
-    def __init__(self, bus: Bus, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(self, bus: EventBus, sleep: Sleep = asyncio.sleep) -> None:
         self._bus = bus
         self._sleep = sleep
-        self.listeners: list[Listener] = []
+        self.listeners: list[EventListener] = []
 
     def add(
         self, name: str, take: Take, *, every_s: float = EVERY_S, always: bool = False, room: int = MOST
-    ) -> Listener:
+    ) -> EventListener:
         """Add a listener: told every `every_s`, of nothing too if `always`. What he returns is awaited."""
-        made = Listener(name, take, every_s=every_s, always=always, room=room, sleep=self._sleep)
+        made = EventListener(name, take, every_s=every_s, always=always, room=room, sleep=self._sleep)
         self.listeners.append(made)
         return made
 
@@ -231,7 +231,7 @@ class Subscription:
         self._news.set()
 
 
-class Live:
+class LiveEvents:
     """Everybody who reads."""
 
     __slots__ = ("_most", "_readers", "_room", "refused")

@@ -158,7 +158,7 @@ def log(level: int, message: str, fields: Mapping[str, object] | None = None) ->
     logging.getLogger("breakloop").log(level, message, extra={_FIELDS: dict(fields or {})})
 
 
-class Events(Protocol):
+class EventSink(Protocol):
     """Whoever is told of events."""
 
     def __call__(self, event: Event) -> None:

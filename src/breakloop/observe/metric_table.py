@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, Protocol
 
 from breakloop._version import __version__
 from breakloop.engine.engine import Engine
-from breakloop.engine.remote import Remote
-from breakloop.model.counters import Figures, Histogram, Labels, Tally, Timings, bounds_s
+from breakloop.engine.remote import RemoteEngine
+from breakloop.model.counters import Histogram, Labels, ProcessFigures, Tally, Timings, bounds_s
 from breakloop.observe.log import lines_dropped
 from breakloop.pricing.tokens import EstimateError, EstimateErrors
 from breakloop.store.memory import MemoryStore
@@ -43,32 +43,34 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class MetricLabel:
     """What a label says, and how many values it may have; 0: they are a closed list."""
 
     help: str
     most: int = 0
 
 
-LABELS: Final[dict[str, Label]] = {
-    "verdict": Label("`allowed` or `denied`"),
-    "reason": Label("one of the [reasons](reasons.md), or why it was allowed", 60),
-    "policy": Label("id of the policy", 200),
-    "project": Label("name of the project", 200),
-    "model": Label("as requests name it", 50),
-    "upstream": Label("name of the upstream, from the settings", 100),
-    "door": Label("`proxy` or `decision`"),
-    "direction": Label("`input` or `output`"),
-    "kind": Label("of loop, as in [`loop.detected`](events.md#loopdetected)", 60),
-    "action": Label("what was done: `warn`, `steer`, `throttle`, `reject`, `kill`, `cut`", 20),
-    "shadow": Label("`true`: only counted, the client saw nothing"),
-    "event": Label("name of the [event](events.md)", 60),
-    "place": Label("where it was lost: in a `worker`, on the `bus`, or at the listener that was too slow", 20),
-    "why": Label("the cause, in a word", 20),
-    "descriptor": Label("the descriptor that requests lack", 100),
-    "table": Label("what is remembered: `counts`, `cooldowns`, `buckets`, `accounts`, `rates`, `open`, `windows`", 20),
-    "estimator": Label("which estimate: of `token_source.estimator`", 20),
-    "version": Label("of breakloop", 20),
+LABELS: Final[dict[str, MetricLabel]] = {
+    "verdict": MetricLabel("`allowed` or `denied`"),
+    "reason": MetricLabel("one of the [reasons](reasons.md), or why it was allowed", 60),
+    "policy": MetricLabel("id of the policy", 200),
+    "project": MetricLabel("name of the project", 200),
+    "model": MetricLabel("as requests name it", 50),
+    "upstream": MetricLabel("name of the upstream, from the settings", 100),
+    "door": MetricLabel("`proxy` or `decision`"),
+    "direction": MetricLabel("`input` or `output`"),
+    "kind": MetricLabel("of loop, as in [`loop.detected`](events.md#loopdetected)", 60),
+    "action": MetricLabel("what was done: `warn`, `steer`, `throttle`, `reject`, `kill`, `cut`", 20),
+    "shadow": MetricLabel("`true`: only counted, the client saw nothing"),
+    "event": MetricLabel("name of the [event](events.md)", 60),
+    "place": MetricLabel("where it was lost: in a `worker`, on the `bus`, or at the listener that was too slow", 20),
+    "why": MetricLabel("the cause, in a word", 20),
+    "descriptor": MetricLabel("the descriptor that requests lack", 100),
+    "table": MetricLabel(
+        "what is remembered: `counts`, `cooldowns`, `buckets`, `accounts`, `rates`, `open`, `windows`", 20
+    ),
+    "estimator": MetricLabel("which estimate: of `token_source.estimator`", 20),
+    "version": MetricLabel("of breakloop", 20),
 }
 
 
@@ -193,7 +195,7 @@ METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _TABLE}
 _TEXT_MAX: Final = 120  # of a label's value
 
 
-class Bounded:
+class LabelLimiter:
     """Remembers which values were first, so that a series never changes its name."""
 
     __slots__ = ("_names",)
@@ -201,9 +203,9 @@ class Bounded:
     def __init__(self) -> None:
         self._names: dict[str, set[str]] = {}  # label -> the values that keep their names
 
-    def figures(self, given: Figures) -> Figures:
+    def figures(self, given: ProcessFigures) -> ProcessFigures:
         """Return as much of them as may be shown."""
-        made = Figures()
+        made = ProcessFigures()
         plain = ((made.count, given.counters), (made.level, given.sums), (made.mark, given.highest))
         for take, by_name in plain:
             for name, series in by_name.items():
@@ -275,7 +277,7 @@ class BundleState(Protocol):
         ...
 
 
-class Saved(Protocol):
+class SavedTotals(Protocol):
     """What keeps the state on disk."""
 
     problems: int
@@ -283,7 +285,7 @@ class Saved(Protocol):
 
 
 @dataclass(slots=True)
-class Sources:
+class MetricSources:
     """The parts of a process that count. What is None or empty is left out."""
 
     engine: Engine
@@ -294,15 +296,15 @@ class Sources:
     upstreams: Callable[[], Iterable[UpstreamCounts]] = tuple
     bundles: BundleState | None = None
     bundle_loaded_at: Callable[[], float] = float
-    saved: Saved | None = None
-    remote: Callable[[], Remote | None] = lambda: None
+    saved: SavedTotals | None = None
+    remote: Callable[[], RemoteEngine | None] = lambda: None
     dropped: Callable[[], Mapping[str, int]] = dict  # `bus.Fan.dropped`
     log_dropped: Callable[[], int] = lines_dropped
 
 
-def gather(sources: Sources) -> Figures:
+def gather(sources: MetricSources) -> ProcessFigures:
     """Return what a process has to show now."""
-    figures, engine = Figures(), sources.engine
+    figures, engine = ProcessFigures(), sources.engine
     _tally(figures, engine.tally)
     _estimates(figures, engine.meter.errors)
     _times(figures, sources.timings)
@@ -318,7 +320,7 @@ def gather(sources: Sources) -> Figures:
     return figures
 
 
-def _tally(figures: Figures, tally: Tally) -> None:
+def _tally(figures: ProcessFigures, tally: Tally) -> None:
     for verdict, reasons in ((ALLOWED, tally.allowed), (DENIED, tally.denied)):
         _each(figures, DECISIONS, reasons, verdict)
     _each(figures, "breakloop_descriptors_missing_total", tally.missing)
@@ -342,29 +344,29 @@ def _tally(figures: Figures, tally: Tally) -> None:
     count("breakloop_counts_forgiven_total", tally.forgiven)
 
 
-def _each(figures: Figures, name: str, counts: Mapping[str, int], *before: str) -> None:
+def _each(figures: ProcessFigures, name: str, counts: Mapping[str, int], *before: str) -> None:
     for label, count in list(counts.items()):
         figures.count(name, count, *before, label)
 
 
-def _estimates(figures: Figures, errors: EstimateErrors) -> None:
+def _estimates(figures: ProcessFigures, errors: EstimateErrors) -> None:
     for name, error in list(errors.by_estimator.items()):
         figures.spread("breakloop_estimate_ratio", list(error.buckets), error.total, name)
         figures.count("breakloop_estimate_error_tokens_total", error.absolute_tokens, name)
 
 
-def _times(figures: Figures, timings: Timings) -> None:
+def _times(figures: ProcessFigures, timings: Timings) -> None:
     _spread(figures, "breakloop_overhead_seconds", timings.proxy, OWN_POWERS, "proxy")
     _spread(figures, "breakloop_overhead_seconds", timings.decision, OWN_POWERS, "decision")
     for name, histogram in list(timings.upstreams.items()):
         _spread(figures, "breakloop_upstream_seconds", histogram, UPSTREAM_POWERS, name)
 
 
-def _spread(figures: Figures, name: str, histogram: Histogram, powers: tuple[int, int], label: str) -> None:
+def _spread(figures: ProcessFigures, name: str, histogram: Histogram, powers: tuple[int, int], label: str) -> None:
     figures.spread(name, histogram.buckets(*powers), histogram.total_ns / 1e9, label)
 
 
-def _connections(figures: Figures, hub: HubCounts | None, upstreams: Iterable[UpstreamCounts]) -> None:
+def _connections(figures: ProcessFigures, hub: HubCounts | None, upstreams: Iterable[UpstreamCounts]) -> None:
     if hub is not None:
         figures.count("breakloop_http_requests_total", hub.requests)
         figures.count("breakloop_http_bad_requests_total", hub.bad_requests)
@@ -379,7 +381,7 @@ def _connections(figures: Figures, hub: HubCounts | None, upstreams: Iterable[Up
         figures.level("breakloop_upstream_connections_open", upstream.open, upstream.name)
 
 
-def _bundle(figures: Figures, sources: Sources) -> None:
+def _bundle(figures: ProcessFigures, sources: MetricSources) -> None:
     bundle = sources.engine.bundle
     figures.mark("breakloop_bundle_version", 0 if bundle is None else bundle.version)
     loaded_at = sources.bundle_loaded_at()
@@ -390,7 +392,7 @@ def _bundle(figures: Figures, sources: Sources) -> None:
         figures.mark("breakloop_bundle_problems", len(sources.bundles.problems))
 
 
-def _state(figures: Figures, sources: Sources) -> None:
+def _state(figures: ProcessFigures, sources: MetricSources) -> None:
     engine, remote = sources.engine, sources.remote()
     figures.mark("breakloop_holds", len(engine.quarantine))  # every process knows of all of them
     conflicts = engine.local.windows.conflicts

@@ -16,9 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from breakloop.model.counters import Figures, Labels, Series, Spread
+from breakloop.model.counters import HistogramData, Labels, ProcessFigures, Series
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Activity, Event
-from breakloop.observe.metric_table import COUNTER, HISTOGRAM, METRICS, OTHER, Bounded, Metric
+from breakloop.observe.metric_table import COUNTER, HISTOGRAM, METRICS, OTHER, LabelLimiter, Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,9 +26,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 class Metrics(Collector):
     """What `/metrics` answers. `gathered` returns the figures of every process."""
 
-    def __init__(self, gathered: Callable[[], Iterable[Figures]]) -> None:
+    def __init__(self, gathered: Callable[[], Iterable[ProcessFigures]]) -> None:
         self._gathered = gathered
-        self._bounded = Bounded()
+        self._bounded = LabelLimiter()
 
     def text(self) -> bytes:
         """Return all of them, now."""
@@ -36,7 +36,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Yield each metric of the table that has a value."""
-        total = Figures()
+        total = ProcessFigures()
         for figures in self._gathered():
             total.add(figures)
         total = self._bounded.figures(total)
@@ -58,7 +58,7 @@ def _plain(metric: Metric, series: Series) -> Family:
     return family
 
 
-def _histogram(metric: Metric, spreads: dict[Labels, Spread]) -> Family:
+def _histogram(metric: Metric, spreads: dict[Labels, HistogramData]) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, spread in spreads.items():
         family.add_metric(labels, _cumulative(metric.bounds, spread.counts), spread.total)
@@ -81,13 +81,13 @@ _BY_POLICY: Final = {
 }
 
 
-class Counted:
+class EventCounters:
     """Counts since start."""
 
     __slots__ = ("_figures", "_kept")
 
     def __init__(self, kept: int = KEPT) -> None:
-        self._figures = Figures()
+        self._figures = ProcessFigures()
         self._kept = kept
 
     def take(self, events: Sequence[Event]) -> None:
@@ -116,7 +116,7 @@ class Counted:
         """Take down how many circuit breakers are open now."""
         self._figures.highest["breakloop_breakers_open"] = {(): is_open}
 
-    def figures(self) -> Figures:
+    def figures(self) -> ProcessFigures:
         """Return what was counted."""
         return self._figures
 

@@ -164,7 +164,7 @@ def failure(answer: Answer) -> str:
     return "incomplete" if answer.error and not answer.complete else ""
 
 
-class Names:
+class SpanNames:
     """The attributes of metrics: few, and with few values each."""
 
     __slots__ = ("_models",)
@@ -232,7 +232,7 @@ class Tracing:
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
         self._propagator = TraceContextTextMapPropagator()
-        self._names = Names()
+        self._names = SpanNames()
         self.faults = 0
 
     def decided(self, call: Call, verdict: Verdict) -> None:

@@ -14,7 +14,7 @@ V = TypeVar("V")
 Key = TypeVar("Key", bound=str | bytes)
 
 
-class Remembered(dict[Key, V]):
+class MemoDict(dict[Key, V]):
     """Key -> what `work_out` makes of it.
 
     Short ones only, and all are forgotten when there are too many: no client can make this grow, or keep it full.
@@ -36,7 +36,7 @@ class Remembered(dict[Key, V]):
         return value
 
 
-class Recent(Generic[K, V]):
+class TwoGenerationCache(Generic[K, V]):
     """Holds the latest `limit` to `2 * limit` entries, and `size_limit` to about twice that of key lengths."""
 
     __slots__ = ("_limit", "_old", "_size", "_size_limit", "_young")

@@ -18,7 +18,7 @@ from typing import Final
 
 from breakloop.errors import SettingsError
 from breakloop.model.call import Call
-from breakloop.policy.cache import Recent
+from breakloop.policy.cache import TwoGenerationCache
 
 _HOPS_MAX = 64  # a chain longer than this is made up
 _ADDRESS_MAX = 100  # an IPv6 address with brackets, zone and port; whatever is longer is not worth remembering
@@ -37,7 +37,7 @@ class ClientIp:
     def __init__(self, trusted_proxies: tuple[str, ...]) -> None:
         self._unix = _UNIX in trusted_proxies
         self._networks = tuple(_network(entry) for entry in trusted_proxies if entry != _UNIX)
-        self._seen: Recent[str, _Seen] = Recent(4096)
+        self._seen: TwoGenerationCache[str, _Seen] = TwoGenerationCache(4096)
 
     def trusted(self, peer: str) -> bool:
         """Say whether `peer` is one of the trusted proxies."""
@@ -156,7 +156,7 @@ class Geo:
     def __init__(self, client_ip: ClientIp, geo_file: str) -> None:
         self._client_ip = client_ip
         self._read = _open(geo_file) if geo_file else None
-        self._seen: Recent[str, _Record] = Recent(4096)
+        self._seen: TwoGenerationCache[str, _Record] = TwoGenerationCache(4096)
 
     def value(self, what: str, call: Call, address: str) -> str | None:
         """Return `what` ("country", "asn", "type", "tor") of a request whose client is at `address`; None = missing."""
@@ -274,7 +274,7 @@ class UserAgents:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: Recent[bytes, str] = Recent(1024)
+        self._seen: TwoGenerationCache[bytes, str] = TwoGenerationCache(1024)
 
     def category(self, raw: bytes) -> str:
         """Return the category of a raw header value, "" for none."""

@@ -12,25 +12,32 @@ from functools import partial
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from breakloop.detect.counting import LoopTerms
+from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.limits.base import COST, MICROUSD, TOKENS, Limiter, LocalDay, Period
 from breakloop.limits.budget import SETTING, CostBudget
-from breakloop.limits.circuit_breaker import CircuitBreaker
-from breakloop.limits.llm_tokens import Ceilings, LlmTokens
+from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
+from breakloop.limits.llm_tokens import LlmTokens, TokenCeilings
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import SECRET_HEADERS, Call, CompletionCap
-from breakloop.policy.compile_detectors import LoopGuard, LoopMaker, WatcherMaker, expiry
-from breakloop.policy.compiled import Agents, AgentTerms, CompiledBundle, Detector, Policy, Presence
+from breakloop.policy.compile_detectors import DetectorCompiler, LoopGuardDefaults, WindowDetectorCompiler, expiry
+from breakloop.policy.compiled import (
+    ActiveHours,
+    AgentTerms,
+    CompiledAgents,
+    CompiledBundle,
+    CompiledDetector,
+    CompiledPolicy,
+)
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.matching import KillSwitch, KillSwitches, Routes, Selector
-from breakloop.policy.rules import AGENT, BreakerRule, Fallback, Getter, Match, Rule
+from breakloop.policy.matching import CompiledKillSwitch, CompiledSelector, KillSwitches, Routes
+from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, Match
 from breakloop.policy.schema import bundle
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
 from breakloop.policy.schema.loops import Weights
 from breakloop.policy.schema.types import validate
-from breakloop.policy.senders import Senders, steady
+from breakloop.policy.senders import CallerProfiles, steady
 from breakloop.pricing.tokens import Estimator, estimator
 
 AGENTS: Final = "agents"  # what stands for a policy in verdicts and events
@@ -45,10 +52,12 @@ class AgentBudget(CostBudget):
     reason = "agent_budget_exceeded"
 
 
-def agent_terms(agents: Mapping[str, bundle.Agent], make: WatcherMaker, agent_of: Getter) -> Iterator[AgentTerms]:
+def agent_terms(
+    agents: Mapping[str, bundle.Agent], make: WindowDetectorCompiler, agent_of: Getter
+) -> Iterator[AgentTerms]:
     """Yield what is said of each agent or pattern."""
     for index, (pattern, agent) in enumerate(agents.items()):
-        presence = Presence(active=agent.active, hours=agent.hours, zone=agent.timezone)
+        presence = ActiveHours(active=agent.active, hours=agent.hours, zone=agent.timezone)
         rules = tuple(_rules(agent, pattern, agent_of))
         run = None
         if agent.max_usd_per_run is not None:
@@ -56,7 +65,7 @@ def agent_terms(agents: Mapping[str, bundle.Agent], make: WatcherMaker, agent_of
         yield AgentTerms(pattern, tuple(_detectors(agent, index, make)), presence, rules, run)
 
 
-def _rules(agent: bundle.Agent, pattern: str, agent_of: Getter) -> Iterator[Rule]:
+def _rules(agent: bundle.Agent, pattern: str, agent_of: Getter) -> Iterator[CompiledRule]:
     """Each agent that a pattern names has a limit and a budget of its own."""
     limit = agent.rate_limit
     if limit is not None:
@@ -71,12 +80,12 @@ def _rules(agent: bundle.Agent, pattern: str, agent_of: Getter) -> Iterator[Rule
         yield rule
 
 
-def _rule(name: str, limiter: Limiter, agent_of: Getter) -> Rule:
+def _rule(name: str, limiter: Limiter, agent_of: Getter) -> CompiledRule:
     keys = ((AGENT, agent_of),)
-    return Rule(name, AGENTS, match=(), keys=keys, limiter=limiter, rejects_missing=False, status=_STATUS)
+    return CompiledRule(name, AGENTS, match=(), keys=keys, limiter=limiter, rejects_missing=False, status=_STATUS)
 
 
-def _detectors(agent: bundle.Agent, index: int, make: WatcherMaker) -> Iterator[Detector]:
+def _detectors(agent: bundle.Agent, index: int, make: WindowDetectorCompiler) -> Iterator[CompiledDetector]:
     if agent.max_steps_per_run is not None:
         yield make.ceiling(_terms("run", index, "max_steps_per_run"), agent.max_steps_per_run)
     if agent.kill_switch_enabled:
@@ -87,14 +96,14 @@ def _detectors(agent: bundle.Agent, index: int, make: WatcherMaker) -> Iterator[
         )
 
 
-def _terms(kind: str, index: int, said: str, action: str = "reject") -> LoopTerms:
-    return LoopTerms(kind, AGENTS, index, action, _STATUS, expects=frozenset(), allow=None, said=said, place="|")
+def _terms(kind: str, index: int, said: str, action: str = "reject") -> DetectorConfig:
+    return DetectorConfig(kind, AGENTS, index, action, _STATUS, expects=frozenset(), allow=None, said=said, place="|")
 
 
 _UNITS = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
 
 
-class LimiterMaker:
+class LimiterCompiler:
     """Makes limiters out of rules."""
 
     def __init__(self, descriptors: Descriptors) -> None:
@@ -155,7 +164,7 @@ def stream_caps(rule: bundle.Rule, policy: str) -> tuple[CompletionCap, Completi
 
 
 def _llm_tokens(config: LlmTokensConfig) -> LlmTokens:
-    ceilings = Ceilings(
+    ceilings = TokenCeilings(
         config.max_tokens_per_request,
         config.max_prompt_tokens,
         config.max_completion_tokens,
@@ -168,7 +177,7 @@ SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), 
 
 
 def compile_bundle(
-    bundle: schema.Bundle | None, digest: str, descriptors: Descriptors, secret: bytes, guard: LoopGuard
+    bundle: schema.Bundle | None, digest: str, descriptors: Descriptors, secret: bytes, guard: LoopGuardDefaults
 ) -> CompiledBundle:
     """Return the bundle ready for the engine. None stands for "no policy configured": the built-in protection only.
 
@@ -188,7 +197,7 @@ def compile_bundle(
         digest=digest,
         policies=policies,
         routes=Routes(policies),
-        senders=Senders(descriptors, maker.used),
+        senders=CallerProfiles(descriptors, maker.used),
         kill_switches=KillSwitches(_switches(bundle.kill_switches), descriptors.getter),
         shadow_until=_override_until(bundle.global_shadow),
         kill_override_until=_override_until(bundle.kill_switch_override),
@@ -201,7 +210,9 @@ def compile_bundle(
     )
 
 
-def _agents_with(maker: _Maker, said: Mapping[str, schema.Agent], given: Mapping[str, Mapping[str, Any]]) -> Agents:
+def _agents_with(
+    maker: _Maker, said: Mapping[str, schema.Agent], given: Mapping[str, Mapping[str, Any]]
+) -> CompiledAgents:
     """Lay what was set for single agents over what the bundle says of them, or of the longest pattern that fits."""
     merged = dict(said)
     patterns = sorted((one for one in said if one.endswith("*")), key=len, reverse=True)
@@ -220,14 +231,14 @@ class _Maker:
     def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
-        self.loops = LoopMaker(descriptors, fingerprinter)
-        self._limiters = LimiterMaker(descriptors)
+        self.loops = DetectorCompiler(descriptors, fingerprinter)
+        self._limiters = LimiterCompiler(descriptors)
         self.used: set[str] = set()  # every descriptor that a policy names
 
-    def agents(self, said: Mapping[str, schema.Agent]) -> Agents:
-        return Agents(agent_terms(said, self.loops.watchers, self._descriptors.agent))
+    def agents(self, said: Mapping[str, schema.Agent]) -> CompiledAgents:
+        return CompiledAgents(agent_terms(said, self.loops.watchers, self._descriptors.agent))
 
-    def policy(self, index: int, policy: schema.Policy) -> Policy:
+    def policy(self, index: int, policy: schema.Policy) -> CompiledPolicy:
         spec = policy.spec
         names = _names_used(spec)
         sources = _sources_used(spec)
@@ -235,9 +246,9 @@ class _Maker:
         rules = tuple(self._rule(rule, policy.id, spec.deny_status) for rule in spec.rules)
         fallback = None
         if spec.fallback_limit is not None:
-            fallback = self._rule(spec.fallback_limit, policy.id, spec.deny_status, Fallback)
+            fallback = self._rule(spec.fallback_limit, policy.id, spec.deny_status, FallbackRule)
         limiters = [rule.limiter for rule in (*rules, fallback) if rule is not None]
-        return Policy(
+        return CompiledPolicy(
             id=policy.id,
             index=index,
             selector=_selector(spec.selector),
@@ -258,7 +269,9 @@ class _Maker:
     def _match(self, rule: schema.Rule) -> Match:
         return tuple((self._descriptors.getter(key), value) for key, value in rule.match.items())
 
-    def _rule(self, rule: schema.Rule, policy: str, status: int, kind: type[Rule] = Rule) -> Rule:
+    def _rule(
+        self, rule: schema.Rule, policy: str, status: int, kind: type[CompiledRule] = CompiledRule
+    ) -> CompiledRule:
         limiter = self._limiters.of(rule)
         made = kind(
             rule.name,
@@ -274,13 +287,13 @@ class _Maker:
             made.caps = stream_caps(rule, policy)
         return made
 
-    def _breaker(self, breaker: schema.CircuitBreaker | None, rules: tuple[Rule, ...]) -> BreakerRule | None:
+    def _breaker(self, breaker: schema.CircuitBreaker | None, rules: tuple[CompiledRule, ...]) -> BreakerRule | None:
         if breaker is None or not breaker.enabled or not rules:
             return None
         by_money = breaker.spend_source is not None
         unit = MICROUSD if by_money else rules[0].limiter.unit
         per_minute, reset = breaker.spend_rate_threshold_per_minute, breaker.auto_reset_after_minutes
-        made = CircuitBreaker(per_minute, reset, unit=unit, alert=breaker.alert)
+        made = CircuitBreakerLimiter(per_minute, reset, unit=unit, alert=breaker.alert)
         return BreakerRule(rules[0], made, estimator("simple_word") if by_money else None)
 
     def _shown(self, name: str) -> Getter:
@@ -311,8 +324,8 @@ def _sources_used(spec: schema.Spec) -> tuple[str, ...]:
     return tuple(source for source in sources if source != "fixed")
 
 
-def _selector(selector: schema.Selector) -> Selector:
-    return Selector(
+def _selector(selector: schema.Selector) -> CompiledSelector:
+    return CompiledSelector(
         exact=selector.path_exact,
         prefix=selector.path_prefix,
         methods=frozenset(selector.methods or ()),
@@ -320,9 +333,9 @@ def _selector(selector: schema.Selector) -> Selector:
     )
 
 
-def _switches(switches: Iterable[schema.KillSwitch]) -> list[KillSwitch]:
+def _switches(switches: Iterable[schema.KillSwitch]) -> list[CompiledKillSwitch]:
     return [
-        KillSwitch(index, s.scope_key, s.scope_value, s.route or "", s.reason or "", expiry(s.expires_at))
+        CompiledKillSwitch(index, s.scope_key, s.scope_value, s.route or "", s.reason or "", expiry(s.expires_at))
         for index, s in enumerate(switches)
     ]
 

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from breakloop.detect.counting import AllowList, Identity, LoopDetector, LoopTerms
+from breakloop.detect.counting import AllowList, CountingDetector, DetectorConfig, DetectorIdentity
 from breakloop.detect.fingerprint import ExactFingerprint, Fingerprinter, TailFingerprint
-from breakloop.detect.run_steps import RunCeiling
-from breakloop.detect.simhash import ScoreDetector, ScoreLoop
-from breakloop.detect.spawn import Begin, SpawnDetector, SpawnLoop
-from breakloop.detect.stateful import DENYING, SEVERAL, Ladder, Reads
+from breakloop.detect.run_steps import RunStepsLimit
+from breakloop.detect.simhash import SimhashDetector, SimhashScorer
+from breakloop.detect.spawn import RunStart, SpawnDetector, SpawnTracker
+from breakloop.detect.stateful import DENYING, SEVERAL, CallReaders, SeverityActions
 from breakloop.detect.steps import StepsDetector
-from breakloop.detect.steps.block import StepLoop
+from breakloop.detect.steps.block import StepsBlock
 from breakloop.detect.steps.kinds import ABOUT, NEVER, NORMAL
-from breakloop.detect.unnamed_sessions import LaneDetector, LaneLoop
+from breakloop.detect.unnamed_sessions import LaneTracker, UnnamedSessionsDetector
 from breakloop.dialects.base import canonical
 from breakloop.model.call import TAIL_MESSAGES, Call
-from breakloop.policy.compiled import Detector
+from breakloop.policy.compiled import CompiledDetector
 from breakloop.policy.descriptors import Descriptors, query_for_fingerprint
 from breakloop.policy.rules import RunRule
 from breakloop.policy.schema import bundle as schema
@@ -41,12 +41,12 @@ from breakloop.policy.schema.loops import (
     TailLoop,
     Weights,
 )
-from breakloop.policy.senders import Sender, steady
+from breakloop.policy.senders import CallerProfile, steady
 from breakloop.pricing.tokens import estimator
-from breakloop.store.ops import COOLDOWN_S, RepeatSpec, blocked_at_once, joined, part
+from breakloop.store.ops import COOLDOWN_S, FingerprintSpec, blocked_at_once, joined, part
 
 
-class Owners:
+class WindowOwners:
     """Names owners of windows. They all belong to a caller: a client may have picked somebody else's session id."""
 
     __slots__ = ("_who",)
@@ -76,27 +76,29 @@ class Owners:
 _TOOL_MESSAGES: Final = 3  # where an allow list looks for tools
 
 
-class WatcherMaker:
+class WindowDetectorCompiler:
     """Makes detectors that remember."""
 
     def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
-        self._owners = Owners(descriptors)
+        self._owners = WindowOwners(descriptors)
 
-    def steps(self, block: StepsLoop, terms: LoopTerms) -> list[Detector]:
+    def steps(self, block: StepsLoop, terms: DetectorConfig) -> list[CompiledDetector]:
         """A session's steps; and before them what is told by more than one session."""
         spec = blocked_at_once(block.cooldown_seconds, block.cooldown_growth, block.cooldown_max_seconds)
-        ladder = Ladder(terms, _actions(block), spec, identity(self._descriptors))
+        ladder = SeverityActions(terms, _actions(block), spec, identity(self._descriptors))
         settings, digest = block.settings(), self._fingerprinter.short
-        lanes = LaneDetector(settings.thresholds["nested"], digest)
+        lanes = LaneTracker(settings.thresholds["nested"], digest)
         deep = settings.thresholds["spawn"][:2]
-        spawn = SpawnDetector(digest, depth=deep, same_task=deep)
+        spawn = SpawnTracker(digest, depth=deep, same_task=deep)
         read = self._descriptors
         return [
-            LaneLoop(terms, ladder, self._reads(self._owners.unnamed), lanes, session=read.session, lane=read.lane),
-            SpawnLoop(terms, ladder, self._reads(self._owners.parent), spawn, begin=self._begin),
-            StepLoop(
+            UnnamedSessionsDetector(
+                terms, ladder, self._reads(self._owners.unnamed), lanes, session=read.session, lane=read.lane
+            ),
+            SpawnDetector(terms, ladder, self._reads(self._owners.parent), spawn, begin=self._begin),
+            StepsBlock(
                 terms,
                 ladder,
                 self._reads(self._owners.session),
@@ -107,50 +109,50 @@ class WatcherMaker:
             ),
         ]
 
-    def _begin(self, call: Call, task: str) -> Begin:
+    def _begin(self, call: Call, task: str) -> RunStart:
         read = self._descriptors
         names = (read.session(call), read.parent(call), read.trace(call), read.agent(call))
-        return Begin(*names, task, read.lane(call))
+        return RunStart(*names, task, read.lane(call))
 
-    def simhash(self, block: SimhashLoop, terms: LoopTerms) -> ScoreLoop:
+    def simhash(self, block: SimhashLoop, terms: DetectorConfig) -> SimhashDetector:
         """The score of a block."""
         return self.score(terms, _actions(block), block.window_requests, block.threshold_score, block.weights)
 
     def score(
         self,
-        terms: LoopTerms,
+        terms: DetectorConfig,
         actions: tuple[str, str, str],
         window_requests: int,
         threshold: float,
         weights: Weights,
-    ) -> ScoreLoop:
+    ) -> SimhashDetector:
         """A score over the last requests of caller and agent."""
-        ladder = Ladder(terms, actions, blocked_at_once(), identity(self._descriptors))
+        ladder = SeverityActions(terms, actions, blocked_at_once(), identity(self._descriptors))
         seed = int.from_bytes(self._fingerprinter.short(b"score"))
         each = (weights.prompt, weights.response, weights.tool)
-        detector = ScoreDetector(window_requests, threshold, *each, seed)
-        return ScoreLoop(terms, ladder, self._reads(self._owners.agent), detector)
+        detector = SimhashScorer(window_requests, threshold, *each, seed)
+        return SimhashDetector(terms, ladder, self._reads(self._owners.agent), detector)
 
-    def ceiling(self, terms: LoopTerms, max_steps: int) -> RunCeiling:
+    def ceiling(self, terms: DetectorConfig, max_steps: int) -> RunStepsLimit:
         """A ceiling of steps over a session."""
-        return RunCeiling(terms, max_steps, step=self._descriptors.step, owner=self._owners.session)
+        return RunStepsLimit(terms, max_steps, step=self._descriptors.step, owner=self._owners.session)
 
-    def run_money(self, pattern: str, usd: float, terms: LoopTerms) -> RunRule:
+    def run_money(self, pattern: str, usd: float, terms: DetectorConfig) -> RunRule:
         """A ceiling of dollars over a session."""
         return RunRule(pattern, usd, terms, owner=self._owners.session, estimator=estimator("simple_word"))
 
-    def _reads(self, owner: Callable[[Call], str]) -> Reads:
-        return Reads(self._descriptors.step, owner, identity(self._descriptors))
+    def _reads(self, owner: Callable[[Call], str]) -> CallReaders:
+        return CallReaders(self._descriptors.step, owner, identity(self._descriptors))
 
 
-def identity(read: Descriptors, messages: int = _TOOL_MESSAGES) -> Identity:
+def identity(read: Descriptors, messages: int = _TOOL_MESSAGES) -> DetectorIdentity:
     """Who sends, and which tools these last messages call; more of them may have been read for another policy."""
 
     def tools(call: Call) -> tuple[str, ...]:
         chat = read.chat(call)
         return tuple(made.name for message in chat.tail[-messages:] for made in message.calls) if chat else ()
 
-    return Identity(read.caller, read.agent, tools)
+    return DetectorIdentity(read.caller, read.agent, tools)
 
 
 def _actions(block: AnyLoop) -> tuple[str, str, str]:
@@ -162,7 +164,7 @@ DEFAULTS = "defaults"
 
 
 @dataclass(frozen=True, slots=True)
-class LoopGuard:
+class LoopGuardDefaults:
     """The built-in block's three numbers (`LOOP_GUARD_*`); `max_hits` 0 switches it off."""
 
     window_seconds: int = 60
@@ -170,7 +172,7 @@ class LoopGuard:
     cooldown_seconds: int = COOLDOWN_S
 
 
-def builtin_blocks(guard: LoopGuard) -> tuple[AnyLoop, ...]:
+def builtin_blocks(guard: LoopGuardDefaults) -> tuple[AnyLoop, ...]:
     """The blocks that protect LLM calls when nothing else is said; none when they are switched off."""
     if guard.max_hits == 0:
         return ()
@@ -203,46 +205,46 @@ def _lifted(max_hits: int) -> dict[str, tuple[float, float, float]]:
     return {"storm": lifted} if lifted != (notice, block, stop) else {}
 
 
-class LoopMaker:
+class DetectorCompiler:
     """Makes detectors out of blocks."""
 
     def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
-        self.watchers = WatcherMaker(descriptors, fingerprinter)
+        self.watchers = WindowDetectorCompiler(descriptors, fingerprinter)
         self._identities = 0
         self.tail_messages = TAIL_MESSAGES  # last messages of a request that the detectors made so far read
 
-    def of_policy(self, policy: schema.Policy, names: tuple[str, ...]) -> tuple[Detector, ...]:
+    def of_policy(self, policy: schema.Policy, names: tuple[str, ...]) -> tuple[CompiledDetector, ...]:
         """Detectors of a policy whose rules read descriptors `names`."""
         return self._made(policy.spec.loops, policy.id, policy.spec.deny_status, names)
 
-    def of_defaults(self, defaults: schema.Defaults, guard: LoopGuard) -> tuple[Detector, ...]:
+    def of_defaults(self, defaults: schema.Defaults, guard: LoopGuardDefaults) -> tuple[CompiledDetector, ...]:
         """Detectors of LLM calls that no policy's own loop detection covers."""
         if defaults.loop_detection is None:
             return self._builtin(guard)
         return self._made(defaults.loops, DEFAULTS, 429, None)
 
-    def of_projects(self, bundle: schema.Bundle, guard: LoopGuard) -> dict[str, tuple[Detector, ...]]:
+    def of_projects(self, bundle: schema.Bundle, guard: LoopGuardDefaults) -> dict[str, tuple[CompiledDetector, ...]]:
         """What projects set for the built-in block; where the bundle has a default of its own, that one holds."""
         if bundle.defaults.loop_detection is not None:
             return {}
         own = {name: project.loop_guard for name, project in bundle.projects.items()}
         return {name: self._builtin(_project_guard(said, guard)) for name, said in own.items() if said is not None}
 
-    def _builtin(self, guard: LoopGuard) -> tuple[Detector, ...]:
+    def _builtin(self, guard: LoopGuardDefaults) -> tuple[CompiledDetector, ...]:
         return self._made(builtin_blocks(guard), BUILTIN, 429, None)
 
     def _made(
         self, blocks: Iterable[AnyLoop], policy: str, status: int, names: tuple[str, ...] | None
-    ) -> tuple[Detector, ...]:
+    ) -> tuple[CompiledDetector, ...]:
         """Detectors by the descriptors that fingerprints hold; None for default ones, which judge LLM calls only."""
-        made: list[Detector] = []
+        made: list[CompiledDetector] = []
         for index, block in enumerate(blocks):
             if not block.enabled:
                 continue
             action = block.action_for("block")  # what a hit of these detectors is
-            terms = LoopTerms(
+            terms = DetectorConfig(
                 kind=block.similarity,
                 policy=policy,
                 index=index,
@@ -256,10 +258,10 @@ class LoopMaker:
             if isinstance(block, ExactLoop):
                 fingerprint = self._exact_of_llm_calls() if names is None else self._exact(names)
                 who = identity(self._descriptors)
-                made.append(LoopDetector(terms, _exact_spec(block, action), fingerprint, who))
+                made.append(CountingDetector(terms, _exact_spec(block, action), fingerprint, who))
             elif isinstance(block, TailLoop) and block.max_hits:
                 who = identity(self._descriptors, block.tail_messages)
-                made.append(LoopDetector(terms, _tail_spec(block, action), self._tail(block.tail_messages), who))
+                made.append(CountingDetector(terms, _tail_spec(block, action), self._tail(block.tail_messages), who))
             elif isinstance(block, StepsLoop):
                 made += self.watchers.steps(block, terms)
             elif isinstance(block, SimhashLoop):
@@ -285,7 +287,7 @@ class LoopMaker:
         number = self._identities
 
         def remembered(call: Call) -> str:
-            sender: Sender | None = call.sender
+            sender: CallerProfile | None = call.sender
             if sender is None:
                 return read(call)
             known = sender.identities.get(number)
@@ -310,8 +312,8 @@ class LoopMaker:
         )
 
 
-def _exact_spec(block: ExactLoop, action: str) -> RepeatSpec:
-    return RepeatSpec(
+def _exact_spec(block: ExactLoop, action: str) -> FingerprintSpec:
+    return FingerprintSpec(
         window_s=block.window_seconds,
         limit=block.threshold_identical_requests - 1,  # the Nth request trips
         sliding=block.window == "sliding",
@@ -321,8 +323,8 @@ def _exact_spec(block: ExactLoop, action: str) -> RepeatSpec:
     )
 
 
-def _tail_spec(block: TailLoop, action: str) -> RepeatSpec:
-    return RepeatSpec(
+def _tail_spec(block: TailLoop, action: str) -> FingerprintSpec:
+    return FingerprintSpec(
         window_s=block.window_seconds,
         limit=block.max_hits,
         sliding=True,
@@ -350,11 +352,11 @@ def _allow_list(allow: Allow) -> AllowList | None:
     return made if made.says_anything else None
 
 
-def _project_guard(own: schema.LoopGuard, guard: LoopGuard) -> LoopGuard:
+def _project_guard(own: schema.LoopGuard, guard: LoopGuardDefaults) -> LoopGuardDefaults:
     def pick(value: int | None, default: int) -> int:
         return default if value is None else value
 
-    return LoopGuard(
+    return LoopGuardDefaults(
         pick(own.window_seconds, guard.window_seconds),
         pick(own.max_hits, guard.max_hits),
         pick(own.cooldown_seconds, guard.cooldown_seconds),

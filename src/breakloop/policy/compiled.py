@@ -15,21 +15,21 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
-from breakloop.detect.counting import LoopTerms
-from breakloop.detect.stateful import Watch
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.stateful import DetectorSlot
 from breakloop.dialects.registry import of_path
 from breakloop.limits.budget import RunBudget
 from breakloop.model.call import Call
-from breakloop.policy.matching import KillSwitch, KillSwitches, Routes, Selector
-from breakloop.policy.rules import BreakerRule, Getter, Metering, Rule
-from breakloop.policy.senders import Senders
-from breakloop.store.ops import Op, Repeat
+from breakloop.policy.matching import CompiledKillSwitch, CompiledSelector, KillSwitches, Routes
+from breakloop.policy.rules import BreakerRule, CompiledRule, Getter, MeterPort
+from breakloop.policy.senders import CallerProfiles
+from breakloop.store.ops import CountFingerprint, Op
 
 _MINUTE_S: Final = 60
 _DAY: Final = 24 * 60
 
 
-class Absence(NamedTuple):
+class NotNow(NamedTuple):
     """Why an agent may not work now."""
 
     reason: str
@@ -37,7 +37,7 @@ class Absence(NamedTuple):
     wait_s: int | None  # None: waiting does not help
 
 
-class Presence:
+class ActiveHours:
     """When one agent, or all that a pattern names, may work."""
 
     __slots__ = ("_active", "_hours", "_zone")
@@ -47,10 +47,10 @@ class Presence:
         self._hours = hours  # minutes of the day; the end is the smaller one when it goes over midnight
         self._zone = ZoneInfo(zone)
 
-    def absent(self, now: float) -> Absence | None:
+    def absent(self, now: float) -> NotNow | None:
         """Return why it may not work now, or None."""
         if not self._active:
-            return Absence("agent_inactive", "This agent is switched off in the bundle.", None)
+            return NotNow("agent_inactive", "This agent is switched off in the bundle.", None)
         if self._hours is None:
             return None
         local = datetime.fromtimestamp(now, tz=UTC).astimezone(self._zone)
@@ -61,31 +61,31 @@ class Presence:
             return None
         wait_s = ((start - minute) % _DAY) * _MINUTE_S - local.second
         span = f"{start // 60:02}:{start % 60:02} to {end // 60:02}:{end % 60:02} ({self._zone.key})"
-        return Absence("outside_hours", f"This agent may work from {span}.", max(1, wait_s))
+        return NotNow("outside_hours", f"This agent may work from {span}.", max(1, wait_s))
 
 
-class Detector(Protocol):
+class CompiledDetector(Protocol):
     """A compiled loop detector: one that counts fingerprints, or one that remembers."""
 
-    terms: LoopTerms
+    terms: DetectorConfig
 
-    def plan(self, call: Call, project: str, group: int, now: float) -> Repeat | Watch | None:
+    def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | DetectorSlot | None:
         """Return what it needs from the store, or what stands for that until a window is read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CompiledPolicy:
     """One policy, compiled."""
 
     id: str
     index: int
-    selector: Selector
+    selector: CompiledSelector
     shadow: bool
-    loops: tuple[Detector, ...]
+    loops: tuple[CompiledDetector, ...]
     decides_loops: bool  # it has a `loop_detection` of its own, even a disabled one
-    rules: tuple[Rule, ...]
-    fallback: Rule | None
+    rules: tuple[CompiledRule, ...]
+    fallback: CompiledRule | None
     breaker: BreakerRule | None
     status: int
     denies_on_store_error: bool
@@ -101,7 +101,7 @@ class RunCharges(Protocol):
     limiter: RunBudget
     name: str
 
-    def plan(self, call: Call, group: int, meter: Metering) -> tuple[Watch | Op, ...]:
+    def plan(self, call: Call, group: int, meter: MeterPort) -> tuple[DetectorSlot | Op, ...]:
         """Return what stands for its charges until a window is read."""
         ...
 
@@ -111,9 +111,9 @@ class AgentTerms:
     """What holds for one agent beside the policies."""
 
     pattern: str  # as the bundle names it
-    detectors: tuple[Detector, ...]
-    presence: Presence
-    rules: tuple[Rule, ...] = ()  # its rate limit and its daily budget
+    detectors: tuple[CompiledDetector, ...]
+    presence: ActiveHours
+    rules: tuple[CompiledRule, ...] = ()  # its rate limit and its daily budget
     run: RunCharges | None = None  # what each of its runs may cost
 
     @property
@@ -122,7 +122,7 @@ class AgentTerms:
         return self.run is not None or any(rule.limiter.needs for rule in self.rules)
 
 
-class Agents:
+class CompiledAgents:
     """Settings by agent: by its name, else by the longest pattern that fits."""
 
     __slots__ = ("_named", "_prefixes")
@@ -155,21 +155,23 @@ class CompiledBundle:
 
     version: int
     digest: str
-    policies: tuple[Policy, ...]
-    routes: Routes[Policy]
-    senders: Senders
+    policies: tuple[CompiledPolicy, ...]
+    routes: Routes[CompiledPolicy]
+    senders: CallerProfiles
     kill_switches: KillSwitches
     shadow_until: float  # `global_shadow` is active before this time
     kill_override_until: float
     expires: float
-    default_loops: tuple[Detector, ...]
-    project_loops: dict[str, tuple[Detector, ...]]  # projects with a `loop_guard` of their own
+    default_loops: tuple[CompiledDetector, ...]
+    project_loops: dict[str, tuple[CompiledDetector, ...]]  # projects with a `loop_guard` of their own
     tail_messages: int  # last messages of a request that its detectors read
-    agents: Agents
-    agents_with: Callable[[Mapping[str, Mapping[str, Any]]], Agents]  # and with what was set for some at run time
+    agents: CompiledAgents
+    agents_with: Callable[
+        [Mapping[str, Mapping[str, Any]]], CompiledAgents
+    ]  # and with what was set for some at run time
     snoozed: Mapping[str, float] = field(default_factory=dict)  # fingerprints that may repeat, and until when
 
-    def stops(self, agent: str, now: float) -> KillSwitch | None:
+    def stops(self, agent: str, now: float) -> CompiledKillSwitch | None:
         """Return the kill switch that stops all requests of an agent, as far as its name tells."""
         return None if self.kill_override_until > now else self.kill_switches.named("agent:id", agent, now)
 

@@ -26,8 +26,8 @@ from breakloop.model.call import TAIL_MESSAGES, UNREAD, Answer, Call, Chat, Step
 from breakloop.policy import identity
 from breakloop.policy.client import HEADERS, ClientIp, Geo, UserAgents
 from breakloop.policy.diagnostics import did_you_mean
-from breakloop.policy.identity import Sessions
-from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, Tokens, claim_text
+from breakloop.policy.identity import SessionNames
+from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, JwtReader, claim_text
 
 FIXED: dict[str, tuple[str, ...]] = {
     "ip": ("address", "country", "asn", "type", "tor"),
@@ -191,12 +191,12 @@ class Descriptors:
     )
 
     def __init__(self, settings: ContextSettings, clock: Clock) -> None:
-        self.tokens = Tokens(settings.jwt, clock)
+        self.tokens = JwtReader(settings.jwt, clock)
         self._addresses = ClientIp(settings.trusted_proxies)
-        self._digests = identity.Digests(settings.secret)
+        self._digests = identity.IdentityHasher(settings.secret)
         self._geo = Geo(self._addresses, settings.geo_file)
         self._user_agents = UserAgents()
-        self.sessions = Sessions(self._digests, self.caller, self.agent, self.taken)
+        self.sessions = SessionNames(self._digests, self.caller, self.agent, self.taken)
         self._fixed = self._fixed_getters()
         self._project = settings.project
         self._project_getter = self._project_source(settings.project_descriptor)

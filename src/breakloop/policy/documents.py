@@ -44,7 +44,7 @@ _LONGEST_MESSAGE = 500
 _MOST_PROBLEMS = 50
 
 
-class Place(NamedTuple):
+class DocumentPlace(NamedTuple):
     """A place in a file; line and column begin at 1, columns count characters."""
 
     file: str
@@ -52,10 +52,10 @@ class Place(NamedTuple):
     column: int
 
 
-class Places(Protocol):
+class DocumentPlaces(Protocol):
     """A document that can tell where its parts stand."""
 
-    def locate(self, path: DocumentPath, *, key: bool = False) -> Place:
+    def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
         """Return where the value (or its key) stands; for what is not there, the key of the nearest part around it."""
         ...
 
@@ -70,7 +70,7 @@ class DocumentFinding:
     at_key: bool = False
     place: DocumentPath | None = None  # where to point when that is not `path`
 
-    def located(self, places: Places) -> Problem:
+    def located(self, places: DocumentPlaces) -> Problem:
         """Return it with its place in the file."""
         file, line, column = places.locate(self.path if self.place is None else self.place, key=self.at_key)
         return Problem(file, line, column, path_text(self.path), readable(self.message), readable(self.hint))
@@ -191,7 +191,7 @@ class JsonPlaces:
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
         self._children: dict[int, dict[str | int, _Item]] = {}
 
-    def locate(self, path: DocumentPath, *, key: bool = False) -> Place:
+    def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
         """Return where a part stands; for what is not there, the key of the nearest part around it."""
         at = self._skip(0)
         item = _Item("", at, at)
@@ -202,10 +202,10 @@ class JsonPlaces:
             item = below
         return self.place(item.key_at if key else item.value_at)
 
-    def place(self, offset: int) -> Place:
+    def place(self, offset: int) -> DocumentPlace:
         """Turn an offset into line and column."""
         line = bisect_right(self._lines, offset)
-        return Place(self._file, line, offset - self._lines[line - 1] + 1)
+        return DocumentPlace(self._file, line, offset - self._lines[line - 1] + 1)
 
     def duplicates(self) -> list[Problem]:
         """Return a problem for each key that stands twice in one object."""
@@ -289,7 +289,7 @@ def _too_deep(data: Any) -> bool:
     return True
 
 
-def duplicate_key(key: str, place: Place, first_line: int) -> Problem:
+def duplicate_key(key: str, place: DocumentPlace, first_line: int) -> Problem:
     """Return the problem for a key that already stands in the same map."""
     message = readable(f'key "{key}" stands twice; the first is on line {first_line}')
     return Problem(*place, path="", message=message, hint="keep one of them")
@@ -395,7 +395,7 @@ _SCALAR_TAGS = {_CORE + name for name in ("int", "float", "bool", "null")}
 
 class _Key(NamedTuple):
     name: str
-    place: Place
+    place: DocumentPlace
 
 
 class _Node:
@@ -403,10 +403,10 @@ class _Node:
 
     __slots__ = ("done", "items", "key", "keys", "merges", "place", "value", "weight")
 
-    def __init__(self, value: Any, place: Place) -> None:
+    def __init__(self, value: Any, place: DocumentPlace) -> None:
         self.value = value
         self.place = place
-        self.keys: dict[str, Place] = {}  # of a map
+        self.keys: dict[str, DocumentPlace] = {}  # of a map
         self.items: dict[str | int, _Node] = {}
         self.key: _Key | None = None  # the key whose value comes next
         self.merges: list[_Node] = []
@@ -420,7 +420,7 @@ class YamlPlaces:
     def __init__(self, root: _Node) -> None:
         self._root = root
 
-    def locate(self, path: DocumentPath, *, key: bool = False) -> Place:
+    def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
         """Return where a part stands; for what is not there, the key of the nearest part around it."""
         node, key_place = self._root, self._root.place
         for part in path:
@@ -492,7 +492,7 @@ class _Builder:
             if len(self._open) > MAX_DEPTH:
                 self._refuse(place, f"is nested more than {MAX_DEPTH} deep")
 
-    def _alias(self, event: AliasEvent, place: Place) -> _Node:
+    def _alias(self, event: AliasEvent, place: DocumentPlace) -> _Node:
         node = self._anchors.get(event.anchor)
         if node is None:
             self._refuse(place, f'"*{event.anchor}" names no anchor that stands before it', "a text is put in quotes")
@@ -501,7 +501,7 @@ class _Builder:
         self._count += node.weight
         return node
 
-    def _collection(self, event: Any, place: Place) -> _Node:
+    def _collection(self, event: Any, place: DocumentPlace) -> _Node:
         kind = "map" if isinstance(event, MappingStartEvent) else "seq"
         if event.tag not in (None, "!", _CORE + kind):
             self._problem(place, f'tag "{_short(event.tag)}" is not supported', "take it out")
@@ -510,7 +510,7 @@ class _Builder:
         node.weight = -self._count
         return node
 
-    def _add(self, node: _Node, event: NodeEvent, place: Place) -> None:
+    def _add(self, node: _Node, event: NodeEvent, place: DocumentPlace) -> None:
         if not self._open:
             self.root = node
             return
@@ -523,7 +523,7 @@ class _Builder:
         else:
             self._add_value(parent, parent.key, node)
 
-    def _key(self, parent: _Node, node: _Node, event: NodeEvent, place: Place) -> _Key:
+    def _key(self, parent: _Node, node: _Node, event: NodeEvent, place: DocumentPlace) -> _Key:
         if isinstance(event, (MappingStartEvent, SequenceStartEvent)) or not node.done or node.items:
             self._refuse(place, "a map or list cannot be a key", "a text with braces or brackets is put in quotes")
         name = node.value
@@ -562,7 +562,7 @@ class _Builder:
                 node.items[name] = item
                 node.value[name] = item.value
 
-    def _scalar(self, event: ScalarEvent, place: Place) -> Any:
+    def _scalar(self, event: ScalarEvent, place: DocumentPlace) -> Any:
         text: str = event.value
         tag = event.tag
         if tag is not None and tag not in ("!", _CORE + "str") and tag not in _SCALAR_TAGS:
@@ -574,14 +574,14 @@ class _Builder:
             self._problem(place, f"{text} is not a number that can be used")
         return value
 
-    def _place(self, event: Any) -> Place:
+    def _place(self, event: Any) -> DocumentPlace:
         mark = event.start_mark
-        return Place(self._file, mark.line + 1, mark.column + 1)
+        return DocumentPlace(self._file, mark.line + 1, mark.column + 1)
 
-    def _problem(self, place: Place, message: str, hint: str = "") -> None:
+    def _problem(self, place: DocumentPlace, message: str, hint: str = "") -> None:
         self.problems.append(Problem(*place, path="", message=readable(message), hint=readable(hint)))
 
-    def _refuse(self, place: Place, message: str, hint: str = "") -> NoReturn:
+    def _refuse(self, place: DocumentPlace, message: str, hint: str = "") -> NoReturn:
         """Report what makes reading on pointless."""
         self._problem(place, message, hint)
         raise BundleError(self.problems)
@@ -615,7 +615,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def read_document(text: bytes, name: str, kind: str = "") -> tuple[Any, Places]:
+def read_document(text: bytes, name: str, kind: str = "") -> tuple[Any, DocumentPlaces]:
     """Return the data of a JSON or YAML text and its places, or raise `BundleError` with located problems. `kind` is
     "json" or "yaml" where somebody said so, which counts more than the name."""
     if len(text) > MAX_BYTES:
@@ -631,7 +631,7 @@ def read_document(text: bytes, name: str, kind: str = "") -> tuple[Any, Places]:
     return data, places
 
 
-def _read(text: str, name: str, kind: str) -> tuple[Any, Places]:
+def _read(text: str, name: str, kind: str) -> tuple[Any, DocumentPlaces]:
     if kind == "json" or (not kind and name.endswith(".json")) or _is_json(text):
         return read_json(text, name)
     if len(text) > MAX_YAML_LENGTH:

@@ -19,7 +19,7 @@ Stamp = tuple[object, ...]  # what changes when the bundle does
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class BundleDocument:
     """One text of a bundle. `name` stands in messages; `kind` is "json" or "yaml" where that is known, else empty."""
 
     name: str
@@ -29,17 +29,17 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class BundleBytes:
     """What a source holds now: one document, or those of a directory in their order, and its detached signature."""
 
-    documents: tuple[Document, ...]
+    documents: tuple[BundleDocument, ...]
     stamp: Stamp = ()
     signature: str = ""
     directory: bool = False
     forced: bool = False  # whoever put it there asked for a lower version
 
 
-class Source(Protocol):
+class BundleOrigin(Protocol):
     """Where a bundle comes from. Used by one thread at a time, never by the event loop's."""
 
     @property
@@ -57,7 +57,7 @@ class Source(Protocol):
         """Tell whether it never hands over something half-written, so that a mistake can be told at once."""
         ...
 
-    def fetch(self, known: Stamp | None) -> Fetched | None:
+    def fetch(self, known: Stamp | None) -> BundleBytes | None:
         """Return what it holds, or None if that is still what has this stamp; raises `BundleError` or `OSError`."""
         ...
 
@@ -73,7 +73,7 @@ DIRECTORY_SIGNATURE: Final = "bundle.sig"
 SIGNATURE_MAX_BYTES: Final = 16 * 1024
 
 
-class FileSource:
+class FileOrigin:
     """One path, looked at twice a second; links are followed, because Kubernetes changes a ConfigMap by a link."""
 
     __slots__ = ("_path", "_signed")
@@ -98,7 +98,7 @@ class FileSource:
         """Twice a second, whatever happens: it costs a few system calls."""
         return POLL_S
 
-    def fetch(self, known: Stamp | None) -> Fetched | None:
+    def fetch(self, known: Stamp | None) -> BundleBytes | None:
         """Read it, unless nothing of it changed."""
         stamp = _stamp(self._path)
         if self._signed:
@@ -111,15 +111,15 @@ class FileSource:
         return read_path(self._path, signed=self._signed, stamp=stamp)
 
 
-def read_path(path: Path, *, signed: bool = False, stamp: Stamp = ()) -> Fetched:
+def read_path(path: Path, *, signed: bool = False, stamp: Stamp = ()) -> BundleBytes:
     """Read a file, or the files of a directory in the order of their names."""
     signature = read_signature(path) if signed else ""
     if not path.is_dir():
-        return Fetched((_read(path),), stamp, signature)
+        return BundleBytes((_read(path),), stamp, signature)
     files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.name.startswith("."))
     if not files:
         raise BundleError([Problem(str(path), 1, 1, "", "holds no policy file", "expected *.yaml, *.yml or *.json")])
-    return Fetched(tuple(_read(file) for file in files), stamp, signature, directory=True)
+    return BundleBytes(tuple(_read(file) for file in files), stamp, signature, directory=True)
 
 
 def signature_path(path: Path) -> Path:
@@ -136,12 +136,12 @@ def read_signature(path: Path) -> str:
         return ""
 
 
-def _read(path: Path) -> Document:
+def _read(path: Path) -> BundleDocument:
     try:
         with path.open("rb") as file:
-            return Document(str(path), file.read(MAX_BYTES + 1))
+            return BundleDocument(str(path), file.read(MAX_BYTES + 1))
     except OSError as error:
-        return Document(str(path), b"", unread=Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}"))
+        return BundleDocument(str(path), b"", unread=Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}"))
 
 
 def _stamp(path: Path) -> Stamp:

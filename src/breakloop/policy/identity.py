@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from breakloop.dialects import openai_responses, registry, session_ids
 from breakloop.dialects.session_ids import trace_of
 from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat
-from breakloop.policy.cache import Recent
+from breakloop.policy.cache import TwoGenerationCache
 
 # One conversation each; the first found wins, and where a client sends several, the narrowest stands first: Codex gives
 # all its sub-agents one `session-id`, and a `thread-id` each.
@@ -70,7 +70,7 @@ _NAME_MAX: Final = 256
 _KEY_MAX_BYTES: Final = 8 * 1024 * 1024
 
 
-class Digests:
+class IdentityHasher:
     """Keyed digests of API keys and over-long names; the same secret gives the same names on every instance."""
 
     __slots__ = ("_keyed", "_known")
@@ -79,7 +79,7 @@ class Digests:
         # blake2b takes at most 64 bytes of key.
         key = secret if len(secret) <= 64 else blake2b(secret).digest()
         self._keyed = blake2b(key=key, digest_size=16).copy
-        self._known: Recent[bytes, str] = Recent(8192, _KEY_MAX_BYTES)
+        self._known: TwoGenerationCache[bytes, str] = TwoGenerationCache(8192, _KEY_MAX_BYTES)
 
     def of_key(self, key: bytes) -> str:
         """Return 32 hex digits that stand for an API key."""
@@ -196,13 +196,13 @@ _TRACES_MAX: Final = 16_384
 _SIZE_MAX: Final = 4 * 1024 * 1024  # of keys, should ids be long
 
 
-class Chains:
+class ResponseChains:
     """Knows which session an answer belonged to, so that the request that continues it is of the same one."""
 
     __slots__ = ("_sessions", "told")
 
     def __init__(self, limit: int = _CHAINS_MAX) -> None:
-        self._sessions: Recent[str, str] = Recent(limit, _SIZE_MAX)
+        self._sessions: TwoGenerationCache[str, str] = TwoGenerationCache(limit, _SIZE_MAX)
         self.told: Callable[[str, str, str], None] | None = None  # hears of caller, answer and session
 
     def knows(self, caller: str, previous_id: str) -> bool:
@@ -229,13 +229,13 @@ class Chains:
         return len(self._sessions)
 
 
-class Traces:
+class TraceSessions:
     """Tells traces that cover several requests from those that are made anew for each."""
 
     __slots__ = ("_seen",)
 
     def __init__(self, limit: int = _TRACES_MAX) -> None:
-        self._seen: Recent[str, bool] = Recent(limit, _SIZE_MAX)
+        self._seen: TwoGenerationCache[str, bool] = TwoGenerationCache(limit, _SIZE_MAX)
 
     def recurs(self, caller: str, trace_id: str) -> bool:
         """Say whether an earlier request of this caller had the same trace. Ask once a request."""
@@ -254,14 +254,14 @@ DERIVED: Final = "derived:"
 _TRACE_PREFIX: Final = "trace:"
 
 
-class Sessions:
+class SessionNames:
     """One for all callers; who calls, for which agent, and what the body says is asked from its owner."""
 
     __slots__ = ("_agent", "_caller", "_digests", "_taken", "_traces", "chains")
 
     def __init__(
         self,
-        digests: Digests,
+        digests: IdentityHasher,
         caller: Callable[[Call], str],
         agent: Callable[[Call], str],
         taken: Callable[[Call], registry.Taken | None],
@@ -270,8 +270,8 @@ class Sessions:
         self._caller = caller
         self._agent = agent
         self._taken = taken
-        self._traces = Traces()
-        self.chains = Chains()
+        self._traces = TraceSessions()
+        self.chains = ResponseChains()
 
     def find(self, call: Call) -> str:
         """Return the session, or "". Looks from the narrowest id to the widest, and into the body as late as can be."""

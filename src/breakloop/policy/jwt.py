@@ -22,7 +22,7 @@ from jwt.exceptions import PyJWTError
 
 from breakloop.clock import Clock
 from breakloop.errors import SettingsError
-from breakloop.policy.cache import Recent
+from breakloop.policy.cache import TwoGenerationCache
 
 NO_CLAIMS: Final[Mapping[str, object]] = MappingProxyType({})
 _HMAC: Final = frozenset(("HS256", "HS384", "HS512"))
@@ -77,10 +77,10 @@ class _KeySet:
     def __init__(self, keys: tuple[_Key, ...], source: str) -> None:
         self.keys = keys
         self.source = source
-        self.judged: Recent[bytes, _Entry] = Recent(_CACHED_MAX, _CACHED_MAX_BYTES)
+        self.judged: TwoGenerationCache[bytes, _Entry] = TwoGenerationCache(_CACHED_MAX, _CACHED_MAX_BYTES)
 
 
-class Tokens:
+class JwtReader:
     """Reads tokens, remembering the recent ones."""
 
     __slots__ = ("_algorithms", "_asked_at", "_clock", "_keys", "_secret", "_set", "verifies", "wants_refresh")

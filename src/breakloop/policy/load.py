@@ -23,8 +23,15 @@ from typing import Any
 
 from breakloop.errors import BundleError, Problem, UnreadableError
 from breakloop.policy.diagnostics import describe, findings, in_document
-from breakloop.policy.documents import DocumentFinding, DocumentPath, Place, Places, in_order, read_document
-from breakloop.policy.files import Document, Fetched, read_path
+from breakloop.policy.documents import (
+    DocumentFinding,
+    DocumentPath,
+    DocumentPlace,
+    DocumentPlaces,
+    in_order,
+    read_document,
+)
+from breakloop.policy.files import BundleBytes, BundleDocument, read_path
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.bundle import Bundle
 from breakloop.policy.schema.limits import LlmTokensConfig
@@ -35,16 +42,16 @@ _LISTS = ("policies", "kill_switches")
 _MAPS = ("agents", "projects")
 
 
-class Merged:
+class BundleDirectory:
     """The merged data, and the places of its parts."""
 
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}
         self.problems: list[Problem] = []
-        self._documents: list[tuple[str, Places]] = []
-        self._origin: dict[DocumentPath, tuple[Places, DocumentPath]] = {}
+        self._documents: list[tuple[str, DocumentPlaces]] = []
+        self._origin: dict[DocumentPath, tuple[DocumentPlaces, DocumentPath]] = {}
 
-    def add(self, data: Any, places: Places, file: str) -> None:
+    def add(self, data: Any, places: DocumentPlaces, file: str) -> None:
         """Add the next file."""
         self._documents.append((file, places))
         if not isinstance(data, dict):
@@ -63,7 +70,7 @@ class Merged:
                 message = f'"{name}" may stand in one file only; it is already in {first.file} on line {first.line}'
                 self._problem(places, (name,), message)
 
-    def locate(self, path: DocumentPath, *, key: bool = False) -> Place:
+    def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
         """Return where a part stands, in its own file; what is missing is missed in the first one."""
         for length in (2, 1):
             origin = self._origin.get(path[:length])
@@ -72,14 +79,14 @@ class Merged:
                 return places.locate((*start, *path[length:]), key=key)
         return self._documents[0][1].locate(())
 
-    def _join(self, name: str, items: list[Any], places: Places) -> None:
+    def _join(self, name: str, items: list[Any], places: DocumentPlaces) -> None:
         joined = self.data.setdefault(name, [])
         self._origin.setdefault((name,), (places, (name,)))
         for index, item in enumerate(items):
             self._origin[name, len(joined)] = (places, (name, index))
             joined.append(item)
 
-    def _merge(self, name: str, items: dict[str, Any], places: Places) -> None:
+    def _merge(self, name: str, items: dict[str, Any], places: DocumentPlaces) -> None:
         merged = self.data.setdefault(name, {})
         self._origin.setdefault((name,), (places, (name,)))
         for key, item in items.items():
@@ -91,7 +98,7 @@ class Merged:
             self._origin[name, key] = (places, (name, key))
             merged[key] = item
 
-    def _problem(self, places: Places, path: DocumentPath, message: str) -> None:
+    def _problem(self, places: DocumentPlaces, path: DocumentPath, message: str) -> None:
         self.problems.append(DocumentFinding(path, message, at_key=True).located(places))
 
 
@@ -207,7 +214,7 @@ def load_bundle(path: Path, *, now: float | None = None) -> LoadedBundle:
     return load_fetched(read_path(path), now=now)
 
 
-def load_fetched(fetched: Fetched, *, now: float | None = None) -> LoadedBundle:
+def load_fetched(fetched: BundleBytes, *, now: float | None = None) -> LoadedBundle:
     """Load what a source holds."""
     if fetched.directory:
         return _load_directory(fetched.documents, now)
@@ -215,8 +222,8 @@ def load_fetched(fetched: Fetched, *, now: float | None = None) -> LoadedBundle:
     return _load_document(document, now)
 
 
-def _load_directory(documents: tuple[Document, ...], now: float | None) -> LoadedBundle:
-    merged = Merged()
+def _load_directory(documents: tuple[BundleDocument, ...], now: float | None) -> LoadedBundle:
+    merged = BundleDirectory()
     problems: list[Problem] = []
     kind = BundleError
     for document in documents:
@@ -234,10 +241,10 @@ def _load_directory(documents: tuple[Document, ...], now: float | None) -> Loade
 
 def load_text(text: bytes, name: str, *, now: float | None = None) -> LoadedBundle:
     """Load a bundle from its text; `name` stands in messages and its ending may tell JSON from YAML."""
-    return _load_document(Document(name, text), now)
+    return _load_document(BundleDocument(name, text), now)
 
 
-def _load_document(document: Document, now: float | None) -> LoadedBundle:
+def _load_document(document: BundleDocument, now: float | None) -> LoadedBundle:
     try:
         data, places = _read(document)
     except UnreadableError:
@@ -247,13 +254,13 @@ def _load_document(document: Document, now: float | None) -> LoadedBundle:
     return _validated(data, places, now)
 
 
-def _read(document: Document) -> tuple[Any, Places]:
+def _read(document: BundleDocument) -> tuple[Any, DocumentPlaces]:
     if document.unread is not None:
         raise UnreadableError([document.unread])
     return read_document(document.data, document.name, document.kind)
 
 
-def _validated(data: Any, places: Places, now: float | None) -> LoadedBundle:
+def _validated(data: Any, places: DocumentPlaces, now: float | None) -> LoadedBundle:
     if not isinstance(data, dict):
         message = f"must be a map with bundle_version and policies, got {describe(data)}"
         raise BundleError([DocumentFinding((), message).located(places)])

@@ -17,7 +17,7 @@ from breakloop.model.call import Call
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
+class CompiledSelector:
     """What a policy applies to. Without a path it applies to every path; `methods` empty means any."""
 
     exact: str | None = None
@@ -35,7 +35,7 @@ class Routed(Protocol):
         ...
 
     @property
-    def selector(self) -> Selector:
+    def selector(self) -> CompiledSelector:
         """What it applies to."""
         ...
 
@@ -123,7 +123,7 @@ RETRY_AFTER_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class KillSwitch:
+class CompiledKillSwitch:
     """One switch: who (`scope_key` equals `scope_value`), where (`route`), until when."""
 
     index: int
@@ -149,30 +149,32 @@ class KillSwitches:
 
     __slots__ = ("_by_key", "_getter", "_switches", "keys")
 
-    def __init__(self, switches: Iterable[KillSwitch], getter: Callable[[str], Callable[[Call], str | None]]) -> None:
+    def __init__(
+        self, switches: Iterable[CompiledKillSwitch], getter: Callable[[str], Callable[[Call], str | None]]
+    ) -> None:
         self._switches = switches = tuple(switches)
         self._getter = getter
-        grouped: dict[str, dict[str, list[KillSwitch]]] = {}
+        grouped: dict[str, dict[str, list[CompiledKillSwitch]]] = {}
         for switch in switches:
             grouped.setdefault(switch.scope_key, {}).setdefault(switch.scope_value, []).append(switch)
         self._by_key = tuple((getter(key), values) for key, values in grouped.items())
         self.keys = frozenset(grouped)  # the descriptors that they look at
 
-    def with_more(self, switches: Iterable[KillSwitch]) -> KillSwitches:
+    def with_more(self, switches: Iterable[CompiledKillSwitch]) -> KillSwitches:
         """Return these with others after them."""
         after = len(self._switches)
         more = [replace(switch, index=after + number) for number, switch in enumerate(switches)]
         return KillSwitches((*self._switches, *more), self._getter)
 
-    def named(self, scope_key: str, scope_value: str, now: float) -> KillSwitch | None:
+    def named(self, scope_key: str, scope_value: str, now: float) -> CompiledKillSwitch | None:
         """Return the first live switch of this very scope that holds for every route, or None. For people."""
         scope = (scope_key, scope_value, "")
         found = (one for one in self._switches if (one.scope_key, one.scope_value, one.route) == scope)
         return next((one for one in found if one.expires > now), None)
 
-    def find(self, call: Call, now: float) -> KillSwitch | None:
+    def find(self, call: Call, now: float) -> CompiledKillSwitch | None:
         """Return the first live switch that matches, or None."""
-        first: KillSwitch | None = None
+        first: CompiledKillSwitch | None = None
         for get, values in self._by_key:
             value = get(call)
             if value is None:

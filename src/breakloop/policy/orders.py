@@ -15,7 +15,7 @@ from breakloop.policy.compile import SECRET_DESCRIPTORS
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.diagnostics import findings
 from breakloop.policy.documents import path_text, readable
-from breakloop.policy.matching import KillSwitch
+from breakloop.policy.matching import CompiledKillSwitch
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.types import Block, validate
 
@@ -28,7 +28,7 @@ REASON_MAX: Final = 256
 class Orders:
     """Everything that is in force beside the bundle."""
 
-    switches: tuple[KillSwitch, ...] = ()
+    switches: tuple[CompiledKillSwitch, ...] = ()
     shadow_until: float = 0.0
     kill_override_until: float = 0.0
     snoozed: tuple[tuple[str, float], ...] = ()  # fingerprints, and until when

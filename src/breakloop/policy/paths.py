@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from breakloop.errors import RequestError
-from breakloop.policy.cache import Remembered
+from breakloop.policy.cache import MemoDict
 
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 _PLAIN = _UNRESERVED + b"!$&'()*+,;=:@/"  # what RFC 3986 lets stand in a path as it is
@@ -27,7 +27,7 @@ def _normalise(path: str | bytes) -> str:
     return _normalise_slowly(path if isinstance(path, bytes) else _to_bytes(path))
 
 
-normalise: Final = Remembered(_normalise).__getitem__
+normalise: Final = MemoDict(_normalise).__getitem__
 """Return the path in normal form, or raise `RequestError` (400) for one that upstreams may read in two ways.
 
 Bytes are taken as they came over the wire; a `str` is text, whose non-ASCII characters stand for their UTF-8 bytes.
@@ -58,7 +58,7 @@ def _host(host: str | bytes) -> str:
     return text.removesuffix(".")
 
 
-normalise_host: Final = Remembered(_host).__getitem__
+normalise_host: Final = MemoDict(_host).__getitem__
 """Lower case, port and trailing dot dropped; an IPv6 literal keeps its brackets."""
 
 

@@ -25,9 +25,9 @@ from breakloop._version import __version__
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, Problem, StateError, UnreadableError
 from breakloop.policy.documents import MAX_BYTES
-from breakloop.policy.files import SIGNATURE_MAX_BYTES, SIGNATURE_SUFFIX, Document, Fetched, Stamp
+from breakloop.policy.files import SIGNATURE_MAX_BYTES, SIGNATURE_SUFFIX, BundleBytes, BundleDocument, Stamp
 from breakloop.policy.load import LoadedBundle
-from breakloop.store.redis.bundle import BUNDLE_KEY, EmptyShelfError, Shelf, Shelved
+from breakloop.store.redis.bundle import BUNDLE_KEY, NoPushedBundleError, PushedBundle, PushedBundleStore
 
 _STALL_S: Final = 10.0  # to connect, and between two pieces of an answer
 _WHOLE_S: Final = 60.0
@@ -45,7 +45,7 @@ class FetchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What came back in the end. `headers` are by lower-case name."""
 
     status: int
@@ -63,7 +63,7 @@ class HttpGet:
         self._token = token
         self._tls = tls
 
-    def get(self, url: str, headers: Mapping[str, str], max_bytes: int) -> Answer:
+    def get(self, url: str, headers: Mapping[str, str], max_bytes: int) -> HttpResponse:
         """Return the answer behind at most three redirects; raises `FetchError`. A body may have `max_bytes`."""
         ends_at = self._clock.now() + _WHOLE_S
         first = at = urlsplit(url)
@@ -77,7 +77,7 @@ class HttpGet:
             at = _redirected(at, answer.headers.get("location", ""))
         raise FetchError(f"redirects more than {_REDIRECTS_MAX} times", "give the URL where it ends")
 
-    def _once(self, at: SplitResult, headers: Mapping[str, str], max_bytes: int, ends_at: float) -> Answer:
+    def _once(self, at: SplitResult, headers: Mapping[str, str], max_bytes: int, ends_at: float) -> HttpResponse:
         try:
             connection = self._connection(at)
             try:
@@ -102,10 +102,10 @@ class HttpGet:
             return http.client.HTTPSConnection(host, at.port, timeout=_STALL_S, context=self._tls)
         return http.client.HTTPConnection(host, at.port, timeout=_STALL_S)
 
-    def _read(self, answer: http.client.HTTPResponse, max_bytes: int, ends_at: float) -> Answer:
+    def _read(self, answer: http.client.HTTPResponse, max_bytes: int, ends_at: float) -> HttpResponse:
         headers = {name.lower(): value for name, value in answer.getheaders()}
         if answer.status != 200:
-            return Answer(answer.status, headers, b"")
+            return HttpResponse(answer.status, headers, b"")
         if answer.length is None and not answer.chunked:
             raise FetchError("the answer does not tell its length, so that it could be cut off unnoticed")
         if (answer.length or 0) > max_bytes:
@@ -120,7 +120,7 @@ class HttpGet:
                 raise FetchError(f"the answer is not complete after {_WHOLE_S:g} s")
         if missing is not None and len(body) < missing:
             raise FetchError("the answer was cut off")
-        return Answer(answer.status, headers, bytes(body))
+        return HttpResponse(answer.status, headers, bytes(body))
 
 
 def _redirected(at: SplitResult, location: str) -> SplitResult:
@@ -145,7 +145,7 @@ _SPREAD: Final = 0.1  # so much earlier than it has to
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollBackoff:
     """Every `every_s` seconds at the latest; after failures twice as long each time, up to `most_s`."""
 
     every_s: float
@@ -169,14 +169,14 @@ _MEANINGS: Final = {
 }
 
 
-class HttpSource:
+class HttpOrigin:
     """One URL. Used by one thread at a time."""
 
     __slots__ = ("_get", "_pace", "_signed", "_url", "name")
 
     whole = True  # what was cut off is noticed
 
-    def __init__(self, url: str, get: HttpGet, pace: Pace, *, signed: bool = False) -> None:
+    def __init__(self, url: str, get: HttpGet, pace: PollBackoff, *, signed: bool = False) -> None:
         self._url = url
         self._get = get
         self._pace = pace
@@ -192,7 +192,7 @@ class HttpSource:
         """As its pace says."""
         return self._pace.wait_s(failures)
 
-    def fetch(self, known: Stamp | None) -> Fetched | None:
+    def fetch(self, known: Stamp | None) -> BundleBytes | None:
         """Ask for the bundle, unless it is still the one with this stamp: ETag, Last-Modified, digest."""
         answer = self._ask(self._url, _conditions(known), MAX_BYTES)
         if answer.status == 304 and known is not None:
@@ -206,10 +206,10 @@ class HttpSource:
         if known is not None and known[-1] == digest:
             return None
         stamp = (answer.headers.get("etag", ""), answer.headers.get("last-modified", ""), digest)
-        document = Document(self.name, answer.body, _kind(answer.headers.get("content-type", "")))
-        return Fetched((document,), stamp, self._signature(answer) if self._signed else "")
+        document = BundleDocument(self.name, answer.body, _kind(answer.headers.get("content-type", "")))
+        return BundleBytes((document,), stamp, self._signature(answer) if self._signed else "")
 
-    def _signature(self, answer: Answer) -> str:
+    def _signature(self, answer: HttpResponse) -> str:
         """Return the signature that came with an answer, or lies beside it; empty if there is none."""
         given = answer.headers.get(SIGNATURE_FIELD, "").strip()
         if given:
@@ -222,7 +222,7 @@ class HttpSource:
             self._refuse(f"the server answered {beside.status} for its signature", _MEANINGS.get(beside.status, ""))
         return ""
 
-    def _ask(self, url: str, headers: dict[str, str], max_bytes: int) -> Answer:
+    def _ask(self, url: str, headers: dict[str, str], max_bytes: int) -> HttpResponse:
         try:
             return self._get.get(url, {"Accept": _ACCEPT, **headers}, max_bytes)
         except FetchError as error:
@@ -250,14 +250,14 @@ def _kind(content_type: str) -> str:
     return "yaml" if kind.rpartition("/")[2] in {"yaml", "x-yaml", "vnd.yaml"} or kind.endswith("+yaml") else ""
 
 
-class RedisSource:
+class RedisOrigin:
     """What lies on the shelf."""
 
     __slots__ = ("_pace", "_shelf", "name")
 
     whole = True  # a push is one step
 
-    def __init__(self, shelf: Shelf, pace: Pace) -> None:
+    def __init__(self, shelf: PushedBundleStore, pace: PollBackoff) -> None:
         self._shelf = shelf
         self._pace = pace
         self.name = f"{shelf.name}#{BUNDLE_KEY}"
@@ -271,11 +271,11 @@ class RedisSource:
         """As its pace says."""
         return self._pace.wait_s(failures)
 
-    def fetch(self, known: Stamp | None) -> Fetched | None:
+    def fetch(self, known: Stamp | None) -> BundleBytes | None:
         """Take what was pushed, unless that is known."""
         try:
             found = self._shelf.fetch(known)
-        except EmptyShelfError:
+        except NoPushedBundleError:
             raise self._unreadable("nothing was pushed yet", "breakloop bundle push FILE") from None
         except StateError as error:
             raise self._unreadable(f"cannot be read: {error}", "") from None
@@ -284,15 +284,15 @@ class RedisSource:
         if sha256(found.data).hexdigest() != found.digest:
             hint = "it was damaged or tampered with: push it again"
             raise BundleError([Problem(self.name, 1, 1, "", "is not what was pushed: its digest does not fit", hint)])
-        return Fetched((Document(self.name, found.data),), found.stamp, found.signature, forced=found.forced)
+        return BundleBytes((BundleDocument(self.name, found.data),), found.stamp, found.signature, forced=found.forced)
 
     def _unreadable(self, message: str, hint: str) -> UnreadableError:
         return UnreadableError([Problem(self.name, 1, 1, "", message, hint)])
 
 
-def to_push(fetched: Fetched, loaded: LoadedBundle, *, by: str, force: bool) -> Shelved:
+def to_push(fetched: BundleBytes, loaded: LoadedBundle, *, by: str, force: bool) -> PushedBundle:
     """Return a bundle that was loaded (so it is valid) as something to push. A directory is several files: not this."""
     (document,) = fetched.documents
     digest = sha256(document.data).hexdigest()
     signature = " ".join(fetched.signature.split())
-    return Shelved(loaded.bundle.bundle_version, digest, document.data, signature, forced=force, pushed_by=by)
+    return PushedBundle(loaded.bundle.bundle_version, digest, document.data, signature, forced=force, pushed_by=by)

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from breakloop.detect.counting import LoopTerms
-from breakloop.detect.stateful import Watch, tags
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.stateful import DetectorSlot, tags
 from breakloop.detect.steps.detector import RUN_IDLE_S
-from breakloop.limits.base import NOTHING, Estimate, Limiter, Refusal
+from breakloop.limits.base import NOTHING, Estimate, LimitDenial, Limiter
 from breakloop.limits.budget import SETTING, RunBudget, RunPaid
-from breakloop.limits.circuit_breaker import CircuitBreaker
+from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.model.call import Answer, Call, CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.tokens import Estimator
-from breakloop.store.ops import ENFORCED, Committed, Op, Owner, Refuse, Spend, joined, part, plain
+from breakloop.store.ops import ENFORCED, ChargeBudget, CommitResult, Deny, Op, Owner, joined, part, plain
 
 Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]
@@ -37,7 +37,7 @@ def fits(match: Match, call: Call) -> bool:
     return True
 
 
-class Metering(Protocol):
+class MeterPort(Protocol):
     """Who knows what a call may use."""
 
     def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
@@ -49,13 +49,13 @@ class Metering(Protocol):
         ...
 
 
-def unpriced(owner: Owner, group: int) -> Refuse:
+def unpriced(owner: Owner, group: int) -> Deny:
     """Return the refusal of a call whose model has no price, where money is counted (`unknown_model: deny`)."""
     message = "The price of this model is not known, and unknown_model is deny."
-    return Refuse(Refusal(owner, "unknown_model", message), group)
+    return Deny(LimitDenial(owner, "unknown_model", message), group)
 
 
-class Rule:
+class CompiledRule:
     """One rule of a policy: whom it counts (`limit_keys`), when (`match`), and its limiter."""
 
     __slots__ = (
@@ -94,12 +94,12 @@ class Rule:
         return not self._match or fits(self._match, call)
 
     def plan(
-        self, call: Call, project: str, group: int, now: float, meter: Metering, missing: OnMissing
+        self, call: Call, project: str, group: int, now: float, meter: MeterPort, missing: OnMissing
     ) -> tuple[Op, ...]:
         """Return the charges, a refusal for a missing descriptor, or nothing when the rule is skipped for it."""
         keys = self.keys(call, project, group, missing)
         if keys is None:
-            return (Refuse(self, group),) if self.rejects_missing else ()
+            return (Deny(self, group),) if self.rejects_missing else ()
         return self.charges(call, keys, group, now, meter)
 
     def keys(self, call: Call, project: str, group: int, missing: OnMissing) -> list[str] | None:
@@ -115,7 +115,7 @@ class Rule:
         shadow = "shadow:" if group else ""
         return [f"{shadow}{family}{rest}" for family in self.limiter.families]
 
-    def charges(self, call: Call, keys: Sequence[str], group: int, now: float, meter: Metering) -> tuple[Op, ...]:
+    def charges(self, call: Call, keys: Sequence[str], group: int, now: float, meter: MeterPort) -> tuple[Op, ...]:
         """Return what a call is charged under these keys, or the refusal of one that can never pass."""
         limiter, estimator = self.limiter, self.estimator
         if estimator is None:
@@ -163,7 +163,7 @@ class Rule:
         return [name for name, get in self._keys if get(call) is None]
 
 
-class Fallback(Rule):
+class FallbackRule(CompiledRule):
     """The rule for whoever no other rule is for. A bare `|` keeps its counters apart from a rule of the same name."""
 
     __slots__ = ()
@@ -176,7 +176,7 @@ class BreakerRule:
 
     __slots__ = ("_by_money", "_rule", "limiter", "name", "policy", "status")
 
-    def __init__(self, rule: Rule, limiter: CircuitBreaker, by_money: Estimator | None = None) -> None:
+    def __init__(self, rule: CompiledRule, limiter: CircuitBreakerLimiter, by_money: Estimator | None = None) -> None:
         self.policy = rule.policy
         self.name = "circuit_breaker"
         self.status = rule.status
@@ -189,7 +189,7 @@ class BreakerRule:
         names = self._rule.key_names
         return ", ".join(f"{name}={plain(value)}" for name, value in zip(names, values.split("|"), strict=False))
 
-    def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: Metering) -> Op | None:
+    def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: MeterPort) -> Op | None:
         """Return what it counts, or None where the first rule charges nothing."""
         own = [op for op in charges if op.owner is self._rule]
         if not own:
@@ -206,7 +206,7 @@ _SECTION: Final = Struct("<Bdd")
 _VERSION: Final = 1
 
 
-class Begun(NamedTuple):
+class RunChargeStarted(NamedTuple):
     """The run that a call belongs to."""
 
     window: bytes
@@ -214,7 +214,7 @@ class Begun(NamedTuple):
     now: float
 
 
-class Paid:
+class RunCharge:
     """Owns the account of what a run has really cost."""
 
     __slots__ = ("limiter", "name", "policy", "status")
@@ -230,19 +230,19 @@ class RunRule:
     __slots__ = ("_estimator", "_prefix", "limiter", "name", "owner", "paid", "policy", "status", "tags", "terms")
 
     def __init__(
-        self, pattern: str, usd: float, terms: LoopTerms, *, owner: Callable[[Call], str], estimator: Estimator
+        self, pattern: str, usd: float, terms: DetectorConfig, *, owner: Callable[[Call], str], estimator: Estimator
     ) -> None:
         self.policy, self.status = terms.policy, terms.status
         self.name = f"{pattern}/{SETTING}"
         self.limiter = RunBudget(usd)
-        self.paid = Paid(self)
+        self.paid = RunCharge(self)
         self.terms = terms
         self.tags = tags(terms, "run:usd:")
         self.owner = owner
         self._estimator = estimator
         self._prefix = f":{part(self.policy)}:{part(self.name)}:"
 
-    def plan(self, call: Call, group: int, meter: Metering) -> tuple[Watch | Op, ...]:
+    def plan(self, call: Call, group: int, meter: MeterPort) -> tuple[DetectorSlot | Op, ...]:
         """Return what stands for the charges until the run is known; nothing for what is no LLM call."""
         if meter.denies(call):
             return (unpriced(self, group),)
@@ -252,13 +252,13 @@ class RunRule:
         call.prompt_tokens, call.estimator = estimate.prompt_tokens, self._estimator.name
         cost = self.limiter.cost_of(call, estimate)
         # What was paid comes first: it is told even where the ceiling denies.
-        return Watch(_Charge(self, self.paid, 0), group), Watch(_Charge(self, self, cost), group)
+        return DetectorSlot(_Charge(self, self.paid, 0), group), DetectorSlot(_Charge(self, self, cost), group)
 
     def key(self, project: str, owner: str, start: float, group: int) -> str:
         """Return the key of a run's account."""
         return f"{'shadow:' if group else ''}run:{project}{self._prefix}{owner}:{round(start * 1e6)}"
 
-    def reached(self, ops: Sequence[Op], done: Committed) -> tuple[str, tuple[str, ...]] | None:
+    def reached(self, ops: Sequence[Op], done: CommitResult) -> tuple[str, tuple[str, ...]] | None:
         """Return why a run that was denied is to be held, and the keys of its accounts.
 
         None where a person has nothing to decide: the request alone costs more than any run may, or it would pass if
@@ -267,11 +267,11 @@ class RunRule:
         op = ops[done.denied_at]
         own = [(one, result) for one, result in zip(ops, done.results, strict=True) if one.owner is self.paid]
         paid = sum([int(result) for one, result in own if one.group == op.group and isinstance(result, int)])
-        if not isinstance(op, Spend) or not op.spec.budget - paid < op.cost <= op.spec.budget:
+        if not isinstance(op, ChargeBudget) or not op.spec.budget - paid < op.cost <= op.spec.budget:
             return None
         words = self.limiter.unit.words
         why = f"{words(op.spec.budget)} ({SETTING}), of which {words(paid)} were spent"
-        return why, (op.key, *[one.key for one, _ in own if isinstance(one, Spend)])
+        return why, (op.key, *[one.key for one, _ in own if isinstance(one, ChargeBudget)])
 
 
 class _Charge:
@@ -279,7 +279,7 @@ class _Charge:
 
     __slots__ = ("_cost", "_payer", "_rule", "tags", "terms")
 
-    def __init__(self, rule: RunRule, payer: RunRule | Paid, cost: int) -> None:
+    def __init__(self, rule: RunRule, payer: RunRule | RunCharge, cost: int) -> None:
         self._rule = rule
         self._payer = payer
         self._cost = cost
@@ -290,16 +290,16 @@ class _Charge:
         """Return the session, which is the run; "" where a call has none, and then nothing is charged."""
         return self._rule.owner(call)
 
-    def look(self, _call: Call, window: bytes, now: float) -> Begun:
+    def look(self, _call: Call, window: bytes, now: float) -> RunChargeStarted:
         """Go on with the run, or begin one."""
         start, last = _read(window)
         if not start or now - last >= RUN_IDLE_S:
             start = now
         elif last == now:
-            return Begun(window, start, now)
-        return Begun(_SECTION.pack(_VERSION, start, now), start, now)
+            return RunChargeStarted(window, start, now)
+        return RunChargeStarted(_SECTION.pack(_VERSION, start, now), start, now)
 
-    def operation(self, call: Call, looked: Begun, project: str, group: int) -> Op:
+    def operation(self, call: Call, looked: RunChargeStarted, project: str, group: int) -> Op:
         """Return the charge."""
         payer = self._payer
         key = self._rule.key(project, self.owner(call), looked.start, group)
@@ -307,7 +307,7 @@ class _Charge:
             key += ":paid"
         return payer.limiter.plan(key, self._cost, payer, group, looked.now)
 
-    def hears(self, _call: Call, _looked: Begun) -> bool:
+    def hears(self, _call: Call, _looked: RunChargeStarted) -> bool:
         """Return False: answers correct the accounts."""
         return False
 

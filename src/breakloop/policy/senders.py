@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from breakloop.model.call import CREDENTIAL_HEADERS, Call
 from breakloop.policy.client import HEADERS as GEO_HEADERS
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.rules import Rule
+from breakloop.policy.rules import CompiledRule
 from breakloop.store.ops import Op
 
 # What names the caller, his agent and his address (SPEC C-4, C-7).
@@ -29,17 +29,17 @@ def steady(name: str) -> bool:
     return name.startswith(_STEADY)
 
 
-class Charges(NamedTuple):
+class CachedCharges(NamedTuple):
     """What the rules of one policy charge one sender: operations where they are the same each time, else the rule with
     its keys. From `begins` to `ends` that is so: the keys of budgets tell their period."""
 
     fixed: tuple[Op, ...] | None  # all of it, where nothing depends on the call
-    parts: tuple[tuple[tuple[Op, ...], Rule | None, Sequence[str]], ...]
+    parts: tuple[tuple[tuple[Op, ...], CompiledRule | None, Sequence[str]], ...]
     begins: float
     ends: float
 
 
-class Sender:
+class CallerProfile:
     """One sender under one bundle."""
 
     __slots__ = ("agent", "begins", "caller", "charges", "claims", "ends", "identities", "ip", "keys", "verified")
@@ -51,11 +51,11 @@ class Sender:
         self.caller = descriptors.caller(call)
         self.agent = descriptors.agent(call)
         self.ip = descriptors.client_ip(call)
-        self.charges: dict[int, Charges] = {}  # by policy and mode: what its rules charge
+        self.charges: dict[int, CachedCharges] = {}  # by policy and mode: what its rules charge
         self.identities: dict[int, str] = {}  # by detector: the sender's part of its fingerprints
 
 
-class Senders:
+class CallerProfiles:
     """Finds the sender of a call."""
 
     __slots__ = ("_descriptors", "_known", "_names", "_tokens")
@@ -64,9 +64,9 @@ class Senders:
         self._descriptors = descriptors
         self._tokens = descriptors.tokens
         self._names = _fields_read(used)
-        self._known: dict[tuple[object, ...], Sender] = {}
+        self._known: dict[tuple[object, ...], CallerProfile] = {}
 
-    def find(self, call: Call, now: float) -> Sender | None:
+    def find(self, call: Call, now: float) -> CallerProfile | None:
         """Return the sender, or None when this request does not name him by header fields alone."""
         query = call.query
         if call.repeated or (query and ("key=" in query or "%" in query) and _by_query(call)):
@@ -78,10 +78,10 @@ class Senders:
         call.caller_cache, call.agent_cache = sender.caller, sender.agent  # which each detector asks for
         return sender
 
-    def _meet(self, call: Call, key: tuple[object, ...]) -> Sender | None:
+    def _meet(self, call: Call, key: tuple[object, ...]) -> CallerProfile | None:
         if sum(len(part) for part in key if isinstance(part, str | bytes)) > _KEY_MAX:
             return None
-        sender = Sender(call, self._descriptors)
+        sender = CallerProfile(call, self._descriptors)
         if sender.claims or not self._tokens.verifies:
             # A token without claims is looked at again: its key may be on the way.
             if len(self._known) >= _REMEMBERED:

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from breakloop.errors import Problem, SettingsError, UnreadableError
-from breakloop.policy.files import Fetched
+from breakloop.policy.files import BundleBytes
 
 ED25519: Final = "ed25519"
 HMAC: Final = "hmac-sha256"
@@ -50,7 +50,7 @@ class Verifier:
         self._public = tuple(public)
         self._secret = secret
 
-    def check(self, fetched: Fetched, name: str) -> None:
+    def check(self, fetched: BundleBytes, name: str) -> None:
         """Raise `SignatureError` unless the bundle is signed; one that could not be read whole is not judged."""
         if any(document.unread is not None for document in fetched.documents):
             return
@@ -78,14 +78,14 @@ class Signer:
         self._key = key
         self.algorithm = HMAC if isinstance(key, bytes) else ED25519
 
-    def sign(self, fetched: Fetched) -> str:
+    def sign(self, fetched: BundleBytes) -> str:
         """Return the signature as it stands in its file."""
         data = payload(fetched)
         raw = _mac(self._key, data) if isinstance(self._key, bytes) else self._key.sign(data)
         return f"{self.algorithm}:{base64.b64encode(raw).decode()}\n"
 
 
-def payload(fetched: Fetched) -> bytes:
+def payload(fetched: BundleBytes) -> bytes:
     """Return what is signed: the exact bytes of a bundle; of a directory, the list of its files with their SHA-256."""
     if not fetched.directory:
         return fetched.documents[0].data

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, Problem, UnreadableError
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event, Publish
-from breakloop.policy.files import Document, Fetched, Source, Stamp
+from breakloop.policy.files import BundleBytes, BundleDocument, BundleOrigin, Stamp
 from breakloop.policy.load import LoadedBundle, load_fetched, load_text
 from breakloop.policy.signing import SignatureError, Verifier
 
@@ -40,7 +40,7 @@ class LastGood:
         name = sha256(self._source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
         self.path = data_dir / "last-good" / f"{name}.json"
 
-    def write(self, loaded: LoadedBundle, fetched: Fetched | None = None) -> str:
+    def write(self, loaded: LoadedBundle, fetched: BundleBytes | None = None) -> str:
         """Keep a bundle, with what was signed of it; returns why that was not possible, or an empty text."""
         bundle = loaded.bundle.model_dump(mode="json", by_alias=True, exclude_unset=True)
         text = _canonical(bundle)
@@ -106,25 +106,25 @@ class LastGood:
         return BundleError([Problem(str(self.path), 1, 1, "", f"the last good copy cannot be used: {why}", hint)])
 
 
-def _signed(fetched: Fetched) -> dict[str, Any]:
+def _signed(fetched: BundleBytes) -> dict[str, Any]:
     """The signed bytes, as JSON can hold them."""
     documents = [[one.name, one.kind, base64.b64encode(one.data).decode()] for one in fetched.documents]
     return {"signature": fetched.signature, "directory": fetched.directory, "documents": documents}
 
 
-def _read_signed(signed: Any) -> Fetched:
+def _read_signed(signed: Any) -> BundleBytes:
     documents = tuple(
-        Document(str(name), base64.b64decode(data, validate=True), str(kind))
+        BundleDocument(str(name), base64.b64decode(data, validate=True), str(kind))
         for name, kind, data in signed["documents"]
     )
     directory = bool(signed["directory"])
     if not documents or (len(documents) > 1 and not directory):
         raise ValueError("documents")
-    return Fetched(documents, (), str(signed["signature"]), directory=directory)
+    return BundleBytes(documents, (), str(signed["signature"]), directory=directory)
 
 
-def _unsigned() -> Fetched:
-    return Fetched((Document("", b""),))
+def _unsigned() -> BundleBytes:
+    return BundleBytes((BundleDocument("", b""),))
 
 
 def _canonical(bundle: object) -> str:
@@ -156,7 +156,7 @@ FROM_SOURCE: Final = "source"
 FROM_LAST_GOOD: Final = "last good copy"
 
 
-class Watched(Protocol):
+class BundleFeed(Protocol):
     """What a process needs of whatever brings its bundles."""
 
     origin: str
@@ -218,9 +218,9 @@ class BundleSource:
 
     def __init__(
         self,
-        source: Source,
+        source: BundleOrigin,
         *,
-        load: Callable[[Fetched], LoadedBundle],
+        load: Callable[[BundleBytes], LoadedBundle],
         on_bundle: Callable[[LoadedBundle], None],
         clock: Clock,
         publish: Publish,
@@ -234,7 +234,7 @@ class BundleSource:
         self._publish = publish
         self._verifier = verifier
         self._last_good = LastGood(data_dir, source.key) if data_dir is not None else None
-        self._fetched: Fetched | None = None  # what the last attempt got
+        self._fetched: BundleBytes | None = None  # what the last attempt got
         self._seen: Stamp | None = None  # the state of the source that the last attempt was about, if it saw one
         self._settled: Stamp | None = None  # this state of the source has been dealt with
         self._failing: tuple[Stamp | None, float] | None = None  # this state cannot be used, since then; not told yet
@@ -244,7 +244,7 @@ class BundleSource:
         self._expiry_told = ""
         self.turn = RLock()  # held by whoever looks; and by whoever changes the source and has it looked at next
         self.current: LoadedBundle | None = None
-        self.accepted: Fetched | None = None  # what it was read from, where that was the source
+        self.accepted: BundleBytes | None = None  # what it was read from, where that was the source
         self.origin = ""
         self.loaded_at = 0.0
         self.problems: list[Problem] = []  # with what the source holds now; the bundle in force is another then

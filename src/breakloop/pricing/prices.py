@@ -131,7 +131,7 @@ _VARIANT: Final = re.compile(r"(?::(?:beta|exacto|extended|floor|nitro|online|th
 _VERSION: Final = re.compile(r"(?:[-@](?:20\d\d-\d\d-\d\d|20\d{6})|[-@:]latest|@default)$")
 
 
-class Named(NamedTuple):
+class ModelName(NamedTuple):
     """One way to look for a model; the provider is empty when it is not known."""
 
     provider: str
@@ -144,29 +144,29 @@ def canonical_provider(name: str) -> str:
     return PROVIDERS.get(folded, folded)
 
 
-def ways(provider: str, model: str) -> Iterator[Named]:
+def ways(provider: str, model: str) -> Iterator[ModelName]:
     """Return the ways to look for a model, the closest first, none twice."""
-    seen: set[Named] = set()
+    seen: set[ModelName] = set()
     for named in _ways(canonical_provider(provider), model.strip().lower()):
         if named.model and named not in seen:
             seen.add(named)
             yield named
 
 
-def _ways(provider: str, model: str) -> Iterator[Named]:
+def _ways(provider: str, model: str) -> Iterator[ModelName]:
     for name in _spellings(model):
-        yield Named(provider, name)
+        yield ModelName(provider, name)
         if _BEDROCK.match(name):
-            yield Named("aws", name)
+            yield ModelName("aws", name)
         rest = name
         for _ in range(_PREFIXES_MAX):  # openrouter/anthropic/claude-opus-4.5: each part may be who serves it
             prefix, slash, after = rest.partition("/")
             if not slash:
                 break
             rest = after
-            yield Named(canonical_provider(prefix), rest)
-        yield Named("", name)
-        yield Named("", rest)
+            yield ModelName(canonical_provider(prefix), rest)
+        yield ModelName("", name)
+        yield ModelName("", rest)
 
 
 def _spellings(model: str) -> Iterator[str]:
@@ -186,7 +186,7 @@ _KEPT: Final = 2048
 _AGE_S: Final = 900.0  # prices by the time of day change on the quarter hour; others with the date
 
 
-class Found(NamedTuple):
+class FoundPrice(NamedTuple):
     """A price, the name it stands under, and the list that it is from."""
 
     price: Price
@@ -194,7 +194,7 @@ class Found(NamedTuple):
     source: str
 
 
-class Table(Protocol):
+class PriceTable(Protocol):
     """A list of prices."""
 
     @property
@@ -202,7 +202,7 @@ class Table(Protocol):
         """Where it is from, for people."""
         ...
 
-    def find(self, named: Named, at_s: float) -> Found | None:
+    def find(self, named: ModelName, at_s: float) -> FoundPrice | None:
         """Return the price of a model at a time, if it stands here under that name."""
         ...
 
@@ -211,7 +211,7 @@ class Table(Protocol):
         ...
 
 
-class Listed:
+class ListedModel:
     """Prices by exact name, `model` or `provider/model`, in any case."""
 
     __slots__ = ("_prices", "_said", "source")
@@ -225,11 +225,11 @@ class Listed:
                 self._prices.setdefault(key, price)
                 self._said.setdefault(key, name)
 
-    def find(self, named: Named, at_s: float) -> Found | None:  # noqa: ARG002 - these prices always hold
+    def find(self, named: ModelName, at_s: float) -> FoundPrice | None:  # noqa: ARG002 - these prices always hold
         """Return the price that stands under that name."""
         key = f"{named.provider}/{named.model}" if named.provider else named.model
         price = self._prices.get(key)
-        return None if price is None else Found(price, self._said[key], self.source)
+        return None if price is None else FoundPrice(price, self._said[key], self.source)
 
     def names(self) -> Iterable[str]:
         """Return the names, as they were written."""
@@ -243,8 +243,8 @@ class Prices:
 
     def __init__(
         self,
-        table: Table,
-        overrides: Sequence[Table] = (),
+        table: PriceTable,
+        overrides: Sequence[PriceTable] = (),
         *,
         unknown: Unknown = "warn",
         assumed: Price | None = None,
@@ -278,7 +278,7 @@ class Prices:
             self._known[key] = price
         return price
 
-    def look_up(self, provider: str, model: str) -> Found | None:
+    def look_up(self, provider: str, model: str) -> FoundPrice | None:
         """Return the price of a model with where it is from, nothing being assumed."""
         if len(model) > NAME_MAX:
             return None
@@ -306,7 +306,7 @@ class Prices:
         return self._assumed
 
     @property
-    def tables(self) -> Sequence[Table]:
+    def tables(self) -> Sequence[PriceTable]:
         """The lists, in the order in which they are looked through."""
         return self._tables
 
@@ -362,12 +362,12 @@ class GenaiTable:
         self._loaded: list[Provider] | None = None
         self._bare: dict[str, tuple[Provider, ModelInfo]] = {}
 
-    def find(self, named: Named, at_s: float) -> Found | None:
+    def find(self, named: ModelName, at_s: float) -> FoundPrice | None:
         """Return the price of a model at a time, if it stands here under that name."""
         for provider, model in self._matches(named):
             price = _price(model.get_prices(datetime.fromtimestamp(at_s, UTC), self._context or None))
             if price is not None:
-                return Found(price, f"{provider.id}/{model.id}", self.source)
+                return FoundPrice(price, f"{provider.id}/{model.id}", self.source)
         return None
 
     def names(self) -> Iterable[str]:
@@ -386,7 +386,7 @@ class GenaiTable:
             self._loaded = providers
         return self._loaded
 
-    def _matches(self, named: Named) -> Iterator[tuple[Provider, ModelInfo]]:
+    def _matches(self, named: ModelName) -> Iterator[tuple[Provider, ModelInfo]]:
         providers = self.load()
         if named.provider:
             served = self._provider(named.provider)

@@ -14,9 +14,16 @@ from datetime import datetime
 from typing import Any
 
 from breakloop.errors import BundleError
-from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS, Shadowed, Verdict
+from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS, ShadowFinding, Verdict
 from breakloop.policy.diagnostics import did_you_mean
-from breakloop.policy.documents import DocumentFinding, DocumentPath, Place, Places, in_order, read_document
+from breakloop.policy.documents import (
+    DocumentFinding,
+    DocumentPath,
+    DocumentPlace,
+    DocumentPlaces,
+    in_order,
+    read_document,
+)
 from breakloop.replay.explain import decision_of
 
 DECISIONS = ("allow", "warn", "throttle", "deny")
@@ -77,11 +84,11 @@ class CaseRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PolicyCase:
     """One case: when, what, how often, and what is expected of each of its requests."""
 
     name: str
-    place: Place
+    place: DocumentPlace
     request: CaseRequest
     expect: Mapping[str, Any]
     at_s: float | None = None  # seconds from the start; None: `after_s` the request before
@@ -94,7 +101,7 @@ class Case:
 class CaseFile:
     """All cases of a file, the bundle it names and the time at which it begins (None: now)."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[PolicyCase, ...]
     policy: str = ""
     start: datetime | None = None
 
@@ -167,7 +174,7 @@ def _header_lines(headers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 class _Reader:
     """Reads on past what is wrong, so that a file's mistakes are told all at once."""
 
-    places: Places
+    places: DocumentPlaces
     findings: list[DocumentFinding] = field(default_factory=list)
 
     def file(self, data: Any) -> CaseFile:
@@ -182,7 +189,7 @@ class _Reader:
         listed = cases if isinstance(cases, list) else []
         return CaseFile(tuple(self._cases(listed, ("cases",))), str(data.get("policy", "")), start)
 
-    def _cases(self, listed: list[Any], path: DocumentPath) -> Iterator[Case]:
+    def _cases(self, listed: list[Any], path: DocumentPath) -> Iterator[PolicyCase]:
         if not listed and not self.findings:
             self._say(path, "has no cases", "write a list of maps with request and expect")
         before: CaseRequest | None = None
@@ -234,7 +241,7 @@ class _Reader:
             hint = "one of " + ", ".join(known) if len(known) < 8 else ""
             self._say(path, f'unknown {path[-1]} "{value}"{did_you_mean(value, known)}', hint)
 
-    def _times(self, case: Case, latest: float, path: DocumentPath) -> float:
+    def _times(self, case: PolicyCase, latest: float, path: DocumentPath) -> float:
         begins = latest + case.after_s if case.at_s is None else case.at_s
         if begins < latest:
             self._say((*path, "at"), f"{case.at_s:g} lies before the last request of the case above ({latest:g})")
@@ -255,8 +262,8 @@ class _Reader:
         self.findings.append(DocumentFinding(path, message, hint))
 
 
-def _case(data: Mapping[str, Any], index: int, request: CaseRequest, place: Place) -> Case:
-    return Case(
+def _case(data: Mapping[str, Any], index: int, request: CaseRequest, place: DocumentPlace) -> PolicyCase:
+    return PolicyCase(
         data.get("name") or f"case {index + 1}",
         place,
         request,
@@ -273,7 +280,7 @@ NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExpectedVerdict:
     """What a door said. `verdict` is None for a request that could not be judged."""
 
     verdict: Verdict | None
@@ -297,7 +304,7 @@ class Difference:
 class CaseResult:
     """How a case went: the differences of its first request that was not as expected, and the last answer."""
 
-    case: Case
+    case: PolicyCase
     at_s: float
     actual: Mapping[str, Any]
     differences: tuple[Difference, ...]
@@ -309,7 +316,7 @@ class CaseResult:
         return not self.failed
 
 
-Send = Callable[[CaseRequest, float], Answer]  # the request, and when it is sent: seconds from the start
+Send = Callable[[CaseRequest, float], ExpectedVerdict]  # the request, and when it is sent: seconds from the start
 
 
 def run_cases(file: CaseFile, send: Send) -> Iterator[CaseResult]:
@@ -321,7 +328,7 @@ def run_cases(file: CaseFile, send: Send) -> Iterator[CaseResult]:
         now = begins + (case.repeat - 1) * case.every_s
 
 
-def _run(case: Case, begins: float, send: Send) -> CaseResult:
+def _run(case: PolicyCase, begins: float, send: Send) -> CaseResult:
     first: tuple[Difference, ...] = ()
     failed = 0
     actual: dict[str, Any] = {}
@@ -334,7 +341,7 @@ def _run(case: Case, begins: float, send: Send) -> CaseResult:
     return CaseResult(case, begins, actual, first, failed)
 
 
-def actual_of(answer: Answer) -> dict[str, Any]:
+def actual_of(answer: ExpectedVerdict) -> dict[str, Any]:
     """Return an answer by the names that cases use."""
     headers = dict(reversed([(name.lower(), value) for name, value in answer.headers]))  # the first of each name
     verdict = answer.verdict
@@ -365,16 +372,16 @@ def actual_of(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _shadow_decision(found: Shadowed) -> str:
+def _shadow_decision(found: ShadowFinding) -> str:
     return "warn" if found.action == "steer" else found.action
 
 
-def _strongest(shadow: tuple[Shadowed, ...]) -> Shadowed | None:
+def _strongest(shadow: tuple[ShadowFinding, ...]) -> ShadowFinding | None:
     """What shadow policies would have said together: the first of the strongest."""
     return max(shadow, key=lambda found: DECISIONS.index(_shadow_decision(found)), default=None)
 
 
-def _differences(case: Case, actual: Mapping[str, Any], number: int, at_s: float) -> Iterator[Difference]:
+def _differences(case: PolicyCase, actual: Mapping[str, Any], number: int, at_s: float) -> Iterator[Difference]:
     for name, expected in case.expect.items():
         if name == "headers":
             for header, value in expected.items():

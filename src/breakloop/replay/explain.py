@@ -22,53 +22,53 @@ from datetime import UTC, datetime
 from typing import Any
 
 from breakloop.clock import Clock
-from breakloop.detect.counting import LoopDetector
-from breakloop.detect.run_steps import RunCeiling
-from breakloop.detect.stateful import Block, Seen
+from breakloop.detect.counting import CountingDetector
+from breakloop.detect.run_steps import RunStepsLimit
+from breakloop.detect.stateful import Detection, StatefulDetector
 from breakloop.engine.engine import Engine
 from breakloop.engine.plan import Plan
-from breakloop.limits.base import Refusal
+from breakloop.limits.base import LimitDenial
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import SECRET_DESCRIPTORS
-from breakloop.policy.compiled import CompiledBundle, Detector, Policy, RunCharges
+from breakloop.policy.compiled import CompiledBundle, CompiledDetector, CompiledPolicy, RunCharges
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.matching import KillSwitch, KillSwitches, Routes, Selector
-from breakloop.policy.rules import BreakerRule, Rule
+from breakloop.policy.matching import CompiledKillSwitch, CompiledSelector, KillSwitches, Routes
+from breakloop.policy.rules import BreakerRule, CompiledRule
 from breakloop.policy.schema import bundle
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.loops import AnyLoop
 from breakloop.pricing.prices import Prices
 from breakloop.store.ops import (
     ENFORCED,
-    BreakerKept,
-    Broken,
-    Bucket,
-    Committed,
-    Correct,
+    AdjustCharge,
+    BreakerResult,
+    ChargeBudget,
+    CommitResult,
+    CountFingerprint,
+    FingerprintCount,
     Op,
-    Repeat,
-    Repeated,
     Result,
     Settle,
-    Spend,
     Store,
-    Window,
+    StoredBreaker,
+    StoredWindow,
+    TakeTokens,
     WindowWrite,
 )
 
 Done = Sequence[tuple[Op, Result]]
 
 
-def charges(rule: Rule | RunCharges, done: Done) -> tuple[str, str, Op | None]:
+def charges(rule: CompiledRule | RunCharges, done: Done) -> tuple[str, str, Op | None]:
     """Return outcome and words on the charges of a rule, and the operation that decided."""
     own = [(op, result) for op, result in done if _rule_of(op) is rule]
     if not own:
         return "skipped", "the store did not answer", None
     words: list[str] = []
     for op, result in own:
-        if isinstance(op.owner, Refusal):
+        if isinstance(op.owner, LimitDenial):
             return "deny", op.owner.message, op
         if result is None:
             return "not asked", "the request was denied before", op
@@ -91,7 +91,7 @@ def breaker(rule: BreakerRule, done: Done) -> tuple[str, str, Op | None]:
     """Return outcome and words on the circuit breaker of a policy."""
     for op, result in done:
         if op.owner is rule:
-            if not isinstance(result, Broken):
+            if not isinstance(result, BreakerResult):
                 return "not asked", "the request was denied before", op
             say = rule.limiter.unit.words
             threshold = say(rule.limiter.spec.threshold)
@@ -102,24 +102,24 @@ def breaker(rule: BreakerRule, done: Done) -> tuple[str, str, Op | None]:
 
 
 def _rule_of(op: Op) -> Any:
-    return op.owner.rule if isinstance(op.owner, Refusal) else op.owner
+    return op.owner.rule if isinstance(op.owner, LimitDenial) else op.owner
 
 
 def _charge(op: Op, result: Any) -> tuple[str, str]:
     say = op.owner.limiter.unit.words
-    if isinstance(op, Spend):
+    if isinstance(op, ChargeBudget):
         budget = op.spec.budget
         if result > budget:
             return "deny", f"costs {say(op.cost)}, only {say(budget - result + op.cost)} of {say(budget)} there"
         return "pass", f"costs {say(op.cost)}, {say(budget - result)} of {say(budget)} left"
-    if isinstance(op, Bucket) and result < 0:
+    if isinstance(op, TakeTokens) and result < 0:
         return "deny", f"reserves {op.cost:g}, only {result + op.cost:.0f} of {op.spec.burst:g} there"
-    left = f"{result:.0f} of {op.spec.burst:g} left" if isinstance(op, Bucket) else ""
+    left = f"{result:.0f} of {op.spec.burst:g} left" if isinstance(op, TakeTokens) else ""
     return "pass", f"reserves {getattr(op, 'cost', 0):g}, {left}"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DecisionRecord:
     """One decision as it happened. `plan` is None when nothing had to be planned (no bundle, a kill switch)."""
 
     call: Call
@@ -139,7 +139,7 @@ class RecordingEngine(Engine):
     ) -> None:
         self._recorder = _RecordingStore(store)
         self._plan: Plan | None = None
-        self.record: Record | None = None
+        self.record: DecisionRecord | None = None
         super().__init__(self._recorder, clock, descriptors, prices=prices)
 
     def plan(self, call: Call) -> Plan | Verdict:
@@ -152,7 +152,7 @@ class RecordingEngine(Engine):
         """Decide as the engine does, and keep how."""
         self._plan, self._recorder.done = None, ()
         verdict = super().decide(call)
-        self.record = Record(call, self._clock.now(), self._plan, self._recorder.done, verdict)
+        self.record = DecisionRecord(call, self._clock.now(), self._plan, self._recorder.done, verdict)
         return verdict
 
 
@@ -165,7 +165,7 @@ class _RecordingStore:
         self._store = store
         self.done: tuple[tuple[Op, Result], ...] = ()
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
         committed = self._store.commit(ops, now, windows)
         self.done = tuple(zip(ops, committed.results, strict=False))
         return committed
@@ -173,13 +173,13 @@ class _RecordingStore:
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
         return self._store.settle(ops, now, failed=failed)
 
-    def correct(self, ops: Sequence[Correct], now: float) -> None:
+    def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
         self._store.correct(ops, now)
 
-    def read_window(self, key: str, now: float) -> Window:
+    def read_window(self, key: str, now: float) -> StoredWindow:
         return self._store.read_window(key, now)
 
-    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+    def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         return self._store.breakers(prefix, now, most)
 
     def drop(self, keys: Sequence[str]) -> None:
@@ -190,7 +190,7 @@ class _RecordingStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExplainStep:
     """One thing the engine looked at: `stage` says what kind, `subject` which, `outcome` what came of it."""
 
     stage: str
@@ -211,7 +211,7 @@ class PartExplainer:
     """Explains the policies of one recorded decision."""
 
     def __init__(
-        self, source: bundle.Bundle, compiled: CompiledBundle, descriptors: Descriptors, record: Record
+        self, source: bundle.Bundle, compiled: CompiledBundle, descriptors: Descriptors, record: DecisionRecord
     ) -> None:
         self._source = source
         self._compiled = compiled
@@ -220,32 +220,32 @@ class PartExplainer:
         self._done: dict[int, tuple[Op, Result]] = {id(op.owner): (op, result) for op, result in record.done}
         self._all_shadow = compiled.shadow_until > record.at
 
-    def policy(self, policy: Policy) -> Iterator[Step]:
+    def policy(self, policy: CompiledPolicy) -> Iterator[ExplainStep]:
         """Explain a policy that matches: itself, its loop detectors, its rules."""
         spec = self._source.policies[policy.index].spec
         mode = "shadow" if policy.shadow else "global_shadow" if self._all_shadow else "enforce"
-        yield Step("policy", policy.id, "match", f"mode {mode}", {"mode": mode})
+        yield ExplainStep("policy", policy.id, "match", f"mode {mode}", {"mode": mode})
         yield from self._blocks(policy.id, spec.loops, policy.loops)
         if policy.breaker is not None:
             outcome, text, op = breaker(policy.breaker, self._record.done)
-            yield Step("breaker", f"{policy.id}/circuit_breaker", self._judged(outcome, op), text)
+            yield ExplainStep("breaker", f"{policy.id}/circuit_breaker", self._judged(outcome, op), text)
         yield from self._rules(policy, spec)
 
-    def default_loops(self) -> Iterator[Step]:
+    def default_loops(self) -> Iterator[ExplainStep]:
         """Explain the protection of calls that no policy's own loop detection covers (SPEC B-6)."""
         assert self._record.plan is not None  # noqa: S101 - only asked about decisions that were planned
         covering = next((p for p in self._record.plan.policies if p.decides_loops and not p.shadow), None)
         if covering is not None:
-            yield Step("builtin", "defaults", "skipped", f"policy {covering.id} has loop detection of its own")
+            yield ExplainStep("builtin", "defaults", "skipped", f"policy {covering.id} has loop detection of its own")
             return
         project = self._descriptors.project(self._record.call)
         detectors = self._compiled.project_loops.get(project, self._compiled.default_loops)
         if not detectors:
-            yield Step("builtin", "defaults", "skipped", "switched off")
+            yield ExplainStep("builtin", "defaults", "skipped", "switched off")
         for detector in _blocks_of(detectors).values():
             yield self._detector(detector, "builtin")
 
-    def agents(self) -> Iterator[Step]:
+    def agents(self) -> Iterator[ExplainStep]:
         """Explain what the bundle says of the agent itself (SPEC B-1)."""
         agent = self._descriptors.agent(self._record.call)
         terms = self._compiled.agents.find(agent)
@@ -258,43 +258,45 @@ class PartExplainer:
             yield replace(step, stage="agent", subject=f"agents/{rule.name}")
         if terms.run is not None:
             outcome, text, op = run(terms.run, self._record.done)
-            yield Step("agent", f"agents/{terms.run.name}", self._judged(outcome, op), text)
+            yield ExplainStep("agent", f"agents/{terms.run.name}", self._judged(outcome, op), text)
 
-    def _blocks(self, policy: str, blocks: Sequence[AnyLoop], detectors: Sequence[Detector]) -> Iterator[Step]:
+    def _blocks(
+        self, policy: str, blocks: Sequence[AnyLoop], detectors: Sequence[CompiledDetector]
+    ) -> Iterator[ExplainStep]:
         made = _blocks_of(detectors)
         for index in range(len(blocks)):
             if index in made:
                 yield self._detector(made[index], "loop")
                 continue
-            yield Step("loop", f"{policy}/loop_detection[{index}]", "skipped", "disabled")
+            yield ExplainStep("loop", f"{policy}/loop_detection[{index}]", "skipped", "disabled")
 
-    def _remembering(self, detector: Block, stage: str) -> Step:
+    def _remembering(self, detector: StatefulDetector, stage: str) -> ExplainStep:
         terms = detector.terms
         name = f"{terms.policy}/{terms.rule}"
         for op, result in self._record.done:
             seen = op.owner
-            if isinstance(seen, Seen) and seen.terms is terms:
-                blocked = isinstance(result, Repeated) and result.tripped
-                outcome = "deny" if blocked else "pass" if isinstance(op, Repeat) else seen.action
+            if isinstance(seen, Detection) and seen.terms is terms:
+                blocked = isinstance(result, FingerprintCount) and result.tripped
+                outcome = "deny" if blocked else "pass" if isinstance(op, CountFingerprint) else seen.action
                 data: dict[str, object] = {"kind": seen.kind, "action": seen.action, "tripped": blocked}
-                return Step(stage, name, self._marked(outcome, op), f"{seen.kind}: {seen.evidence}", data)
+                return ExplainStep(stage, name, self._marked(outcome, op), f"{seen.kind}: {seen.evidence}", data)
         if self._descriptors.step(self._record.call) is None:
-            return Step(stage, name, "skipped", f"{terms.kind}, not an LLM request that can be read")
-        return Step(stage, name, "pass", f"{terms.kind}: nothing in its memory repeats itself")
+            return ExplainStep(stage, name, "skipped", f"{terms.kind}, not an LLM request that can be read")
+        return ExplainStep(stage, name, "pass", f"{terms.kind}: nothing in its memory repeats itself")
 
-    def _detector(self, detector: Detector, stage: str) -> Step:
-        if isinstance(detector, Block):
+    def _detector(self, detector: CompiledDetector, stage: str) -> ExplainStep:
+        if isinstance(detector, StatefulDetector):
             return self._remembering(detector, stage)
-        if isinstance(detector, RunCeiling):
+        if isinstance(detector, RunStepsLimit):
             op, _ = self._done.get(id(detector), (None, None))
             outcome = "pass" if op is None else self._marked("deny", op)
-            return Step(stage, "", outcome, f"at most {detector.why}")
-        assert isinstance(detector, LoopDetector)  # noqa: S101 - there are no others
+            return ExplainStep(stage, "", outcome, f"at most {detector.why}")
+        assert isinstance(detector, CountingDetector)  # noqa: S101 - there are no others
         terms = detector.terms
         name = f"{terms.policy}/{terms.rule}"
         op, result = self._done.get(id(detector), (None, None))
-        if not isinstance(op, Repeat) or not isinstance(result, Repeated):
-            return Step(stage, name, "skipped", f"{terms.kind}, {self._why_not_counted(detector)}")
+        if not isinstance(op, CountFingerprint) or not isinstance(result, FingerprintCount):
+            return ExplainStep(stage, name, "skipped", f"{terms.kind}, {self._why_not_counted(detector)}")
         print_ = op.key[-32:]
         data: dict[str, object] = {"kind": terms.kind, "fingerprint": print_, "hits": result.hits, "passes": op.limit}
         data |= {"window_s": op.spec.window_s, "action": terms.action, "tripped": result.tripped}
@@ -302,13 +304,13 @@ class PartExplainer:
         within = f"{'in' if op.spec.sliding else 'gaps below'} {op.spec.window_s:g} s"
         text = f"{terms.kind} {print_[:8]}, request {result.hits}, number {op.limit + 1} trips ({within})"
         if not result.tripped:
-            return Step(stage, name, "pass", text, data)
+            return ExplainStep(stage, name, "pass", text, data)
         if op.spec.denies:
             state = "" if result.fresh else "still "
             text += f", {state}blocked for {math.ceil(result.wait_s)} s"
-        return Step(stage, name, self._marked("deny" if op.spec.denies else terms.action, op), text, data)
+        return ExplainStep(stage, name, self._marked("deny" if op.spec.denies else terms.action, op), text, data)
 
-    def _why_not_counted(self, detector: LoopDetector) -> str:
+    def _why_not_counted(self, detector: CountingDetector) -> str:
         call = self._record.call
         if detector.terms.kind == "tail" and self._descriptors.chat(call) is None:
             return "not an LLM request that can be read"
@@ -318,7 +320,7 @@ class PartExplainer:
             return "on its allow list"
         return "the store did not answer"
 
-    def _rules(self, policy: Policy, spec: bundle.Spec) -> Iterator[Step]:
+    def _rules(self, policy: CompiledPolicy, spec: bundle.Spec) -> Iterator[ExplainStep]:
         made = {rule.name: rule for rule in policy.rules}
         applied = False
         for rule in spec.rules:
@@ -328,43 +330,43 @@ class PartExplainer:
             return
         name = f"{policy.id}/fallback_limit"
         if applied:
-            yield Step("rule", name, "skipped", "a rule applies")
+            yield ExplainStep("rule", name, "skipped", "a rule applies")
         elif policy.fallback is not None:
             yield self._rule(policy.fallback, spec.fallback_limit)
 
-    def _rule(self, rule: Rule, source: bundle.Rule) -> Step:
+    def _rule(self, rule: CompiledRule, source: bundle.Rule) -> ExplainStep:
         name = f"{rule.policy}/{rule.name}"
         matches = [self._matched(key, wanted) for key, wanted in source.match.items()]
         data: dict[str, object] = {"match": [text for _, text in matches], "limit_keys": list(source.limit_keys)}
         if not all(fits for fits, _ in matches):
             why = ", ".join(text for fits, text in matches if not fits)
-            return Step("rule", name, "no match", why, data)
+            return ExplainStep("rule", name, "no match", why, data)
         missing = rule.missing_keys(self._record.call)
         if missing:
             data["missing"] = missing
             text = f"the request lacks {', '.join(missing)}"
             op, _ = self._done.get(id(rule), (None, None))
             outcome = self._marked("deny", op) if rule.rejects_missing and op is not None else "skipped"
-            return Step("rule", name, outcome, text, data)
+            return ExplainStep("rule", name, outcome, text, data)
         if isinstance(rule.limiter, TokenBucket):
             return self._charged(rule, data)
         return replace(self._other(rule), data=data)
 
-    def _other(self, rule: Rule) -> Step:
+    def _other(self, rule: CompiledRule) -> ExplainStep:
         outcome, text, op = charges(rule, self._record.done)
-        return Step("rule", f"{rule.policy}/{rule.name}", self._judged(outcome, op), text)
+        return ExplainStep("rule", f"{rule.policy}/{rule.name}", self._judged(outcome, op), text)
 
     def _judged(self, outcome: str, op: Op | None) -> str:
         return self._marked(outcome, op) if outcome == "deny" else outcome
 
-    def _charged(self, rule: Rule, data: dict[str, object]) -> Step:
+    def _charged(self, rule: CompiledRule, data: dict[str, object]) -> ExplainStep:
         name = f"{rule.policy}/{rule.name}"
         op, result = self._done.get(id(rule), (None, None))
-        if not isinstance(op, Bucket):
-            return Step("rule", name, "skipped", "the store did not answer", data)
+        if not isinstance(op, TakeTokens):
+            return ExplainStep("rule", name, "skipped", "the store did not answer", data)
         data |= {"key": op.key, "cost": op.cost, "burst": op.spec.burst, "rate": op.spec.rate}
         if not isinstance(result, float):
-            return Step("rule", name, "not asked", "the request was denied before", data)
+            return ExplainStep("rule", name, "not asked", "the request was denied before", data)
         # The store says what is left after the charge; below nothing means that it was not there.
         found = result + op.cost
         of = f"{op.spec.burst:g} (refills {op.spec.rate:g}/s)"
@@ -372,11 +374,11 @@ class PartExplainer:
         data |= {"tokens": result if charged else found, "charged": charged}
         if result < 0:
             text = f"costs {op.cost:g}, only {_down(found)} of {of} there"
-            return Step("rule", name, self._marked("deny", op), text, data)
+            return ExplainStep("rule", name, self._marked("deny", op), text, data)
         if not charged:
             text = f"would pass, {_down(found)} of {of} there; not charged, the request is denied"
-            return Step("rule", name, "pass", text, data)
-        return Step("rule", name, "pass", f"costs {op.cost:g}, {_down(result)} of {of} left", data)
+            return ExplainStep("rule", name, "pass", text, data)
+        return ExplainStep("rule", name, "pass", f"costs {op.cost:g}, {_down(result)} of {of} left", data)
 
     def _matched(self, descriptor: str, wanted: str) -> tuple[bool, str]:
         value = self._descriptors.getter(descriptor)(self._record.call)
@@ -389,7 +391,7 @@ class PartExplainer:
         return f"would {outcome}" if op is not None and op.group != ENFORCED else outcome
 
 
-def _blocks_of(detectors: Sequence[Detector]) -> dict[int, Detector]:
+def _blocks_of(detectors: Sequence[CompiledDetector]) -> dict[int, CompiledDetector]:
     """Detectors by their block. One of several speaks for all of them: what any has found stands under its terms."""
     return {detector.terms.index: detector for detector in detectors}
 
@@ -403,7 +405,7 @@ def _down(tokens: float) -> str:
 class _Probe:
     """A policy's selector alone, so that the real route index says whether it matches."""
 
-    selector: Selector
+    selector: CompiledSelector
     index: int = 0
 
 
@@ -425,7 +427,7 @@ class Explainer:
         self._compiled = compiled
         self._descriptors = descriptors
 
-    def steps(self, record: Record) -> list[Step]:
+    def steps(self, record: DecisionRecord) -> list[ExplainStep]:
         """Return every step of the decision: what the door read, then what the engine did, in its order."""
         call, now = record.call, record.at
         steps = [self._request(call), *self._identity(call), self._bundle(now), *self._overrides(now)]
@@ -443,30 +445,30 @@ class Explainer:
         steps.append(_verdict(record.verdict))
         return steps
 
-    def _bundle(self, now: float) -> Step:
+    def _bundle(self, now: float) -> ExplainStep:
         bundle = self._compiled
         if self._is_builtin:
-            return Step("bundle", "built-in", "info", "no policy given: only the built-in protection judges")
+            return ExplainStep("bundle", "built-in", "info", "no policy given: only the built-in protection judges")
         expired = "" if bundle.expires > now else f", expired {_when(bundle.expires)} and still enforced"
         count = len(bundle.policies)
         text = f"version {bundle.version}, {count} {'policy' if count == 1 else 'policies'}{expired}"
         data = {"version": bundle.version, "digest": bundle.digest, "expired": bundle.expires <= now}
-        return Step("bundle", bundle.digest[:12], "info", text, data)
+        return ExplainStep("bundle", bundle.digest[:12], "info", text, data)
 
-    def _overrides(self, now: float) -> Iterator[Step]:
+    def _overrides(self, now: float) -> Iterator[ExplainStep]:
         named = (
             ("global_shadow", self._compiled.shadow_until, "every policy counts and logs only"),
             ("kill_switch_override", self._compiled.kill_override_until, "kill switches are not looked at"),
         )
         for name, until, effect in named:
             if until > now:
-                yield Step("override", name, "active", f"until {_when(until)}: {effect}")
+                yield ExplainStep("override", name, "active", f"until {_when(until)}: {effect}")
             elif until:
-                yield Step("override", name, "inactive", f"expired {_when(until)}")
+                yield ExplainStep("override", name, "inactive", f"expired {_when(until)}")
             else:
-                yield Step("override", name, "inactive", "not set")
+                yield ExplainStep("override", name, "inactive", "not set")
 
-    def _request(self, call: Call) -> Step:
+    def _request(self, call: Call) -> ExplainStep:
         chat = self._descriptors.chat(call)
         kind = (
             f"LLM call ({chat.dialect}, {chat.model or 'no model'}, {_messages(chat.message_count)})"
@@ -476,36 +478,38 @@ class Explainer:
         text = f"{kind}, host {call.host or '(none)'}, body {_size(call)}"
         data: dict[str, object] = {"method": call.method, "path": call.path, "host": call.host}
         data |= {"body_bytes": len(call.body), "llm": bool(chat), "model": chat.model if chat else None}
-        return Step("request", f"{call.method} {call.path}", "info", text, data)
+        return ExplainStep("request", f"{call.method} {call.path}", "info", text, data)
 
-    def _identity(self, call: Call) -> Iterator[Step]:
+    def _identity(self, call: Call) -> Iterator[ExplainStep]:
         read = self._descriptors
         caller, agent = read.caller(call), read.agent(call)
-        yield Step("identity", "caller", "info", caller)
-        yield Step("identity", "agent", "info", "the caller" if agent == caller else agent)
-        yield Step("identity", "session", "info", read.session(call) or "none")
-        yield Step("identity", "project", "info", read.project(call))
+        yield ExplainStep("identity", "caller", "info", caller)
+        yield ExplainStep("identity", "agent", "info", "the caller" if agent == caller else agent)
+        yield ExplainStep("identity", "session", "info", read.session(call) or "none")
+        yield ExplainStep("identity", "project", "info", read.project(call))
 
-    def _kill_switches(self, call: Call, now: float) -> Iterator[Step]:
+    def _kill_switches(self, call: Call, now: float) -> Iterator[ExplainStep]:
         switches = self._source.kill_switches
         if not switches:
-            yield Step("kill_switch", "none", "info", "the bundle has none")
+            yield ExplainStep("kill_switch", "none", "info", "the bundle has none")
             return
         skipped = self._compiled.kill_override_until > now
         for index, switch in enumerate(switches):
             name = f"kill_switches[{index}]"
             if skipped:
-                yield Step("kill_switch", name, "skipped", "kill_switch_override is active")
+                yield ExplainStep("kill_switch", name, "skipped", "kill_switch_override is active")
             else:
                 yield self._kill_switch(name, switch, call, now)
 
-    def _kill_switch(self, name: str, switch: schema.KillSwitch, call: Call, now: float) -> Step:
+    def _kill_switch(self, name: str, switch: schema.KillSwitch, call: Call, now: float) -> ExplainStep:
         expires = math.inf if switch.expires_at is None else switch.expires_at.timestamp()
-        made = KillSwitch(0, switch.scope_key, switch.scope_value, switch.route or "", switch.reason or "", expires)
+        made = CompiledKillSwitch(
+            0, switch.scope_key, switch.scope_value, switch.route or "", switch.reason or "", expires
+        )
         what = f"{switch.scope_key} = {hidden(switch.scope_key, switch.scope_value)}"
         what += f" on {switch.route}" if switch.route else ""
         if KillSwitches([made], self._descriptors.getter).find(call, now) is not None:
-            return Step("kill_switch", name, "match", what)
+            return ExplainStep("kill_switch", name, "match", what)
         value = self._descriptors.getter(switch.scope_key)(call)
         if expires <= now:
             why = f"expired {_when(expires)}"
@@ -513,14 +517,14 @@ class Explainer:
             why = f"this request has {hidden(switch.scope_key, value)}"
         else:
             why = "another path"
-        return Step("kill_switch", name, "no match", f"{what}: {why}")
+        return ExplainStep("kill_switch", name, "no match", f"{what}: {why}")
 
 
-def _unmatched(policy: Policy, call: Call) -> Step:
+def _unmatched(policy: CompiledPolicy, call: Call) -> ExplainStep:
     """Say why: the host first, then the path, then the method, as the route index looks at them."""
     selector = policy.selector
 
-    def matches(probe: Selector) -> bool:
+    def matches(probe: CompiledSelector) -> bool:
         return bool(Routes([_Probe(probe)]).match(call.host, call.method, call.path))
 
     if not matches(replace(selector, exact=None, prefix=None, methods=frozenset())):
@@ -531,10 +535,10 @@ def _unmatched(policy: Policy, call: Call) -> Step:
         why = f"path {call.path} {' and '.join(wanted)}"
     else:
         why = f"method {call.method} is not {' or '.join(sorted(selector.methods))}"
-    return Step("policy", policy.id, "no match", why)
+    return ExplainStep("policy", policy.id, "no match", why)
 
 
-def _verdict(verdict: Verdict) -> Step:
+def _verdict(verdict: Verdict) -> ExplainStep:
     data: dict[str, object] = {
         "decision": decision_of(verdict),
         "reason": verdict.reason,
@@ -552,7 +556,7 @@ def _verdict(verdict: Verdict) -> Step:
         text += f", after {verdict.delay_ms} ms"
     if verdict.shadow:
         text += f"; shadow policies would have said otherwise ({len(verdict.shadow)})"
-    return Step("verdict", decision_of(verdict), decision_of(verdict), text, data)
+    return ExplainStep("verdict", decision_of(verdict), decision_of(verdict), text, data)
 
 
 def _size(call: Call) -> str:

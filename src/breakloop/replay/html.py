@@ -19,7 +19,7 @@ from typing import Final
 
 from breakloop.replay.report import counted, lasted, moment, money, tokens
 from breakloop.replay.sessions import total
-from breakloop.replay.timeline import AGAIN, BLOCK, NOTICE, Cell, Loop, Timeline, shown
+from breakloop.replay.timeline import AGAIN, BLOCK, NOTICE, Cell, Timeline, TimelineLoop, shown
 
 STYLE: Final = """
 :root{color-scheme:light dark;--paper:#fbfbf9;--card:#fff;--ink:#1c1f23;--soft:#5b636d;--line:#dfe2e6;--frame:#fdeceb;
@@ -161,7 +161,7 @@ def _told(cell: Cell) -> str:
     return " \N{MIDDLE DOT} ".join(parts)
 
 
-def _marks(loop: Loop, places: dict[int, int], top: int) -> Iterator[str]:
+def _marks(loop: TimelineLoop, places: dict[int, int], top: int) -> Iterator[str]:
     """A diamond over the first notice, an octagon over the first block."""
     for at, level, shape in ((loop.notice, "notice", NOTICE_SHAPE), (loop.block, "block", BLOCK_SHAPE)):
         if at in places:
@@ -304,7 +304,7 @@ def _article(line: Timeline, number: int) -> Iterator[str]:
     yield "</article>\n"
 
 
-def _loop(loop: Loop) -> Iterator[str]:
+def _loop(loop: TimelineLoop) -> Iterator[str]:
     what = "would have been stopped" if loop.block is not None else "was noticed, not stopped"
     at = loop.block if loop.block is not None else loop.notice
     yield f'<p class="evidence"><b>Turns {loop.first}-{loop.last}:</b> {_marked(loop.evidence)}; '

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from breakloop.replay.run import Outcome
+from breakloop.replay.run import SessionOutcome
 from breakloop.replay.sessions import Spent
 
 LONG_TURNS = 15  # long sessions are more often loops, so they are also counted apart
@@ -20,7 +20,7 @@ BY = ("human", "outcome", "heuristic")  # who may have labelled a session
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class DetectionScore:
     """How many of the labelled sessions were flagged."""
 
     found: int = 0  # of the loops
@@ -57,7 +57,7 @@ class Score:
         }
 
 
-def score(outcomes: Iterable[Outcome]) -> Score:
+def score(outcomes: Iterable[SessionOutcome]) -> DetectionScore:
     """Count what was flagged among the labelled ones."""
     found = loops = wrong = healthy = 0
     for one in outcomes:
@@ -68,28 +68,30 @@ def score(outcomes: Iterable[Outcome]) -> Score:
         elif one.session.label.loop is False:
             healthy += 1
             wrong += flagged
-    return Score(found, loops, wrong, healthy)
+    return DetectionScore(found, loops, wrong, healthy)
 
 
-def long_ones(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def long_ones(outcomes: Iterable[SessionOutcome]) -> list[SessionOutcome]:
     """Return the sessions of at least `LONG_TURNS` turns."""
     return [one for one in outcomes if one.turns >= LONG_TURNS]
 
 
-def labelled_by(outcomes: Iterable[Outcome], *by: str) -> list[Outcome]:
+def labelled_by(outcomes: Iterable[SessionOutcome], *by: str) -> list[SessionOutcome]:
     """Return the loops that these labelled, and every session that does not loop, whoever says so."""
     return [one for one in outcomes if one.session.label.loop is False or one.session.label.by in by]
 
 
-def grouped(outcomes: Iterable[Outcome], key: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:
+def grouped(
+    outcomes: Iterable[SessionOutcome], key: Callable[[SessionOutcome], str]
+) -> dict[str, list[SessionOutcome]]:
     """Return the outcomes by a name, sorted by it."""
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[str, list[SessionOutcome]] = {}
     for one in outcomes:
         groups.setdefault(key(one), []).append(one)
     return dict(sorted(groups.items()))
 
 
-def spent(outcomes: Iterable[Outcome]) -> float | None:
+def spent(outcomes: Iterable[SessionOutcome]) -> float | None:
     """Return which share of its turns a loop had spent when it was blocked: the median over those that were."""
     shares = [
         (one.first_block - 1) / one.turns
@@ -99,7 +101,7 @@ def spent(outcomes: Iterable[Outcome]) -> float | None:
     return median(shares) if shares else None
 
 
-def session_json(outcome: Outcome, against: Outcome | None = None) -> dict[str, Any]:
+def session_json(outcome: SessionOutcome, against: SessionOutcome | None = None) -> dict[str, Any]:
     """Return the line of one session."""
     line: dict[str, Any] = {"id": outcome.session.id, "loop": outcome.session.label.loop, "turns": outcome.turns}
     line |= _said(outcome)
@@ -115,7 +117,7 @@ def session_json(outcome: Outcome, against: Outcome | None = None) -> dict[str, 
     return line
 
 
-def totals_json(outcomes: Sequence[Outcome], against: Sequence[Outcome] = ()) -> dict[str, Any]:
+def totals_json(outcomes: Sequence[SessionOutcome], against: Sequence[SessionOutcome] = ()) -> dict[str, Any]:
     """Return the line of totals."""
     totals = _totals(outcomes)
     if against:
@@ -125,9 +127,11 @@ def totals_json(outcomes: Sequence[Outcome], against: Sequence[Outcome] = ()) ->
     return {"totals": totals}
 
 
-def differences(pairs: Iterable[tuple[Outcome, Outcome]]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+def differences(
+    pairs: Iterable[tuple[SessionOutcome, SessionOutcome]],
+) -> dict[str, list[tuple[SessionOutcome, SessionOutcome]]]:
     """Return where the first bundle says something else than the second: what it blocks only, earlier, later, not."""
-    found: dict[str, list[tuple[Outcome, Outcome]]] = {
+    found: dict[str, list[tuple[SessionOutcome, SessionOutcome]]] = {
         "blocked_only": [],
         "earlier": [],
         "later": [],
@@ -146,11 +150,11 @@ def differences(pairs: Iterable[tuple[Outcome, Outcome]]) -> dict[str, list[tupl
     return found
 
 
-def _said(outcome: Outcome) -> dict[str, Any]:
+def _said(outcome: SessionOutcome) -> dict[str, Any]:
     return {"first_notice": outcome.first_notice, "first_block": outcome.first_block, "kind": outcome.kind}
 
 
-def _totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _totals(outcomes: Sequence[SessionOutcome]) -> dict[str, Any]:
     flagged = [one for one in outcomes if one.first_block is not None]
     noticed = [one for one in outcomes if one.first_notice is not None]
     totals: dict[str, Any] = {
@@ -174,18 +178,18 @@ def _totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return totals
 
 
-def saved_usd(outcomes: Iterable[Outcome]) -> float | None:
+def saved_usd(outcomes: Iterable[SessionOutcome]) -> float | None:
     """Return what was saved in US dollars, as far as prices are known; None where none is."""
     amounts = [one.saved_usd for one in outcomes if one.saved_usd is not None]
     return sum(amounts) if amounts else None
 
 
-def _money(outcomes: Iterable[Outcome]) -> dict[str, float]:
+def _money(outcomes: Iterable[SessionOutcome]) -> dict[str, float]:
     amount = saved_usd(outcomes)
     return {} if amount is None else {"saved_usd_estimate": round(amount, 6)}
 
 
-def _has(outcomes: Iterable[Outcome], by: str) -> bool:
+def _has(outcomes: Iterable[SessionOutcome], by: str) -> bool:
     return any(one.session.label.by == by and one.session.label.loop for one in outcomes)
 
 

@@ -14,7 +14,18 @@ from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.pricing.prices import Prices
-from breakloop.replay.sessions import PATH, Body, Conversations, Piece, Pricing, Session, Spent, Turn, free, spent
+from breakloop.replay.sessions import (
+    PATH,
+    Conversations,
+    Pricing,
+    RecordedBody,
+    RecordedSession,
+    RecordedTurn,
+    SessionSlice,
+    Spent,
+    free,
+    spent,
+)
 from breakloop.store.memory import MemoryStore
 
 SPACING_S = 3.0  # between turns whose times were not recorded
@@ -26,7 +37,7 @@ _JSON = b"application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Rig:
+class ReplaySetup:
     """A bundle ready to judge, and who reads requests for it."""
 
     descriptors: Descriptors
@@ -43,10 +54,10 @@ class Rig:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SessionOutcome:
     """What was said about one session. Turns are numbered from 1."""
 
-    session: Session
+    session: RecordedSession
     turns: int = 0
     first_notice: int | None = None
     first_block: int | None = None
@@ -95,12 +106,12 @@ class Outcome:
             self.kind, self.evidence = verdict.loop.kind, verdict.loop.evidence
 
 
-class Lane:
+class ReplayTimeline:
     """One engine and its clock: what sessions that met one gateway share."""
 
     __slots__ = ("_began", "_clock", "_elapsed_s", "engine", "pricing")
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: ReplaySetup) -> None:
         self._clock = FakeClock(rig.start)
         self.engine = rig.engine(self._clock)
         self.pricing = rig.pricing
@@ -120,12 +131,12 @@ class Lane:
             self._elapsed_s = target
 
 
-class Run:
+class SessionRun:
     """One session under way."""
 
     __slots__ = ("_conversations", "_headers", "_lane", "outcome", "size")
 
-    def __init__(self, session: Session, lane: Lane) -> None:
+    def __init__(self, session: RecordedSession, lane: ReplayTimeline) -> None:
         self._lane = lane
         self._conversations = Conversations(session.model)
         self._headers: dict[str, bytes] = {"content-type": _JSON}
@@ -133,10 +144,10 @@ class Run:
             self._headers["x-agent-session"] = _header(session.id)
         if session.agent:
             self._headers["x-agent-id"] = _header(session.agent)
-        self.outcome = Outcome(session)
+        self.outcome = SessionOutcome(session)
         self.size = 0  # bytes of the last request
 
-    def take(self, turn: Turn) -> Verdict:
+    def take(self, turn: RecordedTurn) -> Verdict:
         """Decide one turn, and settle it when it is allowed."""
         self._lane.move(turn.at_s, first=not self.outcome.turns)
         call = self._call(turn)
@@ -148,19 +159,19 @@ class Run:
         else:
             model = self.outcome.session.model
             self.outcome.take(verdict, spent(turn.answer, model, len(call.body), self._lane.pricing))
-        if not isinstance(turn.request, Body):
+        if not isinstance(turn.request, RecordedBody):
             self._conversations.answered(turn.request.thread, turn.answer)
         return verdict
 
-    def _call(self, turn: Turn) -> Call:
+    def _call(self, turn: RecordedTurn) -> Call:
         request = turn.request
-        path, body = request if isinstance(request, Body) else (PATH, self._conversations.body(request))
+        path, body = request if isinstance(request, RecordedBody) else (PATH, self._conversations.body(request))
         call = Call("POST", path, "localhost", "", self._headers_of(turn), _PEER, body)
         call.request_id = f"replay-{self.outcome.turns + 1}"
         call.tracked = True
         return call
 
-    def _headers_of(self, turn: Turn) -> Mapping[str, bytes]:
+    def _headers_of(self, turn: RecordedTurn) -> Mapping[str, bytes]:
         if not turn.headers and not turn.agent:
             return self._headers
         headers = {**turn.headers, **self._headers}
@@ -169,10 +180,12 @@ class Run:
         return headers
 
 
-Watch = Callable[[Session, Turn, Verdict, int], None]  # told of each turn; the number is the bytes of its request
+TurnObserver = Callable[
+    [RecordedSession, RecordedTurn, Verdict, int], None
+]  # told of each turn; the number is the bytes of its request
 
 
-def nobody(_session: Session, _turn: Turn, _verdict: Verdict, _size: int) -> None:
+def nobody(_session: RecordedSession, _turn: RecordedTurn, _verdict: Verdict, _size: int) -> None:
     """Nobody watches."""
 
 
@@ -181,37 +194,39 @@ class Replay:
 
     __slots__ = ("_lanes", "_rig", "_runs", "_watch")
 
-    def __init__(self, rig: Rig, watch: Watch = nobody) -> None:
+    def __init__(self, rig: ReplaySetup, watch: TurnObserver = nobody) -> None:
         self._rig = rig
         self._watch = watch
-        self._runs: dict[tuple[str, str], Run] = {}
-        self._lanes: dict[str, Lane] = {}
+        self._runs: dict[tuple[str, str], SessionRun] = {}
+        self._lanes: dict[str, ReplayTimeline] = {}
 
-    def take(self, piece: Piece) -> Outcome | None:
+    def take(self, piece: SessionSlice) -> SessionOutcome | None:
         """Run some turns; return the outcome when the session is over."""
         session, turns, whole = piece
         key = (session.lane, session.id)
         run = self._runs.get(key)
         if run is None:
-            run = self._runs[key] = Run(session, self._lane(session.lane))
+            run = self._runs[key] = SessionRun(session, self._lane(session.lane))
         for turn in turns:
             verdict = run.take(turn)
             self._watch(run.outcome.session, turn, verdict, run.size)
         return self._runs.pop(key).outcome if whole else None
 
-    def rest(self) -> list[Outcome]:
+    def rest(self) -> list[SessionOutcome]:
         """Return the outcomes of sessions that nobody said were over."""
         return [run.outcome for run in self._runs.values()]
 
-    def _lane(self, name: str) -> Lane:
+    def _lane(self, name: str) -> ReplayTimeline:
         if not name:
-            return Lane(self._rig)
+            return ReplayTimeline(self._rig)
         if name not in self._lanes:
-            self._lanes[name] = Lane(self._rig)
+            self._lanes[name] = ReplayTimeline(self._rig)
         return self._lanes[name]
 
 
-def replay(pieces: Iterable[Piece], *rigs: Rig, watch: Watch = nobody) -> Iterator[tuple[Outcome, ...]]:
+def replay(
+    pieces: Iterable[SessionSlice], *rigs: ReplaySetup, watch: TurnObserver = nobody
+) -> Iterator[tuple[SessionOutcome, ...]]:
     """Run everything past each bundle, side by side; outcomes come when their session is over.
 
     Who watches is told of each turn, as the first bundle judges it.

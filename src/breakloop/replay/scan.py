@@ -22,9 +22,9 @@ from typing import IO, Any, Final, NamedTuple
 
 from breakloop.replay.formats.recording import NotJsonError, Recording, RecordingError
 from breakloop.replay.report import moment, session_json, totals_json
-from breakloop.replay.run import Outcome, Rig, replay
-from breakloop.replay.sessions import Piece, Pricing, Spent, Turn, free, total
-from breakloop.replay.timeline import Loop, Tape, Tapes, Timeline
+from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
+from breakloop.replay.sessions import Pricing, RecordedTurn, SessionSlice, Spent, free, total
+from breakloop.replay.timeline import Timeline, TimelineLoop, TimelineRecorder, TimelineRecorders
 
 _NAMES: Final = re.compile(r".*\.(?:jsonl|ndjson|json|traj)(?:\.gz)?", re.IGNORECASE | re.DOTALL).fullmatch
 _EVENT: Final = re.compile(r"(?:event-)?(\d+)(?:-[\w-]+)?\.json").fullmatch
@@ -42,7 +42,7 @@ USUAL: Final = (
 )
 
 
-class Found(NamedTuple):
+class ScanFinding(NamedTuple):
     """One transcript: a file, or the files of a folder in their order."""
 
     name: str
@@ -52,7 +52,7 @@ class Found(NamedTuple):
     named: bool = False  # somebody asked for this very file
 
 
-class Trouble(NamedTuple):
+class ScanProblem(NamedTuple):
     """Something that could not be looked at."""
 
     name: str
@@ -65,11 +65,11 @@ def usual(home: Path) -> list[tuple[str, Path]]:
     return [(whose, place) for whose, place in places if place.is_dir()]
 
 
-def find(path: Path) -> tuple[list[Found], list[Trouble]]:
+def find(path: Path) -> tuple[list[ScanFinding], list[ScanProblem]]:
     """Return everything under a path, the oldest first; `OSError` when the path itself cannot be read."""
     state = path.stat()
     if not path.is_dir():
-        return [Found(str(path), (path,), state.st_size, state.st_mtime, named=True)], []
+        return [ScanFinding(str(path), (path,), state.st_size, state.st_mtime, named=True)], []
     with os.scandir(path):
         pass  # a folder that may not be read is an error here, and one inside it is trouble
     walk = _Walk()
@@ -79,10 +79,10 @@ def find(path: Path) -> tuple[list[Found], list[Trouble]]:
 
 class _Walk:
     def __init__(self) -> None:
-        self.trouble: list[Trouble] = []
+        self.trouble: list[ScanProblem] = []
         self._visited: set[tuple[int, int]] = set()
 
-    def folder(self, path: Path, depth: int) -> Iterator[Found]:
+    def folder(self, path: Path, depth: int) -> Iterator[ScanFinding]:
         """Look through a folder and those below it."""
         entries = self._entries(path)
         if path.name == _EVENTS:
@@ -98,15 +98,15 @@ class _Walk:
                 elif entry.is_file() and _NAMES(entry.name):
                     state = entry.stat()
                     if state.st_size and self._is_first(state):
-                        yield Found(str(entry), (entry,), state.st_size, state.st_mtime)
+                        yield ScanFinding(str(entry), (entry,), state.st_size, state.st_mtime)
             except OSError as error:
-                self.trouble.append(Trouble(str(entry), error.strerror or str(error)))
+                self.trouble.append(ScanProblem(str(entry), error.strerror or str(error)))
 
     def _entries(self, path: Path) -> list[Path]:
         try:
             return sorted(path.iterdir())
         except OSError as error:
-            self.trouble.append(Trouble(str(path), error.strerror or str(error)))
+            self.trouble.append(ScanProblem(str(path), error.strerror or str(error)))
             return []
 
     def _is_first(self, state: os.stat_result) -> bool:
@@ -116,13 +116,13 @@ class _Walk:
         self._visited.add(here)
         return True
 
-    def _together(self, path: Path, files: list[Path]) -> Iterator[Found]:
+    def _together(self, path: Path, files: list[Path]) -> Iterator[ScanFinding]:
         try:
             states = [file.stat() for file in files]
         except OSError as error:
-            self.trouble.append(Trouble(str(path), error.strerror or str(error)))
+            self.trouble.append(ScanProblem(str(path), error.strerror or str(error)))
             return
-        yield Found(str(path), files, sum(one.st_size for one in states), max(one.st_mtime for one in states))
+        yield ScanFinding(str(path), files, sum(one.st_size for one in states), max(one.st_mtime for one in states))
 
 
 _KEY_BYTES: Final = 12
@@ -134,10 +134,10 @@ Progress = Callable[[int], None]  # bytes read of all files
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScanResult:
     """One session: what was said about it, and its timeline if anything was."""
 
-    outcome: Outcome
+    outcome: SessionOutcome
     file: str
     format: str
     model: str
@@ -146,7 +146,7 @@ class Scanned:
 
 
 @dataclass(slots=True)
-class Files:
+class TranscriptFiles:
     """What became of the files."""
 
     read: int = 0
@@ -164,14 +164,14 @@ class Files:
 class Scan:
     """Reads files, one after the other."""
 
-    def __init__(self, rig: Rig, pricing: Pricing = free, *, excerpts: bool = False) -> None:
+    def __init__(self, rig: ReplaySetup, pricing: Pricing = free, *, excerpts: bool = False) -> None:
         self._rig = rig
         self._pricing = pricing
         self._excerpts = excerpts
         self._known: set[bytes] = set()  # keys of turns that were counted
-        self.files = Files()
+        self.files = TranscriptFiles()
 
-    def sessions(self, found: Iterable[Found], progress: Progress | None = None) -> Iterator[Scanned]:
+    def sessions(self, found: Iterable[ScanFinding], progress: Progress | None = None) -> Iterator[ScanResult]:
         """Return every session of these files, as soon as it is over."""
         done = 0
         for one in found:
@@ -180,7 +180,7 @@ class Scan:
             if progress is not None:
                 progress(done)
 
-    def _transcript(self, found: Found, done: int, progress: Progress | None) -> Iterator[Scanned]:
+    def _transcript(self, found: ScanFinding, done: int, progress: Progress | None) -> Iterator[ScanResult]:
         def advance(position: int) -> None:
             if progress is not None:
                 progress(done + position)
@@ -194,8 +194,8 @@ class Scan:
         except OSError as error:
             self.files.trouble(found.name, [f"cannot be read: {error.strerror or error}"])
 
-    def _recording(self, found: Found, recording: Recording) -> Iterator[Scanned]:
-        tapes = Tapes(self._pricing, excerpts=self._excerpts)
+    def _recording(self, found: ScanFinding, recording: Recording) -> Iterator[ScanResult]:
+        tapes = TimelineRecorders(self._pricing, excerpts=self._excerpts)
         try:
             for (outcome,) in replay(self._fresh(recording.pieces()), self._rig, watch=tapes.take):
                 if outcome.turns:
@@ -209,19 +209,19 @@ class Scan:
         self.files.read += 1
         self.files.trouble(found.name, recording.problems, recording.skipped)
 
-    def _other(self, found: Found, why: str) -> None:
+    def _other(self, found: ScanFinding, why: str) -> None:
         """Take note of a file that is no transcript."""
         self.files.others += 1
         self.files.problems += [f"{found.name}: {why}"] if found.named else []
 
-    def _fresh(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    def _fresh(self, pieces: Iterable[SessionSlice]) -> Iterator[SessionSlice]:
         """Leave out turns that were counted before, in this file or another."""
         for piece in pieces:
             turns = [turn for turn in piece.turns if self._is_first(turn)]
             if turns or piece.whole:
                 yield piece if len(turns) == len(piece.turns) else piece._replace(turns=turns)
 
-    def _is_first(self, turn: Turn) -> bool:
+    def _is_first(self, turn: RecordedTurn) -> bool:
         if not turn.key:
             return True
         key = blake2b(turn.key.encode("utf-8", "replace"), digest_size=_KEY_BYTES).digest()
@@ -231,8 +231,8 @@ class Scan:
         return True
 
 
-def _scanned(outcome: Outcome, tape: Tape, file: str, kind: str) -> Scanned:
-    return Scanned(outcome, file, kind, tape.model, tape.spent(), tape.timeline(outcome.session, file))
+def _scanned(outcome: SessionOutcome, tape: TimelineRecorder, file: str, kind: str) -> ScanResult:
+    return ScanResult(outcome, file, kind, tape.model, tape.spent(), tape.timeline(outcome.session, file))
 
 
 def _opened(files: Sequence[Path]) -> IO[bytes]:
@@ -263,7 +263,7 @@ class Summary:
     spent: Spent
 
 
-def summary(scanned: Iterable[Scanned]) -> Summary:
+def summary(scanned: Iterable[ScanResult]) -> Summary:
     """Add up."""
     listed = list(scanned)
     lines = [one.timeline for one in listed if one.timeline is not None]
@@ -282,7 +282,7 @@ def summary(scanned: Iterable[Scanned]) -> Summary:
     )
 
 
-def scanned_json(scanned: Scanned) -> dict[str, Any]:
+def scanned_json(scanned: ScanResult) -> dict[str, Any]:
     """Return the line of one session."""
     outcome, line = scanned.outcome, scanned.timeline
     loops = line.loops if line is not None else ()
@@ -296,7 +296,7 @@ def scanned_json(scanned: Scanned) -> dict[str, Any]:
     }
 
 
-def scan_totals_json(scanned: Sequence[Scanned], files: Files) -> dict[str, Any]:
+def scan_totals_json(scanned: Sequence[ScanResult], files: TranscriptFiles) -> dict[str, Any]:
     """Return the line of totals."""
     found = summary(scanned)
     totals: dict[str, Any] = totals_json([one.outcome for one in scanned])["totals"]
@@ -315,7 +315,7 @@ def scan_totals_json(scanned: Sequence[Scanned], files: Files) -> dict[str, Any]
     return {"totals": totals}
 
 
-def _loop(loop: Loop) -> dict[str, Any]:
+def _loop(loop: TimelineLoop) -> dict[str, Any]:
     return {
         "kind": loop.kind,
         "evidence": loop.evidence,

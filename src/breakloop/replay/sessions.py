@@ -20,7 +20,7 @@ from breakloop.pricing.prices import Prices
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class SessionLabel:
     """What is known about a session: whether it loops (None: not known), and who says so."""
 
     loop: bool | None = None
@@ -29,7 +29,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class RecordedSession:
     """One run of an agent, or of a team of agents that work on one task together."""
 
     id: str
@@ -37,7 +37,7 @@ class Session:
     agent: str = ""
     model: str = ""
     task: str = ""
-    label: Label = Label()
+    label: SessionLabel = SessionLabel()
     named: bool = True  # its id was recorded; else the gateway has to find out by itself what belongs together
     lane: str = ""  # sessions of one lane met one gateway together; "" has it to itself
 
@@ -50,7 +50,7 @@ class Delta(NamedTuple):
     messages: Sequence[Mapping[str, Any]]
 
 
-class Body(NamedTuple):
+class RecordedBody(NamedTuple):
     """A request as it was sent."""
 
     path: str
@@ -58,10 +58,10 @@ class Body(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RecordedTurn:
     """One call of a model, and what came back."""
 
-    request: Delta | Body
+    request: Delta | RecordedBody
     answer: Answer
     agent: str = ""
     at_s: float | None = None  # on any scale; None: not recorded
@@ -69,11 +69,11 @@ class Turn:
     key: str = ""  # the same wherever this turn was copied to, as when a session is resumed; "": not known
 
 
-class Piece(NamedTuple):
+class SessionSlice(NamedTuple):
     """Some turns of a session, as a file gives them. Logs give one at a time, and nobody knows which is the last."""
 
-    session: Session
-    turns: Sequence[Turn]
+    session: RecordedSession
+    turns: Sequence[RecordedTurn]
     whole: bool  # nothing of the same session follows
 
 
@@ -170,7 +170,7 @@ Pricing = Callable[[str, Usage], float | None]  # model and tokens -> US dollars
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class ModelPricing:
     """One price for every model: US dollars for a million tokens."""
 
     input: float = 0.0

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from breakloop.model.verdict import Verdict
 from breakloop.replay.run import LOOP
-from breakloop.replay.sessions import Pricing, Session, Spent, Turn, free, spent, total
+from breakloop.replay.sessions import Pricing, RecordedSession, RecordedTurn, Spent, free, spent, total
 
 NEW, AGAIN, NOTICE, BLOCK = 0, 1, 2, 3
 TEXT: Final = "(text)"  # in the place of a tool's name, where the model only spoke
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class TimelineLoop:
     """Some turns that repeat. Turns are numbered from 1."""
 
     kind: str
@@ -62,11 +62,11 @@ class Loop:
 class Timeline:
     """One session with something said about it."""
 
-    session: Session
+    session: RecordedSession
     file: str
     model: str
     cells: Sequence[Cell]
-    loops: Sequence[Loop]
+    loops: Sequence[TimelineLoop]
 
     @property
     def blocked(self) -> bool:
@@ -74,7 +74,7 @@ class Timeline:
         return any(loop.block is not None for loop in self.loops)
 
     @property
-    def stopped(self) -> Sequence[Loop]:
+    def stopped(self) -> Sequence[TimelineLoop]:
         """The loops that would have been blocked, else those that were noticed; the costliest first."""
         blocked = [loop for loop in self.loops if loop.block is not None]
         return sorted(blocked or self.loops, key=lambda loop: -loop.after.tokens)
@@ -101,7 +101,7 @@ class Timeline:
         return total(loop.after for loop in self.loops)
 
 
-class Tape:
+class TimelineRecorder:
     """Takes the turns of one session as they are judged."""
 
     __slots__ = ("_cells", "_excerpts", "_flagged", "_model", "_pricing", "_seen")
@@ -114,7 +114,7 @@ class Tape:
         self._flagged = False
         self._model = ""
 
-    def take(self, session: Session, turn: Turn, verdict: Verdict, size: int) -> None:
+    def take(self, session: RecordedSession, turn: RecordedTurn, verdict: Verdict, size: int) -> None:
         """Note one turn."""
         tool, identity = _identity(turn)
         level = _level(verdict)
@@ -134,7 +134,7 @@ class Tape:
         """Return what the whole session cost."""
         return total(cell.spent for cell in self._cells)
 
-    def timeline(self, session: Session, file: str = "") -> Timeline | None:
+    def timeline(self, session: RecordedSession, file: str = "") -> Timeline | None:
         """Return the timeline, if anything was said about the session."""
         if not self._flagged:
             return None
@@ -146,7 +146,7 @@ class Tape:
         return self._model
 
 
-class Tapes:
+class TimelineRecorders:
     """The tapes of sessions under way; `take` may watch a `Replay`."""
 
     __slots__ = ("_excerpts", "_pricing", "_tapes")
@@ -154,18 +154,18 @@ class Tapes:
     def __init__(self, pricing: Pricing = free, *, excerpts: bool = False) -> None:
         self._pricing = pricing
         self._excerpts = excerpts
-        self._tapes: dict[tuple[str, str], Tape] = {}
+        self._tapes: dict[tuple[str, str], TimelineRecorder] = {}
 
-    def take(self, session: Session, turn: Turn, verdict: Verdict, size: int) -> None:
+    def take(self, session: RecordedSession, turn: RecordedTurn, verdict: Verdict, size: int) -> None:
         """Note one turn."""
         key = (session.lane, session.id)
         if key not in self._tapes:
-            self._tapes[key] = Tape(self._pricing, excerpts=self._excerpts)
+            self._tapes[key] = TimelineRecorder(self._pricing, excerpts=self._excerpts)
         self._tapes[key].take(session, turn, verdict, size)
 
-    def pop(self, session: Session) -> Tape:
+    def pop(self, session: RecordedSession) -> TimelineRecorder:
         """Return the tape of a session that is over."""
-        return self._tapes.pop((session.lane, session.id), None) or Tape(self._pricing)
+        return self._tapes.pop((session.lane, session.id), None) or TimelineRecorder(self._pricing)
 
 
 def _level(verdict: Verdict) -> int:
@@ -174,7 +174,7 @@ def _level(verdict: Verdict) -> int:
     return BLOCK if verdict.reason == LOOP else NEW
 
 
-def _identity(turn: Turn) -> tuple[str, str]:
+def _identity(turn: RecordedTurn) -> tuple[str, str]:
     """What the model did: the name of its first call (and how many there were), and a digest of it all."""
     calls, said = turn.answer.calls, turn.answer.text
     if not calls and not said:
@@ -187,7 +187,7 @@ def _identity(turn: Turn) -> tuple[str, str]:
     return (name if len(calls) == 1 else f"{name} +{len(calls) - 1}"), digest
 
 
-def _excerpt(turn: Turn) -> str:
+def _excerpt(turn: RecordedTurn) -> str:
     calls = turn.answer.calls
     return shown(f"{calls[0].name} {calls[0].arguments}" if calls else turn.answer.text, _EXCERPT_MAX)
 
@@ -199,7 +199,7 @@ def shown(said: str, most: int) -> str:
     return plain if len(plain) <= most else f"{plain[: most - 3]}..."
 
 
-def _loops(cells: Sequence[Cell]) -> list[Loop]:
+def _loops(cells: Sequence[Cell]) -> list[TimelineLoop]:
     """Group the turns that something was said about."""
     groups: list[list[Cell]] = []
     for cell in cells:
@@ -208,13 +208,13 @@ def _loops(cells: Sequence[Cell]) -> list[Loop]:
         if not groups or cell.number - groups[-1][-1].number > _APART:
             groups.append([])
         groups[-1].append(cell)
-    made: list[Loop] = []
+    made: list[TimelineLoop] = []
     for group in groups:
         made.append(_loop(cells, group, made[-1].last + 1 if made else 1))
     return made
 
 
-def _loop(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> Loop:
+def _loop(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> TimelineLoop:
     blocks = [cell for cell in group if cell.level == BLOCK]
     notices = [cell for cell in group if cell.level == NOTICE]
     # One loop is often of several kinds; the one that was seen most says best how far it came.
@@ -224,7 +224,7 @@ def _loop(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> Loop:
     inside = cells[first - 1 : last]
     block = blocks[0].number if blocks else None
     times = [cell.at_s for cell in inside if cell.at_s is not None]
-    return Loop(
+    return TimelineLoop(
         kind,
         last_word.evidence,
         first,

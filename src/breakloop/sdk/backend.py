@@ -34,15 +34,15 @@ AGENT_HEADER: Final = "X-Agent-Id"
 SESSION_HEADER: Final = "X-Agent-Session"
 
 
-class Names(NamedTuple):
+class AgentContext(NamedTuple):
     """An agent and a session; "" is: not named."""
 
     agent: str = ""
     session: str = ""
 
-    def over(self, below: Names) -> Names:
+    def over(self, below: AgentContext) -> AgentContext:
         """Return these, and where they name nothing, those below."""
-        return Names(self.agent or below.agent, self.session or below.session)
+        return AgentContext(self.agent or below.agent, self.session or below.session)
 
     def headers(self) -> dict[str, str]:
         """Return them as header fields. They have to be ASCII to travel, so other characters are written as escapes."""
@@ -50,19 +50,19 @@ class Names(NamedTuple):
         return {name: value for name, value in named.items() if value}
 
 
-_NOBODY: Final = Names()
-_CURRENT: Final[ContextVar[Names]] = ContextVar("breakloop_names", default=_NOBODY)
+_NOBODY: Final = AgentContext()
+_CURRENT: Final[ContextVar[AgentContext]] = ContextVar("breakloop_names", default=_NOBODY)
 
 
-def current() -> Names:
+def current() -> AgentContext:
     """Return who is speaking here and now."""
     return _CURRENT.get()
 
 
 @contextmanager
-def agent(name: str = "", *, session: str = "") -> Iterator[Names]:
+def agent(name: str = "", *, session: str = "") -> Iterator[AgentContext]:
     """Name the agent, the session, or both for all requests and steps inside of a `with` block."""
-    named = Names(name, session).over(current())
+    named = AgentContext(name, session).over(current())
     token = _CURRENT.set(named)
     try:
         yield named
@@ -95,7 +95,7 @@ STEPS_ONLY: Final[Mapping[str, Any]] = {
 Headers = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]
 
 
-class AnswerError(Exception):
+class UnreadableAnswerError(Exception):
     """What a decision service said is no decision; the message says what it was, and repeats none of it."""
 
 
@@ -126,12 +126,12 @@ def request_call(
     return call
 
 
-def chat_call(body: bytes, names: Names, path: str = CHAT_PATH) -> Call:
+def chat_call(body: bytes, names: AgentContext, path: str = CHAT_PATH) -> Call:
     """Return an LLM request that was never sent over HTTP, of an agent in a session."""
     return request_call("POST", path, {"content-type": _JSON.decode(), **names.headers()}, body, host="localhost")
 
 
-def tool_call(name: str, arguments: Any, names: Names) -> Call:
+def tool_call(name: str, arguments: Any, names: AgentContext) -> Call:
     """Return a tool call that is about to be made, as an MCP client would send it. Its session is not the one of the
     conversation, which shows the same call again, with its result."""
     params = {"name": name, "arguments": arguments}
@@ -183,14 +183,14 @@ def from_verdict(verdict: Verdict, call: Call, fields: Iterable[tuple[str, str]]
 
 def from_answer(status: int, headers: Mapping[str, str], body: bytes, call: Call | None = None) -> Decision:
     """Return the decision in an answer of ours: of the decision service, or of the gateway where it denies. Header
-    names are in lower case, and may begin with any `header_prefix`. Raises `AnswerError` for anything else."""
+    names are in lower case and may begin with any `header_prefix`. Raises `UnreadableAnswerError` for anything else."""
     get = headers.get
     told = detail(body)
     prefix = _denial_prefix(headers, told)
     if not prefix:
         prefix = _allowed_prefix(headers, body) if status == 200 else ""
         if not prefix:
-            raise AnswerError(f"no decision, but status {status}")
+            raise UnreadableAnswerError(f"no decision, but status {status}")
         return Decision(
             delay_seconds=(_number(get(prefix + "loop-delay")) or 0) / 1000,
             warning=get(prefix + "warning", ""),
@@ -370,7 +370,7 @@ def cause(error: Exception) -> str:
     """Return why something failed, in words that cannot hold what was asked about: of errors that are not known, only
     their kind."""
     kind = type(error).__name__
-    if isinstance(error, AnswerError):
+    if isinstance(error, UnreadableAnswerError):
         return f"{error} (is that the traffic port of breakloop?)"
     if isinstance(error, SettingsError):
         return str(error)

@@ -19,10 +19,10 @@ from breakloop.exceptions import error_for
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Decision
 from breakloop.sdk import backend, decorators
-from breakloop.sdk.backend import FailOpen, FaultLog, Names, current
+from breakloop.sdk.backend import AgentContext, FailOpen, FaultLog, current
 from breakloop.sdk.environment import shared_secret
-from breakloop.sdk.local_backend import MEMORY, LocalDoor, Policy
-from breakloop.sdk.remote_backend import RemoteDoor
+from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy
+from breakloop.sdk.remote_backend import RemoteBackend
 from breakloop.sdk.run import Made, Run
 
 _RUNS_KEPT: Final = 1000
@@ -32,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Decorates(Protocol):
+class ToolDecorator(Protocol):
     """A decorator that leaves the signature of a function as it is."""
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
@@ -40,7 +40,7 @@ class Decorates(Protocol):
         ...
 
 
-class Door(Protocol):
+class Backend(Protocol):
     """Where it is decided."""
 
     blocking: bool  # it waits for a network
@@ -69,15 +69,17 @@ class Guard:
         token: str = "",
         state: str = MEMORY,
         clock: Clock | None = None,
-        door: Door | None = None,
+        door: Backend | None = None,
     ) -> None:
         if url and (policy is not None or state != MEMORY):
             raise SettingsError("url: the service has policy and state of its own; give either url= or policy=")
-        self._door: Door = door or (RemoteDoor(url, token) if url else LocalDoor(policy, state, clock, shared_secret()))
+        self._door: Backend = door or (
+            RemoteBackend(url, token) if url else LocalBackend(policy, state, clock, shared_secret())
+        )
         self._fault_log = FaultLog(getattr(self._door, "where", ""), clock)
         self.faults = 0  # decisions that failed for a mistake of ours or a service that is not there, and were allowed
         self._own_session = f"guard-{secrets.token_hex(6)}"
-        self._runs: OrderedDict[Names, Run] = OrderedDict()
+        self._runs: OrderedDict[AgentContext, Run] = OrderedDict()
         self._lock = threading.Lock()
         self._current: ContextVar[Run | None] = ContextVar("breakloop_run", default=None)
 
@@ -103,7 +105,7 @@ class Guard:
         session: str = "",
     ) -> Decision:
         """Decide about an LLM request before it is sent; nothing is raised. Body and path are the provider's."""
-        return self.judge(_call(body, path, headers, Names(agent, session)))
+        return self.judge(_call(body, path, headers, AgentContext(agent, session)))
 
     async def acheck(
         self,
@@ -115,7 +117,7 @@ class Guard:
         session: str = "",
     ) -> Decision:
         """The same, without blocking the event loop."""
-        return await self.ajudge(_call(body, path, headers, Names(agent, session)))
+        return await self.ajudge(_call(body, path, headers, AgentContext(agent, session)))
 
     def judge(self, call: Call) -> Decision:
         """Decide about a call that is made already: what integrations ask."""
@@ -182,7 +184,7 @@ class Guard:
 
     def run(self, agent: str = "", session: str = "", *, model: str = "", task: str = "") -> Run:
         """Return a new run; without a session, one of its own. `with guard.run(agent="x") as run: run.step(...)`."""
-        names = Names(agent, session).over(current())
+        names = AgentContext(agent, session).over(current())
         return Run(self, names._replace(session=names.session or f"run-{secrets.token_hex(6)}"), model=model, task=task)
 
     def step(
@@ -218,7 +220,7 @@ class Guard:
         run = self._current.get()
         if run is not None and not session and agent in {"", run.agent}:
             return run
-        names = Names(agent, session).over(current())
+        names = AgentContext(agent, session).over(current())
         names = names._replace(session=names.session or self._own_session)
         with self._lock:
             found = self._runs.get(names)
@@ -244,7 +246,7 @@ class Guard:
     @overload
     def tool(
         self, function: None = None, /, *, name: str = "", on_block: Literal["raise", "return"] = "raise"
-    ) -> Decorates: ...
+    ) -> ToolDecorator: ...
 
     def tool(
         self,
@@ -274,7 +276,7 @@ class Guard:
         return Decision(degraded=True, call=call)
 
 
-def _call(body: Mapping[str, Any] | bytes, path: str, headers: Mapping[str, str] | None, names: Names) -> Call:
+def _call(body: Mapping[str, Any] | bytes, path: str, headers: Mapping[str, str] | None, names: AgentContext) -> Call:
     sent = body if isinstance(body, bytes) else _written(body)
     named = {**(headers or {}), **names.headers()}
     return backend.request_call("POST", path, {"content-type": "application/json", **named}, sent, host="localhost")

@@ -22,9 +22,9 @@ from breakloop.dialects import denial, mcp, steer
 from breakloop.dialects.encoding import EncodingError
 from breakloop.dialects.reader import PassingAnswer, reader, unpacker
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call
-from breakloop.model.verdict import REASONS, Decision, Loop, Verdict
+from breakloop.model.verdict import REASONS, Decision, LoopFinding, Verdict
 from breakloop.sdk import backend
-from breakloop.sdk.backend import Names, agent, chat_of, current, is_readable, request_call
+from breakloop.sdk.backend import AgentContext, agent, chat_of, current, is_readable, request_call
 from breakloop.sdk.environment import gateway_url
 from breakloop.sdk.guard import Guard
 
@@ -82,7 +82,7 @@ def _unread(_why: str) -> None:
 _HEADERS: Final = denial.VerdictHeaders(denial.PREFIX, b"")
 
 
-class Denied(NamedTuple):
+class DeniedResponse(NamedTuple):
     """An answer instead of the server's."""
 
     status: int
@@ -90,7 +90,7 @@ class Denied(NamedTuple):
     body: bytes
 
 
-def denied(decision: Decision) -> Denied:
+def denied(decision: Decision) -> DeniedResponse:
     """Return the answer to a request that was denied."""
     verdict, call = _verdict(decision), decision.call or Call("", "", request_id=decision.request_id)
     chat = chat_of(call)
@@ -100,7 +100,7 @@ def denied(decision: Decision) -> Denied:
         body = decision.body
     fields = decision.fields or denial.field_pairs(_HEADERS.denied(verdict, decision.request_id, ""))
     sized = ("Content-Type", "application/json"), ("Content-Length", str(len(body)))
-    return Denied(status, [*fields, *sized], body)
+    return DeniedResponse(status, [*fields, *sized], body)
 
 
 def _verdict(decision: Decision) -> Verdict:
@@ -112,7 +112,7 @@ def _verdict(decision: Decision) -> Verdict:
     known = REASONS.get(decision.reason)
     made.never = decision.retry_after is None or (known is not None and not known.retry_helps)
     if decision.is_loop:
-        made.loop = Loop(
+        made.loop = LoopFinding(
             kind=decision.kind,
             fingerprint=decision.fingerprint,
             hit_count=decision.hit_count,
@@ -126,7 +126,7 @@ def _verdict(decision: Decision) -> Verdict:
     return made
 
 
-class Kinds(NamedTuple):
+class HttpxClasses(NamedTuple):
     """Classes of one of the two libraries: an answer, a stream as it comes, and one with a reader beside it."""
 
     response: Any
@@ -134,7 +134,7 @@ class Kinds(NamedTuple):
     tapped: Any
 
 
-def send_guarded(guard: Guard, request: Any, send: Callable[[Any], Any], kinds: Kinds) -> Any:
+def send_guarded(guard: Guard, request: Any, send: Callable[[Any], Any], kinds: HttpxClasses) -> Any:
     """Judge a request; answer it in the server's stead, or send it on."""
     body = request.read() if wants_body(request) else b""
     decision = guard.judge(call_of(request, body))
@@ -154,7 +154,7 @@ def send_guarded(guard: Guard, request: Any, send: Callable[[Any], Any], kinds: 
     return response
 
 
-async def asend_guarded(guard: Guard, request: Any, send: Callable[[Any], Awaitable[Any]], kinds: Kinds) -> Any:
+async def asend_guarded(guard: Guard, request: Any, send: Callable[[Any], Awaitable[Any]], kinds: HttpxClasses) -> Any:
     """The same, without blocking the event loop."""
     body = await request.aread() if wants_body(request) else b""
     decision = await guard.ajudge(call_of(request, body))
@@ -224,7 +224,7 @@ def reading(guard: Guard, decision: Decision, response: Any) -> SettlingReader:
     return along
 
 
-class Tapped:
+class TappedStream:
     """A response's stream with a reader beside it."""
 
     def __init__(self, stream: Iterable[bytes], along: SettlingReader) -> None:
@@ -249,7 +249,7 @@ class Tapped:
             self._along.end(complete=self._through)
 
 
-class AsyncTapped:
+class AsyncTappedStream:
     """The same for asynchronous streams."""
 
     def __init__(self, stream: AsyncIterable[bytes], along: SettlingReader) -> None:
@@ -279,17 +279,17 @@ T = TypeVar("T")
 _ANSWERED = Answer(200, complete=True)
 
 
-class Around(NamedTuple):
+class GuardedCall(NamedTuple):
     """One call. Without a `Call` it is made unjudged: nobody asked, or it could not be read."""
 
     call: Call | None
-    names: Names
+    names: AgentContext
     stopped: Callable[[Decision], Any]  # what stands for the result of a denied one; may raise instead
     answered: Callable[[Any], Answer]
     failed: Callable[[BaseException], Answer]
 
 
-def call_guarded(guard: Guard, around: Around, make: Callable[[Decision], T]) -> T:
+def call_guarded(guard: Guard, around: GuardedCall, make: Callable[[Decision], T]) -> T:
     """Make a call if it may be made; `make` is told the decision, whose notice the model should read."""
     decision = Decision() if around.call is None else guard.judge(around.call)
     if not decision.allowed:
@@ -305,7 +305,7 @@ def call_guarded(guard: Guard, around: Around, make: Callable[[Decision], T]) ->
     return made
 
 
-async def acall_guarded(guard: Guard, around: Around, make: Callable[[Decision], Awaitable[T]]) -> T:
+async def acall_guarded(guard: Guard, around: GuardedCall, make: Callable[[Decision], Awaitable[T]]) -> T:
     """The same, without blocking the event loop."""
     decision = Decision() if around.call is None else await guard.ajudge(around.call)
     if not decision.allowed:
@@ -321,7 +321,7 @@ async def acall_guarded(guard: Guard, around: Around, make: Callable[[Decision],
     return made
 
 
-def _answer(guard: Guard, around: Around, made: Any) -> Answer:
+def _answer(guard: Guard, around: GuardedCall, made: Any) -> Answer:
     with guard.fail_open():
         return around.answered(made)
     return _ANSWERED
@@ -332,7 +332,7 @@ def options(given: Mapping[str, Any], path: str, agent: str, session: str) -> di
     made = dict(given)
     if made.get("base_url") is None:
         made["base_url"] = gateway_url() + path
-    named = Names(agent, session).headers()
+    named = AgentContext(agent, session).headers()
     if named:
         made["default_headers"] = {**named, **(made.get("default_headers") or {})}
     return made
@@ -349,5 +349,5 @@ def denial_in(response: Any) -> Decision | None:
         return None
     try:
         return backend.from_answer(response.status_code, dict(response.headers), response.content)
-    except backend.AnswerError:
+    except backend.UnreadableAnswerError:
         return None

@@ -23,7 +23,7 @@ _OWN: Final = frozenset(
 )
 
 
-class RemoteDoor:
+class RemoteBackend:
     """A decision service at a URL."""
 
     blocking = True
@@ -75,7 +75,7 @@ class RemoteDoor:
         body = json.dumps(told).encode()
         status, _, _ = self._ask(f"/v1/decision/{decision.request_id}/result", headers, body)
         if status not in {204, 404}:
-            raise backend.AnswerError(f"a result was answered with status {status}")
+            raise backend.UnreadableAnswerError(f"a result was answered with status {status}")
 
     def close(self) -> None:
         """Close the connections that are idle."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import Names, answer_of, arguments_text, chat_call
+from breakloop.sdk.backend import AgentContext, answer_of, arguments_text, chat_call
 
 if TYPE_CHECKING:
     from breakloop.sdk.guard import Guard
@@ -130,7 +130,7 @@ _HELD_MAX: Final = 64
 class Run:
     """A run. As a context manager it is the one that `@guard.tool` and `guard.step` belong to."""
 
-    def __init__(self, guard: Guard, names: Names, *, model: str = "", task: str = "") -> None:
+    def __init__(self, guard: Guard, names: AgentContext, *, model: str = "", task: str = "") -> None:
         self.guard = guard
         self.names = names
         self._transcript = Transcript(model, task)

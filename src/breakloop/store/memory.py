@@ -31,28 +31,28 @@ from breakloop.store.ops import (
     ENFORCED,
     FLIGHT_S,
     JOINED,
-    Breaker,
-    BreakerKept,
-    Broken,
-    Bucket,
+    AdjustCharge,
+    BreakerResult,
     BucketSpec,
-    Committed,
-    Correct,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
     Result,
     Settle,
-    Spend,
-    Window,
+    StoredBreaker,
+    StoredWindow,
+    TakeTokens,
     WindowWrite,
 )
 
 Entry = tuple[Any, ...]  # (expires, ...): the rest is its owner's
 
 
-class Table(OrderedDict[str, Entry]):
+class ExpiringTable(OrderedDict[str, Entry]):
     """Constant time throughout; memory is bounded by `max_entries`."""
 
     def __init__(self, max_entries: int) -> None:
@@ -116,7 +116,7 @@ class Table(OrderedDict[str, Entry]):
                 self.dirty[key] = None
 
 
-Charge = tuple[Bucket | Spend, float]  # and what is left or used after it
+Charge = tuple[TakeTokens | ChargeBudget, float]  # and what is left or used after it
 
 _MINUTE_S: Final = 60.0
 # So little short of enough is rounding: whoever waits as long as he is told has to pass, and ten tenths are one.
@@ -127,20 +127,20 @@ _LATE_S: Final = 3600.0
 _UNASKED_S: Final = 86_400.0
 
 
-class Limits:
+class MemoryLimits:
     """What was taken, spent, and how fast."""
 
     __slots__ = ("accounts", "buckets", "open", "rates")
 
     def __init__(self, max_entries: int) -> None:
-        self.buckets = Table(max_entries)  # (expires, tokens, last); it expires when it is full again
-        self.accounts = Table(max_entries)  # (expires, used); it expires some time after its period has ended
+        self.buckets = ExpiringTable(max_entries)  # (expires, tokens, last); it expires when it is full again
+        self.accounts = ExpiringTable(max_entries)  # (expires, used); it expires some time after its period has ended
         # A breaker is (expires, minute, spend of that minute, spend of the one before, since when it is open), in one
         # of two tables: however many invented keys are counted, none pushes an open one out.
-        self.rates = Table(max_entries)
-        self.open = Table(max(1, max_entries // 10))
+        self.rates = ExpiringTable(max_entries)
+        self.open = ExpiringTable(max(1, max_entries // 10))
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[ExpiringTable, ...]:
         """Return everything that is kept."""
         return self.buckets, self.accounts, self.rates, self.open
 
@@ -154,15 +154,15 @@ class Limits:
         for op, after in charges:
             if op.group in denied:
                 continue
-            if type(op) is Bucket:
+            if type(op) is TakeTokens:
                 spec = op.spec
                 buckets.put(op.key, (now + (spec.burst - after) / spec.rate, after, now), now)
-            elif type(op) is Spend:
+            elif type(op) is ChargeBudget:
                 self.accounts.put(op.key, (max(op.ends, now) + _LATE_S, after), now)
 
     # -- buckets ---------------------------------------------------------------------------------------------------
 
-    def left(self, op: Bucket, now: float) -> float:
+    def left(self, op: TakeTokens, now: float) -> float:
         """Return what would be left; less than nothing is too little."""
         spec = op.spec
         entry = self.buckets.get(op.key)
@@ -181,7 +181,7 @@ class Limits:
 
     # -- accounts --------------------------------------------------------------------------------------------------
 
-    def used(self, op: Spend, now: float) -> int:
+    def used(self, op: ChargeBudget, now: float) -> int:
         """Return what would be used, this charge included."""
         entry = self.accounts.get(op.key)
         # Only a clock that stepped back asks for a period that has ended, and then what was used in it counts.
@@ -190,7 +190,7 @@ class Limits:
         used: int = entry[1] + op.cost
         return used
 
-    def correct(self, op: Correct, now: float) -> None:
+    def correct(self, op: AdjustCharge, now: float) -> None:
         """Take more of what was charged too little, give back of what was charged too much."""
         if isinstance(op.spec, BucketSpec):
             self._correct_bucket(op.spec, op.key, op.amount, now)
@@ -201,7 +201,7 @@ class Limits:
 
     # -- breakers --------------------------------------------------------------------------------------------------
 
-    def meter(self, op: Breaker, now: float) -> Broken:
+    def meter(self, op: CheckBreaker, now: float) -> BreakerResult:
         """Count an amount into the rate, and say whether the breaker is open then."""
         spec, key = op.spec, op.key
         entry = self.open.get(key) if self.open else None
@@ -218,13 +218,13 @@ class Limits:
             kept_s = spec.reset_s + _UNASKED_S if spec.reset_s else float("inf")
             self.rates.discard(key)
             self.open.put(key, (now + kept_s, minute, current, previous, now), now)
-            return Broken(True, rate, spec.reset_s, "opened")
+            return BreakerResult(True, rate, spec.reset_s, "opened")
         if probe:
             self.open.discard(key)
         self.rates.put(key, ((minute + 2.0) * _MINUTE_S, minute, current, previous, 0.0), now)
-        return Broken(False, rate, 0.0, "closed" if probe else "")
+        return BreakerResult(False, rate, 0.0, "closed" if probe else "")
 
-    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+    def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         """Return open ones by key, then closed ones, the last one counted first."""
         minute = now // _MINUTE_S
         keys = heapq.nsmallest(most, [key for key in self.open if key.startswith(prefix)])
@@ -232,14 +232,14 @@ class Limits:
         entries = [(key, self.open[key], True) for key in keys]
         entries += [(key, self.rates[key], False) for key in islice(closed, most - len(entries))]
         return [
-            BreakerKept(key, _sliding(*_spent(entry, minute), now), entry[4] if is_open else None)
+            StoredBreaker(key, _sliding(*_spent(entry, minute), now), entry[4] if is_open else None)
             for key, entry, is_open in entries
         ]
 
-    def _stay_open(self, op: Breaker, entry: Entry, now: float) -> Broken:
+    def _stay_open(self, op: CheckBreaker, entry: Entry, now: float) -> BreakerResult:
         self.open.move_to_end(op.key)  # what is asked for is in use
         rate = _sliding(*_spent(entry, now // _MINUTE_S), now)
-        return Broken(True, rate, entry[4] + op.spec.reset_s - now if op.spec.reset_s else 0.0)
+        return BreakerResult(True, rate, entry[4] + op.spec.reset_s - now if op.spec.reset_s else 0.0)
 
 
 def _spent(entry: Entry | None, minute: float) -> tuple[float, float]:
@@ -257,7 +257,7 @@ def _sliding(current: float, previous: float, now: float) -> float:
     return current + previous * (_MINUTE_S - now % _MINUTE_S) / _MINUTE_S if previous else current
 
 
-Lead = tuple[Repeat, Entry]  # a flight that begins if its request passes
+Lead = tuple[CountFingerprint, Entry]  # a flight that begins if its request passes
 
 # A sliding count keeps the times of at most so many hits beyond its limit: a throttle's delay grows up to 30 s,
 # which is 300 hits of 100 ms.
@@ -265,23 +265,23 @@ _HITS_KEPT = 301
 
 
 # Almost every count is small and trips nothing: its result need not be made anew.
-_SMALL_COUNTS = tuple(Repeated(count) for count in range(64))
+_SMALL_COUNTS = tuple(FingerprintCount(count) for count in range(64))
 
 
-class Repeats:
+class MemoryFingerprints:
     """Fingerprints and how often they came."""
 
     __slots__ = ("cooldowns", "counts", "flights", "taken_back")
 
     def __init__(self, max_entries: int) -> None:
         few = max(1, max_entries // 10)
-        self.counts = Table(max_entries)  # (expires, count or times)
-        self.cooldowns = Table(max_entries)  # (expires, until, hits, cooldown_s, detected)
+        self.counts = ExpiringTable(max_entries)  # (expires, count or times)
+        self.cooldowns = ExpiringTable(max_entries)  # (expires, until, hits, cooldown_s, detected)
         # (expires, started, number, free, hits); `free` places are left, none once the leader has its answer
-        self.flights = Table(few)
-        self.taken_back = Table(few)  # (expires, times)
+        self.flights = ExpiringTable(few)
+        self.taken_back = ExpiringTable(few)  # (expires, times)
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[ExpiringTable, ...]:
         """Return everything that is kept."""
         return self.counts, self.cooldowns, self.flights, self.taken_back
 
@@ -293,7 +293,7 @@ class Repeats:
 
     # -- counts and cooldowns --------------------------------------------------------------------------------------
 
-    def count(self, op: Repeat, now: float) -> Repeated:
+    def count(self, op: CountFingerprint, now: float) -> FingerprintCount:
         """Count a hit, and say whether it is one too many."""
         spec = op.spec
         cooled = None
@@ -308,12 +308,12 @@ class Repeats:
                 self.cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
         before, count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
         if count <= op.limit and (cooled is not None or not spec.at_once):
-            return _SMALL_COUNTS[count] if count < len(_SMALL_COUNTS) else Repeated(count)
+            return _SMALL_COUNTS[count] if count < len(_SMALL_COUNTS) else FingerprintCount(count)
         if spec.cooldown_s:
             return self._cool_down(op, count, cooled, now)
-        return Repeated(count, True, before <= op.limit, spec.window_s)
+        return FingerprintCount(count, True, before <= op.limit, spec.window_s)
 
-    def _count_idle(self, op: Repeat, now: float) -> tuple[int, int]:
+    def _count_idle(self, op: CountFingerprint, now: float) -> tuple[int, int]:
         """Count a hit; return the count of the hit before, and this one's."""
         entry = self.counts.live(op.key, now)
         # A count of the other kind is of a block that was changed meanwhile: it begins anew.
@@ -321,7 +321,7 @@ class Repeats:
         self.counts.put(op.key, (now + op.spec.window_s, before + 1), now)
         return before, before + 1
 
-    def _slide(self, op: Repeat, now: float) -> tuple[int, int]:
+    def _slide(self, op: CountFingerprint, now: float) -> tuple[int, int]:
         """The same over a true window."""
         window_s = op.spec.window_s
         entry = self.counts.get(op.key)
@@ -340,21 +340,23 @@ class Repeats:
         self.counts.put(op.key, (now + window_s, times), now)
         return before, len(times)
 
-    def _cool_down(self, op: Repeat, count: int, before: tuple[float, ...] | None, now: float) -> Repeated:
+    def _cool_down(
+        self, op: CountFingerprint, count: int, before: tuple[float, ...] | None, now: float
+    ) -> FingerprintCount:
         spec = op.spec
         cooldown_s = spec.next_cooldown_s(None if before is None else before[3])
         until = now + cooldown_s
         self.cooldowns.put(op.key, (until + spec.cooldown_max_s, until, count, cooldown_s, now), now)
         self.counts.discard(op.key)  # the first request after the cooldown starts a new count
         self.flights.discard(op.key)
-        return Repeated(count, True, True, cooldown_s)
+        return FingerprintCount(count, True, True, cooldown_s)
 
-    def _cooling(self, op: Repeat, cooled: tuple[float, ...], now: float) -> Repeated:
+    def _cooling(self, op: CountFingerprint, cooled: tuple[float, ...], now: float) -> FingerprintCount:
         expires, until, hits, cooldown_s, detected = cooled
         self.cooldowns.put(op.key, (expires, until, hits + 1, cooldown_s, detected), now)
-        return Repeated(int(hits) + 1, True, False, until - now)
+        return FingerprintCount(int(hits) + 1, True, False, until - now)
 
-    def remember(self, op: Repeat, found: Repeated, now: float) -> None:
+    def remember(self, op: CountFingerprint, found: FingerprintCount, now: float) -> None:
         """Block a key as another store does: for as long, and with as many hits."""
         spec, until = op.spec, now + found.wait_s
         if not found.tripped or not found.wait_s:
@@ -368,7 +370,7 @@ class Repeats:
 
     # -- flights ---------------------------------------------------------------------------------------------------
 
-    def track(self, op: Repeat, now: float, leads: list[Lead]) -> Repeated:
+    def track(self, op: CountFingerprint, now: float, leads: list[Lead]) -> FingerprintCount:
         """Join the flight of this key, or count and be ready to lead the next."""
         flight = self.flights.get(op.key)
         number = 1
@@ -376,13 +378,13 @@ class Repeats:
             expires, started, number, free, hits = flight
             if free > 0:
                 self.flights[op.key] = (expires, started, number, free - 1, hits)
-                return Repeated(hits, False, False, 0.0, JOINED)  # by position: names cost twice as much
+                return FingerprintCount(hits, False, False, 0.0, JOINED)  # by position: names cost twice as much
             number += 1
         repeated = self.count(op, now)
         if repeated.tripped or not op.spec.concurrent_free:
             return repeated
         leads.append((op, (now + FLIGHT_S, now, number, op.spec.concurrent_free, repeated.hits)))
-        return _new(Repeated, (repeated[0], False, False, 0.0, number))
+        return _new(FingerprintCount, (repeated[0], False, False, 0.0, number))
 
     def lead(self, leads: list[Lead], denied: dict[int, int], now: float) -> None:
         """Begin flights. Not of what is denied: it has its answer already."""
@@ -423,7 +425,7 @@ class Repeats:
         return True
 
 
-_NO_WINDOW: Final = Window(0, b"")
+_NO_WINDOW: Final = StoredWindow(0, b"")
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 
 
@@ -433,9 +435,9 @@ class MemoryStore:
     __slots__ = ("_latest", "_limits", "_repeats", "_windows")
 
     def __init__(self, max_entries: int = 1_000_000) -> None:
-        self._repeats = Repeats(max_entries)
-        self._limits = Limits(max_entries)
-        self._windows = Table(max(1, max_entries // 10))
+        self._repeats = MemoryFingerprints(max_entries)
+        self._limits = MemoryLimits(max_entries)
+        self._windows = ExpiringTable(max(1, max_entries // 10))
         self._latest = 0.0
 
     def __len__(self) -> int:
@@ -446,10 +448,10 @@ class MemoryStore:
         """How many live entries had to go for lack of room."""
         return sum(table.evicted for table in self._tables())
 
-    def _tables(self) -> tuple[Table, ...]:
+    def _tables(self) -> tuple[ExpiringTable, ...]:
         return (*self._repeats.tables(), *self._limits.tables(), self._windows)
 
-    def kept(self) -> dict[str, Table]:
+    def kept(self) -> dict[str, ExpiringTable]:
         """Return what should outlive the process, by the names it has on disk."""
         counted = {"counts": self._repeats.counts, "cooldowns": self._repeats.cooldowns}
         limits = self._limits
@@ -465,13 +467,13 @@ class MemoryStore:
         """Go on from where another life ended, also where the clock stepped back meanwhile."""
         self._latest = max(self._latest, at)
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
         """Carry out `ops` in one; see `state.store`."""
         # A clock that stepped back stands still here: nothing refills twice.
         now = self._latest = now if now > self._latest else self._latest  # noqa: FURB136 - half the time of `max`
         newer = self._newer(windows, now) if windows else None
         if newer is not None:
-            return Committed([], -1, newer, now)
+            return CommitResult([], -1, newer, now)
         limits, repeats = self._limits, self._repeats
         results: list[Result] = []
         charges: list[Charge] = []
@@ -479,16 +481,16 @@ class MemoryStore:
         denied: dict[int, int] = {}  # group -> index of the operation that denied it first
         result: Result
         for op in ops:
-            if type(op) is Repeat:
+            if type(op) is CountFingerprint:
                 result = repeated = repeats.track(op, now, leads) if op.tracked else repeats.count(op, now)
                 passes = not (repeated[1] and op.spec.denies)
             elif op.group in denied:
                 result, passes = None, True
-            elif type(op) is Bucket:
+            elif type(op) is TakeTokens:
                 result = left = limits.left(op, now)
                 charges.append((op, left))  # what is denied is not charged: its group is not
                 passes = left >= 0.0
-            elif type(op) is Spend:
+            elif type(op) is ChargeBudget:
                 result = used = limits.used(op, now)
                 charges.append((op, used))
                 passes = used <= op.spec.budget
@@ -504,14 +506,14 @@ class MemoryStore:
         for write in windows:
             if write.data is not None:
                 self._windows.put(write.key, (now + write.ttl_s, write.becomes, write.data), now)
-        return Committed(results, denied.get(ENFORCED, -1), None, now)
+        return CommitResult(results, denied.get(ENFORCED, -1), None, now)
 
     def _less_often(self, op: Op, now: float) -> tuple[Result, bool]:
         """Do what few commits carry; return its result, and whether it lets the request pass."""
-        if type(op) is Breaker:
+        if type(op) is CheckBreaker:
             broken = self._limits.meter(op, now)
             return broken, not broken[0]
-        return None, type(op) is not Refuse
+        return None, type(op) is not Deny
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
         """Say that requests have ended; see `state.store`."""
@@ -524,23 +526,23 @@ class MemoryStore:
                 taken_back += 1
         return taken_back
 
-    def correct(self, ops: Sequence[Correct], now: float) -> None:
+    def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
         """Correct what was charged; see `state.store`."""
         now = self._latest = max(now, self._latest)
         for op in ops:
             self._limits.correct(op, now)
 
-    def remember(self, op: Repeat, found: Repeated, now: float) -> None:
+    def remember(self, op: CountFingerprint, found: FingerprintCount, now: float) -> None:
         """Take over what another store has found tripped: it stays blocked here as long as it would there."""
         now = self._latest = max(now, self._latest)
         self._repeats.remember(op, found, now)
 
-    def read_window(self, key: str, now: float) -> Window:
+    def read_window(self, key: str, now: float) -> StoredWindow:
         """Return the session window under `key`, with version 0 if there is none."""
         entry = self._windows.get(key)
-        return _NO_WINDOW if entry is None or entry[0] <= now else _new(Window, entry[1:])
+        return _NO_WINDOW if entry is None or entry[0] <= now else _new(StoredWindow, entry[1:])
 
-    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+    def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         """Return the breakers whose key begins with `prefix`, open ones first."""
         return self._limits.breakers(prefix, max(now, self._latest), most)
 
@@ -566,8 +568,8 @@ class MemoryStore:
         parts = (self._repeats.forget(prefix), self._limits.forget(prefix), self._windows.drop_prefix(prefix))
         return sum(parts)
 
-    def _newer(self, windows: Sequence[WindowWrite], now: float) -> dict[str, Window] | None:
-        newer: dict[str, Window] | None = None
+    def _newer(self, windows: Sequence[WindowWrite], now: float) -> dict[str, StoredWindow] | None:
+        newer: dict[str, StoredWindow] | None = None
         for write in windows:
             entry = self._windows.get(write.key)
             if write.version != (0 if entry is None or entry[0] <= now else entry[1]):

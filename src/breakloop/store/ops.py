@@ -32,7 +32,7 @@ from breakloop.errors import StateError
 
 ENFORCED = 0
 FLIGHT_S: Final = 1.0  # so long after its start others may join a request that has no answer yet
-JOINED: Final = -1  # `Repeated.flight` of a request that joined another
+JOINED: Final = -1  # `FingerprintCount.flight` of a request that joined another
 
 # How long a detected loop is blocked by default: at first, by what each further time is longer, and at most.
 COOLDOWN_S: Final = 30
@@ -44,7 +44,7 @@ Owner = Any
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatSpec:
+class FingerprintSpec:
     """How often one fingerprint may come: `limit` pass within `window_s`, the next trips."""
 
     window_s: float
@@ -66,9 +66,9 @@ class RepeatSpec:
 
 def blocked_at_once(
     cooldown_s: float = COOLDOWN_S, growth: float = COOLDOWN_GROWTH, max_s: float = COOLDOWN_MAX_S
-) -> RepeatSpec:
+) -> FingerprintSpec:
     """A recognised loop is blocked at once; after a cooldown the same passes once, and then the cooldown has grown."""
-    return RepeatSpec(
+    return FingerprintSpec(
         window_s=60.0,
         limit=1,
         sliding=True,
@@ -79,7 +79,7 @@ def blocked_at_once(
     )
 
 
-class Repeat:
+class CountFingerprint:
     """Count a fingerprint. Always done, whatever else the request meets (SPEC E-4).
 
     `tracked`: its end will be told (`Settle`), so it may join one that is in flight, or lead a flight itself.
@@ -89,7 +89,7 @@ class Repeat:
 
     def __init__(
         self,
-        spec: RepeatSpec,
+        spec: FingerprintSpec,
         key: str,
         owner: Owner,
         group: int = ENFORCED,
@@ -104,7 +104,7 @@ class Repeat:
         self.tracked = tracked
 
 
-class Repeated(NamedTuple):
+class FingerprintCount(NamedTuple):
     """How often it has come. `wait_s` is how long it stays blocked from now (0 unless it tripped)."""
 
     hits: int
@@ -117,12 +117,12 @@ class Repeated(NamedTuple):
 class Settle:
     """Say that a counted request has ended: its flight is over, and if it failed its count is taken back (SPEC LD-6).
 
-    `at` is when it was counted, by the store's time (`Committed.at`); `flight` as its `Repeated` says.
+    `at` is when it was counted, by the store's time (`CommitResult.at`); `flight` as its `FingerprintCount` says.
     """
 
     __slots__ = ("at", "flight", "key", "spec")
 
-    def __init__(self, spec: RepeatSpec, key: str, at: float, flight: int = 0) -> None:
+    def __init__(self, spec: FingerprintSpec, key: str, at: float, flight: int = 0) -> None:
         self.spec = spec
         self.key = key
         self.at = at
@@ -137,7 +137,7 @@ class BucketSpec:
     burst: float
 
 
-class Bucket:
+class TakeTokens:
     """Take `cost` tokens, if every limit of the commit allows it.
 
     Its result is what is left after the charge; less than nothing means denied, and by how much it fell short.
@@ -154,13 +154,13 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class SpendSpec:
+class BudgetSpec:
     """A budget of one period, in whole units: micro-dollars, tokens, thousandths of a plain cost."""
 
     budget: int
 
 
-class Spend:
+class ChargeBudget:
     """Charge `cost` to an account whose period `ends`, if every limit of the commit allows it.
 
     Its result is what is used after the charge; more than the budget means denied, and nothing charged. The key names
@@ -170,7 +170,7 @@ class Spend:
 
     __slots__ = ("cost", "ends", "group", "key", "owner", "spec")
 
-    def __init__(self, spec: SpendSpec, key: str, cost: int, ends: float, owner: Owner, group: int = ENFORCED) -> None:
+    def __init__(self, spec: BudgetSpec, key: str, cost: int, ends: float, owner: Owner, group: int = ENFORCED) -> None:
         self.spec = spec
         self.key = key
         self.cost = cost
@@ -187,7 +187,7 @@ class BreakerSpec:
     reset_s: float  # 0: only an operator closes it
 
 
-class Breaker:
+class CheckBreaker:
     """Count `amount` into the rate of a key; a rate that reaches the threshold opens it, and open denies.
 
     The rate is over a sliding minute: this minute of the clock, and of the one before what is still within 60 s. It is
@@ -208,7 +208,7 @@ class Breaker:
         self.group = group
 
 
-class Broken(NamedTuple):
+class BreakerResult(NamedTuple):
     """The state of a breaker for one request. Open denies."""
 
     open: bool
@@ -217,7 +217,7 @@ class Broken(NamedTuple):
     changed: str = ""  # "opened" or "closed" by this request; only a probe that passes closes
 
 
-class BreakerKept(NamedTuple):
+class StoredBreaker(NamedTuple):
     """A breaker as a store keeps it."""
 
     key: str
@@ -225,7 +225,7 @@ class BreakerKept(NamedTuple):
     since: float | None  # when it opened, or opened again; None: it is closed
 
 
-class Correct:
+class AdjustCharge:
     """Say what was really used of something that was charged: `amount` more, or less than nothing.
 
     A bucket that was charged too little may fall below nothing, also from being full again meanwhile, and one that was
@@ -234,13 +234,13 @@ class Correct:
 
     __slots__ = ("amount", "key", "spec")
 
-    def __init__(self, spec: BucketSpec | SpendSpec, key: str, amount: float) -> None:
+    def __init__(self, spec: BucketSpec | BudgetSpec, key: str, amount: float) -> None:
         self.spec = spec
         self.key = key
         self.amount = amount
 
 
-class Noted:
+class Observation:
     """Something that was seen and denies nothing; holds its place in the order."""
 
     __slots__ = ("group", "owner")
@@ -250,7 +250,7 @@ class Noted:
         self.group = group
 
 
-class Refuse:
+class Deny:
     """A denial known before any state is looked at (a missing descriptor); holds its place in the order."""
 
     __slots__ = ("group", "owner")
@@ -260,11 +260,13 @@ class Refuse:
         self.group = group
 
 
-Op = Repeat | Bucket | Spend | Breaker | Refuse | Noted
-Result = Repeated | Broken | float | int | None  # None: not looked at, because its group was denied before
+Op = CountFingerprint | TakeTokens | ChargeBudget | CheckBreaker | Deny | Observation
+Result = (
+    FingerprintCount | BreakerResult | float | int | None
+)  # None: not looked at, because its group was denied before
 
 
-class Window(NamedTuple):
+class StoredWindow(NamedTuple):
     """A packed session window and the version it was read at. Version 0: there is none yet."""
 
     version: int
@@ -290,19 +292,19 @@ class WindowWrite(NamedTuple):
 
 
 @dataclass(slots=True)
-class Committed:
+class CommitResult:
     """What a commit did. `denied_at` is the index of the first enforced denial, or -1."""
 
     results: list[Result]
     denied_at: int = -1
-    conflict: dict[str, Window] | None = None  # windows that moved on, as they are now; nothing was changed
+    conflict: dict[str, StoredWindow] | None = None  # windows that moved on, as they are now; nothing was changed
     at: float = field(default=0.0, compare=False)  # when, by the store's time: for `Settle`
 
 
 class Store(Protocol):
     """Synchronous form, for stores that do no I/O."""
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
         """Carry out `ops` and write `windows`, all in one; see the module's contract."""
         ...
 
@@ -318,15 +320,15 @@ class Store(Protocol):
         """
         ...
 
-    def correct(self, ops: Sequence[Correct], now: float) -> None:
-        """Correct what was charged (SPEC L-3), each for itself and in any order; see `Correct`."""
+    def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
+        """Correct what was charged (SPEC L-3), each for itself and in any order; see `AdjustCharge`."""
         ...
 
-    def read_window(self, key: str, now: float) -> Window:
+    def read_window(self, key: str, now: float) -> StoredWindow:
         """Return the session window under `key`, with version 0 if there is none."""
         ...
 
-    def breakers(self, prefix: str, now: float, most: int) -> list[BreakerKept]:
+    def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         """Return up to `most` breakers whose key begins with `prefix`: open ones first, by key; then, in any order,
         closed ones with a rate. May walk everything: for operators, not for requests."""
         ...
@@ -348,12 +350,12 @@ class RemoteStore(Protocol):
     """
 
     def commit(
-        self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[Committed | StateError], None]
+        self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[CommitResult | StateError], None]
     ) -> None:
-        """Carry out `ops` and write `windows`, all in one; `Committed.at` is the store's time."""
+        """Carry out `ops` and write `windows`, all in one; `CommitResult.at` is the store's time."""
         ...
 
-    def read_windows(self, keys: Sequence[str], then: Callable[[list[Window] | StateError], None]) -> None:
+    def read_windows(self, keys: Sequence[str], then: Callable[[list[StoredWindow] | StateError], None]) -> None:
         """Read several windows in one round trip, in the order of their keys."""
         ...
 
@@ -361,7 +363,7 @@ class RemoteStore(Protocol):
         """Say that requests have ended; `then` gets how many counts were taken back."""
         ...
 
-    def correct(self, ops: Sequence[Correct], then: Callable[[StateError | None], None]) -> None:
+    def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
         """Correct what was charged."""
         ...
 
@@ -377,7 +379,7 @@ class RemoteStore(Protocol):
         """Return what somebody noted, or ""."""
         ...
 
-    def breakers(self, prefix: str, most: int, then: Callable[[list[BreakerKept] | StateError], None]) -> None:
+    def breakers(self, prefix: str, most: int, then: Callable[[list[StoredBreaker] | StateError], None]) -> None:
         """Find breakers whose key begins with `prefix`, open ones first: for operators, not for requests."""
         ...
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from breakloop.errors import StateError
-from breakloop.store.sqlite import Report, Schema, SqliteFile, Trouble
+from breakloop.store.sqlite import Report, Schema, SqliteFile, SqliteTrouble
 
 HOLD, SWITCH, OVERRIDE, SNOOZE, AGENT = "hold", "switch", "override", "snooze", "agent"
 KINDS: Final = (HOLD, SWITCH, OVERRIDE, SNOOZE, AGENT)
@@ -31,7 +31,7 @@ Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Order:
     """One order. `value` is JSON; `changed_at` decides between two forms of the same record."""
 
     kind: str
@@ -63,46 +63,46 @@ class Record:
         return json.dumps(parts, separators=(",", ":"), allow_nan=False)
 
 
-def read(text: str | bytes) -> Record | None:
-    """Read what `Record.text` wrote; None where it is something else."""
+def read(text: str | bytes) -> Order | None:
+    """Read what `Order.text` wrote; None where it is something else."""
     try:
         changed_at, kind, key, expires_at, value = json.loads(text)
         ends = math.inf if expires_at is None else float(expires_at)
         if isinstance(kind, str) and isinstance(key, str) and isinstance(value, dict):
-            return Record(kind, key, value, ends, float(changed_at))
+            return Order(kind, key, value, ends, float(changed_at))
     except (ValueError, TypeError, RecursionError):
         pass
     return None
 
 
-class Ledger:
+class OrderSet:
     """Of every record the newest form, also of what is over, until it is stale."""
 
     __slots__ = ("_kinds",)
 
     def __init__(self) -> None:
-        self._kinds: dict[str, dict[str, Record]] = {}
+        self._kinds: dict[str, dict[str, Order]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._kinds.values()))
 
-    def get(self, kind: str, key: str) -> Record | None:
+    def get(self, kind: str, key: str) -> Order | None:
         """Return the newest form of a record."""
         return self._kinds.get(kind, {}).get(key)
 
-    def live(self, kind: str, now: float) -> list[Record]:
+    def live(self, kind: str, now: float) -> list[Order]:
         """Return what is in force of one kind, in the order in which it was first heard of."""
         return [record for record in self._kinds.get(kind, {}).values() if record.expires_at > now]
 
-    def all(self) -> list[Record]:
+    def all(self) -> list[Order]:
         """Return everything."""
         return [record for records in self._kinds.values() for record in records.values()]
 
-    def stale(self, now: float) -> list[Record]:
+    def stale(self, now: float) -> list[Order]:
         """Return what can be forgotten."""
         return [record for record in self.all() if record.stale(now)]
 
-    def take(self, records: Iterable[Record]) -> list[Record]:
+    def take(self, records: Iterable[Order]) -> list[Order]:
         """Take what is newer than what is known, or as new and different; return that."""
         won = []
         for record in records:
@@ -112,7 +112,7 @@ class Ledger:
                 won.append(record)
         return won
 
-    def forget(self, records: Iterable[Record]) -> None:
+    def forget(self, records: Iterable[Order]) -> None:
         """Drop these, unless they have changed."""
         for record in records:
             if self.get(record.kind, record.key) == record:
@@ -124,21 +124,21 @@ class Ledger:
         return now if known is None or known.changed_at < now else math.nextafter(known.changed_at, math.inf)
 
 
-class Book(Protocol):
+class OrderStore(Protocol):
     """Who keeps the ledger. Nothing here raises: what cannot be kept is reported, and tried again by `tick`."""
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> OrderSet:
         """What is known."""
         ...
 
-    on_change: Callable[[Sequence[Record]], None] | None  # hears of what others have changed
+    on_change: Callable[[Sequence[Order]], None] | None  # hears of what others have changed
 
     def load(self) -> None:
         """Fill the ledger with what was kept."""
         ...
 
-    def put(self, records: Sequence[Record], *, at_once: bool = True) -> list[Record]:
+    def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
         """Take records into the ledger; on disk when this returns. If not `at_once` they are in the system's hands
         then, so that they survive this process, and on disk with the next `tick`.
 
@@ -177,7 +177,7 @@ _PURGE_EVERY_S: Final = 600.0
 _SKIPPED_MAX: Final = 16  # ticks without another try, while the file fails: a locked one keeps its writer waiting
 
 
-class FileBook:
+class FileOrderStore:
     """The ledger in a file; without a directory in memory only."""
 
     __slots__ = (
@@ -194,13 +194,13 @@ class FileBook:
     )
 
     def __init__(self, folder: Path | None, report: Report) -> None:
-        self.ledger = Ledger()
-        self.on_change: Callable[[Sequence[Record]], None] | None = None
+        self.ledger = OrderSet()
+        self.on_change: Callable[[Sequence[Order]], None] | None = None
         self._report = report
         self._file = None if folder is None else SqliteFile(folder / FILE, SCHEMA, report)
         self._loaded = folder is None
         self._made = 0
-        self._due: dict[Name, Record] = {}
+        self._due: dict[Name, Order] = {}
         self._skip = self._skipped = 0
         self._purge_at = 0.0
 
@@ -208,7 +208,7 @@ class FileBook:
         """Fill the ledger; a file that cannot be read now is reported, and read later."""
         self._read()
 
-    def put(self, records: Sequence[Record], *, at_once: bool = True) -> list[Record]:
+    def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
         """Take records into the ledger and write them. While the file fails no request waits for it."""
         won = self.ledger.take(records)
         for record in won:
@@ -234,7 +234,7 @@ class FileBook:
             self._purge_at = now + _PURGE_EVERY_S
             self.forget(self.ledger.stale(now))
 
-    def forget(self, records: Sequence[Record]) -> None:
+    def forget(self, records: Sequence[Order]) -> None:
         """Drop these for good."""
         self.ledger.forget(records)
         if records and self._file is not None:
@@ -260,7 +260,7 @@ class FileBook:
         if self._file is not None:
             self._file.close()
 
-    def _read(self) -> list[Record]:
+    def _read(self) -> list[Order]:
         """Return what the file had to tell."""
         texts: list[str] = []
         self._loaded = self._try(lambda db: texts.extend(_texts(db)))
@@ -269,7 +269,7 @@ class FileBook:
         found = [read(text) for text in texts]
         odd = sum(record is None for record in found)
         if odd and self._file is not None:
-            self._report(Trouble(str(self._file.path), f"{odd} entries cannot be read", "they are left out"))
+            self._report(SqliteTrouble(str(self._file.path), f"{odd} entries cannot be read", "they are left out"))
         return self.ledger.take(record for record in found if record is not None)
 
     def _write(self) -> None:
@@ -298,10 +298,10 @@ def _texts(db: sqlite3.Connection) -> list[str]:
     return [text for (text,) in db.execute("SELECT text FROM record ORDER BY changed_at")]
 
 
-def _rows(records: Iterable[Record]) -> list[tuple[str, bytes, float, str]]:
+def _rows(records: Iterable[Order]) -> list[tuple[str, bytes, float, str]]:
     return [(record.kind, _key(record), record.changed_at, record.text()) for record in records]
 
 
-def _key(record: Record) -> bytes:
+def _key(record: Order) -> bytes:
     """A key may hold what is no text for SQLite: half a surrogate pair out of a client's JSON."""
     return record.key.encode("utf-8", "surrogatepass")

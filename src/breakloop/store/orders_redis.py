@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol
 
 from breakloop.clock import Clock
 from breakloop.errors import StateError
-from breakloop.store.orders import KINDS, FileBook, Ledger, Name, Record, read
+from breakloop.store.orders import KINDS, FileOrderStore, Name, Order, OrderSet, read
 from breakloop.store.redis.connection import Answer, RedisError
 from breakloop.store.redis.topology import Nodes, command
-from breakloop.store.sqlite import Report, Trouble
+from breakloop.store.sqlite import Report, SqliteTrouble
 
 CHANNEL: Final = b"bl:operator"
 # The braces keep all of it in one slot of a cluster.
@@ -28,7 +28,7 @@ _PURGE_EVERY_S: Final = 600.0
 _LUA: Final = Path(__file__).parent / "redis" / "lua"
 
 
-class Feed(Protocol):
+class OrderFeed(Protocol):
     """What is needed of `redis_feed.Feed`."""
 
     up: bool
@@ -39,16 +39,16 @@ class Feed(Protocol):
         ...
 
 
-class RedisBook:
-    """A `FileBook` that other instances have a share in. Belongs to one event loop."""
+class RedisOrderStore:
+    """A `FileOrderStore` that other instances have a share in. Belongs to one event loop."""
 
-    def __init__(self, local: FileBook, nodes: Nodes, clock: Clock, report: Report) -> None:
+    def __init__(self, local: FileOrderStore, nodes: Nodes, clock: Clock, report: Report) -> None:
         self._local = local
         self._nodes = nodes
         self._clock = clock
         self._report = report
         self._trouble = ""
-        self._feed: Feed | None = None
+        self._feed: OrderFeed | None = None
         self._gaps = 0  # how often messages may have been lost
         self._put_script = (_LUA / "operator_put.lua").read_bytes()
         self._forget_script = (_LUA / "operator_forget.lua").read_bytes()
@@ -56,24 +56,24 @@ class RedisBook:
         self._known = 0  # everything up to this version is in the ledger
         self._polled = 0  # the version when it was last looked at
         self._later: set[int] = set()  # versions that were heard of out of turn
-        self._pending: dict[Name, Record] = {}
+        self._pending: dict[Name, Order] = {}
         self._sent: set[Name] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._round: asyncio.Task[None] | None = None
         self._purge_at = 0.0
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> OrderSet:
         """What is known."""
         return self._local.ledger
 
     @property
-    def on_change(self) -> Callable[[Sequence[Record]], None] | None:
+    def on_change(self) -> Callable[[Sequence[Order]], None] | None:
         """Who hears of what others have changed."""
         return self._local.on_change
 
     @on_change.setter
-    def on_change(self, told: Callable[[Sequence[Record]], None] | None) -> None:
+    def on_change(self, told: Callable[[Sequence[Order]], None] | None) -> None:
         self._local.on_change = told
 
     @property
@@ -81,7 +81,7 @@ class RedisBook:
         """Whether what Redis has is known here."""
         return self._synced
 
-    def listen(self, feed: Feed) -> None:
+    def listen(self, feed: OrderFeed) -> None:
         """Hear of changes at once; whoever else wants to know of gaps still does."""
         self._feed, others = feed, feed.on_gap
 
@@ -97,7 +97,7 @@ class RedisBook:
         """Begin with the copy in the file: Redis may be away."""
         self._local.load()
 
-    def put(self, records: Sequence[Record], *, at_once: bool = True) -> list[Record]:
+    def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
         """Write to the file, and send to Redis without waiting; `settled` waits."""
         won = self._local.put(records, at_once=at_once)
         self._pending.update((record.name, record) for record in won)
@@ -195,7 +195,7 @@ class RedisBook:
         self._pending = {record.name: record for record in ours}
         self._wake()
 
-    async def _scan(self, kind: str) -> list[Record]:
+    async def _scan(self, kind: str) -> list[Order]:
         """Read a hash bit by bit: many holds must not keep Redis from answering others."""
         key, cursor, texts = _hash(kind), b"0", []
         while True:
@@ -204,7 +204,7 @@ class RedisBook:
             if cursor == b"0":
                 return list(_records(texts))
 
-    def _adopt(self, records: Iterable[Record]) -> None:
+    def _adopt(self, records: Iterable[Order]) -> None:
         won = self._local.put(list(records), at_once=False)
         for record in won:
             self._pending.pop(record.name, None)  # what was to be sent is out of date
@@ -219,7 +219,7 @@ class RedisBook:
 
     # -- what Redis gets ---------------------------------------------------------------------------------------------
 
-    def _push(self, records: Sequence[Record]) -> None:
+    def _push(self, records: Sequence[Order]) -> None:
         for kind, chunk in _chunks(records):
             args = [part for record in chunk for part in (_field(record), record.text().encode())]
             key = _hash(kind)
@@ -227,7 +227,7 @@ class RedisBook:
             self._sent.update(record.name for record in chunk)
             self._nodes.send(key, eval_, partial(self._pushed, chunk))
 
-    def _pushed(self, records: Sequence[Record], answer: Answer) -> None:
+    def _pushed(self, records: Sequence[Order], answer: Answer) -> None:
         self._sent.difference_update(record.name for record in records)
         if not isinstance(answer, list):
             self._refused(answer)
@@ -243,9 +243,9 @@ class RedisBook:
         if isinstance(answer, RedisError) and str(answer) != self._trouble:
             self._trouble = str(answer)
             done = "orders are in force and kept here, and shared as soon as that is possible"
-            self._report(Trouble("Redis", self._trouble, done))
+            self._report(SqliteTrouble("Redis", self._trouble, done))
 
-    def _forget(self, records: Sequence[Record]) -> None:
+    def _forget(self, records: Sequence[Order]) -> None:
         self._local.forget(records)
         for kind, chunk in _chunks(records) if self._nodes.up else ():
             args = [part for record in chunk for part in (_field(record), record.text().encode())]
@@ -270,16 +270,16 @@ def _hash(kind: str) -> bytes:
     return b"bl:{operator}:" + kind.encode()
 
 
-def _field(record: Record) -> bytes:
+def _field(record: Order) -> bytes:
     return record.key.encode("utf-8", "surrogatepass")
 
 
-def _records(texts: Iterable[str | bytes]) -> Iterator[Record]:
+def _records(texts: Iterable[str | bytes]) -> Iterator[Order]:
     """What is no record is another program's, and left alone."""
     return (record for text in texts if (record := read(text)) is not None)
 
 
-def _chunks(records: Sequence[Record]) -> Iterator[tuple[str, Sequence[Record]]]:
+def _chunks(records: Sequence[Order]) -> Iterator[tuple[str, Sequence[Order]]]:
     for kind in {record.kind: None for record in records}:
         own = [record for record in records if record.kind == kind]
         for start in range(0, len(own), _AT_ONCE):

@@ -26,11 +26,21 @@ from urllib.parse import quote
 from breakloop.clock import Clock
 from breakloop.errors import StateError
 from breakloop.store.memory import MemoryStore
-from breakloop.store.snapshot_file import FILE, SCHEMA, Aside, Change, Pack, Packer, StateFile, at_once, tidied
-from breakloop.store.sqlite import Trouble
+from breakloop.store.snapshot_file import (
+    FILE,
+    SCHEMA,
+    EntryBatch,
+    EntryPacker,
+    RunInThread,
+    SegmentChange,
+    StateFile,
+    at_once,
+    tidied,
+)
+from breakloop.store.sqlite import SqliteTrouble
 
 
-class Lock:
+class SnapshotLock:
     """A lock on a file of its own, which stays where it is."""
 
     __slots__ = ("_descriptor", "path")
@@ -70,7 +80,7 @@ _FINISH_S: Final = 5.0
 _IN_VAIN: Final = 20_000  # entries gathered in vain, for each second that the next try waits
 
 
-class Durable:
+class Snapshotter:
     """Loads a store before traffic, saves it every second, and once more at the end."""
 
     def __init__(
@@ -83,9 +93,9 @@ class Durable:
         self._directory = directory
         self._clock = clock
         self._problem = problem
-        self._lock: Lock | None = None
+        self._lock: SnapshotLock | None = None
         self._file: StateFile | None = None
-        self._troubles: list[Trouble] = []  # reported from a thread
+        self._troubles: list[SqliteTrouble] = []  # reported from a thread
         self._told_at = 0.0
         self._whole = False  # the file does not have what it should: everything is written
         self._taken: dict[str, dict[str, None]] | None = None  # keys that are being saved
@@ -102,7 +112,7 @@ class Durable:
         """Fill the empty store with what was saved; return how many entries. Never fails: `problem` is told."""
         if self._directory is None:
             return 0
-        lock = Lock(self._directory / "state.lock")
+        lock = SnapshotLock(self._directory / "state.lock")
         why = lock.take()
         if why:
             self.problems += 1
@@ -131,7 +141,7 @@ class Durable:
             return
         self._whole = True
 
-    def _take(self, pack: Pack, now: float) -> None:
+    def _take(self, pack: EntryBatch, now: float) -> None:
         table = self._tables[pack.table]
         for key, entry in zip(pack.keys, pack.entries, strict=True):
             if entry is None or entry[0] <= now:
@@ -169,8 +179,8 @@ class Durable:
         if self._lock is not None:
             self._lock.release()
 
-    def _gathered(self) -> Change:
-        packer = Packer()
+    def _gathered(self) -> SegmentChange:
+        packer = EntryPacker()
         for name, keys in self._changed().items():
             for some in _slices(keys, at_once(name)):
                 self._gather(packer, name, some)
@@ -178,7 +188,7 @@ class Durable:
 
     # -- once a second ---------------------------------------------------------------------------------------------
 
-    async def save(self, aside: Aside) -> None:
+    async def save(self, aside: RunInThread) -> None:
         """Save what has changed since the last time. Never two at once; a failure is told, and tried again."""
         file = self._file
         if file is None or self._taken is not None or self._clock.now() < self._rest_until:
@@ -199,8 +209,8 @@ class Durable:
             self._rest_until = self._clock.now() + self._put_back() / _IN_VAIN
         self._tell(file)
 
-    async def _save(self, file: StateFile, aside: Aside) -> bool:
-        packer = Packer()
+    async def _save(self, file: StateFile, aside: RunInThread) -> bool:
+        packer = EntryPacker()
         for name, keys in self._changed().items():
             packer.close()  # a part of one table is easier to see through
             for some in _slices(keys, at_once(name)):
@@ -249,7 +259,7 @@ class Durable:
                     keys.popitem()
                 await asyncio.sleep(0)
 
-    def _gather(self, packer: Packer, name: str, keys: list[str]) -> None:
+    def _gather(self, packer: EntryPacker, name: str, keys: list[str]) -> None:
         """Pack some entries as they are now. A key that has gone since it was taken is for the next time: what took its
         place, the cooldown of a count, is too."""
         table = self._tables[name]
@@ -260,9 +270,9 @@ class Durable:
             keys, entries = [keys[number] for number in still], [entries[number] for number in still]
         packer.add(name, keys, entries)
 
-    def _change(self, packer: Packer) -> Change:
+    def _change(self, packer: EntryPacker) -> SegmentChange:
         latest = self._store.latest
-        return Change(packer.close(), latest, max(latest, self._clock.now()), self._whole)
+        return SegmentChange(packer.close(), latest, max(latest, self._clock.now()), self._whole)
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
@@ -277,13 +287,13 @@ class Durable:
             self._problem(_text(trouble))
         if file.trouble and now - self._told_at >= _TELL_EVERY_S:
             self._told_at = now
-            self._problem(_text(Trouble(str(file.path), file.trouble, "still nothing is kept")))
+            self._problem(_text(SqliteTrouble(str(file.path), file.trouble, "still nothing is kept")))
 
 
 class _Ending(Thread):
     """The last save, in a thread that does not keep the process alive when the disk hangs."""
 
-    def __init__(self, file: StateFile, change: Change) -> None:
+    def __init__(self, file: StateFile, change: SegmentChange) -> None:
         super().__init__(daemon=True)
         self.another = False  # the file is not the one that was written
         self._file = file
@@ -296,7 +306,7 @@ class _Ending(Thread):
             self.another = not self._file.write(self._last)
 
 
-def _text(trouble: Trouble) -> str:
+def _text(trouble: SqliteTrouble) -> str:
     if not trouble.wrong:
         return f"{trouble.file}: {trouble.done}"
     remedy = "counters are in memory meanwhile; mend the data directory (room, permissions), it is tried every second"
@@ -313,7 +323,7 @@ def _slices(keys: Iterable[str], count: int) -> Iterator[list[str]]:
         yield some
 
 
-class Look(NamedTuple):
+class SnapshotView(NamedTuple):
     """What there is. `wrong` says why it could not be used, or is empty."""
 
     path: Path
@@ -324,13 +334,13 @@ class Look(NamedTuple):
     wrong: str = ""
 
 
-def look(directory: Path) -> Look | None:
+def look(directory: Path) -> SnapshotView | None:
     """Look at the file of a data directory; None if there is none. Raises `OSError`."""
     path = directory / FILE
     found = [file.stat() for file in (path, path.with_name(f"{FILE}-wal")) if file.exists()]
     if not path.exists():
         return None
-    about = Look(path, sum(one.st_size for one in found), max(one.st_mtime for one in found))
+    about = SnapshotView(path, sum(one.st_size for one in found), max(one.st_mtime for one in found))
     if not about.size:
         return about
     # Without a log of changes nobody has it open, and then it can be read without making one.
@@ -342,7 +352,7 @@ def look(directory: Path) -> Look | None:
         return about._replace(wrong=str(error))
 
 
-def _read(db: sqlite3.Connection, about: Look) -> Look:
+def _read(db: sqlite3.Connection, about: SnapshotView) -> SnapshotView:
     if db.execute("PRAGMA application_id").fetchone()[0] != SCHEMA.application_id:
         return about._replace(wrong="it is another program's database")
     version = db.execute("PRAGMA user_version").fetchone()[0]

@@ -31,7 +31,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from breakloop.errors import StateError
-from breakloop.store.memory import Entry, Table
+from breakloop.store.memory import Entry, ExpiringTable
 from breakloop.store.sqlite import Report, Schema, SqliteFile, UnfitError
 
 PART_BYTES: Final = 256 * 1024
@@ -44,7 +44,7 @@ _INT_MAX: Final = 2**63 - 1
 _first: Final = itemgetter(0)
 
 
-class Part(NamedTuple):
+class Segment(NamedTuple):
     """One row. `expires` is when the last of its entries does; keys that were dropped have none.
 
     `versions` is of one that has nothing but windows: by them it is seen without reading it what is overtaken.
@@ -56,7 +56,7 @@ class Part(NamedTuple):
     versions: dict[str, int] | None = None
 
 
-class Pack(NamedTuple):
+class EntryBatch(NamedTuple):
     """A few entries of one table; None stands for a key that was dropped."""
 
     table: str
@@ -94,13 +94,13 @@ def at_once(table: str) -> int:
     return _WINDOWS_AT_ONCE if table == WINDOWS else _AT_ONCE
 
 
-class Packer:
+class EntryPacker:
     """Collects entries into parts."""
 
     __slots__ = ("_entries", "_expires", "_pieces", "_size", "_size_max", "_versions", "parts")
 
     def __init__(self, size_max: int = PART_BYTES) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[Segment] = []
         self._size_max = size_max
         self._begin()
 
@@ -127,10 +127,10 @@ class Packer:
         if self._size >= self._size_max:
             self.close()
 
-    def close(self) -> list[Part]:
+    def close(self) -> list[Segment]:
         """End the part that is being filled; return all."""
         if self._pieces:
-            self.parts.append(Part(b"".join(self._pieces), self._entries, self._expires, self._versions))
+            self.parts.append(Segment(b"".join(self._pieces), self._entries, self._expires, self._versions))
             self._begin()
         return self.parts
 
@@ -148,7 +148,7 @@ def _fit(value: object) -> object:
     return max(-_INT_MAX, min(value, _INT_MAX)) if type(value) is int else value
 
 
-def unpack(data: bytes) -> Iterator[Pack]:
+def unpack(data: bytes) -> Iterator[EntryBatch]:
     """Return the packs of a part, one by one. Raises `ValueError` where it is not one."""
     at = 0
     while at < len(data):
@@ -159,7 +159,7 @@ def unpack(data: bytes) -> Iterator[Pack]:
         at = stop
 
 
-def _unpack(packed: bytes) -> Pack:
+def _unpack(packed: bytes) -> EntryBatch:
     try:
         table, odd, raw_keys, raw_entries = _decode(packed)
         keys = _odd_keys(raw_keys) if odd else _decode_keys(raw_keys)
@@ -170,7 +170,7 @@ def _unpack(packed: bytes) -> Pack:
         raise ValueError("a pack has keys without entries")
     if table == "counts":
         entries = [_timed(entry) if entry and type(entry[1]) is bytes else entry for entry in entries]
-    return Pack(table, keys, entries)
+    return EntryBatch(table, keys, entries)
 
 
 def _odd_keys(raw: msgspec.Raw) -> list[str]:
@@ -191,7 +191,7 @@ _STEP_ROWS: Final = 128  # the same
 _EXPIRED_MAX: Final = 256  # rows cleared away with one save
 
 
-class Row(NamedTuple):
+class SegmentRow(NamedTuple):
     """A part in the file. Its versions are known if this process has written it."""
 
     id: int
@@ -200,12 +200,12 @@ class Row(NamedTuple):
     versions: dict[str, int] | None = None
 
 
-class Rows:
+class SegmentIndex:
     """All rows, from the oldest on."""
 
     __slots__ = ("_after", "_base_bytes", "_base_rows", "_until", "all")
 
-    def __init__(self, rows: list[Row] | None = None, *, tidy: bool = False) -> None:
+    def __init__(self, rows: list[SegmentRow] | None = None, *, tidy: bool = False) -> None:
         self.all = rows or []
         self._base_bytes = self._base_rows = 0  # what was left after the last round
         self._after = self._until = (
@@ -217,7 +217,7 @@ class Rows:
         """The id of a row to come."""
         return self.all[-1].id + 1 if self.all else self._until + 1
 
-    def overtaken(self, saved_bytes: int, saved_rows: int = 1) -> tuple[Row, ...]:
+    def overtaken(self, saved_bytes: int, saved_rows: int = 1) -> tuple[SegmentRow, ...]:
         """Return the rows to tidy with this save, next to each other; none if there is no need."""
         if self._after >= self._until:
             if not self._due(saved_bytes):
@@ -231,7 +231,7 @@ class Rows:
             sum(row.size for row in self.all) > self._base_bytes + room or len(self.all) > self._base_rows + _ROOM_ROWS
         )
 
-    def _step(self, most_bytes: int, most_rows: int) -> Iterator[Row]:
+    def _step(self, most_bytes: int, most_rows: int) -> Iterator[SegmentRow]:
         size = count = 0
         for row in self.all:
             if self._after < row.id <= self._until:
@@ -240,11 +240,11 @@ class Rows:
                 if size >= most_bytes or count >= most_rows:
                     return
 
-    def expired(self, now: float) -> list[Row]:
+    def expired(self, now: float) -> list[SegmentRow]:
         """Return the oldest rows that have nothing alive. Only those: behind an older one they may overrule it."""
         return list(takewhile(lambda row: row.expires <= now, self.all[:_EXPIRED_MAX]))
 
-    def became(self, rows: list[Row], tidied: Sequence[Row]) -> None:
+    def became(self, rows: list[SegmentRow], tidied: Sequence[SegmentRow]) -> None:
         """Take note of what a save has left, and of what it looked through."""
         self.all = rows
         if self._after < self._until:
@@ -276,15 +276,15 @@ _ID_MAX: Final = 2**63 - 1
 _ODD: Final = frozenset((sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH))
 
 
-class Change(NamedTuple):
+class SegmentChange(NamedTuple):
     """What one save does, all of it or nothing."""
 
-    parts: list[Part]
+    parts: list[Segment]
     latest: float
     now: float
     whole: bool = False  # these parts are everything there is
-    old: Sequence[Row] = ()  # rows next to each other,
-    instead: list[Part] | None = None  # and what is still true of them; None: they stay
+    old: Sequence[SegmentRow] = ()  # rows next to each other,
+    instead: list[Segment] | None = None  # and what is still true of them; None: they stay
 
 
 class StateFile:
@@ -297,7 +297,7 @@ class StateFile:
         self._lock = Lock()
         self._closed = False
         self._writer = token_hex(8)
-        self.rows = Rows()
+        self.rows = SegmentIndex()
 
     @property
     def path(self) -> Path:
@@ -309,24 +309,24 @@ class StateFile:
         """Why it cannot be written at present."""
         return self._file.trouble
 
-    def load(self, take: Callable[[Pack], None]) -> float:
+    def load(self, take: Callable[[EntryBatch], None]) -> float:
         """Read everything; return the latest time that was known. Raises `StateError`."""
         with self._lock:
             return self._file.run(lambda db: self._load(db, take))
 
-    def read(self, rows: Sequence[Row]) -> list[Pack]:
+    def read(self, rows: Sequence[SegmentRow]) -> list[EntryBatch]:
         """Return what is in these rows; nothing if the file is not the one that was written. Raises `StateError`."""
         with self._lock:
             return self._file.run(lambda db: self._packs(db, rows) if self._is_ours(db) else [])
 
-    def write(self, change: Change) -> bool:
+    def write(self, change: SegmentChange) -> bool:
         """Save; False: the file is not the one that was written, so everything has to be. Raises `StateError`."""
         with self._lock:
             if self._closed:  # a thread that came too late
                 raise StateError("the file is closed")
             rows = self._file.run(lambda db: self._write(db, change))
             if rows is not None and change.whole:
-                self.rows = Rows(rows, tidy=True)
+                self.rows = SegmentIndex(rows, tidy=True)
             elif rows is not None:
                 self.rows.became(rows, change.old)
             return rows is not None
@@ -337,7 +337,7 @@ class StateFile:
             self._closed = True
             self._file.close()
 
-    def _load(self, db: sqlite3.Connection, take: Callable[[Pack], None]) -> float:
+    def _load(self, db: sqlite3.Connection, take: Callable[[EntryBatch], None]) -> float:
         try:
             meta = dict(db.execute("SELECT name, value FROM meta"))
             if meta.get("byteorder", sys.byteorder) != sys.byteorder:
@@ -355,7 +355,7 @@ class StateFile:
                 raise
             raise UnfitError("damaged", str(error)) from None
         self._sign(db)
-        self.rows = Rows(rows)
+        self.rows = SegmentIndex(rows)
         return latest
 
     def _sign(self, db: sqlite3.Connection) -> None:
@@ -367,19 +367,19 @@ class StateFile:
         found = db.execute("SELECT value FROM meta WHERE name = 'writer'").fetchone()
         return found is not None and found[0] == self._writer
 
-    def _packs(self, db: sqlite3.Connection, rows: Sequence[Row]) -> list[Pack]:
+    def _packs(self, db: sqlite3.Connection, rows: Sequence[SegmentRow]) -> list[EntryBatch]:
         try:
             return [pack for row in rows for _, data in _read(db, row.id, row.id) for pack in unpack(data)]
         except ValueError as error:
             raise UnfitError("damaged", str(error)) from None
 
-    def _write(self, db: sqlite3.Connection, change: Change) -> list[Row] | None:
+    def _write(self, db: sqlite3.Connection, change: SegmentChange) -> list[SegmentRow] | None:
         if change.whole:
             db.execute("DELETE FROM part")
             self._sign(db)
         elif not self._is_ours(db):
             return None
-        rows = Rows([] if change.whole else self._tidy(db, change))
+        rows = SegmentIndex([] if change.whole else self._tidy(db, change))
         expired = rows.expired(change.now)
         if expired:
             db.execute("DELETE FROM part WHERE id <= ?", (expired[-1].id,))
@@ -387,7 +387,7 @@ class StateFile:
         db.execute(_PUT_META, ("latest", change.latest))
         return rows.all[len(expired) :] + _insert(db, first, change.parts)
 
-    def _tidy(self, db: sqlite3.Connection, change: Change) -> list[Row]:
+    def _tidy(self, db: sqlite3.Connection, change: SegmentChange) -> list[SegmentRow]:
         """Put what is still true in the place of what was; return the rows there are then."""
         if not change.old or change.instead is None:
             return self.rows.all
@@ -398,19 +398,19 @@ class StateFile:
         return [*before, *instead, *(row for row in self.rows.all if row.id > last)]
 
 
-def _read(db: sqlite3.Connection, first: int, last: int) -> Iterator[tuple[Row, bytes]]:
+def _read(db: sqlite3.Connection, first: int, last: int) -> Iterator[tuple[SegmentRow, bytes]]:
     for number, expires, checksum, data in db.execute(_READ, (first, last)):
         if type(data) is not bytes or _checksum(data) != checksum:
             raise ValueError(f"the checksum of part {number} does not fit")
-        yield Row(number, len(data), expires), data
+        yield SegmentRow(number, len(data), expires), data
 
 
-def _insert(db: sqlite3.Connection, first: int, parts: Sequence[Part]) -> list[Row]:
+def _insert(db: sqlite3.Connection, first: int, parts: Sequence[Segment]) -> list[SegmentRow]:
     numbered = list(enumerate(parts, first))
     db.executemany(
         _PUT_PART, ((number, part.expires, part.entries, _checksum(part.data), part.data) for number, part in numbered)
     )
-    return [Row(number, len(part.data), part.expires, part.versions) for number, part in numbered]
+    return [SegmentRow(number, len(part.data), part.expires, part.versions) for number, part in numbered]
 
 
 def _checksum(data: bytes) -> int:
@@ -421,7 +421,7 @@ def _checksum(data: bytes) -> int:
 T = TypeVar("T")
 
 
-class Aside(Protocol):
+class RunInThread(Protocol):
     """Runs something slow in a thread."""
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]:
@@ -429,13 +429,15 @@ class Aside(Protocol):
         ...
 
 
-async def tidied(change: Change, file: StateFile, tables: dict[str, Table], aside: Aside) -> Change:
+async def tidied(
+    change: SegmentChange, file: StateFile, tables: dict[str, ExpiringTable], aside: RunInThread
+) -> SegmentChange:
     """Add to a save what is still true of the oldest rows, where too much was overtaken. Raises `StateError`."""
     saved_bytes = sum(len(part.data) for part in change.parts)
     old = () if change.whole else file.rows.overtaken(saved_bytes, len(change.parts))
     if not old:
         return change
-    sieve = Sieve(old, tables, change.now)
+    sieve = SegmentCompactor(old, tables, change.now)
     doubtful = []
     for row in old:
         if not sieve.overtaken(row):
@@ -449,20 +451,20 @@ async def tidied(change: Change, file: StateFile, tables: dict[str, Table], asid
     return change._replace(old=old, instead=sieve.left())
 
 
-class Sieve:
+class SegmentCompactor:
     """Takes packs one by one. What it keeps is never more rows than there were."""
 
     __slots__ = ("_now", "_old", "_packer", "_seen", "_some", "_tables")
 
-    def __init__(self, old: Sequence[Row], tables: dict[str, Table], now: float) -> None:
+    def __init__(self, old: Sequence[SegmentRow], tables: dict[str, ExpiringTable], now: float) -> None:
         self._old = old
         self._tables = tables
         self._now = now
-        self._packer = Packer(max(PART_BYTES, 2 * sum(row.size for row in old) // len(old)))
+        self._packer = EntryPacker(max(PART_BYTES, 2 * sum(row.size for row in old) // len(old)))
         self._some: dict[str, tuple[list[str], list[Entry | None]]] = {name: ([], []) for name in tables}
         self._seen = 0
 
-    def overtaken(self, row: Row) -> bool:
+    def overtaken(self, row: SegmentRow) -> bool:
         """Whether nothing of a row is true any more, as far as that is seen from its versions."""
         if row.versions is None:
             return False
@@ -475,7 +477,7 @@ class Sieve:
         self._seen += len(row.versions)
         return True
 
-    def sift(self, pack: Pack) -> None:
+    def sift(self, pack: EntryBatch) -> None:
         """Keep what is as it is in memory, for then it may be the newest that was saved. And what was changed since it
         was saved: then the newest is this, or behind it."""
         self._seen += len(pack.keys)
@@ -493,7 +495,7 @@ class Sieve:
         self._packer.add(name, *self._some[name])
         self._some[name] = [], []
 
-    def left(self) -> list[Part] | None:
+    def left(self) -> list[Segment] | None:
         """Return what takes the place of the rows; None: they are best left as they are."""
         for name in self._some:
             self._flush(name)

@@ -39,7 +39,7 @@ class Schema(NamedTuple):
     pragmas: tuple[str, ...] = ()  # set whenever it is opened
 
 
-class Trouble(NamedTuple):
+class SqliteTrouble(NamedTuple):
     """What a person should know of a file. `wrong` is empty when it is well again."""
 
     file: str
@@ -47,7 +47,7 @@ class Trouble(NamedTuple):
     done: str
 
 
-Report = Callable[[Trouble], None]
+Report = Callable[[SqliteTrouble], None]
 
 
 class UnfitError(Exception):
@@ -99,7 +99,9 @@ class SqliteFile:
     def _transaction(self, work: Callable[[sqlite3.Connection], T], synchronous: str = "") -> T:
         if self._connection is not None and not self._in_place():
             self.close()
-            self._report(Trouble(str(self.path), "removed or replaced while in use", "opened again, or made anew"))
+            self._report(
+                SqliteTrouble(str(self.path), "removed or replaced while in use", "opened again, or made anew")
+            )
         try:
             connection = self._connection or self._open()
         except UnfitError as error:
@@ -205,7 +207,7 @@ class SqliteFile:
         try:
             if self._in_place():  # else another process has set it aside already
                 aside = set_aside(self.path, error.kind)
-                self._report(Trouble(str(self.path), wrong, f"set aside as {aside}, and a new one begun"))
+                self._report(SqliteTrouble(str(self.path), wrong, f"set aside as {aside}, and a new one begun"))
         except OSError as failure:
             self._say(wrong, f"it cannot be set aside ({failure.strerror}), so nothing is kept")
         return wrong
@@ -214,7 +216,7 @@ class SqliteFile:
         """Report what has changed: a failure that goes on is not news."""
         changed, self.trouble = wrong != self.trouble, wrong
         if changed:
-            self._report(Trouble(str(self.path), wrong, done))
+            self._report(SqliteTrouble(str(self.path), wrong, done))
 
 
 def set_aside(path: Path, kind: str) -> Path:

@@ -107,7 +107,7 @@ class SeenRequest:
         self._body += data
 
 
-class Reader:
+class RequestReader:
     """Reads one connection's requests: `head()` until it returns one, then `body()` until it returns True."""
 
     def __init__(self) -> None:

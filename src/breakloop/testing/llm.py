@@ -19,7 +19,7 @@ from breakloop.testing.http import SeenRequest
 from breakloop.testing.mcp import McpServer, Tool, is_housekeeping
 from breakloop.testing.providers.registry import render
 from breakloop.testing.sending import Step, raw_steps, steps
-from breakloop.testing.server import Connection, StandInServer
+from breakloop.testing.server import StandInConnection, StandInServer
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ class StandInLLM(StandInServer):
 
     # -- what connections ask
 
-    def heard_head(self, seen: SeenRequest, connection: Connection) -> Iterator[Step] | None:
+    def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:
         """Answer at once where the script says so."""
         super().heard_head(seen, connection)
         seen.is_housekeeping = _is_mcp(seen) and is_housekeeping(seen)

@@ -26,7 +26,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class HoldOpen:
     """Send nothing more until told to go on."""
 
 
@@ -38,7 +38,7 @@ class Leave:
     reset: bool = False
 
 
-Step = bytes | Pause | Hold | Leave | Gate
+Step = bytes | Pause | HoldOpen | Leave | Gate
 
 _LAST_CHUNK: Final = b"0\r\n"
 
@@ -190,12 +190,12 @@ class _Sending:
             if eventful:
                 yield from self._at(number + 1)
         if self._rendered.holds:
-            yield Hold()
+            yield HoldOpen()
 
     def _at(self, place: str | int) -> Iterator[Step]:
         for stall in self._manner.stalls:
             if stall.at == place:
-                yield Hold() if stall.for_s is None else Pause(stall.for_s)
+                yield HoldOpen() if stall.for_s is None else Pause(stall.for_s)
         cut = self._manner.cut
         if cut is not None and cut.after_bytes is None and not cut.mid_chunk and cut.at == place:
             yield Leave(abrupt=True, reset=cut.reset)

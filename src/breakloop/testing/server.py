@@ -15,7 +15,7 @@ from typing import Final, Protocol, Self, cast
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.testing.answer import News
-from breakloop.testing.http import MalformedError, Reader, SeenRequest
+from breakloop.testing.http import MalformedError, RequestReader, SeenRequest
 from breakloop.testing.sending import Player, Step
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -30,15 +30,15 @@ class Host(Protocol):
         """The event loop."""
         ...
 
-    def connected(self, connection: Connection) -> int:
+    def connected(self, connection: StandInConnection) -> int:
         """Return the connection's number."""
         ...
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: StandInConnection) -> None:
         """Take note that it is gone."""
         ...
 
-    def heard_head(self, seen: SeenRequest, connection: Connection) -> Iterator[Step] | None:
+    def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:
         """Return the steps of an answer that does not wait for the body, if that is wanted."""
         ...
 
@@ -46,7 +46,7 @@ class Host(Protocol):
         """Return the steps of the answer to a complete request."""
         ...
 
-    def complain(self, connection: Connection, problem: str) -> None:
+    def complain(self, connection: StandInConnection, problem: str) -> None:
         """Take note of what is no HTTP."""
         ...
 
@@ -55,7 +55,7 @@ class Host(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
+class StandInConnection(asyncio.Protocol):
     """One connection of the stand-in."""
 
     def __init__(self, host: Host) -> None:
@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
         self.seen: SeenRequest | None = None  # the request being read or answered
         self.player: Player | None = None
         self._host = host
-        self._reader = Reader()
+        self._reader = RequestReader()
         self._transport: asyncio.Transport | None = None
         self._advancing = False
 
@@ -188,7 +188,7 @@ class StandInServer:
         self._tls = tls
         self._clock: Clock = clock or SystemClock()
         self._requests: deque[SeenRequest] = deque(maxlen=REMEMBERED)
-        self._live: dict[int, Connection] = {}
+        self._live: dict[int, StandInConnection] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: asyncio.Server | None = None
         self._news = News()
@@ -199,7 +199,7 @@ class StandInServer:
         """Listen."""
         self._loop = asyncio.get_running_loop()
         self._listener = await self._loop.create_server(
-            lambda: Connection(self), self.host, self.port, ssl=self._tls, backlog=_BACKLOG
+            lambda: StandInConnection(self), self.host, self.port, ssl=self._tls, backlog=_BACKLOG
         )
         self.port = self._listener.sockets[0].getsockname()[1]
         return self
@@ -276,20 +276,20 @@ class StandInServer:
 
     # -- what connections tell (see `connection.Host`)
 
-    def connected(self, connection: Connection) -> int:
+    def connected(self, connection: StandInConnection) -> int:
         """Take note of a new connection."""
         self.opened += 1
         self._live[self.opened] = connection
         self._news.tell()
         return self.opened
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: StandInConnection) -> None:
         """Take note that a connection is gone."""
         self.closed += 1
         del self._live[connection.number]
         self._news.tell()
 
-    def complain(self, connection: Connection, problem: str) -> None:
+    def complain(self, connection: StandInConnection, problem: str) -> None:
         """Take note of what is no HTTP."""
         self.malformed.append(f"connection {connection.number}: {problem}")
         self._news.tell()
@@ -298,7 +298,7 @@ class StandInServer:
         """Take note that a request has come whole, or an answer is through."""
         self._news.tell()
 
-    def heard_head(self, seen: SeenRequest, connection: Connection) -> Iterator[Step] | None:  # noqa: ARG002
+    def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:  # noqa: ARG002
         """Take note of a request."""
         self.request_count += 1
         seen.number = self.request_count

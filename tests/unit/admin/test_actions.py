@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from breakloop.admin.actions import Actions
-from breakloop.admin.auth import Identity
-from breakloop.admin.errors import Fault
+from breakloop.admin.auth import AdminIdentity
+from breakloop.admin.errors import ApiError
 from breakloop.errors import OrderError
 from tests.admin_world import World, full
 
-ADA = Identity("ada", "operator")
+ADA = AdminIdentity("ada", "operator")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_what_is_refused_is_not_written_down(world: World) -> None:
     before = len(world.history.audit_rows)
     with pytest.raises(OrderError):
         asyncio.run(_actions(world).kill("default", "", "spins"))
-    with pytest.raises(Fault):
+    with pytest.raises(ApiError):
         asyncio.run(_actions(world).lift_switch("nope"))
     assert len(world.history.audit_rows) == before
 
@@ -77,7 +77,7 @@ def test_settings_are_checked_as_the_bundles(world: World, changes: dict[str, An
 
 
 def test_an_agent_without_a_name_has_no_settings(world: World) -> None:
-    with pytest.raises(Fault, match="must not be empty"):
+    with pytest.raises(ApiError, match="must not be empty"):
         asyncio.run(_actions(world).set_agent("default", " ", {}))
 
 

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from breakloop.admin.api import OPERATIONS, body_bounds
-from breakloop.admin.api.operations import BODY_MAX, BUNDLE_MAX, Text
-from breakloop.admin.app import HEADERS, Hosts, Shield
+from breakloop.admin.api.operations import BODY_MAX, BUNDLE_MAX, PlainText
+from breakloop.admin.app import HEADERS, AllowedHosts, SecurityMiddleware
 from tests.admin_client import OWN, app_of, client
 from tests.admin_world import World, full
 
@@ -27,26 +27,26 @@ def world() -> World:
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8788", "127.0.0.1", "127.0.0.1:8788", "[::1]:8788", "127.1.2.3", "localhost.", "a.localhost"])  # fmt: skip
 def test_loopback_names_are_known(host: str) -> None:
-    assert Hosts("127.0.0.1").known(host)
+    assert AllowedHosts("127.0.0.1").known(host)
 
 
 @pytest.mark.parametrize("host", ["", "evil.example", "evil.example:8788", "127.0.0.1.evil.example", "10.0.0.5", "[::2]", "localhost@evil.example"])  # fmt: skip
 def test_other_names_are_not(host: str) -> None:
     """A name that somebody makes lead here is refused (DNS rebinding) (Y-3)."""
-    assert not Hosts("127.0.0.1").known(host)
+    assert not AllowedHosts("127.0.0.1").known(host)
 
 
 def test_the_configured_names_are_known() -> None:
-    assert Hosts("breakloop.internal").known("Breakloop.Internal:8788")
-    assert Hosts("10.0.0.5").known("10.0.0.5:8788")
-    assert Hosts("127.0.0.1", ["ops.example.com"]).known("ops.example.com")
-    assert not Hosts("10.0.0.5").known("10.0.0.6")
+    assert AllowedHosts("breakloop.internal").known("Breakloop.Internal:8788")
+    assert AllowedHosts("10.0.0.5").known("10.0.0.5:8788")
+    assert AllowedHosts("127.0.0.1", ["ops.example.com"]).known("ops.example.com")
+    assert not AllowedHosts("10.0.0.5").known("10.0.0.6")
 
 
 def test_listening_everywhere_an_address_is_enough_but_no_name() -> None:
-    assert Hosts("0.0.0.0").known("10.0.0.5:8788")
-    assert Hosts("::").known("[fe80::1]:8788")
-    assert not Hosts("0.0.0.0").known("evil.example")
+    assert AllowedHosts("0.0.0.0").known("10.0.0.5:8788")
+    assert AllowedHosts("::").known("[fe80::1]:8788")
+    assert not AllowedHosts("0.0.0.0").known("evil.example")
 
 
 @pytest.mark.parametrize("path", ["/livez", "/login", "/metrics", "/static/x.js", "/api/v1/status", "/"])
@@ -96,7 +96,7 @@ def test_the_bound_that_an_operation_declares_holds(world: World, kind: str) -> 
 
 
 def test_an_operation_may_declare_a_larger_body_at_any_path() -> None:
-    large = [replace(one, body=Text) if one.name == "killAgent" else one for one in OPERATIONS]
+    large = [replace(one, body=PlainText) if one.name == "killAgent" else one for one in OPERATIONS]
     bound = body_bounds(large)
     assert bound({"method": "POST", "path": "/api/v1/agents/some/agent/kill"}) == BUNDLE_MAX
     assert bound({"method": "POST", "path": "/api/v1/bundle/rollback"}) == BODY_MAX
@@ -109,7 +109,7 @@ def test_a_body_that_says_it_is_huge_is_not_waited_for(world: World) -> None:
 
 
 def _shielded(app: Any, **options: Any) -> TestClient:
-    return TestClient(Shield(app, Hosts("127.0.0.1")), "http://127.0.0.1", **options)
+    return TestClient(SecurityMiddleware(app, AllowedHosts("127.0.0.1")), "http://127.0.0.1", **options)
 
 
 def test_a_mistake_of_ours_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:
@@ -133,7 +133,7 @@ def test_half_an_answer_is_broken_off(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_over_tls_browsers_are_told_to_stay_there() -> None:
-    made = TestClient(Shield(PlainTextResponse("x"), Hosts("127.0.0.1")), "https://127.0.0.1")
+    made = TestClient(SecurityMiddleware(PlainTextResponse("x"), AllowedHosts("127.0.0.1")), "https://127.0.0.1")
     assert made.get("/").headers["strict-transport-security"] == "max-age=31536000"
     assert "strict-transport-security" not in _shielded(PlainTextResponse("x")).get("/").headers
 

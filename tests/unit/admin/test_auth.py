@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from breakloop.admin.auth import FREE, form_field, is_local, peer
-from breakloop.admin.errors import Fault
+from breakloop.admin.errors import ApiError
 from tests.admin_client import LOOKS, OWN, auth_of, browser, client
 from tests.admin_world import World, full
 
@@ -101,11 +101,11 @@ def test_too_many_at_once_are_refused(world: World) -> None:
     for _ in range(FREE):
         auth.known("wrong", "p")
 
-    async def flood() -> Fault:
+    async def flood() -> ApiError:
         for _ in range(100):
             try:
                 await auth.wait("p")
-            except Fault as fault:
+            except ApiError as fault:
                 return fault
         raise AssertionError
 

@@ -6,17 +6,17 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import pytest
 
-from breakloop.admin.auth import LASTS_S, Sessions, Tokens
+from breakloop.admin.auth import LASTS_S, AdminTokens, DashboardSessions
 from breakloop.clock import FakeClock
 from tests.admin_client import ADA, GRACE, KEY
 
 
 @pytest.fixture
-def sessions(clock: FakeClock) -> Sessions:
-    return Sessions(KEY, Tokens([ADA, GRACE]), clock)
+def sessions(clock: FakeClock) -> DashboardSessions:
+    return DashboardSessions(KEY, AdminTokens([ADA, GRACE]), clock)
 
 
-def test_a_session_lasts_twelve_hours(sessions: Sessions, clock: FakeClock) -> None:
+def test_a_session_lasts_twelve_hours(sessions: DashboardSessions, clock: FakeClock) -> None:
     """A session lasts twelve hours (Y-3)."""
     cookie = sessions.open(ADA)
     found = sessions.find(cookie)
@@ -28,12 +28,12 @@ def test_a_session_lasts_twelve_hours(sessions: Sessions, clock: FakeClock) -> N
     assert sessions.find(cookie) is None
 
 
-def test_every_session_has_its_own_csrf_text(sessions: Sessions) -> None:
+def test_every_session_has_its_own_csrf_text(sessions: DashboardSessions) -> None:
     texts = {found.csrf for _ in range(5) if (found := sessions.find(sessions.open(ADA))) is not None}
     assert len(texts) == 5
 
 
-def test_a_closed_session_is_over(sessions: Sessions) -> None:
+def test_a_closed_session_is_over(sessions: DashboardSessions) -> None:
     one, other = sessions.open(ADA), sessions.open(ADA)
     sessions.close(one)
     sessions.close("nonsense")
@@ -41,7 +41,9 @@ def test_a_closed_session_is_over(sessions: Sessions) -> None:
     assert sessions.find(other) is not None
 
 
-def test_closed_sessions_do_not_pile_up(sessions: Sessions, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_sessions_do_not_pile_up(
+    sessions: DashboardSessions, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("breakloop.admin.auth._CLOSED_MAX", 2)
     for _ in range(2):
         sessions.close(sessions.open(ADA))
@@ -50,19 +52,19 @@ def test_closed_sessions_do_not_pile_up(sessions: Sessions, clock: FakeClock, mo
     assert len(sessions._closed) == 1
 
 
-def test_another_token_of_the_same_name_ends_it(sessions: Sessions, clock: FakeClock) -> None:
+def test_another_token_of_the_same_name_ends_it(sessions: DashboardSessions, clock: FakeClock) -> None:
     cookie = sessions.open(ADA)
-    assert Sessions(KEY, Tokens([GRACE]), clock).find(cookie) is None
+    assert DashboardSessions(KEY, AdminTokens([GRACE]), clock).find(cookie) is None
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "é", "AAAA", "=" * 8])
-def test_what_is_no_cookie_is_nobody(sessions: Sessions, cookie: str) -> None:
+def test_what_is_no_cookie_is_nobody(sessions: DashboardSessions, cookie: str) -> None:
     assert sessions.find(cookie) is None
 
 
-def test_a_changed_cookie_is_nobody(sessions: Sessions, clock: FakeClock) -> None:
+def test_a_changed_cookie_is_nobody(sessions: DashboardSessions, clock: FakeClock) -> None:
     raw = bytearray(urlsafe_b64decode(sessions.open(GRACE)))
     for at in (0, 31, 40, len(raw) - 1):
         changed = bytes(raw[:at]) + bytes([raw[at] ^ 1]) + bytes(raw[at + 1 :])
         assert sessions.find(urlsafe_b64encode(changed).decode()) is None
-    assert Sessions(b"other" * 8, Tokens([ADA, GRACE]), clock).find(sessions.open(ADA)) is None
+    assert DashboardSessions(b"other" * 8, AdminTokens([ADA, GRACE]), clock).find(sessions.open(ADA)) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.admin.auth import FILE, OWN_NAME, Token, Tokens, mark_of, open_tokens, parse_token
+from breakloop.admin.auth import FILE, OWN_NAME, AdminToken, AdminTokens, mark_of, open_tokens, parse_token
 
 
 def test_the_operators_token_is_made_once_and_kept_hashed(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_without_a_directory_it_holds_for_this_run(tmp_path: Path) -> None:
 def test_more_tokens_have_names_and_roles() -> None:
     digest = sha256(b"watch me").hexdigest()
     tokens, _ = open_tokens(None, "own", [f"team:blue:viewer:{digest}"])
-    assert tokens.find("watch me") == Token("team:blue", "viewer", sha256(b"watch me").digest())
+    assert tokens.find("watch me") == AdminToken("team:blue", "viewer", sha256(b"watch me").digest())
     assert tokens.find("own") is not None
     assert tokens.find("") is None
     assert tokens.find("watch me\ud800") is None
@@ -71,8 +71,8 @@ def test_a_wrong_entry_is_refused(entry: str) -> None:
 
 
 def test_a_session_belongs_to_one_token() -> None:
-    old, new = Token("ada", "operator", b"1" * 32), Token("ada", "operator", b"2" * 32)
-    assert Tokens([old]).named("ada", mark_of(old)) is old
-    assert Tokens([new]).named("ada", mark_of(old)) is None
-    assert Tokens([old]).named("eve", mark_of(old)) is None
+    old, new = AdminToken("ada", "operator", b"1" * 32), AdminToken("ada", "operator", b"2" * 32)
+    assert AdminTokens([old]).named("ada", mark_of(old)) is old
+    assert AdminTokens([new]).named("ada", mark_of(old)) is None
+    assert AdminTokens([old]).named("eve", mark_of(old)) is None
     assert old.digest.hex() not in mark_of(old)

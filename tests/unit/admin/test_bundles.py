@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from breakloop.admin.bundles import BundlePlace, BundlesHere
+from breakloop.admin.bundles import BundleAdmin, BundleTarget
 from breakloop.clock import FakeClock
 from breakloop.errors import BundleError, Problem, StateError
 from breakloop.model.events import Event
-from breakloop.policy.compile_detectors import LoopGuard
-from breakloop.policy.files import Document, Fetched, FileSource, Source, Stamp
+from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.files import BundleBytes, BundleDocument, BundleOrigin, FileOrigin, Stamp
 from breakloop.policy.load import LoadedBundle, load_fetched
-from breakloop.policy.remote_sources import Pace, RedisSource
+from breakloop.policy.remote_sources import PollBackoff, RedisOrigin
 from breakloop.policy.watch import BundleSource
-from breakloop.store.redis.bundle import EmptyShelfError, PushRefusedError, Shelved
+from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle
 
-GUARD = LoopGuard(60, 5, 30)
+GUARD = LoopGuardDefaults(60, 5, 30)
 
 
 def text(version: int, mode: str = "shadow", policy: str = "a") -> bytes:
@@ -39,11 +39,11 @@ class Bench:
         self.check: Callable[[LoadedBundle], None] = lambda _loaded: None
         self.source: BundleSource | None = None
 
-    def on_file(self, content: bytes = text(3), **more: Any) -> BundlesHere:
+    def on_file(self, content: bytes = text(3), **more: Any) -> BundleAdmin:
         self.file.write_bytes(content)
-        return self.on(FileSource(self.file), str(self.file), **more)
+        return self.on(FileOrigin(self.file), str(self.file), **more)
 
-    def on(self, source: Source, policy: str, **more: Any) -> BundlesHere:
+    def on(self, source: BundleOrigin, policy: str, **more: Any) -> BundleAdmin:
         self.source = BundleSource(
             source,
             load=lambda fetched: load_fetched(fetched, now=self.clock.now()),
@@ -55,9 +55,9 @@ class Bench:
         assert self.source.start()
         return self.over(self.source, policy, **more)
 
-    def over(self, source: BundleSource | None, policy: str = "", **more: Any) -> BundlesHere:
-        place = BundlePlace(policy, data_dir=self.data, **more)
-        return BundlesHere(source, place, self.clock, check=self._check, guard=GUARD)
+    def over(self, source: BundleSource | None, policy: str = "", **more: Any) -> BundleAdmin:
+        place = BundleTarget(policy, data_dir=self.data, **more)
+        return BundleAdmin(source, place, self.clock, check=self._check, guard=GUARD)
 
     def _check(self, loaded: LoadedBundle) -> None:
         self.check(loaded)
@@ -215,7 +215,7 @@ def test_a_directory_is_shown_but_not_written(bench: Bench, tmp_path: Path) -> N
     folder = tmp_path / "policies"
     folder.mkdir()
     (folder / "a.yaml").write_bytes(text(3))
-    bundles = bench.on(FileSource(folder), str(folder))
+    bundles = bench.on(FileOrigin(folder), str(folder))
     assert '"bundle_version": 3' in bundles.current()["text"]
     with pytest.raises(BundleError, match=r"directory of files.*edit its files"):
         bundles.apply(text(4), force=False)
@@ -229,8 +229,8 @@ class Elsewhere:
     name = key = "https://example.com/policy.yaml"
     whole = True
 
-    def fetch(self, known: Stamp | None) -> Fetched | None:
-        return None if known else Fetched((Document(self.name, text(3)),), ("1",))
+    def fetch(self, known: Stamp | None) -> BundleBytes | None:
+        return None if known else BundleBytes((BundleDocument(self.name, text(3)),), ("1",))
 
     def wait_s(self, failures: int) -> float:
         return 5.0
@@ -265,7 +265,7 @@ def test_the_last_good_copy_cannot_be_promoted(bench: Bench) -> None:
     """With its source away there is nothing to write to (B-3)."""
     bench.on_file()
     bench.file.unlink()
-    bundles = bench.on(FileSource(bench.file), str(bench.file))
+    bundles = bench.on(FileOrigin(bench.file), str(bench.file))
     assert bundles.current()["origin"] == "last good copy"
     assert '"bundle_version": 3' in bundles.current()["text"]
     with pytest.raises(BundleError, match="cannot be read now"):
@@ -278,16 +278,16 @@ class OneShelf:
     name = "redis://127.0.0.1:6379/"
 
     def __init__(self) -> None:
-        self.held: Shelved | None = None
+        self.held: PushedBundle | None = None
         self.closed = 0
         self.error: StateError | None = None
 
-    def fetch(self, known: tuple[object, ...] | None) -> Shelved | None:
+    def fetch(self, known: tuple[object, ...] | None) -> PushedBundle | None:
         if self.held is None:
-            raise EmptyShelfError
+            raise NoPushedBundleError
         return None if known == self.held.stamp else self.held
 
-    def push(self, bundle: Shelved) -> bool:
+    def push(self, bundle: PushedBundle) -> bool:
         if self.error is not None:
             raise self.error
         self.held = bundle
@@ -301,7 +301,7 @@ def test_redis_is_pushed_to(bench: Bench) -> None:
     """Pushed once, applied by all (B-3)."""
     shelf = OneShelf()
     shelf.push(_shelved())
-    bundles = bench.on(RedisSource(shelf, Pace(0.5, 5, lambda: 0.0)), "redis", shelf=lambda: shelf)
+    bundles = bench.on(RedisOrigin(shelf, PollBackoff(0.5, 5, lambda: 0.0)), "redis", shelf=lambda: shelf)
     assert bundles.promote("a", by="ada")["version"] == 4
     assert shelf.held is not None
     assert (shelf.held.version, shelf.held.pushed_by, shelf.held.forced) == (4, "ada", False)
@@ -313,8 +313,8 @@ def test_redis_is_pushed_to(bench: Bench) -> None:
 def test_a_quicker_push_is_told(bench: Bench) -> None:
     shelf = OneShelf()
     shelf.push(_shelved())
-    bundles = bench.on(RedisSource(shelf, Pace(0.5, 5, lambda: 0.0)), "redis", shelf=lambda: shelf)
-    shelf.error = PushRefusedError("version 9 is there")
+    bundles = bench.on(RedisOrigin(shelf, PollBackoff(0.5, 5, lambda: 0.0)), "redis", shelf=lambda: shelf)
+    shelf.error = PushDeniedError("version 9 is there")
     with pytest.raises(BundleError, match="version 9 is there"):
         bundles.apply(text(4), force=False)
     shelf.error = StateError("gone")
@@ -323,7 +323,7 @@ def test_a_quicker_push_is_told(bench: Bench) -> None:
     assert (bench.version(), shelf.closed) == (3, 2)
 
 
-def _shelved() -> Shelved:
+def _shelved() -> PushedBundle:
     from hashlib import sha256
 
-    return Shelved(3, sha256(text(3)).hexdigest(), text(3), pushed_at="1")
+    return PushedBundle(3, sha256(text(3)).hexdigest(), text(3), pushed_at="1")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.admin import bundles
-from breakloop.admin.bundles import BundleHistory, Kept, write_whole
+from breakloop.admin.bundles import BundleHistory, StoredBundle, write_whole
 
 
 def _digest(number: int) -> str:
@@ -60,7 +60,7 @@ def test_without_a_place_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "bundles").write_text("a file is in the way")
     BundleHistory(tmp_path).keep(b"x", 1, _digest(1), at=1.0, by="")
     assert BundleHistory(tmp_path).all() == []
-    assert Kept(1, "d", 1.0, "", "s").version == 1
+    assert StoredBundle(1, "d", 1.0, "", "s").version == 1
 
 
 def test_a_file_is_written_whole_and_stays_as_readable_as_it_was(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from breakloop.admin.errors import CODES, Fault, fault_of
+from breakloop.admin.errors import CODES, ApiError, fault_of
 from breakloop.errors import (
     AlertError,
     BreakloopError,
@@ -19,7 +19,7 @@ from breakloop.errors import (
 )
 
 
-def _body(fault: Fault) -> dict[str, object]:
+def _body(fault: ApiError) -> dict[str, object]:
     found: dict[str, object] = json.loads(bytes(fault.response().body))["error"]
     return found
 
@@ -35,7 +35,7 @@ def _body(fault: Fault) -> dict[str, object]:
         (StateError("gone"), 503, {"code": "no_state", "message": "gone"}),
         (SettingsError("no such thing here"), 409, {"code": "conflict", "message": "no such thing here"}),
         (BreakloopError("odd"), 500, {"code": "internal", "message": "odd"}),
-        (Fault(404, "gone"), 404, {"code": "not_found", "message": "gone"}),
+        (ApiError(404, "gone"), 404, {"code": "not_found", "message": "gone"}),
     ],
 )  # fmt: skip
 def test_errors_of_other_parts_have_the_shape(error: BreakloopError, status: int, body: dict[str, str]) -> None:
@@ -53,5 +53,5 @@ def test_a_refused_bundle_tells_every_problem() -> None:
 
 
 def test_every_status_has_a_code() -> None:
-    assert Fault(421, "x").code == "misdirected"
+    assert ApiError(421, "x").code == "misdirected"
     assert len(set(CODES.values())) == len(CODES)

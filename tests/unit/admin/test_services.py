@@ -6,12 +6,14 @@ import inspect
 
 import pytest
 
-from breakloop.admin.bundles import BundlesHere
-from breakloop.admin.services import OPERATOR, VIEWER, Bundles, Hooks
+from breakloop.admin.bundles import BundleAdmin
+from breakloop.admin.services import OPERATOR, VIEWER, BundleService, WebhookService
 from tests.admin_world import FakeBundles, FakeHooks, full
 
 
-@pytest.mark.parametrize(("asked", "made"), [(Bundles, BundlesHere), (Bundles, FakeBundles), (Hooks, FakeHooks)])
+@pytest.mark.parametrize(
+    ("asked", "made"), [(BundleService, BundleAdmin), (BundleService, FakeBundles), (WebhookService, FakeHooks)]
+)
 def test_stand_ins_and_real_parts_have_the_same_methods(asked: type, made: type) -> None:
     """A stand-in that differs from what it stands for proves nothing."""
     for name, method in inspect.getmembers(asked, inspect.isfunction):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from breakloop.alerts.base import FILE, Database
-from breakloop.store.sqlite import Trouble
+from breakloop.alerts.base import FILE, AlertDatabase
+from breakloop.store.sqlite import SqliteTrouble
 
 
-def tables(database: Database) -> set[str]:
+def tables(database: AlertDatabase) -> set[str]:
     sql = "SELECT name FROM sqlite_master WHERE type = 'table'"
     return {row[0] for row in database.run(lambda file: file.execute(sql).fetchall())}
 
 
 def test_tables_are_made_and_only_the_owner_reads_them(tmp_path: Path) -> None:
     """It holds the secrets of webhooks (Y-1)."""
-    database = Database(tmp_path, lambda _trouble: None)
+    database = AlertDatabase(tmp_path, lambda _trouble: None)
     assert tables(database) == {"webhook", "delivery", "standing"}
     database.close()
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
@@ -24,8 +24,8 @@ def test_tables_are_made_and_only_the_owner_reads_them(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_begun_anew_with_what_is_known(tmp_path: Path) -> None:
     """Webhooks outlive the file they were kept in (G-4)."""
-    told: list[Trouble] = []
-    database = Database(tmp_path, told.append)
+    told: list[SqliteTrouble] = []
+    database = AlertDatabase(tmp_path, told.append)
     assert tables(database)
 
     def remembered(file: sqlite3.Connection) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from breakloop.alerts.base import Outcome, post, trust
+from breakloop.alerts.base import DeliveryResult, post, trust
 from tests.alert_world import CANARY, NOW, fixed, means, receiver
 from tests.e2e.certificates import Authority
 
 
-def sent(url: str, *, allow_private: bool = True, fields: dict[str, str] | None = None, **others: Any) -> Outcome:
+def sent(
+    url: str, *, allow_private: bool = True, fields: dict[str, str] | None = None, **others: Any
+) -> DeliveryResult:
     return asyncio.run(post(means(**others), url, b"{}", fields or {}, allow_private=allow_private))
 
 
@@ -48,7 +50,7 @@ def test_what_is_sent() -> None:
     with receiver() as server:
         port = server.server_address[1]
         url = f"http://hooks.example.com:{port}/in?x=1"
-        assert sent(url, resolve=fixed("127.0.0.1"), fields={"webhook-id": "msg_1"}) == Outcome(
+        assert sent(url, resolve=fixed("127.0.0.1"), fields={"webhook-id": "msg_1"}) == DeliveryResult(
             delivered=True, status=200
         )
         (got,) = server.got
@@ -93,7 +95,7 @@ def test_redirects_are_not_followed(status: int) -> None:
     with receiver() as inside, receiver() as server:
         server.status, server.headers = status, {"Location": inside.url}
         outcome = sent(server.url)
-        assert outcome == Outcome(
+        assert outcome == DeliveryResult(
             delivered=False, status=status, error=f"answered {status}, a redirect, which is not followed"
         )
         assert (len(server.got), inside.got) == (1, [])
@@ -102,16 +104,16 @@ def test_redirects_are_not_followed(status: int) -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "expected"),
     [
-        (204, {}, Outcome(delivered=True, status=204)),
-        (500, {"Retry-After": "7"}, Outcome(delivered=False, status=500, error="answered 500")),
-        (429, {"Retry-After": "7"}, Outcome(delivered=False, status=429, error="answered 429", retry_after_s=7.0)),
-        (503, {"Retry-After": "999999"}, Outcome(delivered=False, status=503, error="answered 503", retry_after_s=3600.0)),
-        (503, {"Retry-After": "Fri, 15 Jan 2027 08:01:00 GMT"}, Outcome(delivered=False, status=503, error="answered 503", retry_after_s=60.0)),
-        (503, {"Retry-After": "soon"}, Outcome(delivered=False, status=503, error="answered 503")),
-        (410, {}, Outcome(delivered=False, status=410, error="answered 410: it wants nothing any more", gone=True)),
+        (204, {}, DeliveryResult(delivered=True, status=204)),
+        (500, {"Retry-After": "7"}, DeliveryResult(delivered=False, status=500, error="answered 500")),
+        (429, {"Retry-After": "7"}, DeliveryResult(delivered=False, status=429, error="answered 429", retry_after_s=7.0)),
+        (503, {"Retry-After": "999999"}, DeliveryResult(delivered=False, status=503, error="answered 503", retry_after_s=3600.0)),
+        (503, {"Retry-After": "Fri, 15 Jan 2027 08:01:00 GMT"}, DeliveryResult(delivered=False, status=503, error="answered 503", retry_after_s=60.0)),
+        (503, {"Retry-After": "soon"}, DeliveryResult(delivered=False, status=503, error="answered 503")),
+        (410, {}, DeliveryResult(delivered=False, status=410, error="answered 410: it wants nothing any more", gone=True)),
     ],
 )  # fmt: skip
-def test_what_an_answer_means(status: int, headers: dict[str, str], expected: Outcome) -> None:
+def test_what_an_answer_means(status: int, headers: dict[str, str], expected: DeliveryResult) -> None:
     """2xx is delivered, 410 the end, and Retry-After of 429 and 503 is believed up to an hour (G-4)."""
     assert NOW == 1_800_000_000.0
     with receiver() as server:
@@ -136,24 +138,24 @@ def test_nobody_there(free_port: Any) -> None:
 def test_odd_answers(answer: bytes, said: str) -> None:
     """Bounded, and never taken for delivered (Y-2)."""
     with raw(answer) as url:
-        assert sent(url) == Outcome(delivered=False, error=said)
+        assert sent(url) == DeliveryResult(delivered=False, error=said)
 
 
 def test_what_comes_before_the_answer_is_skipped() -> None:
     with raw(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 202 Accepted\r\n\r\n") as url:
-        assert sent(url) == Outcome(delivered=True, status=202)
+        assert sent(url) == DeliveryResult(delivered=True, status=202)
 
 
 def test_a_slow_target_does_not_hold_us_up() -> None:
     """The whole exchange has one time limit, however slowly an answer drips (G-4)."""
     with raw(b"HTTP/1.1 200 OK\r\n", close=False) as url:
-        assert sent(url, timeout_s=0.2) == Outcome(delivered=False, error="no answer within 0.2 s")
+        assert sent(url, timeout_s=0.2) == DeliveryResult(delivered=False, error="no answer within 0.2 s")
 
 
 def test_an_endless_body_is_left() -> None:
     """At most 1 KB of it is read (Y-2)."""
     with raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100_000) as url:
-        assert sent(url) == Outcome(delivered=True, status=200)
+        assert sent(url) == DeliveryResult(delivered=True, status=200)
 
 
 def test_certificates_are_verified(tmp_path: Path) -> None:

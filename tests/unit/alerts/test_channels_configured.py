@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.alerts.channels import (
-    Configured,
+    AlertConfig,
     EmailTarget,
     PagerDutyTarget,
     SlackTarget,
@@ -39,7 +39,7 @@ RULES = [
 ENV = {"SMTP": CANARY, "SLACK": f"https://hooks.example/{CANARY}", "PD": CANARY, "HOOK": new_secret()}
 
 
-def made(targets: dict[str, Any], env: dict[str, str], rules: Any = ()) -> Configured:
+def made(targets: dict[str, Any], env: dict[str, str], rules: Any = ()) -> AlertConfig:
     said = Settings.model_validate({"alerts": list(rules), "alert_targets": targets})
     return configured(said.alerts, said.alert_targets, loader.alert_secrets(said, env), means(), "https://ops.example")
 
@@ -88,4 +88,4 @@ def test_apprise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_said() -> None:
-    assert made({}, {}) == Configured([], {})
+    assert made({}, {}) == AlertConfig([], {})

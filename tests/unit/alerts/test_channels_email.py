@@ -16,7 +16,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-from breakloop.alerts.base import Outcome, Parcel, trust
+from breakloop.alerts.base import Delivery, DeliveryResult, trust
 from breakloop.alerts.channels import EmailTarget, Mailer, address, made
 from breakloop.alerts.messages import message
 from tests.alert_world import CANARY, loop, means, notice_body, released
@@ -70,7 +70,7 @@ def _warnings_of_the_server() -> Iterator[None]:
         yield
 
 
-def sent(port: int, event: Any = None, tls: ssl.SSLContext | None = None, **others: Any) -> Outcome:
+def sent(port: int, event: Any = None, tls: ssl.SSLContext | None = None, **others: Any) -> DeliveryResult:
     given: dict[str, Any] = {
         "host": "127.0.0.1",
         "port": port,
@@ -80,14 +80,14 @@ def sent(port: int, event: Any = None, tls: ssl.SSLContext | None = None, **othe
     }
     target = EmailTarget(means(tls=tls or trust()), Mailer(**(given | others)), "https://ops.example")
     return asyncio.run(
-        target.send(Parcel("msg_1", "loop.detected", notice_body(event or loop(), spent_microusd=1_230_000)))
+        target.send(Delivery("msg_1", "loop.detected", notice_body(event or loop(), spent_microusd=1_230_000)))
     )
 
 
 def test_both_parts_arrive() -> None:
     """Text and HTML, a subject that tells agent, kind and money (G-4)."""
     with server() as (inbox, port):
-        assert sent(port) == Outcome(delivered=True, status=250)
+        assert sent(port) == DeliveryResult(delivered=True, status=250)
         assert inbox.got[0].rcpt_tos == ["ada@example.com", "grace@example.com"]
         mail = inbox.mail()
     assert mail["Subject"] == "Agent summariser loops (tail), stopped, $1.23 spent"
@@ -165,7 +165,7 @@ def test_failures_in_words(free_port: Any) -> None:
     """What the server said is not repeated: it may echo what it got (Y-1)."""
     with server() as (inbox, port):
         inbox.code = f"451 {CANARY}"
-        assert sent(port) == Outcome(delivered=False, status=451, error="the mail server answered 451")
+        assert sent(port) == DeliveryResult(delivered=False, status=451, error="the mail server answered 451")
     assert sent(free_port()).error == "the mail server cannot be reached: ConnectionRefusedError"
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from breakloop.alerts.base import Parcel
+from breakloop.alerts.base import Delivery
 from breakloop.alerts.channels import apprise_target
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
@@ -23,7 +23,7 @@ def test_a_service_gets_it() -> None:
         port = server.server_address[1]
         target = apprise_target(means(), [f"json://127.0.0.1:{port}/{CANARY}"], "https://ops.example")
         for body in (notice_body(loop()), notice_body(released(), about=loop())):
-            assert asyncio.run(target.send(Parcel("m", "loop.detected", body))).delivered
+            assert asyncio.run(target.send(Delivery("m", "loop.detected", body))).delivered
         alert, over = (got.json for got in server.got)
     assert (alert["title"], alert["type"]) == ("Agent summariser loops (tail), stopped", "failure")
     assert "Seen: the same last 3 messages 6 times" in alert["message"]
@@ -41,7 +41,7 @@ def test_what_it_refuses_is_a_failure() -> None:
         with receiver() as server:
             server.status = 500
             target = apprise_target(means(), [f"json://127.0.0.1:{server.server_address[1]}/{CANARY}"])
-            outcome = asyncio.run(target.send(Parcel("m", "loop.detected", notice_body(loop()))))
+            outcome = asyncio.run(target.send(Delivery("m", "loop.detected", notice_body(loop()))))
     finally:
         logging.getLogger().removeHandler(handler)
     assert (outcome.delivered, outcome.error) == (False, "a service did not take it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from breakloop.alerts.base import Parcel
+from breakloop.alerts.base import Delivery
 from breakloop.alerts.channels import URL, PagerDutyTarget, event
 from breakloop.alerts.messages import message
 from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
@@ -18,7 +18,7 @@ def test_trigger_and_resolve() -> None:
             means(), CANARY, server.url.removesuffix("/hook") + "/", "https://ops.example", allow_private=True
         )
         for body in (notice_body(loop()), notice_body(released(), about=loop())):
-            assert asyncio.run(target.send(Parcel("msg_1", "x", body))).delivered
+            assert asyncio.run(target.send(Delivery("msg_1", "x", body))).delivered
         trigger, resolve = (got.json for got in server.got)
         assert [got.path for got in server.got] == ["/v2/enqueue"] * 2
     assert trigger["routing_key"] == CANARY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from breakloop.alerts.base import Parcel
+from breakloop.alerts.base import Delivery
 from breakloop.alerts.channels import SlackTarget, blocks
 from breakloop.alerts.messages import message
 from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
@@ -14,7 +14,7 @@ def test_a_message() -> None:
     """A line for notifications, and blocks within Slack's bounds (G-4)."""
     with receiver() as server:
         target = SlackTarget(means(), server.url + f"?{CANARY}", "https://ops.example", allow_private=True)
-        parcel = Parcel("msg_1", "loop.detected", notice_body(loop(), spent_microusd=1_230_000))
+        parcel = Delivery("msg_1", "loop.detected", notice_body(loop(), spent_microusd=1_230_000))
         assert asyncio.run(target.send(parcel)).delivered
         made = server.got[0].json
     assert made["text"] == "🔴 Agent summariser loops (tail), stopped, $1.23 spent"
@@ -42,5 +42,7 @@ def test_names_call_nobody_and_link_nowhere() -> None:
 def test_a_private_address_needs_permission() -> None:
     """A private address needs permission (Y-4)."""
     with receiver() as server:
-        outcome = asyncio.run(SlackTarget(means(), server.url).send(Parcel("m", "loop.detected", notice_body(loop()))))
+        outcome = asyncio.run(
+            SlackTarget(means(), server.url).send(Delivery("m", "loop.detected", notice_body(loop())))
+        )
         assert (outcome.delivered, server.got) == (False, [])

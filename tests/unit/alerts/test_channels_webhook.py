@@ -7,7 +7,7 @@ import asyncio
 from standardwebhooks import Webhook
 
 from breakloop.alerts import channels
-from breakloop.alerts.base import Parcel
+from breakloop.alerts.base import Delivery
 from breakloop.alerts.channels import WebhookTarget
 from breakloop.alerts.rules import encoded, payload
 from breakloop.clock import SystemClock
@@ -21,7 +21,7 @@ def test_the_receivers_library_verifies_what_arrives() -> None:
     with receiver() as server:
         keys = [channels.key_of(one) for one in secrets]
         target = WebhookTarget(means(SystemClock()), server.url, lambda _now: keys, allow_private=True)
-        assert asyncio.run(target.send(Parcel("msg_1", "loop.detected", body))).delivered
+        assert asyncio.run(target.send(Delivery("msg_1", "loop.detected", body))).delivered
         (got,) = server.got
     assert got.headers["webhook-id"] == "msg_1"
     for secret in secrets:
@@ -32,7 +32,7 @@ def test_private_addresses_are_refused() -> None:
     """Private addresses are refused (Y-4)."""
     with receiver() as server:
         target = WebhookTarget(means(), server.url, lambda _now: [b"k" * 32])
-        assert not asyncio.run(target.send(Parcel("m", "x", "{}"))).delivered
+        assert not asyncio.run(target.send(Delivery("m", "x", "{}"))).delivered
         assert server.got == []
 
 

@@ -10,26 +10,26 @@ from threading import Event
 
 import pytest
 
-from breakloop.alerts.base import Database, Outcome, Parcel
-from breakloop.alerts.delivery import AT_ONCE_EACH, Entry, Outbox, Sender
+from breakloop.alerts.base import AlertDatabase, Delivery, DeliveryResult
+from breakloop.alerts.delivery import AT_ONCE_EACH, DeliveryLoop, Outbox, OutboxEntry
 from breakloop.clock import FakeClock
 from tests.alert_world import CANARY, NOW, Said, means
 
-OK = Outcome(delivered=True, status=200)
-BAD = Outcome(delivered=False, status=500, error="answered 500")
+OK = DeliveryResult(delivered=True, status=200)
+BAD = DeliveryResult(delivered=False, status=500, error="answered 500")
 
 
 @dataclass
 class Fake:
     """A target that does as told."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
-    otherwise: Outcome = OK
-    got: list[Parcel] = field(default_factory=list)
+    outcomes: list[DeliveryResult] = field(default_factory=list)
+    otherwise: DeliveryResult = OK
+    got: list[Delivery] = field(default_factory=list)
     fault: Exception | None = None
     sent: Event = field(default_factory=Event)
 
-    async def send(self, parcel: Parcel) -> Outcome:
+    async def send(self, parcel: Delivery) -> DeliveryResult:
         self.got.append(parcel)
         self.sent.set()
         if self.fault is not None:
@@ -45,13 +45,13 @@ class Fake:
 class World:
     clock: FakeClock
     outbox: Outbox
-    sender: Sender
+    sender: DeliveryLoop
     targets: dict[str, Fake]
     gone: list[str]
     said: Said
 
     def put(self, *bodies: str, key: str = "", target: str = "t") -> None:
-        self.outbox.put([Entry(target, "loop.detected", body, key) for body in bodies], self.clock.now())
+        self.outbox.put([OutboxEntry(target, "loop.detected", body, key) for body in bodies], self.clock.now())
 
     def flush(self, after_s: float = 0.0) -> None:
         self.clock.advance(after_s)
@@ -64,9 +64,9 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     clock, said, gone = FakeClock(NOW), Said(), list[str]()
-    database = Database(tmp_path, lambda _trouble: None)
+    database = AlertDatabase(tmp_path, lambda _trouble: None)
     outbox, targets = Outbox(database), {"t": Fake(), "u": Fake()}
-    sender = Sender(means(clock, say=said), outbox, lambda: list(targets), targets.get, gone.append)
+    sender = DeliveryLoop(means(clock, say=said), outbox, lambda: list(targets), targets.get, gone.append)
     yield World(clock, outbox, sender, targets, gone, said)
     database.close()
 
@@ -161,7 +161,7 @@ def test_one_that_is_back_gets_everything_at_once(world: World) -> None:
 def test_whoever_asks_for_time_gets_it(world: World) -> None:
     """Retry-After holds for everything that goes there (G-4)."""
     target = world.targets["t"]
-    target.outcomes = [Outcome(delivered=False, status=429, error="answered 429", retry_after_s=120.0)]
+    target.outcomes = [DeliveryResult(delivered=False, status=429, error="answered 429", retry_after_s=120.0)]
     world.put("1")
     world.flush()
     world.put("2")
@@ -173,7 +173,7 @@ def test_whoever_asks_for_time_gets_it(world: World) -> None:
 
 def test_one_that_wants_nothing_any_more(world: World) -> None:
     """410. What waits for it is given up, and whoever knows it is told (G-4)."""
-    world.targets["t"].otherwise = Outcome(delivered=False, status=410, error="answered 410", gone=True)
+    world.targets["t"].otherwise = DeliveryResult(delivered=False, status=410, error="answered 410", gone=True)
     world.put("1", "2", key="k")
     world.flush()
     assert len(world.targets["t"].got) == 1
@@ -231,7 +231,7 @@ def test_a_disk_that_fails_is_tried_again(world: World, monkeypatch: pytest.Monk
 
 def test_a_target_that_is_no_more(world: World) -> None:
     world.put("1")
-    sender = Sender(means(world.clock), world.outbox, lambda: ["t"], lambda _name: None, world.gone.append)
+    sender = DeliveryLoop(means(world.clock), world.outbox, lambda: ["t"], lambda _name: None, world.gone.append)
     asyncio.run(sender.flush())
     assert world.states() == ["failed"]
     sender.forget("t")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.alerts.delivery import TRIES_MAX, WAITS_S, Breaker, given_up, wait_s
+from breakloop.alerts.delivery import TRIES_MAX, WAITS_S, ChannelBreaker, given_up, wait_s
 
 
 def test_waits_grow_with_jitter() -> None:
@@ -26,7 +26,7 @@ def test_giving_up() -> None:
 
 def test_the_fifth_failure_opens() -> None:
     """For a minute, doubled by each failed probe up to ten; a success closes it (G-4)."""
-    breaker, now = Breaker(), 1000.0
+    breaker, now = ChannelBreaker(), 1000.0
     for _ in range(4):
         breaker.failed(now)
     assert breaker.room(now, 4) == 4
@@ -48,7 +48,7 @@ def test_the_fifth_failure_opens() -> None:
 
 def test_whoever_wants_rest_gets_it() -> None:
     """Retry-After, also while the breaker is closed (G-4)."""
-    breaker = Breaker()
+    breaker = ChannelBreaker()
     breaker.failed(1000.0, 90.0)
     assert breaker.room(1089.0, 4) == 0
     assert breaker.room(1090.0, 4) == 4

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.alerts.base import Database
-from breakloop.alerts.delivery import Entry, Outbox
+from breakloop.alerts.base import AlertDatabase
+from breakloop.alerts.delivery import Outbox, OutboxEntry
 from breakloop.errors import StateError
 from tests.alert_world import CANARY, NOW
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    made = Database(tmp_path, lambda _trouble: None)
+def database(tmp_path: Path) -> Iterator[AlertDatabase]:
+    made = AlertDatabase(tmp_path, lambda _trouble: None)
     yield made
     made.close()
 
 
 @pytest.fixture
-def outbox(database: Database) -> Outbox:
+def outbox(database: AlertDatabase) -> Outbox:
     return Outbox(database)
 
 
-def entry(body: str, key: str = "", target: str = "t", *, critical: bool = True) -> Entry:
-    return Entry(target, "loop.detected", body, key, critical)
+def entry(body: str, key: str = "", target: str = "t", *, critical: bool = True) -> OutboxEntry:
+    return OutboxEntry(target, "loop.detected", body, key, critical)
 
 
 def due(outbox: Outbox, now: float = NOW, busy: tuple[int, ...] = (), most: int = 10) -> list[str]:
@@ -37,7 +37,7 @@ def test_it_is_on_disk_before_anything_is_sent(outbox: Outbox, tmp_path: Path) -
     """Another process finds it, with the same id (G-4)."""
     outbox.put([entry("a")], NOW)
     (mine,), _ = outbox.due("t", NOW, (), 10)
-    (theirs,), _ = Outbox(Database(tmp_path, lambda _trouble: None)).due("t", NOW, (), 10)
+    (theirs,), _ = Outbox(AlertDatabase(tmp_path, lambda _trouble: None)).due("t", NOW, (), 10)
     assert mine == theirs
     assert mine.id.startswith("msg_")
 
@@ -91,7 +91,7 @@ def test_all_or_nothing(outbox: Outbox) -> None:
     assert due(outbox) == []
 
 
-def test_it_is_bounded(database: Database) -> None:
+def test_it_is_bounded(database: AlertDatabase) -> None:
     """The oldest of what is not critical goes first, with a count; then the oldest (G-4)."""
     outbox = Outbox(database, waiting_max=3)
     outbox.put([entry("1"), entry("2", critical=False), entry("3", critical=False), entry("4")], NOW)
@@ -120,7 +120,7 @@ def test_what_people_see(outbox: Outbox) -> None:
     assert outbox.counts() == {"waiting": 1, "failed": 1, "delivered": 1}
 
 
-def test_what_was_delivered_is_not_kept(outbox: Outbox, database: Database) -> None:
+def test_what_was_delivered_is_not_kept(outbox: Outbox, database: AlertDatabase) -> None:
     """Its body goes at once, the rest of it after a week; what failed after a month (Y-1)."""
     outbox.put([entry("a"), entry("b")], NOW)
     one, two = outbox.due("t", NOW, (), 10)[0]

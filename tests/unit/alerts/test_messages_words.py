@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from breakloop.alerts import messages
-from breakloop.alerts.messages import Message, clean, message, money
+from breakloop.alerts.messages import AlertMessage, clean, message, money
 from breakloop.alerts.rules import FIRING, RECOVERED, encoded, payload
 from breakloop.model import events
 from breakloop.model.events import Event
 from tests.alert_world import NOW, killed, limited, loop, released
 
 
-def told(event: Event, about: Event | None = None, link: str = "", **more: Any) -> Message:
+def told(event: Event, about: Event | None = None, link: str = "", **more: Any) -> AlertMessage:
     known = {
         "rule": "night watch",
         "state": RECOVERED if about else FIRING,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.alerts.rules import ANY, TYPES, Rule
+from breakloop.alerts.rules import ANY, TYPES, AlertRuleConfig
 from breakloop.config import settings
 from breakloop.model import events
 from breakloop.model.events import Event
@@ -15,8 +15,8 @@ from tests.alert_world import NOW, killed, limited, loop, released
 SHADOW = Event(events.SHADOW_WOULD_REJECT, NOW, {"policy": "p", "rule": "r", "reason": "x"})
 
 
-def rule(*types: str, **others: Any) -> Rule:
-    return Rule("r", types, ("mail",), **others)
+def rule(*types: str, **others: Any) -> AlertRuleConfig:
+    return AlertRuleConfig("r", types, ("mail",), **others)
 
 
 def test_the_settings_know_the_same_types() -> None:

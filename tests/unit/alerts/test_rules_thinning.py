@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from breakloop.alerts import rules
-from breakloop.alerts.rules import INTERVAL_S, Thinning
+from breakloop.alerts.rules import INTERVAL_S, EventThrottle
 from tests.alert_world import NOW, limited, loop
 
 
 def test_a_flood_becomes_two() -> None:
     """The first at once, then one with the count of the others; nobody gets one a request (G-4)."""
-    thin = Thinning()
+    thin = EventThrottle()
     assert thin.pass_on([limited() for _ in range(1000)], NOW) == [limited()]
     assert thin.pass_on([limited()], NOW + 9.9) == []
     (last,) = thin.pass_on([], NOW + INTERVAL_S)
@@ -22,11 +22,11 @@ def test_a_flood_becomes_two() -> None:
 
 def test_rare_events_pass_all() -> None:
     """A loop is never left out (G-4)."""
-    assert len(Thinning().pass_on([loop(), loop(), limited("a"), limited("b")], NOW)) == 4
+    assert len(EventThrottle().pass_on([loop(), loop(), limited("a"), limited("b")], NOW)) == 4
 
 
 def test_a_single_one_has_no_echo() -> None:
-    thin = Thinning()
+    thin = EventThrottle()
     thin.pass_on([limited()], NOW)
     assert thin.pass_on([], NOW + INTERVAL_S) == []
 
@@ -34,6 +34,6 @@ def test_a_single_one_has_no_echo() -> None:
 def test_too_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many kinds: counted only (Y-2)."""
     monkeypatch.setattr(rules, "_KEYS_MAX", 3)
-    thin = Thinning()
+    thin = EventThrottle()
     assert len(thin.pass_on([limited(str(number)) for number in range(10)], NOW)) == 3
     assert thin.left_out == 7

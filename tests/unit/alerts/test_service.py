@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from breakloop.admin.services import Hooks
+from breakloop.admin.services import WebhookService
 from breakloop.alerts.base import FILE, Target
-from breakloop.alerts.channels import Configured, PagerDutyTarget, SlackTarget
-from breakloop.alerts.rules import Rule
+from breakloop.alerts.channels import AlertConfig, PagerDutyTarget, SlackTarget
+from breakloop.alerts.rules import AlertRuleConfig
 from breakloop.alerts.service import TEST, Alerts
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY, NOW, Receiver, Said, fixed, killed, loop, means, named, receiver, released
 
-LOOPS = Rule("loops", ("loop", "kill_switch"), ("chat", "pager"), recovery=True)
+LOOPS = AlertRuleConfig("loops", ("loop", "kill_switch"), ("chat", "pager"), recovery=True)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def server() -> Iterator[Receiver]:
         yield running
 
 
-def started(folder: Path, clock: Any = None, configured: Configured | None = None, **others: Any) -> Alerts:
+def started(folder: Path, clock: Any = None, configured: AlertConfig | None = None, **others: Any) -> Alerts:
     made = Alerts(folder, means(clock or FakeClock(NOW), **others), configured, project="default")
     made.load()
     return made
@@ -40,8 +40,8 @@ def flush(alerts: Alerts) -> None:
 
 
 def test_it_is_what_the_admin_plane_wants(tmp_path: Path) -> None:
-    """It is what the admin plane wants: `Hooks` (X-1)."""
-    hooks: Hooks = started(tmp_path)
+    """It is what the admin plane wants: `WebhookService` (X-1)."""
+    hooks: WebhookService = started(tmp_path)
     assert (hooks.webhooks(), hooks.deliveries(), hooks.rules()) == ([], [], [])
 
 
@@ -142,7 +142,7 @@ def test_rules_tell_people(tmp_path: Path, server: Receiver) -> None:
         "chat": SlackTarget(means(clock), f"{base}/slack", allow_private=True),
         "pager": PagerDutyTarget(means(clock), "key", base, allow_private=True),
     }
-    alerts = started(tmp_path, clock, Configured([LOOPS], targets))
+    alerts = started(tmp_path, clock, AlertConfig([LOOPS], targets))
     for number in range(50):
         alerts.take([loop(at=NOW + number)])
     alerts.take([released(at=NOW + 60)])
@@ -150,7 +150,7 @@ def test_rules_tell_people(tmp_path: Path, server: Receiver) -> None:
     assert sorted(got.path for got in server.got) == ["/slack", "/slack", "/v2/enqueue", "/v2/enqueue"]
     actions = [got.json["event_action"] for got in server.got if got.path != "/slack"]
     assert actions == ["trigger", "resolve"]
-    again = started(tmp_path, clock, Configured([LOOPS], targets))
+    again = started(tmp_path, clock, AlertConfig([LOOPS], targets))
     (rule,) = again.rules()
     assert (rule["name"], rule["type"], rule["targets"], rule["last_at"]) == (
         "loops",
@@ -164,7 +164,7 @@ def test_rules_tell_people(tmp_path: Path, server: Receiver) -> None:
 def test_tests_are_sent_at_once(tmp_path: Path, server: Receiver) -> None:
     """To a webhook, or to a target of the settings; nothing of it is kept (X-1)."""
     targets: dict[str, Target] = {"chat": SlackTarget(means(), f"{server.url}/slack", allow_private=True)}
-    alerts = started(tmp_path, SystemClock(), Configured([], targets))
+    alerts = started(tmp_path, SystemClock(), AlertConfig([], targets))
     made = alerts.add_webhook(server.url, ["loop.detected"], allow_private=True)
     came = asyncio.run(alerts.test(made["id"]))
     assert (came["delivered"], came["status"], came["error"]) == (True, 200, "")
@@ -261,7 +261,7 @@ def test_targets_that_are_no_more(tmp_path: Path) -> None:
         "chat": SlackTarget(means(), "https://h.example"),
         "pager": PagerDutyTarget(means(), "key"),
     }
-    started(tmp_path, configured=Configured([LOOPS], targets)).take([loop()])
+    started(tmp_path, configured=AlertConfig([LOOPS], targets)).take([loop()])
     assert {(one["state"], one["error"]) for one in started(tmp_path).deliveries()} == {
         ("failed", "the target is no more")
     }
@@ -273,7 +273,7 @@ def test_the_tick_ends_what_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "chat": SlackTarget(means(), "https://h.example"),
         "pager": PagerDutyTarget(means(), "key"),
     }
-    alerts = started(tmp_path, clock, Configured([LOOPS], targets))
+    alerts = started(tmp_path, clock, AlertConfig([LOOPS], targets))
     alerts.take([loop()])
     clock.advance(601)
     alerts.tick()

@@ -12,11 +12,11 @@ import pytest
 
 from breakloop.alerts import rules as standings
 from breakloop.alerts import service as module
-from breakloop.alerts.base import Database, Target
-from breakloop.alerts.channels import Configured, PagerDutyTarget, SlackTarget, WebhookTarget
+from breakloop.alerts.base import AlertDatabase, Target
+from breakloop.alerts.channels import AlertConfig, PagerDutyTarget, SlackTarget, WebhookTarget
 from breakloop.alerts.delivery import Outbox
-from breakloop.alerts.rules import Router, Rule
-from breakloop.alerts.service import Intake
+from breakloop.alerts.rules import AlertRouter, AlertRuleConfig
+from breakloop.alerts.service import AlertQueue
 from breakloop.alerts.webhooks import Webhooks
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError, StateError
@@ -32,10 +32,10 @@ TARGETS: dict[str, Target] = {
 
 @dataclass
 class World:
-    database: Database
+    database: AlertDatabase
     outbox: Outbox
     webhooks: Webhooks
-    intake: Intake
+    intake: AlertQueue
     clock: FakeClock
 
     def waiting(self) -> list[tuple[str, str]]:
@@ -45,17 +45,19 @@ class World:
         return [json.loads(one.body) for one in self.outbox.due(target, self.clock.now(), (), 100)[0]]
 
 
-def make(folder: Path, *rules: Rule) -> World:
-    clock, database = FakeClock(NOW), Database(folder, lambda _trouble: None)
-    webhooks, outbox, router = Webhooks(database), Outbox(database), Router(rules)
+def make(folder: Path, *rules: AlertRuleConfig) -> World:
+    clock, database = FakeClock(NOW), AlertDatabase(folder, lambda _trouble: None)
+    webhooks, outbox, router = Webhooks(database), Outbox(database), AlertRouter(rules)
     webhooks.load()
     standings.load(database, router)
-    return World(database, outbox, webhooks, Intake(clock, Configured(rules, TARGETS), webhooks, outbox, router), clock)
+    return World(
+        database, outbox, webhooks, AlertQueue(clock, AlertConfig(rules, TARGETS), webhooks, outbox, router), clock
+    )
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = make(tmp_path, Rule("loops", ("loop",), ("chat", "pager", "hook")))
+    made = make(tmp_path, AlertRuleConfig("loops", ("loop",), ("chat", "pager", "hook")))
     yield made
     made.database.close()
 
@@ -144,7 +146,7 @@ def test_a_disk_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_restart_goes_on_where_it_was(world: World, tmp_path: Path) -> None:
     """Told and not told are on disk together with what is to be sent (G-4)."""
     world.intake.take([loop()])
-    again = make(tmp_path, Rule("loops", ("loop",), ("chat", "pager", "hook")))
+    again = make(tmp_path, AlertRuleConfig("loops", ("loop",), ("chat", "pager", "hook")))
     assert not again.intake.take([loop(at=NOW + 1)])
     assert again.intake.take([released(at=NOW + 2)])
     assert again.waiting()[-1] == ("target:pager", "agent.released")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.alerts.base import Database
+from breakloop.alerts.base import AlertDatabase
 from breakloop.alerts.channels import key_of
 from breakloop.alerts.webhooks import MOST, ROTATION_S, Webhooks
 from breakloop.errors import AlertError
@@ -15,19 +15,19 @@ from tests.alert_world import CANARY, NOW
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    made = Database(tmp_path, lambda _trouble: None)
+def database(tmp_path: Path) -> Iterator[AlertDatabase]:
+    made = AlertDatabase(tmp_path, lambda _trouble: None)
     yield made
     made.close()
 
 
-def loaded(database: Database) -> Webhooks:
+def loaded(database: AlertDatabase) -> Webhooks:
     made = Webhooks(database)
     made.load()
     return made
 
 
-def test_they_are_kept(database: Database) -> None:
+def test_they_are_kept(database: AlertDatabase) -> None:
     """Also over a restart (G-4)."""
     hooks = loaded(database)
     one = hooks.add("https://a.example/x", ["loop.detected", "agent.*"], allow_private=False, now=NOW)
@@ -39,7 +39,7 @@ def test_they_are_kept(database: Database) -> None:
     assert loaded(database).all() == [other]
 
 
-def test_what_they_want(database: Database) -> None:
+def test_what_they_want(database: AlertDatabase) -> None:
     """Names, patterns, or everything (G-4)."""
     hooks = loaded(database)
     some = hooks.add("https://a.example", ["loop.detected", "agent.*"], allow_private=False, now=NOW)
@@ -51,12 +51,12 @@ def test_what_they_want(database: Database) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Loop.Detected", "loop detected", "x" * 101, "loop.detected\n"])
-def test_what_is_no_event(database: Database, name: str) -> None:
+def test_what_is_no_event(database: AlertDatabase, name: str) -> None:
     with pytest.raises(AlertError, match="events are names"):
         loaded(database).add("https://a.example", [name], allow_private=False, now=NOW)
 
 
-def test_a_new_secret_and_the_old_one_sign_for_a_day(database: Database) -> None:
+def test_a_new_secret_and_the_old_one_sign_for_a_day(database: AlertDatabase) -> None:
     """Several signatures while rotating (G-4)."""
     hooks = loaded(database)
     old = hooks.add("https://a.example", [], allow_private=False, now=NOW)
@@ -68,7 +68,7 @@ def test_a_new_secret_and_the_old_one_sign_for_a_day(database: Database) -> None
     assert hooks.rotate("wh_none", NOW) is None
 
 
-def test_one_that_is_disabled_gets_nothing(database: Database) -> None:
+def test_one_that_is_disabled_gets_nothing(database: AlertDatabase) -> None:
     """Until it has a new secret (G-4)."""
     hooks = loaded(database)
     made = hooks.add("https://a.example", [], allow_private=False, now=NOW)
@@ -81,7 +81,7 @@ def test_one_that_is_disabled_gets_nothing(database: Database) -> None:
     assert again.wants("loop.detected")
 
 
-def test_there_are_not_too_many(database: Database) -> None:
+def test_there_are_not_too_many(database: AlertDatabase) -> None:
     """There are not too many (Y-2)."""
     hooks = loaded(database)
     hooks._known = {str(number): None for number in range(MOST)}  # type: ignore[misc]
@@ -89,7 +89,7 @@ def test_there_are_not_too_many(database: Database) -> None:
         hooks.add("https://a.example", [], allow_private=False, now=NOW)
 
 
-def test_they_outlive_their_file(database: Database, tmp_path: Path) -> None:
+def test_they_outlive_their_file(database: AlertDatabase, tmp_path: Path) -> None:
     """What is known by heart is written into a new file (G-4)."""
     hooks = loaded(database)
     made = hooks.add("https://a.example", [], allow_private=False, now=NOW)
@@ -100,7 +100,7 @@ def test_they_outlive_their_file(database: Database, tmp_path: Path) -> None:
     assert loaded(database).get(made.id) == made
 
 
-def test_secrets_are_not_shown(database: Database) -> None:
+def test_secrets_are_not_shown(database: AlertDatabase) -> None:
     """Neither the secret nor a token in the URL (Y-1)."""
     made = loaded(database).add(f"https://a.example/?{CANARY}", [], allow_private=False, now=NOW)
     assert made.secret not in repr(made)

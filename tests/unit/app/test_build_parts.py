@@ -14,7 +14,7 @@ from breakloop.app.build import check_ports, context, envoy_grpc, open_proxy
 from breakloop.app.runtime import Runtime
 from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError
-from breakloop.gateway.proxy import ProxyDoor
+from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
 from breakloop.gateway.upstream import UpstreamFaults
 
@@ -39,7 +39,7 @@ def test_processes_on_one_port_know_their_requests(tmp_path: Path) -> None:
         for mark in marks:
             runtime = Runtime(settings(tmp_path))
             door = open_proxy(Server(runtime.door), runtime.settings, runtime.judging, runtime.door, mark)
-            assert isinstance(door, ProxyDoor)
+            assert isinstance(door, ProxyHandler)
             found.append(door._forwarding._hop)
         return found
 

@@ -11,8 +11,8 @@ from breakloop.app.build import policy_source, policy_tls, policy_verifier
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError
-from breakloop.policy.files import Document, Fetched, FileSource
-from breakloop.policy.remote_sources import HttpSource
+from breakloop.policy.files import BundleBytes, BundleDocument, FileOrigin
+from breakloop.policy.remote_sources import HttpOrigin
 from breakloop.policy.signing import SignatureError, Signer, make_keys, read_private_key
 from tests.bundle_server import bundle_server
 from tests.e2e.certificates import Authority
@@ -28,9 +28,9 @@ def test_files_urls_and_nothing(tmp_path: Path) -> None:
     """A path, a URL with its own pace, or none at all (B-3, T-2)."""
     clock = SystemClock()
     assert policy_source(settings(), clock, signed=False) is None
-    assert isinstance(policy_source(settings(policy=str(tmp_path)), clock, signed=False), FileSource)
+    assert isinstance(policy_source(settings(policy=str(tmp_path)), clock, signed=False), FileOrigin)
     source = policy_source(settings(policy="https://x/p", policy_poll_seconds=2), clock, signed=False)
-    assert isinstance(source, HttpSource)
+    assert isinstance(source, HttpOrigin)
     assert 1.8 <= source.wait_s(0) <= 2
     assert 30 <= source.wait_s(20) <= 60
 
@@ -86,9 +86,9 @@ def test_keys_of_signatures(tmp_path: Path) -> None:
     private, public = make_keys()
     (tmp_path / "p.pub").write_bytes(public)
     (tmp_path / "secret").write_text(SECRET + "\n")
-    bare = Fetched((Document("p.yaml", b"x"),))
-    by_key = Fetched(bare.documents, (), Signer(read_private_key(private, "k")).sign(bare))
-    by_secret = Fetched(bare.documents, (), Signer(SECRET.encode()).sign(bare))
+    bare = BundleBytes((BundleDocument("p.yaml", b"x"),))
+    by_key = BundleBytes(bare.documents, (), Signer(read_private_key(private, "k")).sign(bare))
+    by_secret = BundleBytes(bare.documents, (), Signer(SECRET.encode()).sign(bare))
     for given, fits, other in (
         ({"policy_public_key_file": str(tmp_path / "p.pub")}, by_key, by_secret),
         ({"policy_hmac_secret": SECRET}, by_secret, by_key),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.app.operations import OperationsHere, Told
+from breakloop.app.operations import LogAndBus, ProcessOperations
 from breakloop.app.runtime import Runtime
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
@@ -66,7 +66,7 @@ def test_what_happened_is_kept(tmp_path: Path) -> None:
         await lived(runtime, lambda _operations: looped(runtime))
         again = made(tmp_path)
 
-        def look(operations: OperationsHere) -> None:
+        def look(operations: ProcessOperations) -> None:
             history = operations._operations.history
             assert [event.name for event in history.events(EventFilter(names=["loop.detected"]))] == ["loop.detected"]
             [incident] = history.incidents(IncidentFilter())
@@ -89,7 +89,7 @@ def test_the_admin_plane_shows_it(tmp_path: Path) -> None:
     """On its own port, with the token; status, breakers, counters, metrics (X-1)."""
     runtime = made(tmp_path)
 
-    async def look(operations: OperationsHere) -> None:
+    async def look(operations: ProcessOperations) -> None:
         looped(runtime)
         base = operations.admin_url + "/api/v1/"
         status = await asyncio.to_thread(get, base + "status")
@@ -107,7 +107,7 @@ def test_pages_are_told_when_it_is_kept(tmp_path: Path) -> None:
     """Whoever looks again then finds it; before, he would look in vain and not be told once more (X-2)."""
     runtime = made(tmp_path)
 
-    async def look(seated: OperationsHere) -> None:
+    async def look(seated: ProcessOperations) -> None:
         operations = seated._operations
         told = operations.live.subscribe()
         looped(runtime)
@@ -126,7 +126,7 @@ def test_it_tells_when_a_loop_is_over(tmp_path: Path, monkeypatch: pytest.Monkey
     given = {"data_dir": str(tmp_path), "admin_port": free_port(), "admin_token": TOKEN}
     runtime = Runtime(Settings.model_validate(given), clock=clock)
 
-    async def look(seated: OperationsHere) -> None:
+    async def look(seated: ProcessOperations) -> None:
         operations = seated._operations
         looped(runtime)
         await operations.fan.finish()
@@ -148,7 +148,7 @@ def test_open_breakers_are_in_the_metrics(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("breakloop.app.operations._CLEAR_EVERY_S", 0.0)
     runtime = made(tmp_path)
 
-    async def look(seated: OperationsHere) -> None:
+    async def look(seated: ProcessOperations) -> None:
         operations = seated._operations
 
         async def two() -> list[BreakerState]:
@@ -184,7 +184,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         first = made(tmp_path / "a")
         second = made(tmp_path / "b", admin_port=first.settings.admin_port)
 
-        async def collide(_operations: OperationsHere) -> None:
+        async def collide(_operations: ProcessOperations) -> None:
             with pytest.raises(SettingsError, match=r"in use .* --admin-port"):
                 await lived(second, lambda _: None)
 
@@ -197,7 +197,7 @@ def test_settings_of_an_agent_and_snoozes_are_in_force_at_once(tmp_path: Path) -
     """What the admin plane orders goes through the operator (G-1, LD-6)."""
     runtime = made(tmp_path)
 
-    async def order(operations: OperationsHere) -> None:
+    async def order(operations: ProcessOperations) -> None:
         services = operations._operations.services()
         assert services.agent_changed is not None
         await services.agent_changed("default", "bot", {"active": False})
@@ -236,7 +236,7 @@ def test_the_log_is_told_in_short() -> None:
             logged.append((now, everything))
 
     log, heard = Keeping(), Keeping()
-    told = Told(log, heard)
+    told = LogAndBus(log, heard)
     told(Event("loop.detected", 1.0, {"kind": "tail", "steps": [1, 2]}))
     told.flush(5.0, everything=True)
     assert log[0].data == {"kind": "tail"}

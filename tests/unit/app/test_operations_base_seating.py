@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from breakloop.app.operations_base import Nobody, sources_of
+from breakloop.app.operations_base import NoOperations, sources_of
 from breakloop.app.runtime import Runtime
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
@@ -19,7 +19,7 @@ SRC = Path(__file__).resolve().parents[3] / "src"
 
 def test_nobody_does_nothing() -> None:
     """Events go where they went; there is nothing to run, and nothing to end."""
-    nobody, events = Nobody(), LogEvents()
+    nobody, events = NoOperations(), LogEvents()
 
     async def life() -> None:
         nobody.load()

@@ -7,7 +7,7 @@ from typing import Any
 
 from breakloop.app.shared_state import SharedState
 from breakloop.clock import FakeClock, SharedClock
-from breakloop.engine.remote import Remote
+from breakloop.engine.remote import RemoteEngine
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
 from breakloop.store.memory import MemoryStore
@@ -20,7 +20,7 @@ def fault(_error: Exception) -> Verdict:
     return Verdict()
 
 
-def joined(shared: SharedState, told: list[Event]) -> Remote:
+def joined(shared: SharedState, told: list[Event]) -> RemoteEngine:
     here = world(bundle())
     return shared.join(here.engine, MemoryStore(), fault, told.append, here.descriptors.sessions)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from breakloop.app.runtime import Runtime
-from breakloop.app.state import Opened, open_state
+from breakloop.app.state import StateConnection, open_state
 from breakloop.clock import SharedClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError
@@ -155,5 +155,5 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_clock_may_be_given(tmp_path: Path) -> None:
     """Tests and replay have their own."""
     clock = SystemClock()
-    assert Runtime(made(tmp_path), opened=Opened(clock)).clock is clock
+    assert Runtime(made(tmp_path), opened=StateConnection(clock)).clock is clock
     assert HOLD == "hold"

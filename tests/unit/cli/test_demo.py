@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.cli import demo
-from breakloop.cli.demo_run import Answered, Stage, stage
+from breakloop.cli.demo_run import DemoResponse, DemoStage, stage
 from breakloop.cli.main import run
 from breakloop.gateway.server import ListenError, Server
 
@@ -131,11 +131,11 @@ def test_broken_off(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsy
     """Ctrl-C ends the picture, not the story: the summary is about what was seen, and nothing failed (X-4)."""
 
     @asynccontextmanager
-    async def interrupted() -> AsyncIterator[Stage]:
+    async def interrupted() -> AsyncIterator[DemoStage]:
         async with stage() as on:
             go_on = on.turns
 
-            async def turns() -> list[Answered]:
+            async def turns() -> list[DemoResponse]:
                 if on.at_s == 6:
                     raise KeyboardInterrupt
                 return await go_on()

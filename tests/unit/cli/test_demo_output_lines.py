@@ -7,39 +7,48 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from breakloop.cli.demo_output import Lines, Price, Story, first_sentence, introduction, plain_text, printed, summary
-from breakloop.cli.demo_run import HEALTHY, LOOPING, Answered
+from breakloop.cli.demo_output import (
+    DemoPrice,
+    DemoStory,
+    LineOutput,
+    first_sentence,
+    introduction,
+    plain_text,
+    printed,
+    summary,
+)
+from breakloop.cli.demo_run import HEALTHY, LOOPING, DemoResponse
 
 MESSAGE = "Blocked: identical request sent 6 times in 60 seconds. Do not send it again. (recursive_loop_detected)"
 
 
-def _story(*answers: Answered, seen_s: int = 10) -> Story:
-    story = Story(Price(3.0, 15.0), 10, seen_s, 4001, 4002)
+def _story(*answers: DemoResponse, seen_s: int = 10) -> DemoStory:
+    story = DemoStory(DemoPrice(3.0, 15.0), 10, seen_s, 4001, 4002)
     for one in answers:
         story.take(one)
     story.llm_requests = sum(one.passed for one in answers)
     return story
 
 
-def _blocked(at_s: int) -> Answered:
-    return Answered(
+def _blocked(at_s: int) -> DemoResponse:
+    return DemoResponse(
         LOOPING, at_s, 429, reason="loop_detected", retry_after_s=30, code="recursive_loop_detected", message=MESSAGE
     )
 
 
-def _text(story: Story) -> str:
+def _text(story: DemoStory) -> str:
     return "\n".join(plain_text(line) for line in summary(story))
 
 
 def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """What changes is told, what repeats is counted (X-4)."""
     story = _story()
-    lines = Lines(story)
-    for one in (Answered(LOOPING, 0, 200, "read(x) -> error"), _blocked(2), _blocked(4), _blocked(6)):
+    lines = LineOutput(story)
+    for one in (DemoResponse(LOOPING, 0, 200, "read(x) -> error"), _blocked(2), _blocked(4), _blocked(6)):
         lines.tell([(one, story.take(one))])
-    again = Answered(LOOPING, 8, 502)
+    again = DemoResponse(LOOPING, 8, 502)
     lines.tell([(again, story.take(again))])
-    done = Answered(HEALTHY, 8, 200, "answers: done", finished=True)
+    done = DemoResponse(HEALTHY, 8, 200, "answers: done", finished=True)
     lines.tell([(done, story.take(done))])
     lines.end()
     assert capsys.readouterr().out == (
@@ -56,7 +65,7 @@ def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_cooldown_at_the_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """No blocked request is left out (X-4)."""
     story = _story()
-    lines = Lines(story)
+    lines = LineOutput(story)
     for one in (_blocked(2), _blocked(4)):
         lines.tell([(one, story.take(one))])
     capsys.readouterr()
@@ -74,7 +83,7 @@ def test_the_introduction_says_what_is_real_and_what_is_not() -> None:
 
 def test_the_summary() -> None:
     """Counts, money with its price, what it would have cost, and the SDK's error in full (X-4)."""
-    text = _text(_story(Answered(LOOPING, 0, 200, tokens_in=10_000, tokens_out=100), _blocked(2), _blocked(4)))
+    text = _text(_story(DemoResponse(LOOPING, 0, 200, tokens_in=10_000, tokens_out=100), _blocked(2), _blocked(4)))
     assert "looping: 1 request passed, 2 blocked; cooldowns of 30 s\n" in text
     assert "the stand-in LLM itself counted 1 request\n" in text
     assert "price: $3 in, $15 out per million tokens, no caching; assumed (--price)\n" in text
@@ -85,7 +94,7 @@ def test_the_summary() -> None:
 
 def test_nothing_is_claimed_that_did_not_happen() -> None:
     """Too short for a loop, and broken off (X-4)."""
-    text = _text(_story(Answered(LOOPING, 0, 200), seen_s=2))
+    text = _text(_story(DemoResponse(LOOPING, 0, 200), seen_s=2))
     assert text.startswith("After 2 of 10 simulated seconds\n")
     assert "cooldown" not in text
     assert "RateLimitError" not in text
@@ -96,7 +105,7 @@ def test_nothing_is_claimed_that_did_not_happen() -> None:
 
 def test_failures_are_not_hidden() -> None:
     """If the demonstration breaks, it says so (X-4)."""
-    assert "looping: 0 requests passed, 0 blocked, 1 failed\n" in _text(_story(Answered(LOOPING, 0, 502)))
+    assert "looping: 0 requests passed, 0 blocked, 1 failed\n" in _text(_story(DemoResponse(LOOPING, 0, 502)))
 
 
 def test_wrapped_lines_stay_indented() -> None:

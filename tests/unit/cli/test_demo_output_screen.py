@@ -7,30 +7,30 @@ from io import StringIO
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from breakloop.cli.demo_output import LEAST_HEIGHT, LEAST_WIDTH, Price, Shape, Story, picture
-from breakloop.cli.demo_run import HEALTHY, LOOPING, Answered
+from breakloop.cli.demo_output import LEAST_HEIGHT, LEAST_WIDTH, DemoPrice, DemoStory, ScreenShape, picture
+from breakloop.cli.demo_run import HEALTHY, LOOPING, DemoResponse
 
 SIZES = [(60, 16), (60, 20), (79, 24), (80, 20), (80, 24), (100, 30), (120, 40), (200, 60)]
 MESSAGE = "Blocked: identical request sent 6 times in 60 seconds. Stop it."
 
 
-def _drawn(story: Story, width: int, height: int) -> list[str]:
+def _drawn(story: DemoStory, width: int, height: int) -> list[str]:
     """The picture as a terminal of that size shows it, lines without trailing blanks."""
     out = Console(file=StringIO(), width=width, height=height, legacy_windows=False)
     with out.capture() as captured:
-        out.print(picture(story, Shape.of(ConsoleDimensions(width, height)), 6.5))
+        out.print(picture(story, ScreenShape.of(ConsoleDimensions(width, height)), 6.5))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def _story(passed: int = 25, blocked: int = 25) -> Story:
-    story = Story(Price(3.0, 15.0), 130, 100, 40001, 40002)
+def _story(passed: int = 25, blocked: int = 25) -> DemoStory:
+    story = DemoStory(DemoPrice(3.0, 15.0), 130, 100, 40001, 40002)
     for number in range(passed):
-        story.take(Answered(LOOPING, number, 200, "read(config.yml) -> error", tokens_in=11_000, tokens_out=13))
-        story.take(Answered(HEALTHY, number, 200, "read(refund.py) -> 20 lines", tokens_in=11_000, tokens_out=13))
+        story.take(DemoResponse(LOOPING, number, 200, "read(config.yml) -> error", tokens_in=11_000, tokens_out=13))
+        story.take(DemoResponse(HEALTHY, number, 200, "read(refund.py) -> 20 lines", tokens_in=11_000, tokens_out=13))
     for number in range(blocked):
         at_s = 100 + number
         story.take(
-            Answered(LOOPING, at_s, 429, "", False, 0, 0, "loop_detected", 120, "recursive_loop_detected", MESSAGE)
+            DemoResponse(LOOPING, at_s, 429, "", False, 0, 0, "loop_detected", 120, "recursive_loop_detected", MESSAGE)
         )
     return story
 
@@ -108,15 +108,15 @@ def test_before_the_loop_the_rule_is_shown() -> None:
 
 def test_an_agent_that_is_done_says_so() -> None:
     story = _story(1, 0)
-    story.take(Answered(HEALTHY, 108, 200, "answers: done", finished=True))
+    story.take(DemoResponse(HEALTHY, 108, 200, "answers: done", finished=True))
     assert "healthy agent: done" in "\n".join(_drawn(story, 80, 24))
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
 def test_a_failure_is_shown_as_one(width: int, height: int) -> None:
     """Neither passed nor blocked (X-4)."""
-    story = Story(Price(3.0, 15.0), 130)
-    story.take(Answered(LOOPING, 0, 502))
+    story = DemoStory(DemoPrice(3.0, 15.0), 130)
+    story.take(DemoResponse(LOOPING, 0, 502))
     text = "\n".join(_drawn(story, width, height))
     assert "502" in text
     assert "failed" in text
@@ -124,5 +124,5 @@ def test_a_failure_is_shown_as_one(width: int, height: int) -> None:
 
 
 def test_a_long_price_leaves_room_for_the_terminals_echo() -> None:
-    story = Story(Price(12345.678, 98765.432), 130)
+    story = DemoStory(DemoPrice(12345.678, 98765.432), 130)
     assert len(_drawn(story, 60, 20)[-1]) <= 56

@@ -9,21 +9,21 @@ import openai
 import pytest
 
 from breakloop.cli import demo_run
-from breakloop.cli.demo_run import FILES, HEALTHY, LOOPING, MODEL, Answered, Client, Stage, rule, stage
+from breakloop.cli.demo_run import FILES, HEALTHY, LOOPING, MODEL, DemoClient, DemoResponse, DemoStage, rule, stage
 from breakloop.config.settings import LoopGuard, Settings
 from breakloop.gateway.server import ListenError
 from breakloop.testing import StandInLLM
 
 
-async def _play(on: Stage, until_s: int) -> list[Answered]:
-    answers: list[Answered] = []
+async def _play(on: DemoStage, until_s: int) -> list[DemoResponse]:
+    answers: list[DemoResponse] = []
     while on.at_s < until_s:
         answers += await on.turns()
     return answers
 
 
-def _whole(until_s: int = 130) -> tuple[list[Answered], int]:
-    async def whole() -> tuple[list[Answered], int]:
+def _whole(until_s: int = 130) -> tuple[list[DemoResponse], int]:
+    async def whole() -> tuple[list[DemoResponse], int]:
         async with stage() as on:
             return await _play(on, until_s), on.llm_requests
 
@@ -104,7 +104,7 @@ def test_every_way_out_leads_to_the_stand_in(path: str) -> None:
 
     async def ask() -> tuple[int, int]:
         async with stage() as on:
-            client = await Client.connect(on.gateway_port)
+            client = await DemoClient.connect(on.gateway_port)
             status, _, _ = await client.post(path, {"messages": [{"role": "user", "content": ""}] * 2})
             await client.close()
             return status, on.llm_requests

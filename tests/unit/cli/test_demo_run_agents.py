@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from breakloop.cli.demo_run import FILES, HEALTHY, LOOPING, SYSTEM, TASKS, Agent, Answered, Client
+from breakloop.cli.demo_run import FILES, HEALTHY, LOOPING, SYSTEM, TASKS, DemoAgent, DemoClient, DemoResponse
 from breakloop.testing import Answer, StandInLLM, call_tool, fail, say
 
 
-def _talk(name: str, *answers: Answer) -> tuple[list[Answered], list[dict[str, Any]]]:
+def _talk(name: str, *answers: Answer) -> tuple[list[DemoResponse], list[dict[str, Any]]]:
     """One agent and a model that answers so; returns what the agent made of it, and the bodies that it sent."""
 
-    async def talk() -> tuple[list[Answered], list[dict[str, Any]]]:
+    async def talk() -> tuple[list[DemoResponse], list[dict[str, Any]]]:
         async with StandInLLM() as llm:
             llm.next(*answers)
-            client = await Client.connect(llm.port)
-            agent = Agent(name, client)
+            client = await DemoClient.connect(llm.port)
+            agent = DemoAgent(name, client)
             answered = [await agent.turn(2 * number) for number in range(len(answers))]
             await client.close()
             return answered, [seen.json() for seen in llm.requests]
@@ -63,7 +63,9 @@ def test_a_refused_agent_sends_the_same_again() -> None:
     no = fail(429, "No.", code="x", headers={"X-Breakloop-Reason": "loop_detected", "Retry-After": "30"})
     answered, sent = _talk(LOOPING, no, no)
     assert sent[0] == sent[1]
-    assert answered[0] == Answered(LOOPING, 0, 429, reason="loop_detected", retry_after_s=30, code="x", message="No.")
+    assert answered[0] == DemoResponse(
+        LOOPING, 0, 429, reason="loop_detected", retry_after_s=30, code="x", message="No."
+    )
     assert answered[0].blocked
     assert answered[0].outcome == "loop_detected, wait 30 s"
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from breakloop.cli.hook import FOLDER, Options, answered
+from breakloop.cli.hook import FOLDER, HookOptions, answered
 from breakloop.cli.main import OK, USAGE, run
 from breakloop.clock import FakeClock
-from breakloop.integrations.claude_code_gateway import GatewayJudge
+from breakloop.integrations.claude_code_gateway import GatewayHookJudge
 from breakloop.model.verdict import Decision
 from breakloop.testing import StandInLLM, ThreadedLLM, body
 
@@ -31,7 +31,7 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Claude:
     """Asks the hook about each event, as Claude Code does."""
 
-    def __init__(self, root: Path, clock: FakeClock, options: Options) -> None:
+    def __init__(self, root: Path, clock: FakeClock, options: HookOptions) -> None:
         self.root = root
         self.clock = clock
         self.options = options
@@ -51,7 +51,7 @@ class Claude:
 
 @pytest.fixture
 def claude(tmp_path: Path, clock: FakeClock) -> Claude:
-    return Claude(tmp_path, clock, Options())
+    return Claude(tmp_path, clock, HookOptions())
 
 
 def test_a_loop_is_warned_then_denied_then_stopped(claude: Claude) -> None:
@@ -93,7 +93,7 @@ def test_the_end_of_a_session(claude: Claude) -> None:
 
 def test_in_shadow_only_the_person_is_told(tmp_path: Path, clock: FakeClock) -> None:
     """In shadow only the person is told (E-1)."""
-    claude = Claude(tmp_path, clock, Options(shadow=True))
+    claude = Claude(tmp_path, clock, HookOptions(shadow=True))
     said = [claude.tell("PostToolUse", tool_response="1", tool_use_id=f"toolu_{clock.now()}") for _ in range(5)]
     assert [list(one) for one in said] == [[], [], *[["systemMessage"]] * 3]
     assert list(claude.tell("PreToolUse")) == ["systemMessage"]
@@ -114,7 +114,7 @@ def denial(**more: Any) -> Any:
 
 def test_the_gateway_decides(service: ThreadedLLM, tmp_path: Path, clock: FakeClock) -> None:
     """Asked behind a call; a call that it has blocked is denied here, without asking again (D-3)."""
-    claude = Claude(tmp_path, clock, Options(url=service.url, agent="nightly"))
+    claude = Claude(tmp_path, clock, HookOptions(url=service.url, agent="nightly"))
     service.next(ALLOWED, denial())
     assert claude.call() == {}
     assert "Blocked: by the gateway." in claude.call()["hookSpecificOutput"]["additionalContext"]
@@ -130,8 +130,8 @@ def test_a_throttle_is_waited_for(tmp_path: Path, clock: FakeClock, monkeypatch:
     """But not for longer than a hook may take (LD-5)."""
     waits: list[float] = []
     monkeypatch.setattr("breakloop.cli.hook.time.sleep", waits.append)
-    monkeypatch.setattr(GatewayJudge, "step", lambda *_: Decision(delay_seconds=30.0))
-    Claude(tmp_path, clock, Options(url="http://127.0.0.1:9")).call()
+    monkeypatch.setattr(GatewayHookJudge, "step", lambda *_: Decision(delay_seconds=30.0))
+    Claude(tmp_path, clock, HookOptions(url="http://127.0.0.1:9")).call()
     assert waits == [5.0]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from breakloop.cli.replay import tell, tell_differences
-from breakloop.replay.run import Outcome
+from breakloop.replay.run import SessionOutcome
 from tests.unit.replay.recorded import session
 
 
-def made(name: str, block: int | None = None, notice: int | None = None, *, loop: bool | None = None) -> Outcome:
+def made(name: str, block: int | None = None, notice: int | None = None, *, loop: bool | None = None) -> SessionOutcome:
     seen = bool(block or notice)
-    return Outcome(
+    return SessionOutcome(
         session(name, loop=loop, source=name[0]),
         turns=20,
         first_notice=notice,

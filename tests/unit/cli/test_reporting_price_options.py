@@ -8,7 +8,7 @@ import pytest
 from breakloop.cli.reporting import pricing_of, tell_unpriced, unpriced_json
 from breakloop.config.settings import Settings
 from breakloop.model.call import Usage
-from breakloop.replay.sessions import ByModel, Price
+from breakloop.replay.sessions import ByModel, ModelPricing
 
 NOTHING: dict[str, object] = {"price_in": None, "price_out": None, "price_cached": None, "as_json": False}
 OWN = Settings.model_validate(
@@ -21,8 +21,8 @@ def test_the_list_unless_options_say_otherwise() -> None:
     listed = pricing_of(NOTHING, OWN)
     assert isinstance(listed, ByModel)
     assert listed("own", Usage(1_000_000, 1_000_000)) == 2.5
-    assert pricing_of(NOTHING | {"price_in": 3.0}, OWN) == Price(3.0, 0.0)
-    assert pricing_of(NOTHING | {"price_out": 15.0, "price_cached": 1.0}, OWN) == Price(0.0, 15.0, 1.0)
+    assert pricing_of(NOTHING | {"price_in": 3.0}, OWN) == ModelPricing(3.0, 0.0)
+    assert pricing_of(NOTHING | {"price_out": 15.0, "price_cached": 1.0}, OWN) == ModelPricing(0.0, 15.0, 1.0)
     with pytest.raises(click.UsageError, match="needs --price-in"):
         pricing_of(NOTHING | {"price_cached": 1.0}, OWN)
 
@@ -37,4 +37,4 @@ def test_models_without_a_price_are_named(capsys: pytest.CaptureFixture[str]) ->
     tell_unpriced(pricing)
     assert capsys.readouterr().err.startswith("no price is known for m0, m1, m2, m3, m4 and 2 more: not in the sums")
     assert len(unpriced_json(pricing)["unpriced_models"]) == 7
-    assert unpriced_json(Price(1.0, 1.0)) == {}
+    assert unpriced_json(ModelPricing(1.0, 1.0)) == {}

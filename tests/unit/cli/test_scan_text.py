@@ -10,7 +10,7 @@ import pytest
 
 from breakloop.cli import scan as scan_text
 from breakloop.cli.scan import strip, summed, tell
-from breakloop.replay.scan import Files, Scanned, Summary
+from breakloop.replay.scan import ScanResult, Summary, TranscriptFiles
 from breakloop.replay.sessions import Spent
 from tests.unit.replay import transcripts
 from tests.unit.replay.test_scan import scan
@@ -80,7 +80,7 @@ def test_notices_alone_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "1 other session had a notice and no block" in capsys.readouterr().out
 
 
-def _stuck(path: Path) -> list[Scanned]:
+def _stuck(path: Path) -> list[ScanResult]:
     write(path / "b.jsonl", transcripts.claude(STUCK, "b"))
     return scan(path)[0]
 
@@ -88,13 +88,13 @@ def _stuck(path: Path) -> list[Scanned]:
 def test_excerpts_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And not otherwise; a timeline without them has none to show (Y-1)."""
     scanned = _stuck(tmp_path)
-    tell(scanned, Files(), ["x"], excerpts=True)
+    tell(scanned, TranscriptFiles(), ["x"], excerpts=True)
     assert "pytest tests/parser" not in capsys.readouterr().out
 
 
 def test_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     """Teaches where to look (X-6)."""
-    tell([], Files(), ["logs"])
+    tell([], TranscriptFiles(), ["logs"])
     said = capsys.readouterr().out
     assert said.startswith("no sessions in logs")
     assert "~/.codex/sessions" in said

@@ -14,17 +14,17 @@ from breakloop.cli.schema import builtin_block
 from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
 from breakloop.config.loader import settings_json_schema
-from breakloop.detect.counting import LoopDetector
+from breakloop.detect.counting import CountingDetector
 from breakloop.detect.steps.kinds import LEVELS, SETTABLE
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.policy.schema.bundle import Bundle, bundle_json_schema
 from breakloop.policy.schema.loops import AnyLoop, StepsLoop, TailLoop
-from breakloop.store.ops import Repeat
+from breakloop.store.ops import CountFingerprint
 
 REST = "bundle_version: 1\npolicies: []\n"
 
@@ -36,7 +36,7 @@ def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"LOOP_GUARD_{name}", raising=False)
 
 
-def compiled(bundle: Bundle | None, guard: LoopGuard) -> CompiledBundle:
+def compiled(bundle: Bundle | None, guard: LoopGuardDefaults) -> CompiledBundle:
     return compile_bundle(bundle, "", Descriptors(ContextSettings(), FakeClock()), OFFLINE_SECRET, guard)
 
 
@@ -52,10 +52,10 @@ def test_the_builtin_block_is_what_the_engine_uses(capsys: pytest.CaptureFixture
     """Put into a bundle as printed, it is the same detector as without a word about it (B-6)."""
     assert run(["schema", "--builtin"]) == 0
     printed = capsys.readouterr().out
-    said = compiled(load_text((REST + printed).encode(), "b.yaml").bundle, LoopGuard()).default_loops
-    unsaid = compiled(None, LoopGuard()).default_loops
-    assert [one.spec for one in said if isinstance(one, LoopDetector)] == [
-        one.spec for one in unsaid if isinstance(one, LoopDetector)
+    said = compiled(load_text((REST + printed).encode(), "b.yaml").bundle, LoopGuardDefaults()).default_loops
+    unsaid = compiled(None, LoopGuardDefaults()).default_loops
+    assert [one.spec for one in said if isinstance(one, CountingDetector)] == [
+        one.spec for one in unsaid if isinstance(one, CountingDetector)
     ]
     kinds = [[(type(one), one.terms.kind, one.terms.action) for one in loops] for loops in (said, unsaid)]
     assert kinds[0] == kinds[1]
@@ -63,8 +63,8 @@ def test_the_builtin_block_is_what_the_engine_uses(capsys: pytest.CaptureFixture
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": c} for c in "abcd"]}).encode()
     call = Call("POST", "/v1/chat/completions", body=body)
     plans = [loops[0].plan(call, "p", 0, 0.0) for loops in (said, unsaid)]
-    assert isinstance(plans[0], Repeat)
-    assert isinstance(plans[1], Repeat)
+    assert isinstance(plans[0], CountFingerprint)
+    assert isinstance(plans[1], CountFingerprint)
     assert plans[0].key[-32:] == plans[1].key[-32:]
 
 
@@ -101,7 +101,7 @@ def test_any_number_of_hits_makes_a_block_that_loads(
 def test_builtin_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Builtin as JSON: --json (X-3)."""
     assert run(["schema", "--builtin", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"defaults": {"loop_detection": builtin_block(LoopGuard())}}
+    assert json.loads(capsys.readouterr().out) == {"defaults": {"loop_detection": builtin_block(LoopGuardDefaults())}}
 
 
 def test_one_thing_at_a_time() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from breakloop.admin.auth import FILE
 from breakloop.app.runtime import Runtime
-from breakloop.app.workers.control import Started, started
+from breakloop.app.workers.control import StartupSummary, started
 from breakloop.cli import serve
 from breakloop.cli.main import run
-from breakloop.config.loader import Loaded
+from breakloop.config.loader import LoadedSettings
 from breakloop.config.settings import Settings
 
 BUNDLE = "bundle_version: 4\npolicies: [{id: a, spec: {selector: {pathPrefix: /}}}]\n"
@@ -42,7 +42,7 @@ def running(**values: object) -> Runtime:
 
 def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every flag by its fixed name (T-2)."""
-    seen: list[Loaded] = []
+    seen: list[LoadedSettings] = []
     monkeypatch.setattr(serve, "start", seen.append)
     line = "--host ::1 --port 0 --admin-port 0 --upstream a=http://x --upstream b=http://y --policy p.yaml"
     line += " --state memory:// --data-dir d --workers 1 --mode decision --strict --log-level debug --log-format text"
@@ -140,7 +140,9 @@ def test_summary_says_how_to_go_through_it() -> None:
 )
 def test_nobody_is_told_to_connect_to_everywhere(url: str, shown: str) -> None:
     """An address to listen on is not always one to connect to (T-2)."""
-    assert f"            export ANTHROPIC_BASE_URL={shown}" in serve.summary(running().settings, Started(url=url))
+    assert f"            export ANTHROPIC_BASE_URL={shown}" in serve.summary(
+        running().settings, StartupSummary(url=url)
+    )
 
 
 def test_summary_with_policy() -> None:
@@ -169,7 +171,7 @@ def test_summary_with_policy() -> None:
 
 def test_later_starts_say_how_to_get_another_token() -> None:
     """It was shown once; not where it is set, and not where it is shown right now (X-1, Y-3)."""
-    seen = Started(url="http://127.0.0.1:8787", admin_url="http://127.0.0.1:8788")
+    seen = StartupSummary(url="http://127.0.0.1:8787", admin_url="http://127.0.0.1:8788")
     lines = serve.summary(running().settings, seen)
     at = lines.index("            token: shown at the first start. Lost it? Start again without the file")
     assert lines[at + 1].strip() == str(Path("data", serve.TOKEN_FILE))

@@ -8,10 +8,10 @@ import click
 import pytest
 
 from breakloop.app.build import loop_guard
-from breakloop.cli.test import OFFLINE_SECRET, Offline, load_policy, server_secret
+from breakloop.cli.test import OFFLINE_SECRET, OfflineService, load_policy, server_secret
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
-from breakloop.detect.counting import LoopDetector
+from breakloop.detect.counting import CountingDetector
 from breakloop.errors import BundleError
 from breakloop.policy.load import load_text
 from breakloop.replay.cases import CaseRequest
@@ -31,11 +31,11 @@ policies:
 """
 
 
-def offline(**settings: object) -> Offline:
-    return Offline(load_text(POLICY, "p.yaml"), Settings.model_validate(settings), FakeClock())
+def offline(**settings: object) -> OfflineService:
+    return OfflineService(load_text(POLICY, "p.yaml"), Settings.model_validate(settings), FakeClock())
 
 
-def ask(service: Offline, *headers: tuple[str, str], path: str = "/a/b", host: str = "A.example.com:443") -> int:
+def ask(service: OfflineService, *headers: tuple[str, str], path: str = "/a/b", host: str = "A.example.com:443") -> int:
     return service.send(CaseRequest("POST", path, host, headers)).reply.status
 
 
@@ -92,7 +92,7 @@ def test_settings_reach_the_parts() -> None:
     assert loop_guard(Settings.model_validate({"loop_guard": {"max_hits": 2}})).max_hits == 2
     compiled = service.engine.bundle
     assert compiled is not None
-    assert isinstance(compiled.default_loops[0], LoopDetector)
+    assert isinstance(compiled.default_loops[0], CountingDetector)
     assert compiled.default_loops[0].spec.limit == 2
     assert service.engine.record is not None
     assert service.descriptors.project(service.engine.record.call) == "mine"
@@ -108,7 +108,7 @@ def test_fingerprints_depend_on_the_secret_alone() -> None:
     """The same secret gives the same caller digest, another one another."""
 
     def caller(secret: bytes) -> str:
-        service = Offline(None, Settings(), FakeClock(), secret)
+        service = OfflineService(None, Settings(), FakeClock(), secret)
         record = service.send(CaseRequest("GET", "/", headers=(("X-API-Key", "k"),))).record
         assert record is not None
         return service.descriptors.caller(record.call)
@@ -180,7 +180,7 @@ def test_money_costs_what_the_settings_say() -> None:
     asked = CaseRequest("POST", "/v1/chat/completions", "x", (("content-type", "application/json"),), body)
     for usd, status in ((9, 200), (11, 429)):
         prices = {"models": {"mine": {"input_usd_per_million": 0, "output_usd_per_million": usd}}}
-        service = Offline(load_text(MONEY, "p.yaml"), Settings.model_validate({"prices": prices}), FakeClock())
+        service = OfflineService(load_text(MONEY, "p.yaml"), Settings.model_validate({"prices": prices}), FakeClock())
         assert service.send(asked).reply.status == status
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from breakloop.config.loader import (
     FILE,
-    Loaded,
+    LoadedSettings,
     effective,
     environment_names,
     load_settings,
@@ -23,7 +23,7 @@ from breakloop.errors import SettingsError
 CANARY = "canary-5eb1f0"
 
 
-def load(tmp_path: Path, text: str = "", env: dict[str, str] | None = None, **flags: object) -> Loaded:
+def load(tmp_path: Path, text: str = "", env: dict[str, str] | None = None, **flags: object) -> LoadedSettings:
     if text:
         (tmp_path / FILE).write_text(text)
     return load_settings(flags, env=env or {}, directory=tmp_path)

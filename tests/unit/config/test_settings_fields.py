@@ -10,12 +10,12 @@ from pydantic import ValidationError
 from breakloop.app.build import limits
 from breakloop.config import settings as said
 from breakloop.config.settings import Settings
-from breakloop.gateway.http_request import Limits
+from breakloop.gateway.http_request import RequestLimits
 
 
 def test_limits_are_those_of_the_data_plane() -> None:
     """The defaults here and there are the same (Y-2)."""
-    assert limits(Settings()) == Limits()
+    assert limits(Settings()) == RequestLimits()
 
 
 @pytest.mark.parametrize("name", said.Limits.model_fields)
@@ -23,10 +23,10 @@ def test_each_limit_that_is_set_reaches_the_data_plane(name: str) -> None:
     """And no other one changes with it (Y-2)."""
     own = {field: getattr(Settings().limits, field) for field in said.Limits.model_fields}
     made = limits(Settings.model_validate({"limits": {name: own[name] + 7}}))
-    plain = Limits()
+    plain = RequestLimits()
     changed = {
         one.name: getattr(made, one.name)
-        for one in fields(Limits)
+        for one in fields(RequestLimits)
         if getattr(made, one.name) != getattr(plain, one.name)
     }
     assert changed == {name.replace("_seconds", "_s"): own[name] + 7}

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from breakloop.config.loader import Loaded, effective, load_settings, settings_json_schema
+from breakloop.config.loader import LoadedSettings, effective, load_settings, settings_json_schema
 from breakloop.config.settings import AssumedPrice, ModelPrice, Settings, price
 from breakloop.errors import SettingsError
 from breakloop.pricing.prices import Price
 
 
-def load(tmp_path: Path, text: str = "", **env: str) -> Loaded:
+def load(tmp_path: Path, text: str = "", **env: str) -> LoadedSettings:
     (tmp_path / "breakloop.yaml").write_text(text)
     return load_settings({}, env=env, directory=tmp_path)
 

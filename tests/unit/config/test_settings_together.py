@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from breakloop.config.settings import Settings, faults
-from breakloop.policy.schema.types import Fault
+from breakloop.policy.schema.types import SchemaFault
 
 FAULTS: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
     "a policy in a Redis that is not named": ({"policy": "redis"}, ("policy",), "state names none"),
@@ -43,7 +43,7 @@ def test_all_of_it_is_told_at_once() -> None:
         policy="redis", workers=3, state="memory://", mode="proxy", envoy_grpc_port=1, upstream_keys=["x=y"]
     )
     assert [fault.at[0] for fault in faults(wrong)] == ["policy", "upstream_keys", "workers", "envoy_grpc_port"]
-    assert all(isinstance(fault, Fault) for fault in faults(wrong))
+    assert all(isinstance(fault, SchemaFault) for fault in faults(wrong))
 
 
 def test_what_goes_together() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from breakloop.detect.counting import AllowList, Identity, route_matches
+from breakloop.detect.counting import AllowList, DetectorIdentity, route_matches
 from tests.builders import call
 
-WHO = Identity(lambda _: "me", lambda _: "bot", lambda call: tuple(call.query.split(",")) if call.query else ())
+WHO = DetectorIdentity(lambda _: "me", lambda _: "bot", lambda call: tuple(call.query.split(",")) if call.query else ())
 NOBODY: dict[str, Any] = {"routes": {}, "agents": {}, "callers": {}, "tools": {}, "fingerprints": {}}
 
 

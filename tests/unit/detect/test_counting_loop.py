@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from breakloop.detect.counting import AllowList, Identity, LoopDetector, LoopTerms
+from breakloop.detect.counting import AllowList, CountingDetector, DetectorConfig, DetectorIdentity
 from breakloop.model.call import Call
-from breakloop.store.ops import Repeat, Repeated, RepeatSpec
+from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec
 from tests.builders import call
 
 PRINT = "0123456789abcdef" * 2
-WHO = Identity(lambda _: "me", lambda _: "bot", lambda _: ())
-TAIL = RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0)
+WHO = DetectorIdentity(lambda _: "me", lambda _: "bot", lambda _: ())
+TAIL = FingerprintSpec(60.0, 5, sliding=True, cooldown_s=30.0)
 
 
 def detector(
@@ -22,13 +22,13 @@ def detector(
     expects: frozenset[str] = frozenset(),
     allow: AllowList | None = None,
     fingerprint: str | None = PRINT,
-    spec: RepeatSpec = TAIL,
-) -> LoopDetector:
-    terms = LoopTerms(kind, policy, 1, "reject", 429, expects, allow)
-    return LoopDetector(terms, spec, lambda _: fingerprint, WHO)
+    spec: FingerprintSpec = TAIL,
+) -> CountingDetector:
+    terms = DetectorConfig(kind, policy, 1, "reject", 429, expects, allow)
+    return CountingDetector(terms, spec, lambda _: fingerprint, WHO)
 
 
-def planned(made: LoopDetector, asked: Call | None = None, group: int = 0) -> Repeat:
+def planned(made: CountingDetector, asked: Call | None = None, group: int = 0) -> CountFingerprint:
     op = made.plan(asked or call(), "proj", group, 0.0)
     assert op is not None
     return op
@@ -84,7 +84,7 @@ def test_announced_repeats(value: str, limit: int) -> None:
 def test_what_the_client_is_told() -> None:
     """Counts, seconds rounded up, what was repeated how often and what to do; `tail` says what it compares (A-3)."""
     made = detector()
-    loop = made.found(planned(made), Repeated(6, True, True, 29.2))
+    loop = made.found(planned(made), FingerprintCount(6, True, True, 29.2))
     assert (loop.fingerprint, loop.hit_count, loop.window_s, loop.cooldown_s) == (PRINT, 6, 60, 30)
     assert (loop.kind, loop.action, loop.fresh) == ("tail", "reject", True)
     assert loop.message == (
@@ -94,8 +94,8 @@ def test_what_the_client_is_told() -> None:
         "It stays blocked for 30 seconds."
     )
     assert loop.evidence == "same last messages sent 6 times in 60 s"
-    exact = detector("exact", spec=RepeatSpec(45.0, 2, sliding=True)).found(
-        planned(made), Repeated(3, True, True, 45.0)
+    exact = detector("exact", spec=FingerprintSpec(45.0, 2, sliding=True)).found(
+        planned(made), FingerprintCount(3, True, True, 45.0)
     )
     assert exact.evidence == "identical request sent 3 times in 45 seconds"
     assert "last messages" not in exact.message
@@ -104,19 +104,23 @@ def test_what_the_client_is_told() -> None:
 @pytest.mark.parametrize(
     ("spec", "result", "said"),
     [
-        (RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0), Repeated(6, True, True, 30.0), "6 times in 60 seconds"),
         (
-            RepeatSpec(60.0, 5, sliding=True, cooldown_s=30.0),
-            Repeated(9, True, False, 23.0),
+            FingerprintSpec(60.0, 5, sliding=True, cooldown_s=30.0),
+            FingerprintCount(6, True, True, 30.0),
+            "6 times in 60 seconds",
+        ),
+        (
+            FingerprintSpec(60.0, 5, sliding=True, cooldown_s=30.0),
+            FingerprintCount(9, True, False, 23.0),
             "9 times, also while it was blocked",
         ),
-        (RepeatSpec(60.0, 5, sliding=True), Repeated(9, True, False, 60.0), "9 times in 60 seconds"),
-        (RepeatSpec(45.0, 2), Repeated(3, True, True, 45.0), "3 times, never more than 45 seconds apart"),
-        (RepeatSpec(45.0, 2), Repeated(9, True, False, 45.0), "9 times, never more than 45 seconds apart"),
+        (FingerprintSpec(60.0, 5, sliding=True), FingerprintCount(9, True, False, 60.0), "9 times in 60 seconds"),
+        (FingerprintSpec(45.0, 2), FingerprintCount(3, True, True, 45.0), "3 times, never more than 45 seconds apart"),
+        (FingerprintSpec(45.0, 2), FingerprintCount(9, True, False, 45.0), "9 times, never more than 45 seconds apart"),
     ],
 )
 def test_how_often_it_came_is_said_in_no_more_seconds_than_are_known(
-    spec: RepeatSpec, result: Repeated, said: str
+    spec: FingerprintSpec, result: FingerprintCount, said: str
 ) -> None:
     """A window bounds what a sliding count holds; not a count that goes on in a cooldown, nor one from gap to gap
     (A-3)."""

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from breakloop.detect.counting import LoopTerms
-from breakloop.detect.run_steps import RunCeiling
-from breakloop.detect.stateful import Watch
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.run_steps import RunStepsLimit
+from breakloop.detect.stateful import DetectorSlot
 from breakloop.model.call import Answer, Step
 from breakloop.model.verdict import Verdict
-from breakloop.store.ops import Refuse
+from breakloop.store.ops import Deny
 from tests.builders import call
 
 STEP = Step("", (), (), (), ("hello",), (), 1, 10)
 
 
-def ceiling(max_steps: int = 3, *, step: Step | None = STEP) -> RunCeiling:
-    terms = LoopTerms("run", "agents", 0, "reject", 429, frozenset(), None, said="max_steps_per_run")
-    return RunCeiling(terms, max_steps, step=lambda _: step, owner=lambda _: "s:me")
+def ceiling(max_steps: int = 3, *, step: Step | None = STEP) -> RunStepsLimit:
+    terms = DetectorConfig("run", "agents", 0, "reject", 429, frozenset(), None, said="max_steps_per_run")
+    return RunStepsLimit(terms, max_steps, step=lambda _: step, owner=lambda _: "s:me")
 
 
-def counted(made: RunCeiling, window: bytes, at: float) -> tuple[bytes, bool]:
+def counted(made: RunStepsLimit, window: bytes, at: float) -> tuple[bytes, bool]:
     looked = made.look(call(), window, at)
     assert looked is not None
-    return looked.window, isinstance(made.operation(call(), looked, "p", 0), Refuse)
+    return looked.window, isinstance(made.operation(call(), looked, "p", 0), Deny)
 
 
 def test_the_one_after_the_last_is_refused() -> None:
@@ -72,5 +72,5 @@ def test_what_it_says() -> None:
         "This run has reached its ceiling: 3 steps (max_steps_per_run). A person has to release it."
     )
     watch = made.plan(call(), "p", 2, 0.0)
-    assert isinstance(watch, Watch)
+    assert isinstance(watch, DetectorSlot)
     assert (made.owner(call()), watch.group) == ("s:me", 2)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.detect import simhash
-from breakloop.detect.simhash import TEXT_MAX_CHARS, Score, ScoreDetector, new_prompt
+from breakloop.detect.simhash import TEXT_MAX_CHARS, SimhashScore, SimhashScorer, new_prompt
 from breakloop.model.call import Answer, Result, Step, ToolCall
 
 PROMPT = "Please fix the failing test in the parser, and tell me when all of it passes."
@@ -26,11 +26,11 @@ def other(number: int) -> str:
 class Agent:
     """Sends requests one after the other."""
 
-    def __init__(self, detector: ScoreDetector | None = None) -> None:
-        self.detector = detector or ScoreDetector()
+    def __init__(self, detector: SimhashScorer | None = None) -> None:
+        self.detector = detector or SimhashScorer()
         self.window = b""
 
-    def ask(self, prompt: str, calls: Sequence[ToolCall] = (), *, tracked: bool = False) -> Score:
+    def ask(self, prompt: str, calls: Sequence[ToolCall] = (), *, tracked: bool = False) -> SimhashScore:
         found = self.detector.judge(self.window, prompt, calls, tracked=tracked)
         self.window = found.window
         return found
@@ -95,14 +95,14 @@ def test_similar_is_less_than_three_bits_apart(monkeypatch: pytest.MonkeyPatch) 
 
 def test_weights_and_threshold_can_be_set() -> None:
     """Weights settable; a score that equals the threshold does not trip (LD-3)."""
-    agent = Agent(ScoreDetector(threshold_score=3, prompt_weight=0.5, response_weight=1, tool_weight=0.25))
+    agent = Agent(SimhashScorer(threshold_score=3, prompt_weight=0.5, response_weight=1, tool_weight=0.25))
     scores = []
     for _ in range(4):
         scores.append(agent.ask(PROMPT, [SEARCH]).score)
         agent.hear("Well.")
     assert scores == [0, 0.75, 2.5, 4.25]
-    assert not Agent(ScoreDetector(threshold_score=1)).ask(PROMPT).tripped
-    agent = Agent(ScoreDetector(threshold_score=1))
+    assert not Agent(SimhashScorer(threshold_score=1)).ask(PROMPT).tripped
+    agent = Agent(SimhashScorer(threshold_score=1))
     assert [agent.ask(PROMPT).tripped for _ in range(3)] == [False, False, True]
 
 
@@ -111,7 +111,7 @@ def test_the_window_counts_requests() -> None:
     agent = Agent()
     assert [agent.ask(PROMPT) for _ in range(30)][-1].prompts == 19
     assert len(agent.window) == 1 + 20 * 25
-    agent = Agent(ScoreDetector(window_requests=5, threshold_score=3))
+    agent = Agent(SimhashScorer(window_requests=5, threshold_score=3))
     assert [agent.ask(PROMPT).prompts for _ in range(7)] == [0, 1, 2, 3, 4, 4, 4]
     for number in range(4):
         assert agent.ask(other(number)).prompts == 0
@@ -198,7 +198,7 @@ def test_calls_are_compared_as_rounds() -> None:
 
 def test_answers_are_text_and_calls() -> None:
     """Never their envelope or ids (LD-3)."""
-    detector = ScoreDetector()
+    detector = SimhashScorer()
     window = detector.judge(b"", PROMPT, ()).window
     one = detector.answered(window, Answer(200, "Well.", (SEARCH,), model="a", response_id="x", complete=True))
     same = detector.answered(window, Answer(201, "well. ", (SEARCH,), model="b", response_id="y"))
@@ -218,7 +218,7 @@ def test_an_answer_belongs_to_the_newest_request_without_one() -> None:
     agent.hear("Same.")
     assert agent.window == full
     assert agent.ask(PROMPT).responses == 1
-    assert ScoreDetector().answered(b"", Answer(200, "x")) == b""
+    assert SimhashScorer().answered(b"", Answer(200, "x")) == b""
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 0])
@@ -252,7 +252,7 @@ def test_what_is_denied_goes_on_being_denied() -> None:
 
 def test_an_answer_that_is_awaited_comes_first() -> None:
     """And not to a later request that was denied (LD-3)."""
-    detector = ScoreDetector(threshold_score=0)
+    detector = SimhashScorer(threshold_score=0)
     first = detector.judge(b"", PROMPT, ()).window
     second = detector.judge(first, other(1), (), tracked=True).window
     third = detector.judge(second, PROMPT, (), tracked=True)
@@ -262,10 +262,10 @@ def test_an_answer_that_is_awaited_comes_first() -> None:
 
 def test_what_cannot_be_read_is_new() -> None:
     """A window of another kind, of another version or cut short (LD-3)."""
-    detector = ScoreDetector()
+    detector = SimhashScorer()
     window = detector.judge(b"", PROMPT, ()).window
     for broken in (b"", window[:-1], b"\x01" + window[1:], b"{}", b"\xa1x"):
-        assert detector.judge(broken, PROMPT, ()) == Score(window, 0, False, 0, 0, 0)
+        assert detector.judge(broken, PROMPT, ()) == SimhashScore(window, 0, False, 0, 0, 0)
         assert len(detector.answered(broken, Answer(200, "x"))) <= len(window)
     assert detector.judge(window, PROMPT, ()).prompts == 1
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_read_is_new() -> None:
 @given(st.binary(max_size=200), st.text(), st.text())
 def test_whatever_comes(window: bytes, prompt: str, text: str) -> None:
     """No window, prompt or answer makes it fail or grow (Y-2)."""
-    detector = ScoreDetector()
+    detector = SimhashScorer()
     for start in (window, b"\xa1" + window[: len(window) // 25 * 25]):
         kept = detector.judge(start, prompt, [ToolCall(text, prompt)]).window
         assert len(detector.answered(kept, Answer(200, text))) <= 1 + 20 * 25
@@ -287,7 +287,7 @@ def test_the_identity_of_a_loop() -> None:
     assert len(set(names[11:])) == 1
     assert len(names[11]) == 16
     assert int(names[11], 16)
-    keyed = Agent(ScoreDetector(seed=7))
+    keyed = Agent(SimhashScorer(seed=7))
     assert [keyed.ask(PROMPT).identity for _ in range(12)][-1] != names[11]
     assert not set(PROMPT.split()) & set(agent.ask(PROMPT).evidence.split()) - {"the", "of"}
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from breakloop.detect.counting import AllowList, Identity, LoopTerms
-from breakloop.detect.simhash import ScoreDetector, ScoreLoop
-from breakloop.detect.stateful import Ladder, Reads
+from breakloop.detect.counting import AllowList, DetectorConfig, DetectorIdentity
+from breakloop.detect.simhash import SimhashDetector, SimhashScorer
+from breakloop.detect.stateful import CallReaders, SeverityActions
 from breakloop.model.call import Answer, Step
-from breakloop.store.ops import Repeat, RepeatSpec
+from breakloop.store.ops import CountFingerprint, FingerprintSpec
 from tests.builders import call
 
-WHO = Identity(lambda _: "caller", lambda _: "agent", lambda _: ())
-SPEC = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
+WHO = DetectorIdentity(lambda _: "caller", lambda _: "agent", lambda _: ())
+SPEC = FingerprintSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
 STEP = Step("", (), (), (), ("Convert this page to JSON, please, and nothing else at all.",), (), 1, 10)
 
 
-def block(*, step: Step | None = STEP, allow: AllowList | None = None) -> ScoreLoop:
-    terms = LoopTerms("simhash", "p", 0, "kill", 429, frozenset(), allow)
-    ladder = Ladder(terms, ("warn", "kill", "kill"), SPEC, WHO)
-    return ScoreLoop(terms, ladder, Reads(lambda _: step, lambda _: "a:me", WHO), ScoreDetector())
+def block(*, step: Step | None = STEP, allow: AllowList | None = None) -> SimhashDetector:
+    terms = DetectorConfig("simhash", "p", 0, "kill", 429, frozenset(), allow)
+    ladder = SeverityActions(terms, ("warn", "kill", "kill"), SPEC, WHO)
+    return SimhashDetector(terms, ladder, CallReaders(lambda _: step, lambda _: "a:me", WHO), SimhashScorer())
 
 
 def test_similar_prompts_and_answers_add_up() -> None:
@@ -33,7 +33,7 @@ def test_similar_prompts_and_answers_add_up() -> None:
     assert (scored.kind, len(scored.identity)) == ("simhash", 16)
     assert scored.evidence.startswith("score 13 is over 10: of the last 5 requests 5 had a similar prompt")
     op = made.operation(call(), scored, "project", 0)
-    assert isinstance(op, Repeat)
+    assert isinstance(op, CountFingerprint)
     assert op.owner.action == "kill"
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.detect.spawn import SAMPLES, SPAWNED, Begin, SpawnDetector, task_of
-from breakloop.detect.steps import Judged
+from breakloop.detect.spawn import SAMPLES, SPAWNED, RunStart, SpawnTracker, task_of
+from breakloop.detect.steps import StepEvaluation
 
 TASK = "Find out why the nightly build fails, and repair it."
 NOTHING, NOTICE, BLOCK = range(3)
@@ -20,32 +20,32 @@ def digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=8, key=b"test").digest()
 
 
-DETECTOR = SpawnDetector(digest)
+DETECTOR = SpawnTracker(digest)
 
 
 class Caller:
     """One caller's memory, and a clock."""
 
-    def __init__(self, detector: SpawnDetector = DETECTOR) -> None:
+    def __init__(self, detector: SpawnTracker = DETECTOR) -> None:
         self.detector = detector
         self.window = b""
         self.now = 1_800_000_000.0
 
     def begin(
         self, session: str, parent: str = "", task: str = TASK, *, agent: str = "a", root: str = "", after: float = 5.0
-    ) -> Judged:
+    ) -> StepEvaluation:
         self.now += after
-        judged = self.detector.judge(self.window, Begin(session, parent, root, agent, task), self.now)
+        judged = self.detector.judge(self.window, RunStart(session, parent, root, agent, task), self.now)
         self.window = judged.window
         assert len(self.window) <= SIZE_MAX
         return judged
 
-    def line(self, length: int, task: str = TASK, after: float = 5.0) -> list[Judged]:
+    def line(self, length: int, task: str = TASK, after: float = 5.0) -> list[StepEvaluation]:
         """Each starts the next; the first was started by one that nobody saw begin."""
         return [self.begin(f"s{at + 1}", f"s{at}", task, after=after) for at in range(length)]
 
 
-def levels(judged: list[Judged]) -> list[int]:
+def levels(judged: list[StepEvaluation]) -> list[int]:
     return [one.level for one in judged]
 
 
@@ -135,7 +135,7 @@ def test_a_session_that_names_itself_its_parent() -> None:
 
 def test_agents_that_go_by_their_names_have_older_parents() -> None:
     """Of two with one name, the parent is the last that had begun by then (LD-4)."""
-    caller = Caller(SpawnDetector(digest, depth=(2, 8)))
+    caller = Caller(SpawnTracker(digest, depth=(2, 8)))
     tasks = [TASK, "Check this, and say what is wrong.", "Then write it anew from the start.", TASK]
     found = []
     for at, task in enumerate(tasks):
@@ -231,13 +231,15 @@ def test_agents_whose_task_stands_in_their_system_prompt() -> None:
     for systems, expected in (("Review file {at}.", NOTHING), ("It is 10:0{at}:00. Review all.", NOTICE)):
         window = b""
         for at in range(4):
-            begin = Begin(f"s{at}", "boss", "", "a", words, systems.format(at=at))
+            begin = RunStart(f"s{at}", "boss", "", "a", words, systems.format(at=at))
             judged = DETECTOR.judge(window, begin, 1e9 + 5 * at)
             window = judged.window
             assert judged.level == (expected if at == 3 else NOTHING)
     window, found = b"", []
     for at in range(4):  # handed down it is the same task, whoever gets it
-        found.append(DETECTOR.judge(window, Begin(f"s{at + 1}", f"s{at}", "", "a", TASK, f"You are number {at}."), 1e9))
+        found.append(
+            DETECTOR.judge(window, RunStart(f"s{at + 1}", f"s{at}", "", "a", TASK, f"You are number {at}."), 1e9)
+        )
         window = found[-1].window
     assert levels(found)[-1] == NOTICE
 
@@ -293,7 +295,7 @@ def test_a_retry_is_a_sign_of_life() -> None:
 
 def test_a_loop_is_told_again_at_twice_the_count() -> None:
     """And another loop is told for itself (LD-4)."""
-    caller = Caller(SpawnDetector(digest, depth=(2, 100), same_task=(99, 100)))
+    caller = Caller(SpawnTracker(digest, depth=(2, 100), same_task=(99, 100)))
     fresh = [one.fresh for one in caller.line(9)]
     assert [at + 1 for at, one in enumerate(fresh) if one] == [2, 4, 8]
     others = [caller.begin(f"t{at + 1}", f"t{at}") for at in range(3)]
@@ -321,8 +323,8 @@ def test_memory_of_another_version_is_not_read() -> None:
 
 def test_thresholds() -> None:
     """Each of the two counts has its own (LD-4)."""
-    assert levels(Caller(SpawnDetector(digest, depth=(2, 3), same_task=(99, 99))).line(4)) == [0, 1, 2, 2]
-    siblings = Caller(SpawnDetector(digest, depth=(99, 99), same_task=(2, 3)))
+    assert levels(Caller(SpawnTracker(digest, depth=(2, 3), same_task=(99, 99))).line(4)) == [0, 1, 2, 2]
+    siblings = Caller(SpawnTracker(digest, depth=(99, 99), same_task=(2, 3)))
     assert levels([siblings.begin(f"s{at}", "boss") for at in range(4)]) == [0, 1, 2, 2]
 
 
@@ -335,19 +337,19 @@ def test_memory_is_bounded_and_holds_no_words() -> None:
     assert caller.begin(f"session-{300 - SPAWNED}", "planner", "Task number 236 of the many.", agent="worker")
     for word in (b"session", b"planner", b"worker", b"many"):
         assert word not in caller.window
-    other = SpawnDetector(lambda data: blake2b(data, digest_size=8, key=b"other").digest())
-    begin = Begin("s", "p", "", "a", TASK)
+    other = SpawnTracker(lambda data: blake2b(data, digest_size=8, key=b"other").digest())
+    begin = RunStart("s", "p", "", "a", TASK)
     assert other.judge(b"", begin, 0.0).window != DETECTOR.judge(b"", begin, 0.0).window
 
 
 NAMES = st.sampled_from(["", "a", "b", "c", "s1", "s2"])
 BEGINS = st.builds(
-    Begin, NAMES, NAMES, NAMES, NAMES, st.sampled_from(["", TASK, f"Again: {TASK}", "\ud800", "x" * 70_000])
+    RunStart, NAMES, NAMES, NAMES, NAMES, st.sampled_from(["", TASK, f"Again: {TASK}", "\ud800", "x" * 70_000])
 )
 
 
 @given(st.binary(max_size=400), BEGINS, st.floats(-1e12, 1e12))
-def test_any_window_can_be_read(garbage: bytes, begin: Begin, now: float) -> None:
+def test_any_window_can_be_read(garbage: bytes, begin: RunStart, now: float) -> None:
     """What cannot be read counts as new; judging twice gives the same (LD-4)."""
     for window in (garbage, b"\x01\x01" + garbage, b"\x01\x01" + garbage[: 11 + len(garbage[11:]) // 47 * 47]):
         first = DETECTOR.judge(window, begin, now)
@@ -357,7 +359,7 @@ def test_any_window_can_be_read(garbage: bytes, begin: Begin, now: float) -> Non
 
 
 @given(st.lists(st.tuples(BEGINS, st.floats(0, 700)), max_size=30))
-def test_any_order_of_beginnings(begins: list[tuple[Begin, float]]) -> None:
+def test_any_order_of_beginnings(begins: list[tuple[RunStart, float]]) -> None:
     """Levels are there or not, memory stays bounded, and a retry at once changes nothing (LD-4)."""
     window, now = b"", 1e9
     for begin, after in begins:

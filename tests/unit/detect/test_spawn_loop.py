@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.counting import Identity, LoopTerms
-from breakloop.detect.spawn import Begin, SpawnLoop
-from breakloop.detect.stateful import Ladder, Reads
-from breakloop.detect.steps import Judged
+from breakloop.detect.counting import DetectorConfig, DetectorIdentity
+from breakloop.detect.spawn import RunStart, SpawnDetector
+from breakloop.detect.stateful import CallReaders, SeverityActions
+from breakloop.detect.steps import StepEvaluation
 from breakloop.model.call import Call, Step, ToolCall
-from breakloop.store.ops import RepeatSpec
+from breakloop.store.ops import FingerprintSpec
 from tests.builders import call
 
-WHO = Identity(lambda _: "caller", lambda _: "agent", lambda _: ())
-SPEC = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
+WHO = DetectorIdentity(lambda _: "caller", lambda _: "agent", lambda _: ())
+SPEC = FingerprintSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
 BEGINS = Step("", (), (), (), ("Find the bug.", "<context>of the harness</context>"), (), 1, 10)
 
 
@@ -21,21 +21,21 @@ class Spy:
     """Tells what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Begin] = []
+        self.asked: list[RunStart] = []
 
-    def judge(self, window: bytes, begin: Begin, _now: float) -> Judged:
+    def judge(self, window: bytes, begin: RunStart, _now: float) -> StepEvaluation:
         self.asked.append(begin)
-        return Judged(window, 1, "spawn", "the same task 4 deep", "ab" * 8, True)
+        return StepEvaluation(window, 1, "spawn", "the same task 4 deep", "ab" * 8, True)
 
 
-def block(spy: Spy, step: Step | None) -> SpawnLoop:
-    def begin(_call: Call, task: str) -> Begin:
-        return Begin("s", "parent", "", "agent", task)
+def block(spy: Spy, step: Step | None) -> SpawnDetector:
+    def begin(_call: Call, task: str) -> RunStart:
+        return RunStart("s", "parent", "", "agent", task)
 
-    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), None)
-    ladder = Ladder(terms, ("warn", "reject", "reject"), SPEC, WHO)
-    reads = Reads(lambda _: step, lambda _: "c:me", WHO)
-    return SpawnLoop(terms, ladder, reads, spy, begin=begin)  # type: ignore[arg-type]
+    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), None)
+    ladder = SeverityActions(terms, ("warn", "reject", "reject"), SPEC, WHO)
+    reads = CallReaders(lambda _: step, lambda _: "c:me", WHO)
+    return SpawnDetector(terms, ladder, reads, spy, begin=begin)  # type: ignore[arg-type]
 
 
 def test_a_conversation_that_begins_is_judged_by_its_task() -> None:

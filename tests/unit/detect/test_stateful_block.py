@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.counting import AllowList, Identity, LoopTerms
-from breakloop.detect.stateful import Block, Ladder, Reads, Watch, tags
+from breakloop.detect.counting import AllowList, DetectorConfig, DetectorIdentity
+from breakloop.detect.stateful import CallReaders, DetectorSlot, SeverityActions, StatefulDetector, tags
 from breakloop.model.call import Answer, Step
-from breakloop.store.ops import Repeat
+from breakloop.store.ops import CountFingerprint
 from tests.builders import call
 from tests.unit.detect.test_stateful_seen import SPEC, Found
 
 STEP = Step("", (), (), (), ("hello",), (), 1, 10)
-WHO = Identity(lambda _: "caller", lambda _: "agent", lambda _: ())
+WHO = DetectorIdentity(lambda _: "caller", lambda _: "agent", lambda _: ())
 
 
-def block(*, allow: AllowList | None = None, step: Step | None = STEP) -> Block:
-    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), allow)
-    ladder = Ladder(terms, ("warn", "reject", "reject"), SPEC, WHO)
-    return Block(terms, ladder, Reads(lambda _: step, lambda _: "s:me", WHO), "part:")
+def block(*, allow: AllowList | None = None, step: Step | None = STEP) -> StatefulDetector:
+    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), allow)
+    ladder = SeverityActions(terms, ("warn", "reject", "reject"), SPEC, WHO)
+    return StatefulDetector(terms, ladder, CallReaders(lambda _: step, lambda _: "s:me", WHO), "part:")
 
 
 def test_a_watch_stands_for_it_until_the_window_is_read() -> None:
     made = block()
     watch = made.plan(call(), "project", 3, 7.0)
-    assert isinstance(watch, Watch)
+    assert isinstance(watch, DetectorSlot)
     assert (watch.detector, watch.group) == (made, 3)
     assert made.owner(call()) == "s:me"
     assert made.tags == tags(made.terms, "part:")
@@ -44,7 +44,7 @@ def test_allow_lists_hold() -> None:
 
 def test_what_it_found_goes_up_the_ladder() -> None:
     op = block().operation(call(), Found(level=2), "project", 0)
-    assert isinstance(op, Repeat)
+    assert isinstance(op, CountFingerprint)
     assert block().operation(call(), Found(level=0), "project", 0) is None
 
 
@@ -62,5 +62,5 @@ def test_looking_is_for_those_who_inherit() -> None:
 def test_nobody_cools_down_for_somebody_elses_loop() -> None:
     """Whose loop it is stands in the key of its cooldown (LD-6)."""
     op = block().operation(call(), Found(), "project", 0)
-    assert isinstance(op, Repeat)
+    assert isinstance(op, CountFingerprint)
     assert op.key == "cnt:project:s:me:p:0:" + "ab" * 8

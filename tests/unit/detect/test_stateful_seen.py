@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import pytest
 
-from breakloop.detect.counting import Identity, LoopTerms
-from breakloop.detect.stateful import Ladder, Seen
-from breakloop.store.ops import Noted, Repeat, Repeated, RepeatSpec
+from breakloop.detect.counting import DetectorConfig, DetectorIdentity
+from breakloop.detect.stateful import Detection, SeverityActions
+from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec, Observation
 from tests.builders import call
 
-WHO = Identity(lambda _: "caller", lambda _: "agent", lambda _: ())
-SPEC = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
-TERMS = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), None)
+WHO = DetectorIdentity(lambda _: "caller", lambda _: "agent", lambda _: ())
+SPEC = FingerprintSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
+TERMS = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), None)
 
 
 class Found(NamedTuple):
@@ -27,8 +27,8 @@ class Found(NamedTuple):
     fresh: bool = True
 
 
-def ladder() -> Ladder:
-    return Ladder(TERMS, ("steer", "reject", "kill"), SPEC, WHO)
+def ladder() -> SeverityActions:
+    return SeverityActions(TERMS, ("steer", "reject", "kill"), SPEC, WHO)
 
 
 @pytest.mark.parametrize(("level", "action"), [(1, "steer"), (2, "reject"), (3, "kill"), (4, "kill")])
@@ -36,12 +36,12 @@ def test_the_ladder(level: int, action: str) -> None:
     """Notice, block and stop have actions of their own; what denies cools down, what does not is noted (LD-5)."""
     op = ladder().operation(Found(), level, "project", 0)
     assert op is not None
-    assert isinstance(op.owner, Seen)
+    assert isinstance(op.owner, Detection)
     assert op.owner.action == action
     if level == 1:
-        assert isinstance(op, Noted)
+        assert isinstance(op, Observation)
     else:
-        assert isinstance(op, Repeat)
+        assert isinstance(op, CountFingerprint)
         assert (op.key, op.spec) == ("cnt:project:p:0:" + "ab" * 8, SPEC)
 
 
@@ -52,7 +52,7 @@ def test_nothing_found_is_nothing_to_do() -> None:
 def test_shadow_counts_apart() -> None:
     """Under its own name space (E-1)."""
     op = ladder().operation(Found(), 2, "project", 2)
-    assert isinstance(op, Repeat)
+    assert isinstance(op, CountFingerprint)
     assert op.key.startswith("shadow:cnt:project:")
 
 
@@ -60,8 +60,8 @@ def test_what_the_client_is_told() -> None:
     """Short and exact, with how long and what to do (A-3)."""
     op = ladder().operation(Found(), 2, "project", 0)
     assert op is not None
-    seen: Seen = op.owner
-    loop = seen.found(op, Repeated(3, True, True, 29.2))
+    seen: Detection = op.owner
+    loop = seen.found(op, FingerprintCount(3, True, True, 29.2))
     assert (loop.kind, loop.fingerprint, loop.cooldown_s, loop.fresh) == ("repeat", "ab" * 8, 30, True)
     assert loop.message.startswith("Blocked: `read` returned the same 9 bytes 5 times. Do something else, or finish")
     assert "stays blocked for 30 seconds; a different step passes at once" in loop.message
@@ -74,7 +74,7 @@ def test_what_is_only_noted_says_whether_it_was_told_before() -> None:
     for fresh in (True, False):
         op = ladder().operation(Found(fresh=fresh), 1, "project", 0)
         assert op is not None
-        assert op.owner.found(op, Repeated(1)).fresh is fresh
+        assert op.owner.found(op, FingerprintCount(1)).fresh is fresh
 
 
 def test_what_is_remembered_against_whoever_loops() -> None:
@@ -96,7 +96,10 @@ def test_a_throttle_grows_with_the_loop() -> None:
         fresh: bool = True
         hits: float = 7.5
 
-    assert (Seen(TERMS, "throttle", Counted(), WHO).hits, Seen(TERMS, "throttle", Found(), WHO).hits) == (7, 1)
+    assert (Detection(TERMS, "throttle", Counted(), WHO).hits, Detection(TERMS, "throttle", Found(), WHO).hits) == (
+        7,
+        1,
+    )
 
 
 def test_what_stands_aside_is_told_with_the_evidence() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from breakloop.detect.counting import LoopTerms
-from breakloop.detect.stateful import TAG_BYTES, Watch, place, tags
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.stateful import TAG_BYTES, DetectorSlot, place, tags
 
 
-def terms(policy: str = "p", index: int = 0, where: str = "") -> LoopTerms:
-    return LoopTerms("steps", policy, index, "reject", 429, frozenset(), None, place=where)
+def terms(policy: str = "p", index: int = 0, where: str = "") -> DetectorConfig:
+    return DetectorConfig("steps", policy, index, "reject", 429, frozenset(), None, place=where)
 
 
 def test_each_block_has_a_section_of_its_own() -> None:
@@ -28,7 +28,7 @@ def test_a_policys_name_cannot_be_anothers_place() -> None:
 
 def test_a_watch_names_its_detector_and_group() -> None:
     detector: Any = object()
-    watch = Watch(detector, 3)
+    watch = DetectorSlot(detector, 3)
     assert (watch.detector, watch.group) == (detector, 3)
 
 

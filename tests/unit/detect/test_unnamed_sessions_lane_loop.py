@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from breakloop.detect.counting import AllowList, Identity, LoopTerms
-from breakloop.detect.stateful import Ladder, Reads
-from breakloop.detect.unnamed_sessions import LaneJudged, LaneLoop
+from breakloop.detect.counting import AllowList, DetectorConfig, DetectorIdentity
+from breakloop.detect.stateful import CallReaders, SeverityActions
+from breakloop.detect.unnamed_sessions import LaneEvaluation, UnnamedSessionsDetector
 from breakloop.model.call import Answer, Step, ToolCall
-from breakloop.store.ops import RepeatSpec
+from breakloop.store.ops import FingerprintSpec
 from tests.builders import call
 
-WHO = Identity(lambda _: "caller", lambda _: "agent", lambda _: ())
-SPEC = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
+WHO = DetectorIdentity(lambda _: "caller", lambda _: "agent", lambda _: ())
+SPEC = FingerprintSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
 PLAIN = Step("", (), (), (), ("hello",), (), 1, 10)
 ACTS = PLAIN._replace(calls=(ToolCall("look", "{}"),))
 
@@ -21,16 +21,16 @@ class Spy:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    def judge(self, window: bytes, session: str, lane: str, _step: Step, _now: float) -> LaneJudged:
+    def judge(self, window: bytes, session: str, lane: str, _step: Step, _now: float) -> LaneEvaluation:
         self.asked.append((session, lane))
-        return LaneJudged(window, 0, crowded=True)
+        return LaneEvaluation(window, 0, crowded=True)
 
 
-def block(spy: Spy, step: Step | None = PLAIN, allow: AllowList | None = None) -> LaneLoop:
-    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), allow)
-    ladder = Ladder(terms, ("warn", "reject", "reject"), SPEC, WHO)
-    reads = Reads(lambda _: step, lambda _: "a:me", WHO)
-    return LaneLoop(terms, ladder, reads, spy, session=lambda _: "s", lane=lambda _: "model and prompt")  # type: ignore[arg-type]
+def block(spy: Spy, step: Step | None = PLAIN, allow: AllowList | None = None) -> UnnamedSessionsDetector:
+    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), allow)
+    ladder = SeverityActions(terms, ("warn", "reject", "reject"), SPEC, WHO)
+    reads = CallReaders(lambda _: step, lambda _: "a:me", WHO)
+    return UnnamedSessionsDetector(terms, ladder, reads, spy, session=lambda _: "s", lane=lambda _: "model and prompt")  # type: ignore[arg-type]
 
 
 def test_the_call_learns_that_it_is_in_a_crowd() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.detect.steps import PRESETS
-from breakloop.detect.unnamed_sessions import LANES, LaneDetector, LaneJudged, looks
+from breakloop.detect.unnamed_sessions import LANES, LaneEvaluation, LaneTracker, looks
 from breakloop.model.call import Result, Step, ToolCall
 
 PROMPT = "List the ten largest cities of Europe as JSON."
@@ -25,7 +25,7 @@ def digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=8, key=b"test").digest()
 
 
-DETECTOR = LaneDetector(PRESETS["normal"]["nested"], digest)
+DETECTOR = LaneTracker(PRESETS["normal"]["nested"], digest)
 
 
 def asked(text: str, said: str = "") -> Step:
@@ -43,23 +43,23 @@ class Sender:
         self.window = b""
         self.now = 1_800_000_000.0
 
-    def send(self, session: str, step: Step, lane: str = "gpt\0Be brief.", after: float = 2.0) -> LaneJudged:
+    def send(self, session: str, step: Step, lane: str = "gpt\0Be brief.", after: float = 2.0) -> LaneEvaluation:
         self.now += after
         judged = DETECTOR.judge(self.window, session, lane, step, self.now)
         self.window = judged.window
         assert len(self.window) <= SIZE_MAX
         return judged
 
-    def work(self, session: str, after: float = 2.0) -> LaneJudged:
+    def work(self, session: str, after: float = 2.0) -> LaneEvaluation:
         return self.send(session, called(), after=after)
 
-    def wrap(self, times: int, after: float = 2.0, lane: str = "gpt\0Be brief.") -> list[LaneJudged]:
+    def wrap(self, times: int, after: float = 2.0, lane: str = "gpt\0Be brief.") -> list[LaneEvaluation]:
         """A plain client that puts the same words before its prompt again and again."""
         prompts = [AGAIN * at + PROMPT for at in range(times)]
         return [self.send(f"derived:{lane}{at}", asked(text), lane, after) for at, text in enumerate(prompts)]
 
 
-def levels(judged: list[LaneJudged]) -> list[int]:
+def levels(judged: list[LaneEvaluation]) -> list[int]:
     return [one.level for one in judged]
 
 
@@ -93,7 +93,7 @@ def test_a_prompt_that_grows_at_its_end() -> None:
 
 def test_thresholds() -> None:
     """Those of the policy (LD-4)."""
-    detector = LaneDetector((1, 2, 3), digest)
+    detector = LaneTracker((1, 2, 3), digest)
     window, found = b"", []
     for at in range(4):
         judged = detector.judge(window, f"s{at}", "", asked(AGAIN * at + PROMPT), 100.0 + at)
@@ -240,7 +240,7 @@ def test_memory_is_bounded_and_holds_no_words() -> None:
         sender.send(f"session {at}", asked(f"A prompt about something, number {at}."), f"model {at}\0system")
     assert 800 < len(sender.window) <= SIZE_MAX
     assert not any(word in sender.window for word in (b"session", b"prompt", b"model", b"system"))
-    other = LaneDetector((3, 5, 8), lambda data: blake2b(data, digest_size=8, key=b"other").digest())
+    other = LaneTracker((3, 5, 8), lambda data: blake2b(data, digest_size=8, key=b"other").digest())
     step = asked(PROMPT)
     assert other.judge(b"", "s", "l", step, 1.0).window != DETECTOR.judge(b"", "s", "l", step, 1.0).window
 

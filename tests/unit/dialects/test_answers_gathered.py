@@ -13,7 +13,7 @@ from breakloop.dialects.answers import (
     TEXT_MAX_CHARS,
     TEXTS_MAX,
     AnswerBuilder,
-    PartOfCall,
+    PartialCall,
     joined,
     number,
     tokens,
@@ -121,7 +121,7 @@ def test_arguments_have_one_spelling() -> None:
 
 def test_pieces_replace_a_value_and_a_value_replaces_pieces() -> None:
     """Some streams begin a call with empty arguments, others repeat them as a whole at the end (C-8)."""
-    call = PartOfCall("f")
+    call = PartialCall("f")
     call.set({}, 100)
     assert call.made() == ToolCall("f", "{}")
     call.add('{"a":', 100)

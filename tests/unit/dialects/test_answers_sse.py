@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.dialects.answers import Events
+from breakloop.dialects.answers import SseParser
 
 
 def split(body: bytes, size: int = 0, max_bytes: int = 1000) -> list[bytes]:
     """All events of a body that comes in pieces of this size, its end included."""
-    events = Events(max_bytes)
+    events = SseParser(max_bytes)
     size = size or len(body) or 1
     found = [one for start in range(0, len(body), size) for one in events.feed(body[start : start + size])]
     return found + list(events.finish())
@@ -64,13 +64,13 @@ def test_events(body: bytes, expected: list[bytes]) -> None:
 )
 def test_pieces_that_look_like_events(pieces: list[bytes], expected: list[bytes]) -> None:
     """The short way for one event in one piece is not taken where it is not the same (D-1)."""
-    events = Events(40)
+    events = SseParser(40)
     assert [one for piece in pieces for one in events.feed(piece)] == expected
 
 
 def test_nothing_is_held_back() -> None:
     """An event is there as soon as its empty line is (D-1)."""
-    events = Events()
+    events = SseParser()
     assert list(events.feed(b"data: a\n")) == []
     assert list(events.feed(b"\ndata: b\r\n\r")) == [b"a", b"b"]
     assert list(events.feed(b"\ndata: c\n\n")) == [b"c"]
@@ -91,7 +91,7 @@ def test_long_events_are_passed_over(size: int) -> None:
 
 def test_what_is_passed_over_is_counted() -> None:
     """Once an event, and memory stays within the bound (Y-2)."""
-    events = Events(100)
+    events = SseParser(100)
     for _ in range(3):
         events.feed(b"data: ")
         for _ in range(50):
@@ -103,7 +103,7 @@ def test_what_is_passed_over_is_counted() -> None:
 
 def test_long_events_in_small_pieces_cost_their_length() -> None:
     """A megabyte, 16 bytes at a time, is found without going over all of it again and again (Y-2)."""
-    events = Events(2 * 1024 * 1024)
+    events = SseParser(2 * 1024 * 1024)
     events.feed(b"data: ")
     for _ in range(65_536):
         events.feed(b"0123456789abcdef")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from breakloop.dialects.base import Conversation, Parts, item_at, value
+from breakloop.dialects.base import BodyFields, ConversationReader, item_at, value
 from breakloop.model.call import Message
 
 
@@ -16,19 +16,19 @@ class Body(msgspec.Struct):
     says: list[msgspec.Raw]
 
 
-def typed(body: bytes) -> Parts:
-    return Parts("typed", msgspec.json.decode(body, type=Body).says, system="be kind")
+def typed(body: bytes) -> BodyFields:
+    return BodyFields("typed", msgspec.json.decode(body, type=Body).says, system="be kind")
 
 
-def tolerant(fields: dict[str, Any]) -> Parts | None:
-    return Parts("tolerant\ud800", fields["says"]) if "says" in fields else None
+def tolerant(fields: dict[str, Any]) -> BodyFields | None:
+    return BodyFields("tolerant\ud800", fields["says"]) if "says" in fields else None
 
 
 def flatten(item: Any) -> Message | None:
     return None if item == {} else Message(item.get("role", ""), item["text"])
 
 
-made_up = Conversation("made_up", typed, tolerant, flatten)
+made_up = ConversationReader("made_up", typed, tolerant, flatten)
 
 
 def test_typed_then_tolerant_then_none() -> None:
@@ -118,13 +118,13 @@ def test_an_odd_message_loosens_the_parts_for_everybody() -> None:
 def test_nothing_to_read_in_odd_parts() -> None:
     """None, not an error: where the tolerant step has no such body, and where nothing ends (C-9)."""
 
-    def refuse(_parts: Parts) -> str:
+    def refuse(_parts: BodyFields) -> str:
         raise ValueError("odd")
 
-    def nested(_parts: Parts) -> str:
+    def nested(_parts: BodyFields) -> str:
         raise RecursionError
 
-    strict = Conversation("strict", typed, lambda _fields: None, flatten)
+    strict = ConversationReader("strict", typed, lambda _fields: None, flatten)
     taken = strict.take(b'{"says":[]}')
     assert taken is not None
     assert taken.view(refuse) is None
@@ -134,7 +134,7 @@ def test_nothing_to_read_in_odd_parts() -> None:
 
 def test_model_and_stream_flag_may_stand_in_the_path() -> None:
     """Where they are no fields (C-8)."""
-    reader = Conversation("made_up", typed, tolerant, flatten, in_path=lambda path: (path[1:], True))
+    reader = ConversationReader("made_up", typed, tolerant, flatten, in_path=lambda path: (path[1:], True))
     taken = reader.take(b'{"says":[]}', "/m")
     assert taken is not None
     chat = taken.chat(1)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from breakloop.dialects import denial
-from breakloop.model.verdict import REASONS, Limit, Loop, Verdict
+from breakloop.model.verdict import REASONS, LimitState, LoopFinding, Verdict
 
-LOOP = Loop("tail", "ab" * 16, 6, 60, 30, "reject", fresh=True, message="Blocked: x.", evidence="6 times")
+LOOP = LoopFinding("tail", "ab" * 16, 6, 60, 30, "reject", fresh=True, message="Blocked: x.", evidence="6 times")
 
 
 def refused(reason: str = "kill_switch", message: str = "No.", status: int = 429) -> Verdict:
@@ -198,12 +198,12 @@ def test_problems() -> None:
 @pytest.mark.parametrize(
     ("reason", "limit", "kind"),
     [
-        ("token_bucket_exceeded", Limit("p", 1, 1, 0, 1), "quota-exceeded"),
+        ("token_bucket_exceeded", LimitState("p", 1, 1, 0, 1), "quota-exceeded"),
         ("no_bundle_loaded", None, "temporary-reduced-capacity"),
         ("store_unavailable", None, "temporary-reduced-capacity"),
     ],
 )
-def test_problem_types(reason: str, limit: Limit | None, kind: str) -> None:
+def test_problem_types(reason: str, limit: LimitState | None, kind: str) -> None:
     """The types of the RateLimit draft where they fit (A-4)."""
     verdict = refused(reason)
     verdict.limit = limit

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from breakloop.dialects.denial import VerdictHeaders, quoted
-from breakloop.model.verdict import Limit, Loop, Verdict
+from breakloop.model.verdict import LimitState, LoopFinding, Verdict
 
 ANSWERS = VerdictHeaders("X-Breakloop-", b"key")
-LOOP = Loop("tail", "f" * 32, 6, 60, 30, "reject", fresh=True, message="m", evidence="e")
+LOOP = LoopFinding("tail", "f" * 32, 6, 60, 30, "reject", fresh=True, message="m", evidence="e")
 
 
 def limited(base: int | None, *, jitter: bool = True, policy: str = "p") -> Verdict:
     verdict = Verdict(allowed=False, reason="token_bucket_exceeded", status=429, policy=policy, rule="r")
     verdict.retry_after_s, verdict.retry_jitter = base, jitter
-    verdict.limit = Limit(policy, 10, 1, 0, base or 7)
+    verdict.limit = LimitState(policy, 10, 1, 0, base or 7)
     return verdict
 
 
@@ -109,7 +109,7 @@ def test_an_identity_that_is_no_text_gets_its_jitter() -> None:
 
 def test_allowed_answers() -> None:
     """Request id, limit, warning with count, delay and note; nothing that is not there (A-5)."""
-    verdict = Verdict(limit=Limit("p", 10, 1, 9, 1))
+    verdict = Verdict(limit=LimitState("p", 10, 1, 9, 1))
     assert ANSWERS.allowed(Verdict(), "r1") == b"X-Breakloop-Request-Id: r1\r\n"
     verdict.warning, verdict.loop, verdict.delay_ms, verdict.note = "loop_detected", LOOP, 600, "Stop."
     assert ANSWERS.allowed(verdict, "r1").decode().split("\r\n") == [
@@ -131,7 +131,7 @@ def test_the_prepared_heads_are_bounded() -> None:
     """Many limits do not make memory grow for ever, and all of them are still rendered (Y-2)."""
     answers = VerdictHeaders("X-", b"key")
     for number in range(5000):
-        head = answers.allowed(Verdict(limit=Limit(f"p{number}", number + 1, 1, 0, 1)), "r")
+        head = answers.allowed(Verdict(limit=LimitState(f"p{number}", number + 1, 1, 0, 1)), "r")
         assert f'RateLimit-Policy: "p{number}";q={number + 1};w=1'.encode() in head
     assert len(answers._heads) <= 4096
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from breakloop.dialects import registry
-from breakloop.dialects.prompt import Prompt, prompt_of
+from breakloop.dialects.prompt import RequestPrompt, prompt_of
 from breakloop.model.call import PromptSize
 from breakloop.testing import PATHS, Conversation, mcp_call
 from tests.builders import call, chat, user
@@ -17,9 +17,9 @@ TALKS = ["openai_chat", "openai_responses", "anthropic_messages", "gemini"]
 TOOL = {"name": "read_file", "description": "Reads.", "parameters": {"type": "object", "properties": {}}}
 
 
-def prompt(body: Any, dialect: str = "openai_chat") -> Prompt:
+def prompt(body: Any, dialect: str = "openai_chat") -> RequestPrompt:
     sent = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-    return Prompt(registry.take("POST", PATHS[dialect], sent), len(sent))
+    return RequestPrompt(registry.take("POST", PATHS[dialect], sent), len(sent))
 
 
 def size(body: Any, dialect: str = "openai_chat") -> PromptSize | None:
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_has_a_body_only() -> None:
     assert prompt(b"no json").size is None
     assert prompt(b"no json").body_bytes == 7
     call_of_tool = json.dumps(mcp_call("ls", {})).encode()
-    assert Prompt(registry.take("POST", "/mcp", call_of_tool), len(call_of_tool)).size is None
+    assert RequestPrompt(registry.take("POST", "/mcp", call_of_tool), len(call_of_tool)).size is None
     deep = b'{"messages":[{"content":' + b"[" * 400 + b'"x"' + b"]" * 400 + b"}]}"
     assert prompt(deep).texts() in ([], ["x"])
 

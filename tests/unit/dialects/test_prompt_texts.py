@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from breakloop.dialects import registry
-from breakloop.dialects.base import Taken
-from breakloop.dialects.prompt import Texts, texts_of
+from breakloop.dialects.base import ParsedBody
+from breakloop.dialects.prompt import PromptTexts, texts_of
 from breakloop.testing import PATHS, Conversation
 from tests.unit.wire.recorded.shape import dump
 
 
-def found(body: Any, dialect: str) -> Texts:
+def found(body: Any, dialect: str) -> PromptTexts:
     taken = registry.take("POST", PATHS[dialect], body if isinstance(body, bytes) else dump(body))
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, ParsedBody)
     texts = texts_of(taken)
     assert texts is not None
     return texts
 
 
-def said(texts: Texts) -> list[str]:
+def said(texts: PromptTexts) -> list[str]:
     return sorted([*texts.texts, *[bytes(raw).decode() for raw in texts.raws]])
 
 

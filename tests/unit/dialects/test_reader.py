@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.dialects.reader import BodyReader, StreamReader, reader
+from breakloop.dialects.reader import StreamReader, WholeAnswerReader, reader
 from breakloop.model.call import Answer, Usage
 from tests.unit.wire.recorded.everything import EVERYTHING
 from tests.unit.wire.recorded.openai import COUNT, TEXT, USAGE, WHOLE, chunk, delta
@@ -26,7 +26,7 @@ def test_events(dialect: str, kind: bytes) -> None:
 @pytest.mark.parametrize("kind", [JSON, b"application/json; charset=utf-8", b"application/problem+json", b"TEXT/JSON"])
 def test_bodies(dialect: str, kind: bytes) -> None:
     """Every dialect can come whole, streamed though it was to be: errors do (C-8)."""
-    assert isinstance(reader(dialect, kind, streamed=True), BodyReader)
+    assert isinstance(reader(dialect, kind, streamed=True), WholeAnswerReader)
 
 
 @pytest.mark.parametrize("kind", [b"text/html", b"audio/mpeg", b"application/octet-stream", b"\xff", b"json"])
@@ -39,7 +39,7 @@ def test_nothing_to_read(kind: bytes) -> None:
 
 def test_no_type() -> None:
     """What was asked for decides then (C-9)."""
-    assert isinstance(reader("openai_chat", b""), BodyReader)
+    assert isinstance(reader("openai_chat", b""), WholeAnswerReader)
     assert isinstance(reader("openai_chat", b"", streamed=True), StreamReader)
 
 
@@ -78,7 +78,7 @@ def test_large_bodies() -> None:
     """What is too large is not kept; the count of tokens near its end is read all the same (Y-2)."""
     for pieces in (1, 2, 100):
         found = reader("openai_chat", JSON, max_bytes=100_000)
-        assert isinstance(found, BodyReader)
+        assert isinstance(found, WholeAnswerReader)
         said = {"choices": [{"message": {"content": 'say "usage": {} ' * 20_000}}], "usage": COUNT, "service_tier": "x"}
         body = dump(said)
         size = len(body) // pieces + 1

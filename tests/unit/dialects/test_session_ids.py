@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.dialects import registry, session_ids
-from breakloop.dialects.session_ids import NONE, Ids, find, of, trace_of
+from breakloop.dialects.session_ids import NONE, BodyIds, find, of, trace_of
 
 UUID = "0199ae1c-5f0e-7c32-9d0b-7e8a4c1f2b3d"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -26,20 +26,20 @@ DIALECTS = (
 )
 
 
-def ids(dialect: str = "openai_chat", **fields: Any) -> Ids:
+def ids(dialect: str = "openai_chat", **fields: Any) -> BodyIds:
     return find(dialect, json.dumps({"model": "m", "messages": [], **fields}).encode())
 
 
 @pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}])
 def test_conversations_of_the_responses_api(conversation: object) -> None:
     """A string, or an object that holds it (C-7)."""
-    assert ids("openai_responses", conversation=conversation) == Ids(session="conv_1")
+    assert ids("openai_responses", conversation=conversation) == BodyIds(session="conv_1")
 
 
 def test_previous_responses() -> None:
     """Read beside whatever else is there (C-7)."""
     found = ids("openai_responses", previous_response_id="resp_1", prompt_cache_key=UUID)
-    assert found == Ids(previous="resp_1", cache_key=UUID)
+    assert found == BodyIds(previous="resp_1", cache_key=UUID)
     assert ids("openai_responses", previous_response_id=None) == NONE
 
 
@@ -54,7 +54,7 @@ def test_previous_responses() -> None:
 )
 def test_claude_code(user_id: object) -> None:
     """The session in `metadata.user_id`, in the spelling of old and in that of now (C-7)."""
-    assert ids("anthropic_messages", metadata={"user_id": user_id}) == Ids(session=UUID)
+    assert ids("anthropic_messages", metadata={"user_id": user_id}) == BodyIds(session=UUID)
 
 
 @pytest.mark.parametrize("user_id", ["u-1", UUID, "user_1", "my_session_key", "{", "[1]", '{"device_id":"d"}', 7, None])
@@ -82,7 +82,7 @@ def test_a_user_is_no_session(user_id: object) -> None:
 )
 def test_sessions_of_gateways_and_agents(fields: dict[str, Any]) -> None:
     """LiteLLM's, OpenRouter's, OpenHands', Cline's, Qwen Code's, Langfuse's and LangSmith's (C-7)."""
-    assert ids(**fields) == Ids(session="s-1")
+    assert ids(**fields) == BodyIds(session="s-1")
 
 
 @pytest.mark.parametrize("value", ["", "  ", "null", "undefined", "None", None, True, 1.5, [], {}, ["s"]])
@@ -90,7 +90,7 @@ def test_what_is_no_id(value: object) -> None:
     """Other types, and the words of a program without an id; the next field is looked at all the same (C-7)."""
     assert ids(session_id=value) == NONE
     assert ids(conversation=value, session_id=value, metadata={"session_id": "s-1"}).session == "s-1"
-    assert ids(metadata=value, previous_response_id="resp_1") == Ids(previous="resp_1")
+    assert ids(metadata=value, previous_response_id="resp_1") == BodyIds(previous="resp_1")
 
 
 def test_numbers_are_ids() -> None:
@@ -116,8 +116,8 @@ def test_cache_keys(fields: dict[str, str], expected: str) -> None:
 
 def test_traces() -> None:
     """LiteLLM's and Langfuse's traces are kept apart from sessions (C-7)."""
-    assert ids(litellm_trace_id="t") == ids(metadata={"trace_id": "t"}) == Ids(trace="t")
-    assert ids(metadata={"trace_id": "t", "session_id": "s"}) == Ids(session="s", trace="t")
+    assert ids(litellm_trace_id="t") == ids(metadata={"trace_id": "t"}) == BodyIds(trace="t")
+    assert ids(metadata={"trace_id": "t", "session_id": "s"}) == BodyIds(session="s", trace="t")
 
 
 @pytest.mark.parametrize(
@@ -145,16 +145,16 @@ def mcp_call(meta: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("meta", "expected"),
     [
-        ({"agent-session-id": "s"}, Ids(session="s")),
-        ({"openai/session": "s", "openai/subject": "user"}, Ids(session="s")),
-        ({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, Ids(trace=TRACE)),
+        ({"agent-session-id": "s"}, BodyIds(session="s")),
+        ({"openai/session": "s", "openai/subject": "user"}, BodyIds(session="s")),
+        ({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, BodyIds(trace=TRACE)),
         ({"progressToken": 1, "traceparent": 7}, NONE),
         ({}, NONE),
         (None, NONE),
         ("text", NONE),
     ],
 )
-def test_mcp(meta: object, expected: Ids) -> None:
+def test_mcp(meta: object, expected: BodyIds) -> None:
     """Goose's and ChatGPT's session, and the trace, in `_meta` (C-7)."""
     assert find("mcp", json.dumps(mcp_call(meta)).encode()) == expected
     batch = [{"jsonrpc": "2.0", "method": "notifications/x"}, mcp_call(meta)]
@@ -177,7 +177,7 @@ def test_bodies_that_were_taken_apart(stream: object) -> None:
     taken = registry.take("POST", "/v1/messages", json.dumps(sent).encode())
     assert taken is not None
     taken.body = b""
-    assert of(taken) == Ids(session="t", previous="7")
+    assert of(taken) == BodyIds(session="t", previous="7")
     bare = registry.take("POST", "/v1/messages", b'{"model":"m","messages":[]}')
     assert bare is not None
     assert of(bare) == NONE

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from breakloop.dialects.steps import ALL_MAX, Budget, digest, edges, newest, short
+from breakloop.dialects.steps import ALL_MAX, ResultBudget, digest, edges, newest, short
 from breakloop.model.call import Result
 
 
 def test_what_is_too_much_keeps_its_edges() -> None:
     """The texts before were read; what follows is told apart by a digest (Y-2)."""
-    budget = Budget(100)
+    budget = ResultBudget(100)
     assert budget.take("a" * 100) == "a" * 100
     long = "b" * 500 + "c" * 500
     found = budget.take(long)

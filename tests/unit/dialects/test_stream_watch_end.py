@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseIncompleteEvent
 
-from breakloop.dialects.answers import Events
+from breakloop.dialects.answers import SseParser
 from breakloop.dialects.reader import reader
-from breakloop.dialects.stream_watch import ITEMS_MAX_BYTES, Passed, can_end, final_event
+from breakloop.dialects.stream_watch import ITEMS_MAX_BYTES, StreamState, can_end, final_event
 from breakloop.model.call import Usage
 from tests.unit.wire.recorded.shape import SSE, dump, events, named
 
@@ -98,8 +98,8 @@ SENT: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def passed(*payloads: Any) -> Passed:
-    kept = Passed()
+def passed(*payloads: Any) -> StreamState:
+    kept = StreamState()
     for payload in payloads:
         kept.note(payload if isinstance(payload, bytes) else dump(payload))
     return kept
@@ -113,7 +113,7 @@ def cut(dialect: str, usage: Usage | None = None) -> bytes:
 
 
 def told(ending: bytes) -> list[Any]:
-    return [json.loads(data) if data != b"[DONE]" else "[DONE]" for data in Events().feed(ending)]
+    return [json.loads(data) if data != b"[DONE]" else "[DONE]" for data in SseParser().feed(ending)]
 
 
 def http(body: bytes) -> httpx2.Client:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects.answers import Events
+from breakloop.dialects.answers import SseParser
 from breakloop.dialects.reader import reader
-from breakloop.dialects.stream_watch import Overheard, can_end
+from breakloop.dialects.stream_watch import ListeningReader, can_end
 from tests.unit.wire.recorded.everything import EVERYTHING
 from tests.unit.wire.recorded.shape import SSE, Recorded, events, named
 
@@ -38,15 +38,15 @@ class Notes:
         self.over.append(choice)
 
 
-def hear(dialect: str, body: bytes, *, calls: bool = False) -> tuple[Notes, Overheard]:
+def hear(dialect: str, body: bytes, *, calls: bool = False) -> tuple[Notes, ListeningReader]:
     notes = Notes()
-    overheard = Overheard(dialect, notes, calls=calls)
+    overheard = ListeningReader(dialect, notes, calls=calls)
     overheard.feed(body)
     return notes, overheard
 
 
 def told(ending: bytes) -> list[Any]:
-    return ["[DONE]" if data == b"[DONE]" else json.loads(data) for data in Events().feed(ending)]
+    return ["[DONE]" if data == b"[DONE]" else json.loads(data) for data in SseParser().feed(ending)]
 
 
 @pytest.mark.parametrize("calls", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
-from breakloop.engine.activity import AGENTS_MOST, STEPS_KEPT, Recorder
+from breakloop.engine.activity import AGENTS_MOST, STEPS_KEPT, ActivityRecorder
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Answer, Call, Usage
 from breakloop.model.events import AgentUse
@@ -16,7 +16,7 @@ STEPS: Json = {"similarity": "steps"}
 MODEL = "gpt-4.1"
 
 
-def recording(rules: Json) -> tuple[World, Recorder]:
+def recording(rules: Json) -> tuple[World, ActivityRecorder]:
     here = world(rules)
     return here, here.engine.recording()
 

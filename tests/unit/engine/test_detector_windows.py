@@ -7,7 +7,7 @@ from typing import Any
 
 from breakloop.model.call import Answer, Call
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Committed, Op, Window, WindowWrite
+from breakloop.store.ops import CommitResult, Op, StoredWindow, WindowWrite
 from tests.builders import Json, World, bundle, call, chat, policy, user, world
 
 STEPS: Json = {"similarity": "steps"}
@@ -117,11 +117,11 @@ class Contended(MemoryStore):
         super().__init__()
         self.rivals = rivals
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> Committed:
+    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
         if windows and self.rivals:
             self.rivals -= 1
             [*_, last] = windows
-            current: Window = self.read_window(last.key, now)
+            current: StoredWindow = self.read_window(last.key, now)
             super().commit((), now, [WindowWrite(last.key, current.version, current.data, last.ttl_s)])
         return super().commit(ops, now, windows)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from breakloop.engine.detector_windows import WindowCache
-from breakloop.store.ops import Window, WindowWrite
+from breakloop.engine.detector_windows import RemoteWindowCache
+from breakloop.store.ops import StoredWindow, WindowWrite
 
 
 def write(key: str, version: int, data: bytes | None) -> WindowWrite:
@@ -12,36 +12,36 @@ def write(key: str, version: int, data: bytes | None) -> WindowWrite:
 
 def test_a_copy_is_used_until_it_is_too_old() -> None:
     """The least recently used goes (S-2)."""
-    cache = WindowCache(2)
-    cache.put("a", Window(1, b"a"))
-    cache.put("b", Window(1, b"b"))
-    assert cache.get("a") == Window(1, b"a")
-    cache.put("c", Window(1, b"c"))
+    cache = RemoteWindowCache(2)
+    cache.put("a", StoredWindow(1, b"a"))
+    cache.put("b", StoredWindow(1, b"b"))
+    assert cache.get("a") == StoredWindow(1, b"a")
+    cache.put("c", StoredWindow(1, b"c"))
     assert cache.missing(["a", "b", "c"]) == ["b"]
-    assert (len(cache), cache.get("b")) == (2, Window(0, b""))
+    assert (len(cache), cache.get("b")) == (2, StoredWindow(0, b""))
 
 
 def test_what_is_sent_is_taken_for_written() -> None:
     """The next request of the session goes on from it (S-2)."""
-    cache = WindowCache()
-    cache.put("a", Window(3, b"old"))
+    cache = RemoteWindowCache()
+    cache.put("a", StoredWindow(3, b"old"))
     cache.sent([write("a", 3, b"new"), write("b", 7, None)])
-    assert cache.get("a") == Window(4, b"new")
+    assert cache.get("a") == StoredWindow(4, b"new")
     assert cache.missing(["a", "b"]) == ["b"]
 
 
 def test_what_was_refused_is_known_anew_or_read_again() -> None:
     """Nothing of a commit that conflicts was written (E-5)."""
-    cache = WindowCache()
+    cache = RemoteWindowCache()
     cache.sent([write("a", 3, b"mine"), write("b", 1, b"mine")])
-    cache.refused([write("a", 3, b"mine"), write("b", 1, b"mine")], {"a": Window(9, b"theirs")})
-    assert cache.get("a") == Window(9, b"theirs")
+    cache.refused([write("a", 3, b"mine"), write("b", 1, b"mine")], {"a": StoredWindow(9, b"theirs")})
+    assert cache.get("a") == StoredWindow(9, b"theirs")
     assert cache.missing(["a", "b"]) == ["b"]
 
 
 def test_what_was_lost_is_good_enough_without_the_store() -> None:
     """Its data is still there, its version is not (S-3)."""
-    cache = WindowCache()
+    cache = RemoteWindowCache()
     cache.sent([write("a", 3, b"mine")])
     cache.lost([write("a", 3, b"mine"), write("x", 3, b"gone meanwhile")])
     assert cache.missing(["a"]) == ["a"]

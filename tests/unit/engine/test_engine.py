@@ -11,7 +11,7 @@ from breakloop.errors import StateError
 from breakloop.model.call import Call
 from breakloop.model.events import DESCRIPTOR_MISSING, SHADOW_WOULD_REJECT, STORE_DEGRADED
 from breakloop.model.verdict import REASONS, Verdict
-from breakloop.store.ops import Bucket, Repeat
+from breakloop.store.ops import CountFingerprint, TakeTokens
 from tests.builders import (
     FailingStore,
     Json,
@@ -109,8 +109,8 @@ def test_a_shadow_denial_charges_none_of_its_own_limits() -> None:
     store = SpyStore()
     here = world(bundle(policy("p", *rules, mode="shadow")), store=store)
     here.decide(call(), 10)
-    op = next(op for op in store.commits[0] if isinstance(op, Bucket))
-    left = store.commit([Bucket(op.spec, op.key, 4.0, None)], here.clock.now()).results[0]
+    op = next(op for op in store.commits[0] if isinstance(op, TakeTokens))
+    left = store.commit([TakeTokens(op.spec, op.key, 4.0, None)], here.clock.now()).results[0]
     assert left == 0.0  # 5 - 1: the nine that would have been denied charged nothing
 
 
@@ -315,10 +315,10 @@ def test_one_commit_a_decision() -> None:
     here = world(bundle(*policies, defaults={}), store=store)
     here.decide(chat())
     assert len(store.commits) == 1
-    assert [type(op) for op in store.commits[0]] == [Repeat, Repeat, Bucket] * 2
+    assert [type(op) for op in store.commits[0]] == [CountFingerprint, CountFingerprint, TakeTokens] * 2
     here.decide(chat(), 9)  # denied and allowed ones alike
     assert len(store.commits) == 10
-    assert len({op.key for op in store.commits[0] if isinstance(op, Repeat | Bucket)}) == 6
+    assert len({op.key for op in store.commits[0] if isinstance(op, CountFingerprint | TakeTokens)}) == 6
 
 
 def test_several_throttles_delay_once_by_the_longest() -> None:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from breakloop.clock import FakeClock
-from breakloop.engine.engine import Local
+from breakloop.engine.engine import LocalStore
 from breakloop.model.call import Answer, Call, Usage
 from breakloop.model.counters import Tally
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import BucketSpec, Correct, RepeatSpec, Settle
+from breakloop.store.ops import AdjustCharge, BucketSpec, FingerprintSpec, Settle
 from tests.builders import FailingStore, bundle, call, chat, exact, policy, world
 
-SETTLE = [Settle(RepeatSpec(60.0, 3), "ld:k", 0.0, 1)]
-CORRECT = [Correct(BucketSpec(1.0, 10.0), "tb:k", 4.0)]
+SETTLE = [Settle(FingerprintSpec(60.0, 3), "ld:k", 0.0, 1)]
+CORRECT = [AdjustCharge(BucketSpec(1.0, 10.0), "tb:k", 4.0)]
 
 
 def test_every_failure_is_told() -> None:
     """Counted, logged, allowed (LD-7, S-4)."""
     told: list[tuple[Call, float, str]] = []
     clock = FakeClock()
-    local = Local(FailingStore(), clock, Tally(), lambda call, now, error: told.append((call, now, str(error))))
+    local = LocalStore(FailingStore(), clock, Tally(), lambda call, now, error: told.append((call, now, str(error))))
     asked = call()
     asked.watched = [("win:a", [])]
     local.settle(asked, SETTLE, failed=True)
@@ -30,7 +30,7 @@ def test_every_failure_is_told() -> None:
 def test_corrections_reach_the_store() -> None:
     """What was used beyond the estimate is taken (L-3)."""
     store = MemoryStore()
-    local = Local(store, FakeClock(100.0), Tally(), lambda *_: None)
+    local = LocalStore(store, FakeClock(100.0), Tally(), lambda *_: None)
     local.correct(call(), CORRECT)
     assert store._limits.buckets["tb:k"][1] == 6.0
 

@@ -8,7 +8,7 @@ import pytest
 
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Usage
 from breakloop.model.verdict import Verdict
-from breakloop.pricing.prices import Listed, Price, Prices
+from breakloop.pricing.prices import ListedModel, Price, Prices
 from tests.builders import START, Json, World, at, bucket, bundle, call, chat_body, policy, user, world
 
 STAGES = [
@@ -198,7 +198,7 @@ def test_shadow_limits_are_only_told() -> None:
 
 def priced(data: Json, unknown: Any = "warn") -> World:
     here = world(data)
-    prices = Prices(Listed({"gpt-x": PRICE}, "a test"), unknown=unknown)
+    prices = Prices(ListedModel({"gpt-x": PRICE}, "a test"), unknown=unknown)
     here.engine.meter._prices = lambda: prices
     return here
 

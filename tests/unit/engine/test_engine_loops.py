@@ -11,12 +11,12 @@ import pytest
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
 from breakloop.model.events import LOOP_DETECTED
-from breakloop.model.verdict import Loop, Verdict
+from breakloop.model.verdict import LoopFinding, Verdict
 from breakloop.store.memory import MemoryStore
 from tests.builders import World, bucket, bundle, call, chat, compiled, exact, policy, tail, user, world
 
 
-def looped(verdict: Verdict) -> Loop:
+def looped(verdict: Verdict) -> LoopFinding:
     assert verdict.loop is not None
     return verdict.loop
 

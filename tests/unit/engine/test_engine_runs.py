@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.model.call import NO_ANSWER, Answer, Call, Usage
-from breakloop.pricing.prices import Listed, Price, Prices
+from breakloop.pricing.prices import ListedModel, Price, Prices
 from tests.builders import Json, SpyStore, World, at, bucket, bundle, call, chat_body, policy, user, world
 
 PRICE = Price(2_000_000, 8_000_000, None, None, None)  # $2 in, $8 out per million tokens
@@ -16,7 +16,7 @@ REASON = "run_limit_exceeded"
 
 def priced(data: Json, unknown: Any = "warn") -> World:
     here = world(data, store=SpyStore())
-    prices = Prices(Listed({"gpt-x": PRICE}, "a test"), unknown=unknown)
+    prices = Prices(ListedModel({"gpt-x": PRICE}, "a test"), unknown=unknown)
     here.engine.meter._prices = lambda: prices
     return here
 

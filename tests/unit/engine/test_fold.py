@@ -4,52 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from breakloop.detect.counting import Identity, LoopDetector, LoopTerms
-from breakloop.engine.fold import Judge
+from breakloop.detect.counting import CountingDetector, DetectorConfig, DetectorIdentity
+from breakloop.engine.fold import ResultFolder
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event
-from breakloop.model.verdict import Limit, Verdict
-from breakloop.policy.rules import Rule
-from breakloop.store.ops import Bucket, Committed, Op, Refuse, Repeat, Repeated, RepeatSpec, Result
+from breakloop.model.verdict import LimitState, Verdict
+from breakloop.policy.rules import CompiledRule
+from breakloop.store.ops import (
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
+    Op,
+    Result,
+    TakeTokens,
+)
 from tests.builders import call
 
-WHO = Identity(lambda _: "me", lambda _: "bot", lambda _: ())
+WHO = DetectorIdentity(lambda _: "me", lambda _: "bot", lambda _: ())
 
 
-def rule(name: str = "r", burst: float = 10, policy: str = "p") -> Rule:
+def rule(name: str = "r", burst: float = 10, policy: str = "p") -> CompiledRule:
     limiter = TokenBucket(1, burst)
     missing = (("header:x", lambda call: call.header("x")),)
-    return Rule(name, policy, match=(), keys=missing, limiter=limiter, rejects_missing=True, status=418)
+    return CompiledRule(name, policy, match=(), keys=missing, limiter=limiter, rejects_missing=True, status=418)
 
 
-def charge(owner: Rule, group: int = 0, cost: float = 1.0) -> Bucket:
+def charge(owner: CompiledRule, group: int = 0, cost: float = 1.0) -> TakeTokens:
     assert isinstance(owner.limiter, TokenBucket)
-    return Bucket(owner.limiter.spec, "tb:k", cost, owner, group)
+    return TakeTokens(owner.limiter.spec, "tb:k", cost, owner, group)
 
 
-def repeat(action: str, group: int = 0, policy: str = "p") -> Repeat:
+def repeat(action: str, group: int = 0, policy: str = "p") -> CountFingerprint:
     denies = action in {"reject", "kill"}
-    terms = LoopTerms("exact", policy, 0, action, 429, frozenset(), None)
-    spec = RepeatSpec(60.0, 2, denies=denies)
-    return Repeat(spec, "ld:" + "f" * 32, LoopDetector(terms, spec, lambda _: None, WHO), group)
+    terms = DetectorConfig("exact", policy, 0, action, 429, frozenset(), None)
+    spec = FingerprintSpec(60.0, 2, denies=denies)
+    return CountFingerprint(spec, "ld:" + "f" * 32, CountingDetector(terms, spec, lambda _: None, WHO), group)
 
 
 def judge(*pairs: tuple[Op, Result], denied_at: int = -1) -> tuple[Verdict, list[Event]]:
     events: list[Event] = []
     ops: Sequence[Op] = [op for op, _ in pairs]
-    done = Committed([result for _, result in pairs], denied_at)
-    return Judge(events.append).verdict(call(request_id="r1"), ops, done, 5.0), events
+    done = CommitResult([result for _, result in pairs], denied_at)
+    return ResultFolder(events.append).verdict(call(request_id="r1"), ops, done, 5.0), events
 
 
-TRIPPED = Repeated(3, True, True, 60.0)
-AGAIN = Repeated(9, True, False, 60.0)
+TRIPPED = FingerprintCount(3, True, True, 60.0)
+AGAIN = FingerprintCount(9, True, False, 60.0)
 
 
 def test_nothing_happened() -> None:
     """Passed limits and counts below their limit leave only the limit's state (A-5)."""
-    verdict, events = judge((repeat("reject"), Repeated(1)), (charge(rule()), 9.0))
+    verdict, events = judge((repeat("reject"), FingerprintCount(1)), (charge(rule()), 9.0))
     assert verdict.allowed
-    assert (verdict.policy, verdict.rule, verdict.limit) == ("p", "r", Limit("p", 10, 10, 9, 1))
+    assert (verdict.policy, verdict.rule, verdict.limit) == ("p", "r", LimitState("p", 10, 10, 9, 1))
     assert events == []
 
 
@@ -68,7 +77,7 @@ def test_a_limit_denial() -> None:
     verdict, events = judge((charge(rule("a")), 3.0), (charge(rule("b"), cost=4.0), -2.5), denied_at=1)
     assert (verdict.allowed, verdict.status, verdict.reason, verdict.rule) == (False, 418, "token_bucket_exceeded", "b")
     assert (verdict.retry_after_s, verdict.retry_jitter, verdict.never) == (3, True, False)
-    assert verdict.limit == Limit("p", 10, 10, 1, 3)
+    assert verdict.limit == LimitState("p", 10, 10, 1, 3)
     (event,) = events
     assert (event.name, event.at, event.request_id) == (LIMIT_EXCEEDED, 5.0, "r1")
     assert event.data == {"policy": "p", "rule": "b", "reason": "token_bucket_exceeded"}
@@ -86,7 +95,7 @@ def test_a_loop_denial_forgets_warnings() -> None:
 
 def test_a_missing_descriptor_is_named() -> None:
     """With the rule's status, and no way to wait it out (E-3)."""
-    verdict, events = judge((Refuse(rule()), None), denied_at=0)
+    verdict, events = judge((Deny(rule()), None), denied_at=0)
     assert (verdict.reason, verdict.status, verdict.rule, verdict.never) == ("missing_descriptor", 418, "r", True)
     assert verdict.message == "The request lacks header:x, which this limit counts by."
     assert events == []
@@ -114,7 +123,7 @@ def test_shadow_is_set_aside() -> None:
         (repeat("throttle", group=1), TRIPPED),
         (repeat("reject", group=2, policy="q"), AGAIN),
         (charge(rule(policy="s"), group=3), -1.0),
-        (Refuse(rule(policy="t"), 4), None),
+        (Deny(rule(policy="t"), 4), None),
         (charge(rule(policy="u"), group=4), None),
         (charge(rule()), 9.0),
     )

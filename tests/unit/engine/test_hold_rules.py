@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from breakloop.engine.hold_rules import Holder
+from breakloop.engine.hold_rules import HoldRules
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
-from breakloop.store.ops import Bucket, BucketSpec, Committed, Op, Refuse, Spend, SpendSpec
+from breakloop.store.ops import BucketSpec, BudgetSpec, ChargeBudget, CommitResult, Deny, Op, TakeTokens
 from tests.builders import SECRET, bucket, bundle, chat, policy, tail, world
 
 
@@ -13,14 +13,14 @@ def test_a_limit_holds_nobody() -> None:
     """Only kills and ceilings do; a bucket, a budget or a missing descriptor passes with time or by itself (G-1)."""
     here = world(bundle(policy("p", bucket())))
     [rule] = here.use(bundle(policy("p", bucket()))).policies[0].rules
-    holder = Holder(here.engine.quarantine, here.descriptors)
+    holder = HoldRules(here.engine.quarantine, here.descriptors)
     ops: list[Op] = [
-        Bucket(BucketSpec(1, 1), "tb:k", 1.0, rule),
-        Spend(SpendSpec(1), "cb:k", 2, 9.0, rule),
-        Refuse(rule),
+        TakeTokens(BucketSpec(1, 1), "tb:k", 1.0, rule),
+        ChargeBudget(BudgetSpec(1), "cb:k", 2, 9.0, rule),
+        Deny(rule),
     ]
     for number in range(3):
-        holder.denied(chat(), ops, Committed([-1.0, 2, None], number), Verdict(allowed=False), 5.0)
+        holder.denied(chat(), ops, CommitResult([-1.0, 2, None], number), Verdict(allowed=False), 5.0)
     assert not here.engine.quarantine
 
 

@@ -6,7 +6,7 @@ from breakloop.engine.metering import Meter
 from breakloop.limits.base import NOTHING
 from breakloop.model.call import Answer, Usage
 from breakloop.model.events import Event
-from breakloop.pricing.prices import Listed, Price, Prices
+from breakloop.pricing.prices import ListedModel, Price, Prices
 from breakloop.pricing.tokens import estimator
 from tests.builders import START, bundle, call, chat, user, world
 
@@ -16,7 +16,7 @@ WORDS = estimator("simple_word")
 
 def meter(*, priced: bool = True) -> tuple[Meter, list[Event]]:
     told: list[Event] = []
-    prices = Prices(Listed({"gpt-x": PRICE}, "a test"))
+    prices = Prices(ListedModel({"gpt-x": PRICE}, "a test"))
     here = world(bundle())
     return Meter(here.descriptors, here.clock, told.append, (lambda: prices) if priced else None), told
 

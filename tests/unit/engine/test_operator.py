@@ -12,13 +12,13 @@ import pytest
 
 from breakloop.engine.operator import Operator
 from breakloop.errors import OrderError
-from breakloop.store.orders import HOLD, LIFTED, SWITCH, FileBook, Record
+from breakloop.store.orders import HOLD, LIFTED, SWITCH, FileOrderStore, Order
 from tests.builders import START, Json, bundle, call, chat, policy, tail, user, world
 
 KILLING: Json = bundle(policy("p", loop=tail(action="kill", max_hits=2)))
 
 
-class Book(FileBook):
+class Book(FileOrderStore):
     """Remembers how it was asked."""
 
     __slots__ = ("puts",)
@@ -27,7 +27,7 @@ class Book(FileBook):
         super().__init__(folder, lambda trouble: pytest.fail(str(trouble)))
         self.puts: list[tuple[list[str], bool]] = []
 
-    def put(self, records: Sequence[Record], *, at_once: bool = True) -> list[Record]:
+    def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
         self.puts.append(([record.key for record in records], at_once))
         return super().put(records, at_once=at_once)
 
@@ -247,10 +247,10 @@ def test_what_is_over_is_ended_though_nobody_asks(here: Here) -> None:
 def test_records_that_are_not_understood_are_left_alone(here: Here) -> None:
     """Of a newer version in the same fleet, say."""
     odd = [
-        Record(HOLD, "x", {"binds": "planet"}, math.inf, START),
-        Record(HOLD, "y", {}, LIFTED, START),
-        Record(SWITCH, "z", {"scope_key": "moon:phase", "scope_value": "full"}, math.inf, START),
-        Record("unheard of", "z", {}, math.inf, START),
+        Order(HOLD, "x", {"binds": "planet"}, math.inf, START),
+        Order(HOLD, "y", {}, LIFTED, START),
+        Order(SWITCH, "z", {"scope_key": "moon:phase", "scope_value": "full"}, math.inf, START),
+        Order("unheard of", "z", {}, math.inf, START),
     ]
     here.operator._obey(here.book.put(odd))
     assert here.reason() != "agent_quarantined"

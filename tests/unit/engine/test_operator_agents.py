@@ -9,7 +9,7 @@ import pytest
 from breakloop.engine.operator import Operator
 from breakloop.errors import OrderError
 from breakloop.model.verdict import Verdict
-from breakloop.store.orders import FileBook
+from breakloop.store.orders import FileOrderStore
 from tests.builders import Json, World, bundle, call, chat, exact, policy, tail, world
 from tests.unit.engine.test_detector_windows import stuck
 
@@ -21,7 +21,7 @@ RULES = bundle(
 
 def operated(rules: Json, folder: Path | None = None) -> tuple[World, Operator]:
     here = world(rules)
-    operator = Operator(here.engine, FileBook(folder, lambda _trouble: None), here.clock, here.events.append)
+    operator = Operator(here.engine, FileOrderStore(folder, lambda _trouble: None), here.clock, here.events.append)
     operator.start()
     return here, operator
 

@@ -10,8 +10,8 @@ import pytest
 
 from breakloop.engine.operator import held_key, hold_key, hold_of, hold_value, override_of, switch_of
 from breakloop.engine.quarantine import AGENT, CALLER, NAME, RUN, Hold
-from breakloop.policy.matching import KillSwitch
-from breakloop.store.orders import LIFTED, Record, read
+from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.store.orders import LIFTED, Order, read
 
 NOW = 1_800_000_000.0
 HOLDS = [
@@ -22,9 +22,9 @@ HOLDS = [
 ]
 
 
-def kept(hold: Hold) -> Record:
+def kept(hold: Hold) -> Order:
     """The record of a hold, after a trip through file or network."""
-    record = read(Record("hold", hold_key(hold), hold_value(hold), hold.until, NOW).text())
+    record = read(Order("hold", hold_key(hold), hold_value(hold), hold.until, NOW).text())
     assert record is not None
     return record
 
@@ -54,15 +54,15 @@ def test_a_hold_that_is_not_understood_is_left_alone(change: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("of", [None, "agent", ["agent", "p"], ["agent", "p", "c", 1]])
 def test_an_end_that_is_not_understood_ends_nothing(of: Any) -> None:
-    assert held_key(Record("hold", "k", {"of": of}, LIFTED, NOW)) is None
+    assert held_key(Order("hold", "k", {"of": of}, LIFTED, NOW)) is None
 
 
 def test_a_switch_comes_back_and_is_compiled() -> None:
     value = {"scope_key": "agent:id", "scope_value": "a", "route": "/v1/*", "reason": "why", "by": "ann"}
-    made = switch_of(Record("switch", "id1", value, NOW + 5, NOW))
+    made = switch_of(Order("switch", "id1", value, NOW + 5, NOW))
     assert made is not None
     assert (made.id, made.by, made.since, made.expires_at) == ("id1", "ann", NOW, NOW + 5)
-    assert made.compiled(3) == KillSwitch(3, "agent:id", "a", "/v1/*", "why", NOW + 5, "id1")
+    assert made.compiled(3) == CompiledKillSwitch(3, "agent:id", "a", "/v1/*", "why", NOW + 5, "id1")
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_a_switch_comes_back_and_is_compiled() -> None:
 )
 def test_a_switch_of_another_version_is_left_alone(value: dict[str, Any]) -> None:
     """Or the next request would fail on a descriptor that does not exist here."""
-    assert switch_of(Record("switch", "id1", value, math.inf, NOW)) is None
+    assert switch_of(Order("switch", "id1", value, math.inf, NOW)) is None
 
 
 def test_an_override_comes_back() -> None:
-    made = override_of(Record("override", "global_shadow", {"reason": "drill", "by": "ann"}, NOW + 5, NOW))
+    made = override_of(Order("override", "global_shadow", {"reason": "drill", "by": "ann"}, NOW + 5, NOW))
     assert made == ("global_shadow", "drill", NOW + 5, "ann", NOW)
-    assert override_of(Record("override", "unheard_of", {"reason": "drill"}, NOW + 5, NOW)) is None
+    assert override_of(Order("override", "unheard_of", {"reason": "drill"}, NOW + 5, NOW)) is None

@@ -7,7 +7,7 @@ import asyncio
 from breakloop.clock import FakeClock
 from breakloop.engine.operator import Operator
 from breakloop.store.memory import MemoryStore
-from breakloop.store.orders import FileBook
+from breakloop.store.orders import FileOrderStore
 from tests.builders import Json, World, bundle, chat, compiled, exact, policy, tail, user, world
 from tests.operators import NOW, FakeNodes, FakeRedis, Instance
 
@@ -21,7 +21,7 @@ class Here:
     def __init__(self, data: Json | None = BLOCKING) -> None:
         self.world: World = world(data)
         engine, clock = self.world.engine, self.world.clock
-        self.operator = Operator(engine, FileBook(None, print), clock, self.world.events.append)
+        self.operator = Operator(engine, FileOrderStore(None, print), clock, self.world.events.append)
         self.operator.start()
 
     def reason(self, agent: str = "a", key: str = "one") -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from breakloop.detect.stateful import Watch
+from breakloop.detect.stateful import DetectorSlot
 from breakloop.engine.plan import Plan
 from breakloop.engine.quarantine import AGENT, Hold
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
-from breakloop.store.ops import Bucket, Repeat
+from breakloop.store.ops import CountFingerprint, TakeTokens
 from tests.builders import SECRET, World, bucket, bundle, chat, policy, tail, user, world
 
 
@@ -19,7 +19,7 @@ def test_operations_stand_in_the_order_of_evaluation() -> None:
     here = world(bundle(first, policy("b", bucket()), agents={"*": {"max_steps_per_run": 5}}))
     plan = here.engine.plan(chat())
     assert isinstance(plan, Plan)
-    assert [type(op) for op in plan.ops] == [Watch, Repeat, Watch, Bucket, Bucket]
+    assert [type(op) for op in plan.ops] == [DetectorSlot, CountFingerprint, DetectorSlot, TakeTokens, TakeTokens]
     assert [one.id for one in plan.policies] == ["a", "b"]
     assert (plan.counted, plan.watched) == (True, True)
 

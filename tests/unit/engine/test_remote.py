@@ -11,7 +11,7 @@ from breakloop.engine.engine import Engine
 from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call, Usage
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Window, WindowWrite
+from breakloop.store.ops import StoredWindow, WindowWrite
 from tests.builders import Json, bucket, bundle, call, chat, exact, policy, tail, world
 from tests.fake_remote import RemoteWorld, run
 from tests.unit.engine.test_detector_windows import stuck
@@ -324,7 +324,7 @@ def test_a_copy_that_led_to_nothing_has_to_be_the_newest_all_the_same() -> None:
         newest = there.store.memory.read_window(key, now)
         there.store.memory.commit((), now, [WindowWrite(key, newest.version, newest.data, 60.0)])
         done = there.store.memory.commit((), now, [WindowWrite(key, newest.version, None, 60.0)])
-        assert done.conflict == {key: Window(newest.version + 1, newest.data)}
+        assert done.conflict == {key: StoredWindow(newest.version + 1, newest.data)}
         assert there.store.memory.commit((), now, [WindowWrite(key, newest.version + 1, None, 60.0)]).conflict is None
         assert there.store.memory.read_window(key, now).version == newest.version + 1
 

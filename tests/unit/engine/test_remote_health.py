@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from breakloop.engine.remote import PROBE_S, Health
+from breakloop.engine.remote import PROBE_S, StoreHealth
 from breakloop.store.redis.connection import DELAY_MAX_S
 
 
-def made() -> tuple[Health, list[tuple[bool, str]]]:
+def made() -> tuple[StoreHealth, list[tuple[bool, str]]]:
     told: list[tuple[bool, str]] = []
-    return Health(lambda up, why: told.append((up, why))), told
+    return StoreHealth(lambda up, why: told.append((up, why))), told
 
 
-def good_ones(health: Health, now: float) -> int:
+def good_ones(health: StoreHealth, now: float) -> int:
     """How many good probes it takes until it is used again."""
     for count in range(1, 50):
         health.answered(now)

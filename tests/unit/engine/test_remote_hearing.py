@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call
-from breakloop.store.ops import Window, WindowWrite
+from breakloop.store.ops import StoredWindow, WindowWrite
 from tests.builders import Json, bundle, policy
 from tests.fake_remote import RemoteWorld, run
 from tests.unit.engine.test_remote import turn
@@ -20,7 +20,7 @@ def asked(there: RemoteWorld) -> Call:
     return call
 
 
-def windows(there: RemoteWorld) -> dict[str, Window]:
+def windows(there: RemoteWorld) -> dict[str, StoredWindow]:
     now = there.here.clock.now()
     return {key: there.store.memory.read_window(key, now) for key in there.remote.windows._windows}
 

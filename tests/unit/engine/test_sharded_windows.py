@@ -10,7 +10,7 @@ from breakloop.errors import StateError
 from breakloop.model.call import Call
 from breakloop.policy.descriptors import ContextSettings
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Window, WindowWrite
+from breakloop.store.ops import StoredWindow, WindowWrite
 from tests.builders import SECRET, Json, bucket, bundle, call, chat, exact, policy, user, world
 from tests.fake_remote import RemoteWorld, run
 
@@ -172,10 +172,10 @@ class _Broken:
     def missing(self, keys: list[str]) -> list[str]:
         return keys
 
-    def put(self, _key: str, _window: Window) -> None:
+    def put(self, _key: str, _window: StoredWindow) -> None:
         pass
 
-    def get(self, _key: str, _now: float = 0.0) -> Window:
+    def get(self, _key: str, _now: float = 0.0) -> StoredWindow:
         raise RuntimeError("broken")
 
 

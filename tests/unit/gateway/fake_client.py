@@ -10,7 +10,7 @@ import h11
 
 from breakloop.clock import FakeClock
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.http_request import Handler, Limits, Reply, Request
+from breakloop.gateway.http_request import Handler, Reply, Request, RequestLimits
 from breakloop.gateway.hub import Phase
 from breakloop.gateway.server import Server
 
@@ -88,7 +88,7 @@ class Client:
     def __init__(
         self,
         handler: Handler | None = None,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         server: Server | None = None,
         loop: FakeLoop | None = None,
     ) -> None:

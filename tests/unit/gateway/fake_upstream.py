@@ -9,14 +9,14 @@ import asyncio
 from typing import Any
 
 from breakloop.dialects.denial import VerdictHeaders
-from breakloop.gateway.admission import Judging
-from breakloop.gateway.decision import DecisionDoor
-from breakloop.gateway.forwarding import Forwarding, Targets
-from breakloop.gateway.http_request import Limits
-from breakloop.gateway.http_response import AnswerHeads
-from breakloop.gateway.proxy import ProxyDoor
+from breakloop.gateway.admission import Admission
+from breakloop.gateway.decision import DecisionHandler
+from breakloop.gateway.forwarding import Forwarding, UpstreamRoutes
+from breakloop.gateway.http_request import RequestLimits
+from breakloop.gateway.http_response import ResponseHeadParser
+from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
-from breakloop.gateway.upstream import Pool, Times, UpstreamConnection
+from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool, UpstreamTimeouts
 from breakloop.model.upstream import parse_upstream
 from tests.builders import SECRET, Json, World, bundle, world
 from tests.unit.gateway.fake_client import Client, FakeLoop, FakeTransport, get
@@ -47,7 +47,7 @@ class FakeConnection(UpstreamConnection):
         self.connection_lost(error)
 
 
-class FakePool(Pool):
+class FakePool(UpstreamPool):
     """Connects to nowhere, at once, or as the test wants."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -72,21 +72,27 @@ class Proxy(Client):
     """One client in front of a proxy with one upstream `up`, and whatever else is named."""
 
     def __init__(
-        self, data: Json | None = None, *, limits: Limits | None = None, times: Times | None = None, **door: Any
+        self,
+        data: Json | None = None,
+        *,
+        limits: RequestLimits | None = None,
+        times: UpstreamTimeouts | None = None,
+        **door: Any,
     ) -> None:
         loop = FakeLoop()
         self.world: World = world(data or bundle())
-        judging = Judging(
+        judging = Admission(
             self.world.engine, self.world.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="t-"
         )
-        own = DecisionDoor(judging, ready=lambda: (200, {"status": "ready"}))
+        own = DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}))
         server = Server(own, limits, clock=self.world.clock, loop=loop)
         named = [parse_upstream("up", "http://up.example:8000"), parse_upstream("anthropic", "https://a.example")]
         self.pools = {
-            upstream.name: FakePool(upstream, server, times or Times(), None, AnswerHeads()) for upstream in named
+            upstream.name: FakePool(upstream, server, times or UpstreamTimeouts(), None, ResponseHeadParser())
+            for upstream in named
         }
         door.setdefault("forwarding", Forwarding("X-Breakloop-", "hop-token"))
-        self.door = ProxyDoor(judging, own, targets=Targets(named), pools=self.pools, **door)
+        self.door = ProxyHandler(judging, own, targets=UpstreamRoutes(named), pools=self.pools, **door)
         server.handler = self.door
         server.streams = self.door.streams
         server.sweeps += [pool.sweep for pool in self.pools.values()]

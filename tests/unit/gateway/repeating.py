@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from breakloop.dialects.answers import Events
+from breakloop.dialects.answers import SseParser
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.gateway.fake_client import get
 from tests.unit.gateway.fake_upstream import answer
@@ -61,7 +61,7 @@ def chunked(*contents: bytes) -> bytes:
 
 def payloads(body: bytes) -> list[Any]:
     """The events of a stream."""
-    return [data.decode() if data == b"[DONE]" else json.loads(data) for data in Events().feed(body)]
+    return [data.decode() if data == b"[DONE]" else json.loads(data) for data in SseParser().feed(body)]
 
 
 def said(found: Sequence[Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.decision import DecisionDoor
+from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.http_request import Reply
 from tests.builders import Fields, World, about, at, bucket, bundle, exact, header, lines, policy, request, world
 
@@ -12,7 +12,7 @@ SECRET = "open sesame"
 SESSION = "/v1/debug/session"
 
 
-def debugged(*policies: dict[str, object], **top: object) -> tuple[World, DecisionDoor]:
+def debugged(*policies: dict[str, object], **top: object) -> tuple[World, DecisionHandler]:
     here = world(bundle(*policies, **top))
     return here, here.make_door(debug_secret=SECRET)
 
@@ -23,7 +23,7 @@ def cookie_of(reply: Reply) -> str:
     return line.partition(";")[0]
 
 
-def open_session(door: DecisionDoor) -> str:
+def open_session(door: DecisionHandler) -> str:
     return cookie_of(door(request(SESSION, {"X-Breakloop-Debug-Secret": SECRET})))
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 from breakloop.dialects.denial import VerdictHeaders
-from breakloop.gateway.admission import DebugSessions, Judging
+from breakloop.gateway.admission import Admission, DebugSessions
 from tests.builders import SECRET, World, bundle, call, chat, exact, policy, request, world
 
 LOOP = bundle(policy("p", loop=exact(2)))
 
 
-def judging(here: World, debug_secret: str = "") -> Judging:
+def judging(here: World, debug_secret: str = "") -> Admission:
     debug = DebugSessions(debug_secret, "X-Breakloop-", here.clock) if debug_secret else None
-    return Judging(here.engine, here.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="run-", debug=debug)
+    return Admission(here.engine, here.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="run-", debug=debug)
 
 
 def test_every_request_has_an_id_of_its_own() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from breakloop.errors import RequestError
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.http_request import Limits, Reply, Request
+from breakloop.gateway.http_request import Reply, Request, RequestLimits
 from breakloop.gateway.hub import Phase
 from tests.unit.gateway.fake_client import Client, FakeTransport, chunked, get, post, read_replies
 
@@ -92,7 +92,7 @@ def test_refusals_answer_and_close(data: bytes, status: int, code: str) -> None:
 
 def test_a_refused_client_can_read_the_answer_before_the_connection_goes() -> None:
     """Closing on unread bytes would reset the connection and destroy the answer: read on, but not for long."""
-    with Client(limits=Limits(body_bytes=10)) as client:
+    with Client(limits=RequestLimits(body_bytes=10)) as client:
         client.send(get("/", "Content-Length: 99999999", method="POST"), b"x" * 500_000)
         assert not client.closed()
         client.send(b"x" * 500_000, b"x" * 500_000)
@@ -136,7 +136,7 @@ def test_100_continue_is_sent_only_when_the_body_will_be_read() -> None:
         client.send(body)
         assert client.sent().count(b"100 Continue") == 1
         assert client.replies() == [(200, b"POST /p hello")]
-    with Client(limits=Limits(body_bytes=4)) as client:
+    with Client(limits=RequestLimits(body_bytes=4)) as client:
         assert client.send(head).startswith(b"HTTP/1.1 413 ")
     with Client() as client:
         assert client.send(head + body).startswith(b"HTTP/1.1 200 ")
@@ -366,7 +366,7 @@ def test_waiting_is_the_handlers_time() -> None:
 
 def test_more_connections_than_the_cap_are_closed_at_once() -> None:
     """And counted; a place that becomes free is given again (Y-2)."""
-    with Client(limits=Limits(connections=1)) as client:
+    with Client(limits=RequestLimits(connections=1)) as client:
         second, transport = Connection(client.server), FakeTransport()
         second.connection_made(transport)
         assert transport.aborted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.gateway.connection import Receiving
-from breakloop.gateway.http_request import Limits, Reply, Request
+from breakloop.gateway.http_request import Reply, Request, RequestLimits
 from breakloop.gateway.hub import Phase
 from tests.unit.gateway.fake_client import Client, get, post
 
@@ -24,7 +24,7 @@ def test_the_short_and_the_long_way_hand_out_the_same() -> None:
 
 def test_a_body_that_passes_in_pieces_is_handed_out_with_its_head() -> None:
     """The handler sees the request at once, and never its body (D-1)."""
-    with Client(limits=Limits(body_bytes=10)) as client:
+    with Client(limits=RequestLimits(body_bytes=10)) as client:
         client.server.streams = lambda _request: False
         client.connection = type(client.connection)(client.server)
         client.connection.connection_made(client.transport)

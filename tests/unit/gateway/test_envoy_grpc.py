@@ -15,8 +15,8 @@ import pytest
 
 from breakloop.errors import SettingsError
 from breakloop.gateway.envoy_grpc import SERVICE, EnvoyCheck, envoy_door
-from breakloop.gateway.exchange import Pending
-from breakloop.gateway.http_request import Handler, Limits, Reply
+from breakloop.gateway.exchange import DeferredReply
+from breakloop.gateway.http_request import Handler, Reply, RequestLimits
 from tests.builders import World, bucket, bundle, exact, policy, world
 from tests.e2e.certificates import Authority
 from tests.unit.gateway.envoy_client import Checked, check, checked
@@ -26,7 +26,7 @@ Ask = Callable[[bytes], Awaitable[bytes]]
 
 def asked_of(here: World, *questions: bytes) -> list[Checked]:
     """What Envoy is told, one question after the other."""
-    checking = EnvoyCheck(here.door.envoy, Limits())
+    checking = EnvoyCheck(here.door.envoy, RequestLimits())
 
     async def ask() -> list[Checked]:
         return [checked(await checking.answer(question) or b"") for question in questions]
@@ -42,7 +42,7 @@ def over_grpc(
     async def run() -> None:
         options: dict[str, Any] = {"shared": False, "tls": None, **more}
         async with (
-            envoy_door(door, f"127.0.0.1:{port}", Limits(), **options),
+            envoy_door(door, f"127.0.0.1:{port}", RequestLimits(), **options),
             channel() if channel else grpc.aio.insecure_channel(f"127.0.0.1:{port}") as link,
         ):
             await test(link.unary_unary(f"/{SERVICE}/Check"))
@@ -173,10 +173,10 @@ def test_a_decision_that_has_to_be_waited_for() -> None:
     """With state elsewhere the answer comes when it is there; Envoy may leave meanwhile (S-2)."""
 
     async def test() -> None:
-        made, pending = Pending(), Pending()
+        made, pending = DeferredReply(), DeferredReply()
         made.resolve(lambda: Reply(200))
-        waiting = iter([made, pending, (left := Pending())])
-        checking = EnvoyCheck(lambda _request: next(waiting), Limits())
+        waiting = iter([made, pending, (left := DeferredReply())])
+        checking = EnvoyCheck(lambda _request: next(waiting), RequestLimits())
         assert checked(await checking.answer(check()) or b"").allowed
         task = asyncio.create_task(checking.answer(check()))
         await asyncio.sleep(0)
@@ -198,7 +198,7 @@ def test_two_instances_do_not_share_a_port(free_port: Callable[[], int]) -> None
     here, port = world(bundle(policy("p"))), free_port()
 
     async def second(_ask: Ask) -> None:
-        async with envoy_door(here.door.envoy, f"127.0.0.1:{port}", Limits(), shared=True, tls=None):
+        async with envoy_door(here.door.envoy, f"127.0.0.1:{port}", RequestLimits(), shared=True, tls=None):
             pass
 
     with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}"):
@@ -240,5 +240,5 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _enter() -> None:
-    async with envoy_door(lambda _request: Reply(200), "127.0.0.1:1", Limits(), shared=False, tls=None):
+    async with envoy_door(lambda _request: Reply(200), "127.0.0.1:1", RequestLimits(), shared=False, tls=None):
         pass

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.gateway.envoy_grpc import Asked, _fields, _pair, _part, allowed, asked, denied
+from breakloop.gateway.envoy_grpc import EnvoyRequest, _fields, _pair, _part, allowed, asked, denied
 from tests.unit.gateway.envoy_client import check, checked
 
 
@@ -19,12 +19,12 @@ def test_a_check_request_is_read(*, raw: bool) -> None:
     found = asked(check("/v1/x?q=1", "POST", {"x-agent-id": "a"}, b'{"a": 1}' * 40, peer="2001:db8::1", raw=raw))
     pseudo = ((b":authority", b"api.test"), (b":method", b"POST"), (b":path", b"/v1/x?q=1"))
     headers = (*pseudo, (b"x-agent-id", b"a"))
-    assert found == Asked(b"POST", b"/v1/x?q=1", b"api.test", "2001:db8::1", headers, b'{"a": 1}' * 40)
+    assert found == EnvoyRequest(b"POST", b"/v1/x?q=1", b"api.test", "2001:db8::1", headers, b'{"a": 1}' * 40)
 
 
 def test_what_is_missing_is_empty() -> None:
     """A message without any of it is read, too."""
-    assert asked(b"") == Asked(b"", b"", b"", "", (), b"")
+    assert asked(b"") == EnvoyRequest(b"", b"", b"", "", (), b"")
 
 
 @pytest.mark.parametrize(

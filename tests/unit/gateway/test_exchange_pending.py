@@ -9,7 +9,7 @@ import pytest
 
 from breakloop.errors import RequestError
 from breakloop.gateway.admission import DebugSessions
-from breakloop.gateway.exchange import Pending
+from breakloop.gateway.exchange import DeferredReply
 from breakloop.gateway.hub import Phase
 from breakloop.model.call import CLIENT_LEFT, Answer, Call
 from breakloop.model.verdict import Verdict
@@ -128,12 +128,12 @@ def test_a_body_in_pieces_waits_for_the_decision(proxy: Proxy) -> None:
 def test_a_fault_while_making_the_reply_is_answered(proxy: Proxy) -> None:
     """The store's answer came in for others, too: they must not suffer."""
 
-    def handler(_request: object) -> Pending:
-        pending = Pending()
+    def handler(_request: object) -> DeferredReply:
+        pending = DeferredReply()
         made.append(pending)
         return pending
 
-    made: list[Pending] = []
+    made: list[DeferredReply] = []
     proxy.connection._handle = handler
     proxy.send(get("/a"))
     made[0].resolve(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
@@ -152,7 +152,7 @@ def test_the_decision_service_waits_too() -> None:
         asked = about("/x")
         asked.target = b"/v1/decision/nginx"
         pending = here.door(asked)
-        assert isinstance(pending, Pending)
+        assert isinstance(pending, DeferredReply)
         pending.wait(lambda make: replies.append(make()))
         remote.decided()
     assert [reply.status for reply in replies] == [200, 403]

@@ -10,7 +10,7 @@ import pytest
 
 from breakloop.dialects.reader import reader
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.http_request import HeadParser, Limits
+from breakloop.gateway.http_request import HeadParser, RequestLimits
 from breakloop.gateway.upstream import UpstreamConnection
 from breakloop.policy.paths import normalise_host
 from tests.builders import CHAT, bundle, chat_body, policy, user
@@ -164,7 +164,7 @@ def test_an_upload_that_fills_the_upstream_at_once_is_held(monkeypatch: pytest.M
 
     monkeypatch.setattr(FakePool, "connect", slow)
     piece = b"bb8\r\n" + b"x" * 3000 + b"\r\n"
-    with Proxy(LOOPS, limits=Limits(body_bytes=2000)) as proxy:
+    with Proxy(LOOPS, limits=RequestLimits(body_bytes=2000)) as proxy:
         proxy.send(get("/c", "Transfer-Encoding: chunked", method="POST") + piece)
         before = len(proxy.upstream().wire.sent)
         proxy.send(*[piece] * 10)
@@ -174,7 +174,7 @@ def test_an_upload_that_fills_the_upstream_at_once_is_held(monkeypatch: pytest.M
 def test_an_upstream_that_does_not_read_is_to_blame_and_not_the_client() -> None:
     """While an upload is held because the upstream does not read, its time-out says 408 and that the client's body does
     not arrive; it is settled as a client that left (D-1)."""
-    with Proxy(limits=Limits(body_bytes=100)) as proxy:
+    with Proxy(limits=RequestLimits(body_bytes=100)) as proxy:
         proxy.send(get("/c", "Content-Length: 5000", method="POST") + b"x" * 1000)
         proxy.upstream().pause_writing()
         proxy.send(b"x" * 3000)
@@ -186,7 +186,7 @@ def test_an_upstream_that_does_not_read_is_to_blame_and_not_the_client() -> None
 def test_an_early_answer_is_not_destroyed_by_what_was_not_read() -> None:
     """Lingering is for reading on; but where reading was paused (a held upload) nobody resumes it, and the close after
     two seconds is a reset that destroys the answer."""
-    small = Limits(body_bytes=100, backlog_bytes=1000, head_bytes=1000)
+    small = RequestLimits(body_bytes=100, backlog_bytes=1000, head_bytes=1000)
     with Proxy(limits=small) as proxy:
         proxy.send(get("/c", "Content-Length: 50000", method="POST") + b"x" * 1000)
         proxy.upstream().pause_writing()
@@ -290,7 +290,7 @@ def test_close_beats_keep_alive() -> None:
 def test_long_names_and_hosts_are_not_remembered() -> None:
     """The caches of field names and hosts count entries and not bytes: a thousand requests with names of 60 KB leave
     118 MB behind, and as many with such a Host another 117 (Y-2)."""
-    parser = HeadParser(Limits())
+    parser = HeadParser(RequestLimits())
     tracemalloc.start()
     try:
         for number in range(50):
@@ -356,7 +356,7 @@ def test_a_piece_that_no_network_brings_is_not_read() -> None:
 def test_bodies_under_way_count_as_room() -> None:
     """What arrived is kept until the upstream answers; an upstream that stalls must not fill the memory (Y-2)."""
     body = b"x" * 100_000
-    with Proxy(LOOPS, limits=Limits(all_bodies_bytes=250_000)) as proxy:
+    with Proxy(LOOPS, limits=RequestLimits(all_bodies_bytes=250_000)) as proxy:
         clients = [another(proxy) for _ in range(3)]
         for connection, _ in clients:
             connection.data_received(post(body))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from breakloop.gateway.http_request import Limits
+from breakloop.gateway.http_request import RequestLimits
 from breakloop.gateway.hub import Phase
 from tests.builders import at, bundle, policy, tail
 from tests.unit.gateway.fake_client import chunked, get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, ok
 
-SMALL = Limits(body_bytes=100)
+SMALL = RequestLimits(body_bytes=100)
 
 
 def test_a_large_upload_is_streamed() -> None:
@@ -63,7 +63,7 @@ def test_a_chunked_body_that_is_collected_goes_on_with_its_length() -> None:
 
 def test_an_upstream_that_does_not_read_stops_the_upload() -> None:
     """Back-pressure the other way (D-1)."""
-    limits = Limits(body_bytes=100, backlog_bytes=1000, head_bytes=1000)
+    limits = RequestLimits(body_bytes=100, backlog_bytes=1000, head_bytes=1000)
     with Proxy(limits=limits) as proxy:
         proxy.send(get("/v1/files", "Content-Length: 100000", method="POST") + b"a" * 200)
         upstream = proxy.upstream()
@@ -105,7 +105,7 @@ def test_a_broken_upload_is_refused_and_never_completed() -> None:
 
 
 def test_an_upload_that_stops_arriving() -> None:
-    with Proxy(limits=Limits(body_bytes=100, body_s=5)) as proxy:
+    with Proxy(limits=RequestLimits(body_bytes=100, body_s=5)) as proxy:
         proxy.send(get("/v1/files", "Content-Length: 300", method="POST") + b"a" * 50)
         for _ in range(6):
             proxy.server.sweep()

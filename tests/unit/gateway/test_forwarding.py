@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.forwarding import Forwarding, Targets, key_field
-from breakloop.gateway.http_request import CHUNKED, HeadParser, Limits, Request
+from breakloop.gateway.forwarding import Forwarding, UpstreamRoutes, key_field
+from breakloop.gateway.http_request import CHUNKED, HeadParser, Request, RequestLimits
 from breakloop.model.upstream import parse_upstream, upstreams
 
 TOKEN = "own-token"
@@ -16,7 +16,7 @@ UPSTREAMS = ("x=http://up.example:81/base", "azure=https://r.openai.azure.com")
 def request(*fields: str | bytes, line: str = "POST /x/y", peer: str = "192.0.2.7", version: str = "1.1") -> Request:
     lines = [f"{line} HTTP/{version}".encode(), b"Host: client.example"]
     lines += [field.encode("latin-1") if isinstance(field, str) else field for field in fields]
-    return HeadParser(Limits()).parse(b"\r\n".join((*lines, b"", b"")), peer)
+    return HeadParser(RequestLimits()).parse(b"\r\n".join((*lines, b"", b"")), peer)
 
 
 def sent(
@@ -25,7 +25,7 @@ def sent(
     """Return request line and field lines; made twice, the second time from remembered lines."""
     path, _, query = came.target.partition(b"?")
     forwarding = forwarding or Forwarding("X-Breakloop-", TOKEN)
-    destination = Targets(upstreams(UPSTREAMS)).find(path, {})
+    destination = UpstreamRoutes(upstreams(UPSTREAMS)).find(path, {})
     head = forwarding.head(came, destination, query, length, **how)
     assert forwarding.head(came, destination, query, length, **how) == head
     assert head.endswith(b"\r\n\r\n")
@@ -64,8 +64,8 @@ def test_a_whole_head() -> None:
 def test_a_head_that_began_with_an_empty_line_or_has_no_host() -> None:
     """Old clients; towards the upstream it is HTTP/1.1 with a Host like any other (D-1)."""
     head = b"\r\nGET /v1/x HTTP/1.0\r\nA: b\r\n\r\n"
-    came = HeadParser(Limits()).parse(head, "")
-    destination = Targets(upstreams([])).find(b"/v1/x", {})
+    came = HeadParser(RequestLimits()).parse(head, "")
+    destination = UpstreamRoutes(upstreams([])).find(b"/v1/x", {})
     made = Forwarding("X-Breakloop-", TOKEN).head(came, destination, b"", 0)
     assert made == b"GET /v1/x HTTP/1.1\r\nhost: api.openai.com\r\nA: b\r\n" + HOP + b"\r\n\r\n"
 
@@ -264,10 +264,10 @@ def test_a_request_that_came_through_is_recognised(lines: tuple[str, ...], came:
 def test_what_is_forwarded_is_recognised_when_it_comes_back() -> None:
     """Over another breakloop with a prefix of its own, too (LD-9)."""
     ours, other = Forwarding("X-Breakloop-", TOKEN), Forwarding("X-Own-", "other-token")
-    destination = Targets(upstreams([])).find(b"/v1/x", {})
+    destination = UpstreamRoutes(upstreams([])).find(b"/v1/x", {})
     came = request("A: b", line="GET /v1/x")
     for forwarding in (ours, other):
-        came = HeadParser(Limits()).parse(forwarding.head(came, destination, b"", 0), "")
+        came = HeadParser(RequestLimits()).parse(forwarding.head(came, destination, b"", 0), "")
     assert ours.came_through(came)
     assert other.came_through(came)
     assert came.headers["x-breakloop-hop"] == b"own-token, other-token"
@@ -382,7 +382,7 @@ def test_lines_of_a_head_that_is_known_are_passed_on_as_before(keys: dict[str, b
         "A: 1",
     )
     head = b"\r\n".join((b"POST /x/y HTTP/1.1", b"Host: c", *map(str.encode, own), b"Content-Length: 5", b"", b""))
-    parser, forwarding = HeadParser(Limits()), Forwarding("X-Breakloop-", TOKEN, keys=keys)
+    parser, forwarding = HeadParser(RequestLimits()), Forwarding("X-Breakloop-", TOKEN, keys=keys)
     came = [parser.parse(head, "192.0.2.7") for _ in range(3)]
     assert came[0].like is None
     assert came[2].like is not None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from breakloop.errors import RequestError
-from breakloop.gateway.forwarding import Destination, Targets
+from breakloop.gateway.forwarding import Destination, UpstreamRoutes
 from breakloop.model.upstream import upstreams
-from breakloop.policy.cache import Remembered
+from breakloop.policy.cache import MemoDict
 
 OPENAI, ANTHROPIC, GEMINI = "api.openai.com", "api.anthropic.com", "generativelanguage.googleapis.com"
 
 
 def find(path: bytes | str, *given: str) -> Destination:
     """Find twice, the second time from memory."""
-    targets = Targets(upstreams(given))
+    targets = UpstreamRoutes(upstreams(given))
     raw = path.encode() if isinstance(path, str) else path
     first = targets.find(raw, {})
     assert targets.find(raw, {}) == first
@@ -89,7 +89,7 @@ def test_given_upstreams() -> None:
     assert went("/openai/v1/x", mine)[0] == OPENAI
     assert went("/v1/messages", mine, "anthropic=http://a.example")[0] == "a.example"
     assert find("/v1/x", mine).upstream.authority == b"mine.example:81"
-    without = Targets(upstreams([mine])[:1])
+    without = UpstreamRoutes(upstreams([mine])[:1])
     assert [without.find(path, {}).upstream.name for path in (b"/v1/messages", b"/v1beta/x")] == ["mine", "mine"]
 
 
@@ -248,7 +248,7 @@ def test_dot_segments_with_parameters_are_refused(path: str) -> None:
 @pytest.mark.parametrize("path", [b"/a%2fb", b"/openai/a%5cb", b"/a\\b", b"/a%00", b"/a%", b"/a%zz", b"*", b"a/b", b""])
 def test_paths_with_two_meanings_are_refused(path: bytes) -> None:
     """And refused again when they come again (R-3)."""
-    targets = Targets(upstreams([]))
+    targets = UpstreamRoutes(upstreams([]))
     if path == b"":
         assert targets.find(path, {}).target == b"/"
         return
@@ -260,10 +260,10 @@ def test_paths_with_two_meanings_are_refused(path: bytes) -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """Unique paths do not fill the memory, long ones are not kept (Y-2)."""
-    targets = Targets(upstreams([]))
-    for number in range(Remembered.max_entries + 10):
+    targets = UpstreamRoutes(upstreams([]))
+    for number in range(MemoDict.max_entries + 10):
         targets.find(b"/%d" % number, {})
-    assert len(targets._found) <= Remembered.max_entries
+    assert len(targets._found) <= MemoDict.max_entries
     known = len(targets._found)
     targets.find(b"/" + b"x" * 5000, {})
     assert len(targets._found) == known
@@ -272,7 +272,7 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_anthropics_clients_reach_anthropic_with_every_path_of_theirs() -> None:
     """/v1/models is a path of several providers, and the field says whose it is; a name in the path counts more
     (D-2)."""
-    targets = Targets(upstreams([]))
+    targets = UpstreamRoutes(upstreams([]))
     fields = {"anthropic-version": b"2023-06-01"}
     for path in (b"/v1/models", b"/v1/files", b"/agents/a/v1/models"):
         assert (targets.find(path, fields).upstream.name, targets.find(path, {}).upstream.name) == (

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from breakloop.errors import RequestError
-from breakloop.gateway.http_request import CHUNKED, Limits, reader_for
+from breakloop.gateway.http_request import CHUNKED, RequestLimits, reader_for
 
 
-def read(stream: bytes, length: int = CHUNKED, limits: Limits | None = None) -> tuple[bytes, int, bool]:
+def read(stream: bytes, length: int = CHUNKED, limits: RequestLimits | None = None) -> tuple[bytes, int, bool]:
     """Content, where reading stopped, and whether the body is complete."""
     content = bytearray()
-    reader = reader_for(length, bounds := limits or Limits(), content.extend, bounds.body_bytes)
+    reader = reader_for(length, bounds := limits or RequestLimits(), content.extend, bounds.body_bytes)
     at = reader.feed(stream, 0)
     return bytes(content), at, reader.done
 
 
-def refused(stream: bytes, limits: Limits | None = None) -> tuple[int, str]:
+def refused(stream: bytes, limits: RequestLimits | None = None) -> tuple[int, str]:
     with pytest.raises(RequestError) as error:
         read(stream, limits=limits)
     return error.value.status, str(error.value)
@@ -96,7 +96,7 @@ def test_lines_are_bounded() -> None:
 
 def test_size_is_bounded_by_what_a_chunk_announces() -> None:
     """The content is not waited for (Y-2)."""
-    limits = Limits(body_bytes=10)
+    limits = RequestLimits(body_bytes=10)
     assert read(b"a\r\n", limits=limits)[2] is False
     assert refused(b"b\r\n", limits=limits)[0] == 413
     assert refused(b"5\r\nabcde\r\n6\r\n", limits=limits)[0] == 413
@@ -106,7 +106,7 @@ def test_many_tiny_chunks_are_refused_early() -> None:
     """256 KB in chunks of one byte would be 262,144 steps; it ends after about a thousand (Y-2)."""
     stream = b"1\r\nx\r\n" * 262_144 + b"0\r\n\r\n"
     content = bytearray()
-    reader = reader_for(CHUNKED, Limits(), content.extend, None)
+    reader = reader_for(CHUNKED, RequestLimits(), content.extend, None)
     with pytest.raises(RequestError, match="too many small chunks"):
         reader.feed(stream, 0)
     assert 1000 <= len(content) < 1100

@@ -8,12 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
-from breakloop.gateway.http_request import CHUNKED, CLOSE, KEEP, HeadParser, Likes, Limits, Request, early_refusal
+from breakloop.gateway.http_request import (
+    CHUNKED,
+    CLOSE,
+    KEEP,
+    HeadCache,
+    HeadParser,
+    Request,
+    RequestLimits,
+    early_refusal,
+)
 
 
-def parse(head: bytes, limits: Limits | None = None) -> Request:
+def parse(head: bytes, limits: RequestLimits | None = None) -> Request:
     """Read a head three times, the second time from remembered lines, the third as one that is known."""
-    parser = HeadParser(limits or Limits())
+    parser = HeadParser(limits or RequestLimits())
     first = parser.parse(head, "192.0.2.7")
     assert parser.parse(head, "192.0.2.7") == first
     third = parser.parse(head, "192.0.2.7")
@@ -22,8 +31,8 @@ def parse(head: bytes, limits: Limits | None = None) -> Request:
     return first
 
 
-def refused(head: bytes, limits: Limits | None = None) -> int:
-    parser = HeadParser(limits or Limits())
+def refused(head: bytes, limits: RequestLimits | None = None) -> int:
+    parser = HeadParser(limits or RequestLimits())
     with pytest.raises(RequestError) as first:
         parser.parse(head, "")
     with pytest.raises(RequestError) as second:
@@ -200,7 +209,7 @@ def test_expectations() -> None:
 
 def test_field_count_and_line_length() -> None:
     """200 fields and no more; a target has its own limit (Y-2)."""
-    limits = Limits(fields=3, request_line_bytes=30)
+    limits = RequestLimits(fields=3, request_line_bytes=30)
     line = b"GET /%b HTTP/1.1\r\n"
     assert parse(line % b"" + b"Host: a\r\nA: 1\r\nB: 2\r\n\r\n", limits).headers["b"] == b"2"
     assert refused(line % b"" + b"Host: a\r\nA: 1\r\nB: 2\r\nC: 3\r\n\r\n", limits) == 431
@@ -211,7 +220,7 @@ def test_field_count_and_line_length() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """Memory stays bounded under any stream of unique requests (Y-2)."""
-    parser = HeadParser(Limits())
+    parser = HeadParser(RequestLimits())
     fields = parser._field.__self__  # type: ignore[attr-defined]
     for number in range(5000):
         request = parser.parse(b"GET /%d HTTP/1.1\r\nHost: a\r\nX-%d: 1\r\n\r\n" % (number, number), "")
@@ -242,7 +251,7 @@ def test_what_is_remembered_is_bounded() -> None:
 )
 def test_faults_of_an_unfinished_head(data: bytes, status: int | None) -> None:
     """Counted before parsing, and refused without waiting for the end that may never come (Y-2)."""
-    refusal = early_refusal(data, 0, len(data), 0, Limits(head_bytes=80, request_line_bytes=30))
+    refusal = early_refusal(data, 0, len(data), 0, RequestLimits(head_bytes=80, request_line_bytes=30))
     assert (refusal.status if refusal else None) == status
 
 
@@ -252,14 +261,14 @@ def sized(size: str, name: str = "Content-Length", more: str = "") -> bytes:
 
 def test_a_head_with_another_length_is_read_as_any_other() -> None:
     """Agents send the same head again and again, with a longer body each time (Y-3)."""
-    parser = HeadParser(Limits())
+    parser = HeadParser(RequestLimits())
     for size in ("7", "8"):
         assert parser.parse(sized(size), "").like is None  # met once, and kept the second time
     known = parser.parse(sized("0009", more="X-Later: 1\r\n"), "")
     assert known.like is None
     known = parser.parse(sized("0009"), "192.0.2.9")
     assert known.like is not None
-    fresh = HeadParser(Limits()).parse(sized("0009"), "192.0.2.9")
+    fresh = HeadParser(RequestLimits()).parse(sized("0009"), "192.0.2.9")
     assert (known.length, known.headers["content-length"], known.raw) == (9, b"0009", sized("0009"))
     known.headers["x-key"] = b"mine"
     known.connection = CLOSE
@@ -270,7 +279,7 @@ def test_a_head_with_another_length_is_read_as_any_other() -> None:
 @pytest.mark.parametrize("size", ["-1", "+1", "1 2", "", "1" * 19, "0x1", "1,1", "\xb2"])
 def test_a_known_head_does_not_make_a_length_of_what_is_none(size: str) -> None:
     """The number is checked each time (Y-3)."""
-    parser = HeadParser(Limits())
+    parser = HeadParser(RequestLimits())
     for _ in range(3):
         parser.parse(sized("7"), "")
     with pytest.raises(RequestError) as error:
@@ -280,15 +289,15 @@ def test_a_known_head_does_not_make_a_length_of_what_is_none(size: str) -> None:
 
 @pytest.mark.parametrize("head", [sized("7", "X-Length"), b"\r\n" + sized("7"), sized("7", more="X-Length: 8\r\n")])
 def test_only_heads_whose_length_stands_last_of_its_kind_are_known(head: bytes) -> None:
-    parser = HeadParser(Limits())
+    parser = HeadParser(RequestLimits())
     assert [parser.parse(head, "").like for _ in range(3)] == [None] * 3
 
 
 def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sends something new each time fills nothing (Y-2)."""
-    monkeypatch.setattr(Likes, "max_entries", 2)
-    monkeypatch.setattr(Likes, "max_met", 4)
-    likes, request = Likes(), HeadParser(Limits()).parse(sized("7"), "")
+    monkeypatch.setattr(HeadCache, "max_entries", 2)
+    monkeypatch.setattr(HeadCache, "max_met", 4)
+    likes, request = HeadCache(), HeadParser(RequestLimits()).parse(sized("7"), "")
     for number in range(9):
         likes.met(b"%d" % number, request)
     assert len(likes) == 0
@@ -297,7 +306,7 @@ def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
             likes.met(b"again %d" % number, request)
     assert len(likes) <= 2
     for _ in range(3):
-        likes.met(b"x" * (Likes.max_key + 1), request)
+        likes.met(b"x" * (HeadCache.max_key + 1), request)
     assert len(likes) <= 2
 
 
@@ -311,10 +320,10 @@ def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_known_changes_nothing_but_the_cost(fields: list[str], size: int, name: str) -> None:
     """Whatever else stands in the head (Y-3)."""
     head = sized(str(size), name, "".join(f"{field}\r\n" for field in fields))
-    parser = HeadParser(Limits())
+    parser = HeadParser(RequestLimits())
     for length in ("1", "2"):
         parser.parse(sized(length, name, "".join(f"{field}\r\n" for field in fields)), "")
-    known, fresh = parser.parse(head, "p"), HeadParser(Limits()).parse(head, "p")
+    known, fresh = parser.parse(head, "p"), HeadParser(RequestLimits()).parse(head, "p")
     assert msgspec.structs.replace(known, like=None) == fresh
     assert list(known.headers) == list(fresh.headers)
     assert (known.like is not None) is (name != "CONTENT-LENGTH")

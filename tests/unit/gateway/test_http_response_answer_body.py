@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import CHUNKED
-from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, Chunked, Joint, framing_for
+from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, ChunkBoundary, Chunked, framing_for
 
 STREAM = b"5\r\nhello\r\n6;ext=1\r\n world\r\n00a\r\n0123456789\r\n0\r\nX-Trailer: t\r\n\r\n"
 CONTENT = b"hello world0123456789"
@@ -112,21 +112,21 @@ def test_content_is_not_copied_where_it_need_not_be() -> None:
 @pytest.mark.parametrize(
     ("fed", "joint"),
     [
-        (b"", Joint(b"", 0)),
+        (b"", ChunkBoundary(b"", 0)),
         (b"5", None),
         (b"5\r", None),
-        (b"5\r\n", Joint(b"", 5)),
-        (b"5\r\nhel", Joint(b"", 2)),
-        (b"5\r\nhello", Joint(b"\r\n", 0)),
-        (b"5\r\nhello\r", Joint(b"\n", 0)),
-        (b"5\r\nhello\r\n", Joint(b"", 0)),
+        (b"5\r\n", ChunkBoundary(b"", 5)),
+        (b"5\r\nhel", ChunkBoundary(b"", 2)),
+        (b"5\r\nhello", ChunkBoundary(b"\r\n", 0)),
+        (b"5\r\nhello\r", ChunkBoundary(b"\n", 0)),
+        (b"5\r\nhello\r\n", ChunkBoundary(b"", 0)),
         (b"5\r\nhello\r\n6", None),
         (b"5\r\nhello\r\n0\r\n", None),
         (b"5\r\nhello\r\n0\r\n\r\n", None),
     ],
 )
 @pytest.mark.parametrize("whole", [True, False])
-def test_where_other_content_could_follow(fed: bytes, joint: Joint | None, whole: bool) -> None:
+def test_where_other_content_could_follow(fed: bytes, joint: ChunkBoundary | None, whole: bool) -> None:
     """After any byte it is known what has to be written first, and what the running chunk still needs (LD-8)."""
     framing = Chunked()
     for piece in [fed] if whole else [fed[at : at + 1] for at in range(len(fed))]:

@@ -6,12 +6,12 @@ import pytest
 
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import CHUNKED
-from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, AnswerHead, AnswerHeads
+from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, ResponseHead, ResponseHeadParser
 
 
-def parse(*lines: bytes, method: str = "GET") -> AnswerHead:
+def parse(*lines: bytes, method: str = "GET") -> ResponseHead:
     """Read a head twice, the second time from memory: both must be the same."""
-    heads = AnswerHeads()
+    heads = ResponseHeadParser()
     head = b"\r\n".join(lines) + b"\r\n\r\n"
     first = heads.parse(head, method)
     assert heads.parse(head, method) == first

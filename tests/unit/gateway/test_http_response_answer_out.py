@@ -9,8 +9,8 @@ from breakloop.gateway.http_response import (
     AS_IT_CAME,
     IN_CHUNKS,
     UNTIL_CLOSE,
-    AnswerHeads,
-    Joint,
+    ChunkBoundary,
+    ResponseHeadParser,
     can_follow,
     ended_with,
     head_out,
@@ -37,7 +37,7 @@ def test_framing_fits_the_client(
 ) -> None:
     """Exactly one framing, and a connection that is said to end does (D-1)."""
     request = Request("GET", b"/", {}, connection=connection, is_1_1=is_1_1)
-    head = AnswerHeads().parse(b"HTTP/1.1 200 OK\r\nX: y\r\n" + fields + b"\r\n", "GET")
+    head = ResponseHeadParser().parse(b"HTTP/1.1 200 OK\r\nX: y\r\n" + fields + b"\r\n", "GET")
     out = head_out(request, head, b"Ours: 1\r\n", close=close)
     assert out == (b"HTTP/1.1 200 OK\r\nX: y\r\nOurs: 1\r\n" + lines + b"\r\n", framing)
     assert (request.connection is CLOSE) is (CLOSE in lines)
@@ -49,29 +49,29 @@ def test_reframing() -> None:
     assert reframed(IN_CHUNKS, [], done=True) == b"0\r\n\r\n"
 
 
-BETWEEN = Joint(b"", 0)
+BETWEEN = ChunkBoundary(b"", 0)
 
 
 @pytest.mark.parametrize(
     ("framing", "joint", "expected"),
     [
         (UNTIL_CLOSE, None, b"OURS"),
-        (UNTIL_CLOSE, Joint(b"", 9), b"OURS"),  # the upstream's chunks are nothing to a client that gets none
+        (UNTIL_CLOSE, ChunkBoundary(b"", 9), b"OURS"),  # the upstream's chunks are nothing to a client that gets none
         (IN_CHUNKS, None, b"4\r\nOURS\r\n0\r\n\r\n"),
         (AS_IT_CAME, BETWEEN, b"4\r\nOURS\r\n0\r\n\r\n"),
-        (AS_IT_CAME, Joint(b"\r\n", 0), b"\r\n4\r\nOURS\r\n0\r\n\r\n"),
-        (AS_IT_CAME, Joint(b"", 1), b"O\r\n3\r\nURS\r\n0\r\n\r\n"),
-        (AS_IT_CAME, Joint(b"", 4), b"OURS\r\n0\r\n\r\n"),
-        (AS_IT_CAME, Joint(b"", 6), b"OURS\n\n\r\n0\r\n\r\n"),
+        (AS_IT_CAME, ChunkBoundary(b"\r\n", 0), b"\r\n4\r\nOURS\r\n0\r\n\r\n"),
+        (AS_IT_CAME, ChunkBoundary(b"", 1), b"O\r\n3\r\nURS\r\n0\r\n\r\n"),
+        (AS_IT_CAME, ChunkBoundary(b"", 4), b"OURS\r\n0\r\n\r\n"),
+        (AS_IT_CAME, ChunkBoundary(b"", 6), b"OURS\n\n\r\n0\r\n\r\n"),
     ],
 )
-def test_ending_with_something_of_ours(framing: int, joint: Joint | None, expected: bytes) -> None:
+def test_ending_with_something_of_ours(framing: int, joint: ChunkBoundary | None, expected: bytes) -> None:
     """Whatever the framing, and wherever in it (LD-8)."""
     assert can_follow(framing, joint)
     assert ended_with(b"OURS", framing, joint) == expected
 
 
-@pytest.mark.parametrize("joint", [None, Joint(b"", 65 * 1024)])
-def test_where_nothing_can_follow(joint: Joint | None) -> None:
+@pytest.mark.parametrize("joint", [None, ChunkBoundary(b"", 65 * 1024)])
+def test_where_nothing_can_follow(joint: ChunkBoundary | None) -> None:
     """An answer of known length, the middle of a chunk's size, and a chunk that would have to be filled (LD-8)."""
     assert not can_follow(AS_IT_CAME, joint)

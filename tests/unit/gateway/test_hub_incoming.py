@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from breakloop.errors import RequestError
-from breakloop.gateway.http_request import HeadParser, Limits
-from breakloop.gateway.hub import Incoming, Room
+from breakloop.gateway.http_request import HeadParser, RequestLimits
+from breakloop.gateway.hub import BodyMemory, IncomingBody
 from tests.unit.gateway.fake_client import chunked, get, post
 
 
-def incoming(limits: Limits | None = None) -> Incoming:
-    limits = limits or Limits()
-    return Incoming(HeadParser(limits), limits, Room(limits))
+def incoming(limits: RequestLimits | None = None) -> IncomingBody:
+    limits = limits or RequestLimits()
+    return IncomingBody(HeadParser(limits), limits, BodyMemory(limits))
 
 
 def test_requests_come_out_in_order_and_one_at_a_time() -> None:
@@ -47,7 +47,7 @@ def test_a_body_in_pieces() -> None:
 
 def test_a_length_above_the_limit_is_refused_with_the_head() -> None:
     """413 before any of the body is read, and no 100 Continue for it (Y-2)."""
-    stream = incoming(Limits(body_bytes=10))
+    stream = incoming(RequestLimits(body_bytes=10))
     stream.push(get("/", "Content-Length: 11", "Expect: 100-continue", method="POST"))
     with pytest.raises(RequestError) as error:
         stream.next("")
@@ -67,7 +67,7 @@ def test_continue_is_due_only_while_a_body_is_missing() -> None:
 
 def test_a_head_is_refused_at_its_first_byte_too_many() -> None:
     """Counted before the parser sees anything (Y-2)."""
-    stream = incoming(Limits(head_bytes=100))
+    stream = incoming(RequestLimits(head_bytes=100))
     stream.push(get() + get("/", "X: " + "x" * 40)[:-4])
     assert stream.next("") is not None
     assert stream.next("") is None  # what came before does not count
@@ -87,9 +87,9 @@ def test_clear_forgets_everything() -> None:
 
 def test_all_bodies_together_have_a_bound() -> None:
     """Many half-sent bodies cannot take more than so much; room comes back when one is done or given up (Y-2)."""
-    limits = Limits(all_bodies_bytes=100)
-    room = Room(limits)
-    first, second = (Incoming(HeadParser(limits), limits, room) for _ in range(2))
+    limits = RequestLimits(all_bodies_bytes=100)
+    room = BodyMemory(limits)
+    first, second = (IncomingBody(HeadParser(limits), limits, room) for _ in range(2))
     first.push(post(b"x" * 80)[:-10])
     assert first.next("") is None
     assert room.held == 70

@@ -12,7 +12,7 @@ import pytest
 
 from breakloop.admin.auth import open_tokens
 from breakloop.gateway.hub import Phase
-from breakloop.gateway.proxy import Callers
+from breakloop.gateway.proxy import ClientKeys
 from tests.builders import CHAT, bundle, chat_body, exact, policy, tail, user
 from tests.unit.gateway.fake_client import Client, get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok
@@ -160,7 +160,7 @@ def test_copies_of_our_fields_stay_here() -> None:
 
 def test_only_known_callers_are_let_through() -> None:
     """An error in the client's dialect for the others, and nothing reaches the upstream (Y-6)."""
-    callers = Callers([f"alice={sha256(b'alice-key').hexdigest()}"])
+    callers = ClientKeys([f"alice={sha256(b'alice-key').hexdigest()}"])
     with Proxy(callers=callers) as proxy:
         proxy.send(send(CHAT, chat_body(user("x")), "Authorization: Bearer nobody"))
         status, content, fields = last(proxy)

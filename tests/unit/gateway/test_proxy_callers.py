@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from breakloop.gateway.proxy import Callers
+from breakloop.gateway.proxy import ClientKeys
 
 KEY = b"bl-alice-0123456789"
 
@@ -16,8 +16,8 @@ def entry(name: str, key: bytes) -> str:
 
 
 @pytest.fixture
-def callers() -> Callers:
-    return Callers([entry("bob", b"bl-bob"), entry("alice", KEY), entry("alice", b"bl-alice-new")])
+def callers() -> ClientKeys:
+    return ClientKeys([entry("bob", b"bl-bob"), entry("alice", KEY), entry("alice", b"bl-alice-new")])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def callers() -> Callers:
         ({"authorization": b"Bearer wrong"}, b"key=" + KEY),
     ],
 )
-def test_known_keys(callers: Callers, headers: dict[str, bytes], query: bytes) -> None:
+def test_known_keys(callers: ClientKeys, headers: dict[str, bytes], query: bytes) -> None:
     """Wherever the client's SDK puts a key; a field of our own beside the provider's (Y-6)."""
     assert callers.check(headers, query) == "alice"
 
@@ -64,12 +64,12 @@ def test_known_keys(callers: Callers, headers: dict[str, bytes], query: bytes) -
         ({"x-api-key": b"alice"}, b"%"),
     ],
 )
-def test_unknown_keys(callers: Callers, headers: dict[str, bytes], query: bytes) -> None:
+def test_unknown_keys(callers: ClientKeys, headers: dict[str, bytes], query: bytes) -> None:
     """Nothing, half a key, a digest, or a key in another place opens nothing (Y-6)."""
     assert callers.check(headers, query) is None
 
 
-def test_a_key_is_changed_without_a_gap(callers: Callers) -> None:
+def test_a_key_is_changed_without_a_gap(callers: ClientKeys) -> None:
     """Two keys of one name are both good (Y-6)."""
     assert callers.check({"x-api-key": b"bl-alice-new"}) == callers.check({"x-api-key": KEY}) == "alice"
     assert callers.check({"x-api-key": b"bl-bob"}) == "bob"
@@ -77,19 +77,19 @@ def test_a_key_is_changed_without_a_gap(callers: Callers) -> None:
 
 def test_the_own_field_follows_the_prefix() -> None:
     """`header_prefix` is a setting (A-1)."""
-    callers = Callers([entry("alice", KEY).upper().replace("ALICE", "alice")], prefix="X-Own-")
+    callers = ClientKeys([entry("alice", KEY).upper().replace("ALICE", "alice")], prefix="X-Own-")
     assert callers.check({"x-own-key": KEY}) == "alice"
     assert callers.check({"x-other-key": KEY}) is None
 
 
 def test_the_library_is_known_whatever_the_prefix_is() -> None:
     """It sends `X-Breakloop-Key`, beside the provider's key of the request that it asks about (A-1, Y-6)."""
-    callers = Callers([entry("alice", KEY)], prefix="X-Own-")
+    callers = ClientKeys([entry("alice", KEY)], prefix="X-Own-")
     assert callers.check({"x-breakloop-key": KEY, "authorization": b"Bearer sk-provider"}) == "alice"
 
 
-def test_stored_digests_are_not_what_is_compared(callers: Callers) -> None:
+def test_stored_digests_are_not_what_is_compared(callers: ClientKeys) -> None:
     """A look-up takes no longer the more of a stored digest is guessed, because that is not what it looks for (Y-5)."""
     digests = {sha256(key).digest() for key in (KEY, b"bl-bob", b"bl-alice-new")}
     assert not digests & callers._names.keys()
-    assert callers._names.keys() != Callers([entry("alice", KEY)])._names.keys()
+    assert callers._names.keys() != ClientKeys([entry("alice", KEY)])._names.keys()

@@ -10,7 +10,7 @@ import pytest
 
 from breakloop.errors import RequestError
 from breakloop.gateway.http_request import Reply
-from breakloop.gateway.reported_results import BODY_MAX_BYTES, Results, is_result, read_report
+from breakloop.gateway.reported_results import BODY_MAX_BYTES, ReportedResults, is_result, read_report
 from breakloop.model.call import CLIENT_LEFT, Answer, Call, ToolCall, Usage
 from breakloop.model.events import SHADOW_WOULD_REJECT
 from tests.builders import Json, World, bucket, bundle, call, chat, exact, fresh, policy, request, world
@@ -23,7 +23,7 @@ class Service:
     """The two doors together: one is asked, the other is told."""
 
     here: World
-    results: Results
+    results: ReportedResults
     asked: int = 0
 
     def ask(self, what: Call | None = None) -> str:
@@ -45,7 +45,7 @@ class Service:
 
 def service(*policies: Json, max_open: int = 100, **top: Any) -> Service:
     here = world(bundle(*(policies or (policy("p", loop=exact(3)),)), **top))
-    return Service(here, Results(here.engine, here.descriptors, here.clock, max_open))
+    return Service(here, ReportedResults(here.engine, here.descriptors, here.clock, max_open))
 
 
 def error(reply: Reply) -> tuple[int, str, str]:

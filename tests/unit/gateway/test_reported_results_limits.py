@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from breakloop.gateway.http_request import Reply
-from breakloop.pricing.prices import Listed, Price, Prices
+from breakloop.pricing.prices import ListedModel, Price, Prices
 from tests.builders import CHAT, Json, World, about, bundle, chat_body, exact, header, policy, request, user, world
 
 USED = {"input_tokens": 1000, "output_tokens": 2000}
@@ -99,7 +99,7 @@ def test_money() -> None:
     config = {"budget": 1, "period": "1d", "cost_key": "usage:usd", "staged_actions": stages}
     rule = {"name": "b", "limit_keys": [], "algorithm": "cost_based", "algorithm_config": config}
     here = world(bundle(policy("p", rule)))
-    here.engine.meter._prices = lambda: Prices(Listed({"gpt-x": price}, "a test"))
+    here.engine.meter._prices = lambda: Prices(ListedModel({"gpt-x": price}, "a test"))
     first = ask(here)
     assert header(first, "RateLimit-Remaining") == str(1_000_000 - 1000 * 2 - 4000 * 8)
     tell(here, request_id(first), usage=USED)

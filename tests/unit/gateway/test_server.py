@@ -14,7 +14,7 @@ import uvloop
 
 from breakloop.clock import FakeClock
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.http_request import Handler, Limits, Reply, Request
+from breakloop.gateway.http_request import Handler, Reply, Request, RequestLimits
 from breakloop.gateway.server import ListenError, Server
 from tests.unit.gateway.fake_client import FakeLoop, get, post, read_replies
 
@@ -25,7 +25,9 @@ def echo(request: Request) -> Reply:
     return Reply(200, b"", request.peer.encode() + b" " + request.body)
 
 
-def run(handler: Handler, steps: Callable[[Server, int], Awaitable[None]], limits: Limits | None = None) -> Server:
+def run(
+    handler: Handler, steps: Callable[[Server, int], Awaitable[None]], limits: RequestLimits | None = None
+) -> Server:
     """Start a server, take the steps with its port, stop it."""
 
     async def main() -> Server:
@@ -74,7 +76,7 @@ def test_a_refused_client_reads_why() -> None:
         answer = await ask(port, get("/", "Content-Length: 700000", method="POST") + b"x" * 700_000)
         assert read_replies(answer)[0][0] == 413
 
-    run(echo, steps, Limits(body_bytes=10))
+    run(echo, steps, RequestLimits(body_bytes=10))
 
 
 def test_a_client_that_does_not_read_holds_no_more_than_the_buffers() -> None:
@@ -109,7 +111,7 @@ def test_connections_above_the_cap_are_closed() -> None:
         writer.close()
         await writer.wait_closed()
 
-    run(lambda _: Reply(200), steps, Limits(connections=1))
+    run(lambda _: Reply(200), steps, RequestLimits(connections=1))
 
 
 def test_a_disconnected_client_frees_its_throttled_slot() -> None:

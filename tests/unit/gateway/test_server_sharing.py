@@ -15,22 +15,22 @@ import uvloop
 
 from breakloop.gateway import server as sharing
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.gateway.server import Server, Shares, bind
+from breakloop.gateway.server import ConnectionCounts, Server, bind
 from tests.e2e.certificates import Authority
 
 
 @pytest.fixture
-def shares() -> Shares:
+def shares() -> ConnectionCounts:
     memory = os.memfd_create("shares")
     os.ftruncate(memory, 12)
-    made = Shares(memory, 3)
+    made = ConnectionCounts(memory, 3)
     os.close(memory)
     for index in range(3):
         made.absent(index)
     return made
 
 
-def test_who_has_no_more_than_the_others_may_take_one(shares: Shares) -> None:
+def test_who_has_no_more_than_the_others_may_take_one(shares: ConnectionCounts) -> None:
     """An eighth more than the least is fair; whoever is absent does not count (S-5)."""
     shares.has(0, 0)
     assert shares.allows(0)
@@ -45,7 +45,7 @@ def test_who_has_no_more_than_the_others_may_take_one(shares: Shares) -> None:
     assert shares.shown() == [16, None, None]
 
 
-def test_many_that_come_and_go_need_speed(shares: Shares) -> None:
+def test_many_that_come_and_go_need_speed(shares: ConnectionCounts) -> None:
     """Whoever has taken thousands within a second does not wait for the others at each (S-5)."""
     shares.has(0, 0)
     assert not shares.allows(1, recent=15)
@@ -57,7 +57,7 @@ def test_all_processes_see_the_same() -> None:
     """It is one memory, however often it is mapped (S-5)."""
     memory = os.memfd_create("shares")
     os.ftruncate(memory, 8)
-    one, other = Shares(memory, 2), Shares(memory, 2)
+    one, other = ConnectionCounts(memory, 2), ConnectionCounts(memory, 2)
     os.close(memory)
     one.has(0, 5)
     other.absent(1)
@@ -68,7 +68,7 @@ def answering(name: str) -> Callable[[Request], Reply]:
     return lambda _request: Reply(200, b"", name.encode())
 
 
-def run(shares: Shares, steps: Callable[[list[Server], int], Awaitable[None]]) -> None:
+def run(shares: ConnectionCounts, steps: Callable[[list[Server], int], Awaitable[None]]) -> None:
     """Two servers on one socket."""
 
     async def main() -> None:
@@ -101,7 +101,7 @@ async def until(happened: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_connections_are_shared_evenly(shares: Shares, together: bool) -> None:
+def test_connections_are_shared_evenly(shares: ConnectionCounts, together: bool) -> None:
     """A burst and one after the other; those that close make room for new ones (S-5)."""
 
     async def steps(servers: list[Server], port: int) -> None:
@@ -124,7 +124,7 @@ def test_connections_are_shared_evenly(shares: Shares, together: bool) -> None:
     run(shares, steps)
 
 
-def test_who_hangs_holds_up_nobody(shares: Shares) -> None:
+def test_who_hangs_holds_up_nobody(shares: ConnectionCounts) -> None:
     """Somebody with fewer connections who does not take any is waited for, but only a moment, and ever less (S-5)."""
 
     async def steps(servers: list[Server], port: int) -> None:
@@ -140,7 +140,7 @@ def test_who_hangs_holds_up_nobody(shares: Shares) -> None:
     run(shares, steps)
 
 
-def test_who_stops_leaves_the_rest_to_the_others(shares: Shares) -> None:
+def test_who_stops_leaves_the_rest_to_the_others(shares: ConnectionCounts) -> None:
     """What waits in the queue is not lost (S-5, S-6)."""
 
     async def steps(servers: list[Server], port: int) -> None:
@@ -154,7 +154,7 @@ def test_who_stops_leaves_the_rest_to_the_others(shares: Shares) -> None:
     run(shares, steps)
 
 
-def test_encrypted_connections(shares: Shares, tmp_path: Path) -> None:
+def test_encrypted_connections(shares: ConnectionCounts, tmp_path: Path) -> None:
     """A handshake that fails leaves nothing behind, and counts no more (S-5, Y-6)."""
     authority = Authority(tmp_path)
     files = authority.issue("127.0.0.1")
@@ -185,7 +185,7 @@ def test_encrypted_connections(shares: Shares, tmp_path: Path) -> None:
     uvloop.run(main())
 
 
-def test_without_descriptors_it_rests(shares: Shares, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_descriptors_it_rests(shares: ConnectionCounts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections wait, and nothing spins or breaks (S-5)."""
     monkeypatch.setattr(sharing, "_NONE_LEFT_S", 0.01)
 

@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 
 from breakloop.dialects.reader import StreamReader
-from breakloop.dialects.stream_watch import Overheard
+from breakloop.dialects.stream_watch import ListeningReader
 from breakloop.engine.engine import Engine
-from breakloop.gateway.http_response import AnswerHead
+from breakloop.gateway.http_response import ResponseHead
 from breakloop.gateway.hub import Phase
-from breakloop.gateway.stream_guard import ANSWERS_MAX, Guarded, Reading, Repeats, Watch, guarded_reading
+from breakloop.gateway.stream_guard import (
+    ANSWERS_MAX,
+    AnswerTap,
+    GuardedTap,
+    StreamRepetition,
+    StreamWatch,
+    guarded_reading,
+)
 from breakloop.model.call import Answer, Call, Chat
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy, answer, chunks
@@ -49,10 +56,10 @@ def test_a_guarded_stream_has_one_reader(monkeypatch: pytest.MonkeyPatch) -> Non
         init(self, *args, **more)
 
     monkeypatch.setattr(StreamReader, "__init__", counted)
-    head = AnswerHead(200, b"HTTP/1.1 200 OK\r\n", b"", {"content-type": b"text/event-stream"}, -1, b"", True)
-    watch = Watch(lambda *_: None, lambda *_: None, guards=1)
+    head = ResponseHead(200, b"HTTP/1.1 200 OK\r\n", b"", {"content-type": b"text/event-stream"}, -1, b"", True)
+    watch = StreamWatch(lambda *_: None, lambda *_: None, guards=1)
     reading = guarded_reading(Chat("openai_chat", "m", (), 1, stream=True), head, lambda _why: None, watch)
-    assert isinstance(reading, Guarded)
+    assert isinstance(reading, GuardedTap)
     assert len(made) == 1
 
 
@@ -203,11 +210,11 @@ def test_an_answer_that_is_no_stream_is_left_alone(proxy: Proxy) -> None:
 )
 def test_which_answers_are_watched(dialect: str, kind: bytes, guarded: bool) -> None:
     """Event streams of dialects that have an end (LD-8)."""
-    head = AnswerHead(200, b"", b"", {"content-type": kind} if kind else {}, -1, b"", True)
+    head = ResponseHead(200, b"", b"", {"content-type": kind} if kind else {}, -1, b"", True)
     asked_for = Chat(dialect, "m", (), 1, stream=True)
-    watch = Watch(lambda *_: None, lambda *_: None, guards=1)
+    watch = StreamWatch(lambda *_: None, lambda *_: None, guards=1)
     reading = guarded_reading(asked_for, head, lambda _why: None, watch)
-    assert isinstance(reading, Guarded) is guarded
+    assert isinstance(reading, GuardedTap) is guarded
     assert reading is not None
 
 
@@ -446,7 +453,7 @@ def test_a_fault_in_ending_a_stream_lets_it_pass(proxy: Proxy, monkeypatch: pyte
     def broken(*_: object) -> bytes:
         raise KeyError("x")
 
-    monkeypatch.setattr(Overheard, "ending", broken)
+    monkeypatch.setattr(ListeningReader, "ending", broken)
     assert streams(proxy, *LOOP, finished(), DONE).endswith(chunked(DONE))
     proxy.upstream().says(b"0\r\n\r\n")
     assert proxy.phase() is Phase.IDLE
@@ -466,7 +473,7 @@ def test_a_fault_in_telling_of_it_is_counted(proxy: Proxy, monkeypatch: pytest.M
 
 def test_what_is_only_read_has_no_end() -> None:
     """The rest of the gateway cannot cut what is not guarded."""
-    reading = Reading(Overheard("openai_chat", Repeats()), None, lambda _why: None)
+    reading = AnswerTap(ListeningReader("openai_chat", StreamRepetition()), None, lambda _why: None)
     assert not reading.feed(LOOP)
     assert reading.end(0, None) == b""
-    assert issubclass(Guarded, Reading)
+    assert issubclass(GuardedTap, AnswerTap)

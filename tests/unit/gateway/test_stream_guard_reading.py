@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from breakloop.gateway.http_response import AnswerHead
-from breakloop.gateway.stream_guard import Reading, reading_for
+from breakloop.gateway.http_response import ResponseHead
+from breakloop.gateway.stream_guard import AnswerTap, reading_for
 from breakloop.model.call import Answer, Chat
 
 BODY = json.dumps(
@@ -26,9 +26,9 @@ def chat(dialect: str, *, stream: bool = False) -> Chat:
     return Chat(dialect, "m", (), 1, stream)
 
 
-def head(**fields: str) -> AnswerHead:
+def head(**fields: str) -> ResponseHead:
     headers = {name.replace("_", "-"): value.encode() for name, value in fields.items()}
-    return AnswerHead(200, b"HTTP/1.1 200 OK\r\n", b"", headers, 0, b"", True)
+    return ResponseHead(200, b"HTTP/1.1 200 OK\r\n", b"", headers, 0, b"", True)
 
 
 def read(body: bytes, *, step: int, **fields: str) -> tuple[Answer, list[str]]:
@@ -88,7 +88,7 @@ class Broken:
 @pytest.mark.parametrize("piece", [b"bad", b"good"])
 def test_a_mistake_of_a_reader_is_the_end_of_reading_only(piece: bytes) -> None:
     why: list[str] = []
-    reading = Reading(Broken(), None, why.append)
+    reading = AnswerTap(Broken(), None, why.append)
     reading.feed([piece])
     reading.feed([piece])
     assert reading.answer(200, complete=False) == Answer(200, complete=False)

@@ -7,11 +7,11 @@ import inspect
 import pytest
 
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.proxy import ProxyDoor
-from breakloop.gateway.stream_guard import Client, Door
+from breakloop.gateway.proxy import ProxyHandler
+from breakloop.gateway.stream_guard import ExchangeClient, ExchangeHandler
 
 
-@pytest.mark.parametrize(("wanted", "given"), [(Client, Connection), (Door, ProxyDoor)])
+@pytest.mark.parametrize(("wanted", "given"), [(ExchangeClient, Connection), (ExchangeHandler, ProxyHandler)])
 def test_both_sides_offer_what_is_needed(wanted: type, given: type) -> None:
     names = [name for name, member in vars(wanted).items() if inspect.isfunction(member) and name[0] != "_"]
     assert len(names) >= 3

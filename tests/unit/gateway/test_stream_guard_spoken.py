@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.stream_guard import OPEN_MAX, Capped, Repeats, Spoken
+from breakloop.gateway.stream_guard import OPEN_MAX, CapReached, CompletionCounter, StreamRepetition
 from breakloop.model.call import CompletionCap
 from tests.unit.gateway.repeating import LOOPED, UNIT
 
 
-def capped(tokens: int, told: str = "", answers: int = 1, heard: list[str] | None = None) -> Capped:
+def capped(tokens: int, told: str = "", answers: int = 1, heard: list[str] | None = None) -> CapReached:
     def tell(cap: CompletionCap, what: str) -> None:
         if heard is not None:
             heard.append(f"{cap.tokens} {what}")
 
-    return Capped(CompletionCap(tokens, "p", "r", cuts=not told), answers, tell, told)
+    return CapReached(CompletionCap(tokens, "p", "r", cuts=not told), answers, tell, told)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def capped(tokens: int, told: str = "", answers: int = 1, heard: list[str] | Non
 )
 def test_a_token_is_four_characters(piece: str, fits: int) -> None:
     """Exactly as much passes; one piece more is too much (L-3)."""
-    spoken = Spoken([capped(10)])
+    spoken = CompletionCounter([capped(10)])
     for _ in range(fits):
         spoken.said(0, 0, piece)
     assert not spoken.found
@@ -38,7 +38,7 @@ def test_a_token_is_four_characters(piece: str, fits: int) -> None:
 
 def test_thoughts_and_arguments_count() -> None:
     """They are paid for like what is said (L-3)."""
-    spoken = Spoken([capped(10)])
+    spoken = CompletionCounter([capped(10)])
     spoken.said(0, 0, "x" * 10)
     spoken.thought(0, 1, "x" * 20)
     spoken.argued(0, "x" * 10)
@@ -49,7 +49,7 @@ def test_thoughts_and_arguments_count() -> None:
 
 def test_all_answers_together() -> None:
     """A request for three may have three times as much, whoever of them says it (L-3)."""
-    spoken = Spoken([capped(10, answers=3)])
+    spoken = CompletionCounter([capped(10, answers=3)])
     for choice in (0, 1, 2):
         spoken.said(choice, 0, "x" * 40)
     assert (spoken.found, spoken.open) == (False, [0, 1, 2])
@@ -61,7 +61,7 @@ def test_all_answers_together() -> None:
 def test_several_caps() -> None:
     """The lower one comes first; each is told once (L-3, E-3)."""
     heard: list[str] = []
-    spoken = Spoken([capped(20, heard=heard), capped(10, "cut", heard=heard), capped(30, heard=heard)])
+    spoken = CompletionCounter([capped(20, heard=heard), capped(10, "cut", heard=heard), capped(30, heard=heard)])
     spoken.said(0, 0, "x" * 41)
     (first,) = spoken.matters()
     assert (first.told, first.is_told) == ("cut", False)
@@ -76,13 +76,13 @@ def test_several_caps() -> None:
 
 def test_the_stream_guard_hears_the_same() -> None:
     """Both on one stream (LD-8, L-3)."""
-    spoken = Spoken([capped(10_000)], Repeats(lambda *_: None))
+    spoken = CompletionCounter([capped(10_000)], StreamRepetition(lambda *_: None))
     for _ in range(LOOPED):
         spoken.thought(0, 0, UNIT)
         spoken.argued(0, UNIT)
     found = [spoken.found]
     (matter,) = spoken.matters()
-    assert isinstance(matter, Repeats)
+    assert isinstance(matter, StreamRepetition)
     spoken.ended(0)
     found.append(spoken.found)
     for _ in range(LOOPED):
@@ -92,7 +92,7 @@ def test_the_stream_guard_hears_the_same() -> None:
 
 def test_answers_without_end_are_not_all_kept() -> None:
     """An upstream may number them as it likes (Y-2)."""
-    spoken = Spoken([])
+    spoken = CompletionCounter([])
     for choice in range(2 * OPEN_MAX):
         spoken.said(choice, 0, "x")
     assert (len(spoken.open), spoken.chars, spoken.found) == (OPEN_MAX, 2 * OPEN_MAX, False)

@@ -11,9 +11,9 @@ import pytest
 
 from breakloop.gateway import upstream as pools
 from breakloop.gateway.http_request import Reply
-from breakloop.gateway.http_response import AnswerHeads
+from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.server import Server
-from breakloop.gateway.upstream import Pool, Times, unreachable
+from breakloop.gateway.upstream import UpstreamPool, UpstreamTimeouts, unreachable
 from breakloop.model.upstream import parse_upstream
 from tests.unit.gateway.fake_client import FakeTransport, get
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy
@@ -48,7 +48,7 @@ def test_only_so_many_are_kept() -> None:
 
 
 def test_the_oldest_go_first() -> None:
-    with Proxy(times=Times(idle_s=2)) as proxy:
+    with Proxy(times=UpstreamTimeouts(idle_s=2)) as proxy:
         old = idle(proxy, 1)[0]
         proxy.server.sweep()
         new = idle(proxy, 1)[0]
@@ -118,7 +118,9 @@ def test_a_real_connection_is_made_and_counted() -> None:
         listener = await asyncio.start_server(take, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
         server = Server(lambda _request: Reply(200))
-        pool = Pool(parse_upstream("x", f"http://127.0.0.1:{port}"), server, Times(), None, AnswerHeads())
+        pool = UpstreamPool(
+            parse_upstream("x", f"http://127.0.0.1:{port}"), server, UpstreamTimeouts(), None, ResponseHeadParser()
+        )
         connection = await pool.connect()
         await taken.wait()
         assert connection in pool.live

@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakloop.clock import FakeClock
 from breakloop.history.api import History
 from breakloop.model.events import Activity, AgentUse
-from breakloop.model.records import Agent
+from breakloop.model.records import AgentRecord
 from tests.histories import NOTHING, detected, looped, used
 
 MIDNIGHT = 1_800_057_600.0  # UTC
@@ -23,7 +23,7 @@ def test_an_agent_appears_and_is_added_up(history: History, clock: FakeClock) ->
     history.write([detected(now), detected(now, shadow=True)], first, now + 1)
     history.write([], used(requests=10, last_at=now - 5), now + 2)
     history.write([], looped(stopped=2, stopped_microusd=70), now + 3)
-    wanted = Agent(
+    wanted = AgentRecord(
         project="default",
         agent="bot",
         callers=2,

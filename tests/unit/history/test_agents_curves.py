@@ -7,10 +7,10 @@ import math
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.history.agents import POINTS_MAX, Span
+from breakloop.history.agents import POINTS_MAX, CurveRange
 from breakloop.history.api import History
 from breakloop.model.events import Activity, AgentUse
-from breakloop.model.records import Point, Totals
+from breakloop.model.records import Point, TotalsRecord
 from tests.histories import detected, looped, used
 
 HOUR = 3600
@@ -49,7 +49,9 @@ def test_what_was_saved(history: History, clock: FakeClock) -> None:
     history.write([detected(START)], looped(stopped=3, stopped_microusd=50), START)
     (point,) = history.curve(START, START + 60, 60)
     assert (point.saved_microusd, point.requests) == (50, 0)
-    assert history.totals(START) == Totals(loops=1, incidents_open=1, agents=1, saved_requests=3, saved_microusd=50)
+    assert history.totals(START) == TotalsRecord(
+        loops=1, incidents_open=1, agents=1, saved_requests=3, saved_microusd=50
+    )
 
 
 def test_projects_and_agents(history: History, clock: FakeClock) -> None:
@@ -85,16 +87,16 @@ def test_totals(history: History, clock: FakeClock) -> None:
     history.write([detected(START, "a")], Activity(agents={("p", "c", "a"): use, ("q", "c", "b"): use}), START)
     clock.advance(120)
     write(history, clock.now(), 7, agent="c", project="p")
-    everything = Totals(21, 6, 1, 1, 4, 600, 80, 10_007)
+    everything = TotalsRecord(21, 6, 1, 1, 4, 600, 80, 10_007)
     assert history.totals(START) == everything
     assert history.totals(START + 59).cost_microusd == 10_007
-    assert history.totals(START + 60) == Totals(1, 2, 0, 1, 1, 0, 0, 7)
-    assert history.totals(START, "q") == Totals(10, 2, 0, 0, 1, 300, 40, 5000)
+    assert history.totals(START + 60) == TotalsRecord(1, 2, 0, 1, 1, 0, 0, 7)
+    assert history.totals(START, "q") == TotalsRecord(10, 2, 0, 0, 1, 300, 40, 5000)
     clock.advance(60 * HOUR)
     history.end_quiet(clock.now())
     assert history.totals(START).cost_microusd == 10_007
     assert history.totals(0.0).requests == 21
-    assert history.totals(clock.now()) == Totals()
+    assert history.totals(clock.now()) == TotalsRecord()
 
 
 @pytest.mark.parametrize(
@@ -114,6 +116,6 @@ def test_totals(history: History, clock: FakeClock) -> None:
 )
 def test_spans(since: float, until: float, step_s: int, count: int, coarse: bool) -> None:
     """However it is asked, the number of intervals is bounded."""
-    span = Span(since, until, step_s, START)
+    span = CurveRange(since, until, step_s, START)
     assert (span.count, span.coarse) == (count, coarse)
     assert span.start % span.step_s == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.history.agents import Sums, summed
+from breakloop.history.agents import AgentSums, summed
 from breakloop.model.events import Activity, AgentUse, LoopUse
 from tests.histories import detected, told
 
@@ -20,20 +20,20 @@ def test_callers_of_an_agent_are_added_up() -> None:
         loops={("p", "key:1", "bot", "f"): LoopUse(stopped=2, stopped_microusd=7, passed=9)},
     )
     batch = summed([], activity, T)
-    assert batch.agents["p", "bot"] == Sums(4, 1, 1, 0, 11, 22, 33, 2, 7, T + 2, "new")
-    assert batch.agents["q", "bot"] == Sums(requests=5, last_at=T)
+    assert batch.agents["p", "bot"] == AgentSums(4, 1, 1, 0, 11, 22, 33, 2, 7, T + 2, "new")
+    assert batch.agents["q", "bot"] == AgentSums(requests=5, last_at=T)
     assert batch.callers == {("p", "bot", "key:1"): T + 1, ("p", "bot", "key:2"): T + 2, ("q", "bot", "key:1"): T}
 
 
 def test_loops_are_counted_unless_in_shadow() -> None:
     events = [detected(T + 1), detected(T + 2), detected(T + 3, shadow=True), told("limit.exceeded", T, agent="bot")]
     batch = summed(events, Activity(), T)
-    assert batch.agents == {("default", "bot"): Sums(loops=2, last_at=T + 2)}
+    assert batch.agents == {("default", "bot"): AgentSums(loops=2, last_at=T + 2)}
 
 
 def test_a_loop_alone_is_seen_now() -> None:
     batch = summed([], Activity(loops={("p", "c", "bot", "f"): LoopUse(stopped=1)}), T)
-    assert batch.agents["p", "bot"] == Sums(saved_requests=1, last_at=T)
+    assert batch.agents["p", "bot"] == AgentSums(saved_requests=1, last_at=T)
 
 
 def test_projects_are_the_sums_of_their_agents() -> None:
@@ -45,6 +45,6 @@ def test_projects_are_the_sums_of_their_agents() -> None:
         }
     )
     assert summed([detected(T, "a", project="p")], activity, T).projects() == {
-        "p": Sums(11, 22, 33, 1, 44, 55, 66),
-        "q": Sums(requests=7),
+        "p": AgentSums(11, 22, 33, 1, 44, 55, 66),
+        "q": AgentSums(requests=7),
     }

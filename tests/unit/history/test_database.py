@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError
 from breakloop.history.api import EventFilter, History
-from breakloop.history.database import Database
+from breakloop.history.database import HistoryDatabase
 from breakloop.model.events import Event
 from tests.histories import NOTHING, Past, told
 
@@ -59,14 +59,14 @@ class FakePlace:
         self.heard.append("tidy")
 
 
-def ask(database: Database) -> object:
+def ask(database: HistoryDatabase) -> object:
     with database.reading() as connection:
         return connection.exec_driver_sql("SELECT 1").scalar_one()
 
 
 def test_nothing_is_opened_before_it_is_needed(clock: FakeClock) -> None:
     place = FakePlace()
-    database = Database(place, clock)
+    database = HistoryDatabase(place, clock)
     database.close()
     assert place.engines == 0
     assert ask(database) == 1
@@ -82,7 +82,7 @@ def test_after_a_failed_opening_it_is_not_tried_for_a_second(clock: FakeClock) -
     """Whoever asks need not wait for each connection that is not made."""
     place = FakePlace()
     place.failures = [OSError("no way")]
-    database = Database(place, clock)
+    database = HistoryDatabase(place, clock)
     for _ in range(3):
         with pytest.raises(HistoryError, match="wrong: no way"):
             ask(database)
@@ -96,7 +96,7 @@ def test_after_a_failed_opening_it_is_not_tried_for_a_second(clock: FakeClock) -
 def test_what_is_unfit_is_set_aside_and_made_anew(clock: FakeClock, kind: str, opened: bool) -> None:
     place = FakePlace()
     place.kind, place.failures = kind, [OSError("broken")]
-    database = Database(place, clock)
+    database = HistoryDatabase(place, clock)
     if opened:
         assert ask(database) == 1
     else:
@@ -109,7 +109,7 @@ def test_what_is_unfit_is_set_aside_and_made_anew(clock: FakeClock, kind: str, o
 def test_what_fails_late_does_not_set_the_new_one_aside(clock: FakeClock) -> None:
     """Two threads find the same damage; the first has begun a new file when the second tells of it."""
     place = FakePlace()
-    database = Database(place, clock)
+    database = HistoryDatabase(place, clock)
     ask(database)
     old = database._engine
     assert old is not None
@@ -125,7 +125,7 @@ def test_what_fails_late_does_not_set_the_new_one_aside(clock: FakeClock) -> Non
 
 
 def test_one_writes_at_a_time(clock: FakeClock) -> None:
-    database = Database(FakePlace(), clock)
+    database = HistoryDatabase(FakePlace(), clock)
     with database.writing():
         assert database._writer.locked()
         assert ask(database) == 1
@@ -136,7 +136,7 @@ def test_one_writes_at_a_time(clock: FakeClock) -> None:
 def test_a_failure_says_nothing_of_the_data(clock: FakeClock) -> None:
     """The words of an error are the place's; its cause is cut off (Y-1)."""
     place = FakePlace()
-    database = Database(place, clock)
+    database = HistoryDatabase(place, clock)
     with pytest.raises(HistoryError, match="wrong") as caught, database.reading() as connection:
         connection.exec_driver_sql("SELECT nothing FROM nowhere WHERE x = ?", ("canary",))
     assert caught.value.__cause__ is None

@@ -10,7 +10,7 @@ import pytest
 
 from breakloop.errors import HistoryError
 from breakloop.history.api import EventFilter, History
-from breakloop.history.database import APPLICATION_ID, SqlitePlace
+from breakloop.history.database import APPLICATION_ID, SqliteBackend
 from breakloop.history.schema import STEPS
 from tests.histories import NOTHING, Past, told
 
@@ -232,7 +232,7 @@ def test_a_folder_that_cannot_be_made(sqlite_past: Past) -> None:
 
 def test_what_must_last_is_written_through(tmp_path: Path) -> None:
     """An order outlives a failure of the power; the rest may lose its last second (K-3)."""
-    place = SqlitePlace(tmp_path / "h.db", lambda _trouble: None)
+    place = SqliteBackend(tmp_path / "h.db", lambda _trouble: None)
     engine = place.engine()
     found = []
     for durable in (True, False):

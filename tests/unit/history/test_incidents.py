@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.history.incidents import QUIET_S, Case, Folding, concerned, new_incident_id
+from breakloop.history.incidents import QUIET_S, IncidentFolder, OpenIncident, concerned, new_incident_id
 from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, LIMIT_EXCEEDED, Activity, Event, LoopUse
 from breakloop.model.records import CLEARED, OPEN, STOPPED
 from tests.histories import detected, told
@@ -21,12 +21,12 @@ class Folded:
     """Batch after batch, as the store does it: what has changed is what is known next time."""
 
     def __init__(self) -> None:
-        self.cases: dict[str, Case] = {}
+        self.cases: dict[str, OpenIncident] = {}
         self._numbers = itertools.count(1)
         self.folding = self.next()
 
-    def next(self) -> Folding:
-        self.folding = Folding(self.cases.values(), lambda at: f"i{next(self._numbers)}")
+    def next(self) -> IncidentFolder:
+        self.folding = IncidentFolder(self.cases.values(), lambda at: f"i{next(self._numbers)}")
         return self.folding
 
     def event(self, *events: Event) -> list[str]:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError, SettingsError
 from breakloop.history.api import EventFilter
-from breakloop.history.postgres import PostgresPlace, is_postgres
+from breakloop.history.postgres import PostgresBackend, is_postgres
 from tests.histories import NOTHING, Past, told
 from tests.postgres_servers import PASSWORD, PostgresServer
 
@@ -32,7 +32,7 @@ def test_which_urls_it_takes(where: str, is_one: bool) -> None:
 def test_a_url_that_cannot_be_right(url: str, words: str) -> None:
     """The password is in no message (Y-1)."""
     with pytest.raises(SettingsError, match=words) as caught:
-        PostgresPlace(url)
+        PostgresBackend(url)
     assert "canary" not in str(caught.value)
 
 
@@ -40,7 +40,7 @@ def test_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError, match=r"pip install 'breakloop\[postgres\]'"):
-        PostgresPlace(URL)
+        PostgresBackend(URL)
 
 
 def test_nobody_there(clock: FakeClock) -> None:
@@ -55,7 +55,7 @@ def test_nobody_there(clock: FakeClock) -> None:
 
 def test_what_is_said_of_failures() -> None:
     """Only the first line: PostgreSQL quotes the row in the others (Y-1)."""
-    place = PostgresPlace(URL)
+    place = PostgresBackend(URL)
     assert place.explain(OSError("first\nDETAIL: Key (a)=(canary)")) == "first"
     assert place.explain(OSError("bad canary-password here")) == "bad *** here"
     assert place.explain(PoolTimeoutError()) == "all connections are in use"
@@ -64,8 +64,8 @@ def test_what_is_said_of_failures() -> None:
 
 def test_settings_of_the_url_come_first() -> None:
     plain, given = (
-        PostgresPlace(URL),
-        PostgresPlace(f"{URL}?application_name=mine&connect_timeout=1&options=-csearch_path=x"),
+        PostgresBackend(URL),
+        PostgresBackend(f"{URL}?application_name=mine&connect_timeout=1&options=-csearch_path=x"),
     )
     assert plain._arguments()["application_name"] == "breakloop"
     assert given._arguments() == {"prepare_threshold": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from breakloop.history.incidents import Case
+from breakloop.history.incidents import OpenIncident
 from breakloop.history.schema import EVENTS, INCIDENTS, METADATA
 from breakloop.model.records import EventRecord, Incident
 
@@ -14,8 +14,8 @@ def test_rows_are_records() -> None:
     assert [column.name for column in EVENTS.c] == [field.name for field in fields(EventRecord)]
     columns = {column.name for column in INCIDENTS.c}
     assert {field.name for field in fields(Incident)} - columns == {"steps", "score"}
-    assert {field.name for field in fields(Case)} - columns == {"steps", "score"}
-    assert columns <= {field.name for field in fields(Case)}
+    assert {field.name for field in fields(OpenIncident)} - columns == {"steps", "score"}
+    assert columns <= {field.name for field in fields(OpenIncident)}
 
 
 def test_tables_cannot_be_mistaken_for_somebody_elses() -> None:

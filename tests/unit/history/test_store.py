@@ -15,7 +15,7 @@ from breakloop.errors import HistoryError, SettingsError
 from breakloop.history.api import EventFilter, History, IncidentFilter
 from breakloop.history.store import Retention, open_history
 from breakloop.model.events import Activity
-from breakloop.model.records import Totals
+from breakloop.model.records import TotalsRecord
 from tests.histories import NOTHING, detected, told
 
 
@@ -25,7 +25,7 @@ def test_an_empty_history_answers_everything(history: History, clock: FakeClock)
     assert history.events(EventFilter(agent="a", project="p", since=1.0, until=2.0)) == []
     assert history.incidents(IncidentFilter()) == []
     assert history.agents() == []
-    assert history.totals(0.0) == Totals()
+    assert history.totals(0.0) == TotalsRecord()
     assert [point.requests for point in history.curve(clock.now() - 120, clock.now(), 60)] == [0, 0]
     assert history.shadow(0.0) == []
     assert history.audit() == []
@@ -82,7 +82,7 @@ def test_a_batch_is_all_or_nothing(history: History, clock: FakeClock) -> None:
         history.write([detected(1.0)], Activity(shadow={("p", "a", "r", "x"): 10**30}), 1.0)
     assert history.events(EventFilter()) == []
     assert history.incidents(IncidentFilter()) == []
-    assert history.totals(0.0) == Totals()
+    assert history.totals(0.0) == TotalsRecord()
 
 
 def test_traffic_does_not_load_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from breakloop import Guard
 from breakloop.clock import FakeClock
-from breakloop.integrations.asgi import App, BreakloopMiddleware, Receive, Scope, Send
+from breakloop.integrations.asgi import App, GuardASGIMiddleware, Receive, Scope, Send
 from breakloop.model.call import Answer
 from tests.builders import bundle, chat_body, exact, policy, user
 
@@ -87,7 +87,7 @@ def test_a_loop_is_denied_and_the_rest_passes(clock: FakeClock) -> None:
     """Five reach the application, in one piece or many; the sixth does not. What was said is known (D-6) (P-3)."""
     guard, app = Guard(clock=clock), Called()
     answers = settled(guard)
-    wrapped = BreakloopMiddleware(app, guard)
+    wrapped = GuardASGIMiddleware(app, guard)
     for _ in range(5):
         sent = ask(wrapped, BODY[:5], BODY[5:])
         assert [message.get("body") for message in sent] == [None, SAID[:9], SAID[9:]]
@@ -112,7 +112,7 @@ def test_other_scopes_are_not_touched(clock: FakeClock) -> None:
 
     for kind in ("websocket", "lifespan"):
         scope: Scope = {"type": kind}
-        asyncio.run(BreakloopMiddleware(app, Guard(clock=clock))(scope, nothing, nothing))
+        asyncio.run(GuardASGIMiddleware(app, Guard(clock=clock))(scope, nothing, nothing))
         assert seen.pop() == (scope, nothing, nothing)
 
 
@@ -126,14 +126,14 @@ def test_uploads_pass_in_pieces(clock: FakeClock) -> None:
         await send({"type": "http.response.start", "status": 204})
         await send({"type": "http.response.body"})
 
-    ask(BreakloopMiddleware(app, Guard(clock=clock)), b"one", b"two", headers=[], path="/up")
+    ask(GuardASGIMiddleware(app, Guard(clock=clock)), b"one", b"two", headers=[], path="/up")
     assert pieces == [b"one"]
 
 
 def test_a_client_that_leaves_while_it_sends(clock: FakeClock) -> None:
     """The application is told so, and nobody hangs (D-1)."""
     app = Called()
-    sent = ask(BreakloopMiddleware(app, Guard(clock=clock)), headers=[*JSON, (b"content-length", b"9")])
+    sent = ask(GuardASGIMiddleware(app, Guard(clock=clock)), headers=[*JSON, (b"content-length", b"9")])
     assert app.bodies == [b""]
     assert sent[0]["status"] == 200
 
@@ -142,7 +142,7 @@ def test_an_application_that_fails_did_not_answer(clock: FakeClock) -> None:
     """Its error goes on, and the try does not count (LD-6)."""
     guard = Guard(clock=clock)
     answers = settled(guard)
-    app = BreakloopMiddleware(Called(fails=True), guard)
+    app = GuardASGIMiddleware(Called(fails=True), guard)
     for _ in range(8):
         with pytest.raises(RuntimeError, match="broken"):
             ask(app, BODY)
@@ -153,7 +153,7 @@ def test_an_application_that_fails_did_not_answer(clock: FakeClock) -> None:
 def test_a_note_for_the_model(clock: FakeClock) -> None:
     """In the body, with its length in the scope; the server's own scope stays as it is (LD-5)."""
     app = Called()
-    wrapped = BreakloopMiddleware(app, Guard(bundle(policy("p", loop=exact(2, action="steer"))), clock=clock))
+    wrapped = GuardASGIMiddleware(app, Guard(bundle(policy("p", loop=exact(2, action="steer"))), clock=clock))
     ask(wrapped, BODY)
     ask(wrapped, BODY)
     assert b"[breakloop] You have sent" in app.bodies[1]
@@ -168,12 +168,12 @@ def test_a_throttle_waits(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> 
         slept.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", asleep)
-    wrapped = BreakloopMiddleware(Called(), Guard(bundle(policy("p", loop=exact(2, action="throttle"))), clock=clock))
+    wrapped = GuardASGIMiddleware(Called(), Guard(bundle(policy("p", loop=exact(2, action="throttle"))), clock=clock))
     for _ in range(2):
         assert ask(wrapped, BODY)[0]["status"] == 200
     assert slept == [0.2]
 
 
 def test_a_guard_of_its_own() -> None:
-    """`app.add_middleware(BreakloopMiddleware)` (P-3)."""
-    assert isinstance(BreakloopMiddleware(Called()).guard, Guard)
+    """`app.add_middleware(GuardASGIMiddleware)` (P-3)."""
+    assert isinstance(GuardASGIMiddleware(Called()).guard, Guard)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, Event, Session, spelled
-from breakloop.integrations.claude_code_gateway import GatewayJudge
-from breakloop.sdk.backend import AnswerError
+from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, HookEvent, HookSession, spelled
+from breakloop.integrations.claude_code_gateway import GatewayHookJudge
+from breakloop.sdk.backend import UnreadableAnswerError
 from breakloop.testing import StandInLLM, ThreadedLLM, body
 
 ALLOWED = body(b"").with_headers(("X-Breakloop-Request-Id", "r-1"))
-EVENT = Event(AFTER, "s-1", "a-2", "Bash", {"command": "ls"}, "toolu_1", "a.txt")
+EVENT = HookEvent(AFTER, "s-1", "a-2", "Bash", {"command": "ls"}, "toolu_1", "a.txt")
 
 
 @pytest.fixture
@@ -22,16 +22,16 @@ def service() -> Iterator[ThreadedLLM]:
 
 
 @pytest.fixture
-def judge(service: ThreadedLLM) -> GatewayJudge:
-    return GatewayJudge(service.url, "sk-own", "claude-code")
+def judge(service: ThreadedLLM) -> GatewayHookJudge:
+    return GatewayHookJudge(service.url, "sk-own", "claude-code")
 
 
-def test_a_step_is_asked_about(judge: GatewayJudge, service: ThreadedLLM) -> None:
+def test_a_step_is_asked_about(judge: GatewayHookJudge, service: ThreadedLLM) -> None:
     """Call and result as a chat request of agent and session, and nothing of earlier ones (D-3)."""
     service.next(ALLOWED, ALLOWED)
-    assert judge.step(Session({}, b""), EVENT, spelled(EVENT.arguments), 0.0).allowed
+    assert judge.step(HookSession({}, b""), EVENT, spelled(EVENT.arguments), 0.0).allowed
     failed = EVENT._replace(kind=FAILED, failed=True, result="denied")
-    judge.step(Session({}, b""), failed, spelled(EVENT.arguments), 0.0)
+    judge.step(HookSession({}, b""), failed, spelled(EVENT.arguments), 0.0)
     first, second = (seen.json()["messages"] for seen in service.requests)
     assert [message["role"] for message in first] == ["user", "assistant", "tool"]
     assert first[1]["tool_calls"][0]["function"] == {"name": "Bash", "arguments": '{"command":"ls"}'}
@@ -42,24 +42,24 @@ def test_a_step_is_asked_about(judge: GatewayJudge, service: ThreadedLLM) -> Non
     service.wait_until(lambda: service.llm.open == 0)
 
 
-def test_two_sessions_that_do_the_same_are_two(judge: GatewayJudge, service: ThreadedLLM) -> None:
+def test_two_sessions_that_do_the_same_are_two(judge: GatewayHookJudge, service: ThreadedLLM) -> None:
     """`tail` counts caller and agent, and the two would look alike (LD-6)."""
     service.next(ALLOWED, ALLOWED)
     for session in ("one", "two"):
-        judge.step(Session({}, b""), EVENT._replace(session=session), "{}", 0.0)
+        judge.step(HookSession({}, b""), EVENT._replace(session=session), "{}", 0.0)
     first, second = (seen.json()["messages"][0] for seen in service.requests)
     assert first != second
 
 
-def test_a_prompt_is_asked_about(judge: GatewayJudge, service: ThreadedLLM) -> None:
+def test_a_prompt_is_asked_about(judge: GatewayHookJudge, service: ThreadedLLM) -> None:
     """As what a person said (D-3)."""
     service.next(ALLOWED)
-    assert judge.prompt(Session({}, b""), Event(PROMPT, "s-1", prompt="Go on."), 0.0).allowed
+    assert judge.prompt(HookSession({}, b""), HookEvent(PROMPT, "s-1", prompt="Go on."), 0.0).allowed
     assert service.requests[0].json()["messages"][-1] == {"role": "user", "content": "Go on."}
 
 
-def test_a_service_that_is_none(judge: GatewayJudge, service: ThreadedLLM) -> None:
+def test_a_service_that_is_none(judge: GatewayHookJudge, service: ThreadedLLM) -> None:
     """Whoever asks lets it pass then."""
     service.next(body(b"hello"))
-    with pytest.raises(AnswerError):
-        judge.step(Session({}, b""), EVENT, "{}", 0.0)
+    with pytest.raises(UnreadableAnswerError):
+        judge.step(HookSession({}, b""), EVENT, "{}", 0.0)

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from breakloop.integrations import claude_code
-from breakloop.integrations.claude_code import Session, load, opened
+from breakloop.integrations.claude_code import HookSession, load, opened
 from breakloop.model.verdict import Decision
-from breakloop.store.memory import Repeats
-from breakloop.store.ops import Repeat, blocked_at_once
+from breakloop.store.memory import MemoryFingerprints
+from breakloop.store.ops import CountFingerprint, blocked_at_once
 from tests.unit.sdk.doors import DENIED, WARNED
 
 NOW = 1_000_000.0
 BLOCKED = replace(DENIED, cooldown_seconds=30, evidence="`Bash` returned the same 3 bytes 5 times in a row")
 
 
-def new() -> Session:
-    return Session({}, b"")
+def new() -> HookSession:
+    return HookSession({}, b"")
 
 
 def test_a_blocked_call_stays_blocked(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ def test_a_file_that_cannot_be_read_is_new(data: bytes) -> None:
 
 def test_cooldowns_grow_as_those_of_a_store() -> None:
     """Hooks and servers block the same loop for the same times (LD-4)."""
-    session, store, spec = new(), Repeats(8), blocked_at_once()
+    session, store, spec = new(), MemoryFingerprints(8), blocked_at_once()
     waits, now = [], NOW
     for _ in range(14):
         wait_s = session.cooldown("loop", spec, now)
-        found = store.count(Repeat(spec, "loop", None), now)
+        found = store.count(CountFingerprint(spec, "loop", None), now)
         assert wait_s == found.wait_s
         waits.append(wait_s)
         now += wait_s + 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, Event, Session, load, spelled
-from breakloop.integrations.claude_code_local import LocalJudge
+from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, HookEvent, HookSession, load, spelled
+from breakloop.integrations.claude_code_local import LocalHookJudge
 from breakloop.model.verdict import Decision
 
 NOW = 1_000_000.0
@@ -23,16 +23,18 @@ class Agent:
     def does(self, tool: str, arguments: object, result: str, *, failed: bool = False) -> Decision:
         self.number += 1
         self.now += 1
-        event = Event(FAILED if failed else AFTER, "s", "", tool, arguments, f"toolu_{self.number:08}", result, failed)
+        event = HookEvent(
+            FAILED if failed else AFTER, "s", "", tool, arguments, f"toolu_{self.number:08}", result, failed
+        )
         session = load(self.file)
-        decision = LocalJudge(b"key", self.sensitivity).step(session, event, spelled(arguments), self.now)
+        decision = LocalHookJudge(b"key", self.sensitivity).step(session, event, spelled(arguments), self.now)
         self.file = session.dump(self.now)
         return decision
 
     def hears(self, prompt: str) -> Decision:
         self.now += 1
         session = load(self.file)
-        decision = LocalJudge(b"key").prompt(session, Event(PROMPT, "s", prompt=prompt), self.now)
+        decision = LocalHookJudge(b"key").prompt(session, HookEvent(PROMPT, "s", prompt=prompt), self.now)
         self.file = session.dump(self.now)
         return decision
 
@@ -105,7 +107,7 @@ def test_what_is_kept_between_calls_is_small() -> None:
     for number in range(50):
         agent.does("Read", {"path": str(number)}, "line\n" * 1000)
     assert len(agent.file) < 10_000
-    assert isinstance(load(agent.file), Session)
+    assert isinstance(load(agent.file), HookSession)
 
 
 def test_tools_that_are_made_to_be_asked_again() -> None:

@@ -85,7 +85,7 @@ class Crew:
 def test_a_loop_is_told_then_stopped(crewai: Any, registry: dict[str, list[Any]], clock: FakeClock) -> None:
     """In the tool's result; then an error of both kinds (P-3, LD-4)."""
     crew = Crew(registry)
-    with crewai.BreakloopHooks(Guard(STEPS_ONLY, clock=clock)) as hooks:
+    with crewai.GuardCrewHooks(Guard(STEPS_ONLY, clock=clock)) as hooks:
         read = []
         for _ in range(4):
             crew.model()
@@ -110,7 +110,7 @@ def test_each_model_call_is_judged_once(crewai: Any, registry: dict[str, list[An
     door = TellingDoor()
     crew = Crew(registry)
     llm = SimpleNamespace(model="gpt-5", get_token_usage_summary=None)
-    with crewai.BreakloopHooks(Guard(door=door)):
+    with crewai.GuardCrewHooks(Guard(door=door)):
         crew.model(llm=llm)
         assert len(door.calls) == 1
         crew.tool()
@@ -141,7 +141,7 @@ def test_a_loop_in_words(crewai: Any, registry: dict[str, list[Any]], clock: Fak
             back = {"role": "user", "content": "Try."}
             crew.messages += [{"role": "assistant", "content": "I cannot do that."}, back]
 
-    with crewai.BreakloopHooks(Guard(STEPS_ONLY, clock=clock)), pytest.raises(LoopDetectedError):
+    with crewai.GuardCrewHooks(Guard(STEPS_ONLY, clock=clock)), pytest.raises(LoopDetectedError):
         go()
     noted = [one["content"] for one in crew.messages if "[breakloop]" in str(one["content"])]
     assert noted
@@ -162,7 +162,7 @@ def test_a_note_after_other_things_is_a_message(crewai: Any) -> None:
 def test_a_block_may_be_a_result(crewai: Any, registry: dict[str, list[Any]], clock: FakeClock) -> None:
     """The tool is not run again while it is blocked; after the cooldown it is, and a new result is read (P-3)."""
     crew = Crew(registry)
-    with crewai.BreakloopHooks(Guard(STEPS_ONLY, clock=clock), on_block="return") as hooks:
+    with crewai.GuardCrewHooks(Guard(STEPS_ONLY, clock=clock), on_block="return") as hooks:
         read = [crew.tool() for _ in range(5)]
         assert read[4].startswith("Blocked: `search` returned the same 7 bytes 5 times")
         assert crew.tool("something new").startswith("Blocked: ")
@@ -171,14 +171,14 @@ def test_a_block_may_be_a_result(crewai: Any, registry: dict[str, list[Any]], cl
         assert crew.tool("something new") == "something new"
         assert [doing.run.held(("search", {"q": "x"})) for doing in hooks._doing.values()] == [None]
     with pytest.raises(ValueError, match="on_block"):
-        crewai.BreakloopHooks(on_block="shout")
+        crewai.GuardCrewHooks(on_block="shout")
 
 
 def test_limits_are_denials(crewai: Any, registry: dict[str, list[Any]]) -> None:
     """Before the model is asked, or after a tool (P-3)."""
     denied = Decision(allowed=False, reason="budget_exceeded", status=429, message="Spent.")
     for first in (Crew(registry).model, Crew(registry).tool):
-        with crewai.BreakloopHooks(Guard(door=TellingDoor(denied))), pytest.raises(HookAborted) as caught:
+        with crewai.GuardCrewHooks(Guard(door=TellingDoor(denied))), pytest.raises(HookAborted) as caught:
             first()
         error: Any = caught.value
         assert (error.reason, error.source) == ("budget_exceeded", "breakloop")
@@ -190,7 +190,7 @@ def test_a_new_conversation_is_a_new_run(crewai: Any, registry: dict[str, list[A
     """A crew that is started again begins anew; tasks and agents are told apart; a name from outside holds (LD-4)."""
     door = TellingDoor()
     other = SimpleNamespace(id="a2", role="Sales", llm=None)
-    with crewai.BreakloopHooks(Guard(door=door)):
+    with crewai.GuardCrewHooks(Guard(door=door)):
         for crew in (Crew(registry), Crew(registry), Crew(registry, agent=other), Crew(registry, task=None)):
             crew.model()
             crew.tool()
@@ -207,7 +207,7 @@ def test_models_that_are_asked_outside_of_an_agent(
 ) -> None:
     """Planners, guardrails and programs ask directly; these are requests like any other (P-3, LD-2)."""
     crew = Crew(registry, agent=None, task=None)
-    with crewai.BreakloopHooks(Guard(clock=clock)) as hooks:
+    with crewai.GuardCrewHooks(Guard(clock=clock)) as hooks:
         for _ in range(5):
             crew.model(said="hm", executor=None)
         with pytest.raises(LoopDetectedError):
@@ -222,7 +222,7 @@ def test_tokens_are_told_once(crewai: Any, registry: dict[str, list[Any]]) -> No
     llm = SimpleNamespace(model="gpt-5", get_token_usage_summary=lambda: used)
     door = TellingDoor()
     crew = Crew(registry, agent=SimpleNamespace(id="a1", role="R", llm=llm))
-    with crewai.BreakloopHooks(Guard(door=door)):
+    with crewai.GuardCrewHooks(Guard(door=door)):
         crew.model(llm=llm)
         used.prompt_tokens, used.completion_tokens = 130, 12
         crew.tool()
@@ -235,7 +235,7 @@ def test_tokens_are_told_once(crewai: Any, registry: dict[str, list[Any]]) -> No
 
 def test_faults_stop_nobody(crewai: Any, registry: dict[str, list[Any]]) -> None:
     """Fail open, counted; CrewAI sees nothing of it (D-4)."""
-    with crewai.BreakloopHooks() as hooks:
+    with crewai.GuardCrewHooks() as hooks:
         for held in registry.values():
             assert held[0](SimpleNamespace()) is None
         assert hooks.guard.faults == 4
@@ -243,7 +243,7 @@ def test_faults_stop_nobody(crewai: Any, registry: dict[str, list[Any]]) -> None
 
 def test_installed_once_and_gone_again(crewai: Any, registry: dict[str, list[Any]]) -> None:
     """Hooks are global in CrewAI: nothing stays behind, and what agents have kept of them is idle."""
-    hooks = crewai.BreakloopHooks(Guard(door=TellingDoor()))
+    hooks = crewai.GuardCrewHooks(Guard(door=TellingDoor()))
     with hooks:
         kept = registry["after_tool_call"][0]
         with hooks:
@@ -259,7 +259,7 @@ def test_installed_once_and_gone_again(crewai: Any, registry: dict[str, list[Any
 
 def test_what_is_remembered_is_bounded(crewai: Any) -> None:
     """What is remembered is bounded (Y-2)."""
-    hooks = crewai.BreakloopHooks(Guard(door=TellingDoor()))
+    hooks = crewai.GuardCrewHooks(Guard(door=TellingDoor()))
     used = SimpleNamespace(prompt_tokens=1, completion_tokens=1)
     models = [SimpleNamespace(get_token_usage_summary=lambda: used) for _ in range(1005)]
     for number, llm in enumerate(models):

@@ -22,7 +22,7 @@ class TestHttpx2(Suite):
 def test_the_real_sdks_raise_their_own_error(clock: FakeClock) -> None:
     """Plain `openai` and `anthropic`, no server; a healthy question passes beside the loop (P-3, A-3)."""
     with StandInLLM.in_thread() as llm:
-        http = httpx2.Client(transport=transport2.BreakloopTransport(guard=Guard(clock=clock)))
+        http = httpx2.Client(transport=transport2.GuardTransport(guard=Guard(clock=clock)))
         first = openai.OpenAI(api_key="k", base_url=f"{llm.url}/v1", http_client=http)
         second = anthropic.Anthropic(api_key="k", base_url=llm.url, http_client=http)
         with http:

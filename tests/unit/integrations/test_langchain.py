@@ -26,7 +26,7 @@ from langgraph.types import Command
 
 import breakloop
 from breakloop import Guard, LoopDetectedError
-from breakloop.integrations.langchain import BreakloopMiddleware
+from breakloop.integrations.langchain import GuardAgentMiddleware
 from breakloop.model.call import NO_ANSWER, Usage
 from breakloop.model.call import ToolCall as Called
 from breakloop.sdk.backend import current
@@ -74,7 +74,7 @@ def request(messages: list[AnyMessage] | None = None, **more: Any) -> ModelReque
 
 
 def ask(
-    breakloop_: BreakloopMiddleware, asked: ModelRequest[Any], *, is_async: bool, said: Any = "done"
+    breakloop_: GuardAgentMiddleware, asked: ModelRequest[Any], *, is_async: bool, said: Any = "done"
 ) -> tuple[Any, list[Any]]:
     sent: list[ModelRequest[Any]] = []
 
@@ -105,7 +105,7 @@ def test_a_request_is_asked_about_in_the_words_of_a_chat_api() -> None:
     ]
     asked = request(messages, system_message=SystemMessage("Help."), tools=[search, {"name": "raw"}])
     object.__setattr__(asked, "model", Named())
-    ask(BreakloopMiddleware(Guard(door=door), agent="bot"), asked, is_async=False)
+    ask(GuardAgentMiddleware(Guard(door=door), agent="bot"), asked, is_async=False)
     assert (door.calls[0].method, door.calls[0].path) == ("POST", "/v1/chat/completions")
     function = {"name": "search", "arguments": '{"query":"x"}'}
     assert door.bodies == [
@@ -131,7 +131,7 @@ def test_a_request_is_asked_about_in_the_words_of_a_chat_api() -> None:
 def test_a_tool_without_a_name_may_be_any() -> None:
     """What the provider brings itself is not listed, so nothing is `unknown_tool` (LD-4)."""
     door = TellingDoor()
-    ask(BreakloopMiddleware(Guard(door=door)), request(tools=[search, {"type": "web_search"}]), is_async=False)
+    ask(GuardAgentMiddleware(Guard(door=door)), request(tools=[search, {"type": "web_search"}]), is_async=False)
     assert "tools" not in door.bodies[0]
 
 
@@ -140,7 +140,7 @@ def test_a_healthy_request_goes_out_as_it_is(*, is_async: bool) -> None:
     """The very request, and the very answer; settled with what the model said, called and used (P-3)."""
     door, asked = TellingDoor(), request()
     said = AIMessage("I look again.", tool_calls=[called(2)], usage_metadata=USED)
-    reply, sent = ask(BreakloopMiddleware(Guard(door=door)), asked, is_async=is_async, said=said)
+    reply, sent = ask(GuardAgentMiddleware(Guard(door=door)), asked, is_async=is_async, said=said)
     assert sent == [asked]
     assert sent[0] is asked
     assert isinstance(reply, ModelResponse)
@@ -154,7 +154,7 @@ def test_a_healthy_request_goes_out_as_it_is(*, is_async: bool) -> None:
 def test_the_note_stands_in_the_tools_result_and_stays_there(*, is_async: bool) -> None:
     """Read now, and in the conversation from now on; the messages before are the very same (LD-5)."""
     asked = request()
-    reply, sent = ask(BreakloopMiddleware(Guard(door=TellingDoor(WARNED))), asked, is_async=is_async)
+    reply, sent = ask(GuardAgentMiddleware(Guard(door=TellingDoor(WARNED))), asked, is_async=is_async)
     assert sent[0].messages[:2] == asked.messages[:2]
     assert sent[0].messages[2].content == f"no results\n\n{NOTE}"
     assert asked.messages[2].content == "no results"
@@ -177,7 +177,9 @@ def test_the_note_stands_in_the_tools_result_and_stays_there(*, is_async: bool) 
 )
 def test_where_else_a_note_goes(last: AnyMessage, noted: Any) -> None:
     """After a person's words for this request only; never into the model's own (LD-5)."""
-    reply, sent = ask(BreakloopMiddleware(Guard(door=TellingDoor(WARNED))), request([*history(), last]), is_async=False)
+    reply, sent = ask(
+        GuardAgentMiddleware(Guard(door=TellingDoor(WARNED))), request([*history(), last]), is_async=False
+    )
     assert sent[0].messages[-1].content == noted
     assert isinstance(reply, ModelResponse)
 
@@ -186,7 +188,7 @@ def test_a_result_that_another_middleware_made_is_not_written_back() -> None:
     """What is not in the state is not ours to put there (P-3)."""
     asked = request()
     other = asked.override(messages=[*asked.messages[:-1], ToolMessage("short", tool_call_id="c1", id="else")])
-    reply, _ = ask(BreakloopMiddleware(Guard(door=TellingDoor(WARNED))), other, is_async=False)
+    reply, _ = ask(GuardAgentMiddleware(Guard(door=TellingDoor(WARNED))), other, is_async=False)
     assert isinstance(reply, ModelResponse)
 
 
@@ -194,7 +196,7 @@ def test_a_result_that_another_middleware_made_is_not_written_back() -> None:
 def test_a_denial_is_the_last_message(*, is_async: bool) -> None:
     """No tool is called in it, so the agent ends; programs find the facts beside it (P-3)."""
     door = TellingDoor(DENIED)
-    reply, sent = ask(BreakloopMiddleware(Guard(door=door)), request(), is_async=is_async)
+    reply, sent = ask(GuardAgentMiddleware(Guard(door=door)), request(), is_async=is_async)
     assert (sent, door.answers) == ([], [])
     assert isinstance(reply, AIMessage)
     assert (reply.content, reply.tool_calls) == (BLOCKED, [])
@@ -205,12 +207,12 @@ def test_a_denial_is_the_last_message(*, is_async: bool) -> None:
 @both
 def test_a_denial_is_raised_if_wished(*, is_async: bool) -> None:
     """A denial is raised if wished (P-1, P-3)."""
-    guarded = BreakloopMiddleware(Guard(door=TellingDoor(DENIED)), on_block="raise")
+    guarded = GuardAgentMiddleware(Guard(door=TellingDoor(DENIED)), on_block="raise")
     with pytest.raises(LoopDetectedError) as caught:
         ask(guarded, request(), is_async=is_async)
     assert caught.value.kind == "repeat"
     with pytest.raises(ValueError, match="on_block"):
-        BreakloopMiddleware(on_block="return")  # type: ignore[arg-type]
+        GuardAgentMiddleware(on_block="return")  # type: ignore[arg-type]
 
 
 @both
@@ -218,21 +220,21 @@ def test_a_model_that_fails_is_settled_as_failed(*, is_async: bool) -> None:
     """A try that failed is no step (LD-6)."""
     door = TellingDoor()
     with pytest.raises(TimeoutError):
-        ask(BreakloopMiddleware(Guard(door=door)), request(), is_async=is_async, said=TimeoutError())
+        ask(GuardAgentMiddleware(Guard(door=door)), request(), is_async=is_async, said=TimeoutError())
     assert [answer.status for answer in door.answers] == [NO_ANSWER]
 
 
 def test_a_fault_of_ours_is_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in deciding nor in reading what is asked (LD-7)."""
     guard = Guard(door=BrokenDoor())
-    reply, sent = ask(BreakloopMiddleware(guard), request(), is_async=False)
+    reply, sent = ask(GuardAgentMiddleware(guard), request(), is_async=False)
     assert (reply.result[0].content, len(sent), guard.faults) == ("done", 1, 1)
     monkeypatch.setattr("breakloop.integrations.langchain._written", lambda _: 1 / 0)
     door = TellingDoor(DENIED)
     guard = Guard(door=door)
-    reply, sent = ask(BreakloopMiddleware(guard), request(), is_async=False)
+    reply, sent = ask(GuardAgentMiddleware(guard), request(), is_async=False)
     assert (reply.result[0].content, len(sent), guard.faults, door.calls) == ("done", 1, 1, [])
-    assert BreakloopMiddleware(guard).node(lambda _: {"messages": ["said"]})({"messages": history()}) == {
+    assert GuardAgentMiddleware(guard).node(lambda _: {"messages": ["said"]})({"messages": history()}) == {
         "messages": ["said"]
     }
 
@@ -241,16 +243,16 @@ def test_names_of_the_block_around_go_before_the_frameworks() -> None:
     """And what the middleware was given before both (C-7)."""
     door = TellingDoor()
     with breakloop.agent("outer", session="s-1"):
-        ask(BreakloopMiddleware(Guard(door=door)), request(), is_async=False)
-        ask(BreakloopMiddleware(Guard(door=door), agent="own"), request(), is_async=False)
-    ask(BreakloopMiddleware(Guard(door=door)), request([HumanMessage("no id")]), is_async=False)
+        ask(GuardAgentMiddleware(Guard(door=door)), request(), is_async=False)
+        ask(GuardAgentMiddleware(Guard(door=door), agent="own"), request(), is_async=False)
+    ask(GuardAgentMiddleware(Guard(door=door)), request([HumanMessage("no id")]), is_async=False)
     assert [door.named(number) for number in range(3)] == [("outer", "s-1"), ("own", "s-1"), ("", "")]
 
 
 # -- tools
 
 
-def use(guarded: BreakloopMiddleware, *, is_async: bool, ran: Any = None) -> tuple[Any, list[str]]:
+def use(guarded: GuardAgentMiddleware, *, is_async: bool, ran: Any = None) -> tuple[Any, list[str]]:
     asked = ToolCallRequest(called(), search, {"messages": history()}, None)  # type: ignore[arg-type]
     seen: list[str] = []
 
@@ -272,7 +274,7 @@ def use(guarded: BreakloopMiddleware, *, is_async: bool, ran: Any = None) -> tup
 def test_what_a_tool_does_belongs_to_the_conversation(*, is_async: bool) -> None:
     """And nobody is asked about the call itself (P-3)."""
     door, made = TellingDoor(DENIED), ToolMessage("x", tool_call_id="c1")
-    ran, seen = use(BreakloopMiddleware(Guard(door=door)), is_async=is_async, ran=made)
+    ran, seen = use(GuardAgentMiddleware(Guard(door=door)), is_async=is_async, ran=made)
     assert ran is made
     assert (seen, door.calls) == (["first"], [])
 
@@ -281,7 +283,7 @@ def test_what_a_tool_does_belongs_to_the_conversation(*, is_async: bool) -> None
 def test_tools_are_judged_before_if_wished(*, is_async: bool) -> None:
     """As an MCP server's would be, in a session of their own; a denial is the tool's result (K-2, P-3)."""
     door = TellingDoor()
-    guarded = BreakloopMiddleware(Guard(door=door), judge_tools=True)
+    guarded = GuardAgentMiddleware(Guard(door=door), judge_tools=True)
     ran, seen = use(guarded, is_async=is_async)
     assert (ran.content, seen, door.named()) == ("no results", ["first"], ("", "first/tools"))
     assert (door.bodies[0]["method"], door.bodies[0]["params"]) == (
@@ -302,7 +304,7 @@ def test_tools_are_judged_before_if_wished(*, is_async: bool) -> None:
 def test_a_kill_switch_for_a_tool() -> None:
     """`tool:name`, before it runs (K-2)."""
     switch = {"scope_key": "tool:name", "scope_value": "search", "reason": "being mended"}
-    guarded = BreakloopMiddleware(
+    guarded = GuardAgentMiddleware(
         Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]}), judge_tools=True
     )
     ran, seen = use(guarded, is_async=False)
@@ -329,7 +331,7 @@ def graph(node: Any) -> Any:
 def test_a_node_that_asks_the_model(*, is_async: bool) -> None:
     """Told what the model should read, for this once; settled with what it returns; config is passed on (P-3)."""
     door = TellingDoor(WARNED)
-    guarded, seen = BreakloopMiddleware(Guard(door=door), agent="bot"), []
+    guarded, seen = GuardAgentMiddleware(Guard(door=door), agent="bot"), []
 
     def answer(state: State, config: RunnableConfig) -> dict[str, Any]:
         seen.append((state["messages"][-1].content, config["configurable"]["thread_id"]))
@@ -355,11 +357,11 @@ def test_a_node_is_stopped(*, is_async: bool) -> None:
         raise AssertionError
 
     node: Any = later if is_async else lambda _: 1 / 0
-    guarded = BreakloopMiddleware(Guard(door=TellingDoor(DENIED)))
+    guarded = GuardAgentMiddleware(Guard(door=TellingDoor(DENIED)))
     made = graph(guarded.node(node))
     state = asyncio.run(made.ainvoke({"messages": history()})) if is_async else made.invoke({"messages": history()})
     assert (state["messages"][-1].content, len(state["messages"])) == (BLOCKED, 4)
-    raising = BreakloopMiddleware(Guard(door=TellingDoor(DENIED)), on_block="raise").node(node)
+    raising = GuardAgentMiddleware(Guard(door=TellingDoor(DENIED)), on_block="raise").node(node)
     with pytest.raises(LoopDetectedError):
         asyncio.run(raising({"messages": []})) if is_async else raising({"messages": []})
 
@@ -380,7 +382,7 @@ def test_what_a_node_may_return(said: Any) -> None:
     def answer(_: Any) -> Any:
         return said
 
-    node = BreakloopMiddleware(Guard(door=door)).node(answer, key="talk")
+    node = GuardAgentMiddleware(Guard(door=door)).node(answer, key="talk")
     assert node({"talk": [("user", "hello"), {"role": "assistant", "content": "hi"}]}) is said
     assert [message["role"] for message in door.bodies[0]["messages"]] == ["user", "assistant"]
     assert door.answers[0].text == "done"
@@ -389,7 +391,7 @@ def test_what_a_node_may_return(said: Any) -> None:
 def test_a_node_that_fails_and_one_that_says_nothing() -> None:
     """A state that is no mapping gets no note, and is judged all the same (LD-6)."""
     door = TellingDoor(WARNED)
-    guarded = BreakloopMiddleware(Guard(door=door))
+    guarded = GuardAgentMiddleware(Guard(door=door))
     assert guarded.node(lambda state: {"other": len(state.messages)})(type("S", (), {"messages": history()})()) == {
         "other": 3
     }

@@ -77,7 +77,7 @@ def test_a_service_with_another_prefix(litellm: Any) -> None:
     denial = body(told, status=429).with_headers(("X-Own-Request-Id", "0a1b2c3d-1"), ("X-Own-Reason", "kill_switch"))
     with StandInLLM.in_thread() as service:
         service.next(denial)
-        guardrail = litellm.Breakloop(api_base=service.url)
+        guardrail = litellm.BreakloopGuardrail(api_base=service.url)
         with pytest.raises(ProxyException, match="Out of hand"):
             asyncio.run(guardrail.async_pre_call_hook(CALLER, None, {"model": "m"}, "completion"))
         assert guardrail.guard.faults == 0
@@ -110,7 +110,7 @@ def failed(guardrail: Any, number: int, error: Exception) -> None:
 def test_what_is_judged_is_the_clients_request(litellm: Any) -> None:
     """Its path, its conversation and its agent, under LiteLLM's name for the key; no secret beside it (P-3, Y-1)."""
     door = TellingDoor()
-    guardrail = litellm.Breakloop(guard=Guard(door=door), guardrail_name="loops", event_hook="pre_call")
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=door), guardrail_name="loops", event_hook="pre_call")
     data = request()
     before = json.dumps(data)
     assert judged(guardrail, data) is None
@@ -141,20 +141,20 @@ def test_what_is_judged_is_the_clients_request(litellm: Any) -> None:
 def test_sessions_are_the_clients(litellm: Any, told: dict[str, Any], session: str | None) -> None:
     """One that LiteLLM made up for this request alone is none (LD-4)."""
     door = TellingDoor()
-    judged(litellm.Breakloop(guard=Guard(door=door)), {**request(), **told})
+    judged(litellm.BreakloopGuardrail(guard=Guard(door=door)), {**request(), **told})
     assert json.loads(door.calls[0].body).get("litellm_session_id") == session
 
 
 def test_other_routes_are_judged_by_their_head(litellm: Any) -> None:
     """Limits and kill switches hold for images and the like, whose bodies nobody reads."""
     door = TellingDoor()
-    judged(litellm.Breakloop(guard=Guard(door=door)), request(path="/v1/images/generations", prompt="a cat"))
+    judged(litellm.BreakloopGuardrail(guard=Guard(door=door)), request(path="/v1/images/generations", prompt="a cat"))
     assert (door.calls[0].path, door.calls[0].body, door.calls[0].body_unseen) == ("/v1/images/generations", b"", True)
 
 
 def test_a_loop_is_litellms_own_error(litellm: Any, clock: FakeClock) -> None:
     """With the fields that keep an SDK from trying again; others pass (P-3, A-3)."""
-    guardrail = litellm.Breakloop(guard=Guard(clock=clock))
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(clock=clock))
     for number in range(5):
         assert judged(guardrail, request(number)) is None
         succeeded(guardrail, number, {"choices": [{"message": {"content": "hi"}}]})
@@ -177,20 +177,20 @@ def test_a_loop_is_litellms_own_error(litellm: Any, clock: FakeClock) -> None:
 def test_a_loop_may_be_an_answer(litellm: Any) -> None:
     """`on_block: answer`; and only that or `error` (P-3)."""
     denied = Decision(allowed=False, reason="loop_detected", status=429, message="Blocked.")
-    guardrail = litellm.Breakloop(guard=Guard(door=TellingDoor(denied)), on_block="answer")
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor(denied)), on_block="answer")
     with pytest.raises(InsteadError) as caught:
         judged(guardrail, request())
     assert caught.value.args[0] == "Blocked. (recursive_loop_detected)"
     assert caught.value.args[1]["reason"] == "loop_detected"
     with pytest.raises(ValueError, match="on_block"):
-        litellm.Breakloop(on_block="shout")
+        litellm.BreakloopGuardrail(on_block="shout")
 
 
 def test_other_denials_have_their_own_status(litellm: Any) -> None:
     """A kill switch is no rate limit (A-1)."""
     denied = Decision(allowed=False, reason="kill_switch", status=403, message="Stopped.", request_id="r1")
     with pytest.raises(ProxyException) as caught:
-        judged(litellm.Breakloop(guard=Guard(door=TellingDoor(denied))), request())
+        judged(litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor(denied))), request())
     assert (caught.value.fields["code"], caught.value.fields["type"]) == (403, "permission_error")
     assert caught.value.fields["headers"]["X-Breakloop-Request-Id"] == "r1"
 
@@ -209,7 +209,7 @@ def test_other_denials_have_their_own_status(litellm: Any) -> None:
 )
 def test_a_note_stands_in_the_conversation(litellm: Any, clock: FakeClock, path: str, body: Any, field: str) -> None:
     """At its end; messages before it are the very objects that they were. The header says that it is there (LD-5)."""
-    guardrail = litellm.Breakloop(guard=Guard(STEER, clock=clock))
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(STEER, clock=clock))
     for number in range(2):
         assert judged(guardrail, request(number, path, model="m", **body)) is None
         assert headers(guardrail, request(number)) is None
@@ -231,7 +231,7 @@ def test_a_note_stands_in_the_conversation(litellm: Any, clock: FakeClock, path:
 def test_a_note_without_a_place_is_told_to_the_client(litellm: Any) -> None:
     """A warning changes nothing; a note that cannot be placed stands in the header, in ASCII (LD-5)."""
     noted = Decision(warning="loop_detected", note="Änder was.", hit_count=0, request_id="")
-    guardrail = litellm.Breakloop(guard=Guard(door=TellingDoor(noted)))
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor(noted)))
     data = request()
     assert judged(guardrail, data) is None
     assert headers(guardrail, data) == {"X-Breakloop-Warning": "loop_detected", "X-Breakloop-Note": "?nder was."}
@@ -240,7 +240,7 @@ def test_a_note_without_a_place_is_told_to_the_client(litellm: Any) -> None:
 def test_a_request_is_known_again_by_when_it_came(litellm: Any) -> None:
     """LiteLLM gives it another id where it translates it; without a time, its id has to do (D-6)."""
     door = TellingDoor()
-    guardrail = litellm.Breakloop(guard=Guard(door=door))
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=door))
     data = request(1)
     data["proxy_server_request"]["arrival_time"] = 12.5
     judged(guardrail, data)
@@ -253,7 +253,7 @@ def test_a_request_is_known_again_by_when_it_came(litellm: Any) -> None:
 def test_what_was_said_and_what_failed_is_settled(litellm: Any) -> None:
     """Once each; what nobody asked about is left alone (D-6)."""
     door = TellingDoor()
-    guardrail = litellm.Breakloop(guard=Guard(door=door))
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=door))
     for number in range(4):
         judged(guardrail, request(number))
     used = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -273,7 +273,7 @@ def test_what_was_said_and_what_failed_is_settled(litellm: Any) -> None:
 def test_a_mistake_of_ours_stops_nobody(litellm: Any) -> None:
     """A request that cannot be read passes, an answer that cannot be read has been one; both are counted (D-4)."""
     door = TellingDoor()
-    guardrail = litellm.Breakloop(guard=Guard(door=door))
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=door))
     assert judged(guardrail, {"proxy_server_request": 7}) is None
     assert guardrail.guard.faults == 1
 
@@ -294,21 +294,23 @@ def test_a_throttle_waits(litellm: Any, monkeypatch: pytest.MonkeyPatch) -> None
         waited.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    assert judged(litellm.Breakloop(guard=Guard(door=TellingDoor(Decision(delay_seconds=2)))), request()) is None
+    assert (
+        judged(litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor(Decision(delay_seconds=2)))), request()) is None
+    )
     assert waited == [2]
 
 
 def test_where_it_is_decided(litellm: Any, tmp_path: Any) -> None:
     """A file of a policy, or a service under LiteLLM's own names for an address and a key (D-4)."""
     (tmp_path / "policy.json").write_text(json.dumps(bundle(policy("p"))))
-    assert litellm.Breakloop(policy=str(tmp_path / "policy.json")).guard._door.engine is not None
-    door = litellm.Breakloop(api_base="http://127.0.0.1:1", api_key="k").guard._door
+    assert litellm.BreakloopGuardrail(policy=str(tmp_path / "policy.json")).guard._door.engine is not None
+    door = litellm.BreakloopGuardrail(api_base="http://127.0.0.1:1", api_key="k").guard._door
     assert (door._host, door._port, door._token) == ("127.0.0.1", 1, "k")
 
 
 def test_requests_that_never_end_are_forgotten(litellm: Any) -> None:
     """Memory is bounded (Y-2)."""
-    guardrail = litellm.Breakloop(guard=Guard(door=TellingDoor()))
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor()))
     for number in range(4100):
         litellm._keep(guardrail._open, f"c{number}", Decision())
     assert len(guardrail._open) == 4096

@@ -11,7 +11,7 @@ import pytest
 
 from breakloop import Guard
 from breakloop.clock import FakeClock
-from breakloop.integrations.mcp import BreakloopMiddleware
+from breakloop.integrations.mcp import GuardMCPMiddleware
 from breakloop.sdk.backend import STEPS_ONLY
 from tests.unit.sdk.doors import DENIED, NOTE, WARNED, BrokenDoor, TellingDoor
 
@@ -33,7 +33,7 @@ class Server:
     """A handler behind the middleware; `ran` counts."""
 
     def __init__(self, guard: Guard, answer: Callable[[], Any] = lambda: RESULT) -> None:
-        self.middleware = BreakloopMiddleware(guard)
+        self.middleware = GuardMCPMiddleware(guard)
         self.ran = 0
         self._answer = answer
 

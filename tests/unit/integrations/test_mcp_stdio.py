@@ -9,7 +9,7 @@ import pytest
 
 from breakloop import Guard
 from breakloop.clock import FakeClock
-from breakloop.integrations.mcp_stdio import Conversation, Passed
+from breakloop.integrations.mcp_stdio import RelayedMessage, StdioConversation
 from breakloop.sdk.backend import BODY_MAX_BYTES, STEPS_ONLY
 from breakloop.sdk.run import Run
 from tests.unit.sdk.doors import DENIED, WARNED, TellingDoor
@@ -25,20 +25,20 @@ def result(number: Any = 1, text: str = "nothing") -> bytes:
     return json.dumps({"result": {"content": content}, "id": number, "jsonrpc": "2.0"}).encode() + b"\r\n"
 
 
-def between(*decisions: Any) -> tuple[Conversation, TellingDoor]:
+def between(*decisions: Any) -> tuple[StdioConversation, TellingDoor]:
     door = TellingDoor(*decisions)
     run = Guard(door=door).run("a")
-    return Conversation(lambda: run), door
+    return StdioConversation(lambda: run), door
 
 
 def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
     """A note behind the result; then the server hears nothing of the call, and the client gets its answer
     (P-3, A-3)."""
     run = Guard(STEPS_ONLY, clock=clock).run()
-    talk = Conversation(lambda: run)
+    talk = StdioConversation(lambda: run)
     said: list[dict[str, Any]] = []
     for number in range(5):
-        assert talk.from_client(call(number, q="x")) == Passed(on=call(number, q="x"))
+        assert talk.from_client(call(number, q="x")) == RelayedMessage(on=call(number, q="x"))
         said.append(json.loads(talk.from_server(result(number))))
     assert [len(one["result"]["content"]) for one in said] == [1, 1, 2, 2, 2]
     refused = talk.from_client(call("six", q="x"))
@@ -68,7 +68,7 @@ def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
 def test_what_is_no_call_passes(line: bytes) -> None:
     """Byte for byte, unjudged (P-3)."""
     talk, door = between(DENIED)
-    assert talk.from_client(line) == Passed(on=line)
+    assert talk.from_client(line) == RelayedMessage(on=line)
     assert door.calls == []
 
 
@@ -132,12 +132,12 @@ def test_a_cancelled_call_is_no_step() -> None:
     talk, door = between(WARNED)
     talk.from_client(call(4))
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}\n'
-    assert talk.from_client(cancel) == Passed(on=cancel)
+    assert talk.from_client(cancel) == RelayedMessage(on=cancel)
     assert talk.from_server(result(4)) == result(4)
     assert door.calls == []
     odd = cancel.replace(b'{"requestId":4}', b"[]")
     talk.from_client(call(5))
-    assert talk.from_client(odd) == Passed(on=odd)
+    assert talk.from_client(odd) == RelayedMessage(on=odd)
 
 
 def test_what_is_too_large_is_not_read() -> None:
@@ -163,7 +163,7 @@ def test_in_shadow_nothing_changes(clock: FakeClock) -> None:
     """What would have been said is told elsewhere (E-6)."""
     told: list[str] = []
     run: Run = Guard(STEPS_ONLY, clock=clock).run()
-    talk = Conversation(lambda: run, shadow=told.append)
+    talk = StdioConversation(lambda: run, shadow=told.append)
     for number in range(8):
         assert talk.from_client(call(number)).on == call(number)
         assert talk.from_server(result(number)) == result(number)
@@ -179,7 +179,7 @@ def test_the_engine_is_made_when_a_tool_is_called() -> None:
         made.append(Guard(door=TellingDoor()).run())
         return made[-1]
 
-    talk = Conversation(run)
+    talk = StdioConversation(run)
     talk.from_client(b'{"jsonrpc":"2.0","id":0,"method":"initialize"}\n')
     talk.from_server(b'{"jsonrpc":"2.0","id":0,"result":{}}\n')
     assert made == []

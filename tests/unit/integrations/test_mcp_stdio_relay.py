@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from breakloop.integrations.mcp_stdio import Lines, NotStartedError, Passed, Relay
+from breakloop.integrations.mcp_stdio import LineReader, NotStartedError, Relay, RelayedMessage
 
 ECHO = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line); sys.stdout.buffer.flush()"
 
@@ -20,9 +20,9 @@ class Silent:
     def __init__(self) -> None:
         self.heard: list[bytes] = []
 
-    def from_client(self, line: bytes) -> Passed:
+    def from_client(self, line: bytes) -> RelayedMessage:
         self.heard.append(line)
-        return Passed(back=b"refused\n") if line == b"refuse\n" else Passed(on=line)
+        return RelayedMessage(back=b"refused\n") if line == b"refuse\n" else RelayedMessage(on=line)
 
     def from_server(self, line: bytes) -> bytes:
         return line.upper()
@@ -31,7 +31,7 @@ class Silent:
 class Broken:
     """Fails at every line."""
 
-    def from_client(self, line: bytes) -> Passed:
+    def from_client(self, line: bytes) -> RelayedMessage:
         raise RuntimeError("canary")
 
     def from_server(self, line: bytes) -> bytes:
@@ -95,7 +95,7 @@ def relayed(says: Silent | Broken, program: str, sent: bytes) -> tuple[int, byte
 def test_lines(size: int) -> None:
     """However the bytes come: lines end in a line feed and nothing else; a long one comes in pieces."""
     data = b"one\n\r\ntwo\r\nthr\ree\x0b\n" + b"x" * 25 + b"\nend\nrest"
-    lines = Lines(max_bytes=10)
+    lines = LineReader(max_bytes=10)
     pieces = [one for at in range(0, len(data), size) for one in lines.feed(data[at : at + size])]
     assert b"".join(piece for piece, _ in pieces) + lines.rest() == data
     whole = [piece for piece, is_line in pieces if is_line and not piece.startswith(b"x")]
@@ -104,7 +104,7 @@ def test_lines(size: int) -> None:
 
 def test_a_long_line_does_not_spoil_the_next() -> None:
     """What is in pieces is never taken for a line, not even its end."""
-    lines = Lines(max_bytes=4)
+    lines = LineReader(max_bytes=4)
     assert list(lines.feed(b"abcdef")) == [(b"abcdef", False)]
     assert list(lines.feed(b"gh\nij\n")) == [(b"gh\n", False), (b"ij\n", True)]
     assert lines.rest() == b""

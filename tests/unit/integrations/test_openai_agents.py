@@ -29,7 +29,7 @@ from openai.types.responses.response_usage import InputTokensDetails, OutputToke
 
 import breakloop
 from breakloop import Guard
-from breakloop.integrations.openai_agents import BreakloopHooks
+from breakloop.integrations.openai_agents import GuardRunHooks
 from breakloop.model.call import NO_ANSWER, ToolCall
 from breakloop.model.call import Usage as Used
 from breakloop.model.verdict import Decision
@@ -68,7 +68,7 @@ def response(*calls: ResponseFunctionToolCall, text: str = "") -> ModelResponse:
 class Run:
     """One run, as the SDK tells of it."""
 
-    def __init__(self, hooks: BreakloopHooks) -> None:
+    def __init__(self, hooks: GuardRunHooks) -> None:
         self.hooks = hooks
         self.context: RunContextWrapper[Any] = RunContextWrapper(None)
         self.items: list[Any] = [USER]
@@ -104,7 +104,7 @@ def do(work: Awaitable[T]) -> T:
 
 
 def started(door: TellingDoor, **options: Any) -> Run:
-    return Run(BreakloopHooks(Guard(door=door), **options))
+    return Run(GuardRunHooks(Guard(door=door), **options))
 
 
 def test_a_request_is_asked_about_as_its_api_has_it() -> None:
@@ -281,7 +281,7 @@ def test_tools_are_judged_before_if_wished() -> None:
 @pytest.mark.parametrize("judge_tools", [False, True])
 def test_tools_get_their_guardrails(*, judge_tools: bool) -> None:
     """Copies; what is no function tool stays as it is (P-3)."""
-    hooks, hosted = BreakloopHooks(judge_tools=judge_tools), WebSearchTool()
+    hooks, hosted = GuardRunHooks(judge_tools=judge_tools), WebSearchTool()
     guarded, same = hooks.tools(search, hosted)
     assert same is hosted
     assert isinstance(guarded, FunctionTool)
@@ -320,7 +320,7 @@ def test_faults_of_ours_are_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_kept_is_bounded() -> None:
     """Of the last runs only, and of those that ended, nothing that was said (Y-2)."""
-    hooks = BreakloopHooks(Guard(door=TellingDoor()))
+    hooks = GuardRunHooks(Guard(door=TellingDoor()))
 
     async def work() -> None:
         for _ in range(300):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.limits.base import TOKENS, Estimate, Limiter, Period, Refusal, Stage, Used, corrections
+from breakloop.limits.base import TOKENS, ActualUse, BudgetStage, Estimate, LimitDenial, Limiter, Period, corrections
 from breakloop.limits.budget import CostBudget
 from breakloop.limits.llm_tokens import LlmTokens
 from breakloop.limits.token_bucket import TokenBucket
-from breakloop.model.verdict import REASONS, Limit, Verdict
-from breakloop.store.ops import Bucket, Op
+from breakloop.model.verdict import REASONS, LimitState, Verdict
+from breakloop.store.ops import Op, TakeTokens
 from tests.builders import START, call
 from tests.limiting import Ruled
 
@@ -32,10 +32,10 @@ def test_one_protocol(limiter: Limiter) -> None:
     assert all(op.owner is rule and op.group == 3 for op in ops)
     assert limiter.spend(ops) == (2000 if limiter.needs == "tokens" else 2500)
     assert limiter.spend(()) == 0
-    assert isinstance(limiter.limit("p", ops[0], 10, START), Limit)
+    assert isinstance(limiter.limit("p", ops[0], 10, START), LimitState)
     for op in ops:
         verdict = Verdict(allowed=False)
-        limiter.denied(op, -1.0 if isinstance(op, Bucket) else 10**9, START, verdict)
+        limiter.denied(op, -1.0 if isinstance(op, TakeTokens) else 10**9, START, verdict)
         assert verdict.reason == limiter.reason_for(op)
         assert verdict.reason in REASONS
         assert verdict.message.endswith(".")
@@ -54,7 +54,7 @@ def test_the_longest_answer() -> None:
 
 def test_a_refusal_speaks_for_its_rule() -> None:
     """It has the rule's status, and is recorded under its name (L-4)."""
-    refusal = Refusal(Ruled(status=403), "prompt_tokens_exceeded", "Too long.")
+    refusal = LimitDenial(Ruled(status=403), "prompt_tokens_exceeded", "Too long.")
     assert (refusal.refusal, refusal.refusal_at) == ("prompt_tokens_exceeded", ("p", "r"))
     verdict = Verdict(allowed=False)
     refusal.refused(call(), verdict)
@@ -67,13 +67,13 @@ def test_corrections_of_several_limiters() -> None:
     for number, limiter in enumerate(LIMITERS):
         keys = [f"{family}:{number}" for family in limiter.families]
         charged += limiter.charges(call(), keys, Ruled(limiter), 0, START, Estimate(500, 1500))
-    found = corrections(charged, Used(tokens=1200))
+    found = corrections(charged, ActualUse(tokens=1200))
     assert [one.amount for one in found] == [-800, -800, -800, -800]
     assert [one.key.split(":")[:2] for one in found] == [["cb", "2"], ["tpm", "3"], ["tpm", "4"], ["tpd", "4"]]
-    assert corrections(charged, Used(tokens=2000)) == ()
+    assert corrections(charged, ActualUse(tokens=2000)) == ()
 
 
 def test_warnings_of_stages() -> None:
     """The words of the warning field (L-2)."""
-    assert Stage(80, "warn", 0, 8).warning == "budget_warn"
-    assert Stage(95, "throttle", 200, 9).warning == "budget_throttle"
+    assert BudgetStage(80, "warn", 0, 8).warning == "budget_warn"
+    assert BudgetStage(95, "throttle", 200, 9).warning == "budget_throttle"

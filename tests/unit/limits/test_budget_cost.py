@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.limits.base import COST, LARGEST, MICROUSD, TOKENS, Estimate, Period, Stage, Unit, Used
+from breakloop.limits.base import COST, LARGEST, MICROUSD, TOKENS, ActualUse, BudgetStage, Estimate, Period, Unit
 from breakloop.limits.budget import CostBudget
 from breakloop.model.call import Call
-from breakloop.model.verdict import Limit, Verdict
-from breakloop.store.ops import Spend
+from breakloop.model.verdict import LimitState, Verdict
+from breakloop.store.ops import ChargeBudget
 from tests.builders import call
 from tests.limiting import Ruled
 
@@ -27,7 +27,7 @@ class Account:
     def __init__(self, limiter: CostBudget, used: int = 0) -> None:
         self.limiter, self.used = limiter, used
 
-    def ask(self, cost: float, now: float = NOON) -> tuple[Spend, int, Stage | None]:
+    def ask(self, cost: float, now: float = NOON) -> tuple[ChargeBudget, int, BudgetStage | None]:
         op = self.limiter.plan("cb:k", round(cost * self.limiter.unit.scale), Ruled(self.limiter), 0, now)
         used = self.used + op.cost
         if used <= op.spec.budget:
@@ -42,7 +42,7 @@ def budget(size: float = 100, period: str = "1d", unit: Unit = COST, **more: Any
     return CostBudget(size, Period(period), STAGES, unit=unit, **more)
 
 
-def denial(limiter: CostBudget, op: Spend, used: int, now: float = NOON) -> Verdict:
+def denial(limiter: CostBudget, op: ChargeBudget, used: int, now: float = NOON) -> Verdict:
     verdict = Verdict(allowed=False)
     limiter.denied(op, used, now, verdict)
     return verdict
@@ -108,7 +108,7 @@ def test_a_denial_says_when_the_next_period_begins() -> None:
     assert (verdict.reason, verdict.retry_after_s, verdict.retry_jitter, verdict.never) == (
         "budget_exceeded", 64_800, False, False,
     )  # fmt: skip
-    assert verdict.limit == Limit("p", 100, 86_400, 4, 64_800)
+    assert verdict.limit == LimitState("p", 100, 86_400, 4, 64_800)
     assert verdict.message == (
         "Budget of 100 a day used up: 95.5 spent, and this request costs 10. The next period begins in 64800 seconds."
     )
@@ -131,7 +131,7 @@ def test_every_period(period: str, now: float, wait_s: int, window_s: int, words
     op, used, _ = Account(limiter, 100_000).ask(1, now)
     verdict = denial(limiter, op, used, now)
     assert verdict.retry_after_s == wait_s
-    assert verdict.limit == Limit("p", 100, window_s, 0, wait_s)
+    assert verdict.limit == LimitState("p", 100, window_s, 0, wait_s)
     assert verdict.message.startswith(f"Budget of 100 {words} used up: 100 spent, and this request costs 1. ")
 
 
@@ -139,13 +139,13 @@ def test_what_is_left() -> None:
     """True values, rounded down to whole ones; dollars in micro-dollars; never less than nothing (A-1)."""
     limiter = budget(period="1h")
     op = limiter.plan("k", 10_500, Ruled(limiter), 0, NOON + 60)
-    assert limiter.limit("p", op, 10_500, NOON + 60) == Limit("p", 100, 3600, 89, 3540)
+    assert limiter.limit("p", op, 10_500, NOON + 60) == LimitState("p", 100, 3600, 89, 3540)
     assert limiter.limit("p", op, 100_000, NOON + 60).remaining == 0
     assert limiter.limit("p", op, 104_000, NOON + 60).remaining == 6
     assert limiter.limit("p", op, 190_000, NOON + 60).remaining == 0
     money = budget(2.5, unit=MICROUSD)
     op = money.plan("k", 1_000, Ruled(money), 0, NOON)
-    assert money.limit("p", op, 500_000, NOON) == Limit("p", 2_500_000, 86_400, 2_000_000, 64_800)
+    assert money.limit("p", op, 500_000, NOON) == LimitState("p", 2_500_000, 86_400, 2_000_000, 64_800)
 
 
 def test_more_than_the_whole_budget_can_never_pass() -> None:
@@ -155,7 +155,7 @@ def test_more_than_the_whole_budget_can_never_pass() -> None:
     verdict = denial(limiter, op, used)
     assert (verdict.retry_after_s, verdict.never) == (None, True)
     assert verdict.message == "This request costs 101, more than the whole budget of 100 a day: it can never pass."
-    assert verdict.limit == Limit("p", 100, 86_400, 100, 64_800)
+    assert verdict.limit == LimitState("p", 100, 86_400, 100, 64_800)
     assert Account(limiter).actions(100) == ["throttle"]
 
 
@@ -184,7 +184,7 @@ def test_cost_of_a_request(text: str | None, cost: int) -> None:
     limiter = budget(cost=1.5, cost_of=header)
     asked = call(headers={} if text is None else {"x-cost": text})
     (op,) = limiter.charges(asked, ["cb:k"], None, 0, NOON, Estimate())
-    assert isinstance(op, Spend)
+    assert isinstance(op, ChargeBudget)
     assert op.cost == cost == limiter.spend([op])
 
 
@@ -198,10 +198,10 @@ def test_costs_of_usage() -> None:
     amounts = []
     for limiter, cost in zip((plain, tokens, money), costs, strict=True):
         op = limiter.plan("k", cost, None, 0, NOON)
-        found = limiter.correction(op, Used(1200, 9_500))
+        found = limiter.correction(op, ActualUse(1200, 9_500))
         amounts.append(None if found is None else (found.key, found.amount))
     assert amounts == [None, ("k:1770076800", -300), ("k:1770076800", 2_500)]
-    assert money.correction(money.plan("k", 7_000, None, 0, NOON), Used(0, 7_000)) is None
+    assert money.correction(money.plan("k", 7_000, None, 0, NOON), ActualUse(0, 7_000)) is None
 
 
 def test_no_client_can_name_a_number_that_a_store_cannot_add() -> None:

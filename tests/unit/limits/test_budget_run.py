@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from breakloop.limits.base import LARGEST, Estimate, Used
+from breakloop.limits.base import LARGEST, ActualUse, Estimate
 from breakloop.limits.budget import RunBudget, RunPaid
 from breakloop.model.verdict import Verdict
-from breakloop.store.ops import Spend
+from breakloop.store.ops import ChargeBudget
 from tests.builders import START, call
 
 DOLLAR = RunBudget(1.0)
@@ -42,8 +42,8 @@ def test_no_waiting_helps() -> None:
 
 def corrected(limiter: RunBudget, cost: int, used: int) -> float | None:
     op = limiter.plan("k", cost, None, 0, START)
-    assert isinstance(op, Spend)
-    found = limiter.correction(op, Used(5, used))
+    assert isinstance(op, ChargeBudget)
+    found = limiter.correction(op, ActualUse(5, used))
     return None if found is None else found.amount
 
 

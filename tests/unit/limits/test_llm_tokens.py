@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from breakloop.limits.base import LARGEST, Estimate, Refusal, Used
-from breakloop.limits.llm_tokens import Ceilings, LlmTokens
-from breakloop.model.verdict import Limit, Verdict
-from breakloop.store.ops import Bucket, Op, Refuse, Spend
+from breakloop.limits.base import LARGEST, ActualUse, Estimate, LimitDenial
+from breakloop.limits.llm_tokens import LlmTokens, TokenCeilings
+from breakloop.model.verdict import LimitState, Verdict
+from breakloop.store.ops import ChargeBudget, Deny, Op, TakeTokens
 from tests.builders import call
 from tests.limiting import Ruled
 
@@ -25,10 +25,10 @@ def reserved(limiter: LlmTokens, prompt: int, most: int | None = None) -> int:
     return limiter.spend(plan(limiter, prompt, most))
 
 
-def refused(limiter: LlmTokens, prompt: int, most: int | None = None) -> Refusal:
+def refused(limiter: LlmTokens, prompt: int, most: int | None = None) -> LimitDenial:
     (op,) = plan(limiter, prompt, most)
-    assert isinstance(op, Refuse)
-    assert isinstance(op.owner, Refusal)
+    assert isinstance(op, Deny)
+    assert isinstance(op.owner, LimitDenial)
     return op.owner
 
 
@@ -42,20 +42,20 @@ def test_five_of_six_thousand() -> None:
     """TPM 6000, a prompt of 4,000 characters and max_tokens 4000: 5000 are reserved, 1000 are left (L-3)."""
     limiter = LlmTokens(6000)
     (op,) = plan(limiter, 1000, 4000)
-    assert isinstance(op, Bucket)
+    assert isinstance(op, TakeTokens)
     assert (op.key, op.cost, op.spec.rate, op.spec.burst) == ("tpm:k", 5000, 100, 6000)
-    assert limiter.limit("p", op, 1000.0, NOW) == Limit("p", 6000, 60, 1000, 50)
+    assert limiter.limit("p", op, 1000.0, NOW) == LimitState("p", 6000, 60, 1000, 50)
 
 
 def test_the_day_has_an_account_of_its_own() -> None:
     """Named by its start, so that a settlement after midnight finds the day that was charged (L-3)."""
     limiter = LlmTokens(6000, burst=8000, per_day=1_000_000)
     minute, day = plan(limiter, 1000, 4000)
-    assert isinstance(minute, Bucket)
-    assert isinstance(day, Spend)
+    assert isinstance(minute, TakeTokens)
+    assert isinstance(day, ChargeBudget)
     assert (minute.cost, minute.spec.burst) == (5000, 8000)
     assert (day.key, day.cost, day.ends, day.spec.budget) == ("tpd:k:1770076800", 5000, DAY_END, 1_000_000)
-    assert limiter.limit("p", day, 5000, NOW) == Limit("p", 1_000_000, 86_400, 995_000, 64_800)
+    assert limiter.limit("p", day, 5000, NOW) == LimitState("p", 1_000_000, 86_400, 995_000, 64_800)
     assert limiter.families == ("tpm", "tpd")
     assert LlmTokens(6000).families == ("tpm",)
 
@@ -70,12 +70,12 @@ def test_the_day_has_an_account_of_its_own() -> None:
 )  # fmt: skip
 def test_what_is_reserved_for_the_answer(most: int | None, more: dict[str, Any], tokens: int) -> None:
     """What the request names, at most `max_completion_tokens`, else `default_max_completion` (L-3)."""
-    assert reserved(LlmTokens(6000, ceilings=Ceilings(**more)), 100, most) == tokens
+    assert reserved(LlmTokens(6000, ceilings=TokenCeilings(**more)), 100, most) == tokens
 
 
 def test_a_prompt_that_is_too_long() -> None:
     """max_prompt_tokens 2048 and 12,000 characters: it can never pass, and says so (L-3, L-4)."""
-    limiter = LlmTokens(6000, ceilings=Ceilings(prompt=2048))
+    limiter = LlmTokens(6000, ceilings=TokenCeilings(prompt=2048))
     refusal = refused(limiter, 3000, 10)
     assert refusal.refusal == "prompt_tokens_exceeded"
     assert refusal.message == "The prompt has about 3000 tokens, and at most 2048 are allowed: shorten it."
@@ -84,7 +84,7 @@ def test_a_prompt_that_is_too_long() -> None:
 
 def test_a_request_that_is_too_large() -> None:
     """max_tokens_per_request 4096 and 5000 in all (L-3, L-4)."""
-    limiter = LlmTokens(6000, ceilings=Ceilings(request=4096))
+    limiter = LlmTokens(6000, ceilings=TokenCeilings(request=4096))
     refusal = refused(limiter, 1000, 4000)
     assert refusal.refusal == "max_tokens_per_request_exceeded"
     assert refusal.message == (
@@ -98,7 +98,7 @@ def test_a_request_that_is_too_large() -> None:
 
 def test_the_prompt_is_looked_at_first() -> None:
     """Of two ceilings, the one that no lower max_tokens would help (L-3)."""
-    limiter = LlmTokens(6000, ceilings=Ceilings(request=100, prompt=50))
+    limiter = LlmTokens(6000, ceilings=TokenCeilings(request=100, prompt=50))
     assert refused(limiter, 60, 4000).refusal == "prompt_tokens_exceeded"
 
 
@@ -110,7 +110,7 @@ def test_too_few_this_minute() -> None:
     assert (verdict.reason, verdict.retry_after_s, verdict.retry_jitter, verdict.never) == (
         "tpm_exceeded", 40, True, False,
     )  # fmt: skip
-    assert verdict.limit == Limit("p", 6000, 60, 1000, 40)
+    assert verdict.limit == LimitState("p", 6000, 60, 1000, 40)
     assert verdict.message == (
         "Token limit of 6000 a minute reached: this request reserves 5000 for its prompt and longest answer, "
         "and 1000 are left."
@@ -123,7 +123,7 @@ def test_a_bucket_below_nothing() -> None:
     (op,) = plan(limiter, 0, 500)
     verdict = denial(limiter, op, -1500.0)
     assert verdict.retry_after_s == 15
-    assert verdict.limit == Limit("p", 6000, 60, 0, 15)
+    assert verdict.limit == LimitState("p", 6000, 60, 0, 15)
 
 
 def test_too_few_today() -> None:
@@ -134,7 +134,7 @@ def test_too_few_today() -> None:
     assert (verdict.reason, verdict.retry_after_s, verdict.retry_jitter, verdict.never) == (
         "tpd_exceeded", 64_800, False, False,
     )  # fmt: skip
-    assert verdict.limit == Limit("p", 1_000_000, 86_400, 1000, 64_800)
+    assert verdict.limit == LimitState("p", 1_000_000, 86_400, 1000, 64_800)
     assert verdict.message == (
         "Token limit of 1000000 a day reached: this request reserves 2000 for its prompt and longest answer, "
         "and 1000 are left."
@@ -163,7 +163,7 @@ def test_more_than_there_ever_is() -> None:
 def test_settlement(used: int, amounts: list[int]) -> None:
     """5000 reserved and 3000 used gives 2000 back, 7000 used charges 2000 more: one signed correction each (L-3)."""
     limiter = LlmTokens(6000, per_day=1_000_000)
-    found = [one for op in plan(limiter, 1000, 4000) if (one := limiter.correction(op, Used(used)))]  # type: ignore[arg-type]
+    found = [one for op in plan(limiter, 1000, 4000) if (one := limiter.correction(op, ActualUse(used)))]  # type: ignore[arg-type]
     assert [one.amount for one in found] == amounts
     assert [one.key for one in found] == ["tpm:k", "tpd:k:1770076800"][: len(amounts)]
 
@@ -172,7 +172,7 @@ def test_no_stages() -> None:
     """Tokens pass or not (L-3)."""
     limiter = LlmTokens(6000)
     (op,) = plan(limiter, 1000, 4000)
-    assert isinstance(op, Bucket)
+    assert isinstance(op, TakeTokens)
     assert limiter.staged(op, 1000.0) is None  # type: ignore[func-returns-value]
 
 

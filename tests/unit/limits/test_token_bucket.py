@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
-from breakloop.model.verdict import Limit, Verdict
+from breakloop.model.verdict import LimitState, Verdict
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Bucket
+from breakloop.store.ops import TakeTokens
 from tests.builders import World, bucket, bundle, call, policy, world
 
 
@@ -40,7 +40,7 @@ def test_ten_a_second() -> None:
     denied = here.decide(call())
     assert (denied.allowed, denied.reason, denied.status) == (False, "token_bucket_exceeded", 429)
     assert (denied.retry_after_s, denied.retry_jitter, denied.never) == (1, True, False)
-    assert denied.limit == Limit("p", 10, 1, 0, 1)
+    assert denied.limit == LimitState("p", 10, 1, 0, 1)
     here.clock.advance(0.5)
     assert left(here.decide(call())) == 4
 
@@ -104,7 +104,7 @@ def test_a_cost_over_the_burst_can_never_pass() -> None:
     verdict = here.decide(call(headers={"x-cost": "11"}))
     assert (verdict.allowed, verdict.retry_after_s, verdict.never) == (False, None, True)
     assert verdict.message == "This request costs 11, more than the bucket holds (10)."
-    assert verdict.limit == Limit("p", 10, 10, 10, 0)
+    assert verdict.limit == LimitState("p", 10, 10, 10, 0)
     assert here.decide(call(headers={"x-cost": "10"})).allowed
 
 
@@ -122,8 +122,8 @@ def test_limit_state() -> None:
     """Quota, window to fill it, what remains and when it is full again (A-1)."""
     limiter = TokenBucket(2, 9)
     op = limiter.plan(call(), "k", None, 0)
-    assert limiter.limit("p", op, 4.5) == Limit("p", 9, 5, 4, 3)
-    assert limiter.limit("p", op, -0.25) == Limit("p", 9, 5, 0, 5)
+    assert limiter.limit("p", op, 4.5) == LimitState("p", 9, 5, 4, 3)
+    assert limiter.limit("p", op, -0.25) == LimitState("p", 9, 5, 0, 5)
 
 
 @given(
@@ -139,7 +139,7 @@ def test_whoever_waits_as_told_passes(rate: float, burst: int, cost: int, start:
     limiter, store, now = TokenBucket(rate, burst, fixed_cost=cost), MemoryStore(), 1_800_000_000.0 + start / 7
     for _ in range(60):
         op = limiter.plan(call(), "k", None, 0)
-        assert isinstance(op, Bucket)
+        assert isinstance(op, TakeTokens)
         result = store.commit([op], now).results[0]
         assert isinstance(result, float)
         if result < 0:

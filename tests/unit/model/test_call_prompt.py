@@ -10,7 +10,7 @@ from breakloop.model.call import Prompt, PromptSize, chars_of
 
 def test_the_one_that_wire_makes_is_one() -> None:
     """The two do not know each other (L-3)."""
-    made: Prompt = prompt.Prompt(None, 7)
+    made: Prompt = prompt.RequestPrompt(None, 7)
     assert (made.size, made.body_bytes, made.texts()) == (None, 7, [])
     assert PromptSize(3) == (3, 0, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from breakloop.model.call import Call
-from breakloop.model.counters import Traces
+from breakloop.model.counters import TraceCounters
 from breakloop.observe.tracing import Tracing
 
 
@@ -18,5 +18,5 @@ def test_a_call_is_not_traced_unless_somebody_does() -> None:
 
 def test_tracing_is_one() -> None:
     for name in ("decided", "answered"):
-        ours, theirs = getattr(Traces, name), getattr(Tracing, name)
+        ours, theirs = getattr(TraceCounters, name), getattr(Tracing, name)
         assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)

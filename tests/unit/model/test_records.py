@@ -6,15 +6,15 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from breakloop.model.records import CLEARED, OPEN, STOPPED, Agent, Incident, Totals
+from breakloop.model.records import CLEARED, OPEN, STOPPED, AgentRecord, Incident, TotalsRecord
 
 
 def test_records_do_not_change() -> None:
     """Whoever shows one may hand it on."""
-    totals = Totals(requests=1)
+    totals = TotalsRecord(requests=1)
     with pytest.raises(FrozenInstanceError):
         totals.requests = 2  # type: ignore[misc]
-    assert Totals() == Totals(*[0] * len(fields(Totals)))
+    assert TotalsRecord() == TotalsRecord(*[0] * len(fields(TotalsRecord)))
 
 
 def test_states_of_an_incident() -> None:
@@ -24,6 +24,8 @@ def test_states_of_an_incident() -> None:
 
 def test_money_is_in_micro_dollars() -> None:
     """Whole numbers, named so."""
-    names = {field.name for kind in (Agent, Incident, Totals) for field in fields(kind)}
+    names = {field.name for kind in (AgentRecord, Incident, TotalsRecord) for field in fields(kind)}
     assert {name for name in names if "usd" in name} == {name for name in names if name.endswith("_microusd")}
-    assert {field.type for kind in (Agent, Incident) for field in fields(kind) if field.name.endswith("usd")} == {"int"}
+    assert {field.type for kind in (AgentRecord, Incident) for field in fields(kind) if field.name.endswith("usd")} == {
+        "int"
+    }

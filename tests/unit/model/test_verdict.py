@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from breakloop.model.verdict import Limit, Loop, Shadowed, Verdict
+from breakloop.model.verdict import LimitState, LoopFinding, ShadowFinding, Verdict
 
 
 def test_a_plain_verdict_allows() -> None:
@@ -26,9 +26,9 @@ def test_it_has_no_room_for_more() -> None:
 
 def test_what_it_carries_cannot_be_changed() -> None:
     """Findings are values (E-7)."""
-    loop = Loop("tail", "f", 6, 60, 30, "reject", fresh=True, message="", evidence="")
+    loop = LoopFinding("tail", "f", 6, 60, 30, "reject", fresh=True, message="", evidence="")
     with pytest.raises(AttributeError):
         loop.hit_count = 1  # type: ignore[misc]
     with pytest.raises(AttributeError):
-        Shadowed("p", "r", "kill_switch", "deny").policy = "q"  # type: ignore[misc]
-    assert replace(Limit("p", 10, 1, 9, 1), reset_s=5) == Limit("p", 10, 1, 9, 5)
+        ShadowFinding("p", "r", "kill_switch", "deny").policy = "q"  # type: ignore[misc]
+    assert replace(LimitState("p", 10, 1, 9, 1), reset_s=5) == LimitState("p", 10, 1, 9, 5)

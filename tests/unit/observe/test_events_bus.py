@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from breakloop.model.events import Event
-from breakloop.observe.events import BATCH, Bus, Fan
+from breakloop.observe.events import BATCH, EventBus, EventDispatcher
 
 
 def event(number: int) -> Event:
@@ -40,7 +40,7 @@ class Somebody:
 
 def test_what_finds_no_room_is_counted() -> None:
     """The bus drops rather than delay a request (G-2)."""
-    bus = Bus(most=2)
+    bus = EventBus(most=2)
     for number in range(5):
         bus(event(number))
     assert (len(bus), bus.dropped) == (2, 3)
@@ -51,7 +51,7 @@ def test_what_finds_no_room_is_counted() -> None:
 
 
 def test_flushing_keeps_what_is_there() -> None:
-    bus = Bus()
+    bus = EventBus()
     bus(event(1))
     bus.flush(0.0, everything=True)
     assert len(bus) == 1
@@ -59,8 +59,8 @@ def test_flushing_keeps_what_is_there() -> None:
 
 def test_everybody_is_told_in_order() -> None:
     """Everybody is told in order (G-2)."""
-    bus, one, other = Bus(), Somebody(), Somebody()
-    fan = Fan(bus, sleep=at_once)
+    bus, one, other = EventBus(), Somebody(), Somebody()
+    fan = EventDispatcher(bus, sleep=at_once)
     fan.add("one", one.take)
     fan.add("other", other.take)
 
@@ -77,8 +77,8 @@ def test_everybody_is_told_in_order() -> None:
 
 
 def test_many_come_in_batches() -> None:
-    bus, one = Bus(), Somebody()
-    fan = Fan(bus, sleep=at_once)
+    bus, one = EventBus(), Somebody()
+    fan = EventDispatcher(bus, sleep=at_once)
     listener = fan.add("one", one.take)
     for number in range(2 * BATCH + 5):
         bus(event(number))
@@ -90,7 +90,7 @@ def test_many_come_in_batches() -> None:
 def test_whoever_waits_for_nothing_is_told_of_nothing() -> None:
     """History is written once a second, with events or without."""
     quiet, always = Somebody(), Somebody()
-    fan = Fan(Bus(), sleep=at_once)
+    fan = EventDispatcher(EventBus(), sleep=at_once)
     listeners = fan.add("quiet", quiet.take), fan.add("always", always.take, always=True)
 
     async def run() -> None:
@@ -107,7 +107,7 @@ def test_how_often_each_is_told() -> None:
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    fan = Fan(Bus(), sleep=sleep)
+    fan = EventDispatcher(EventBus(), sleep=sleep)
     fan.add("history", Somebody().take, every_s=1.0)
 
     async def run() -> None:
@@ -120,8 +120,8 @@ def test_how_often_each_is_told() -> None:
 
 def test_a_failing_listener_is_tried_again_and_then_loses(caplog: pytest.LogCaptureFixture) -> None:
     """And the others hear everything meanwhile (G-2)."""
-    bus, failing, well = Bus(), Somebody(failures=4), Somebody()
-    fan = Fan(bus, sleep=at_once)
+    bus, failing, well = EventBus(), Somebody(failures=4), Somebody()
+    fan = EventDispatcher(bus, sleep=at_once)
     listeners = fan.add("failing", failing.take), fan.add("well", well.take)
 
     async def round_of(number: int) -> None:
@@ -147,8 +147,8 @@ def test_a_failing_listener_is_tried_again_and_then_loses(caplog: pytest.LogCapt
 
 def test_what_was_not_taken_comes_first_the_next_time(caplog: pytest.LogCaptureFixture) -> None:
     """In order, also where more waits than fits into one batch (G-2)."""
-    bus, failing = Bus(), Somebody(failures=1)
-    fan = Fan(bus, sleep=at_once)
+    bus, failing = EventBus(), Somebody(failures=1)
+    fan = EventDispatcher(bus, sleep=at_once)
     listener = fan.add("failing", failing.take)
     for number in range(BATCH + 2):
         bus(event(number))
@@ -165,8 +165,8 @@ def test_what_was_not_taken_comes_first_the_next_time(caplog: pytest.LogCaptureF
 
 def test_a_backlog_is_bounded_and_keeps_the_oldest() -> None:
     """So that an incident keeps its beginning (G-2)."""
-    bus, one = Bus(), Somebody()
-    fan = Fan(bus, sleep=at_once)
+    bus, one = EventBus(), Somebody()
+    fan = EventDispatcher(bus, sleep=at_once)
     listener = fan.add("one", one.take, room=3)
     for number in range(5):
         bus(event(number))
@@ -178,8 +178,8 @@ def test_a_backlog_is_bounded_and_keeps_the_oldest() -> None:
 
 def test_what_is_being_written_when_a_process_ends_is_waited_for() -> None:
     """Neither lost nor written twice, though the job was cancelled (S-6)."""
-    bus = Bus()
-    fan = Fan(bus, sleep=at_once)
+    bus = EventBus()
+    fan = EventDispatcher(bus, sleep=at_once)
     written: list[int] = []
 
     async def run() -> None:
@@ -208,8 +208,8 @@ def test_what_is_being_written_when_a_process_ends_is_waited_for() -> None:
 
 def test_a_slow_listener_loses_its_own_events_only() -> None:
     """Its backlog is bounded, the others' is not touched (G-2)."""
-    bus, well = Bus(), Somebody()
-    fan = Fan(bus, sleep=at_once)
+    bus, well = EventBus(), Somebody()
+    fan = EventDispatcher(bus, sleep=at_once)
     begun = asyncio.Event()
     slow_heard: list[int] = []
 
@@ -240,8 +240,8 @@ def test_a_slow_listener_loses_its_own_events_only() -> None:
 
 def test_at_the_end_everybody_gets_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
     """Of a process that stops nothing is lost that somebody takes."""
-    bus, well, failing = Bus(), Somebody(), Somebody(failures=9)
-    fan = Fan(bus, sleep=at_once)
+    bus, well, failing = EventBus(), Somebody(), Somebody(failures=9)
+    fan = EventDispatcher(bus, sleep=at_once)
     fan.add("failing", failing.take)
     fan.add("well", well.take)
     for number in range(BATCH + 1):

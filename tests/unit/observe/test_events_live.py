@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 from breakloop.model.events import Event
-from breakloop.observe.events import Live, Subscription, shown
+from breakloop.observe.events import LiveEvents, Subscription, shown
 
 LOOP = Event("loop.detected", 5.0, {"kind": "exact"}, "default", "r-1")
 
@@ -20,7 +20,7 @@ def test_readers_get_what_happens_from_when_they_came() -> None:
     """Live, without asking again (X-2)."""
 
     async def run() -> None:
-        live = Live()
+        live = LiveEvents()
         early = live.subscribe()
         live.take([LOOP])
         late = live.subscribe()
@@ -33,7 +33,7 @@ def test_readers_get_what_happens_from_when_they_came() -> None:
 
 def test_a_reader_waits_for_the_next() -> None:
     async def run() -> None:
-        live = Live()
+        live = LiveEvents()
         reader = aiter(live.subscribe())
         waiting = asyncio.create_task(read(reader, 1))
         await asyncio.sleep(0)
@@ -48,7 +48,7 @@ def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
     """Bounded, whoever reads (X-2)."""
 
     async def run() -> None:
-        live = Live(room=2)
+        live = LiveEvents(room=2)
         reader = live.subscribe()
         for number in range(5):
             live.tell({"sums": number})
@@ -61,7 +61,7 @@ def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
 
 def test_whoever_is_one_too_many_reads_nothing() -> None:
     async def run() -> None:
-        live = Live(most=1)
+        live = LiveEvents(most=1)
         first = live.subscribe()
         assert [item async for item in live.subscribe()] == []
         assert (len(live), live.refused) == (1, 1)
@@ -75,7 +75,7 @@ def test_whoever_is_one_too_many_reads_nothing() -> None:
 
 def test_when_it_ends_what_was_told_is_still_read() -> None:
     async def run() -> None:
-        live = Live()
+        live = LiveEvents()
         reader = live.subscribe()
         live.tell({"sums": 1})
         live.close()

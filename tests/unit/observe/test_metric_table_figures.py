@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from breakloop.model.counters import Tally
-from breakloop.observe.metric_table import COUNTER, HISTOGRAM, METRICS, Sources, UpstreamCounts, gather
+from breakloop.observe.metric_table import COUNTER, HISTOGRAM, METRICS, MetricSources, UpstreamCounts, gather
 from breakloop.store.memory import MemoryStore
 from tests.builders import World, bundle, chat, exact, policy, user, world
 
 
-def sources(made: World, **more: Any) -> Sources:
-    return Sources(made.engine, 100.0, **more)
+def sources(made: World, **more: Any) -> MetricSources:
+    return MetricSources(made.engine, 100.0, **more)
 
 
 def test_decisions_by_reason() -> None:
@@ -97,7 +97,7 @@ class FakeRemote:
     degraded = 22
 
 
-def full() -> Sources:
+def full() -> MetricSources:
     made = world(bundle(policy("p", loop=exact())))
     made.decide(chat(user("hello")))
     tally = made.engine.tally

@@ -7,8 +7,8 @@ import sys
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from breakloop.model.counters import Figures
-from breakloop.observe.metric_table import METRICS, Sources, gather
+from breakloop.model.counters import ProcessFigures
+from breakloop.observe.metric_table import METRICS, MetricSources, gather
 from breakloop.observe.metrics import Metrics
 from tests.builders import bundle, chat, exact, policy, user, world
 
@@ -25,7 +25,7 @@ def test_prometheus_reads_what_the_engine_counted() -> None:
     """Prometheus reads what the engine counted (G-5)."""
     made = world(bundle(policy("p", loop=exact())))
     made.decide(chat(user("again")), times=5)
-    found = samples(Metrics(lambda: [gather(Sources(made.engine, 1.0))]).text())
+    found = samples(Metrics(lambda: [gather(MetricSources(made.engine, 1.0))]).text())
     assert found["breakloop_decisions_total", (("reason", "loop_detected"), ("verdict", "denied"))] == 3
     assert found["breakloop_bundle_version", ()] == 1
     assert {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in found} <= set(
@@ -35,7 +35,7 @@ def test_prometheus_reads_what_the_engine_counted() -> None:
 
 def test_processes_are_one() -> None:
     """Workers are scraped together (G-5)."""
-    one, other = Figures(), Figures()
+    one, other = ProcessFigures(), ProcessFigures()
     one.count("breakloop_answers_total", 2)
     other.count("breakloop_answers_total", 3)
     one.mark("breakloop_store_degraded", 0)
@@ -47,7 +47,7 @@ def test_processes_are_one() -> None:
 def test_a_histogram_adds_up() -> None:
     """Buckets are cumulative, and the last has all (G-5)."""
     made = world()
-    sources = Sources(made.engine, 1.0)
+    sources = MetricSources(made.engine, 1.0)
     for took_ns in (1_500, 1_500, 3_000, 5_000_000_000):
         sources.timings.proxy.note(took_ns)
     found = samples(Metrics(lambda: [gather(sources)]).text())
@@ -63,7 +63,7 @@ def test_a_histogram_adds_up() -> None:
 
 def test_the_first_names_stay_and_the_rest_are_one() -> None:
     """Bounded labels; a series never changes its name (G-5)."""
-    figures = Figures()
+    figures = ProcessFigures()
     metrics = Metrics(lambda: [figures])
     for number in range(50):
         figures.count("breakloop_model_spend_microusd_total", 1, f"m{number}")
@@ -79,7 +79,7 @@ def test_the_first_names_stay_and_the_rest_are_one() -> None:
 
 
 def test_upstreams_beyond_the_bound_share_a_histogram() -> None:
-    figures = Figures()
+    figures = ProcessFigures()
     counts = [0] * 21 + [1]
     for number in range(103):
         figures.spread("breakloop_upstream_seconds", counts, 1.0, f"u{number}")
@@ -90,7 +90,7 @@ def test_upstreams_beyond_the_bound_share_a_histogram() -> None:
 
 def test_odd_names_are_written_so_that_they_are_read() -> None:
     """What somebody calls his model can neither break the page nor fill it (Y-1)."""
-    figures = Figures()
+    figures = ProcessFigures()
     odd = 'a"\n\\{}' + "x" * 500
     figures.count("breakloop_model_spend_microusd_total", 1, odd)
     found = samples(Metrics(lambda: [figures]).text())
@@ -98,7 +98,7 @@ def test_odd_names_are_written_so_that_they_are_read() -> None:
 
 
 def test_what_is_not_in_the_table_is_not_written() -> None:
-    figures = Figures()
+    figures = ProcessFigures()
     figures.count("breakloop_secret_total", 1)
     assert Metrics(lambda: [figures]).text() == b""
 

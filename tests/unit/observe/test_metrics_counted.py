@@ -11,12 +11,12 @@ from breakloop.model.events import (
     Event,
     LoopUse,
 )
-from breakloop.observe.metrics import Counted
+from breakloop.observe.metrics import EventCounters
 
 
 def test_events_by_name_and_loops_by_kind() -> None:
     """What a dashboard asks first (G-5)."""
-    counted = Counted()
+    counted = EventCounters()
     loop = {"kind": "exact", "action": "reject", "agent": "secret-agent", "shadow": False}
     counted.take([Event(LOOP_DETECTED, 1.0, loop), Event(LOOP_DETECTED, 2.0, loop)])
     counted.take([Event(LOOP_DETECTED, 3.0, {**loop, "shadow": True}), Event("bundle.loaded", 4.0, {})])
@@ -28,7 +28,7 @@ def test_events_by_name_and_loops_by_kind() -> None:
 
 def test_denials_by_policy() -> None:
     """Denials by policy (G-5)."""
-    counted = Counted()
+    counted = EventCounters()
     data = {"policy": "fair-use", "rule": "r", "reason": "tpm_exceeded"}
     counted.take([Event(LIMIT_EXCEEDED, 1.0, data), Event(SHADOW_WOULD_REJECT, 1.0, data)])
     counters = counted.figures().counters
@@ -38,7 +38,7 @@ def test_denials_by_policy() -> None:
 
 def test_money_spent_and_saved_by_project() -> None:
     """In micro-dollars; agents and callers are no labels (G-5, G-3)."""
-    counted = Counted()
+    counted = EventCounters()
     activity = Activity(
         agents={
             ("blue", "key:1", "a"): AgentUse(requests=2, cost_microusd=30, model="gpt-x"),
@@ -62,7 +62,7 @@ def test_money_spent_and_saved_by_project() -> None:
 
 def test_names_from_outside_are_bounded() -> None:
     """Whoever makes up models or projects fills nobody's memory (G-5)."""
-    counted = Counted(kept=2)
+    counted = EventCounters(kept=2)
     for model in ("a", "b", "c", "d", "a"):
         counted.spent(Activity(agents={("p", "", ""): AgentUse(cost_microusd=1, model=model)}))
     found = counted.figures().counters["breakloop_model_spend_microusd_total"]
@@ -71,7 +71,7 @@ def test_names_from_outside_are_bounded() -> None:
 
 def test_open_breakers_are_those_of_now() -> None:
     """A level, not a count (G-5)."""
-    counted = Counted()
+    counted = EventCounters()
     for is_open in (2, 1):
         counted.breakers(is_open)
     assert counted.figures().highest == {"breakloop_breakers_open": {(): 1}}

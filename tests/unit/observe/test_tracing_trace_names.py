@@ -7,12 +7,12 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from breakloop.dialects import registry
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat, Usage
-from breakloop.model.verdict import Loop, Shadowed, Verdict
+from breakloop.model.verdict import LoopFinding, ShadowFinding, Verdict
 from breakloop.observe.tracing import (
     MODEL,
     OPERATION,
     PROVIDER,
-    Names,
+    SpanNames,
     answer_attributes,
     call_attributes,
     failure,
@@ -97,8 +97,8 @@ def test_every_dialect_has_an_operation() -> None:
 def test_a_verdict() -> None:
     """What was decided, and why; neither message nor evidence (G-5)."""
     verdict = Verdict(allowed=False, reason="loop_detected", status=429, policy="p", message="said to the client")
-    verdict.loop = Loop("exact", "f00", 5, 60, 30, "reject", fresh=True, message="m", evidence="e")
-    verdict.shadow = (Shadowed("q", "r", "tpm_exceeded", "deny"),)
+    verdict.loop = LoopFinding("exact", "f00", 5, 60, 30, "reject", fresh=True, message="m", evidence="e")
+    verdict.shadow = (ShadowFinding("q", "r", "tpm_exceeded", "deny"),)
     assert verdict_attributes(verdict) == {
         "breakloop.allowed": False,
         "breakloop.reason": "loop_detected",
@@ -141,7 +141,7 @@ def test_an_answer_that_never_came_has_no_status() -> None:
 
 def test_models_of_metrics_are_bounded() -> None:
     """Models of metrics are bounded (G-5)."""
-    names = Names()
+    names = SpanNames()
     chat = {OPERATION: "chat", PROVIDER: "openai"}
     seen = {names.of({**chat, MODEL: f"m{number}"})[MODEL] for number in range(60)}
     assert len(seen) == 51

@@ -1,12 +1,12 @@
-"""`Recent` forgets the oldest and stays bounded."""
+"""`TwoGenerationCache` forgets the oldest and stays bounded."""
 
 from __future__ import annotations
 
-from breakloop.policy.cache import Recent, Remembered
+from breakloop.policy.cache import MemoDict, TwoGenerationCache
 
 
 def test_never_holds_more_than_twice_the_limit() -> None:
-    recent: Recent[str, int] = Recent(10)
+    recent: TwoGenerationCache[str, int] = TwoGenerationCache(10)
     for number in range(1000):
         recent.put(str(number), number)
         assert len(recent) <= 20
@@ -15,7 +15,7 @@ def test_never_holds_more_than_twice_the_limit() -> None:
 
 
 def test_an_entry_in_use_outlives_those_that_are_not() -> None:
-    recent: Recent[str, int] = Recent(10)
+    recent: TwoGenerationCache[str, int] = TwoGenerationCache(10)
     recent.put("kept", -1)
     recent.put("unused", -2)
     for number in range(100):
@@ -25,14 +25,14 @@ def test_an_entry_in_use_outlives_those_that_are_not() -> None:
 
 
 def test_long_keys_count_by_their_size() -> None:
-    recent: Recent[bytes, int] = Recent(1000, size_limit=1000)
+    recent: TwoGenerationCache[bytes, int] = TwoGenerationCache(1000, size_limit=1000)
     for number in range(100):
         recent.put(b"%03d" % number + b"x" * 497, number)
     assert len(recent) <= 6
 
 
 def test_clear_forgets_both_generations() -> None:
-    recent: Recent[str, int] = Recent(1)
+    recent: TwoGenerationCache[str, int] = TwoGenerationCache(1)
     recent.put("a", 1)
     recent.put("b", 2)
     recent.clear()
@@ -47,10 +47,10 @@ def test_what_follows_from_a_key_is_worked_out_once() -> None:
         worked.append(key)
         return len(key)
 
-    known: Remembered[str, int] = Remembered(work_out)
-    long = "x" * (Remembered.max_key + 1)
+    known: MemoDict[str, int] = MemoDict(work_out)
+    long = "x" * (MemoDict.max_key + 1)
     assert [known[key] for key in ("a", "a", long, long)] == [1, 1, len(long), len(long)]
     assert worked == ["a", long, long]
-    for number in range(Remembered.max_entries):
+    for number in range(MemoDict.max_entries):
         known[str(number)]
-    assert 0 < len(known) <= Remembered.max_entries
+    assert 0 < len(known) <= MemoDict.max_entries

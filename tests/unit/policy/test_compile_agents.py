@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from breakloop.detect.run_steps import RunCeiling
-from breakloop.detect.simhash import ScoreLoop
+from breakloop.detect.run_steps import RunStepsLimit
+from breakloop.detect.simhash import SimhashDetector
 from tests.builders import bundle, world
 
 
@@ -22,9 +22,9 @@ def test_what_is_said_of_agents() -> None:
         terms = made.find(agent)
         return [type(detector) for detector in terms.detectors] if terms else []
 
-    assert kinds("a") == [RunCeiling]
-    assert kinds("b-1") == [ScoreLoop]
-    assert kinds("b-x1") == [RunCeiling, ScoreLoop]  # the longest pattern
+    assert kinds("a") == [RunStepsLimit]
+    assert kinds("b-1") == [SimhashDetector]
+    assert kinds("b-x1") == [RunStepsLimit, SimhashDetector]  # the longest pattern
     assert kinds("idle") == kinds("c") == []
     assert made.find("c") is None
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from breakloop.clock import FakeClock
-from breakloop.detect.counting import LoopDetector
-from breakloop.policy.compile_detectors import LoopGuard, builtin_blocks
+from breakloop.detect.counting import CountingDetector
+from breakloop.policy.compile_detectors import LoopGuardDefaults, builtin_blocks
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.schema.loops import StepsLoop, TailLoop
 from tests.builders import SECRET, Json, bundle, chat, compiled, exact, policy, tail, world
 
 
-def detectors(block: Json) -> tuple[LoopDetector, ...]:
+def detectors(block: Json) -> tuple[CountingDetector, ...]:
     descriptors = Descriptors(ContextSettings(secret=SECRET), FakeClock())
     found = compiled(bundle(policy("p", loop=block)), descriptors).policies[0].loops
-    return tuple(one for one in found if isinstance(one, LoopDetector))
+    return tuple(one for one in found if isinstance(one, CountingDetector))
 
 
 def test_the_builtin_block_in_words() -> None:
     """5 in 60 s, then 30 s, doubling up to 900 s (B-6, LD-2)."""
-    block, steps = builtin_blocks(LoopGuard())
+    block, steps = builtin_blocks(LoopGuardDefaults())
     assert isinstance(block, TailLoop)
     assert (block.max_hits, block.window_seconds, block.cooldown_seconds) == (5, 60, 30)
     assert (block.cooldown_growth, block.cooldown_max_seconds, block.tail_messages) == (2.0, 900, 3)
@@ -32,21 +32,21 @@ def test_the_builtin_block_in_words() -> None:
 def test_more_hits_lift_storm() -> None:
     """`LOOP_GUARD_MAX_HITS` N also lifts `storm` to at least N / 2N (LD-2)."""
     for hits, lifted in ((1, {}), (5, {}), (6, {"storm": (6, 12, 24)}), (50, {"storm": (50, 100, 200)})):
-        _, steps = builtin_blocks(LoopGuard(max_hits=hits))
+        _, steps = builtin_blocks(LoopGuardDefaults(max_hits=hits))
         assert isinstance(steps, StepsLoop)
         assert steps.thresholds == lifted
 
 
 def test_a_cooldown_longer_than_the_longest_lengthens_that() -> None:
     """`LOOP_GUARD_COOLDOWN_SECONDS` means what it says (LD-2)."""
-    for block in builtin_blocks(LoopGuard(cooldown_seconds=3600)):
+    for block in builtin_blocks(LoopGuardDefaults(cooldown_seconds=3600)):
         assert isinstance(block, TailLoop | StepsLoop)
         assert (block.cooldown_seconds, block.cooldown_max_seconds) == (3600, 3600)
 
 
 def test_no_hits_no_blocks() -> None:
     """`LOOP_GUARD_MAX_HITS=0` switches it off (LD-2)."""
-    assert builtin_blocks(LoopGuard(max_hits=0)) == ()
+    assert builtin_blocks(LoopGuardDefaults(max_hits=0)) == ()
 
 
 def test_a_policy_of_that_name_has_its_own_counters() -> None:
@@ -62,7 +62,7 @@ def test_a_policy_of_that_name_has_its_own_counters() -> None:
 
 def test_only_what_denies_cools_down() -> None:
     """A warning blocks nothing, so there is no cooldown to wait for (LD-2, LD-5)."""
-    made: list[LoopDetector] = []
+    made: list[CountingDetector] = []
     for action in ("warn", "steer", "throttle", "reject", "kill"):
         made += detectors({**tail(), "action": action})
     assert [detector.spec.denies for detector in made] == [False, False, False, True, True]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from breakloop.policy.compile_detectors import Owners
+from breakloop.policy.compile_detectors import WindowOwners
 from tests.builders import bundle, chat, user, world
 
 KEY = {"authorization": "Bearer k"}
 
 
-def owners() -> Owners:
-    return Owners(world(bundle()).descriptors)
+def owners() -> WindowOwners:
+    return WindowOwners(world(bundle()).descriptors)
 
 
 def asked(text: str = "hello", **headers: str) -> Any:

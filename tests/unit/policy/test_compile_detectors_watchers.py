@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from breakloop.detect.simhash import ScoreLoop
-from breakloop.detect.spawn import SpawnLoop
-from breakloop.detect.steps.block import StepLoop
-from breakloop.detect.unnamed_sessions import LaneLoop
+from breakloop.detect.simhash import SimhashDetector
+from breakloop.detect.spawn import SpawnDetector
+from breakloop.detect.steps.block import StepsBlock
+from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
 from breakloop.policy.compile_detectors import identity
 from tests.builders import Json, bundle, chat, policy, user, world
 
@@ -17,20 +17,20 @@ def detectors(block: Json) -> list[object]:
 def test_steps_look_at_more_than_one_session() -> None:
     """The lanes first, because they tell whether the session is one of a crowd (LD-4)."""
     lanes, spawn, steps = detectors({"similarity": "steps"})
-    assert isinstance(lanes, LaneLoop)
-    assert isinstance(spawn, SpawnLoop)
-    assert isinstance(steps, StepLoop)
+    assert isinstance(lanes, UnnamedSessionsDetector)
+    assert isinstance(spawn, SpawnDetector)
+    assert isinstance(steps, StepsBlock)
     assert lanes.terms is spawn.terms is steps.terms
     assert steps.guards_stream
     [*_, quiet] = detectors({"similarity": "steps", "stream_guard": False})
-    assert isinstance(quiet, StepLoop)
+    assert isinstance(quiet, StepsBlock)
     assert not quiet.guards_stream
 
 
 def test_a_score_kills_for_as_long_as_the_block_says() -> None:
     """A score kills for as long as the block says (LD-3)."""
     [score] = detectors({"similarity": "simhash", "quarantine_seconds": 60})
-    assert isinstance(score, ScoreLoop)
+    assert isinstance(score, SimhashDetector)
     assert (score.terms.action, score.terms.quarantine_s) == ("kill", 60)
 
 

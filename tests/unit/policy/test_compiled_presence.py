@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from breakloop.policy.compiled import Presence
+from breakloop.policy.compiled import ActiveHours
 
 
 def at(hour: int, minute: int = 0, second: int = 0) -> float:
@@ -15,10 +15,10 @@ def at(hour: int, minute: int = 0, second: int = 0) -> float:
 
 def test_an_agent_that_is_switched_off() -> None:
     """Waiting does not help (B-1)."""
-    absence = Presence(active=False).absent(at(12))
+    absence = ActiveHours(active=False).absent(at(12))
     assert absence is not None
     assert (absence.reason, absence.wait_s) == ("agent_inactive", None)
-    assert Presence().absent(at(3)) is None
+    assert ActiveHours().absent(at(3)) is None
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_an_agent_that_is_switched_off() -> None:
 )
 def test_hours(hours: tuple[int, int], zone: str, now: float, wait_s: float | None) -> None:
     """In the agent's own time zone, over midnight too (B-1)."""
-    absence = Presence(hours=hours, zone=zone).absent(now)
+    absence = ActiveHours(hours=hours, zone=zone).absent(now)
     assert (absence.wait_s if absence else None) == wait_s
     if absence is not None:
         assert absence.reason == "outside_hours"

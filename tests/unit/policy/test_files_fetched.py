@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.policy.files import Document, Fetched, FileSource, Source
-from breakloop.policy.remote_sources import HttpGet, HttpSource, Pace
+from breakloop.policy.files import BundleBytes, BundleDocument, BundleOrigin, FileOrigin
+from breakloop.policy.remote_sources import HttpGet, HttpOrigin, PollBackoff
 
 
 def test_nothing_is_signed_or_forced_unless_it_is_said() -> None:
     """The defaults are the safe ones (B-3, B-4)."""
-    fetched = Fetched((Document("a.yaml", b"x"),))
+    fetched = BundleBytes((BundleDocument("a.yaml", b"x"),))
     assert (fetched.signature, fetched.forced, fetched.directory) == ("", False, False)
     assert (fetched.documents[0].kind, fetched.documents[0].unread) == ("", None)
 
@@ -21,9 +21,9 @@ def test_nothing_is_signed_or_forced_unless_it_is_said() -> None:
 @pytest.mark.parametrize("kind", ["file", "http"])
 def test_sources_are_sources(kind: str, tmp_path: Path) -> None:
     """Each kind is the same to whoever uses it (B-3)."""
-    pace = Pace(5, 60, lambda: 0.0)
-    http = HttpSource("https://x/policy.yaml?sig=1", HttpGet(FakeClock()), pace)
-    source: Source = FileSource(tmp_path / "a.yaml") if kind == "file" else http
+    pace = PollBackoff(5, 60, lambda: 0.0)
+    http = HttpOrigin("https://x/policy.yaml?sig=1", HttpGet(FakeClock()), pace)
+    source: BundleOrigin = FileOrigin(tmp_path / "a.yaml") if kind == "file" else http
     assert source.name == (str(tmp_path / "a.yaml") if kind == "file" else "https://x/policy.yaml")
     assert source.key == (str(tmp_path / "a.yaml") if kind == "file" else "https://x/policy.yaml?sig=1")
     assert source.whole is (kind == "http")

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import BundleError
-from breakloop.policy.files import POLL_S, FileSource, read_path, read_signature, signature_path
+from breakloop.policy.files import POLL_S, FileOrigin, read_path, read_signature, signature_path
 
 
 def test_a_file_is_read_when_it_changed(tmp_path: Path) -> None:
     """The same stamp is nothing new; a change is, and so is an absence (B-3)."""
     file = tmp_path / "a.yaml"
     file.write_bytes(b"one")
-    source = FileSource(file)
+    source = FileOrigin(file)
     fetched = source.fetch(None)
     assert fetched is not None
     assert [(one.name, one.data) for one in fetched.documents] == [(str(file), b"one")]
@@ -58,7 +58,7 @@ def test_a_new_signature_is_a_change(tmp_path: Path) -> None:
     """A bundle may be signed after it was written; without a key nobody looks (B-4)."""
     file = tmp_path / "a.yaml"
     file.write_text("x")
-    source, other = FileSource(file, signed=True), FileSource(file)
+    source, other = FileOrigin(file, signed=True), FileOrigin(file)
     before, unsigned = source.fetch(None), other.fetch(None)
     assert before is not None
     assert unsigned is not None
@@ -73,12 +73,12 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     """It would wait for a writer, for ever (B-3)."""
     os.mkfifo(tmp_path / "a.yaml")
     with pytest.raises(BundleError, match="is a pipe"):
-        FileSource(tmp_path / "a.yaml").fetch(None)
+        FileOrigin(tmp_path / "a.yaml").fetch(None)
 
 
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """People see the path that they gave; its last good copy goes by the whole one (B-3)."""
     monkeypatch.chdir(tmp_path)
-    source = FileSource(Path("a.yaml"))
+    source = FileOrigin(Path("a.yaml"))
     assert (source.name, source.key) == ("a.yaml", str(tmp_path / "a.yaml"))
     assert (source.wait_s(0), source.wait_s(9), source.whole) == (POLL_S, POLL_S, False)

@@ -10,7 +10,7 @@ from breakloop.model.call import Call
 from breakloop.policy.identity import (
     CONVERSATION_HEADERS,
     PARENT_HEADERS,
-    Digests,
+    IdentityHasher,
     api_key,
     conversation_header,
     parent_header,
@@ -54,21 +54,21 @@ def test_the_query_key_comes_last() -> None:
 def test_digests_are_keyed_and_stable() -> None:
     """32 hex digits, the same on every instance with the same secret, and of the whole key (C-7)."""
     expected = hashlib.blake2b(b"sk-1", key=b"secret", digest_size=16).hexdigest()
-    assert Digests(b"secret").of_key(b"sk-1") == expected
-    digests = Digests(b"secret")
+    assert IdentityHasher(b"secret").of_key(b"sk-1") == expected
+    digests = IdentityHasher(b"secret")
     assert digests.of_key(b"sk-1") == digests.of_key(b"sk-1") == expected
-    assert Digests(b"other").of_key(b"sk-1") != expected
+    assert IdentityHasher(b"other").of_key(b"sk-1") != expected
     assert digests.of_key(b"sk-" + b"x" * 200 + b"1") != digests.of_key(b"sk-" + b"x" * 200 + b"2")
 
 
 def test_secrets_of_any_length_work_in_full() -> None:
     """A long secret is not cut off (C-7)."""
-    assert Digests(b"s" * 100 + b"1").of_key(b"k") != Digests(b"s" * 100 + b"2").of_key(b"k")
-    assert len(Digests(b"").of_key(b"k")) == 32
+    assert IdentityHasher(b"s" * 100 + b"1").of_key(b"k") != IdentityHasher(b"s" * 100 + b"2").of_key(b"k")
+    assert len(IdentityHasher(b"").of_key(b"k")) == 32
 
 
 def test_long_names_are_digested() -> None:
-    digests = Digests(b"secret")
+    digests = IdentityHasher(b"secret")
     assert digests.bounded("a" * 256) == "a" * 256
     assert len(digests.bounded("a" * 60_000)) < 64
     assert digests.bounded("a" * 60_000) != digests.bounded("a" * 60_001)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from breakloop.policy.identity import Chains, Traces
+from breakloop.policy.identity import ResponseChains, TraceSessions
 
 
 def test_a_chain_leads_back_to_its_root() -> None:
     """`previous_response_id` is resolved to the session of the first request, however long the chain is (C-7)."""
-    chains = Chains()
+    chains = ResponseChains()
     chains.remember("key:a", "resp_0", "root")
     for number in range(100):
         session = chains.root("key:a", f"resp_{number}")
@@ -17,12 +17,12 @@ def test_a_chain_leads_back_to_its_root() -> None:
 
 def test_an_unknown_answer_is_a_root_itself() -> None:
     """After a restart, or on another instance, every request that continues an answer has the same session (C-7)."""
-    assert Chains().root("key:a", "resp_7") == Chains().root("key:a", "resp_7") == "resp_7"
+    assert ResponseChains().root("key:a", "resp_7") == ResponseChains().root("key:a", "resp_7") == "resp_7"
 
 
 def test_callers_have_chains_of_their_own() -> None:
     """Nobody gets into a session by naming somebody else's answer (C-7)."""
-    chains = Chains()
+    chains = ResponseChains()
     chains.remember("key:a", "resp_1", "root")
     assert chains.root("key:b", "resp_1") == "resp_1"
     chains.remember("key:b", "resp_1", "other")
@@ -30,7 +30,7 @@ def test_callers_have_chains_of_their_own() -> None:
 
 
 def test_nothing_is_remembered_for_nothing() -> None:
-    chains = Chains()
+    chains = ResponseChains()
     chains.remember("key:a", "", "root")
     chains.remember("key:a", "resp_1", "")
     assert len(chains) == 0
@@ -38,7 +38,7 @@ def test_nothing_is_remembered_for_nothing() -> None:
 
 def test_chains_are_bounded_and_those_in_use_stay() -> None:
     """Memory has a limit, and what is asked for again outlives what is not (C-7)."""
-    chains = Chains(limit=10)
+    chains = ResponseChains(limit=10)
     chains.remember("key:a", "kept", "root")
     chains.remember("key:a", "unused", "other")
     for number in range(500):
@@ -50,7 +50,7 @@ def test_chains_are_bounded_and_those_in_use_stay() -> None:
 
 def test_a_trace_counts_when_it_comes_again() -> None:
     """A trace id is a session once it has recurred, for the same caller (C-7)."""
-    traces = Traces()
+    traces = TraceSessions()
     assert [traces.recurs("key:a", "t1"), traces.recurs("key:a", "t2")] == [False, False]
     assert [traces.recurs("key:a", "t1"), traces.recurs("key:a", "t1")] == [True, True]
     assert traces.recurs("key:b", "t1") is False
@@ -58,7 +58,7 @@ def test_a_trace_counts_when_it_comes_again() -> None:
 
 def test_traces_are_bounded() -> None:
     """A new trace for every request does not fill the memory (C-7)."""
-    traces = Traces(limit=10)
+    traces = TraceSessions(limit=10)
     for number in range(500):
         traces.recurs("key:a", str(number))
         assert len(traces) <= 20

@@ -19,7 +19,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from breakloop.clock import FakeClock
 from breakloop.errors import SettingsError
 from breakloop.policy import jwt as module
-from breakloop.policy.jwt import JwtKeys, Tokens, claim_text
+from breakloop.policy.jwt import JwtKeys, JwtReader, claim_text
 
 SECRET = "a shared secret of more than 64 bytes, as HS512 asks for it to be kept strong"
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -60,21 +60,21 @@ def key_file(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-def with_file(file: str, clock: FakeClock, **more: Any) -> Tokens:
-    tokens = Tokens(JwtKeys(jwks_file=file, **more), clock)
+def with_file(file: str, clock: FakeClock, **more: Any) -> JwtReader:
+    tokens = JwtReader(JwtKeys(jwks_file=file, **more), clock)
     assert wants(tokens) is True
     assert tokens.refresh() == ""
     assert wants(tokens) is False
     return tokens
 
 
-def wants(tokens: Tokens) -> bool:
+def wants(tokens: JwtReader) -> bool:
     return tokens.wants_refresh
 
 
 def test_without_keys_claims_are_read_and_not_believed(clock: FakeClock) -> None:
     """Without keys the payload is decoded whoever signed it and however old it is (C-3)."""
-    tokens = Tokens(None, clock)
+    tokens = JwtReader(None, clock)
     assert not tokens.verifies
     assert tokens.claims(by_hand({"alg": "none"}, {"sub": "u", "exp": 1})) == {"sub": "u", "exp": 1}
 
@@ -101,20 +101,20 @@ BROKEN = {
 @pytest.mark.parametrize("authorization", BROKEN.values(), ids=BROKEN)
 def test_a_broken_token_has_no_claims(authorization: bytes, clock: FakeClock) -> None:
     """Never an exception, verified or not (C-3)."""
-    assert Tokens(None, clock).claims(authorization) == {}
-    assert Tokens(JwtKeys(secret=SECRET), clock).claims(authorization) == {}
+    assert JwtReader(None, clock).claims(authorization) == {}
+    assert JwtReader(JwtKeys(secret=SECRET), clock).claims(authorization) == {}
 
 
 @pytest.mark.parametrize("token", [b"x.eyJzdWIiOiJ1In0.x", b"W10.eyJzdWIiOiJ1In0.!", b".eyJzdWIiOiJ1In0."])
 def test_without_keys_only_the_payload_has_to_be_right(token: bytes, clock: FakeClock) -> None:
     """Whoever checked the token in front may have left anything as its signature; with keys that is no token (C-3)."""
-    assert Tokens(None, clock).claims(b"Bearer " + token) == {"sub": "u"}
-    assert Tokens(JwtKeys(secret=SECRET), clock).claims(b"Bearer " + token) == {}
+    assert JwtReader(None, clock).claims(b"Bearer " + token) == {"sub": "u"}
+    assert JwtReader(JwtKeys(secret=SECRET), clock).claims(b"Bearer " + token) == {}
 
 
 def test_a_shared_secret(clock: FakeClock) -> None:
     """Only a token signed with the secret has claims (C-3)."""
-    tokens = Tokens(JwtKeys(secret=SECRET), clock)
+    tokens = JwtReader(JwtKeys(secret=SECRET), clock)
     for algorithm in ("HS256", "HS384", "HS512"):
         assert tokens.claims(signed({"sub": "u"}, algorithm=algorithm)) == {"sub": "u"}
     assert tokens.claims(signed({"sub": "u"}, "another secret that is long enough for HS256")) == {}
@@ -127,7 +127,7 @@ def test_a_shared_secret(clock: FakeClock) -> None:
 def test_a_changed_payload_is_refused(clock: FakeClock) -> None:
     head, _, signature = signed({"sub": "u"}).split(b".")
     forged = base64.urlsafe_b64encode(b'{"sub":"admin"}').rstrip(b"=")
-    assert Tokens(JwtKeys(secret=SECRET), clock).claims(b".".join((head, forged, signature))) == {}
+    assert JwtReader(JwtKeys(secret=SECRET), clock).claims(b".".join((head, forged, signature))) == {}
 
 
 def test_short_secrets_work_without_a_warning(clock: FakeClock) -> None:
@@ -135,7 +135,7 @@ def test_short_secrets_work_without_a_warning(clock: FakeClock) -> None:
     text = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in (header, claims))
     signature = pyjwt.get_algorithm_by_name("HS256").sign(text, b"short")
     token = b"Bearer " + text + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")
-    assert Tokens(JwtKeys(secret="short"), clock).claims(token) == {"sub": "u"}
+    assert JwtReader(JwtKeys(secret="short"), clock).claims(token) == {"sub": "u"}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_public_key_is_no_hmac_secret(clock: FakeClock, key_file: Callable[...
         forged = b"Bearer " + text + b"." + base64.urlsafe_b64encode(digest).rstrip(b"=")
         assert tokens.claims(forged) == {}
     with pytest.raises(SettingsError, match=r"jwt\.secret"):
-        Tokens(JwtKeys(secret=pem.decode()), clock)
+        JwtReader(JwtKeys(secret=pem.decode()), clock)
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256", "EdDSA"])
@@ -197,7 +197,7 @@ def test_encryption_keys_and_unknown_keys_are_passed_over(clock: FakeClock, key_
 
 
 def test_critical_extensions_are_not_understood_and_so_refused(clock: FakeClock) -> None:
-    tokens = Tokens(JwtKeys(secret=SECRET), clock)
+    tokens = JwtReader(JwtKeys(secret=SECRET), clock)
     text = by_hand({"alg": "HS256", "crit": ["x"], "x": 1}, {"sub": "u"})[7:].rpartition(b".")[0]
     signature = pyjwt.get_algorithm_by_name("HS256").sign(text, SECRET.encode())
     assert tokens.claims(b"Bearer " + text + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")) == {}
@@ -206,7 +206,7 @@ def test_critical_extensions_are_not_understood_and_so_refused(clock: FakeClock)
 def test_times_are_checked_on_every_use(clock: FakeClock) -> None:
     """A token that was good is refused from the second it expires, from the cache too (C-3)."""
     now = clock.now()
-    tokens = Tokens(JwtKeys(secret=SECRET), clock)
+    tokens = JwtReader(JwtKeys(secret=SECRET), clock)
     token = signed({"sub": "u", "exp": now + 10, "nbf": now + 5})
     assert tokens.claims(token) == {}
     clock.advance(5)
@@ -218,7 +218,7 @@ def test_times_are_checked_on_every_use(clock: FakeClock) -> None:
 
 
 def test_leeway(clock: FakeClock) -> None:
-    tokens = Tokens(JwtKeys(secret=SECRET, leeway_s=30), clock)
+    tokens = JwtReader(JwtKeys(secret=SECRET, leeway_s=30), clock)
     assert tokens.claims(signed({"sub": "u", "exp": clock.now() - 29}))["sub"] == "u"
     assert tokens.claims(signed({"sub": "u", "exp": clock.now() - 31})) == {}
     assert tokens.claims(signed({"sub": "u", "nbf": clock.now() + 29}))["sub"] == "u"
@@ -226,14 +226,14 @@ def test_leeway(clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("expires", ["soon", None, True, [1], 10**400, float("nan")])
 def test_a_time_that_is_none_is_refused(expires: object, clock: FakeClock) -> None:
-    tokens = Tokens(JwtKeys(secret=SECRET), clock)
+    tokens = JwtReader(JwtKeys(secret=SECRET), clock)
     text = by_hand({"alg": "HS256"}, {"sub": "u", "exp": expires})[7:].rpartition(b".")[0]
     signature = pyjwt.get_algorithm_by_name("HS256").sign(text, SECRET.encode())
     assert tokens.claims(b"Bearer " + text + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")) == {}
 
 
 def test_audience_and_issuer(clock: FakeClock) -> None:
-    tokens = Tokens(JwtKeys(secret=SECRET, audience="us", issuer="them"), clock)
+    tokens = JwtReader(JwtKeys(secret=SECRET, audience="us", issuer="them"), clock)
     assert tokens.claims(signed({"aud": "us", "iss": "them"}))
     assert tokens.claims(signed({"aud": ["x", "us"], "iss": "them"}))
     for claims in ({"aud": "us"}, {"iss": "them"}, {"aud": "use", "iss": "them"}, {"aud": ["x"], "iss": "them"}):
@@ -291,7 +291,7 @@ def test_keys_from_a_url(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> N
         return io.BytesIO(answers.pop(0))
 
     monkeypatch.setattr(module, "urlopen", urlopen)
-    tokens = Tokens(JwtKeys(jwks_url="https://id.example.com/keys"), clock)
+    tokens = JwtReader(JwtKeys(jwks_url="https://id.example.com/keys"), clock)
     token = signed({"sub": "u"}, EC_KEY, "ES256", kid="a")
     assert tokens.claims(token) == {}
     assert asked == []
@@ -303,16 +303,16 @@ def test_keys_from_a_url(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_only_http_urls_are_fetched(clock: FakeClock, tmp_path: Path) -> None:
-    tokens = Tokens(JwtKeys(jwks_url=(tmp_path / "x").as_uri()), clock)
+    tokens = JwtReader(JwtKeys(jwks_url=(tmp_path / "x").as_uri()), clock)
     assert "http" in tokens.refresh()
 
 
 def test_a_verified_token_is_verified_once(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Good and bad signatures are remembered, so a loop pays for one check (Q-1)."""
-    tokens = Tokens(JwtKeys(secret=SECRET), clock)
+    tokens = JwtReader(JwtKeys(secret=SECRET), clock)
     good, bad = signed({"sub": "u"}), signed({"sub": "u"}, "another secret that is long enough for HS256")
     assert (tokens.claims(good), tokens.claims(bad)) == ({"sub": "u"}, {})
-    monkeypatch.setattr(Tokens, "_verify", None)
+    monkeypatch.setattr(JwtReader, "_verify", None)
     assert (tokens.claims(bytes(bytearray(good))), tokens.claims(bytes(bytearray(bad)))) == ({"sub": "u"}, {})
 
 

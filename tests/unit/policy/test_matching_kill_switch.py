@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from breakloop.model.call import Call
-from breakloop.policy.matching import KillSwitch, KillSwitches
+from breakloop.policy.matching import CompiledKillSwitch, KillSwitches
 from tests.builders import at, bundle, call, world
 
 
@@ -16,7 +16,7 @@ def getter(name: str) -> Callable[[Call], str | None]:
     return lambda call: call.header(name.removeprefix("header:"))
 
 
-def find(*switches: KillSwitch, path: str = "/v1/x", now: float = 100.0, **headers: str) -> int | None:
+def find(*switches: CompiledKillSwitch, path: str = "/v1/x", now: float = 100.0, **headers: str) -> int | None:
     """Index of the switch that stops a call, or None."""
     found = KillSwitches(switches, getter).find(call(path, headers=headers), now)
     return None if found is None else found.index
@@ -38,12 +38,12 @@ def find(*switches: KillSwitch, path: str = "/v1/x", now: float = 100.0, **heade
 )
 def test_routes_are_exact_or_a_prefix(route: str, path: str, stopped: bool) -> None:
     """`route` is exact, or a prefix where it ends in `*` (K-2)."""
-    assert (find(KillSwitch(0, "header:a", "1", route), path=path, a="1") == 0) is stopped
+    assert (find(CompiledKillSwitch(0, "header:a", "1", route), path=path, a="1") == 0) is stopped
 
 
 def test_the_value_has_to_be_equal() -> None:
     """Exactly, and a missing descriptor is equal to nothing (K-2)."""
-    switch = KillSwitch(0, "header:a", "1")
+    switch = CompiledKillSwitch(0, "header:a", "1")
     assert find(switch, a="1") == 0
     assert find(switch, a="11") is None
     assert find(switch, b="1") is None
@@ -51,17 +51,17 @@ def test_the_value_has_to_be_equal() -> None:
 
 def test_expired_switches_are_skipped() -> None:
     """From the very moment on (K-2)."""
-    switch = KillSwitch(0, "header:a", "1", expires=100.0)
+    switch = CompiledKillSwitch(0, "header:a", "1", expires=100.0)
     assert find(switch, now=99.9, a="1") == 0
     assert find(switch, now=100.0, a="1") is None
-    assert find(switch, KillSwitch(1, "header:a", "1"), now=100.0, a="1") == 1
+    assert find(switch, CompiledKillSwitch(1, "header:a", "1"), now=100.0, a="1") == 1
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 2, 0), (2, 3, 0, 1)])
 def test_the_first_of_the_bundle_wins(order: tuple[int, ...]) -> None:
     """First match in the order of the bundle, across descriptors and values (K-2)."""
     kinds = [("header:a", ""), ("header:b", ""), ("header:a", "/v1/*"), ("header:c", "")]
-    switches = [KillSwitch(index, kinds[kind][0], "1", kinds[kind][1]) for index, kind in enumerate(order)]
+    switches = [CompiledKillSwitch(index, kinds[kind][0], "1", kinds[kind][1]) for index, kind in enumerate(order)]
     assert find(*switches, a="1", b="1", c="1") == 0
     assert find(*switches, path="/v2", a="1", b="1", c="1") == (1 if order[0] == 2 else 0)
     assert find(*switches, b="1", c="2") == order.index(1)
@@ -73,7 +73,7 @@ def test_the_first_of_the_bundle_wins(order: tuple[int, ...]) -> None:
 )
 def test_retry_after_is_an_hour_or_less(expires: float, seconds: int) -> None:
     """`Retry-After: 3600`, less if it expires sooner, rounded up (K-2)."""
-    assert KillSwitch(0, "header:a", "1", expires=expires).retry_after_s(100.0) == seconds
+    assert CompiledKillSwitch(0, "header:a", "1", expires=expires).retry_after_s(100.0) == seconds
 
 
 def test_a_bundles_switches_in_force() -> None:
@@ -90,8 +90,8 @@ def test_a_bundles_switches_in_force() -> None:
 
 def test_those_that_are_added_come_after() -> None:
     """The first match wins, whichever descriptor it looks at (K-2)."""
-    own = [KillSwitch(0, "header:x-a", "1"), KillSwitch(1, "header:x-b", "1")]
-    added = [KillSwitch(0, "header:x-c", "1", id="c"), KillSwitch(0, "header:x-d", "1", id="d")]
+    own = [CompiledKillSwitch(0, "header:x-a", "1"), CompiledKillSwitch(1, "header:x-b", "1")]
+    added = [CompiledKillSwitch(0, "header:x-c", "1", id="c"), CompiledKillSwitch(0, "header:x-d", "1", id="d")]
     all_of_them = KillSwitches(own, getter).with_more(added)
     assert all_of_them.keys == {"header:x-a", "header:x-b", "header:x-c", "header:x-d"}
 
@@ -107,8 +107,11 @@ def test_those_that_are_added_come_after() -> None:
 
 def test_a_switch_by_its_scope() -> None:
     """For people who ask whether a name is stopped as a whole: the first that lives and has no route (K-2)."""
-    over, routed = KillSwitch(0, "agent:id", "a", expires=5.0), KillSwitch(1, "agent:id", "a", route="/v1/x")
-    whole = KillSwitch(2, "agent:id", "a")
+    over, routed = (
+        CompiledKillSwitch(0, "agent:id", "a", expires=5.0),
+        CompiledKillSwitch(1, "agent:id", "a", route="/v1/x"),
+    )
+    whole = CompiledKillSwitch(2, "agent:id", "a")
     switches = KillSwitches([over, routed, whole], getter)
     assert switches.named("agent:id", "a", 9.0) is whole
     assert switches.named("agent:id", "a", 4.0) is over

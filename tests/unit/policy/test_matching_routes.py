@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.policy.matching import Routes, Selector, _Node
+from breakloop.policy.matching import CompiledSelector, Routes, _Node
 
 
 @dataclass(frozen=True)
 class Entry:
     index: int
-    selector: Selector
+    selector: CompiledSelector
 
 
-def routes(*selectors: Selector) -> Routes[Entry]:
+def routes(*selectors: CompiledSelector) -> Routes[Entry]:
     return Routes([Entry(index, selector) for index, selector in enumerate(selectors)])
 
 
@@ -29,33 +29,33 @@ def matched(table: Routes[Entry], path: str, host: str = "", method: str = "GET"
 @pytest.mark.parametrize(
     ("selector", "path", "applies"),
     [
-        (Selector(prefix="/v1/"), "/v1/x", True),
-        (Selector(prefix="/v1/"), "/v1/x/y/z", True),
-        (Selector(prefix="/v1/"), "/v1/", True),
-        (Selector(prefix="/v1/"), "/v1", False),
-        (Selector(prefix="/v1/"), "/v1x/", False),
-        (Selector(prefix="/v1"), "/v1", True),
-        (Selector(prefix="/v1"), "/v1/", True),
-        (Selector(prefix="/v1"), "/v1/x", True),
-        (Selector(prefix="/v1"), "/v10", False),
-        (Selector(prefix="/"), "/", True),
-        (Selector(prefix="/"), "/a/b", True),
-        (Selector(), "/a/b", True),
-        (Selector(), "/", True),
-        (Selector(exact="/v1/x"), "/v1/x", True),
-        (Selector(exact="/v1/x"), "/v1/x/", False),
-        (Selector(exact="/v1/x"), "/v1/x/y", False),
-        (Selector(exact="/v1/x"), "/v1", False),
-        (Selector(exact="/v1/x/"), "/v1/x", False),
-        (Selector(exact="/v1/x/"), "/v1/x/", True),
-        (Selector(exact="/"), "/", True),
-        (Selector(exact="/"), "/a", False),
-        (Selector(exact="/a", prefix="/b/"), "/a", True),
-        (Selector(exact="/a", prefix="/b/"), "/b/c", True),
-        (Selector(exact="/a", prefix="/b/"), "/a/c", False),
+        (CompiledSelector(prefix="/v1/"), "/v1/x", True),
+        (CompiledSelector(prefix="/v1/"), "/v1/x/y/z", True),
+        (CompiledSelector(prefix="/v1/"), "/v1/", True),
+        (CompiledSelector(prefix="/v1/"), "/v1", False),
+        (CompiledSelector(prefix="/v1/"), "/v1x/", False),
+        (CompiledSelector(prefix="/v1"), "/v1", True),
+        (CompiledSelector(prefix="/v1"), "/v1/", True),
+        (CompiledSelector(prefix="/v1"), "/v1/x", True),
+        (CompiledSelector(prefix="/v1"), "/v10", False),
+        (CompiledSelector(prefix="/"), "/", True),
+        (CompiledSelector(prefix="/"), "/a/b", True),
+        (CompiledSelector(), "/a/b", True),
+        (CompiledSelector(), "/", True),
+        (CompiledSelector(exact="/v1/x"), "/v1/x", True),
+        (CompiledSelector(exact="/v1/x"), "/v1/x/", False),
+        (CompiledSelector(exact="/v1/x"), "/v1/x/y", False),
+        (CompiledSelector(exact="/v1/x"), "/v1", False),
+        (CompiledSelector(exact="/v1/x/"), "/v1/x", False),
+        (CompiledSelector(exact="/v1/x/"), "/v1/x/", True),
+        (CompiledSelector(exact="/"), "/", True),
+        (CompiledSelector(exact="/"), "/a", False),
+        (CompiledSelector(exact="/a", prefix="/b/"), "/a", True),
+        (CompiledSelector(exact="/a", prefix="/b/"), "/b/c", True),
+        (CompiledSelector(exact="/a", prefix="/b/"), "/a/c", False),
     ],
 )
-def test_paths(selector: Selector, path: str, applies: bool) -> None:
+def test_paths(selector: CompiledSelector, path: str, applies: bool) -> None:
     """Prefixes at every level and on whole segments, exact paths only at the leaf, `/` for all (R-1)."""
     assert (matched(routes(selector), path) == [0]) is applies
 
@@ -63,11 +63,11 @@ def test_paths(selector: Selector, path: str, applies: bool) -> None:
 def test_order_is_that_of_the_bundle() -> None:
     """Overlapping policies apply in the order of the bundle, not by how specific they are (R-1)."""
     table = routes(
-        Selector(exact="/v1/a/b"),
-        Selector(),
-        Selector(prefix="/v1/a/"),
-        Selector(prefix="/v1/"),
-        Selector(prefix="/v2/"),
+        CompiledSelector(exact="/v1/a/b"),
+        CompiledSelector(),
+        CompiledSelector(prefix="/v1/a/"),
+        CompiledSelector(prefix="/v1/"),
+        CompiledSelector(prefix="/v2/"),
     )
     assert matched(table, "/v1/a/b") == [0, 1, 2, 3]
     assert matched(table, "/v1/a/c") == [1, 2, 3]
@@ -78,9 +78,9 @@ def test_order_is_that_of_the_bundle() -> None:
 def test_hosts_and_any_host_both_apply() -> None:
     """Host-specific and host-agnostic policies are merged, in the order of the bundle (R-1)."""
     table = routes(
-        Selector(prefix="/", hosts=("api.example",)),
-        Selector(prefix="/"),
-        Selector(exact="/x", hosts=("api.example", "other.example")),
+        CompiledSelector(prefix="/", hosts=("api.example",)),
+        CompiledSelector(prefix="/"),
+        CompiledSelector(exact="/x", hosts=("api.example", "other.example")),
     )
     assert matched(table, "/x", "api.example") == [0, 1, 2]
     assert matched(table, "/x", "other.example") == [1, 2]
@@ -90,22 +90,22 @@ def test_hosts_and_any_host_both_apply() -> None:
 
 def test_methods_filter_last() -> None:
     """A policy with methods applies to these; without, to all (R-1)."""
-    table = routes(Selector(prefix="/", methods=frozenset({"POST", "PUT"})), Selector(prefix="/"))
+    table = routes(CompiledSelector(prefix="/", methods=frozenset({"POST", "PUT"})), CompiledSelector(prefix="/"))
     assert matched(table, "/x", method="POST") == [0, 1]
     assert matched(table, "/x", method="GET") == [1]
 
 
 def test_a_policy_that_matches_twice_applies_once() -> None:
     """By its exact path and its prefix, or by a host named twice (R-1)."""
-    table = routes(Selector(exact="/a/b", prefix="/a/"), Selector(prefix="/", hosts=("h", "h")))
+    table = routes(CompiledSelector(exact="/a/b", prefix="/a/"), CompiledSelector(prefix="/", hosts=("h", "h")))
     assert matched(table, "/a/b", "h") == [0, 1]
-    assert matched(routes(Selector(prefix="/", hosts=("h", "h"))), "/", "h") == [0]
+    assert matched(routes(CompiledSelector(prefix="/", hosts=("h", "h"))), "/", "h") == [0]
 
 
 def test_nothing_matches() -> None:
     """An empty list, with policies elsewhere or none at all (R-2)."""
     assert matched(routes(), "/x") == []
-    assert matched(routes(Selector(exact="/y")), "/x") == []
+    assert matched(routes(CompiledSelector(exact="/y")), "/x") == []
 
 
 class CountingChildren(dict[str, Any]):
@@ -127,7 +127,7 @@ def count_looks(node: _Node[Entry]) -> None:
 @pytest.mark.parametrize("policies", [10, 10_000])
 def test_the_number_of_policies_does_not_matter(policies: int) -> None:
     """A match walks as many nodes as the path is deep, with 10 policies or 10,000 (R-1, Q-2)."""
-    table = routes(*[Selector(prefix=f"/v1/t{n % 100}/p{n}/") for n in range(policies)])
+    table = routes(*[CompiledSelector(prefix=f"/v1/t{n % 100}/p{n}/") for n in range(policies)])
     count_looks(table._any_host)
     CountingChildren.looked = 0
     assert matched(table, "/v1/t7/p7/x/y/z/w") == [7]
@@ -138,7 +138,7 @@ SEGMENTS = st.lists(st.sampled_from(["a", "b", ""]), max_size=4)
 PATHS = SEGMENTS.map(lambda parts: "/" + "/".join(parts))
 
 
-def naive(selector: Selector, path: str) -> bool:
+def naive(selector: CompiledSelector, path: str) -> bool:
     if selector.exact is not None and path == selector.exact:
         return True
     if selector.exact is not None and selector.prefix is None:
@@ -150,8 +150,9 @@ def naive(selector: Selector, path: str) -> bool:
 
 
 @given(
-    selectors=st.lists(st.builds(Selector, exact=st.none() | PATHS, prefix=st.none() | PATHS), max_size=6), path=PATHS
+    selectors=st.lists(st.builds(CompiledSelector, exact=st.none() | PATHS, prefix=st.none() | PATHS), max_size=6),
+    path=PATHS,
 )
-def test_the_trie_equals_looking_at_every_policy(selectors: list[Selector], path: str) -> None:
+def test_the_trie_equals_looking_at_every_policy(selectors: list[CompiledSelector], path: str) -> None:
     """What the trie finds is what comparing strings finds (R-1)."""
     assert matched(routes(*selectors), path) == [n for n, selector in enumerate(selectors) if naive(selector, path)]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from breakloop.errors import OrderError
-from breakloop.policy.matching import KillSwitch
+from breakloop.policy.matching import CompiledKillSwitch
 from breakloop.policy.orders import NO_ORDERS, Orders, check_override, checked_agent, checked_switch, checked_text
 from tests.builders import START, at, bundle, call, world
 
 
-def switch(value: str, **more: Any) -> KillSwitch:
-    return KillSwitch(0, "header:x-team", value, id="a1", **more)
+def switch(value: str, **more: Any) -> CompiledKillSwitch:
+    return CompiledKillSwitch(0, "header:x-team", value, id="a1", **more)
 
 
 def test_without_orders_the_bundle_is_the_very_same() -> None:

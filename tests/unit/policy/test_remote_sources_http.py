@@ -10,10 +10,10 @@ from breakloop.clock import SystemClock
 from breakloop.errors import BundleError, UnreadableError
 from breakloop.policy import remote_sources
 from breakloop.policy.load import load_fetched
-from breakloop.policy.remote_sources import HttpGet, HttpSource, Pace
+from breakloop.policy.remote_sources import HttpGet, HttpOrigin, PollBackoff
 from tests.bundle_server import BundleServer, bundle_server
 
-PACE = Pace(5, 60, lambda: 0.0)
+PACE = PollBackoff(5, 60, lambda: 0.0)
 YAML = "bundle_version: 3\npolicies: []\n"
 
 
@@ -23,11 +23,11 @@ def server() -> Iterator[BundleServer]:
         yield running
 
 
-def source(server: BundleServer, path: str = "/policy.yaml", *, signed: bool = False) -> HttpSource:
-    return HttpSource(server.url + path, HttpGet(SystemClock()), PACE, signed=signed)
+def source(server: BundleServer, path: str = "/policy.yaml", *, signed: bool = False) -> HttpOrigin:
+    return HttpOrigin(server.url + path, HttpGet(SystemClock()), PACE, signed=signed)
 
 
-def refused(source: HttpSource) -> str:
+def refused(source: HttpOrigin) -> str:
     with pytest.raises(UnreadableError) as caught:
         source.fetch(None)
     (problem,) = caught.value.problems

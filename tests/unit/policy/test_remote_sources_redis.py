@@ -8,13 +8,13 @@ from hashlib import sha256
 import pytest
 
 from breakloop.errors import BundleError, StateError, UnreadableError
-from breakloop.policy.files import Document, Fetched
+from breakloop.policy.files import BundleBytes, BundleDocument
 from breakloop.policy.load import load_fetched
-from breakloop.policy.remote_sources import Pace, RedisSource, to_push
-from breakloop.store.redis.bundle import EmptyShelfError, Shelved
+from breakloop.policy.remote_sources import PollBackoff, RedisOrigin, to_push
+from breakloop.store.redis.bundle import NoPushedBundleError, PushedBundle
 
 DATA = b"bundle_version: 3\npolicies: []\n"
-PACE = Pace(0.5, 5, lambda: 0.0)
+PACE = PollBackoff(0.5, 5, lambda: 0.0)
 
 
 class PlayedShelf:
@@ -22,15 +22,15 @@ class PlayedShelf:
 
     name = "redis://127.0.0.1:6379/"
 
-    def __init__(self, held: Shelved | StateError) -> None:
+    def __init__(self, held: PushedBundle | StateError) -> None:
         self.held = held
 
-    def fetch(self, known: tuple[object, ...] | None) -> Shelved | None:
+    def fetch(self, known: tuple[object, ...] | None) -> PushedBundle | None:
         if isinstance(self.held, StateError):
             raise self.held
         return None if known == self.held.stamp else self.held
 
-    def push(self, bundle: Shelved) -> bool:
+    def push(self, bundle: PushedBundle) -> bool:
         self.held = bundle
         return True
 
@@ -38,17 +38,17 @@ class PlayedShelf:
         pass
 
 
-def shelved(data: bytes = DATA) -> Shelved:
-    fetched = Fetched((Document("p.yaml", data),), (), "ed25519:abc\nhmac-sha256:def\n")
+def shelved(data: bytes = DATA) -> PushedBundle:
+    fetched = BundleBytes((BundleDocument("p.yaml", data),), (), "ed25519:abc\nhmac-sha256:def\n")
     return replace(to_push(fetched, load_fetched(fetched), by="me@here", force=False), pushed_at="17.5")
 
 
 def test_what_is_pushed_is_fetched() -> None:
     """The exact bytes, with their signature; the same stamp is nothing new (B-3)."""
-    source = RedisSource(PlayedShelf(shelved()), PACE)
+    source = RedisOrigin(PlayedShelf(shelved()), PACE)
     fetched = source.fetch(None)
     assert fetched is not None
-    assert fetched.documents == (Document("redis://127.0.0.1:6379/#bl:bundle", DATA),)
+    assert fetched.documents == (BundleDocument("redis://127.0.0.1:6379/#bl:bundle", DATA),)
     assert (fetched.signature.split(), fetched.forced) == (["ed25519:abc", "hmac-sha256:def"], False)
     assert fetched.stamp == (sha256(DATA).hexdigest(), "17.5")
     assert source.fetch(fetched.stamp) is None
@@ -57,14 +57,14 @@ def test_what_is_pushed_is_fetched() -> None:
 
 def test_what_is_pushed_says_what_it_is() -> None:
     """Version, digest of the bytes, who, and whether it was forced (B-3)."""
-    fetched = Fetched((Document("p.yaml", DATA),))
+    fetched = BundleBytes((BundleDocument("p.yaml", DATA),))
     pushed = to_push(fetched, load_fetched(fetched), by="me@here", force=True)
-    assert pushed == Shelved(3, sha256(DATA).hexdigest(), DATA, "", forced=True, pushed_by="me@here")
+    assert pushed == PushedBundle(3, sha256(DATA).hexdigest(), DATA, "", forced=True, pushed_by="me@here")
 
 
 def test_tampered_bytes_are_refused() -> None:
     """What does not have its digest was not pushed by us (B-3)."""
-    source = RedisSource(PlayedShelf(replace(shelved(), data=DATA + b"#")), PACE)
+    source = RedisOrigin(PlayedShelf(replace(shelved(), data=DATA + b"#")), PACE)
     with pytest.raises(BundleError, match="its digest does not fit") as caught:
         source.fetch(None)
     assert not isinstance(caught.value, UnreadableError)
@@ -74,10 +74,10 @@ def test_tampered_bytes_are_refused() -> None:
     ("error", "said"),
     [
         (StateError("Connection refused"), "cannot be read: Connection refused"),
-        (EmptyShelfError("x"), r"nothing was pushed yet \(breakloop bundle push FILE\)"),
+        (NoPushedBundleError("x"), r"nothing was pushed yet \(breakloop bundle push FILE\)"),
     ],
 )
 def test_no_redis_and_no_bundle_may_pass(error: StateError, said: str) -> None:
     """Both are looked at again (B-3)."""
     with pytest.raises(UnreadableError, match=said):
-        RedisSource(PlayedShelf(error), PACE).fetch(None)
+        RedisOrigin(PlayedShelf(error), PACE).fetch(None)

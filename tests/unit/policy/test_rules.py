@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from breakloop.limits.circuit_breaker import CircuitBreaker
+from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
-from breakloop.policy.rules import BreakerRule, Fallback, Match, Rule, fits
-from breakloop.store.ops import Bucket, Refuse
+from breakloop.policy.rules import BreakerRule, CompiledRule, FallbackRule, Match, fits
+from breakloop.store.ops import Deny, TakeTokens
 from tests.builders import call
 
 
@@ -19,7 +19,9 @@ def value_of(name: str, call: Call) -> str | None:
 METER: Any = None  # a token bucket asks for no estimate
 
 
-def rule(*keys: str, match: Match = (), rejects: bool = False, kind: type[Rule] = Rule, name: str = "r") -> Rule:
+def rule(
+    *keys: str, match: Match = (), rejects: bool = False, kind: type[CompiledRule] = CompiledRule, name: str = "r"
+) -> CompiledRule:
     return kind(
         name,
         "p",
@@ -35,9 +37,9 @@ def no_report(policy: str, rule: str, descriptor: str) -> None:
     raise AssertionError("nothing is missing")
 
 
-def key_of(made: Rule, asked: Call, project: str = "default", group: int = 0) -> str:
+def key_of(made: CompiledRule, asked: Call, project: str = "default", group: int = 0) -> str:
     (op,) = made.plan(asked, project, group, 7.0, METER, no_report)
-    assert isinstance(op, Bucket)
+    assert isinstance(op, TakeTokens)
     assert op.owner is made
     assert op.group == group
     return op.key
@@ -58,8 +60,8 @@ def test_values_cannot_name_anothers_key() -> None:
     two = key_of(made, call(headers={"a": "x", "b": "y|z"}))
     assert one != two
     assert key_of(rule("a", name="r:x"), call(headers={"a": "y"})) != key_of(rule("a"), call(headers={"a": "x:y"}))
-    assert key_of(rule(kind=Fallback), call()) != key_of(rule(), call())
-    assert key_of(rule(kind=Fallback), call()) != key_of(rule(name="|r"), call())
+    assert key_of(rule(kind=FallbackRule), call()) != key_of(rule(), call())
+    assert key_of(rule(kind=FallbackRule), call()) != key_of(rule(name="|r"), call())
 
 
 def test_a_missing_descriptor_is_reported_and_skips() -> None:
@@ -73,7 +75,7 @@ def test_a_missing_descriptor_is_reported_and_skips() -> None:
     assert rule("a", "b", "c").plan(asked, "default", 0, 7.0, METER, report) == ()
     refused = rule("b", rejects=True)
     (op,) = refused.plan(asked, "default", 2, 7.0, METER, report)
-    assert isinstance(op, Refuse)
+    assert isinstance(op, Deny)
     assert (op.owner, op.group) == (refused, 2)
     assert told == [("p", "r", "b"), ("p", "r", "b")]
     assert rule("a", "b", "c").missing_keys(asked) == ["b", "c"]
@@ -96,15 +98,15 @@ def test_keys_and_charges_are_two_steps() -> None:
     keys = made.keys(asked, "default", 0, no_report)
     assert keys == ["tb:default:p:r:x"]
     (op,) = made.charges(asked, keys, 0, 7.0, METER)
-    assert isinstance(op, Bucket)
+    assert isinstance(op, TakeTokens)
     assert (op.key, op.cost) == ("tb:default:p:r:x", 1.0)
 
 
 def test_whose_breaker_it_is() -> None:
     """The descriptors and their values, as keys hold them (CB-2, Y-1)."""
-    made = BreakerRule(rule("header:x-team", "jwt:sub"), CircuitBreaker(10, 5))
+    made = BreakerRule(rule("header:x-team", "jwt:sub"), CircuitBreakerLimiter(10, 5))
     assert made.label("blue%7Cgreen|u") == "header:x-team=blue|green, jwt:sub=u"
-    assert BreakerRule(rule(), CircuitBreaker(10, 5)).label("") == ""
+    assert BreakerRule(rule(), CircuitBreakerLimiter(10, 5)).label("") == ""
 
 
 def test_a_rule_that_counts_by_agent_is_in_the_agents_place() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from breakloop.detect.counting import LoopTerms
-from breakloop.detect.stateful import Watch
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.stateful import DetectorSlot
 from breakloop.limits.base import NOTHING, Estimate
 from breakloop.model.call import Call
 from breakloop.policy.rules import RunRule
 from breakloop.pricing.tokens import Estimator, estimator
-from breakloop.store.ops import Committed, Op, Refuse, Spend
+from breakloop.store.ops import ChargeBudget, CommitResult, Deny, Op
 from tests.builders import START, call
 
-TERMS = LoopTerms("run", "agents", 0, "reject", 429, frozenset(), None, said="max_usd_per_run")
+TERMS = DetectorConfig("run", "agents", 0, "reject", 429, frozenset(), None, said="max_usd_per_run")
 
 
 class Meter:
@@ -33,14 +33,14 @@ def rule(usd: float = 1.0) -> RunRule:
     return RunRule("work*", usd, TERMS, owner=lambda _: "s:me", estimator=estimator("simple_word"))
 
 
-def charges(made: RunRule, window: bytes, now: float, meter: Meter | None = None) -> tuple[list[Spend], bytes]:
-    ops: list[Spend] = []
+def charges(made: RunRule, window: bytes, now: float, meter: Meter | None = None) -> tuple[list[ChargeBudget], bytes]:
+    ops: list[ChargeBudget] = []
     for watch in made.plan(call(), 0, meter or Meter()):
-        assert isinstance(watch, Watch)
+        assert isinstance(watch, DetectorSlot)
         looked = watch.detector.look(call(), window, now)
         assert looked is not None
         op = watch.detector.operation(call(), looked, "default", 0)
-        assert isinstance(op, Spend)
+        assert isinstance(op, ChargeBudget)
         assert not watch.detector.hears(call(), looked)
         ops.append(op)
         window = looked.window
@@ -76,14 +76,14 @@ def test_what_charges_nothing() -> None:
     """No LLM call; a model without a price is refused where it is to be (L-5)."""
     assert rule().plan(call(), 0, Meter(llm=False)) == ()
     (op,) = rule().plan(call(), 3, Meter(denying=True))
-    assert isinstance(op, Refuse)
+    assert isinstance(op, Deny)
     assert (op.owner.refusal, op.group) == ("unknown_model", 3)
 
 
 def reached(paid: int, cost: int) -> str | None:
     made = rule()
     ops, _ = charges(made, b"", START, Meter(cost))
-    found = made.reached([*ops], Committed([paid, 5_000_000], 1))
+    found = made.reached([*ops], CommitResult([paid, 5_000_000], 1))
     if found is None:
         return None
     assert set(found[1]) == {op.key for op in ops}
@@ -104,9 +104,9 @@ def test_others_paid_is_not_this_runs() -> None:
     ops: list[Op] = []
     for group in (2, 0):
         for watch in made.plan(call(), group, Meter()):
-            assert isinstance(watch, Watch)
+            assert isinstance(watch, DetectorSlot)
             looked = watch.detector.look(call(), b"", START)
             op = watch.detector.operation(call(), looked, "default", group)
             assert op is not None
             ops.append(op)
-    assert made.reached(ops, Committed([900_000, 0, 0, 1_400_000], 3)) is None
+    assert made.reached(ops, CommitResult([900_000, 0, 0, 1_400_000], 3)) is None

@@ -9,14 +9,14 @@ from breakloop.clock import FakeClock
 from breakloop.model.call import Call
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.jwt import JwtKeys
-from breakloop.policy.senders import Senders, steady
+from breakloop.policy.senders import CallerProfiles, steady
 
 SECRET = "a secret of thirty-two bytes, or more"
 
 
-def senders(clock: FakeClock, *used: str, keys: JwtKeys | None = None) -> tuple[Senders, Descriptors]:
+def senders(clock: FakeClock, *used: str, keys: JwtKeys | None = None) -> tuple[CallerProfiles, Descriptors]:
     descriptors = Descriptors(ContextSettings(secret=b"s", jwt=keys), clock)
-    return Senders(descriptors, used), descriptors
+    return CallerProfiles(descriptors, used), descriptors
 
 
 def sent(peer: str = "192.0.2.1", query: str = "", **fields: str) -> Call:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from breakloop.errors import Problem, SettingsError, UnreadableError
-from breakloop.policy.files import Document, Fetched
+from breakloop.policy.files import BundleBytes, BundleDocument
 from breakloop.policy.signing import (
     SignatureError,
     Signer,
@@ -31,13 +31,13 @@ SECRET = b"a shared secret of some length"
 DATA = b"bundle_version: 1\npolicies: []\n"
 
 
-def one(data: bytes = DATA, signature: str = "") -> Fetched:
-    return Fetched((Document("p.yaml", data),), (), signature)
+def one(data: bytes = DATA, signature: str = "") -> BundleBytes:
+    return BundleBytes((BundleDocument("p.yaml", data),), (), signature)
 
 
-def folder(signature: str = "", **files: bytes) -> Fetched:
-    documents = tuple(Document(f"/etc/policies/{name}.yaml", data) for name, data in sorted(files.items()))
-    return Fetched(documents, (), signature, directory=True)
+def folder(signature: str = "", **files: bytes) -> BundleBytes:
+    documents = tuple(BundleDocument(f"/etc/policies/{name}.yaml", data) for name, data in sorted(files.items()))
+    return BundleBytes(documents, (), signature, directory=True)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def verifier(keys: tuple[bytes, bytes]) -> Verifier:
     return Verifier(read_public_keys(keys[1], "p"))
 
 
-def refused(verifier: Verifier, fetched: Fetched) -> str:
+def refused(verifier: Verifier, fetched: BundleBytes) -> str:
     with pytest.raises(SignatureError) as caught:
         verifier.check(fetched, "p.yaml")
     assert isinstance(caught.value, UnreadableError), "a signature may follow its bundle"
@@ -145,8 +145,8 @@ def test_a_list_of_files_is_no_bundle(signer: Signer, verifier: Verifier) -> Non
 
 def test_what_could_not_be_read_is_not_judged(verifier: Verifier) -> None:
     """Its reader says why; it is never taken (B-4)."""
-    unread = Document("p.yaml", b"", unread=Problem("p.yaml", 1, 1, "", "cannot be read"))
-    verifier.check(Fetched((unread,)), "p.yaml")
+    unread = BundleDocument("p.yaml", b"", unread=Problem("p.yaml", 1, 1, "", "cannot be read"))
+    verifier.check(BundleBytes((unread,)), "p.yaml")
 
 
 def test_public_keys_as_people_have_them(keys: tuple[bytes, bytes], signer: Signer) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from breakloop.errors import BundleError
-from breakloop.policy.files import Document, Fetched
+from breakloop.policy.files import BundleBytes, BundleDocument
 from breakloop.policy.load import load_fetched
 from breakloop.policy.signing import Signer, Verifier
 from breakloop.policy.watch import LastGood
@@ -23,12 +23,12 @@ NONE = b"bundle_version: 3\npolicies: []\n"
 URL = "https://policy.example/p"
 
 
-def fetched(data: bytes = ALL, secret: bytes = SECRET) -> Fetched:
-    bare = Fetched((Document("p.yaml", data),))
-    return Fetched(bare.documents, (), Signer(secret).sign(bare))
+def fetched(data: bytes = ALL, secret: bytes = SECRET) -> BundleBytes:
+    bare = BundleBytes((BundleDocument("p.yaml", data),))
+    return BundleBytes(bare.documents, (), Signer(secret).sign(bare))
 
 
-def kept(folder: Path, held: Fetched) -> LastGood:
+def kept(folder: Path, held: BundleBytes) -> LastGood:
     copy = LastGood(folder, URL)
     assert copy.write(load_fetched(held), held) == ""
     return copy
@@ -46,9 +46,12 @@ def test_a_signed_copy_comes_back(tmp_path: Path) -> None:
 
 def test_a_signed_directory_comes_back(tmp_path: Path) -> None:
     """All of its files (B-4)."""
-    documents = (Document("/etc/p/a.yaml", b"bundle_version: 4\n"), Document("/etc/p/b.yaml", b"policies: []\n"))
-    bare = Fetched(documents, directory=True)
-    held = Fetched(documents, (), Signer(SECRET).sign(bare), directory=True)
+    documents = (
+        BundleDocument("/etc/p/a.yaml", b"bundle_version: 4\n"),
+        BundleDocument("/etc/p/b.yaml", b"policies: []\n"),
+    )
+    bare = BundleBytes(documents, directory=True)
+    held = BundleBytes(documents, (), Signer(SECRET).sign(bare), directory=True)
     found = kept(tmp_path, held).read(Verifier(secret=SECRET))
     assert found is not None
     assert found.bundle.bundle_version == 4
@@ -56,14 +59,14 @@ def test_a_signed_directory_comes_back(tmp_path: Path) -> None:
 
 def test_json_by_its_content_type_comes_back(tmp_path: Path) -> None:
     """What was said of a document is kept with it (B-3)."""
-    bare = Fetched((Document("p", b'{"bundle_version": 2, "policies": []}', "json"),))
-    held = Fetched(bare.documents, (), Signer(SECRET).sign(bare))
+    bare = BundleBytes((BundleDocument("p", b'{"bundle_version": 2, "policies": []}', "json"),))
+    held = BundleBytes(bare.documents, (), Signer(SECRET).sign(bare))
     assert kept(tmp_path, held).read(Verifier(secret=SECRET)) is not None
 
 
 def test_an_unsigned_copy_is_refused_where_signatures_are_wanted(tmp_path: Path) -> None:
     """An unsigned copy is refused where signatures are wanted (B-4)."""
-    copy = kept(tmp_path, Fetched((Document("p.yaml", ALL),)))
+    copy = kept(tmp_path, BundleBytes((BundleDocument("p.yaml", ALL),)))
     assert copy.read() is not None
     with pytest.raises(BundleError, match="cannot be used: it is not signed"):
         copy.read(Verifier(secret=SECRET))
@@ -71,7 +74,9 @@ def test_an_unsigned_copy_is_refused_where_signatures_are_wanted(tmp_path: Path)
 
 def forge(copy: dict[str, Any], data: bytes) -> None:
     """Put another bundle in, with a checksum that fits, as anybody can who writes to the disk."""
-    bundle = load_fetched(Fetched((Document("p.yaml", data),))).bundle.model_dump(mode="json", exclude_unset=True)
+    bundle = load_fetched(BundleBytes((BundleDocument("p.yaml", data),))).bundle.model_dump(
+        mode="json", exclude_unset=True
+    )
     text = json.dumps(bundle, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     copy |= {"bundle": bundle, "checksum": sha256(text.encode()).hexdigest()}
 

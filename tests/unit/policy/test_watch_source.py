@@ -13,7 +13,7 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import BundleError, Problem
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event
-from breakloop.policy.files import POLL_S, Fetched, FileSource
+from breakloop.policy.files import POLL_S, BundleBytes, FileOrigin
 from breakloop.policy.load import LoadedBundle, load_fetched
 from breakloop.policy.watch import FROM_LAST_GOOD, FROM_SOURCE, BundleSource
 
@@ -38,7 +38,7 @@ class Bench:
 
     def source(self, path: Path | None = None, *, keep: bool = True) -> BundleSource:
         return BundleSource(
-            FileSource(path or self.file),
+            FileOrigin(path or self.file),
             load=self._load,
             on_bundle=self._use,
             clock=self.clock,
@@ -66,7 +66,7 @@ class Bench:
     def told(self, name: str) -> list[Event]:
         return [event for event in self.events if event.name == name]
 
-    def _load(self, fetched: Fetched) -> LoadedBundle:
+    def _load(self, fetched: BundleBytes) -> LoadedBundle:
         self.loads += 1
         return load_fetched(fetched)
 

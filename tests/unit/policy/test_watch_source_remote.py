@@ -10,7 +10,7 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import Problem, UnreadableError
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event
-from breakloop.policy.files import Document, Fetched, FileSource, Stamp
+from breakloop.policy.files import BundleBytes, BundleDocument, FileOrigin, Stamp
 from breakloop.policy.load import LoadedBundle, load_fetched
 from breakloop.policy.signing import Signer, Verifier
 from breakloop.policy.watch import FROM_LAST_GOOD, FROM_SOURCE, BundleSource
@@ -35,14 +35,14 @@ class Played:
         self.forced = False
         self.asked: list[Stamp | None] = []
 
-    def fetch(self, known: Stamp | None) -> Fetched | None:
+    def fetch(self, known: Stamp | None) -> BundleBytes | None:
         self.asked.append(known)
         if self.data is None:
             raise UnreadableError([Problem(self.name, 1, 1, "", "cannot be fetched: Connection refused")])
         stamp = (self.data,)
         if known == stamp:
             return None
-        return Fetched((Document(self.name, self.data),), stamp, self.signature, forced=self.forced)
+        return BundleBytes((BundleDocument(self.name, self.data),), stamp, self.signature, forced=self.forced)
 
     def wait_s(self, failures: int) -> float:
         return 5.0 * 2.0**failures
@@ -93,7 +93,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def signed(data: bytes, secret: bytes = SECRET) -> str:
-    return Signer(secret).sign(Fetched((Document("x", data),)))
+    return Signer(secret).sign(BundleBytes((BundleDocument("x", data),)))
 
 
 def test_what_is_known_is_asked_for_by_its_stamp(bench: Bench) -> None:
@@ -255,7 +255,7 @@ def test_a_signed_file(tmp_path: Path) -> None:
     file.write_bytes(text(1))
     (tmp_path / "p.yaml.sig").write_text(signed(text(1)))
     source = BundleSource(
-        FileSource(file, signed=True),
+        FileOrigin(file, signed=True),
         load=load_fetched,
         on_bundle=lambda loaded: used.append(loaded.bundle.bundle_version),
         clock=FakeClock(),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from breakloop.clock import FakeClock
 from breakloop.model.call import Usage
-from breakloop.pricing.prices import NAME_MAX, Found, Listed, Named, Price, Prices
+from breakloop.pricing.prices import NAME_MAX, FoundPrice, ListedModel, ModelName, Price, Prices
 
 A, B, C = Price(1, 1), Price(2, 2), Price(3, 3)
 
 
-class Asked(Listed):
+class Asked(ListedModel):
     """Counts how often it is asked."""
 
     times = 0
     at_s = 0.0
 
-    def find(self, named: Named, at_s: float) -> Found | None:
+    def find(self, named: ModelName, at_s: float) -> FoundPrice | None:
         self.times += 1
         self.at_s = at_s
         return super().find(named, at_s)
@@ -24,33 +24,36 @@ class Asked(Listed):
 def test_overrides_come_first_in_their_order() -> None:
     """Single models, then the file, then the table (L-5)."""
     prices = Prices(
-        Listed({"m": A, "n": A, "o": A}, "table"), [Listed({"m": C}, "settings"), Listed({"m": B, "n": B}, "file")]
+        ListedModel({"m": A, "n": A, "o": A}, "table"),
+        [ListedModel({"m": C}, "settings"), ListedModel({"m": B, "n": B}, "file")],
     )
     assert [prices.find("", name) for name in "mno"] == [C, B, A]
-    assert prices.look_up("openai", "n") == Found(B, "n", "file")
+    assert prices.look_up("openai", "n") == FoundPrice(B, "n", "file")
     assert [table.source for table in prices.tables] == ["settings", "file", "table"]
 
 
 def test_an_override_holds_for_dated_versions_too() -> None:
     """The answer often names the version; an entry of its own in the same list is closer (L-5)."""
-    prices = Prices(Listed({"gpt-x-2025-01-01": A}, "table"), [Listed({"gpt-x": B, "gpt-x-2024-01-01": C}, "own")])
+    prices = Prices(
+        ListedModel({"gpt-x-2025-01-01": A}, "table"), [ListedModel({"gpt-x": B, "gpt-x-2024-01-01": C}, "own")]
+    )
     assert prices.find("openai", "gpt-x-2025-01-01") == B
     assert prices.find("openai", "gpt-x-2024-01-01") == C
 
 
 def test_names_with_their_provider() -> None:
     """`provider/model` holds for that provider only, by any of its names and in any case (L-5)."""
-    prices = Prices(Listed({"Azure/GPT-x": A, "gpt-x": B, "gemini/g": C}, "own"))
+    prices = Prices(ListedModel({"Azure/GPT-x": A, "gpt-x": B, "gemini/g": C}, "own"))
     assert (prices.find("azure", "gpt-x"), prices.find("openai", "gpt-x"), prices.find("", "azure/gpt-X")) == (A, B, A)
     assert prices.find("gemini", "models/g") == prices.find("", "vertex_ai/g") == C
     assert prices.find("openai", "g") is None
-    assert prices.look_up("azure", "gpt-x") == Found(A, "Azure/GPT-x", "own")
-    assert list(Listed({"Azure/GPT-x": A, "gpt-x": B}, "own").names()) == ["Azure/GPT-x", "gpt-x"]
+    assert prices.look_up("azure", "gpt-x") == FoundPrice(A, "Azure/GPT-x", "own")
+    assert list(ListedModel({"Azure/GPT-x": A, "gpt-x": B}, "own").names()) == ["Azure/GPT-x", "gpt-x"]
 
 
 def test_unknown_models() -> None:
     """`warn` and `deny` leave it to whoever asks; `assume` has a price for everything (L-5)."""
-    table = Listed({"m": A}, "table")
+    table = ListedModel({"m": A}, "table")
     assert Prices(table).find("openai", "x") is None
     assert Prices(table).unknown == "warn"
     assert Prices(table, unknown="deny", assumed=B).find("openai", "x") is None
@@ -80,7 +83,7 @@ def test_it_is_remembered_for_a_quarter_of_an_hour() -> None:
 def test_a_clock_that_steps_back_does_no_harm() -> None:
     """A clock that steps back does no harm (L-5)."""
     clock = FakeClock()
-    prices = Prices(Listed({"m": A}, "table"), clock=clock)
+    prices = Prices(ListedModel({"m": A}, "table"), clock=clock)
     assert prices.find("", "m") == A
     clock.advance(-5000)
     assert prices.find("", "m") == A

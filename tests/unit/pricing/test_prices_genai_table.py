@@ -13,7 +13,7 @@ from genai_prices.types import Usage as TheirUsage
 
 from breakloop.clock import FakeClock
 from breakloop.model.call import Usage
-from breakloop.pricing.prices import GenaiTable, Named, Price, Prices, ServiceTier, Tier, cost_microusd
+from breakloop.pricing.prices import GenaiTable, ModelName, Price, Prices, ServiceTier, Tier, cost_microusd
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()
 TABLE = GenaiTable()
@@ -83,7 +83,7 @@ def test_prices_change_with_time() -> None:
     """By the date, and by the time of day (L-5)."""
 
     def at(model: str, when: datetime) -> Price | None:
-        found = TABLE.find(Named("", model), when.timestamp())
+        found = TABLE.find(ModelName("", model), when.timestamp())
         return None if found is None else found.price
 
     o3 = [at("o3", datetime(2025, month, 1, tzinfo=UTC)) for month in (6, 7)]
@@ -99,10 +99,10 @@ def test_prices_change_with_time() -> None:
 def test_batch_prices(tier: ServiceTier, price: Price) -> None:
     """Where the traffic here is paid by another service tier; models without such a price have the standard one
     (L-5)."""
-    found = GenaiTable(tier).find(Named("openai", "gpt-4.1"), NOW)
+    found = GenaiTable(tier).find(ModelName("openai", "gpt-4.1"), NOW)
     assert found is not None
     assert found.price == price._replace(cached=found.price.cached)
-    plain = GenaiTable(tier).find(Named("groq", "llama-3.3-70b-versatile"), NOW)
+    plain = GenaiTable(tier).find(ModelName("groq", "llama-3.3-70b-versatile"), NOW)
     assert plain is not None
 
 
@@ -114,7 +114,7 @@ def test_every_model_costs_what_its_package_says() -> None:
         for model in provider.models:
             stated = model.get_prices(datetime.fromtimestamp(NOW, UTC))
             kinds = {key for key in vars(stated) if not key.endswith(("_mtok", "requests_kcount"))}
-            found = TABLE.find(Named(provider.id, model.id.lower()), NOW)
+            found = TABLE.find(ModelName(provider.id, model.id.lower()), NOW)
             if found is None or found.name != f"{provider.id}/{model.id}" or kinds or "output_mtok" not in vars(stated):
                 continue
             theirs = stated.calc_price(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.pricing.prices import NAME_MAX, Named, canonical_provider, ways
+from breakloop.pricing.prices import NAME_MAX, ModelName, canonical_provider, ways
 
 
 @pytest.mark.parametrize(
@@ -37,30 +37,33 @@ from breakloop.pricing.prices import NAME_MAX, Named, canonical_provider, ways
 )
 def test_the_closest_name_first(provider: str, model: str, tried: list[tuple[str, str]]) -> None:
     """Who serves it and its whole name, then less and less of it; nothing twice (L-5)."""
-    assert list(ways(provider, model)) == [Named(*one) for one in tried]
+    assert list(ways(provider, model)) == [ModelName(*one) for one in tried]
 
 
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        ("models/gemini-2.5-pro", Named("google", "gemini-2.5-pro")),
-        ("publishers/google/models/gemini-2.5-pro", Named("google", "gemini-2.5-pro")),
-        ("projects/p/locations/eu/publishers/anthropic/models/claude-x@20250929", Named("google", "claude-x")),
-        ("claude-x@20250929", Named("", "claude-x")),
-        ("claude-x@default", Named("", "claude-x")),
-        ("claude-x-20250929", Named("", "claude-x")),
-        ("claude-x[1m]", Named("", "claude-x")),
-        ("gpt-x:online", Named("", "gpt-x")),
-        ("mistral-x-latest", Named("", "mistral-x")),
-        ("llama3:latest", Named("", "llama3")),
-        ("us.anthropic.claude-x-v1:0", Named("aws", "us.anthropic.claude-x-v1:0")),
-        ("arn:aws:bedrock:us-east-1:1:inference-profile/eu.amazon.nova-x-v1:0", Named("aws", "eu.amazon.nova-x-v1:0")),
-        ("bedrock/anthropic.claude-x", Named("aws", "anthropic.claude-x")),
-        ("vertex_ai/gemini-x", Named("google", "gemini-x")),
-        ("xai/grok-x", Named("x-ai", "grok-x")),
+        ("models/gemini-2.5-pro", ModelName("google", "gemini-2.5-pro")),
+        ("publishers/google/models/gemini-2.5-pro", ModelName("google", "gemini-2.5-pro")),
+        ("projects/p/locations/eu/publishers/anthropic/models/claude-x@20250929", ModelName("google", "claude-x")),
+        ("claude-x@20250929", ModelName("", "claude-x")),
+        ("claude-x@default", ModelName("", "claude-x")),
+        ("claude-x-20250929", ModelName("", "claude-x")),
+        ("claude-x[1m]", ModelName("", "claude-x")),
+        ("gpt-x:online", ModelName("", "gpt-x")),
+        ("mistral-x-latest", ModelName("", "mistral-x")),
+        ("llama3:latest", ModelName("", "llama3")),
+        ("us.anthropic.claude-x-v1:0", ModelName("aws", "us.anthropic.claude-x-v1:0")),
+        (
+            "arn:aws:bedrock:us-east-1:1:inference-profile/eu.amazon.nova-x-v1:0",
+            ModelName("aws", "eu.amazon.nova-x-v1:0"),
+        ),
+        ("bedrock/anthropic.claude-x", ModelName("aws", "anthropic.claude-x")),
+        ("vertex_ai/gemini-x", ModelName("google", "gemini-x")),
+        ("xai/grok-x", ModelName("x-ai", "grok-x")),
     ],
 )
-def test_what_gateways_and_clouds_make_of_a_name(model: str, named: Named) -> None:
+def test_what_gateways_and_clouds_make_of_a_name(model: str, named: ModelName) -> None:
     """Resource names, ARNs, prefixes, dates and variants are read (L-5)."""
     assert named in list(ways("gemini" if model.startswith("models/") else "", model))
 

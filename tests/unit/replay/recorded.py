@@ -7,44 +7,46 @@ from typing import Any
 from breakloop.clock import FakeClock
 from breakloop.model.call import Answer
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
-from breakloop.replay.run import Rig
-from breakloop.replay.sessions import Delta, Label, Session, Turn
+from breakloop.replay.run import ReplaySetup
+from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn, SessionLabel
 
 TAIL = "{similarity: tail}"
 WARN = "{similarity: tail, max_hits: 2, action: warn}"
 
 
-def rig(block: str = TAIL, more: str = "") -> Rig:
+def rig(block: str = TAIL, more: str = "") -> ReplaySetup:
     """Return a bundle whose default loop detection is this block."""
     clock = FakeClock()
     descriptors = Descriptors(ContextSettings(secret=b"test"), clock)
     text = f"bundle_version: 1\ndefaults: {{loop_detection: {block}}}\n{more or 'policies: []'}\n"
     bundle = load_text(text.encode(), "b.yaml").bundle
-    return Rig(descriptors, compile_bundle(bundle, "", descriptors, b"test", LoopGuard()), clock.now())
+    return ReplaySetup(descriptors, compile_bundle(bundle, "", descriptors, b"test", LoopGuardDefaults()), clock.now())
 
 
-def asks(text: str, at_s: float | None = None, answer: str = "No.", agent: str = "") -> Turn:
+def asks(text: str, at_s: float | None = None, answer: str = "No.", agent: str = "") -> RecordedTurn:
     """Return a turn that knows nothing of the ones before."""
-    return Turn(Delta("", 0, [{"role": "user", "content": text}]), Answer(200, answer, complete=True), agent, at_s)
+    return RecordedTurn(
+        Delta("", 0, [{"role": "user", "content": text}]), Answer(200, answer, complete=True), agent, at_s
+    )
 
 
-def stuck(count: int) -> list[Turn]:
+def stuck(count: int) -> list[RecordedTurn]:
     """Return turns that all ask the same."""
     return [asks("Is it done?") for _ in range(count)]
 
 
-def busy(count: int) -> list[Turn]:
+def busy(count: int) -> list[RecordedTurn]:
     """Return turns that ask something new each time."""
     words = ("roof", "door", "wall", "cellar", "stairs", "lamp", "floor")
     return [asks(f"Describe the {word} of the house.") for word in words[:count]]
 
 
-def session(name: str = "s", *, loop: bool | None = None, by: str = "", source: str = "") -> Session:
+def session(name: str = "s", *, loop: bool | None = None, by: str = "", source: str = "") -> RecordedSession:
     """Return a session."""
-    return Session(name, source, "worker", "m", label=Label(loop, by))
+    return RecordedSession(name, source, "worker", "m", label=SessionLabel(loop, by))
 
 
 def own_line(name: str, count: int, **more: Any) -> dict[str, Any]:

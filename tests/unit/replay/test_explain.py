@@ -9,10 +9,10 @@ from breakloop.clock import FakeClock
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
-from breakloop.replay.explain import Explainer, RecordingEngine, Step, decision_of
+from breakloop.replay.explain import Explainer, ExplainStep, RecordingEngine, decision_of
 from breakloop.store.memory import MemoryStore
 
 PAST, FUTURE = "2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
@@ -23,14 +23,16 @@ def policy(name: str, **selector: Any) -> dict[str, Any]:
     return {"id": name, "spec": {"selector": selector}}
 
 
-def explained(call: Call, bundle: dict[str, Any] | None, *, guard: LoopGuard | None = None) -> list[Step]:
+def explained(
+    call: Call, bundle: dict[str, Any] | None, *, guard: LoopGuardDefaults | None = None
+) -> list[ExplainStep]:
     """Let the engine decide once and explain it."""
     clock = FakeClock()
     descriptors = Descriptors(ContextSettings(), clock)
     source = None
     if bundle is not None:
         source = load_text(json.dumps({"bundle_version": 4, "policies": [], **bundle}).encode(), "b.json").bundle
-    compiled = compile_bundle(source, "abcdef0123456789", descriptors, b"s", guard or LoopGuard())
+    compiled = compile_bundle(source, "abcdef0123456789", descriptors, b"s", guard or LoopGuardDefaults())
     engine = RecordingEngine(MemoryStore(), clock, descriptors)
     engine.use(compiled)
     engine.decide(call)
@@ -38,7 +40,7 @@ def explained(call: Call, bundle: dict[str, Any] | None, *, guard: LoopGuard | N
     return Explainer(source, compiled, descriptors).steps(engine.record)
 
 
-def told(steps: list[Step], stage: str) -> list[tuple[str, str, str]]:
+def told(steps: list[ExplainStep], stage: str) -> list[tuple[str, str, str]]:
     return [(step.subject, step.outcome, step.text) for step in steps if step.stage == stage]
 
 

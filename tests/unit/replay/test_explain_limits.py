@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from breakloop.limits.base import Period, Refusal
+from breakloop.limits.base import LimitDenial, Period
 from breakloop.limits.budget import CostBudget
-from breakloop.limits.circuit_breaker import CircuitBreaker
+from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.llm_tokens import LlmTokens
 from breakloop.replay import explain
-from breakloop.store.ops import Broken, Bucket, BucketSpec, Refuse, Spend, SpendSpec
+from breakloop.store.ops import BreakerResult, BucketSpec, BudgetSpec, ChargeBudget, Deny, TakeTokens
 
 
 class Ruled:
@@ -29,7 +29,7 @@ def charges(rule: Any, *done: Any) -> tuple[str, str]:
 def test_budgets() -> None:
     """Budgets (L-2)."""
     rule = Ruled(CostBudget(5, Period("1d"), ()))
-    op = Spend(SpendSpec(5000), "cb:k", 2000, 100.0, rule)
+    op = ChargeBudget(BudgetSpec(5000), "cb:k", 2000, 100.0, rule)
     assert charges(rule, (op, 2000)) == ("pass", "costs 2, 3 of 5 left")
     assert charges(rule, (op, 6000)) == ("deny", "costs 2, only 1 of 5 there")
     assert charges(rule, (op, None)) == ("not asked", "the request was denied before")
@@ -39,20 +39,20 @@ def test_budgets() -> None:
 def test_tokens() -> None:
     """Both accounts, or the one that has too little (L-3)."""
     rule = Ruled(LlmTokens(600))
-    op = Bucket(BucketSpec(10.0, 600.0), "tpm:k", 100.0, rule)
+    op = TakeTokens(BucketSpec(10.0, 600.0), "tpm:k", 100.0, rule)
     assert charges(rule, (op, 500.0)) == ("pass", "reserves 100, 500 of 600 left")
     assert charges(rule, (op, -40.0)) == ("deny", "reserves 100, only 60 of 600 there")
-    refused = Refuse(Refusal(rule, "prompt_tokens_exceeded", "too long"))
+    refused = Deny(LimitDenial(rule, "prompt_tokens_exceeded", "too long"))
     assert charges(rule, (refused, None)) == ("deny", "too long")
 
 
 def test_breakers() -> None:
     """Breakers (CB-2)."""
-    rule: Any = Ruled(CircuitBreaker(5, 1))
+    rule: Any = Ruled(CircuitBreakerLimiter(5, 1))
     op = rule.limiter.plan("brk:k", 2000, rule, 0)
-    assert explain.breaker(rule, [(op, Broken(False, 2000.0))])[:2] == (
+    assert explain.breaker(rule, [(op, BreakerResult(False, 2000.0))])[:2] == (
         "pass", "closed: 2 of 5 in the last minute"
     )  # fmt: skip
-    assert explain.breaker(rule, [(op, Broken(True, 6000.0, 60.0))])[0] == "deny"
+    assert explain.breaker(rule, [(op, BreakerResult(True, 6000.0, 60.0))])[0] == "deny"
     assert explain.breaker(rule, [(op, None)])[0] == "not asked"
     assert explain.breaker(rule, [])[0] == "skipped"

@@ -8,11 +8,11 @@ from typing import Any
 from breakloop.clock import FakeClock
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
-from breakloop.pricing.prices import Listed, Price, Prices
-from breakloop.replay.explain import Explainer, RecordingEngine, Step, hidden
+from breakloop.pricing.prices import ListedModel, Price, Prices
+from breakloop.replay.explain import Explainer, ExplainStep, RecordingEngine, hidden
 from breakloop.store.memory import MemoryStore
 from tests.unit.engine.test_detector_windows import stuck
 
@@ -26,19 +26,19 @@ def rule(name: str, burst: int = 3, **more: Any) -> dict[str, Any]:
     return {"name": name, "limit_keys": [], "algorithm": "token_bucket", "algorithm_config": config, **more}
 
 
-PRICES = Prices(Listed({"m": Price(2_000_000, 8_000_000)}, "a test"))
+PRICES = Prices(ListedModel({"m": Price(2_000_000, 8_000_000)}, "a test"))
 
 
 def explained(
-    spec: dict[str, Any], *, repeat: int = 1, call: Any = None, guard: LoopGuard | None = None, **bundle: Any
-) -> list[Step]:
+    spec: dict[str, Any], *, repeat: int = 1, call: Any = None, guard: LoopGuardDefaults | None = None, **bundle: Any
+) -> list[ExplainStep]:
     """Send the same call to one policy `repeat` times; explain the last."""
     clock = FakeClock()
     descriptors = Descriptors(ContextSettings(), clock)
     policies = [{"id": "p", "spec": {"selector": {"pathPrefix": "/"}, **spec}}]
     text = json.dumps({"bundle_version": 1, "policies": policies, **bundle}).encode()
     source = load_text(text, "b.json").bundle
-    compiled = compile_bundle(source, "d", descriptors, b"s", guard or LoopGuard())
+    compiled = compile_bundle(source, "d", descriptors, b"s", guard or LoopGuardDefaults())
     engine = RecordingEngine(MemoryStore(), clock, descriptors, lambda: PRICES)
     engine.use(compiled)
     for _ in range(repeat):
@@ -47,7 +47,7 @@ def explained(
     return Explainer(source, compiled, descriptors).steps(engine.record)
 
 
-def told(steps: list[Step], stage: str) -> list[tuple[str, str, str]]:
+def told(steps: list[ExplainStep], stage: str) -> list[tuple[str, str, str]]:
     return [(step.subject, step.outcome, step.text) for step in steps if step.stage == stage]
 
 
@@ -190,7 +190,7 @@ def test_default_loop_detection() -> None:
     assert told(own, "builtin") == [("defaults", "skipped", "policy p has loop detection of its own")]
     shadow = explained({"loop_detection": EXACT, "mode": "shadow"}, call=chat)
     assert told(shadow, "builtin")[0][1] == "pass"
-    off = explained({}, call=chat, guard=LoopGuard(max_hits=0))
+    off = explained({}, call=chat, guard=LoopGuardDefaults(max_hits=0))
     assert told(off, "builtin") == [("defaults", "skipped", "switched off")]
     assert told(explained({}), "builtin")[0][1:] == ("skipped", "tail, not an LLM request that can be read")
 

@@ -8,12 +8,12 @@ from breakloop.clock import FakeClock
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Answer, Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuard
+from breakloop.policy.compile_detectors import LoopGuardDefaults
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.explain import RecordingEngine
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Bucket, BucketSpec, Correct, Repeat, Repeated
+from breakloop.store.ops import AdjustCharge, BucketSpec, CountFingerprint, FingerprintCount, TakeTokens
 
 POLICY = {
     "bundle_version": 1,
@@ -42,7 +42,7 @@ def engines() -> tuple[RecordingEngine, Engine]:
     clock = FakeClock()
     descriptors = Descriptors(ContextSettings(), clock)
     bundle = load_text(json.dumps(POLICY).encode(), "p.json").bundle
-    compiled = compile_bundle(bundle, "d", descriptors, b"s", LoopGuard())
+    compiled = compile_bundle(bundle, "d", descriptors, b"s", LoopGuardDefaults())
     recording = RecordingEngine(MemoryStore(), clock, descriptors)
     plain = Engine(MemoryStore(), clock, descriptors)
     recording.use(compiled)
@@ -69,10 +69,10 @@ def test_it_remembers_what_the_store_said() -> None:
     assert record.plan is not None
     assert [policy.id for policy in record.plan.policies] == ["p"]
     (loop, repeated), (bucket, filled) = record.done
-    assert isinstance(loop, Repeat)
-    assert isinstance(repeated, Repeated)
+    assert isinstance(loop, CountFingerprint)
+    assert isinstance(repeated, FingerprintCount)
     assert (repeated.hits, repeated.tripped) == (3, True)
-    assert isinstance(bucket, Bucket)
+    assert isinstance(bucket, TakeTokens)
     assert filled is None  # the loop had ended evaluation
     assert record.verdict.reason == "loop_detected"
     assert record.at == FakeClock().now()
@@ -106,5 +106,5 @@ def test_corrections_reach_the_store() -> None:
     store, spec = MemoryStore(), BucketSpec(1.0, 10.0)
     clock = FakeClock()
     recording = RecordingEngine(store, clock, Descriptors(ContextSettings(secret=b"s"), clock))
-    recording._recorder.correct([Correct(spec, "tpm:k", 4.0)], clock.now())
-    assert store.commit([Bucket(spec, "tpm:k", 0.0, None)], clock.now()).results == [6.0]
+    recording._recorder.correct([AdjustCharge(spec, "tpm:k", 4.0)], clock.now())
+    assert store.commit([TakeTokens(spec, "tpm:k", 0.0, None)], clock.now()).results == [6.0]

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from breakloop.replay.html import PICTURES_MAX, Heading, page
-from breakloop.replay.sessions import Session
+from breakloop.replay.sessions import RecordedSession
 from tests.unit.replay.test_timeline import line
 
 HEADING = Heading("Loops in transcripts", 37, 412, "the built-in protection")
@@ -92,7 +92,7 @@ def test_whatever_comes_from_a_recording_is_escaped() -> None:
     base = line("nbb", [EVIL, EVIL, EVIL], kind="repeat")
     loops = [replace(loop, evidence=f"`{EVIL}` again", excerpt=EVIL, kind=EVIL) for loop in base.loops]
     cells = [cell._replace(tool=EVIL, evidence=EVIL, excerpt=EVIL, kind=EVIL) for cell in base.cells]
-    evil = replace(base, session=Session(EVIL, agent=EVIL), model=EVIL, file=EVIL, loops=loops, cells=cells)
+    evil = replace(base, session=RecordedSession(EVIL, agent=EVIL), model=EVIL, file=EVIL, loops=loops, cells=cells)
     text = page(Heading(EVIL, 1, 1, EVIL, [EVIL]), [evil])
     found = read(text)
     assert "script" not in {tag for tag, _ in found.tags}
@@ -103,7 +103,10 @@ def test_whatever_comes_from_a_recording_is_escaped() -> None:
 def test_the_costliest_first_and_notices_last() -> None:
     """The costliest first and notices last (X-6)."""
     lines = [line(".n"), line("bb"), line("bbbbbb")]
-    named = [replace(one, session=Session(name)) for one, name in zip(lines, ("notice", "cheap", "dear"), strict=True)]
+    named = [
+        replace(one, session=RecordedSession(name))
+        for one, name in zip(lines, ("notice", "cheap", "dear"), strict=True)
+    ]
     text = read(page(HEADING, named)).text
     assert text.index("dear") < text.index("cheap") < text.index("notice")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.replay.report import (
-    Score,
+    DetectionScore,
     differences,
     grouped,
     labelled_by,
@@ -16,15 +16,15 @@ from breakloop.replay.report import (
     spent,
     totals_json,
 )
-from breakloop.replay.run import Outcome
+from breakloop.replay.run import SessionOutcome
 from tests.unit.replay.recorded import session
 
 
-def made(loop: bool | None, block: int | None, *, turns: int = 10, by: str = "", source: str = "") -> Outcome:
+def made(loop: bool | None, block: int | None, *, turns: int = 10, by: str = "", source: str = "") -> SessionOutcome:
     kind = "tail" if block else None
     blocks = turns - block + 1 if block else 0
     named = session(f"{loop}-{block}", loop=loop, by=by, source=source)
-    return Outcome(named, turns, first_block=block, kind=kind, blocks=blocks, saved_tokens=blocks * 100)
+    return SessionOutcome(named, turns, first_block=block, kind=kind, blocks=blocks, saved_tokens=blocks * 100)
 
 
 OUTCOMES = [
@@ -41,13 +41,13 @@ OUTCOMES = [
 def test_rates() -> None:
     """Precision, recall and false-positive rate of labelled sessions; the others do not count (X-5)."""
     found = score(OUTCOMES)
-    assert found == Score(found=2, loops=3, wrong=1, healthy=3)
+    assert found == DetectionScore(found=2, loops=3, wrong=1, healthy=3)
     assert (found.precision, found.recall, found.false_positive_rate) == (2 / 3, 2 / 3, 1 / 3)
 
 
 def test_a_rate_of_nothing_is_none() -> None:
     """No loops among the labels is not a recall of zero (X-5)."""
-    assert Score().as_json() == {
+    assert DetectionScore().as_json() == {
         "loops": 0,
         "found": 0,
         "healthy": 0,
@@ -60,9 +60,9 @@ def test_a_rate_of_nothing_is_none() -> None:
 
 def test_groups() -> None:
     """By who labelled the loops, by length, by source (X-5)."""
-    assert score(labelled_by(OUTCOMES, "human")) == Score(1, 1, 1, 3)
-    assert score(labelled_by(OUTCOMES, "human", "outcome")) == Score(2, 3, 1, 3)
-    assert score(long_ones(OUTCOMES)) == Score(1, 1, 1, 1)
+    assert score(labelled_by(OUTCOMES, "human")) == DetectionScore(1, 1, 1, 3)
+    assert score(labelled_by(OUTCOMES, "human", "outcome")) == DetectionScore(2, 3, 1, 3)
+    assert score(long_ones(OUTCOMES)) == DetectionScore(1, 1, 1, 1)
     assert {name: len(them) for name, them in grouped(OUTCOMES, lambda one: one.session.source).items()} == {
         "a": 2,
         "b": 4,
@@ -137,9 +137,9 @@ def test_differences() -> None:
 
 def test_money_that_was_saved() -> None:
     """As far as prices are known; not a word about it where none is (X-5, L-5)."""
-    known = Outcome(session("a"), 10, blocks=2, saved_usd=0.25)
-    also = Outcome(session("b"), 10, blocks=2, saved_usd=0.125)
-    unknown = Outcome(session("c"), 10, blocks=2)
+    known = SessionOutcome(session("a"), 10, blocks=2, saved_usd=0.25)
+    also = SessionOutcome(session("b"), 10, blocks=2, saved_usd=0.125)
+    unknown = SessionOutcome(session("c"), 10, blocks=2)
     assert saved_usd([known, also, unknown]) == 0.375
     assert session_json(known)["saved_usd_estimate"] == 0.25
     assert totals_json([known, also, unknown])["totals"]["saved_usd_estimate"] == 0.375

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from breakloop.model.call import Answer, ToolCall, Usage
-from breakloop.model.verdict import Loop, Verdict
-from breakloop.replay.run import Lane, Outcome, Run, replay
-from breakloop.replay.sessions import Body, Delta, Piece, Price, Session, Turn
+from breakloop.model.verdict import LoopFinding, Verdict
+from breakloop.replay.run import ReplayTimeline, SessionOutcome, SessionRun, replay
+from breakloop.replay.sessions import Delta, ModelPricing, RecordedBody, RecordedSession, RecordedTurn, SessionSlice
 from tests.unit.replay.recorded import TAIL, WARN, asks, busy, rig, session, stuck
 
 
-def outcome(turns: list[Turn], block: str = TAIL) -> Outcome:
-    ((found,),) = replay([Piece(session(), turns, whole=True)], rig(block))
+def outcome(turns: list[RecordedTurn], block: str = TAIL) -> SessionOutcome:
+    ((found,),) = replay([SessionSlice(session(), turns, whole=True)], rig(block))
     return found
 
 
@@ -59,7 +59,7 @@ def test_turns_without_times_are_three_seconds_apart() -> None:
 
 def test_a_clock_that_steps_back_stands_still() -> None:
     """Answers of sub-agents are recorded in any order."""
-    lane = Lane(rig())
+    lane = ReplayTimeline(rig())
     for at_s, elapsed in ((100.0, 0.0), (105.0, 5.0), (101.0, 5.0), (None, 8.0), (107.0, 8.0), (109.0, 9.0)):
         lane.move(at_s, first=at_s == 100.0)
         assert lane._elapsed_s == elapsed
@@ -78,26 +78,28 @@ def test_what_is_saved_is_what_was_recorded() -> None:
     """Tokens and money are of the same calls, counted the same way (X-5, L-5)."""
     turn = asks("Is it done?")
     turn = replace(turn, answer=turn.answer._replace(usage=Usage(1000, 200)))
-    ((found,),) = replay([Piece(session(), [turn] * 7, whole=True)], replace(rig(TAIL), pricing=Price(1.0, 10.0)))
+    ((found,),) = replay(
+        [SessionSlice(session(), [turn] * 7, whole=True)], replace(rig(TAIL), pricing=ModelPricing(1.0, 10.0))
+    )
     assert (found.blocks, found.saved_tokens, found.saved_estimated) == (2, 2400, False)
     assert found.saved_usd == pytest.approx(2 * (1000 + 10 * 200) / 1e6)
 
 
 def test_failed_answers_are_settled_as_such() -> None:
     """Repeats after an upstream's 500 are free, as they would be live (X-5, LD-6)."""
-    assert outcome([Turn(one.request, Answer(500)) for one in stuck(8)]).first_block is None
+    assert outcome([RecordedTurn(one.request, Answer(500)) for one in stuck(8)]).first_block is None
 
 
 def test_sessions_do_not_mix() -> None:
     """The same questions in another session are another agent's (X-5)."""
-    pieces = [Piece(session(name), stuck(5), whole=True) for name in ("a", "b", "c")]
+    pieces = [SessionSlice(session(name), stuck(5), whole=True) for name in ("a", "b", "c")]
     assert [found.first_block for (found,) in replay(pieces, rig())] == [None] * 3
 
 
 def test_sessions_of_one_lane_meet_one_gateway() -> None:
     """Requests without ids are told apart, or not, as a gateway does it (X-5)."""
-    one, other = (Session(name, named=False, lane="log") for name in ("a", "b"))
-    pieces = [Piece(one if number % 2 else other, stuck(1), whole=False) for number in range(6)]
+    one, other = (RecordedSession(name, named=False, lane="log") for name in ("a", "b"))
+    pieces = [SessionSlice(one if number % 2 else other, stuck(1), whole=False) for number in range(6)]
     (first,), (second,) = replay(pieces, rig())
     assert (first.session.id, first.turns, first.first_block) == ("b", 3, None)
     assert (second.session.id, second.turns, second.first_block) == ("a", 3, 3)
@@ -105,7 +107,7 @@ def test_sessions_of_one_lane_meet_one_gateway() -> None:
 
 def test_two_bundles_side_by_side() -> None:
     """`--against` sees the same traffic (X-5)."""
-    ((here, there),) = replay([Piece(session(), stuck(6), whole=True)], rig(), rig(WARN))
+    ((here, there),) = replay([SessionSlice(session(), stuck(6), whole=True)], rig(), rig(WARN))
     assert (here.first_block, there.first_block) == (6, None)
     assert (here.first_notice, there.first_notice) == (None, 3)
     assert here.session is there.session
@@ -113,25 +115,27 @@ def test_two_bundles_side_by_side() -> None:
 
 def test_the_call_is_what_a_gateway_sees() -> None:
     """Session, agent (the turn's own first), path and body (X-5, C-7)."""
-    run = Run(session("sé"), Lane(rig()))
+    run = SessionRun(session("sé"), ReplayTimeline(rig()))
     call = run._call(asks("Hello.", agent="critic"))
     assert (call.method, call.path, call.tracked) == ("POST", "/v1/chat/completions", True)
     assert call.headers["x-agent-session"] == "sé".encode()
     assert call.headers["x-agent-id"] == b"critic"
     assert run._call(asks("Hello.")).headers["x-agent-id"] == b"worker"
-    sent = Turn(Body("/v1/messages", b"{}"), Answer(200), headers={"x-team": b"t", "x-agent-session": b"other"})
+    sent = RecordedTurn(
+        RecordedBody("/v1/messages", b"{}"), Answer(200), headers={"x-team": b"t", "x-agent-session": b"other"}
+    )
     call = run._call(sent)
     assert (call.path, call.body, call.headers["x-team"]) == ("/v1/messages", b"{}", b"t")
     assert call.headers["x-agent-session"] == "sé".encode()
-    unnamed = Run(Session("derived", named=False), Lane(rig()))
+    unnamed = SessionRun(RecordedSession("derived", named=False), ReplayTimeline(rig()))
     assert "x-agent-session" not in unnamed._call(asks("Hello.")).headers
 
 
 def test_tool_steps_reach_the_engine_with_their_history() -> None:
     """The second request holds the call and its result (X-5)."""
-    run = Run(session(), Lane(rig()))
-    run.take(Turn(Delta("0", 0, [{"role": "user", "content": "Go."}]), Answer(200, "", (ToolCall("f", "{}"),))))
-    call = run._call(Turn(Delta("0", 2, [{"role": "tool", "content": "done"}]), Answer(200, "Fine.")))
+    run = SessionRun(session(), ReplayTimeline(rig()))
+    run.take(RecordedTurn(Delta("0", 0, [{"role": "user", "content": "Go."}]), Answer(200, "", (ToolCall("f", "{}"),))))
+    call = run._call(RecordedTurn(Delta("0", 2, [{"role": "tool", "content": "done"}]), Answer(200, "Fine.")))
     chat = run._lane.engine.bundle is not None and rig().descriptors.chat(call)
     assert chat
     assert [message.role for message in chat.tail] == ["user", "assistant", "tool"]
@@ -142,8 +146,8 @@ def test_steps_are_judged_by_the_window_of_their_session() -> None:
     """The same call with the same result, five times in a row; each has an id of its own, as on the wire
     (X-5, LD-4)."""
     act = Answer(200, "", (ToolCall("look", "{}"),), complete=True)
-    opening = Turn(Delta("0", 0, [{"role": "user", "content": "Find the lamp."}]), act)
-    again = [Turn(Delta("0", 99, [{"role": "tool", "content": "There is no lamp in the hall."}]), act)] * 6
+    opening = RecordedTurn(Delta("0", 0, [{"role": "user", "content": "Find the lamp."}]), act)
+    again = [RecordedTurn(Delta("0", 99, [{"role": "tool", "content": "There is no lamp in the hall."}]), act)] * 6
     found = outcome([opening, *again], "{similarity: steps}")
     assert found.first_notice is not None
     assert found.first_notice < 6
@@ -160,7 +164,7 @@ LIMITED = """policies:
 
 def test_other_denials_are_no_loops() -> None:
     """A limit that runs out is told apart from a loop (X-5)."""
-    ((found,),) = replay([Piece(session(), busy(5), whole=True)], rig("off", LIMITED))
+    ((found,),) = replay([SessionSlice(session(), busy(5), whole=True)], rig("off", LIMITED))
     assert (found.first_block, found.denied) == (None, {"token_bucket_exceeded": 3})
     assert found.saved_tokens > 0
 
@@ -168,18 +172,18 @@ def test_other_denials_are_no_loops() -> None:
 def test_shadow_policies_block_nothing() -> None:
     """What they would have said is counted apart (X-5, E-1)."""
     more = "policies:\n  - {id: s, spec: {mode: shadow, selector: {pathPrefix: /v1/}, loop_detection: " + TAIL + "}}\n"
-    ((found,),) = replay([Piece(session(), stuck(8), whole=True)], rig("off", more))
+    ((found,),) = replay([SessionSlice(session(), stuck(8), whole=True)], rig("off", more))
     assert (found.first_block, found.shadowed) == (None, 3)
 
 
 @pytest.mark.parametrize(("order", "kind"), [((True, False), "near"), ((False, True), "near"), ((True, True), "dry")])
 def test_the_kind_is_that_of_the_first_block(order: tuple[bool, bool], kind: str) -> None:
     """Else of the first notice; a notice after a block changes nothing (X-5)."""
-    found = Outcome(session())
+    found = SessionOutcome(session())
     for allowed, name in zip(order, ("dry", "near"), strict=True):
         verdict = Verdict(allowed=allowed, reason="loop_detected")
         verdict.warning = "loop_detected" if allowed else ""
-        verdict.loop = Loop(name, "f", 1, 1, 1, "reject", fresh=True, message="", evidence="e")
+        verdict.loop = LoopFinding(name, "f", 1, 1, 1, "reject", fresh=True, message="", evidence="e")
         found.take(verdict)
     if order == (False, True):
         assert (found.kind, found.first_notice, found.first_block) == ("dry", 2, 1)
@@ -190,7 +194,7 @@ def test_the_kind_is_that_of_the_first_block(order: tuple[bool, bool], kind: str
 def test_who_watches_is_told_of_each_turn() -> None:
     """As the first of the bundles judges it, with the size of its request (X-6)."""
     told: list[tuple[str, bool, int]] = []
-    pieces = [Piece(session(), stuck(7), whole=True)]
+    pieces = [SessionSlice(session(), stuck(7), whole=True)]
     list(replay(pieces, rig(), rig(WARN), watch=lambda who, _, said, size: told.append((who.id, said.allowed, size))))
     body = len(b'{"model":"m","messages":[{"role":"user","content":"Is it done?"}]}')
     assert told == [("s", number < 5, body) for number in range(7)]

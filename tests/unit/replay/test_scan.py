@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.replay.scan import Found, Scan, Scanned, find, summary
-from breakloop.replay.sessions import Price
+from breakloop.replay.scan import Scan, ScanFinding, ScanResult, find, summary
+from breakloop.replay.sessions import ModelPricing
 from tests.unit.replay import transcripts
 from tests.unit.replay.recorded import rig
 from tests.unit.replay.transcripts import FINE, STUCK, write
@@ -17,8 +17,8 @@ from tests.unit.replay.transcripts import FINE, STUCK, write
 BOTH = "[{similarity: steps}, {similarity: tail}]"
 
 
-def scan(path: Path) -> tuple[list[Scanned], Scan]:
-    made = Scan(rig(BOTH), Price(3.0, 15.0))
+def scan(path: Path) -> tuple[list[ScanResult], Scan]:
+    made = Scan(rig(BOTH), ModelPricing(3.0, 15.0))
     return list(made.sessions(find(path)[0])), made
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> No
 def test_a_file_that_goes_away(tmp_path: Path) -> None:
     """Between looking and reading (X-6)."""
     made = Scan(rig(BOTH))
-    assert list(made.sessions([Found("gone", (tmp_path / "gone",), 1, 0.0)])) == []
+    assert list(made.sessions([ScanFinding("gone", (tmp_path / "gone",), 1, 0.0)])) == []
     assert made.files.problems == ["gone: cannot be read: No such file or directory"]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from breakloop.model.call import Answer, ToolCall, Usage
-from breakloop.pricing.prices import Listed, Prices
+from breakloop.pricing.prices import ListedModel, Prices
 from breakloop.pricing.prices import Price as TokenPrice
-from breakloop.replay.sessions import ByModel, Price, Spent, free, spent, total
+from breakloop.replay.sessions import ByModel, ModelPricing, Spent, free, spent, total
 
 
 def test_recorded_tokens_are_taken() -> None:
@@ -26,8 +26,8 @@ def test_else_four_bytes_are_one() -> None:
 def test_prices() -> None:
     """For a million; what was read from a cache costs a tenth, unless somebody says otherwise (X-6)."""
     usage = Usage(1_000_000, 100_000, 900_000)
-    assert Price(3.0, 15.0)("m", usage) == pytest.approx(0.3 + 0.27 + 1.5)
-    assert Price(3.0, 15.0, 1.0)("m", usage) == pytest.approx(0.3 + 0.9 + 1.5)
+    assert ModelPricing(3.0, 15.0)("m", usage) == pytest.approx(0.3 + 0.27 + 1.5)
+    assert ModelPricing(3.0, 15.0, 1.0)("m", usage) == pytest.approx(0.3 + 0.9 + 1.5)
     assert free("m", usage) is None
 
 
@@ -41,7 +41,7 @@ def test_a_price_list_can_stand_in() -> None:
 
 def test_the_list_of_prices() -> None:
     """Each model at its own price; those without one are noted, if they were paid for (X-6, L-5)."""
-    pricing = ByModel(Prices(Listed({"m": TokenPrice(2_000_000, 8_000_000, cached=500_000)}, "t")))
+    pricing = ByModel(Prices(ListedModel({"m": TokenPrice(2_000_000, 8_000_000, cached=500_000)}, "t")))
     assert pricing("m", Usage(1000, 10, 400)) == (600 * 2 + 400 * 0.5 + 10 * 8) / 1e6
     assert pricing("own", Usage(10, 1)) is None
     assert pricing("<synthetic>", Usage()) is None

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import pytest
 
 from breakloop.model.call import Answer, ToolCall, Usage
-from breakloop.model.verdict import Loop as Seen
+from breakloop.model.verdict import LoopFinding as Seen
 from breakloop.model.verdict import Verdict
-from breakloop.replay.sessions import Body, Session, Turn
-from breakloop.replay.timeline import AGAIN, BLOCK, NEW, NOTICE, Tape, Tapes, Timeline, shown
+from breakloop.replay.sessions import RecordedBody, RecordedSession, RecordedTurn
+from breakloop.replay.timeline import AGAIN, BLOCK, NEW, NOTICE, Timeline, TimelineRecorder, TimelineRecorders, shown
 
-SESSION = Session("s", "claude-code", "claude-code", "m")
+SESSION = RecordedSession("s", "claude-code", "claude-code", "m")
 LEVELS = {".": NEW, "n": NOTICE, "b": BLOCK}
 
 
-def turn(command: str, at_s: float | None = None, text: str = "") -> Turn:
+def turn(command: str, at_s: float | None = None, text: str = "") -> RecordedTurn:
     calls = (ToolCall("Bash", command),) if command else ()
     answer = Answer(200, text, calls, Usage(100, 10), "model-1", complete=True)
-    return Turn(Body("/v1/messages", b"{}"), answer, at_s=at_s)
+    return RecordedTurn(RecordedBody("/v1/messages", b"{}"), answer, at_s=at_s)
 
 
 def verdict(level: int, kind: str = "repeat", evidence: str = "") -> Verdict:
@@ -32,7 +32,7 @@ def verdict(level: int, kind: str = "repeat", evidence: str = "") -> Verdict:
 
 def line(levels: str, commands: Sequence[str] = (), *, kind: str = "repeat") -> Timeline:
     """A session whose turns are called `a`, ... and were judged so: . nothing, n notice, b block."""
-    tape = Tape()
+    tape = TimelineRecorder()
     for number, mark in enumerate(levels, 1):
         command = commands[number - 1] if commands else f"cat {number}"
         tape.take(SESSION, turn(command, 100.0 + number), verdict(LEVELS[mark], kind, f"{number} times"), 400)
@@ -43,7 +43,7 @@ def line(levels: str, commands: Sequence[str] = (), *, kind: str = "repeat") -> 
 
 def test_nothing_to_tell() -> None:
     """A session about which nothing was said has no timeline, but its cost (X-6)."""
-    tape = Tape()
+    tape = TimelineRecorder()
     for number in range(5):
         tape.take(SESSION, turn(f"cat {number}"), verdict(NEW), 400)
     assert tape.timeline(SESSION) is None
@@ -87,7 +87,7 @@ def test_a_notice_alone() -> None:
 
 def test_the_kind_that_was_seen_most() -> None:
     """One loop is often of several kinds (X-6)."""
-    tape = Tape()
+    tape = TimelineRecorder()
     for number, kind in enumerate(["failure", "repeat", "repeat", "tail"]):
         tape.take(SESSION, turn("x"), verdict(BLOCK, kind, f"{kind} {number}"), 0)
     found = tape.timeline(SESSION)
@@ -97,16 +97,21 @@ def test_the_kind_that_was_seen_most() -> None:
 
 def test_denials_for_other_reasons_are_no_loops() -> None:
     """A limit in a bundle (X-6)."""
-    tape = Tape()
+    tape = TimelineRecorder()
     tape.take(SESSION, turn("x"), Verdict(allowed=False, reason="rate_limited"), 0)
     assert tape.timeline(SESSION) is None
 
 
 def test_what_a_turn_is_called() -> None:
     """By the first tool; words and silence have names too (X-6)."""
-    tape = Tape()
+    tape = TimelineRecorder()
     two = Answer(200, "", (ToolCall("Read", "a"), ToolCall("Bash", "b")))
-    for made in (turn("x"), turn("", text="Hello."), Turn(Body("", b""), two), Turn(Body("", b""), Answer(500))):
+    for made in (
+        turn("x"),
+        turn("", text="Hello."),
+        RecordedTurn(RecordedBody("", b""), two),
+        RecordedTurn(RecordedBody("", b""), Answer(500)),
+    ):
         tape.take(SESSION, made, verdict(NOTICE), 0)
     found = tape.timeline(SESSION)
     assert found is not None
@@ -117,7 +122,7 @@ def test_what_a_turn_is_called() -> None:
 def test_no_words_without_being_asked() -> None:
     """Digests and names of tools; excerpts are opt-in (Y-1)."""
     for excerpts, said in ((False, ""), (True, "Bash cat secret.txt")):
-        tape = Tape(excerpts=excerpts)
+        tape = TimelineRecorder(excerpts=excerpts)
         tape.take(SESSION, turn("cat  secret.txt\n"), verdict(BLOCK), 0)
         found = tape.timeline(SESSION)
         assert found is not None
@@ -127,8 +132,8 @@ def test_no_words_without_being_asked() -> None:
 
 def test_tapes_are_kept_apart() -> None:
     """By session and lane (X-6)."""
-    tapes = Tapes()
-    for who in (SESSION, Session("s", lane="log"), SESSION):
+    tapes = TimelineRecorders()
+    for who in (SESSION, RecordedSession("s", lane="log"), SESSION):
         tapes.take(who, turn("x"), verdict(NEW), 0)
     assert tapes.pop(SESSION).spent().tokens == 220
     assert tapes.pop(SESSION).spent().tokens == 0

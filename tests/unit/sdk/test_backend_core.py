@@ -10,12 +10,12 @@ import pytest
 from breakloop import Guard
 from breakloop.clock import FakeClock
 from breakloop.model.call import ToolCall, Usage
-from breakloop.model.verdict import Loop, Verdict
+from breakloop.model.verdict import LoopFinding, Verdict
 from breakloop.sdk.backend import (
     BODY_MAX_BYTES,
     STEPS_ONLY,
-    AnswerError,
-    Names,
+    AgentContext,
+    UnreadableAnswerError,
     agent,
     answer_of,
     arguments_text,
@@ -31,7 +31,7 @@ from breakloop.sdk.backend import (
 from tests.builders import call
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
-LOOP = Loop("tail", "ab", 6, 60, 30, "reject", True, "Blocked.", "same")
+LOOP = LoopFinding("tail", "ab", 6, 60, 30, "reject", True, "Blocked.", "same")
 
 
 def test_a_request_becomes_a_call() -> None:
@@ -67,7 +67,7 @@ def test_names_of_the_block_around_are_a_default() -> None:
 
 def test_a_step_is_a_chat_request() -> None:
     """In the words that detectors know (D-4)."""
-    made = chat_call(BODY, Names("a", "s"))
+    made = chat_call(BODY, AgentContext("a", "s"))
     chat = chat_of(made)
     assert chat is not None
     assert (chat.dialect, chat.model) == ("openai_chat", "m")
@@ -165,14 +165,14 @@ def test_answers_of_a_server_with_another_prefix() -> None:
 )
 def test_answers_of_other_servers_are_no_decisions(status: int, fields: dict[str, str], body: bytes) -> None:
     """Fields that only look like ours are not taken for them (D-4)."""
-    with pytest.raises(AnswerError):
+    with pytest.raises(UnreadableAnswerError):
         from_answer(status, fields, body)
 
 
 @pytest.mark.parametrize(("status", "fields"), [(200, {}), (502, {"x-breakloop-request-id": "r"}), (404, {})])
 def test_what_is_no_decision_is_refused(status: int, fields: dict[str, str]) -> None:
     """Somebody else answers at that address; the guard allows then (D-4)."""
-    with pytest.raises(AnswerError):
+    with pytest.raises(UnreadableAnswerError):
         from_answer(status, fields, b"")
 
 
@@ -204,13 +204,13 @@ def test_answers_in_plain_values() -> None:
 
 def test_a_tool_call_is_judged_as_an_mcp_clients() -> None:
     """By name and arguments, in a session beside the conversation's (K-2, C-8)."""
-    made = tool_call("search", {"query": "x"}, Names("bot", "s"))
+    made = tool_call("search", {"query": "x"}, AgentContext("bot", "s"))
     chat = chat_of(made)
     assert chat is not None
     assert (made.path, chat.dialect) == ("/mcp", "mcp")
     assert json.loads(made.body)["params"] == {"name": "search", "arguments": {"query": "x"}}
     assert (made.headers["x-agent-id"], made.headers["x-agent-session"]) == (b"bot", b"s/tools")
-    assert "x-agent-session" not in tool_call("search", "{}", Names("bot")).headers
+    assert "x-agent-session" not in tool_call("search", "{}", AgentContext("bot")).headers
 
 
 def test_the_facts_of_a_denial() -> None:

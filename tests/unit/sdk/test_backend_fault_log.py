@@ -14,7 +14,7 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import SettingsError
 from breakloop.exceptions import error_for
-from breakloop.sdk.backend import AnswerError, FaultLog, cause
+from breakloop.sdk.backend import FaultLog, UnreadableAnswerError, cause
 from breakloop.sdk.guard import Guard
 from tests.unit.sdk.doors import DENIED, TellingDoor
 
@@ -51,7 +51,7 @@ def test_without_a_service_there_is_no_url(caplog: pytest.LogCaptureFixture) -> 
         (REFUSED, "ConnectionRefusedError: Connection refused"),
         (TimeoutError("timed out"), "TimeoutError: no answer in time"),
         (socket.gaierror(-2, "canary"), "gaierror: the host name cannot be resolved"),
-        (AnswerError("no decision, but status 404"), "no decision, but status 404 (is that the traffic port of breakloop?)"),
+        (UnreadableAnswerError("no decision, but status 404"), "no decision, but status 404 (is that the traffic port of breakloop?)"),
         (SettingsError("url: is wrong"), "url: is wrong"),
         (http.client.BadStatusLine("canary"), "BadStatusLine"),
         (http.client.RemoteDisconnected("canary"), "RemoteDisconnected"),

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from breakloop.sdk.backend import Names, agent, current
+from breakloop.sdk.backend import AgentContext, agent, current
 
 
 def test_blocks_nest_and_end() -> None:
     """The inner one goes before, and what it leaves open is the outer one's (C-7)."""
-    assert current() == Names()
+    assert current() == AgentContext()
     with agent("a", session="s"):
         with agent("b"):
-            assert current() == Names("b", "s")
+            assert current() == AgentContext("b", "s")
         with agent(session="t"):
-            assert current() == Names("a", "t")
-        assert current() == Names("a", "s")
-    assert current() == Names()
+            assert current() == AgentContext("a", "t")
+        assert current() == AgentContext("a", "s")
+    assert current() == AgentContext()
 
 
 def test_tasks_have_their_own() -> None:
@@ -36,10 +36,10 @@ def test_tasks_have_their_own() -> None:
 
 def test_names_travel_as_header_fields() -> None:
     """Nothing that could end a line, and nothing that is not ASCII (Y-3)."""
-    assert Names("a", "s").headers() == {"X-Agent-Id": "a", "X-Agent-Session": "s"}
-    assert Names().headers() == {}
-    assert Names(" ").headers() == {}
-    written = Names("Zoë\r\nX-Evil: 1").headers()["X-Agent-Id"]
+    assert AgentContext("a", "s").headers() == {"X-Agent-Id": "a", "X-Agent-Session": "s"}
+    assert AgentContext().headers() == {}
+    assert AgentContext(" ").headers() == {}
+    written = AgentContext("Zoë\r\nX-Evil: 1").headers()["X-Agent-Id"]
     assert written.isascii()
     assert written.isprintable()
-    assert Names("Zoë").headers() != Names("Zoe").headers()
+    assert AgentContext("Zoë").headers() != AgentContext("Zoe").headers()

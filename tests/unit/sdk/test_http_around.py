@@ -11,19 +11,19 @@ import pytest
 from breakloop import Guard
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import Names, chat_call, current
-from breakloop.sdk.http import Around, acall_guarded, call_guarded
+from breakloop.sdk.backend import AgentContext, chat_call, current
+from breakloop.sdk.http import GuardedCall, acall_guarded, call_guarded
 from tests.unit.sdk.doors import DENIED, BrokenDoor, TellingDoor
 
-NAMES = Names("bot", "thread-7")
+NAMES = AgentContext("bot", "thread-7")
 Make = Callable[[Decision], Any]
 
 
-def now(guard: Guard, around: Around, make: Make) -> Any:
+def now(guard: Guard, around: GuardedCall, make: Make) -> Any:
     return call_guarded(guard, around, make)
 
 
-def later(guard: Guard, around: Around, make: Make) -> Any:
+def later(guard: Guard, around: GuardedCall, make: Make) -> Any:
     async def made(decision: Decision) -> Any:
         return make(decision)
 
@@ -33,11 +33,15 @@ def later(guard: Guard, around: Around, make: Make) -> Any:
 both = pytest.mark.parametrize("go", [now, later])
 
 
-def around(call: Call | None = None, answered: Callable[[Any], Answer] = lambda made: Answer(200, text=made)) -> Around:
-    return Around(call, NAMES, lambda decision: decision.notice, answered, lambda error: Answer(503, text=str(error)))
+def around(
+    call: Call | None = None, answered: Callable[[Any], Answer] = lambda made: Answer(200, text=made)
+) -> GuardedCall:
+    return GuardedCall(
+        call, NAMES, lambda decision: decision.notice, answered, lambda error: Answer(503, text=str(error))
+    )
 
 
-def judged() -> Around:
+def judged() -> GuardedCall:
     return around(chat_call(b"{}", NAMES))
 
 
@@ -48,7 +52,7 @@ def test_an_allowed_call_is_made_under_its_names_and_settled(go: Any) -> None:
     assert go(Guard(door=door), judged(), lambda _: "/".join(current())) == "bot/thread-7"
     assert door.answers == [Answer(200, text="bot/thread-7")]
     assert door.named() == ("bot", "thread-7")
-    assert current() == Names()
+    assert current() == AgentContext()
 
 
 @both

@@ -8,12 +8,12 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.dialects.denial import VerdictHeaders, field_pairs
-from breakloop.gateway.admission import Judging
+from breakloop.gateway.admission import Admission
 from breakloop.model.verdict import Decision
 from breakloop.sdk.backend import from_answer, request_call
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.http import denied
-from breakloop.sdk.local_backend import MEMORY, LocalDoor
+from breakloop.sdk.local_backend import MEMORY, LocalBackend
 from tests.builders import SECRET, START, Json, bucket, bundle, chat_body, fresh, policy, user, world
 
 TOOL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"f","arguments":{}}}'
@@ -88,8 +88,8 @@ RPC = b'{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{}}'
 def test_the_same_answer_as_the_gateways(data: Json, path: str, body: bytes) -> None:
     """The same fields (jitter, RateLimit, x-should-retry) and body, whoever denies (A-1 to A-4)."""
     here = world(data)
-    judging = Judging(here.engine, here.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="t-")
-    guard = Guard(door=LocalDoor(data, MEMORY, FakeClock(START), SECRET))
+    judging = Admission(here.engine, here.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="t-")
+    guard = Guard(door=LocalBackend(data, MEMORY, FakeClock(START), SECRET))
     headers = {"content-type": "application/json", "x-agent-id": "a", "authorization": "Bearer sk-one"}
     asked = request_call("POST", path, headers, body)
     own = [fresh(asked), fresh(asked)]
@@ -106,7 +106,7 @@ def test_the_same_answer_as_the_gateways(data: Json, path: str, body: bytes) -> 
 
 def test_a_limit_has_its_fields() -> None:
     """Jitter by who waits, and the state of the limit (A-1, A-2)."""
-    guard = Guard(door=LocalDoor(TIGHT, MEMORY, FakeClock(START), SECRET))
+    guard = Guard(door=LocalBackend(TIGHT, MEMORY, FakeClock(START), SECRET))
     waits = set()
     for number in range(8):
         headers = {"x-agent-id": f"a{number}", "authorization": f"Bearer sk-{number}"}

@@ -14,18 +14,18 @@ from breakloop.errors import BundleError, SettingsError
 from breakloop.model.call import Answer, Usage
 from breakloop.model.verdict import Verdict
 from breakloop.sdk.backend import request_call
-from breakloop.sdk.local_backend import MEMORY, LocalDoor, Policy
+from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy
 from tests.builders import bucket, bundle, chat_body, policy, user
 
 BODY = chat_body(user("again"))
 LIMITED = bundle(policy("p", bucket(rate=1, burst=1)))
 
 
-def door(given: Policy = None, clock: FakeClock | None = None) -> LocalDoor:
-    return LocalDoor(given, MEMORY, clock or FakeClock(), b"k" * 32)
+def door(given: Policy = None, clock: FakeClock | None = None) -> LocalBackend:
+    return LocalBackend(given, MEMORY, clock or FakeClock(), b"k" * 32)
 
 
-def ask(here: LocalDoor, body: bytes = BODY, **headers: str) -> bool:
+def ask(here: LocalBackend, body: bytes = BODY, **headers: str) -> bool:
     sent = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
     return here.decide(request_call("POST", "/v1/chat/completions", sent, body)).allowed
 
@@ -68,7 +68,7 @@ def test_a_wrong_policy_is_said_at_once() -> None:
 def test_state_is_here_and_nowhere_else() -> None:
     """Whoever wants to share it is told how (D-4)."""
     with pytest.raises(SettingsError, match="url="):
-        LocalDoor(None, "redis://localhost", FakeClock(), b"")
+        LocalBackend(None, "redis://localhost", FakeClock(), b"")
 
 
 def test_failed_answers_do_not_count() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from breakloop.errors import SettingsError
-from breakloop.sdk.backend import AnswerError, answer_of, request_call
-from breakloop.sdk.remote_backend import RemoteDoor
+from breakloop.sdk.backend import UnreadableAnswerError, answer_of, request_call
+from breakloop.sdk.remote_backend import RemoteBackend
 from breakloop.testing import Answer, SeenRequest, StandInLLM, ThreadedLLM, body, cut, raw
 
 ALLOWED = body(b"").with_headers(("X-Breakloop-Request-Id", "r-1"))
@@ -23,13 +23,13 @@ def service() -> Iterator[ThreadedLLM]:
 
 
 @pytest.fixture
-def door(service: ThreadedLLM) -> Iterator[RemoteDoor]:
-    made = RemoteDoor(service.url + "/base/", "sk-own", timeout_s=5)
+def door(service: ThreadedLLM) -> Iterator[RemoteBackend]:
+    made = RemoteBackend(service.url + "/base/", "sk-own", timeout_s=5)
     yield made
     made.close()
 
 
-def asked(door: RemoteDoor, service: ThreadedLLM, answer: Answer = ALLOWED, **headers: str) -> SeenRequest:
+def asked(door: RemoteBackend, service: ThreadedLLM, answer: Answer = ALLOWED, **headers: str) -> SeenRequest:
     service.next(answer)
     call = request_call(
         "POST", "/agents/n/v1/x?a=1", {name.replace("_", "-"): value for name, value in headers.items()}, b"{}"
@@ -43,7 +43,7 @@ def asked(door: RemoteDoor, service: ThreadedLLM, answer: Answer = ALLOWED, **he
     return seen
 
 
-def test_the_original_request_is_told(door: RemoteDoor, service: ThreadedLLM) -> None:
+def test_the_original_request_is_told(door: RemoteBackend, service: ThreadedLLM) -> None:
     """By the header fields that the service reads; the client's own go along, but for the connection's (D-3)."""
     sent = asked(door, service, x_team="red", connection="close", host="evil", authorization="Bearer sk-client")
     assert (sent.header("x-original-method"), sent.header("x-original-uri")) == ("POST", "/v1/x?a=1")
@@ -57,13 +57,13 @@ def test_the_original_request_is_told(door: RemoteDoor, service: ThreadedLLM) ->
     assert (sent.header("x-breakloop-key"), sent.header("authorization")) == ("sk-own", "Bearer sk-client")
 
 
-def test_the_token_stands_for_a_caller_without_a_key(door: RemoteDoor, service: ThreadedLLM) -> None:
+def test_the_token_stands_for_a_caller_without_a_key(door: RemoteBackend, service: ThreadedLLM) -> None:
     """So that guards of one machine are told apart (C-7)."""
     assert asked(door, service).header("authorization") == "Bearer sk-own"
     assert asked(door, service, x_api_key="k").header("authorization") is None
 
 
-def test_one_connection_is_used_again(door: RemoteDoor, service: ThreadedLLM) -> None:
+def test_one_connection_is_used_again(door: RemoteBackend, service: ThreadedLLM) -> None:
     """And one that was closed meanwhile is replaced without a fault (D-4)."""
     for _ in range(3):
         asked(door, service)
@@ -73,7 +73,7 @@ def test_one_connection_is_used_again(door: RemoteDoor, service: ThreadedLLM) ->
     assert service.llm.opened == 2
 
 
-def test_results_are_reported(door: RemoteDoor, service: ThreadedLLM) -> None:
+def test_results_are_reported(door: RemoteBackend, service: ThreadedLLM) -> None:
     """Status, text, calls and tokens; that nobody waits for it is no fault (D-6)."""
     service.next(ALLOWED)
     decision = door.decide(request_call("POST", "/v1/x"))
@@ -85,15 +85,15 @@ def test_results_are_reported(door: RemoteDoor, service: ThreadedLLM) -> None:
     assert (told["status"], told["text"], told["usage"]["input_tokens"]) == (200, "hi", 7)
     assert told["tool_calls"] == [{"name": "f", "arguments": '{"a":1}'}]
     door.settle(decision, answer_of(503))
-    with pytest.raises(AnswerError):
+    with pytest.raises(UnreadableAnswerError):
         door.settle(decision, answer_of(200))
 
 
 @pytest.mark.parametrize("answer", [body(b"hello"), cut("start"), raw(b"nonsense\r\n\r\n")])
-def test_faults_are_raised(door: RemoteDoor, service: ThreadedLLM, answer: Answer) -> None:
+def test_faults_are_raised(door: RemoteBackend, service: ThreadedLLM, answer: Answer) -> None:
     """That they allow is the guard's rule (D-4)."""
     service.next(answer, answer)
-    with pytest.raises((AnswerError, OSError, http.client.HTTPException)):
+    with pytest.raises((UnreadableAnswerError, OSError, http.client.HTTPException)):
         door.decide(request_call("POST", "/v1/x"))
 
 
@@ -101,4 +101,4 @@ def test_faults_are_raised(door: RemoteDoor, service: ThreadedLLM, answer: Answe
 def test_a_wrong_url_is_said_at_once(url: str) -> None:
     """The author's mistake does not fail open (T-1)."""
     with pytest.raises(SettingsError, match="url"):
-        RemoteDoor(url)
+        RemoteBackend(url)

@@ -47,7 +47,7 @@ class Suite:
             self.seen.append(request)
             return handle(request) if handle else self.module.Response(200, json=SAID)
 
-        return self.module.Client(transport=self.kit.BreakloopTransport(self.module.MockTransport(answer), guard=guard))
+        return self.module.Client(transport=self.kit.GuardTransport(self.module.MockTransport(answer), guard=guard))
 
     def test_a_loop_is_answered_in_the_providers_stead(self, clock: FakeClock) -> None:
         """Five go out, the sixth does not; what was said is known (D-6) (P-3)."""
@@ -147,7 +147,7 @@ class Suite:
             return self.module.Response(200, headers={"content-type": "text/event-stream"}, content=pieces())
 
         async def agent() -> Any:
-            transport = self.kit.AsyncBreakloopTransport(self.module.MockTransport(answer), guard=guard)
+            transport = self.kit.AsyncGuardTransport(self.module.MockTransport(answer), guard=guard)
             async with self.module.AsyncClient(transport=transport) as client:
                 for _ in range(5):
                     async with client.stream("POST", URL, json={**BODY, "stream": True}) as got:
@@ -179,7 +179,7 @@ class Suite:
 
         async def later() -> None:
             answer = self.module.MockTransport(lambda _request: self.module.Response(200, json=SAID))
-            transport = self.kit.AsyncBreakloopTransport(answer, guard=guard)
+            transport = self.kit.AsyncGuardTransport(answer, guard=guard)
             async with self.module.AsyncClient(transport=transport) as client:
                 await client.post(URL, json=BODY)
 
@@ -187,13 +187,13 @@ class Suite:
         assert slept == [("sync", 0.2), ("async", 0.3)]
 
     def test_without_anything_it_makes_its_own(self) -> None:
-        """`transport=BreakloopTransport()` is all that is needed (P-3)."""
-        own = self.kit.BreakloopTransport()
+        """`transport=GuardTransport()` is all that is needed (P-3)."""
+        own = self.kit.GuardTransport()
         assert isinstance(own.guard, Guard)
         own.close()
 
         async def later() -> None:
-            other = self.kit.AsyncBreakloopTransport()
+            other = self.kit.AsyncGuardTransport()
             assert isinstance(other.guard, Guard)
             await other.aclose()
 

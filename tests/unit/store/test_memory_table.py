@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from breakloop.store.memory import Table
+from breakloop.store.memory import ExpiringTable
 
 
 def test_live_ends_at_its_time() -> None:
     """An entry lives until the time it carries, and not at it (S-2)."""
-    table = Table(9)
+    table = ExpiringTable(9)
     table.put("a", (10.0, "x"), 0.0)
     assert table.live("a", 9.9) == (10.0, "x")
     assert table.live("a", 10.0) is None
@@ -16,7 +16,7 @@ def test_live_ends_at_its_time() -> None:
 
 def test_it_never_holds_more_than_its_bound() -> None:
     """The least recently stored goes, and is counted (Y-2)."""
-    table = Table(3)
+    table = ExpiringTable(3)
     for key in "abcd":
         table.put(key, (10.0,), 0.0)
     assert list(table) == ["b", "c", "d"]
@@ -28,7 +28,7 @@ def test_it_never_holds_more_than_its_bound() -> None:
 
 def test_storing_again_needs_no_room() -> None:
     """A full table of keys in use drops nothing (S-1)."""
-    table = Table(2)
+    table = ExpiringTable(2)
     for key in "abababab":
         table.put(key, (10.0,), 0.0)
     assert (list(table), table.evicted) == (["a", "b"], 0)
@@ -36,7 +36,7 @@ def test_storing_again_needs_no_room() -> None:
 
 def test_expired_entries_are_cleared_two_for_one() -> None:
     """Faster than anything comes, without a sweep, and they are not counted as dropped (S-1)."""
-    table = Table(10)
+    table = ExpiringTable(10)
     for number in range(10):
         table.put(str(number), (5.0,), 0.0)
     table.put("x", (50.0,), 6.0)
@@ -49,7 +49,7 @@ def test_expired_entries_are_cleared_two_for_one() -> None:
 
 def test_drop_prefix() -> None:
     """What an operator releases is gone (G-1)."""
-    table = Table(9)
+    table = ExpiringTable(9)
     for key in ("a:1", "a:2", "ab", "b:1"):
         table.put(key, (10.0,), 0.0)
     assert table.drop_prefix("a:") == 2
@@ -58,7 +58,7 @@ def test_drop_prefix() -> None:
 
 def test_whoever_saves_it_finds_what_changed() -> None:
     """Stored, changed in place, dropped, or pushed out alive; not what has expired (S-1)."""
-    table = Table(3)
+    table = ExpiringTable(3)
     for key in "abc":
         table.put(key, (10.0,), 0.0)
     assert table.dirty is None
@@ -82,7 +82,7 @@ def test_whoever_saves_it_finds_what_changed() -> None:
 
 def test_nobody_looks_for_expired_entries_before_the_oldest_is_one() -> None:
     """And from then on they go as fast as ever (S-1)."""
-    table = Table(100)
+    table = ExpiringTable(100)
     for number in range(10):
         table.put(str(number), (5.0 + number, "x"), 0.0)
     table.put("a", (50.0,), 4.9)

@@ -4,56 +4,56 @@ from __future__ import annotations
 
 from breakloop.store.ops import (
     ENFORCED,
-    Breaker,
+    BreakerResult,
     BreakerSpec,
-    Broken,
-    Bucket,
     BucketSpec,
-    Committed,
-    Refuse,
-    Repeat,
-    Repeated,
-    RepeatSpec,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
     Settle,
-    Spend,
-    SpendSpec,
+    TakeTokens,
 )
 
 
 def test_a_repeat_takes_the_limit_of_its_spec_unless_told() -> None:
     """An announced number replaces it; 0 is a number too (LD-6)."""
-    spec = RepeatSpec(60.0, 5)
-    assert Repeat(spec, "k", None).limit == 5
-    assert Repeat(spec, "k", None, limit=9).limit == 9
-    assert Repeat(spec, "k", None, limit=0).limit == 0
+    spec = FingerprintSpec(60.0, 5)
+    assert CountFingerprint(spec, "k", None).limit == 5
+    assert CountFingerprint(spec, "k", None, limit=9).limit == 9
+    assert CountFingerprint(spec, "k", None, limit=0).limit == 0
 
 
 def test_operations_are_enforced_unless_they_say_otherwise() -> None:
     """Shadow is asked for, never the default (E-1)."""
-    assert Repeat(RepeatSpec(60.0, 5), "k", None).group == ENFORCED
-    assert Bucket(BucketSpec(1.0, 1.0), "k", 1.0, None).group == ENFORCED
-    assert Spend(SpendSpec(1), "k", 1, 9.0, None).group == ENFORCED
-    assert Breaker(BreakerSpec(1.0, 0.0), "k", 1.0, None).group == ENFORCED
-    assert Refuse(None).group == ENFORCED
+    assert CountFingerprint(FingerprintSpec(60.0, 5), "k", None).group == ENFORCED
+    assert TakeTokens(BucketSpec(1.0, 1.0), "k", 1.0, None).group == ENFORCED
+    assert ChargeBudget(BudgetSpec(1), "k", 1, 9.0, None).group == ENFORCED
+    assert CheckBreaker(BreakerSpec(1.0, 0.0), "k", 1.0, None).group == ENFORCED
+    assert Deny(None).group == ENFORCED
 
 
 def test_nothing_found_is_the_default() -> None:
     """A result that says nothing denies nothing (E-4)."""
-    assert Repeated(1) == (1, False, False, 0.0, 0)
-    assert Broken(False, 7.0) == (False, 7.0, 0.0, "")
-    assert Committed([]).denied_at == -1
-    assert Committed([]).conflict is None
+    assert FingerprintCount(1) == (1, False, False, 0.0, 0)
+    assert BreakerResult(False, 7.0) == (False, 7.0, 0.0, "")
+    assert CommitResult([]).denied_at == -1
+    assert CommitResult([]).conflict is None
 
 
 def test_nothing_is_free_unless_asked_for() -> None:
     """Only a request whose end will be told joins others; only a spec that says so forgives (LD-6)."""
-    spec = RepeatSpec(60.0, 5)
+    spec = FingerprintSpec(60.0, 5)
     assert (spec.concurrent_free, spec.retry_free) == (0, 0)
-    assert Repeat(spec, "k", None).tracked is False
-    assert Repeat(spec, "k", None, tracked=True).tracked is True
+    assert CountFingerprint(spec, "k", None).tracked is False
+    assert CountFingerprint(spec, "k", None, tracked=True).tracked is True
     assert Settle(spec, "k", 7.0).flight == 0
 
 
 def test_commits_are_compared_by_what_they_did() -> None:
     """Stores keep their own time (S-1)."""
-    assert Committed([1.0], 0, None, 7.0) == Committed([1.0], 0, None, 8.0)
+    assert CommitResult([1.0], 0, None, 7.0) == CommitResult([1.0], 0, None, 8.0)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from breakloop.store.orders import LIFTED, LIFTED_KEPT_S, OVER_KEPT_S, Ledger, Record, read
+from breakloop.store.orders import LIFTED, LIFTED_KEPT_S, OVER_KEPT_S, Order, OrderSet, read
 
 NOW = 1_800_000_000.0
 
 
-def record(key: str = "k", at: float = NOW, until: float = math.inf, **value: Any) -> Record:
-    return Record("switch", key, value, until, at)
+def record(key: str = "k", at: float = NOW, until: float = math.inf, **value: Any) -> Order:
+    return Order("switch", key, value, until, at)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def record(key: str = "k", at: float = NOW, until: float = math.inf, **value: An
         record(key="half a pair \ud800, umlaut \u00fc", why="\udc80"),
     ],
 )
-def test_a_record_is_one_line_of_ascii_and_reads_back(made: Record) -> None:
+def test_a_record_is_one_line_of_ascii_and_reads_back(made: Order) -> None:
     text = made.text()
     assert text.isascii()
     assert "\n" not in text
@@ -62,7 +62,7 @@ def test_what_is_over_is_remembered_for_a_while() -> None:
 
 
 def test_the_newest_form_stays() -> None:
-    ledger = Ledger()
+    ledger = OrderSet()
     first, second = record(at=NOW, n=1), record(at=NOW + 1, n=2)
     assert ledger.take([first]) == [first]
     assert ledger.take([second, first]) == [second]
@@ -75,8 +75,8 @@ def test_the_newest_form_stays() -> None:
 
 
 def test_what_is_in_force_is_listed_by_kind() -> None:
-    ledger = Ledger()
-    hold = Record("hold", "k", {}, math.inf, NOW)
+    ledger = OrderSet()
+    hold = Order("hold", "k", {}, math.inf, NOW)
     ledger.take([record("a"), record("b", until=NOW + 1), record("c", until=LIFTED), hold])
     assert [one.key for one in ledger.live("switch", NOW)] == ["a", "b"]
     assert [one.key for one in ledger.live("switch", NOW + 1)] == ["a"]
@@ -85,7 +85,7 @@ def test_what_is_in_force_is_listed_by_kind() -> None:
 
 
 def test_what_is_stale_is_forgotten_unless_it_changed() -> None:
-    ledger = Ledger()
+    ledger = OrderSet()
     old = record(until=NOW + 1)
     ledger.take([old, record("other")])
     later = NOW + 2 + OVER_KEPT_S
@@ -98,7 +98,7 @@ def test_what_is_stale_is_forgotten_unless_it_changed() -> None:
 
 
 def test_a_change_is_later_than_the_one_before_whosever_clock_is_wrong() -> None:
-    ledger = Ledger()
+    ledger = OrderSet()
     assert ledger.next_change("switch", "k", NOW) == NOW
     ledger.take([record(at=NOW + 60)])  # by an instance whose clock is fast
     changed = ledger.next_change("switch", "k", NOW)

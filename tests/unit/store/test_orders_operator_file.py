@@ -13,14 +13,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from breakloop.store.orders import FILE, LIFTED, OVER_KEPT_S, FileBook, Record
-from breakloop.store.sqlite import Trouble
+from breakloop.store.orders import FILE, LIFTED, OVER_KEPT_S, FileOrderStore, Order
+from breakloop.store.sqlite import SqliteTrouble
 
 NOW = 1_800_000_000.0
 
 
-def record(key: str = "k", at: float = NOW, until: float = math.inf, **value: Any) -> Record:
-    return Record("hold", key, value, until, at)
+def record(key: str = "k", at: float = NOW, until: float = math.inf, **value: Any) -> Order:
+    return Order("hold", key, value, until, at)
 
 
 class Here:
@@ -29,16 +29,16 @@ class Here:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.file = folder / FILE
-        self.troubles: list[Trouble] = []
-        self.books: list[FileBook] = []
+        self.troubles: list[SqliteTrouble] = []
+        self.books: list[FileOrderStore] = []
 
-    def book(self) -> FileBook:
-        made = FileBook(self.folder, self.troubles.append)
+    def book(self) -> FileOrderStore:
+        made = FileOrderStore(self.folder, self.troubles.append)
         self.books.append(made)
         made.load()
         return made
 
-    def kept(self) -> list[Record]:
+    def kept(self) -> list[Order]:
         """What another process finds."""
         return sorted(self.book().ledger.all(), key=lambda one: one.key)
 
@@ -122,7 +122,7 @@ def test_what_is_stale_goes_for_good(here: Here) -> None:
 
 
 def test_without_a_directory_it_works_in_memory() -> None:
-    book = FileBook(None, lambda trouble: pytest.fail(str(trouble)))
+    book = FileOrderStore(None, lambda trouble: pytest.fail(str(trouble)))
     book.load()
     assert book.put([record()]) == [record()]
     book.tick(NOW)
@@ -205,7 +205,7 @@ def test_a_full_disk_fails_nothing_and_is_caught_up_with(here: Here) -> None:
     book._file.close()  # a new connection has no such bound
     for _ in range(20):
         book.tick(NOW)
-    assert here.troubles[-1] == Trouble(str(here.file), "", "it is written again")
+    assert here.troubles[-1] == SqliteTrouble(str(here.file), "", "it is written again")
     assert [one.key for one in here.kept()] == ["a", "b", "c"]
 
 
@@ -240,7 +240,7 @@ def test_a_file_that_was_locked_at_the_start_is_read_later(here: Here) -> None:
     other = sqlite3.connect(here.file, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     late = here.book()
-    told: list[Record] = []
+    told: list[Order] = []
     late.on_change = told.extend
     assert late.ledger.all() == []
     other.execute("COMMIT")
@@ -256,4 +256,4 @@ def test_entries_that_cannot_be_read_are_left_out(here: Here) -> None:
     book.put([record("a")])
     book._try(lambda db: db.execute("INSERT INTO record VALUES ('hold', x'00', 1.0, 'nonsense')"))
     assert here.kept() == [record("a")]
-    assert here.troubles == [Trouble(str(here.file), "1 entries cannot be read", "they are left out")]
+    assert here.troubles == [SqliteTrouble(str(here.file), "1 entries cannot be read", "they are left out")]

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.store.orders import LIFTED, OVER_KEPT_S, FileBook, Record
-from breakloop.store.orders_redis import RedisBook
+from breakloop.store.orders import LIFTED, OVER_KEPT_S, FileOrderStore, Order
+from breakloop.store.orders_redis import RedisOrderStore
 from breakloop.store.redis.connection import RedisError
-from breakloop.store.sqlite import Trouble
+from breakloop.store.sqlite import SqliteTrouble
 from tests.operators import NOW, FakeNodes, FakeRedis, record
 
 
@@ -26,9 +26,11 @@ class Peer:
     def __init__(self, server: FakeRedis, *, hears: bool = True, folder: Path | None = None) -> None:
         self.nodes = FakeNodes(server)
         self.clock = FakeClock(NOW)
-        self.troubles: list[Trouble] = []
-        self.told: list[Record] = []
-        self.book = RedisBook(FileBook(folder, self.troubles.append), self.nodes, self.clock, self.troubles.append)
+        self.troubles: list[SqliteTrouble] = []
+        self.told: list[Order] = []
+        self.book = RedisOrderStore(
+            FileOrderStore(folder, self.troubles.append), self.nodes, self.clock, self.troubles.append
+        )
         if hears:
             self.book.listen(self.nodes)
         self.book.on_change = self.told.extend
@@ -318,7 +320,7 @@ def test_what_redis_refuses_is_reported_once_and_tried_again() -> None:
         one.book.put([record("a")])
         await one.tick(3)
         done = "orders are in force and kept here, and shared as soon as that is possible"
-        assert one.troubles == [Trouble("Redis", "OOM command not allowed", done)]
+        assert one.troubles == [SqliteTrouble("Redis", "OOM command not allowed", done)]
         assert not await one.book.settled(0.01)
         server.fails = None
         await one.tick()
@@ -355,11 +357,11 @@ def test_closing_lets_redis_take_what_is_under_way() -> None:
 def test_a_file_that_could_be_read_late_is_shared_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         server = FakeRedis()
-        first = FileBook(tmp_path, print)
+        first = FileOrderStore(tmp_path, print)
         first.put([record("a")])
         await first.close()
         with monkeypatch.context() as patch:
-            patch.setattr(FileBook, "_try", lambda *_: False)
+            patch.setattr(FileOrderStore, "_try", lambda *_: False)
             late = Peer(server, folder=tmp_path)
             await late.tick()
             assert late.book.synced

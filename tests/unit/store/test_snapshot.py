@@ -13,24 +13,33 @@ import pytest
 
 from breakloop.app.jobs import aside
 from breakloop.clock import FakeClock
-from breakloop.store.ops import Breaker, BreakerSpec, Broken, Correct, Repeat, Repeated, RepeatSpec, Settle
+from breakloop.store.ops import (
+    AdjustCharge,
+    BreakerResult,
+    BreakerSpec,
+    CheckBreaker,
+    CountFingerprint,
+    FingerprintCount,
+    FingerprintSpec,
+    Settle,
+)
 from tests.durable_state import SLOW, SPEND, Life, at_once, files, state_file
 
 T = TypeVar("T")
-COOLING = RepeatSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0)
-IDLE = RepeatSpec(60.0, 5, retry_free=3)
+COOLING = FingerprintSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0)
+IDLE = FingerprintSpec(60.0, 5, retry_free=3)
 BREAKER = BreakerSpec(10.0, 0.0)
 
 
-def hit(life: Life, spec: RepeatSpec, key: str) -> Repeated:
-    result = life.store.commit([Repeat(spec, key, None)], life.clock.now()).results[0]
-    assert isinstance(result, Repeated)
+def hit(life: Life, spec: FingerprintSpec, key: str) -> FingerprintCount:
+    result = life.store.commit([CountFingerprint(spec, key, None)], life.clock.now()).results[0]
+    assert isinstance(result, FingerprintCount)
     return result
 
 
-def meter(life: Life, key: str, amount: float, spec: BreakerSpec = BREAKER) -> Broken:
-    result = life.store.commit([Breaker(spec, key, amount, None)], life.clock.now()).results[0]
-    assert isinstance(result, Broken)
+def meter(life: Life, key: str, amount: float, spec: BreakerSpec = BREAKER) -> BreakerResult:
+    result = life.store.commit([CheckBreaker(spec, key, amount, None)], life.clock.now()).results[0]
+    assert isinstance(result, BreakerResult)
     return result
 
 
@@ -107,7 +116,7 @@ def test_what_is_dropped_stays_dropped(tmp_path: Path, clock: FakeClock, save_be
 def test_changes_in_place_are_saved(tmp_path: Path, clock: FakeClock) -> None:
     """What is corrected or taken back after a save (S-1)."""
     life = Life(tmp_path, clock)
-    spec = RepeatSpec(60.0, 5, sliding=True, retry_free=3)
+    spec = FingerprintSpec(60.0, 5, sliding=True, retry_free=3)
     hit(life, IDLE, "ld:idle")
     hit(life, IDLE, "ld:idle")
     hit(life, spec, "ld:sliding")
@@ -120,7 +129,7 @@ def test_changes_in_place_are_saved(tmp_path: Path, clock: FakeClock) -> None:
     now = clock.now()
     settled = life.store.settle([Settle(IDLE, "ld:idle", at), Settle(spec, "ld:sliding", at)], now, failed=True)
     assert settled == 2
-    life.store.correct([Correct(SPEND, "tpd:a", -40), Correct(SLOW, "tb:a", 5.0)], now)
+    life.store.correct([AdjustCharge(SPEND, "tpd:a", -40), AdjustCharge(SLOW, "tb:a", 5.0)], now)
     before = life.tables()
     life.save()
     life.kill()

@@ -9,21 +9,21 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.errors import StateError
-from breakloop.store.snapshot_file import FILE, Change, Packer, Part, StateFile
-from breakloop.store.sqlite import Trouble
+from breakloop.store.snapshot_file import FILE, EntryPacker, Segment, SegmentChange, StateFile
+from breakloop.store.sqlite import SqliteTrouble
 from tests.durable_state import Life, state_file
 
 NOW = 100.0
 
 
-def part(*keys: str, expires: float = 200.0) -> Part:
-    packer = Packer()
+def part(*keys: str, expires: float = 200.0) -> Segment:
+    packer = EntryPacker()
     packer.add("accounts", keys, [(expires, 1)] * len(keys))
     return packer.close()[0]
 
 
-def opened(folder: Path) -> tuple[StateFile, list[str], list[Trouble]]:
-    troubles: list[Trouble] = []
+def opened(folder: Path) -> tuple[StateFile, list[str], list[SqliteTrouble]]:
+    troubles: list[SqliteTrouble] = []
     keys: list[str] = []
     file = StateFile(folder, troubles.append)
     file.load(lambda pack: keys.extend(pack.keys))
@@ -34,10 +34,10 @@ def test_parts_come_back_in_order(tmp_path: Path) -> None:
     """The newest is last, after tidying too (S-1)."""
     file, _, _ = opened(tmp_path)
     for key in ("a", "b", "c", "d"):
-        assert file.write(Change([part(key)], NOW, NOW))
+        assert file.write(SegmentChange([part(key)], NOW, NOW))
     rows = file.rows.all
     assert [pack.keys for pack in file.read(rows[1:3])] == [["b"], ["c"]]
-    assert file.write(Change([part("e")], NOW, NOW, old=rows[1:3], instead=[part("c")]))
+    assert file.write(SegmentChange([part("e")], NOW, NOW, old=rows[1:3], instead=[part("c")]))
     file.close()
     again, keys, troubles = opened(tmp_path)
     assert (keys, [row.id for row in again.rows.all], troubles) == (["a", "c", "d", "e"], [1, 3, 4, 5], [])
@@ -47,8 +47,8 @@ def test_parts_come_back_in_order(tmp_path: Path) -> None:
 def test_a_whole_save_replaces_everything(tmp_path: Path) -> None:
     """In one transaction (S-1)."""
     file, _, _ = opened(tmp_path)
-    file.write(Change([part("a")], NOW, NOW))
-    file.write(Change([part("b"), part("c")], NOW, NOW, whole=True))
+    file.write(SegmentChange([part("a")], NOW, NOW))
+    file.write(SegmentChange([part("b"), part("c")], NOW, NOW, whole=True))
     file.close()
     assert opened(tmp_path)[1] == ["b", "c"]
 
@@ -57,8 +57,8 @@ def test_what_has_expired_is_cleared_away_with_a_save(tmp_path: Path) -> None:
     """From the oldest on (S-1)."""
     file, _, _ = opened(tmp_path)
     for expires in (10.0, 20.0, 200.0, 30.0):
-        file.write(Change([part(str(expires), expires=expires)], 1.0, 1.0))
-    file.write(Change([], NOW, NOW))
+        file.write(SegmentChange([part(str(expires), expires=expires)], 1.0, 1.0))
+    file.write(SegmentChange([], NOW, NOW))
     assert [row.expires for row in file.rows.all] == [200.0, 30.0]
     file.close()
     assert opened(tmp_path)[1] == ["200.0", "30.0"]
@@ -67,13 +67,13 @@ def test_what_has_expired_is_cleared_away_with_a_save(tmp_path: Path) -> None:
 def test_a_file_that_another_wrote_is_noticed(tmp_path: Path) -> None:
     """Its rows are not the ones that are remembered, so everything has to be written (S-1)."""
     file, _, _ = opened(tmp_path)
-    file.write(Change([part("a")], NOW, NOW))
+    file.write(SegmentChange([part("a")], NOW, NOW))
     rows = file.rows.all
     other, _, _ = opened(tmp_path)
     assert file.read(rows) == []
-    assert not file.write(Change([part("b")], NOW, NOW))
-    assert other.write(Change([part("c")], NOW, NOW))
-    assert file.write(Change([part("b")], NOW, NOW, whole=True))
+    assert not file.write(SegmentChange([part("b")], NOW, NOW))
+    assert other.write(SegmentChange([part("c")], NOW, NOW))
+    assert file.write(SegmentChange([part("b")], NOW, NOW, whole=True))
     file.close()
     other.close()
     assert opened(tmp_path)[1] == ["b"]
@@ -84,14 +84,14 @@ def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
     file, _, _ = opened(tmp_path)
     file.close()
     with pytest.raises(StateError, match="closed"):
-        file.write(Change([part("a")], NOW, NOW))
+        file.write(SegmentChange([part("a")], NOW, NOW))
     assert not (tmp_path / f"{FILE}-wal").exists()
 
 
 def test_others_cannot_read_it(tmp_path: Path) -> None:
     """What sessions did is nobody's business (Y-1)."""
     file, _, _ = opened(tmp_path)
-    file.write(Change([part("a")], NOW, NOW))
+    file.write(SegmentChange([part("a")], NOW, NOW))
     assert {path.stat().st_mode & 0o077 for path in tmp_path.glob(f"{FILE}*")} == {0}
     file.close()
 

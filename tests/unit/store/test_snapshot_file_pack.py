@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from breakloop.store.memory import MemoryStore
-from breakloop.store.snapshot_file import PART_BYTES, Pack, Packer, at_once, unpack
+from breakloop.store.snapshot_file import PART_BYTES, EntryBatch, EntryPacker, at_once, unpack
 
 ENTRIES: dict[str, tuple[Any, ...]] = {
     "counts": (10.0, 3),
@@ -22,21 +22,21 @@ ENTRIES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def packed(packer: Packer) -> list[Pack]:
+def packed(packer: EntryPacker) -> list[EntryBatch]:
     return [pack for part in packer.close() for pack in unpack(part.data)]
 
 
 @pytest.mark.parametrize("table", ENTRIES)
 def test_every_table_reads_back(table: str) -> None:
     """The same values, and what was dropped (S-1)."""
-    packer = Packer()
+    packer = EntryPacker()
     packer.add(table, ["a", "b:é"], [ENTRIES[table], None])
     assert packed(packer) == [(table, ["a", "b:é"], [ENTRIES[table], None])]
 
 
 def test_times_of_hits_are_a_copy() -> None:
     """A hit that comes between packing and writing is not half in it (S-1)."""
-    times, packer = array("d", [1.0, 2.5]), Packer()
+    times, packer = array("d", [1.0, 2.5]), EntryPacker()
     packer.add("counts", ["a"], [(9.0, times)])
     times.append(3.0)
     assert packed(packer) == [("counts", ["a"], [(9.0, array("d", [1.0, 2.5]))])]
@@ -44,14 +44,14 @@ def test_times_of_hits_are_a_copy() -> None:
 
 def test_odd_keys_and_sums() -> None:
     """Half a surrogate pair is kept as it is; what exceeds 64 bits is as much as fits (S-1)."""
-    packer = Packer()
+    packer = EntryPacker()
     packer.add("accounts", ["\ud800", "b", "c"], [(9.0, 2**80), None, (9.0, 5)])
     assert packed(packer) == [("accounts", ["\ud800", "b", "c"], [(9.0, 2**63 - 1), None, (9.0, 5)])]
 
 
 def test_parts_are_of_bounded_size_and_know_when_they_expire() -> None:
     """A part is written in one go, and cleared away when the last of it has expired (S-1)."""
-    packer = Packer()
+    packer = EntryPacker()
     for number in range(20):
         packer.add("windows", [f"{number}:{one}" for one in range(50)], [(5.0 + number, 1, bytes(1000))] * 50)
     packer.add("windows", ["x"], [None])
@@ -60,12 +60,12 @@ def test_parts_are_of_bounded_size_and_know_when_they_expire() -> None:
     assert [part.entries for part in parts] == [300, 300, 300, 101]
     assert [part.expires for part in parts] == [10.0, 16.0, 22.0, 24.0]
     assert all(PART_BYTES <= len(part.data) < PART_BYTES + 60_000 for part in parts[:-1])
-    assert Packer().close() == []
+    assert EntryPacker().close() == []
 
 
 def test_a_part_of_windows_knows_their_versions() -> None:
     """One of anything else does not (S-1)."""
-    packer = Packer()
+    packer = EntryPacker()
     packer.add("windows", ["a", "b"], [(5.0, 7, b""), None])
     packer.close()
     packer.add("windows", ["a"], [(5.0, 8, b"")])
@@ -111,12 +111,12 @@ def test_what_is_not_of_this_form_is_refused(data: bytes) -> None:
 def test_what_cannot_be_kept_is_an_error_of_ours() -> None:
     """A new kind of entry needs a form (S-1)."""
     with pytest.raises(TypeError, match="object cannot be kept"):
-        Packer().add("counts", ["a"], [(1.0, object())])
+        EntryPacker().add("counts", ["a"], [(1.0, object())])
 
 
 def test_persisted_bytes() -> None:
     """Table names and the order of fields are in the file; another version must read the same meaning (S-1)."""
-    packer = Packer()
+    packer = EntryPacker()
     packer.add("counts", ["k"], [(9.0, 2)])
     packer.add("windows", ["k"], [(9.0, 3, b"w")])
     (part,) = packer.close()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from array import array
 
-from breakloop.store.memory import Entry, Table
-from breakloop.store.snapshot_file import Pack, Packer, Row, Sieve, unpack
+from breakloop.store.memory import Entry, ExpiringTable
+from breakloop.store.snapshot_file import EntryBatch, EntryPacker, SegmentCompactor, SegmentRow, unpack
 
 NOW = 100.0
 
 
 def sifted(
-    table: Table, keys: list[str], entries: list[Entry | None], rows: int = 2
+    table: ExpiringTable, keys: list[str], entries: list[Entry | None], rows: int = 2
 ) -> list[tuple[str, Entry | None]] | None:
     """What is left of these entries, where `table` is what is in memory."""
-    sieve = Sieve([Row(number, 1000, 0.0) for number in range(rows)], {"counts": table}, NOW)
-    sieve.sift(Pack("counts", keys, entries))
+    sieve = SegmentCompactor([SegmentRow(number, 1000, 0.0) for number in range(rows)], {"counts": table}, NOW)
+    sieve.sift(EntryBatch("counts", keys, entries))
     left = sieve.left()
     if left is None:
         return None
@@ -23,8 +23,8 @@ def sifted(
     return [pair for pack in packs for pair in zip(pack.keys, pack.entries, strict=True)]
 
 
-def memory(**entries: Entry) -> Table:
-    table = Table(100)
+def memory(**entries: Entry) -> ExpiringTable:
+    table = ExpiringTable(100)
     table.dirty = {}
     for key, entry in entries.items():
         table[key] = entry
@@ -61,25 +61,25 @@ def test_rows_that_are_all_true_are_left_alone() -> None:
 def test_rows_of_windows_are_seen_through_unread() -> None:
     """The largest entries, and the most often changed ones: what is overtaken is known by its version (S-1)."""
     table = memory(a=(200.0, 5, b"new"), b=(200.0, 2, b"same"), c=(90.0, 1, b"expired"))
-    sieve = Sieve([Row(1, 1000, 0.0)], {"windows": table}, NOW)
-    assert not sieve.overtaken(Row(1, 1000, 200.0))
-    assert sieve.overtaken(Row(1, 1000, 200.0, {"a": 4, "c": 1, "gone": 3, "dropped": 0}))
-    assert not sieve.overtaken(Row(1, 1000, 200.0, {"a": 4, "b": 2}))
+    sieve = SegmentCompactor([SegmentRow(1, 1000, 0.0)], {"windows": table}, NOW)
+    assert not sieve.overtaken(SegmentRow(1, 1000, 200.0))
+    assert sieve.overtaken(SegmentRow(1, 1000, 200.0, {"a": 4, "c": 1, "gone": 3, "dropped": 0}))
+    assert not sieve.overtaken(SegmentRow(1, 1000, 200.0, {"a": 4, "b": 2}))
     table.dirty = {"gone": None}
-    assert not sieve.overtaken(Row(1, 1000, 200.0, {"a": 4, "gone": 3}))
+    assert not sieve.overtaken(SegmentRow(1, 1000, 200.0, {"a": 4, "gone": 3}))
     assert sieve.left() == []
 
 
 def test_never_more_rows_than_there_were() -> None:
     """They take the places of the old ones (S-1)."""
-    table = Table(2000)
+    table = ExpiringTable(2000)
     for number in range(1500):
         table[str(number)] = (200.0, number)
     table["0"] = (200.0, -1)
-    packer = Packer()
+    packer = EntryPacker()
     packer.add("counts", list(table), [(200.0, number) for number in range(1500)])
     (part,) = packer.close()
-    sieve = Sieve([Row(1, len(part.data), 200.0)], {"counts": table}, NOW)
+    sieve = SegmentCompactor([SegmentRow(1, len(part.data), 200.0)], {"counts": table}, NOW)
     for pack in unpack(part.data):
         sieve.sift(pack)
     left = sieve.left()

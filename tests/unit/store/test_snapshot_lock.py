@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from breakloop.store.snapshot import Lock
+from breakloop.store.snapshot import SnapshotLock
 
 
 def test_only_one_has_it(tmp_path: Path) -> None:
     """The second is told why; after the first has let go it is free (S-1)."""
-    first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
+    first, second = SnapshotLock(tmp_path / "lock"), SnapshotLock(tmp_path / "lock")
     assert first.take() == ""
     assert second.take() == "another process uses this data directory"
     second.release()
@@ -22,6 +22,6 @@ def test_only_one_has_it(tmp_path: Path) -> None:
 
 def test_where_it_cannot_be_made(tmp_path: Path) -> None:
     """Without a lock nothing is written (S-1)."""
-    assert Lock(tmp_path / "nowhere" / "lock").take() == "No such file or directory"
+    assert SnapshotLock(tmp_path / "nowhere" / "lock").take() == "No such file or directory"
     (tmp_path / "lock").mkdir()
-    assert Lock(tmp_path / "lock").take() == "Is a directory"
+    assert SnapshotLock(tmp_path / "lock").take() == "Is a directory"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.sqlite import Schema, SqliteFile, Trouble, UnfitError
+from breakloop.store.sqlite import Schema, SqliteFile, SqliteTrouble, UnfitError
 
 SCHEMA = Schema(77, ("CREATE TABLE t (x TEXT)",))
 
@@ -19,7 +19,7 @@ class Here:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "some.db"
-        self.troubles: list[Trouble] = []
+        self.troubles: list[SqliteTrouble] = []
         self.opened: list[SqliteFile] = []
 
     def open(self, schema: Schema = SCHEMA, synchronous: str = "FULL") -> SqliteFile:

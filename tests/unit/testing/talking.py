@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from breakloop.testing.answer import Answer, Manner
 from breakloop.testing.http import SeenRequest
-from breakloop.testing.providers.base import Asked
+from breakloop.testing.providers.base import ProviderRequest
 from breakloop.testing.sending import Leave, Rendered, Step
 
 CHAT = "/v1/chat/completions"
@@ -38,9 +38,9 @@ def seen(
     return made
 
 
-def asked(answer: Answer, path: str = CHAT, **fields: Any) -> Asked:
+def asked(answer: Answer, path: str = CHAT, **fields: Any) -> ProviderRequest:
     """A request with the answer it is to get."""
-    return Asked(seen(path, fields), fields, answer, 1_800_000_001)
+    return ProviderRequest(seen(path, fields), fields, answer, 1_800_000_001)
 
 
 def whole(rendered: Rendered) -> Any:

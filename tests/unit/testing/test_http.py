@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.testing.http import HEAD_MAX_BYTES, MalformedError, Reader, SeenRequest
+from breakloop.testing.http import HEAD_MAX_BYTES, MalformedError, RequestReader, SeenRequest
 from tests.unit.testing.talking import post, seen
 
 CHUNKED = (
@@ -23,7 +23,7 @@ CHUNKED = (
 
 def read(*parts: bytes) -> list[SeenRequest]:
     """All requests in these bytes; the last may be incomplete."""
-    reader, found = Reader(), []
+    reader, found = RequestReader(), []
     current: SeenRequest | None = None
     for part in parts:
         reader.feed(part)

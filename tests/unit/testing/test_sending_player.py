@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from breakloop.testing.answer import Gate
 from breakloop.testing.http import SeenRequest
-from breakloop.testing.sending import Hold, Leave, Pause, Player, Step
+from breakloop.testing.sending import HoldOpen, Leave, Pause, Player, Step
 from tests.unit.testing.talking import seen
 
 
@@ -115,7 +115,7 @@ def test_a_slow_reader_holds_it_up() -> None:
 
 
 def test_a_stall_lasts_until_it_is_resumed() -> None:
-    stage = Stage(b"a", Hold(), b"b")
+    stage = Stage(b"a", HoldOpen(), b"b")
     assert stage.player.held
     stage.player.go()
     assert stage.log == [b"a"]

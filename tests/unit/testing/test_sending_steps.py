@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from breakloop.testing.answer import Answer, Gate, Manner
 from breakloop.testing.http import SeenRequest
-from breakloop.testing.sending import Hold, Leave, Pause, Rendered, Step, raw_steps, steps
+from breakloop.testing.sending import HoldOpen, Leave, Pause, Rendered, Step, raw_steps, steps
 from tests.unit.testing.talking import DATE, PLAIN, carried_out, read_with_h11, seen, written
 
 WHOLE = Rendered([b'{"a":1}'])
@@ -112,7 +112,7 @@ def test_realistic_heads() -> None:
 
 def kinds(found: list[Step]) -> str:
     """h for the head, c for a chunk, e for the last, and what else happens."""
-    letters = {Pause: "P", Hold: "H", Gate: "G", Leave: "L"}
+    letters = {Pause: "P", HoldOpen: "H", Gate: "G", Leave: "L"}
     return "".join(
         ("h" if step.startswith(b"HTTP") else "e" if step.startswith(b"0") else "c")
         if isinstance(step, bytes)
@@ -179,4 +179,4 @@ def test_raw_bytes_go_as_they_are() -> None:
     assert found(answer.sent(close=False)) == [b"abc", b"def"]
     assert found(answer.cut(1)) == [b"abc", Leave(abrupt=True)]
     assert found(answer.cut(after_bytes=4)) == [b"abc", b"d", Leave(abrupt=True)]
-    assert found(answer.stall("start").delayed(2).paced(1)) == [Pause(2), Hold(), b"abc", Pause(1), b"def", Leave()]
+    assert found(answer.stall("start").delayed(2).paced(1)) == [Pause(2), HoldOpen(), b"abc", Pause(1), b"def", Leave()]

@@ -19,16 +19,16 @@ from breakloop.admin.api import agents, alerts, bundle, history, orders, status
 from breakloop.admin.api.operations import (
     BODY_MAX,
     PREFIX,
-    Asked,
     Operation,
+    OperationRequest,
     checked_path,
     document,
     read_body,
     read_query,
 )
 from breakloop.admin.auth import identity
-from breakloop.admin.errors import Fault, fault_of
-from breakloop.admin.services import Services
+from breakloop.admin.errors import ApiError, fault_of
+from breakloop.admin.services import AdminServices
 from breakloop.errors import BreakloopError
 
 OPERATIONS: Final = (
@@ -58,7 +58,7 @@ class _AgentName(Convertor[str]):
         return value
 
 
-def api_routes(services: Services) -> list[Route]:
+def api_routes(services: AdminServices) -> list[Route]:
     """Return the routes of every operation, and of the document."""
     by_path: dict[str, list[Operation]] = {}
     for one in OPERATIONS:
@@ -102,7 +102,7 @@ def _pattern(path: str) -> str:
     return PREFIX + (path.replace("{id}", "{id:agent}") if path.startswith("/agents/") else path)
 
 
-def _route(path: str, operations: list[Operation], services: Services) -> Route:
+def _route(path: str, operations: list[Operation], services: AdminServices) -> Route:
     by_method = {one.method: one for one in operations}
 
     async def endpoint(request: Request) -> Response:
@@ -112,16 +112,16 @@ def _route(path: str, operations: list[Operation], services: Services) -> Route:
     return Route(_pattern(path), endpoint, methods=list(by_method), name=operations[0].name)
 
 
-async def answer(operation: Operation, services: Services, request: Request) -> Response:
+async def answer(operation: Operation, services: AdminServices, request: Request) -> Response:
     """Check a request, carry it out, and answer."""
     try:
         who = identity(request)
         if operation.acts and not who.may_act:
-            raise Fault(403, f"your role is {who.role}, and this needs {operation.role}")
+            raise ApiError(403, f"your role is {who.role}, and this needs {operation.role}")
         query = read_query(operation, request.query_params)
         path = checked_path(request.path_params)
         body = await read_body(operation, request)
-        found = await operation.handler(Asked(services, who, request, path, query, body))
+        found = await operation.handler(OperationRequest(services, who, request, path, query, body))
     except BreakloopError as error:
         fault = fault_of(error)
         if fault.status == 500:

@@ -7,49 +7,49 @@ from typing import Annotated
 
 import msgspec
 
-from breakloop.admin.api.operations import AgentChanges, Asked, Ends, Most, Name, Operation, ends
+from breakloop.admin.api.operations import AgentChanges, Ends, Most, Name, Operation, OperationRequest, ends
 from breakloop.admin.api.responses import (
-    Agents,
     AgentSettings,
+    AgentsResponse,
     AgentView,
-    Holds,
+    HoldsResponse,
     HoldView,
-    Killed,
-    Released,
+    KillResponse,
+    ReleaseResponse,
     agent_view,
     hold_view,
 )
-from breakloop.admin.errors import Fault
+from breakloop.admin.errors import ApiError
 from breakloop.engine.quarantine import CALLER
 
 Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="Why, for people.")]
 
 
-class OfProject(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ProjectQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which project."""
 
     project: Name = ""
 
 
-class FindAgents(OfProject, forbid_unknown_fields=True, kw_only=True):
+class AgentsQuery(ProjectQuery, forbid_unknown_fields=True, kw_only=True):
     """Which agents."""
 
     find: Annotated[str, msgspec.Meta(max_length=256, description="Part of the name.")] = ""
     most: Most = 200
 
 
-class Kill(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class KillBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Hold an agent by its name, whoever calls."""
 
     reason: Reason
     expires_at: Ends = None
 
 
-class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+class EmptyBody(msgspec.Struct, forbid_unknown_fields=True):
     """An order that needs no words."""
 
 
-class Release(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Whose holds end; at least one of these."""
 
     agent: Name = ""
@@ -57,16 +57,16 @@ class Release(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     run: Name = ""
 
 
-async def agents(asked: Asked) -> Agents:
+async def agents(asked: OperationRequest) -> AgentsResponse:
     """Those that match, of one project or of all; then those that are held and were never seen."""
     query, history, stops = asked.query, asked.services.history, asked.services.operator.stops
     found = await asked.services.aside(lambda: history.agents(query.project, query.find, query.most))
     holds = _holds(asked)
     seen = [agent_view(one, _of(holds, one.project, one.agent), stops(one.agent)) for one in found]
-    return Agents((seen + await _unseen(asked, holds))[: query.most])
+    return AgentsResponse((seen + await _unseen(asked, holds))[: query.most])
 
 
-async def agent(asked: Asked) -> AgentView:
+async def agent(asked: OperationRequest) -> AgentView:
     """One, also if it was never seen but is held."""
     name, project, history = asked.path["id"], asked.project, asked.services.history
     found = await asked.services.aside(lambda: history.agent(project, name))
@@ -74,46 +74,46 @@ async def agent(asked: Asked) -> AgentView:
     if found is not None:
         return agent_view(found, holds, asked.services.operator.stops(name))
     if not holds:
-        raise Fault(404, "there is no such agent in this project", code="unknown_agent")
+        raise ApiError(404, "there is no such agent in this project", code="unknown_agent")
     return AgentView(project=project, agent=name, holds=holds)
 
 
-async def change(asked: Asked) -> AgentSettings:
+async def change(asked: OperationRequest) -> AgentSettings:
     """Set what the body names; null takes a setting away."""
     name = asked.path["id"]
     settings = await asked.actions.set_agent(asked.project, name, asked.body)
     return AgentSettings(asked.project, name, settings)
 
 
-async def kill(asked: Asked) -> Killed:
+async def kill(asked: OperationRequest) -> KillResponse:
     """Hold it by its name."""
     until = ends(asked.body.expires_at)
     name, actions = asked.path["id"], asked.actions
     hold, shared = await actions.kill(asked.project, name, asked.body.reason, until)
     seen, meant = await actions.seen(asked.project, name)
-    return Killed(hold_view(hold), shared, seen, meant)
+    return KillResponse(hold_view(hold), shared, seen, meant)
 
 
-async def release(asked: Asked) -> Released:
+async def release(asked: OperationRequest) -> ReleaseResponse:
     """End every hold on it, and forget its loops."""
     ended, loops, shared = await asked.actions.release(asked.project, agent=_named(asked.path["id"]))
-    return Released([hold_view(one) for one in ended], loops, shared)
+    return ReleaseResponse([hold_view(one) for one in ended], loops, shared)
 
 
-async def quarantine(asked: Asked) -> Holds:
+async def quarantine(asked: OperationRequest) -> HoldsResponse:
     """Everybody who is held, in one project or in all."""
     wanted = asked.query.project
-    return Holds([one for one in _holds(asked) if wanted in {"", one.project}])
+    return HoldsResponse([one for one in _holds(asked) if wanted in {"", one.project}])
 
 
-async def release_any(asked: Asked) -> Released:
+async def release_any(asked: OperationRequest) -> ReleaseResponse:
     """End the holds on an agent, a caller or a run, and forget its loops."""
     body, release = asked.body, asked.actions.release
     ended, loops, shared = await release(asked.project, agent=body.agent, caller=body.caller, run=body.run)
-    return Released([hold_view(one) for one in ended], loops, shared)
+    return ReleaseResponse([hold_view(one) for one in ended], loops, shared)
 
 
-async def _unseen(asked: Asked, holds: list[HoldView]) -> list[AgentView]:
+async def _unseen(asked: OperationRequest, holds: list[HoldView]) -> list[AgentView]:
     """Those that are held by their name, match, and were never seen: a name that was mistyped shows here."""
     query, history = asked.query, asked.services.history
     find = query.find.lower()
@@ -125,11 +125,11 @@ async def _unseen(asked: Asked, holds: list[HoldView]) -> list[AgentView]:
 
 def _named(agent: str) -> str:
     if not agent:
-        raise Fault(400, "must not be empty", field="id")
+        raise ApiError(400, "must not be empty", field="id")
     return agent
 
 
-def _holds(asked: Asked) -> list[HoldView]:
+def _holds(asked: OperationRequest) -> list[HoldView]:
     return [hold_view(hold) for hold in asked.services.operator.holds()]
 
 
@@ -138,8 +138,8 @@ def _of(holds: list[HoldView], project: str, agent: str) -> list[HoldView]:
 
 
 OPERATIONS = (
-    Operation("GET", "/agents", "listAgents", "List agents, the last seen first", agents, Agents, FindAgents),
-    Operation("GET", "/agents/{id}", "getAgent", "Show one agent", agent, AgentView, OfProject),
+    Operation("GET", "/agents", "listAgents", "List agents, the last seen first", agents, AgentsResponse, AgentsQuery),
+    Operation("GET", "/agents/{id}", "getAgent", "Show one agent", agent, AgentView, ProjectQuery),
     Operation(
         "PATCH",
         "/agents/{id}",
@@ -147,7 +147,7 @@ OPERATIONS = (
         "Set what the bundle's `agents` block can set; null takes a setting away",
         change,
         AgentSettings,
-        OfProject,
+        ProjectQuery,
         AgentChanges,
         acts=True,
     ),
@@ -157,9 +157,9 @@ OPERATIONS = (
         "killAgent",
         "Quarantine an agent by its name, until released or until it expires",
         kill,
-        Killed,
-        OfProject,
-        Kill,
+        KillResponse,
+        ProjectQuery,
+        KillBody,
         acts=True,
     ),
     Operation(
@@ -168,21 +168,21 @@ OPERATIONS = (
         "releaseAgent",
         "End every hold on an agent, and clear what was remembered against it",
         release,
-        Released,
-        OfProject,
-        Nothing,
+        ReleaseResponse,
+        ProjectQuery,
+        EmptyBody,
         acts=True,
     ),
-    Operation("GET", "/quarantine", "listHolds", "List everybody who is held", quarantine, Holds, OfProject),
+    Operation("GET", "/quarantine", "listHolds", "List everybody who is held", quarantine, HoldsResponse, ProjectQuery),
     Operation(
         "POST",
         "/quarantine/release",
         "releaseHolds",
         "End the holds on an agent, a caller or a run",
         release_any,
-        Released,
-        OfProject,
-        Release,
+        ReleaseResponse,
+        ProjectQuery,
+        ReleaseBody,
         acts=True,
     ),
 )

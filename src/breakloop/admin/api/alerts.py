@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from breakloop.admin.api.operations import Asked, Most, Operation
+from breakloop.admin.api.operations import Most, Operation, OperationRequest
 from breakloop.admin.api.responses import plain
 
 
-class AddWebhook(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class WebhookBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Where to, and which events."""
 
     url: Annotated[str, msgspec.Meta(pattern="^https?://", max_length=2048, description="http:// or https://")]
@@ -22,105 +22,105 @@ class AddWebhook(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     allow_private: Annotated[bool, msgspec.Meta(description="Also an address of this machine or network.")] = False
 
 
-class HowMany(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class LimitQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How many."""
 
     most: Most = 100
 
 
-class Webhooks(msgspec.Struct):
+class WebhooksResponse(msgspec.Struct):
     """Webhooks, without their secrets."""
 
     webhooks: list[dict[str, Any]]
 
 
-class WebhookAdded(msgspec.Struct):
+class WebhookCreated(msgspec.Struct):
     """A webhook; its secret is shown this once."""
 
     id: str
     secret: str
 
 
-class Removed(msgspec.Struct):
+class WebhookRemoved(msgspec.Struct):
     """What is gone."""
 
     id: str
 
 
-class SentAgain(msgspec.Struct):
+class DeliveryRetried(msgspec.Struct):
     """What is under way again."""
 
     id: str
 
 
-class Deliveries(msgspec.Struct):
+class DeliveriesResponse(msgspec.Struct):
     """What is under way, was delivered, or was given up."""
 
     deliveries: list[dict[str, Any]]
 
 
-class Rules(msgspec.Struct):
+class RulesResponse(msgspec.Struct):
     """The alert rules."""
 
     rules: list[dict[str, Any]]
 
 
-async def webhooks(asked: Asked) -> Webhooks:
+async def webhooks(asked: OperationRequest) -> WebhooksResponse:
     """All of them, without secrets."""
-    return Webhooks(plain(await asked.services.aside(asked.services.hooks.webhooks)))
+    return WebhooksResponse(plain(await asked.services.aside(asked.services.hooks.webhooks)))
 
 
-async def add(asked: Asked) -> WebhookAdded:
+async def add(asked: OperationRequest) -> WebhookCreated:
     """Make one."""
     body = asked.body
     made = await asked.actions.add_webhook(body.url, body.events, allow_private=body.allow_private)
-    return WebhookAdded(str(made["id"]), str(made["secret"]))
+    return WebhookCreated(str(made["id"]), str(made["secret"]))
 
 
-async def remove(asked: Asked) -> Removed:
+async def remove(asked: OperationRequest) -> WebhookRemoved:
     """Remove one."""
     await asked.actions.remove_webhook(asked.path["id"])
-    return Removed(asked.path["id"])
+    return WebhookRemoved(asked.path["id"])
 
 
-async def test(asked: Asked) -> Mapping[str, Any]:
+async def test(asked: OperationRequest) -> Mapping[str, Any]:
     """Send to one now."""
     return await asked.actions.test_webhook(asked.path["id"])
 
 
-async def rotate(asked: Asked) -> WebhookAdded:
+async def rotate(asked: OperationRequest) -> WebhookCreated:
     """Give one a new secret."""
     made = await asked.actions.rotate_webhook(asked.path["id"])
-    return WebhookAdded(str(made["id"]), str(made["secret"]))
+    return WebhookCreated(str(made["id"]), str(made["secret"]))
 
 
-async def again(asked: Asked) -> SentAgain:
+async def again(asked: OperationRequest) -> DeliveryRetried:
     """Try a delivery again."""
     await asked.actions.send_again(asked.path["id"])
-    return SentAgain(asked.path["id"])
+    return DeliveryRetried(asked.path["id"])
 
 
-async def deliveries(asked: Asked) -> Deliveries:
+async def deliveries(asked: OperationRequest) -> DeliveriesResponse:
     """What became of what was sent."""
     most, hooks = asked.query.most, asked.services.hooks
-    return Deliveries(plain(await asked.services.aside(lambda: hooks.deliveries(most))))
+    return DeliveriesResponse(plain(await asked.services.aside(lambda: hooks.deliveries(most))))
 
 
-async def rules(asked: Asked) -> Rules:
+async def rules(asked: OperationRequest) -> RulesResponse:
     """The alert rules of the settings."""
-    return Rules(plain(await asked.services.aside(asked.services.hooks.rules)))
+    return RulesResponse(plain(await asked.services.aside(asked.services.hooks.rules)))
 
 
 OPERATIONS = (
-    Operation("GET", "/webhooks", "listWebhooks", "List webhooks", webhooks, Webhooks),
+    Operation("GET", "/webhooks", "listWebhooks", "List webhooks", webhooks, WebhooksResponse),
     Operation(
         "POST",
         "/webhooks",
         "addWebhook",
         "Send events to a URL; the secret is shown this once",
         add,
-        WebhookAdded,
-        body=AddWebhook,
+        WebhookCreated,
+        body=WebhookBody,
         acts=True,
         status=201,
     ),
@@ -130,7 +130,7 @@ OPERATIONS = (
         "removeWebhook",
         "Remove a webhook",
         remove,
-        Removed,
+        WebhookRemoved,
         acts=True,
     ),
     Operation(
@@ -148,7 +148,7 @@ OPERATIONS = (
         "rotateWebhook",
         "Give a webhook a new secret, shown this once; the old one signs beside it for a day",
         rotate,
-        WebhookAdded,
+        WebhookCreated,
         acts=True,
     ),
     Operation(
@@ -157,7 +157,7 @@ OPERATIONS = (
         "sendAgain",
         "Try a delivery again that was given up",
         again,
-        SentAgain,
+        DeliveryRetried,
         acts=True,
     ),
     Operation(
@@ -166,8 +166,8 @@ OPERATIONS = (
         "listDeliveries",
         "List what was sent and what became of it",
         deliveries,
-        Deliveries,
-        HowMany,
+        DeliveriesResponse,
+        LimitQuery,
     ),
-    Operation("GET", "/alerts/rules", "listAlertRules", "List alert rules", rules, Rules),
+    Operation("GET", "/alerts/rules", "listAlertRules", "List alert rules", rules, RulesResponse),
 )

@@ -8,104 +8,120 @@ from typing import Annotated, Any
 
 import msgspec
 
-from breakloop.admin.api.operations import Asked, Operation, Text
+from breakloop.admin.api.operations import Operation, OperationRequest, PlainText
 from breakloop.admin.api.responses import plain
 
 Current = dict[str, Any]
 
 
-class Force(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ForceQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Whether a lower version is taken, too."""
 
     force: Annotated[bool, msgspec.Meta(description="Take it though its version is lower.")] = False
 
 
-class ToVersion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RollbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which one."""
 
     version: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 
-class ThisPolicy(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PolicyBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which policy."""
 
     policy: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
-class Policies(msgspec.Struct):
+class PoliciesResponse(msgspec.Struct):
     """The policies in force, in words."""
 
     policies: list[dict[str, Any]]
 
 
-class Validated(msgspec.Struct):
+class ValidationResult(msgspec.Struct):
     """Whether a bundle could be applied, and what is wrong with it."""
 
     ok: bool
     problems: list[dict[str, Any]]
 
 
-class Diff(msgspec.Struct):
+class BundleDiff(msgspec.Struct):
     """The difference to the bundle in force, unified; empty where there is none."""
 
     diff: str
 
 
-class Earlier(msgspec.Struct):
+class BundleVersions(msgspec.Struct):
     """Bundles that were in force before, newest first."""
 
     history: list[dict[str, Any]]
 
 
-async def bundle(asked: Asked) -> Mapping[str, Any]:
+async def bundle(asked: OperationRequest) -> Mapping[str, Any]:
     """The one in force."""
     found: Mapping[str, Any] = await asked.services.aside(asked.services.bundles.current)
     return found
 
 
-async def policies(asked: Asked) -> Policies:
+async def policies(asked: OperationRequest) -> PoliciesResponse:
     """What it says, in words."""
-    return Policies(plain(await asked.services.aside(asked.services.bundles.policies)))
+    return PoliciesResponse(plain(await asked.services.aside(asked.services.bundles.policies)))
 
 
-async def validate(asked: Asked) -> Validated:
+async def validate(asked: OperationRequest) -> ValidationResult:
     """What is wrong with another."""
     found = await asked.services.aside(lambda: asked.services.bundles.validate(asked.body))
-    return Validated(not found, plain(list(found)))
+    return ValidationResult(not found, plain(list(found)))
 
 
-async def diff(asked: Asked) -> Diff:
+async def diff(asked: OperationRequest) -> BundleDiff:
     """What another changes."""
-    return Diff(await asked.services.aside(lambda: asked.services.bundles.diff(asked.body)))
+    return BundleDiff(await asked.services.aside(lambda: asked.services.bundles.diff(asked.body)))
 
 
-async def apply(asked: Asked) -> Mapping[str, Any]:
+async def apply(asked: OperationRequest) -> Mapping[str, Any]:
     """Put another in force."""
     return await asked.actions.apply(asked.body, force=asked.query.force)
 
 
-async def rollback(asked: Asked) -> Mapping[str, Any]:
+async def rollback(asked: OperationRequest) -> Mapping[str, Any]:
     """Put an earlier one in force again."""
     return await asked.actions.rollback(asked.body.version)
 
 
-async def history(asked: Asked) -> Earlier:
+async def history(asked: OperationRequest) -> BundleVersions:
     """What was in force before."""
-    return Earlier(plain(await asked.services.aside(asked.services.bundles.earlier)))
+    return BundleVersions(plain(await asked.services.aside(asked.services.bundles.earlier)))
 
 
-async def promote(asked: Asked) -> Mapping[str, Any]:
+async def promote(asked: OperationRequest) -> Mapping[str, Any]:
     """Let a policy deny that has only counted so far."""
     return await asked.actions.promote(asked.body.policy)
 
 
 OPERATIONS = (
     Operation("GET", "/bundle", "getBundle", "Show the bundle in force", bundle, Current),
-    Operation("GET", "/bundle/policies", "listPolicies", "List its policies, in words", policies, Policies),
-    Operation("GET", "/bundle/history", "listBundles", "List the bundles that were in force before", history, Earlier),
-    Operation("POST", "/bundle/validate", "validateBundle", "Check a bundle", validate, Validated, body=Text),
-    Operation("POST", "/bundle/diff", "diffBundle", "Compare a bundle with the one in force", diff, Diff, body=Text),
-    Operation("POST", "/bundle/apply", "applyBundle", "Put a bundle in force", apply, Current, Force, Text, acts=True),
+    Operation("GET", "/bundle/policies", "listPolicies", "List its policies, in words", policies, PoliciesResponse),
+    Operation(
+        "GET", "/bundle/history", "listBundles", "List the bundles that were in force before", history, BundleVersions
+    ),
+    Operation(
+        "POST", "/bundle/validate", "validateBundle", "Check a bundle", validate, ValidationResult, body=PlainText
+    ),
+    Operation(
+        "POST", "/bundle/diff", "diffBundle", "Compare a bundle with the one in force", diff, BundleDiff, body=PlainText
+    ),
+    Operation(
+        "POST",
+        "/bundle/apply",
+        "applyBundle",
+        "Put a bundle in force",
+        apply,
+        Current,
+        ForceQuery,
+        PlainText,
+        acts=True,
+    ),
     Operation(
         "POST",
         "/bundle/rollback",
@@ -113,7 +129,7 @@ OPERATIONS = (
         "Put an earlier bundle in force again",
         rollback,
         Current,
-        body=ToVersion,
+        body=RollbackBody,
         acts=True,
     ),
     Operation(
@@ -123,7 +139,7 @@ OPERATIONS = (
         "Turn a policy from shadow to enforce",
         promote,
         Current,
-        body=ThisPolicy,
+        body=PolicyBody,
         acts=True,
     ),
 )

@@ -17,10 +17,18 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from breakloop.admin.api.operations import Asked, Id, Moment, Most, Name, Operation
-from breakloop.admin.api.responses import Audit, Curve, Events, Incidents, Overview, Shadow, WouldReject
-from breakloop.admin.errors import Fault
-from breakloop.admin.services import Services
+from breakloop.admin.api.operations import Id, Moment, Most, Name, Operation, OperationRequest
+from breakloop.admin.api.responses import (
+    AuditResponse,
+    CurveResponse,
+    EventsResponse,
+    IncidentsResponse,
+    OverviewResponse,
+    ShadowCount,
+    ShadowReport,
+)
+from breakloop.admin.errors import ApiError
+from breakloop.admin.services import AdminServices
 from breakloop.history.api import EventFilter, IncidentFilter
 from breakloop.model.records import EventRecord, Incident
 
@@ -29,7 +37,7 @@ QUIET_S: Final = 15.0  # so long after the last word, a comment keeps the connec
 MOST: Final = 500
 
 
-def follow(services: Services, wanted: EventFilter, request: Request) -> StreamingResponse:
+def follow(services: AdminServices, wanted: EventFilter, request: Request) -> StreamingResponse:
     """Return an answer that does not end: those behind `after`, or those from now on."""
     last = request.headers.get("last-event-id", "")
     if last.isdecimal() and len(last) < 17:
@@ -40,7 +48,7 @@ def follow(services: Services, wanted: EventFilter, request: Request) -> Streami
 
 
 async def stream(
-    services: Services, wanted: EventFilter, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    services: AdminServices, wanted: EventFilter, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> AsyncIterator[bytes]:
     """Yield what happens, for ever."""
     after = wanted.after or await _newest(services, wanted)
@@ -60,14 +68,14 @@ async def stream(
         await sleep(EVERY_S)
 
 
-async def _newest(services: Services, wanted: EventFilter) -> int:
+async def _newest(services: AdminServices, wanted: EventFilter) -> int:
     """Return the id behind which everything is new. Behind 0 would be everything there ever was."""
     newest = replace(wanted, names=(), project="", agent="", incident="", since=0.0, most=1, before=0, after=0)
     found = await _events(services, newest)
     return found[0].id if found else 0
 
 
-async def _events(services: Services, wanted: EventFilter) -> list[EventRecord]:
+async def _events(services: AdminServices, wanted: EventFilter) -> list[EventRecord]:
     found: list[EventRecord] = await services.aside(lambda: services.history.events(wanted))
     return found
 
@@ -80,7 +88,7 @@ _POINTS_MAX = 2_000
 _DAY_S = 86_400.0
 
 
-class FindIncidents(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class IncidentsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which incidents."""
 
     state: Annotated[
@@ -95,7 +103,7 @@ class FindIncidents(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     most: Most = 50
 
 
-class FindEvents(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which events: newest first, unless `after` is given: then those behind this id, oldest first."""
 
     name: Annotated[list[Name], msgspec.Meta(max_length=50, description="Names of events; several may be given.")] = []
@@ -110,21 +118,21 @@ class FindEvents(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     follow: Annotated[bool, msgspec.Meta(description="Go on with what happens, as text/event-stream.")] = False
 
 
-class Page(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which page."""
 
     before: Id = 0
     most: Most = 100
 
 
-class Since(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SinceQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """From when on; a day without it."""
 
     since: Moment | None = None
     project: Name = ""
 
 
-class Span(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SpanQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """From when until when, in intervals of how many seconds."""
 
     since: Moment | None = None
@@ -134,14 +142,14 @@ class Span(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     agent: Name = ""
 
 
-class OfPolicy(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PolicyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Since when, and of which policy."""
 
     since: Moment | None = None
     policy: Name = ""
 
 
-async def incidents(asked: Asked) -> Incidents:
+async def incidents(asked: OperationRequest) -> IncidentsResponse:
     """A page of them."""
     query, history = asked.query, asked.services.history
     wanted = IncidentFilter(
@@ -155,25 +163,25 @@ async def incidents(asked: Asked) -> Incidents:
         most=query.most,
     )
     found: list[Incident] = await asked.services.aside(lambda: history.incidents(wanted))
-    return Incidents(found, repr(found[-1].last_at) if len(found) == query.most else None)
+    return IncidentsResponse(found, repr(found[-1].last_at) if len(found) == query.most else None)
 
 
-async def incident(asked: Asked) -> Incident:
+async def incident(asked: OperationRequest) -> Incident:
     """One, with its steps."""
     wanted, history = asked.path["id"], asked.services.history
     found: Incident | None = await asked.services.aside(lambda: history.incident(wanted))
     if found is None:
-        raise Fault(404, "there is no such incident", code="unknown_incident")
+        raise ApiError(404, "there is no such incident", code="unknown_incident")
     return found
 
 
-async def events(asked: Asked) -> Events | StreamingResponse:
+async def events(asked: OperationRequest) -> EventsResponse | StreamingResponse:
     """A page of them, or all that come."""
     wanted = _wanted(asked.query)
     if asked.query.follow:
         return follow(asked.services, wanted, asked.request)
     found = await asked.services.aside(lambda: asked.services.history.events(wanted))
-    return Events(found, found[-1].id if len(found) == wanted.most and not wanted.after else None)
+    return EventsResponse(found, found[-1].id if len(found) == wanted.most and not wanted.after else None)
 
 
 def _wanted(query: Any) -> EventFilter:
@@ -190,39 +198,41 @@ def _wanted(query: Any) -> EventFilter:
     )
 
 
-async def audit(asked: Asked) -> Audit:
+async def audit(asked: OperationRequest) -> AuditResponse:
     """Who did what, newest first."""
     query, history = asked.query, asked.services.history
     found = await asked.services.aside(lambda: history.audit(query.before, query.most))
-    return Audit(found, found[-1].id if len(found) == query.most else None)
+    return AuditResponse(found, found[-1].id if len(found) == query.most else None)
 
 
-async def totals(asked: Asked) -> Overview:
+async def totals(asked: OperationRequest) -> OverviewResponse:
     """Sums until now."""
     since, history = _since(asked), asked.services.history
-    return Overview(since, await asked.services.aside(lambda: history.totals(since, asked.query.project)))
+    return OverviewResponse(since, await asked.services.aside(lambda: history.totals(since, asked.query.project)))
 
 
-async def curve(asked: Asked) -> Curve:
+async def curve(asked: OperationRequest) -> CurveResponse:
     """Sums for each interval."""
     query, since, history = asked.query, _since(asked), asked.services.history
     until = asked.services.clock.now() if query.until is None else query.until
     if not since < until:
-        raise Fault(400, "must be later than since", field="until")
+        raise ApiError(400, "must be later than since", field="until")
     if (until - since) / query.step_s > _POINTS_MAX:
-        raise Fault(400, f"gives more than {_POINTS_MAX} points: make it longer, or the span shorter", field="step_s")
+        raise ApiError(
+            400, f"gives more than {_POINTS_MAX} points: make it longer, or the span shorter", field="step_s"
+        )
     found = await asked.services.aside(lambda: history.curve(since, until, query.step_s, query.project, query.agent))
-    return Curve(found)
+    return CurveResponse(found)
 
 
-async def shadow(asked: Asked) -> Shadow:
+async def shadow(asked: OperationRequest) -> ShadowReport:
     """What policies in shadow mode would have denied."""
     since, history = _since(asked), asked.services.history
     found = await asked.services.aside(lambda: history.shadow(since, asked.query.policy))
-    return Shadow([WouldReject(*row) for row in found])
+    return ShadowReport([ShadowCount(*row) for row in found])
 
 
-def _since(asked: Asked) -> float:
+def _since(asked: OperationRequest) -> float:
     given: float | None = asked.query.since
     return asked.services.clock.now() - _DAY_S if given is None else given
 
@@ -235,20 +245,32 @@ def _cursor(given: str) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise Fault(400, "is no `next` of a page", field="cursor")
+        raise ApiError(400, "is no `next` of a page", field="cursor")
     return found
 
 
 OPERATIONS = (
     Operation(
-        "GET", "/incidents", "listIncidents", "List incidents, newest first", incidents, Incidents, FindIncidents
+        "GET",
+        "/incidents",
+        "listIncidents",
+        "List incidents, newest first",
+        incidents,
+        IncidentsResponse,
+        IncidentsQuery,
     ),
     Operation("GET", "/incidents/{id}", "getIncident", "Show one incident with its steps", incident, Incident),
-    Operation("GET", "/events", "listEvents", "List events, or follow them", events, Events, FindEvents),
-    Operation("GET", "/audit", "listAudit", "List who did what, newest first", audit, Audit, Page),
-    Operation("GET", "/totals", "getTotals", "Sums over a span of time", totals, Overview, Since),
-    Operation("GET", "/curve", "getCurve", "Sums by interval", curve, Curve, Span),
+    Operation("GET", "/events", "listEvents", "List events, or follow them", events, EventsResponse, EventsQuery),
+    Operation("GET", "/audit", "listAudit", "List who did what, newest first", audit, AuditResponse, PageQuery),
+    Operation("GET", "/totals", "getTotals", "Sums over a span of time", totals, OverviewResponse, SinceQuery),
+    Operation("GET", "/curve", "getCurve", "Sums by interval", curve, CurveResponse, SpanQuery),
     Operation(
-        "GET", "/shadow", "getShadow", "What policies in shadow mode would have denied", shadow, Shadow, OfPolicy
+        "GET",
+        "/shadow",
+        "getShadow",
+        "What policies in shadow mode would have denied",
+        shadow,
+        ShadowReport,
+        PolicyQuery,
     ),
 )

@@ -20,9 +20,9 @@ from starlette.requests import Request
 
 from breakloop._version import __version__
 from breakloop.admin.actions import Actions
-from breakloop.admin.auth import Identity
-from breakloop.admin.errors import CODES, ErrorAnswer, Fault
-from breakloop.admin.services import OPERATOR, VIEWER, Services
+from breakloop.admin.auth import AdminIdentity
+from breakloop.admin.errors import CODES, ApiError, ErrorResponse
+from breakloop.admin.services import OPERATOR, VIEWER, AdminServices
 from breakloop.policy.schema.bundle import Agent
 
 BODY_MAX: Final = 64 * 1024
@@ -45,7 +45,7 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
     """An operation without parameters."""
 
 
-class Text(msgspec.Struct):
+class PlainText(msgspec.Struct):
     """Stands for a body that is a bundle's text, YAML or JSON."""
 
 
@@ -54,11 +54,11 @@ class AgentChanges(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Asked:
+class OperationRequest:
     """A request that has passed every check: who asks for what."""
 
-    services: Services
-    identity: Identity
+    services: AdminServices
+    identity: AdminIdentity
     request: Request
     path: Mapping[str, str]
     query: Any
@@ -83,7 +83,7 @@ class Operation:
     path: str
     name: str
     summary: str
-    handler: Callable[[Asked], Awaitable[Any]]
+    handler: Callable[[OperationRequest], Awaitable[Any]]
     answer: Any
     query: type[msgspec.Struct] = NoQuery
     body: type[msgspec.Struct] | None = None
@@ -104,14 +104,14 @@ class Operation:
             known.add(404)
         if self.method not in {"GET", "HEAD"}:
             known |= {403, 413}
-        if self.body is not None and self.body is not Text:
+        if self.body is not None and self.body is not PlainText:
             known.add(415)
         return sorted(known)
 
     @property
     def body_max(self) -> int:
         """The largest body that it takes."""
-        return BUNDLE_MAX if self.body is Text else BODY_MAX
+        return BUNDLE_MAX if self.body is PlainText else BODY_MAX
 
 
 # -- fields ------------------------------------------------------------------------------------------------------------
@@ -130,52 +130,52 @@ def ends(given: float | str | None, name: str = "expires_at") -> float | None:
     """Return a moment that was given as a number or as text."""
     if not isinstance(given, str):
         if given is not None and given > _LAST:
-            raise Fault(400, "is no time: seconds since 1970", field=name)
+            raise ApiError(400, "is no time: seconds since 1970", field=name)
         return given
     try:
         found = datetime.fromisoformat(given)
     except ValueError:
-        raise Fault(400, "must be a time like 2027-01-31T18:00:00Z", field=name) from None
+        raise ApiError(400, "must be a time like 2027-01-31T18:00:00Z", field=name) from None
     if found.tzinfo is None:
-        raise Fault(400, f"has no time zone: add Z for UTC: {given}Z", field=name)
+        raise ApiError(400, f"has no time zone: add Z for UTC: {given}Z", field=name)
     return found.timestamp()
 
 
 def read_query(operation: Operation, given: QueryParams) -> Any:
-    """Return the parameters of a request, each checked. Raises `Fault`."""
+    """Return the parameters of a request, each checked. Raises `ApiError`."""
     hints = get_type_hints(operation.query)
     lists = {name for name, hint in hints.items() if get_origin(hint) is list}
     raw: dict[str, Any] = {}
     for name in given:
         values = given.getlist(name)
         if name not in lists and len(values) > 1:
-            raise Fault(400, "is given twice", field=name)
+            raise ApiError(400, "is given twice", field=name)
         raw[name] = values if name in lists else values[0]
     _printable(raw, "")
     found = _converted(raw, operation.query, strict=False)
     for name in raw:
         if getattr(found, name) is None:  # msgspec reads the word null so; here a parameter is left out instead
-            raise Fault(400, "must not be null: leave it out", field=name)
+            raise ApiError(400, "must not be null: leave it out", field=name)
     return found
 
 
 async def read_body(operation: Operation, request: Request) -> Any:
-    """Return the body of a request, checked. Raises `Fault`."""
+    """Return the body of a request, checked. Raises `ApiError`."""
     if operation.body is None:
         return None
     raw = await request.body()
-    if operation.body is Text:
+    if operation.body is PlainText:
         return raw
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if raw and kind != "application/json":
-        raise Fault(415, "send the body as application/json")
+        raise ApiError(415, "send the body as application/json")
     try:
         data = msgspec.json.decode(raw) if raw else {}
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Fault(400, f"the body is no JSON: {error}", code="bad_json") from None
+        raise ApiError(400, f"the body is no JSON: {error}", code="bad_json") from None
     if operation.body is AgentChanges:
         if not isinstance(data, dict):
-            raise Fault(400, "the body must be a map")
+            raise ApiError(400, "the body must be a map")
         _printable(data, "")
         return data
     _printable(data, "")
@@ -189,19 +189,19 @@ def _converted(data: Any, kind: type[msgspec.Struct], *, strict: bool) -> Any:
         raise _fault(str(error)) from None
 
 
-def _fault(message: str) -> Fault:
+def _fault(message: str) -> ApiError:
     """Put what msgspec found into plain words, with the name of the field."""
     named = _NAMED.search(message)
     plain, at, place = message.rpartition(_AT)
     plain, inside = (plain, place.removesuffix("`").removeprefix(".")) if at else (message, "")
     if named:
         field = f"{inside}.{named[2]}" if inside else named[2]
-        return Fault(400, "is required" if named[1].startswith("missing") else "is not known", field=field)
+        return ApiError(400, "is required" if named[1].startswith("missing") else "is not known", field=field)
     plain = re.sub(r"^Expected `str` of length >= 1$", "must not be empty", plain)
     plain = re.sub(r"^Expected `(?:str|array)` of length <= (\d+)$", r"must have a length of at most \1", plain)
     plain = re.sub(r"^Expected `\w+` (>=|<=|>|<) (\S+)$", r"must be \1 \2", plain)
     plain = re.sub(r"`([a-z |]+)`", lambda kinds: _kinds(kinds[1]), plain).replace("Expected ", "must be ", 1)
-    return Fault(400, plain if inside else f"the body {plain}", field=inside)
+    return ApiError(400, plain if inside else f"the body {plain}", field=inside)
 
 
 def _kinds(kinds: str) -> str:
@@ -212,7 +212,7 @@ def _printable(value: Any, at: str) -> None:
     """No NUL in any text: not every database can keep it."""
     if isinstance(value, str):
         if "\0" in value:
-            raise Fault(400, "must not have a NUL character in it", field=at)
+            raise ApiError(400, "must not have a NUL character in it", field=at)
     elif isinstance(value, dict):
         for name, item in value.items():
             _printable(name, at)
@@ -275,10 +275,10 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
     """Return the schema of each type by the type, and what they refer to by name."""
-    types: dict[str, Any] = {repr(ErrorAnswer): ErrorAnswer}
+    types: dict[str, Any] = {repr(ErrorResponse): ErrorResponse}
     for one in operations:
         for kind in (one.answer, one.body, one.query):
-            if kind not in (None, Text, AgentChanges, NoQuery):
+            if kind not in (None, PlainText, AgentChanges, NoQuery):
                 types[repr(kind)] = kind
     made, components = msgspec.json.schema_components(list(types.values()), ref_template=_REFERENCE)
     agent = Agent.model_json_schema(ref_template=_REFERENCE.replace("{name}", "{model}"))
@@ -354,7 +354,7 @@ def _query_parameters(one: Operation, schemas: dict[Any, dict[str, Any]]) -> lis
 
 
 def _body(kind: type[msgspec.Struct], schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    if kind is Text:
+    if kind is PlainText:
         text = {"schema": {"type": "string", "description": "The bundle, YAML or JSON."}}
         return {"required": True, "content": {"application/yaml": text, "text/plain": text}}
     reference = _REFERENCE.format(name="AgentChanges")
@@ -374,4 +374,4 @@ def _response(one: Operation, status: int, schemas: dict[Any, dict[str, Any]]) -
 
 def _error(status: int, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     description = f"{_STATUSES[status]} Code `{CODES[status]}`, if nothing more is known."
-    return {"description": description, "content": {"application/json": {"schema": schemas[repr(ErrorAnswer)]}}}
+    return {"description": description, "content": {"application/json": {"schema": schemas[repr(ErrorResponse)]}}}

@@ -9,12 +9,12 @@ import msgspec
 from breakloop.admin.actions import SNOOZE_MAX_S
 from breakloop.admin.api import responses
 from breakloop.admin.api.agents import Reason
-from breakloop.admin.api.operations import Asked, Ends, Operation, ends
+from breakloop.admin.api.operations import Ends, Operation, OperationRequest, ends
 from breakloop.admin.api.responses import override_view, switch_view
 from breakloop.engine.breakers import BreakerState
 
 
-class SetSwitch(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SwitchBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Stop whoever has this value in this descriptor."""
 
     scope_key: Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="A descriptor, as `agent:id`.")]
@@ -26,7 +26,7 @@ class SetSwitch(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     expires_at: Ends = None
 
 
-class SetOverride(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class OverrideBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Why, and until when."""
 
     reason: Reason
@@ -35,7 +35,7 @@ class SetOverride(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ]
 
 
-class Snooze(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SnoozeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which fingerprint is not judged, and for how long."""
 
     fingerprint: Annotated[
@@ -44,67 +44,72 @@ class Snooze(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     seconds: Annotated[float, msgspec.Meta(gt=0, le=SNOOZE_MAX_S)]
 
 
-class ResetBreaker(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ResetBreakerBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which breaker, as the list names it."""
 
     policy: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 
 
-async def switches(asked: Asked) -> responses.Switches:
+async def switches(asked: OperationRequest) -> responses.SwitchesResponse:
     """Those that were set at run time."""
-    return responses.Switches([switch_view(one) for one in asked.services.operator.switches()])
+    return responses.SwitchesResponse([switch_view(one) for one in asked.services.operator.switches()])
 
 
-async def set_switch(asked: Asked) -> responses.SwitchSet:
+async def set_switch(asked: OperationRequest) -> responses.SwitchResponse:
     """Set one."""
     body = asked.body
     made, shared = await asked.actions.set_switch(
         body.scope_key, body.scope_value, route=body.route, reason=body.reason, expires_at=ends(body.expires_at)
     )
-    return responses.SwitchSet(made, shared)
+    return responses.SwitchResponse(made, shared)
 
 
-async def lift_switch(asked: Asked) -> responses.Shared:
+async def lift_switch(asked: OperationRequest) -> responses.SharedOrder:
     """Lift one."""
-    return responses.Shared(await asked.actions.lift_switch(asked.path["id"]))
+    return responses.SharedOrder(await asked.actions.lift_switch(asked.path["id"]))
 
 
-async def overrides(asked: Asked) -> responses.Overrides:
+async def overrides(asked: OperationRequest) -> responses.OverridesResponse:
     """Those that were set at run time."""
-    return responses.Overrides([override_view(one) for one in asked.services.operator.overrides()])
+    return responses.OverridesResponse([override_view(one) for one in asked.services.operator.overrides()])
 
 
-async def set_override(asked: Asked) -> responses.Shared:
+async def set_override(asked: OperationRequest) -> responses.SharedOrder:
     """Switch one on."""
     until = ends(asked.body.expires_at)
-    return responses.Shared(await asked.actions.set_override(asked.path["name"], asked.body.reason, until))
+    return responses.SharedOrder(await asked.actions.set_override(asked.path["name"], asked.body.reason, until))
 
 
-async def lift_override(asked: Asked) -> responses.Shared:
+async def lift_override(asked: OperationRequest) -> responses.SharedOrder:
     """Switch one off."""
-    return responses.Shared(await asked.actions.lift_override(asked.path["name"]))
+    return responses.SharedOrder(await asked.actions.lift_override(asked.path["name"]))
 
 
-async def snooze(asked: Asked) -> responses.Snoozed:
+async def snooze(asked: OperationRequest) -> responses.SnoozeResponse:
     """Judge a loop no more for a while."""
     until = await asked.actions.snooze(asked.body.fingerprint, asked.body.seconds)
-    return responses.Snoozed(asked.body.fingerprint, until)
+    return responses.SnoozeResponse(asked.body.fingerprint, until)
 
 
-async def breakers(asked: Asked) -> responses.Breakers:
+async def breakers(asked: OperationRequest) -> responses.BreakersResponse:
     """All that there are."""
-    return responses.Breakers(await asked.services.breakers())
+    return responses.BreakersResponse(await asked.services.breakers())
 
 
-async def reset_breaker(asked: Asked) -> BreakerState:
+async def reset_breaker(asked: OperationRequest) -> BreakerState:
     """Close one at once; the answer is what it was."""
     return await asked.actions.reset_breaker(asked.body.policy, asked.body.key)
 
 
 OPERATIONS = (
     Operation(
-        "GET", "/kill-switches", "listKillSwitches", "List kill switches set at run time", switches, responses.Switches
+        "GET",
+        "/kill-switches",
+        "listKillSwitches",
+        "List kill switches set at run time",
+        switches,
+        responses.SwitchesResponse,
     ),
     Operation(
         "POST",
@@ -112,8 +117,8 @@ OPERATIONS = (
         "setKillSwitch",
         "Stop whoever has a value in a descriptor",
         set_switch,
-        responses.SwitchSet,
-        body=SetSwitch,
+        responses.SwitchResponse,
+        body=SwitchBody,
         acts=True,
         status=201,
     ),
@@ -123,18 +128,20 @@ OPERATIONS = (
         "liftKillSwitch",
         "Lift a kill switch",
         lift_switch,
-        responses.Shared,
+        responses.SharedOrder,
         acts=True,
     ),
-    Operation("GET", "/overrides", "listOverrides", "List overrides set at run time", overrides, responses.Overrides),
+    Operation(
+        "GET", "/overrides", "listOverrides", "List overrides set at run time", overrides, responses.OverridesResponse
+    ),
     Operation(
         "PUT",
         "/overrides/{name}",
         "setOverride",
         "Switch `global_shadow` or `kill_switch_override` on for a while",
         set_override,
-        responses.Shared,
-        body=SetOverride,
+        responses.SharedOrder,
+        body=OverrideBody,
         acts=True,
     ),
     Operation(
@@ -143,7 +150,7 @@ OPERATIONS = (
         "liftOverride",
         "Switch an override off",
         lift_override,
-        responses.Shared,
+        responses.SharedOrder,
         acts=True,
     ),
     Operation(
@@ -152,12 +159,17 @@ OPERATIONS = (
         "snoozeLoop",
         "Judge a fingerprint no more for a while",
         snooze,
-        responses.Snoozed,
-        body=Snooze,
+        responses.SnoozeResponse,
+        body=SnoozeBody,
         acts=True,
     ),
     Operation(
-        "GET", "/breakers", "listBreakers", "List circuit breakers, open ones first", breakers, responses.Breakers
+        "GET",
+        "/breakers",
+        "listBreakers",
+        "List circuit breakers, open ones first",
+        breakers,
+        responses.BreakersResponse,
     ),
     Operation(
         "POST",
@@ -166,7 +178,7 @@ OPERATIONS = (
         "Close a circuit breaker at once",
         reset_breaker,
         BreakerState,
-        body=ResetBreaker,
+        body=ResetBreakerBody,
         acts=True,
         errors=frozenset({404}),
     ),

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from breakloop.engine.breakers import BreakerState
-from breakloop.engine.operator import Override, Switch
+from breakloop.engine.operator import OverrideOrder, SwitchOrder
 from breakloop.engine.quarantine import Hold
-from breakloop.model.records import Agent, AuditRecord, EventRecord, Incident, Point, Totals
-from breakloop.policy.matching import KillSwitch
+from breakloop.model.records import AgentRecord, AuditRecord, EventRecord, Incident, Point, TotalsRecord
+from breakloop.policy.matching import CompiledKillSwitch
 
 
 class HoldView(msgspec.Struct, kw_only=True):
@@ -52,7 +52,7 @@ class AgentView(msgspec.Struct, kw_only=True):
     stopped_by: str = ""
 
 
-class Agents(msgspec.Struct):
+class AgentsResponse(msgspec.Struct):
     """Agents, the last seen first."""
 
     agents: list[AgentView]
@@ -66,13 +66,13 @@ class AgentSettings(msgspec.Struct):
     settings: dict[str, Any]
 
 
-class Shared(msgspec.Struct):
+class SharedOrder(msgspec.Struct):
     """An order that was carried out."""
 
     shared: bool  # every instance knows of it, and it is kept
 
 
-class Killed(msgspec.Struct):
+class KillResponse(msgspec.Struct):
     """An agent that is held. Where it was never seen, `did_you_mean` is a known one of a similar name."""
 
     hold: HoldView
@@ -81,7 +81,7 @@ class Killed(msgspec.Struct):
     did_you_mean: str
 
 
-class Released(msgspec.Struct):
+class ReleaseResponse(msgspec.Struct):
     """What is held no longer, and how many loops are blocked no longer."""
 
     released: list[HoldView]
@@ -89,7 +89,7 @@ class Released(msgspec.Struct):
     shared: bool
 
 
-class Holds(msgspec.Struct):
+class HoldsResponse(msgspec.Struct):
     """Everybody who is held."""
 
     holds: list[HoldView]
@@ -108,13 +108,13 @@ class SwitchView(msgspec.Struct, kw_only=True):
     since: float
 
 
-class Switches(msgspec.Struct):
+class SwitchesResponse(msgspec.Struct):
     """Kill switches that were set at run time; the bundle has its own."""
 
     kill_switches: list[SwitchView]
 
 
-class SwitchSet(msgspec.Struct):
+class SwitchResponse(msgspec.Struct):
     """A kill switch that was set."""
 
     id: str
@@ -131,60 +131,60 @@ class OverrideView(msgspec.Struct, kw_only=True):
     since: float
 
 
-class Overrides(msgspec.Struct):
+class OverridesResponse(msgspec.Struct):
     """Overrides that were set at run time; the bundle has its own."""
 
     overrides: list[OverrideView]
 
 
-class Snoozed(msgspec.Struct):
+class SnoozeResponse(msgspec.Struct):
     """A fingerprint that is not judged for a while."""
 
     fingerprint: str
     until: float
 
 
-class Breakers(msgspec.Struct):
+class BreakersResponse(msgspec.Struct):
     """Circuit breakers, open ones first."""
 
     breakers: list[BreakerState]
 
 
-class Incidents(msgspec.Struct):
+class IncidentsResponse(msgspec.Struct):
     """A page of incidents; `next` is the `cursor` of the page behind it, null on the last one."""
 
     incidents: list[Incident]
     next: str | None
 
 
-class Events(msgspec.Struct):
+class EventsResponse(msgspec.Struct):
     """A page of events; `next` is the `before` of the page behind it, null on the last one."""
 
     events: list[EventRecord]
     next: int | None
 
 
-class Audit(msgspec.Struct):
+class AuditResponse(msgspec.Struct):
     """A page of the audit log; `next` is the `before` of the page behind it, null on the last one."""
 
     audit: list[AuditRecord]
     next: int | None
 
 
-class Curve(msgspec.Struct):
+class CurveResponse(msgspec.Struct):
     """Sums by interval."""
 
     points: list[Point]
 
 
-class Overview(msgspec.Struct):
+class OverviewResponse(msgspec.Struct):
     """Sums over a span of time."""
 
     since: float
-    totals: Totals
+    totals: TotalsRecord
 
 
-class WouldReject(msgspec.Struct):
+class ShadowCount(msgspec.Struct):
     """What a policy in shadow mode would have denied."""
 
     policy: str
@@ -193,10 +193,10 @@ class WouldReject(msgspec.Struct):
     count: int
 
 
-class Shadow(msgspec.Struct):
+class ShadowReport(msgspec.Struct):
     """What policies in shadow mode would have denied."""
 
-    shadow: list[WouldReject]
+    shadow: list[ShadowCount]
 
 
 def hold_view(hold: Hold) -> HoldView:
@@ -214,19 +214,19 @@ def hold_view(hold: Hold) -> HoldView:
     )
 
 
-def switch_view(switch: Switch) -> SwitchView:
+def switch_view(switch: SwitchOrder) -> SwitchView:
     """Return a kill switch as it is shown."""
     return SwitchView(**{**switch._asdict(), "expires_at": _end(switch.expires_at)})
 
 
-def override_view(override: Override) -> OverrideView:
+def override_view(override: OverrideOrder) -> OverrideView:
     """Return an override as it is shown."""
     return OverrideView(**{**override._asdict(), "expires_at": _end(override.expires_at)})
 
 
-def agent_view(agent: Agent, holds: list[HoldView], stops: KillSwitch | None) -> AgentView:
+def agent_view(agent: AgentRecord, holds: list[HoldView], stops: CompiledKillSwitch | None) -> AgentView:
     """Return an agent as it is shown."""
-    seen = {name: getattr(agent, name) for name in Agent.__dataclass_fields__}
+    seen = {name: getattr(agent, name) for name in AgentRecord.__dataclass_fields__}
     stopped_by = "" if stops is None else stops.name
     return AgentView(**{**seen, "settings": dict(agent.settings), "holds": holds, "stopped_by": stopped_by})
 

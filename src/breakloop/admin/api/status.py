@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from breakloop.admin.api.operations import Asked, Operation
+from breakloop.admin.api.operations import Operation, OperationRequest
 from breakloop.admin.api.responses import plain
 
 
-class UnderKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class CounterQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which counters."""
 
     key: Annotated[
@@ -19,7 +19,7 @@ class UnderKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ]
 
 
-class Setting(msgspec.Struct):
+class SettingView(msgspec.Struct):
     """One setting; secrets are masked."""
 
     name: str
@@ -27,36 +27,38 @@ class Setting(msgspec.Struct):
     origin: str
 
 
-class Settings(msgspec.Struct):
+class SettingsResponse(msgspec.Struct):
     """Every setting and where it came from."""
 
-    settings: list[Setting]
+    settings: list[SettingView]
 
 
-class Counters(msgspec.Struct):
+class CountersResponse(msgspec.Struct):
     """What is kept under keys that begin so."""
 
     counters: list[dict[str, Any]]
 
 
-async def status(asked: Asked) -> Mapping[str, Any]:
+async def status(asked: OperationRequest) -> Mapping[str, Any]:
     """How it is, and who asks."""
     who = asked.identity
     return {**asked.services.status(), "you": {"name": who.name, "role": who.role}}
 
 
-async def settings(asked: Asked) -> Settings:
+async def settings(asked: OperationRequest) -> SettingsResponse:
     """Every setting, secrets masked."""
-    return Settings([Setting(*one) for one in asked.services.settings()])
+    return SettingsResponse([SettingView(*one) for one in asked.services.settings()])
 
 
-async def counters(asked: Asked) -> Counters:
+async def counters(asked: OperationRequest) -> CountersResponse:
     """What is kept under keys that begin so."""
-    return Counters(plain(await asked.services.counters(asked.query.key)))
+    return CountersResponse(plain(await asked.services.counters(asked.query.key)))
 
 
 OPERATIONS = (
     Operation("GET", "/status", "getStatus", "How this instance is", status, dict[str, Any]),
-    Operation("GET", "/settings", "listSettings", "List settings and where each came from", settings, Settings),
-    Operation("GET", "/counters", "listCounters", "Show what is counted under a key", counters, Counters, UnderKey),
+    Operation("GET", "/settings", "listSettings", "List settings and where each came from", settings, SettingsResponse),
+    Operation(
+        "GET", "/counters", "listCounters", "Show what is counted under a key", counters, CountersResponse, CounterQuery
+    ),
 )

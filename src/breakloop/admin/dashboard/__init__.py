@@ -8,48 +8,62 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from breakloop.admin.dashboard import actions
-from breakloop.admin.dashboard.actions import Acts
+from breakloop.admin.dashboard.actions import DashboardActions
 from breakloop.admin.dashboard.pages import (
-    Agents,
-    Alerts,
-    Door,
-    Events,
-    Incidents,
-    Limits,
-    Live,
-    Login,
-    Overview,
-    Policies,
-    Records,
+    AgentsPages,
+    AlertsPage,
+    EventsPage,
+    IncidentsPages,
+    LimitsPage,
+    LiveUpdates,
+    LoginBackend,
+    LoginPage,
+    OverviewPage,
+    PoliciesPage,
+    RecordsPages,
 )
-from breakloop.admin.dashboard.render import STATIC, Pages, mounted
-from breakloop.admin.services import Services
+from breakloop.admin.dashboard.render import STATIC, PageRenderer, mounted
+from breakloop.admin.services import AdminServices
 
-_PARTS = (Overview, Agents, Incidents, Policies, Limits, Events, Alerts, Records, Live)
+_PARTS = (
+    OverviewPage,
+    AgentsPages,
+    IncidentsPages,
+    PoliciesPage,
+    LimitsPage,
+    EventsPage,
+    AlertsPage,
+    RecordsPages,
+    LiveUpdates,
+)
 _ACTS = (
-    actions.Kill,
-    actions.Release,
-    actions.Settings,
-    actions.Snooze,
-    actions.LiftOverride,
-    actions.LiftSwitch,
-    actions.Promote,
-    actions.ResetBreaker,
-    actions.SetOverride,
-    actions.SetSwitch,
-    actions.Add,
-    actions.Again,
-    actions.Remove,
-    actions.Rotate,
-    actions.Try,
+    actions.KillAction,
+    actions.ReleaseAction,
+    actions.SettingsAction,
+    actions.SnoozeAction,
+    actions.LiftOverrideAction,
+    actions.LiftSwitchAction,
+    actions.PromoteAction,
+    actions.ResetBreakerAction,
+    actions.SetOverrideAction,
+    actions.SetSwitchAction,
+    actions.AddWebhookAction,
+    actions.RetryDeliveryAction,
+    actions.RemoveWebhookAction,
+    actions.RotateSecretAction,
+    actions.TestAlertAction,
 )
 
 
-def dashboard_routes(services: Services, door: Door) -> list[BaseRoute]:
+def dashboard_routes(services: AdminServices, door: LoginBackend) -> list[BaseRoute]:
     """Return the routes; `admin.guard` has found out who asks before any of them is reached, but for the login
     and static files."""
-    pages = Pages(services)
+    pages = PageRenderer(services)
     found: list[BaseRoute] = [mounted(STATIC)]
     for part in _PARTS:
         found += part(pages).routes()
-    return [*found, *Login(pages, door).routes(), *Acts(pages, [act(services) for act in _ACTS]).routes()]
+    return [
+        *found,
+        *LoginPage(pages, door).routes(),
+        *DashboardActions(pages, [act(services) for act in _ACTS]).routes(),
+    ]

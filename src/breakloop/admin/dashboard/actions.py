@@ -21,11 +21,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from breakloop.admin.actions import Actions
-from breakloop.admin.auth import Identity, identity
+from breakloop.admin.auth import AdminIdentity, identity
 from breakloop.admin.dashboard import views, words
-from breakloop.admin.dashboard.render import Pages, check_acts, own_path
-from breakloop.admin.errors import Fault
-from breakloop.admin.services import Services
+from breakloop.admin.dashboard.render import PageRenderer, check_acts, own_path
+from breakloop.admin.errors import ApiError
+from breakloop.admin.services import AdminServices
 from breakloop.errors import OrderError
 from breakloop.policy.orders import GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE
 
@@ -34,7 +34,7 @@ SHARED_LATER: Final = " The shared store is away: other instances follow as soon
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class FormInput:
     """Something to be filled in before it is done. `choices`: value and what it is called."""
 
     name: str
@@ -54,11 +54,11 @@ class Question:
     says: str
     button: str
     danger: bool = False
-    inputs: tuple[Input, ...] = ()
+    inputs: tuple[FormInput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ActionResult:
     """What was done, for the person."""
 
     said: str
@@ -68,13 +68,13 @@ class Outcome:
     secret: str = ""  # shown once, and nowhere else
 
 
-class Act(ABC):
+class DashboardAction(ABC):
     """One action. `carries`: the fields of the question that go on into the form."""
 
     name: ClassVar[str]
     carries: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: AdminServices) -> None:
         self._services = services
 
     @abstractmethod
@@ -82,7 +82,7 @@ class Act(ABC):
         """Return what is asked."""
 
     @abstractmethod
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Do it; raises `BreakloopError` where that is not possible."""
 
     def ends_at(self, form: Asked) -> float | None:
@@ -95,10 +95,10 @@ class Act(ABC):
         return self._services.clock.now() + int(given)
 
 
-class Acts:
+class DashboardActions:
     """The two doors of all actions."""
 
-    def __init__(self, pages: Pages, acts: Sequence[Act]) -> None:
+    def __init__(self, pages: PageRenderer, acts: Sequence[DashboardAction]) -> None:
         self._pages = pages
         self._acts = {act.name: act for act in acts}
 
@@ -118,7 +118,7 @@ class Acts:
         }
         return await self._pages.show(request, "ask.html", **values)
 
-    async def act(self, request: Request, who: Identity, form: dict[str, str]) -> Response:
+    async def act(self, request: Request, who: AdminIdentity, form: dict[str, str]) -> Response:
         """Do it, and go on."""
         done = await self._named(request).do(Actions(self._pages.services, who), form)
         if done.secret:
@@ -126,10 +126,10 @@ class Acts:
         said = done.said if done.shared else done.said + SHARED_LATER
         return self._pages.go(own_path(form.get("back", ""), done.back), said, done.tone)
 
-    def _named(self, request: Request) -> Act:
+    def _named(self, request: Request) -> DashboardAction:
         act = self._acts.get(request.path_params["name"])
         if act is None:
-            raise Fault(404, "there is no such action")
+            raise ApiError(404, "there is no such action")
         return act
 
 
@@ -138,7 +138,7 @@ _NOTHING: Final = "was neither held nor known to be blocked; what its loops had 
 SNOOZE_S: Final = 3_600.0
 
 
-class Kill(Act):
+class KillAction(DashboardAction):
     """Hold an agent by its name."""
 
     name: ClassVar[str] = "agent.kill"
@@ -149,12 +149,12 @@ class Kill(Act):
         agent = words.shortened(asked.get("agent", ""), 60)
         says = "Every request of this agent is denied from now on, whoever sends it, on all instances."
         inputs = (
-            Input("reason", "Why", hint="The agent and the audit log are told.", required=True),
-            Input("for", "For how long", kind="choice", choices=FOR),
+            FormInput("reason", "Why", hint="The agent and the audit log are told.", required=True),
+            FormInput("for", "For how long", kind="choice", choices=FOR),
         )
         return Question(f"Kill {agent}?", says, "Kill agent", danger=True, inputs=inputs)
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Hold it."""
         project, agent = form.get("project", ""), form.get("agent", "")
         _, shared = await actions.kill(project, agent, form.get("reason", "").strip(), self.ends_at(form))
@@ -162,11 +162,11 @@ class Kill(Act):
         if not seen:
             hint = f" Did you mean {words.shortened(meant, 60)}?" if meant else ""
             said = f"{agent} is held, but no agent of this name was ever seen.{hint}"
-            return Outcome(said, agent_path(project, agent), "warn", shared)
-        return Outcome(f"{agent} is held.", agent_path(project, agent), shared=shared)
+            return ActionResult(said, agent_path(project, agent), "warn", shared)
+        return ActionResult(f"{agent} is held.", agent_path(project, agent), shared=shared)
 
 
-class Release(Act):
+class ReleaseAction(DashboardAction):
     """Let an agent, a caller or a run go."""
 
     name: ClassVar[str] = "agent.release"
@@ -177,20 +177,20 @@ class Release(Act):
         says = "It may send requests again at once. What was counted against it is cleared, so it starts afresh."
         return Question(f"Release {words.shortened(_who(asked), 60)}?", says, "Release")
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Let it go."""
         project, agent, who = form.get("project", ""), form.get("agent", ""), _who(form)
         caller, run = form.get("caller", ""), form.get("run", "")
         ended, loops, shared = await actions.release(project, agent=agent, caller=caller, run=run)
         back = agent_path(project, agent) if agent else "/agents"
         if not ended and not loops:
-            return Outcome(f"{who} {'was not held' if run else _NOTHING}.", back, "warn", shared)
+            return ActionResult(f"{who} {'was not held' if run else _NOTHING}.", back, "warn", shared)
         done = [words.counted(len(ended), "hold") + " ended"] if ended else []
         done += [words.counted(loops, "blocked loop") + " forgotten"] if loops else []
-        return Outcome(f"{who} is released: {', '.join(done)}.", back, shared=shared)
+        return ActionResult(f"{who} is released: {', '.join(done)}.", back, shared=shared)
 
 
-class Snooze(Act):
+class SnoozeAction(DashboardAction):
     """Leave a loop alone for an hour."""
 
     name: ClassVar[str] = "loop.snooze"
@@ -202,16 +202,16 @@ class Snooze(Act):
         says = "For one hour this very loop is neither warned of nor denied, and costs what it costs. Others still are."
         return Question(f"Snooze this loop{whose} for 1 hour?", says, "Snooze 1 h")
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Leave it alone."""
         fingerprint = form.get("fingerprint", "")
         if not fingerprint:
             raise OrderError(["fingerprint: must not be empty"])
         await actions.snooze(fingerprint, SNOOZE_S)
-        return Outcome("This loop is left alone for 1 hour.", "/incidents")
+        return ActionResult("This loop is left alone for 1 hour.", "/incidents")
 
 
-class Settings(Act):
+class SettingsAction(DashboardAction):
     """Set what an agent may do. The agent's page has the form; the question is whether it is meant."""
 
     name: ClassVar[str] = "agent.settings"
@@ -222,12 +222,12 @@ class Settings(Act):
         agent = words.shortened(asked.get("agent", ""), 60)
         return Question(f"Change the settings of {agent}", "The form is on the agent's page.", "Go back")
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Keep them."""
         project, agent, history = form.get("project", ""), form.get("agent", ""), self._services.history
         known = await self._services.aside(lambda: history.agent(project, agent))
         await actions.set_agent(project, agent, views.changes(form, known.settings if known is not None else {}))
-        return Outcome(f"Settings of {agent} are saved.", agent_path(project, agent))
+        return ActionResult(f"Settings of {agent} are saved.", agent_path(project, agent))
 
 
 def agent_path(project: str, agent: str) -> str:
@@ -249,7 +249,7 @@ _A_WHILE: Final = FOR[1:]
 _LIMITS_PAGE: Final = "/limits"
 
 
-class ResetBreaker(Act):
+class ResetBreakerAction(DashboardAction):
     """Close a breaker at once."""
 
     name: ClassVar[str] = "breaker.reset"
@@ -260,13 +260,13 @@ class ResetBreaker(Act):
         says = f"Requests pass again at once, with nothing counted: {words.shortened(asked.get('key', ''), 120)}"
         return Question("Close this breaker?", says, "Close breaker")
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Close it."""
         await actions.reset_breaker(form.get("policy", ""), form.get("key", ""))
-        return Outcome("The breaker is closed.", _LIMITS_PAGE)
+        return ActionResult("The breaker is closed.", _LIMITS_PAGE)
 
 
-class SetSwitch(Act):
+class SetSwitchAction(DashboardAction):
     """Stop whoever has a value in a descriptor."""
 
     name: ClassVar[str] = "switch.set"
@@ -275,25 +275,25 @@ class SetSwitch(Act):
         """Return what is asked."""
         key, value = asked.get("scope_key", "agent:id"), asked.get("scope_value", "")
         inputs = (
-            Input("scope_key", "Descriptor", key, "Like agent:id or header:x-team.", required=True),
-            Input("scope_value", "Value", value, "Whoever has it is stopped.", required=True),
-            Input("route", "Only for paths like", "", "Empty: every path."),
-            Input("reason", "Why", "", "The client and the audit log are told.", required=True),
-            Input("for", "For how long", kind="choice", choices=(("", "until somebody lifts it"), *_A_WHILE)),
+            FormInput("scope_key", "Descriptor", key, "Like agent:id or header:x-team.", required=True),
+            FormInput("scope_value", "Value", value, "Whoever has it is stopped.", required=True),
+            FormInput("route", "Only for paths like", "", "Empty: every path."),
+            FormInput("reason", "Why", "", "The client and the audit log are told.", required=True),
+            FormInput("for", "For how long", kind="choice", choices=(("", "until somebody lifts it"), *_A_WHILE)),
         )
         says = "Every request that matches is denied, on all instances, within a second."
         return Question("Set a kill switch", says, "Set kill switch", danger=True, inputs=inputs)
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Set it."""
         key, value, route, reason = (
             form.get(name, "").strip() for name in ("scope_key", "scope_value", "route", "reason")
         )
         _, shared = await actions.set_switch(key, value, route=route, reason=reason, expires_at=self.ends_at(form))
-        return Outcome(f"Kill switch on {key}={value} is set.", _LIMITS_PAGE, shared=shared)
+        return ActionResult(f"Kill switch on {key}={value} is set.", _LIMITS_PAGE, shared=shared)
 
 
-class LiftSwitch(Act):
+class LiftSwitchAction(DashboardAction):
     """End a kill switch."""
 
     name: ClassVar[str] = "switch.lift"
@@ -305,12 +305,14 @@ class LiftSwitch(Act):
         title = f"Lift the kill switch on {scope}?" if scope else "Lift this kill switch?"
         return Question(title, "Whoever it stops may send requests again at once.", "Lift kill switch")
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Lift it."""
-        return Outcome("The kill switch is lifted.", _LIMITS_PAGE, shared=await actions.lift_switch(form.get("id", "")))
+        return ActionResult(
+            "The kill switch is lifted.", _LIMITS_PAGE, shared=await actions.lift_switch(form.get("id", ""))
+        )
 
 
-class SetOverride(Act):
+class SetOverrideAction(DashboardAction):
     """Switch an override on for a while."""
 
     name: ClassVar[str] = "override.set"
@@ -319,19 +321,22 @@ class SetOverride(Act):
     def question(self, asked: Asked) -> Question:
         """Return what is asked."""
         name = asked.get("override", "")
-        inputs = (Input("reason", "Why", required=True), Input("for", "For how long", kind="choice", choices=_A_WHILE))
+        inputs = (
+            FormInput("reason", "Why", required=True),
+            FormInput("for", "For how long", kind="choice", choices=_A_WHILE),
+        )
         title = f"Switch {words.shortened(name, 40)} on?"
         return Question(title, OVERRIDES.get(name, ""), "Switch on", danger=True, inputs=inputs)
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Switch it on."""
         name, reason = form.get("override", ""), form.get("reason", "").strip()
-        return Outcome(
+        return ActionResult(
             f"{name} is on.", _LIMITS_PAGE, "warn", shared=await actions.set_override(name, reason, self.ends_at(form))
         )
 
 
-class LiftOverride(Act):
+class LiftOverrideAction(DashboardAction):
     """End an override."""
 
     name: ClassVar[str] = "override.lift"
@@ -342,13 +347,13 @@ class LiftOverride(Act):
         name = words.shortened(asked.get("override", ""), 40)
         return Question(f"Switch {name} off?", "Policies and kill switches bind again at once.", "Switch off")
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Switch it off."""
         name = form.get("override", "")
-        return Outcome(f"{name} is off.", _LIMITS_PAGE, shared=await actions.lift_override(name))
+        return ActionResult(f"{name} is off.", _LIMITS_PAGE, shared=await actions.lift_override(name))
 
 
-class Promote(Act):
+class PromoteAction(DashboardAction):
     """Turn a policy from shadow to enforce."""
 
     name: ClassVar[str] = "policy.promote"
@@ -360,17 +365,17 @@ class Promote(Act):
         title = f"Enforce {words.shortened(asked.get('policy', ''), 60)}?"
         return Question(title, says, "Promote to enforce", danger=True)
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Promote it."""
         policy = form.get("policy", "")
         await actions.promote(policy)
-        return Outcome(f"{policy} is enforced.", "/policies")
+        return ActionResult(f"{policy} is enforced.", "/policies")
 
 
 _ALERTS_PAGE: Final = "/alerts"
 
 
-class Add(Act):
+class AddWebhookAction(DashboardAction):
     """Send events to a URL from now on."""
 
     name: ClassVar[str] = "webhook.add"
@@ -378,22 +383,24 @@ class Add(Act):
     def question(self, asked: Asked) -> Question:
         """Return what is asked."""
         inputs = (
-            Input("url", "URL", asked.get("url", ""), "It gets a signed POST for each event.", required=True),
-            Input("events", "Events", "loop.detected, agent.killed", "Names with commas between; empty: all events."),
-            Input("allow_private", "The address may be a private one", kind="check"),
+            FormInput("url", "URL", asked.get("url", ""), "It gets a signed POST for each event.", required=True),
+            FormInput(
+                "events", "Events", "loop.detected, agent.killed", "Names with commas between; empty: all events."
+            ),
+            FormInput("allow_private", "The address may be a private one", kind="check"),
         )
         return Question("Add a webhook", "Its secret is shown once, on the next page.", "Add webhook", inputs=inputs)
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Add it."""
         url, events = form.get("url", "").strip(), form.get("events", "").replace(",", " ").split()
         if not url.startswith(("http://", "https://")):
             raise OrderError(["url: must begin with http:// or https://"])
         made = await actions.add_webhook(url, events, allow_private=bool(form.get("allow_private")))
-        return Outcome(f"Webhook {made['id']} is added.", _ALERTS_PAGE, secret=str(made["secret"]))
+        return ActionResult(f"Webhook {made['id']} is added.", _ALERTS_PAGE, secret=str(made["secret"]))
 
 
-class Remove(Act):
+class RemoveWebhookAction(DashboardAction):
     """Send nothing there any more."""
 
     name: ClassVar[str] = "webhook.remove"
@@ -404,14 +411,14 @@ class Remove(Act):
         says = "Nothing is sent there any more; what is still under way is given up."
         return Question(f"Remove webhook {words.shortened(asked.get('id', ''), 40)}?", says, "Remove", danger=True)
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Remove it."""
         given = form.get("id", "")
         await actions.remove_webhook(given)
-        return Outcome(f"Webhook {given} is removed.", _ALERTS_PAGE)
+        return ActionResult(f"Webhook {given} is removed.", _ALERTS_PAGE)
 
 
-class Rotate(Act):
+class RotateSecretAction(DashboardAction):
     """Give it a new secret."""
 
     name: ClassVar[str] = "webhook.rotate"
@@ -422,13 +429,13 @@ class Rotate(Act):
         says = "The new secret is shown once, on the next page. For a day the old one signs beside it."
         return Question(f"New secret for {words.shortened(asked.get('id', ''), 40)}?", says, "Make a new secret")
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Make one."""
         made = await actions.rotate_webhook(form.get("id", ""))
-        return Outcome(f"Webhook {made['id']} has a new secret.", _ALERTS_PAGE, secret=str(made["secret"]))
+        return ActionResult(f"Webhook {made['id']} has a new secret.", _ALERTS_PAGE, secret=str(made["secret"]))
 
 
-class Again(Act):
+class RetryDeliveryAction(DashboardAction):
     """Send again what was given up."""
 
     name: ClassVar[str] = "delivery.again"
@@ -439,14 +446,14 @@ class Again(Act):
         says = "It is sent under the same id, so that a receiver that has it already can tell."
         return Question(f"Send {words.shortened(asked.get('id', ''), 40)} again?", says, "Send again")
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Send it."""
         given = form.get("id", "")
         await actions.send_again(given)
-        return Outcome(f"Delivery {given} is under way again.", _ALERTS_PAGE)
+        return ActionResult(f"Delivery {given} is under way again.", _ALERTS_PAGE)
 
 
-class Try(Act):
+class TestAlertAction(DashboardAction):
     """Send one event now."""
 
     name: ClassVar[str] = "webhook.test"
@@ -457,10 +464,10 @@ class Try(Act):
         says = "It gets a test event, signed like the real ones."
         return Question(f"Send a test to {words.shortened(asked.get('id', ''), 40)}?", says, "Send test")
 
-    async def do(self, actions: Actions, form: Asked) -> Outcome:
+    async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Send it."""
         given = form.get("id", "")
         came = await actions.test_webhook(given)
         status, error = came.get("status"), came.get("error")
         answered = f"it answered {status}" if status else words.shortened(error or "no answer came")
-        return Outcome(f"Test to {given}: {answered}.", _ALERTS_PAGE, "good" if came.get("delivered") else "bad")
+        return ActionResult(f"Test to {given}: {answered}.", _ALERTS_PAGE, "good" if came.get("delivered") else "bad")

@@ -33,12 +33,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from breakloop.admin.auth import Identity
+from breakloop.admin.auth import AdminIdentity
 from breakloop.admin.dashboard import timeline, views, words
 from breakloop.admin.dashboard.actions import OVERRIDES
-from breakloop.admin.dashboard.render import THEME_COOKIE, THEMES, Pages, own_path, read_form
-from breakloop.admin.errors import Fault
-from breakloop.admin.services import Hooks
+from breakloop.admin.dashboard.render import THEME_COOKIE, THEMES, PageRenderer, own_path, read_form
+from breakloop.admin.errors import ApiError
+from breakloop.admin.services import WebhookService
 from breakloop.detect.steps.kinds import ABOUT
 from breakloop.errors import StateError
 from breakloop.history.api import EventFilter, History, IncidentFilter
@@ -49,10 +49,10 @@ INCIDENTS: Final = 6
 HELD: Final = 4
 
 
-class Overview:
+class OverviewPage:
     """The first page."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PageRenderer) -> None:
         self._pages = pages
 
     def routes(self) -> list[Route]:
@@ -99,7 +99,7 @@ class Overview:
         return await points(self._pages, span)
 
 
-async def points(pages: Pages, span: views.Span, project: str = "", agent: str = "") -> dict[str, Any]:
+async def points(pages: PageRenderer, span: views.CurveSpan, project: str = "", agent: str = "") -> dict[str, Any]:
     """Return what the template of a curve needs."""
     now = pages.services.clock.now()
     found = await pages.past(lambda h: h.curve(span.since(now), now, span.step_s, project, agent))
@@ -117,10 +117,10 @@ LISTED_MAX: Final = 200
 FIND_MAX: Final = 200
 
 
-class Agents:
+class AgentsPages:
     """The pages of agents."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PageRenderer) -> None:
         self._pages = pages
 
     def routes(self) -> list[Route]:
@@ -167,7 +167,7 @@ class Agents:
         held = views.holds_of(agent, services.operator.holds())
         if found["agent"] is None and not held:
             text = f"No agent of the name {name[:100]} has been seen in project {project[:100]}."
-            raise Fault(404, text)
+            raise ApiError(404, text)
         stops, now = services.operator.stops(name), services.clock.now()
         span = views.span(request.query_params.get("span", ""))
         values = found | {
@@ -196,10 +196,10 @@ INCIDENTS_LISTED: Final = 50
 KINDS: Final = ("exact", "tail", "simhash", "stream", *ABOUT)
 
 
-class Incidents:
+class IncidentsPages:
     """The pages of incidents."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PageRenderer) -> None:
         self._pages = pages
 
     def routes(self) -> list[Route]:
@@ -246,7 +246,7 @@ class Incidents:
         found = await self._pages.past(ask)
         incident = found["incident"]
         if incident is None:
-            raise Fault(404, "There is no such incident. It may be older than what is kept.")
+            raise ApiError(404, "There is no such incident. It may be older than what is kept.")
         values = found | {
             "picture": timeline.picture(incident.steps),
             "small": timeline.picture(incident.steps, columns=10),
@@ -271,10 +271,10 @@ SHADOW_S: Final = 7 * 86_400
 SHADOW_EVENTS: Final = 200
 
 
-class Policies:
+class PoliciesPage:
     """The page of policies."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PageRenderer) -> None:
         self._pages = pages
 
     def routes(self) -> list[Route]:
@@ -303,10 +303,10 @@ class Policies:
 PREFIX_MAX: Final = 300
 
 
-class Limits:
+class LimitsPage:
     """The page of limits."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PageRenderer) -> None:
         self._pages = pages
 
     def routes(self) -> list[Route]:
@@ -339,10 +339,10 @@ class Limits:
 EVENTS_LISTED: Final = 50
 
 
-class Events:
+class EventsPage:
     """The page of events."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PageRenderer) -> None:
         self._pages = pages
 
     def routes(self) -> list[Route]:
@@ -378,10 +378,10 @@ class Events:
         }
 
 
-class Alerts:
+class AlertsPage:
     """The page of alerts."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PageRenderer) -> None:
         self._pages = pages
 
     def routes(self) -> list[Route]:
@@ -390,7 +390,7 @@ class Alerts:
 
     async def page(self, request: Request) -> Response:
         """Show who is told of what."""
-        hooks: Hooks = self._pages.services.hooks
+        hooks: WebhookService = self._pages.services.hooks
         webhooks, deliveries, rules = await self._pages.services.aside(
             lambda: (hooks.webhooks(), hooks.deliveries(50), hooks.rules())
         )
@@ -406,10 +406,10 @@ class Alerts:
 RECORDS_LISTED: Final = 100
 
 
-class Records:
+class RecordsPages:
     """The pages of the audit log and of settings."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PageRenderer) -> None:
         self._pages = pages
 
     def routes(self) -> list[Route]:
@@ -434,10 +434,10 @@ LISTENERS_MAX: Final = 100
 _STILL_HERE: Final = b": still here\n\n"
 
 
-class Live:
+class LiveUpdates:
     """The stream."""
 
-    def __init__(self, pages: Pages, still_here_s: float = STILL_HERE_S) -> None:
+    def __init__(self, pages: PageRenderer, still_here_s: float = STILL_HERE_S) -> None:
         self._pages = pages
         self._still_here_s = still_here_s
         self._listeners = 0
@@ -501,7 +501,7 @@ _YEAR_S: Final = 365 * 86_400
 _WRONG: Final = "That is not a token of this server."
 
 
-class Door(Protocol):
+class LoginBackend(Protocol):
     """Lets people in and out: `admin.door`."""
 
     def sign_in(self, request: Request, token: str, response: Response) -> bool:
@@ -513,10 +513,10 @@ class Door(Protocol):
         ...
 
 
-class Login:
+class LoginPage:
     """The page before all others."""
 
-    def __init__(self, pages: Pages, door: Door) -> None:
+    def __init__(self, pages: PageRenderer, door: LoginBackend) -> None:
         self._pages = pages
         self._door = door
 
@@ -537,7 +537,7 @@ class Login:
         """Let somebody in, or say why not."""
         try:
             form = await read_form(request)
-        except Fault as fault:
+        except ApiError as fault:
             return self._asked(request, fault.status, "", str(fault))
         going = own_path(form.get("next", ""))
         response = RedirectResponse(going, 303)
@@ -545,13 +545,13 @@ class Login:
             return self._asked(request, 401, going, _WRONG)
         return response
 
-    async def leave(self, request: Request, _who: Identity, _form: dict[str, str]) -> Response:
+    async def leave(self, request: Request, _who: AdminIdentity, _form: dict[str, str]) -> Response:
         """Let somebody out."""
         response = RedirectResponse("/login", 303)
         self._door.sign_out(request, response)
         return response
 
-    async def theme(self, _request: Request, _who: Identity, form: dict[str, str]) -> Response:
+    async def theme(self, _request: Request, _who: AdminIdentity, form: dict[str, str]) -> Response:
         """Keep what was chosen."""
         response = RedirectResponse(own_path(form.get("back", "")), 303)
         if form.get("theme") in THEMES:

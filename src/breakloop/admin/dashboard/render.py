@@ -28,10 +28,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from breakloop.admin.auth import Identity, identity, is_form
+from breakloop.admin.auth import AdminIdentity, identity, is_form
 from breakloop.admin.dashboard import views, words
-from breakloop.admin.errors import Fault, fault_of
-from breakloop.admin.services import Services
+from breakloop.admin.errors import ApiError, fault_of
+from breakloop.admin.services import AdminServices
 from breakloop.errors import BreakloopError
 from breakloop.history.api import History
 
@@ -39,16 +39,16 @@ FIELDS_MAX: Final = 100
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields; of one that was sent twice the last. Raises `Fault`."""
+    """Return the fields; of one that was sent twice the last. Raises `ApiError`."""
     if not is_form(request):
-        raise Fault(415, "a form has to be URL-encoded")
+        raise ApiError(415, "a form has to be URL-encoded")
     body = await request.body()
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError:
-        raise Fault(400, "the form cannot be read") from None
+        raise ApiError(400, "the form cannot be read") from None
     if any("\0" in text for pair in pairs for text in pair):
-        raise Fault(400, "the form has a NUL character in it")
+        raise ApiError(400, "the form has a NUL character in it")
     return dict(pairs)
 
 
@@ -64,7 +64,7 @@ TEXT_MAX: Final = 400
 TONES: Final = ("good", "warn", "bad")
 
 
-class Notice(NamedTuple):
+class FlashMessage(NamedTuple):
     """A line at the top of the page."""
 
     tone: str
@@ -77,12 +77,12 @@ def put(response: Response, text: str, tone: str = "good") -> None:
     response.set_cookie(COOKIE, value, max_age=30, path="/", httponly=True, samesite="strict")
 
 
-def read(request: Request) -> Notice | None:
+def read(request: Request) -> FlashMessage | None:
     """Return what is to be said, if anything is."""
     tone, _, text = request.cookies.get(COOKIE, "").partition(":")
     if tone not in TONES or not text:
         return None
-    return Notice(tone, unquote(text)[:TEXT_MAX])
+    return FlashMessage(tone, unquote(text)[:TEXT_MAX])
 
 
 def clear(response: Response) -> None:
@@ -93,7 +93,7 @@ def clear(response: Response) -> None:
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
-class Files(StaticFiles):
+class DashboardFiles(StaticFiles):
     """Static files that a browser keeps."""
 
     def file_response(
@@ -107,7 +107,7 @@ class Files(StaticFiles):
 
 def mounted(directory: str | PathLike[str]) -> Mount:
     """Return the route of the files."""
-    return Mount("/static", Files(directory=directory), name="static")
+    return Mount("/static", DashboardFiles(directory=directory), name="static")
 
 
 def digest(data: bytes) -> str:
@@ -186,13 +186,13 @@ _TITLES: Final = {
 }
 
 Handler = Callable[[Request], Awaitable[Response]]
-ActHandler = Callable[[Request, Identity, dict[str, str]], Awaitable[Response]]
+ActHandler = Callable[[Request, AdminIdentity, dict[str, str]], Awaitable[Response]]
 
 
-class Pages:
+class PageRenderer:
     """Renders pages for one set of services."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: AdminServices) -> None:
         self.services = services
         self._templates = environment()
 
@@ -253,7 +253,7 @@ class Pages:
         text = self._templates.get_template(template).render(values | {"theme": theme_of(request)})
         return HTMLResponse(text, status, headers={"cache-control": "no-store"})
 
-    async def problem(self, request: Request, fault: Fault) -> Response:
+    async def problem(self, request: Request, fault: ApiError) -> Response:
         """Return a page that says what is wrong."""
         title = _TITLES.get(fault.status, "That could not be done")
         return await self.show(request, "problem.html", fault.status, title=title, text=str(fault))
@@ -265,10 +265,10 @@ class Pages:
         return response
 
 
-def check_acts(who: Identity) -> None:
-    """Raise `Fault` for whoever may only look."""
+def check_acts(who: AdminIdentity) -> None:
+    """Raise `ApiError` for whoever may only look."""
     if not who.may_act:
-        raise Fault(403, "You are signed in as a viewer: you can look, but not act.")
+        raise ApiError(403, "You are signed in as a viewer: you can look, but not act.")
 
 
 def here(request: Request) -> str:

@@ -28,7 +28,7 @@ _VERDICTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimelineMark:
     """One step, where it stands and what it says."""
 
     x: int
@@ -41,7 +41,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Bracket:
+class TimelineBracket:
     """Where the repeating part stands in one row."""
 
     x: int
@@ -51,7 +51,7 @@ class Bracket:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineStep:
     """A kind of step, for the key below the picture."""
 
     letter: str
@@ -62,16 +62,16 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class TimelinePicture:
     """Everything the template needs."""
 
     width: int
     height: int
     size: int
-    marks: tuple[Mark, ...]
-    brackets: tuple[Bracket, ...]
+    marks: tuple[TimelineMark, ...]
+    brackets: tuple[TimelineBracket, ...]
     labels: tuple[tuple[int, int, str, str], ...]  # x, y, anchor, text
-    key: tuple[Step, ...]
+    key: tuple[TimelineStep, ...]
     said: str
     left_out: int
 
@@ -93,7 +93,7 @@ def repeating(steps: Sequence[str]) -> tuple[int, int, int]:
     return best
 
 
-def picture(steps: Sequence[StepMark], columns: int = _COLUMNS) -> Picture | None:
+def picture(steps: Sequence[StepMark], columns: int = _COLUMNS) -> TimelinePicture | None:
     """Return the picture of these steps; None where there are none."""
     if not steps:
         return None
@@ -102,7 +102,7 @@ def picture(steps: Sequence[StepMark], columns: int = _COLUMNS) -> Picture | Non
     first, end, period = repeating([one.step for one in drawn])
     rows = (len(drawn) + columns - 1) // columns
     marks = tuple(_mark(at, one, names, columns, drawn[0].at) for at, one in enumerate(drawn))
-    return Picture(
+    return TimelinePicture(
         width=2 * _MARGIN + _STEP * min(columns, max(len(drawn), 10)),
         height=rows * _ROW + 2,
         size=_SIZE,
@@ -131,7 +131,7 @@ def _place(at: int, columns: int) -> tuple[int, int]:
     return _MARGIN + at % columns * _STEP, _TOP + at // columns * _ROW
 
 
-def _mark(at: int, one: StepMark, names: dict[str, tuple[str, str]], columns: int, start: float) -> Mark:
+def _mark(at: int, one: StepMark, names: dict[str, tuple[str, str]], columns: int, start: float) -> TimelineMark:
     x, y = _place(at, columns)
     letter, colour = names[one.step]
     verdict = one.verdict if one.verdict in _VERDICTS else "pass"
@@ -141,19 +141,19 @@ def _mark(at: int, one: StepMark, names: dict[str, tuple[str, str]], columns: in
         f"{words.lasted(one.at - start)} after the first",
         f"{words.count(one.size)} bytes of results" + (", an error" if one.failed else ""),
     ]
-    return Mark(x, y, letter, colour, verdict, one.failed, " \N{MIDDLE DOT} ".join(told))
+    return TimelineMark(x, y, letter, colour, verdict, one.failed, " \N{MIDDLE DOT} ".join(told))
 
 
-def _brackets(first: int, end: int, period: int, columns: int) -> list[Bracket]:
+def _brackets(first: int, end: int, period: int, columns: int) -> list[TimelineBracket]:
     """One bracket a row; the first one says what it is."""
-    found: list[Bracket] = []
+    found: list[TimelineBracket] = []
     for row in range(first // columns, (end + columns - 1) // columns if end else 0):
         begin, stop = max(first, row * columns), min(end, (row + 1) * columns)
         if begin < stop:
             x, y = _place(begin, columns)
             width = (stop - begin - 1) * _STEP + _SIZE
             label = _rounds(first, end, period) if not found else ""
-            found.append(Bracket(x, y - 8, width, label))
+            found.append(TimelineBracket(x, y - 8, width, label))
     return found
 
 
@@ -175,12 +175,12 @@ def _labels(steps: Sequence[StepMark], columns: int) -> list[tuple[int, int, str
     return found
 
 
-def _key(steps: Sequence[StepMark], names: dict[str, tuple[str, str]]) -> tuple[Step, ...]:
+def _key(steps: Sequence[StepMark], names: dict[str, tuple[str, str]]) -> tuple[TimelineStep, ...]:
     times = Counter(one.step for one in steps)
     denied = Counter(one.step for one in steps if one.verdict == "deny")
     tools = {one.step: one.tools for one in reversed(steps)}
     return tuple(
-        Step(letter, colour, words.shortened(tools[step] or "words alone", 60), times[step], denied[step])
+        TimelineStep(letter, colour, words.shortened(tools[step] or "words alone", 60), times[step], denied[step])
         for step, (letter, colour) in names.items()
     )
 

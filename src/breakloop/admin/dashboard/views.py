@@ -26,9 +26,9 @@ from typing import Any, Final
 from breakloop.admin.dashboard import words
 from breakloop.engine.quarantine import RUN, Hold
 from breakloop.errors import OrderError
-from breakloop.model.records import CLEARED, OPEN, STOPPED, Agent, EventRecord, Incident, Point
+from breakloop.model.records import CLEARED, OPEN, STOPPED, AgentRecord, EventRecord, Incident, Point
 from breakloop.model.verdict import REASONS
-from breakloop.policy.matching import KillSwitch
+from breakloop.policy.matching import CompiledKillSwitch
 
 RUNNING, HELD, KILL_SWITCH, INACTIVE, OFF = "running", "held", "kill switch", "inactive", "off"
 AGENT_STATES: Final = (RUNNING, HELD, KILL_SWITCH, INACTIVE, OFF)
@@ -36,16 +36,16 @@ ACTIVE_S: Final = 900.0  # whoever was seen within this is running
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AgentRow:
     """An agent in a list."""
 
-    agent: Agent
+    agent: AgentRecord
     state: str
     holds: tuple[Hold, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class AgentField:
     """One field of the settings form."""
 
     name: str
@@ -57,28 +57,30 @@ class Field:
 
 
 FIELDS: Final = (
-    Field("active", "May send requests", "Off: every request is denied.", "switch"),
-    Field("budget_usd_per_day", "Dollars a day", "Empty: no budget of its own.", "number"),
-    Field("allowed_hours", "Hours", "Like 08:00-18:00; empty: always.", "text"),
-    Field("timezone", "Time zone", "Of hours and budget, like Europe/Paris.", "text"),
-    Field("requests_per_minute", "Requests a minute", "Empty: no limit of its own.", "number", step="1"),
-    Field("max_steps_per_run", "Steps a run", "At the ceiling a person has to release it.", "number", step="1"),
-    Field("max_usd_per_run", "Dollars a run", "At the ceiling a person has to release it.", "number"),
-    Field("kill_switch_enabled", "Hold it when its requests are alike", "Scores prompts, answers and calls.", "switch"),
+    AgentField("active", "May send requests", "Off: every request is denied.", "switch"),
+    AgentField("budget_usd_per_day", "Dollars a day", "Empty: no budget of its own.", "number"),
+    AgentField("allowed_hours", "Hours", "Like 08:00-18:00; empty: always.", "text"),
+    AgentField("timezone", "Time zone", "Of hours and budget, like Europe/Paris.", "text"),
+    AgentField("requests_per_minute", "Requests a minute", "Empty: no limit of its own.", "number", step="1"),
+    AgentField("max_steps_per_run", "Steps a run", "At the ceiling a person has to release it.", "number", step="1"),
+    AgentField("max_usd_per_run", "Dollars a run", "At the ceiling a person has to release it.", "number"),
+    AgentField(
+        "kill_switch_enabled", "Hold it when its requests are alike", "Scores prompts, answers and calls.", "switch"
+    ),
 )
 
 
-def holds_of(agent: Agent, holds: Iterable[Hold]) -> tuple[Hold, ...]:
+def holds_of(agent: AgentRecord, holds: Iterable[Hold]) -> tuple[Hold, ...]:
     """Return what holds this agent, itself or one of its runs."""
     return tuple(one for one in holds if (one.project, one.agent) == (agent.project, agent.agent))
 
 
-def unseen(project: str, name: str) -> Agent:
+def unseen(project: str, name: str) -> AgentRecord:
     """Return an agent that was never seen, for one that is held all the same."""
-    return Agent(project, name, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, "")
+    return AgentRecord(project, name, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, "")
 
 
-def state_of(agent: Agent, holds: Sequence[Hold], stops: KillSwitch | None, now: float) -> str:
+def state_of(agent: AgentRecord, holds: Sequence[Hold], stops: CompiledKillSwitch | None, now: float) -> str:
     """Return what it does: held, stopped by a kill switch, switched off, running, or not seen for a while."""
     if any(one.binds != RUN for one in holds):
         return HELD
@@ -90,21 +92,21 @@ def state_of(agent: Agent, holds: Sequence[Hold], stops: KillSwitch | None, now:
 
 
 def rows(
-    agents: Iterable[Agent],
+    agents: Iterable[AgentRecord],
     holds: Sequence[Hold],
-    stops: Callable[[str], KillSwitch | None],
+    stops: Callable[[str], CompiledKillSwitch | None],
     now: float,
     state: str = "",
-) -> list[Row]:
+) -> list[AgentRow]:
     """Return agents with their states, only those in `state` where it is given."""
     found = []
     for agent in agents:
         held = holds_of(agent, holds)
-        found.append(Row(agent, state_of(agent, held, stops(agent.agent), now), held))
+        found.append(AgentRow(agent, state_of(agent, held, stops(agent.agent), now), held))
     return [row for row in found if state in {"", row.state}]
 
 
-def dearest(agents: Iterable[Agent], most: int = 5) -> list[tuple[Agent, float]]:
+def dearest(agents: Iterable[AgentRecord], most: int = 5) -> list[tuple[AgentRecord, float]]:
     """Return the agents that spent most today, each with its share of the highest."""
     spent = sorted((one for one in agents if one.today_microusd), key=lambda one: -one.today_microusd)[:most]
     return [(one, one.today_microusd / spent[0].today_microusd) for one in spent]
@@ -115,7 +117,7 @@ def ends(hold: Hold) -> float | None:
     return None if math.isinf(hold.until) else hold.until
 
 
-def fields(settings: Mapping[str, Any]) -> list[Field]:
+def fields(settings: Mapping[str, Any]) -> list[AgentField]:
     """Return the form, filled with what is set at run time."""
     limit = settings.get("rate_limit")
     given = dict(settings)
@@ -125,7 +127,7 @@ def fields(settings: Mapping[str, Any]) -> list[Field]:
     return [replace(one, value=_shown(one, given.get(one.name))) for one in FIELDS]
 
 
-def _shown(field: Field, value: object) -> str:
+def _shown(field: AgentField, value: object) -> str:
     if value is None or value is False or (field.kind == "number" and not isinstance(value, int | float)):
         return ""
     return "on" if value is True else str(value)
@@ -149,7 +151,7 @@ def changes(form: Mapping[str, str], kept: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _number(field: Field, text: str) -> int | float:
+def _number(field: AgentField, text: str) -> int | float:
     try:
         return int(text) if field.step == "1" else float(text)
     except ValueError:
@@ -221,7 +223,7 @@ TABLE_ROWS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CurveSpan:
     """A span of time up to now."""
 
     name: str
@@ -235,15 +237,15 @@ class Span:
 
 
 SPANS: Final = (
-    Span("1h", "last hour", 3_600, 60),
-    Span("24h", "last 24 hours", 86_400, 900),
-    Span("7d", "last 7 days", 7 * 86_400, 7_200),
-    Span("30d", "last 30 days", 30 * 86_400, 21_600),
+    CurveSpan("1h", "last hour", 3_600, 60),
+    CurveSpan("24h", "last 24 hours", 86_400, 900),
+    CurveSpan("7d", "last 7 days", 7 * 86_400, 7_200),
+    CurveSpan("30d", "last 30 days", 30 * 86_400, 21_600),
 )
 DAY: Final = SPANS[1]
 
 
-def span(name: str) -> Span:
+def span(name: str) -> CurveSpan:
     """Return the span of this name; a day for any other."""
     return next((one for one in SPANS if one.name == name), DAY)
 
@@ -297,7 +299,7 @@ _SCORED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class EvidencePart:
     """One line of a score: how many, what each counts, what they add up to, and its share of the whole."""
 
     name: str
@@ -308,10 +310,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ShadowScore:
     """What a score is made of."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[EvidencePart, ...]
     total: str
     threshold: str
     window: str
@@ -346,7 +348,7 @@ def held(incident: Incident, holds: Iterable[Hold]) -> Hold | None:
     return next((one for one in holds if (one.project, one.agent) == (incident.project, incident.agent)), None)
 
 
-def score(given: Mapping[str, Any]) -> Score | None:
+def score(given: Mapping[str, Any]) -> ShadowScore | None:
     """Return what a `simhash` score is made of; None where an incident has none."""
     total = _float(given.get("score"))
     if total is None:
@@ -357,9 +359,9 @@ def score(given: Mapping[str, Any]) -> Score | None:
         if number is not None and weight is not None:
             points = number * weight
             share = min(1.0, points / total) if total else 0.0
-            parts.append(Part(name, f"{number:g}", f"{weight:g}", f"{points:g}", share))
+            parts.append(EvidencePart(name, f"{number:g}", f"{weight:g}", f"{points:g}", share))
     threshold, window = _float(given.get("threshold")), _float(given.get("window_requests"))
-    return Score(tuple(parts), f"{total:g}", _said(threshold), _said(window))
+    return ShadowScore(tuple(parts), f"{total:g}", _said(threshold), _said(window))
 
 
 def _float(value: object) -> float | None:
@@ -371,7 +373,7 @@ def _said(value: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RuleView:
     """One rule, in words."""
 
     name: str
@@ -390,13 +392,13 @@ class WouldBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicyView:
     """One policy."""
 
     id: str
     mode: str
     selector: str
-    rules: tuple[Rule, ...]
+    rules: tuple[RuleView, ...]
     loops: tuple[str, ...]
     shadow: WouldBlock
 
@@ -409,15 +411,15 @@ class Policy:
 Counts = Sequence[tuple[str, str, str, int]]
 
 
-def policies(given: Sequence[Mapping[str, Any]], counts: Counts, events: Sequence[EventRecord]) -> list[Policy]:
+def policies(given: Sequence[Mapping[str, Any]], counts: Counts, events: Sequence[EventRecord]) -> list[PolicyView]:
     """Return the policies, those in shadow mode first: they wait for a decision."""
     made = [_policy(one, counts, events) for one in given]
     return sorted(made, key=lambda one: not one.in_shadow)
 
 
-def _policy(given: Mapping[str, Any], counts: Counts, events: Sequence[EventRecord]) -> Policy:
+def _policy(given: Mapping[str, Any], counts: Counts, events: Sequence[EventRecord]) -> PolicyView:
     name = str(given.get("id", ""))
-    return Policy(
+    return PolicyView(
         id=name,
         mode=str(given.get("mode", "enforce")),
         selector=said(given.get("selector")) or "everything",
@@ -439,11 +441,11 @@ def _meaning(reason: str) -> str:
     return known.meaning.replace("`", "") if known is not None else ""
 
 
-def _rule(given: Any) -> Rule:
+def _rule(given: Any) -> RuleView:
     if not isinstance(given, Mapping):
-        return Rule(said(given), "", (), "")
+        return RuleView(said(given), "", (), "")
     keys = given.get("keys") or ()
-    return Rule(
+    return RuleView(
         name=str(given.get("name", "")),
         algorithm=str(given.get("algorithm", "")).replace("_", " "),
         keys=tuple(map(str, keys)) if isinstance(keys, Sequence) and not isinstance(keys, str) else (str(keys),),

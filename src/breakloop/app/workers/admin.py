@@ -6,26 +6,26 @@ from __future__ import annotations
 from typing import Protocol
 
 from breakloop.app.runtime import Runtime
-from breakloop.app.state import Opened
-from breakloop.app.workers.control import Members
+from breakloop.app.state import StateConnection
+from breakloop.app.workers.control import WorkerRegistry
 from breakloop.config.settings import Settings
-from breakloop.model.counters import Figures
+from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, Event
-from breakloop.observe.log import Events
+from breakloop.observe.log import EventSink
 from breakloop.policy.compiled import CompiledBundle
-from breakloop.policy.watch import Watched
+from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
 
 
-class Chief(Protocol):
+class ControlPort(Protocol):
     """What the control process has."""
 
     settings: Settings
     data: DataDir
-    members: Members
+    members: WorkerRegistry
 
     @property
-    def source(self) -> Watched | None:
+    def source(self) -> BundleFeed | None:
         """Where bundles come from, if anywhere."""
         ...
 
@@ -35,11 +35,11 @@ class Chief(Protocol):
 
 
 class _Published:
-    """An `Events` that tells the control process, which has its own listeners."""
+    """An `EventSink` that tells the control process, which has its own listeners."""
 
     __slots__ = ("_chief",)
 
-    def __init__(self, chief: Chief) -> None:
+    def __init__(self, chief: ControlPort) -> None:
         self._chief = chief
 
     def __call__(self, event: Event) -> None:
@@ -49,14 +49,14 @@ class _Published:
         """The control process flushes its listeners itself."""
 
 
-class Office(Runtime):
+class AdminRuntime(Runtime):
     """`Runtime` without a door."""
 
-    def __init__(self, chief: Chief, opened: Opened) -> None:
+    def __init__(self, chief: ControlPort, opened: StateConnection) -> None:
         self._chief = chief
         super().__init__(chief.settings, opened=opened)
 
-    def make_events(self) -> Events:
+    def make_events(self) -> EventSink:
         """Whatever happens here is told like what happens to a worker."""
         return _Published(self._chief)
 
@@ -64,7 +64,7 @@ class Office(Runtime):
         """The control process has one."""
         return self._chief.data
 
-    def make_source(self) -> Watched | None:
+    def make_source(self) -> BundleFeed | None:
         """The control process watches it."""
         return self._chief.source
 
@@ -72,7 +72,7 @@ class Office(Runtime):
         """What agents did, wherever their requests went."""
         return self._chief.members.did()
 
-    def others(self) -> Figures:
+    def others(self) -> ProcessFigures:
         """What all workers have to show together, those that are gone included."""
         return self._chief.members.totals.sum()
 

@@ -26,25 +26,25 @@ from breakloop.app.jobs import aside, forever
 from breakloop.app.operations_base import wanted
 from breakloop.app.state import open_state
 from breakloop.app.workers.ipc import (
-    Applied,
+    ActivityReport,
+    BundleApplied,
+    BundleText,
     Channel,
-    Counted,
-    Did,
-    Fleet,
-    Handover,
-    Happened,
-    Line,
+    ChildConfig,
+    EventBatch,
     Message,
-    Policy,
+    MetricsReport,
     Say,
+    SupervisorPipe,
+    WorkerCount,
     open_channel,
 )
 from breakloop.app.workers.worker import bundle_text
 from breakloop.clock import SystemClock
 from breakloop.errors import BundleError, SettingsError
-from breakloop.model.counters import FigureTotals
+from breakloop.model.counters import FleetTotals
 from breakloop.model.events import Activity, AgentUse, Event, LoopUse, Publish, add_use
-from breakloop.observe.log import INTERVAL_S, Events, LogEvents, log
+from breakloop.observe.log import INTERVAL_S, EventSink, LogEvents, log
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
@@ -53,11 +53,11 @@ from breakloop.policy.watch import BundleSource
 from breakloop.store.data_dir import DataDir
 
 if TYPE_CHECKING:
-    from breakloop.app.workers.admin import Office
-    from breakloop.policy.watch import Watched
+    from breakloop.app.workers.admin import AdminRuntime
+    from breakloop.policy.watch import BundleFeed
 
 
-class Member:
+class WorkerEntry:
     """One worker."""
 
     __slots__ = ("applied", "channel", "dropped", "number", "pid", "sent")
@@ -66,25 +66,25 @@ class Member:
         self.number = number
         self.pid = pid
         self.channel: Channel | None = None
-        self.sent: tuple[Policy | None, int] = (None, 0)  # what it was told last: policy, number of workers
+        self.sent: tuple[BundleText | None, int] = (None, 0)  # what it was told last: policy, number of workers
         self.applied = 0
         self.dropped = 0
 
 
-class Members:
+class WorkerRegistry:
     """All of them. `policy` is what each has or gets as soon as there is room on its channel."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
-        self._members: list[Member] = []
+        self._members: list[WorkerEntry] = []
         self._opening: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._state: tuple[object, ...] = ()
         self._dropped = 0  # events that workers had no room for, and nobody was told of yet
         self._dropped_told_at = 0.0
-        self.policy: Policy | None = None
-        self.totals = FigureTotals()
+        self.policy: BundleText | None = None
+        self.totals = FleetTotals()
         self._did = Activity()
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class Members:
 
     def join(self, number: int, pid: int, end: socket.socket) -> None:
         """A worker has come; `end` leads to it."""
-        member = Member(number, pid)
+        member = WorkerEntry(number, pid)
         self._members.append(member)
         self._empty.clear()
         task = asyncio.get_running_loop().create_task(self._open(member, end))
@@ -111,7 +111,7 @@ class Members:
             return
         self._state = state
         loaded = source.current
-        self.policy = Policy(
+        self.policy = BundleText(
             number=self.policy.number + 1 if self.policy else 1,
             name=source.name,
             origin=source.origin,
@@ -133,7 +133,7 @@ class Members:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)
 
-    async def _open(self, member: Member, end: socket.socket) -> None:
+    async def _open(self, member: WorkerEntry, end: socket.socket) -> None:
         channel = Channel(partial(self._received, member), partial(self._left, member), partial(self._tell, member))
         try:
             await open_channel(end, channel)
@@ -143,7 +143,7 @@ class Members:
         member.channel = channel
         self._tell_all()
 
-    def _left(self, member: Member) -> None:
+    def _left(self, member: WorkerEntry) -> None:
         if member in self._members:
             self._members.remove(member)
             self.totals.ended(member.pid)
@@ -155,29 +155,29 @@ class Members:
         for member in self._members:
             self._tell(member)
 
-    def _tell(self, member: Member) -> None:
+    def _tell(self, member: WorkerEntry) -> None:
         """Bring a worker up to date; without room it is told when there is some."""
         if member.channel is None:
             return
         policy, workers = member.sent
         if self.policy is not policy and self.policy is not None and member.channel.send(self.policy):
             policy = self.policy
-        if workers != len(self) and member.channel.send(Fleet(len(self))):
+        if workers != len(self) and member.channel.send(WorkerCount(len(self))):
             workers = len(self)
         member.sent = (policy, workers)
 
-    def _received(self, member: Member, message: Message) -> None:
+    def _received(self, member: WorkerEntry, message: Message) -> None:
         match message:
-            case Happened():
+            case EventBatch():
                 for event in message.events:
                     self._publish(event)
                 self._dropped += message.dropped - member.dropped
                 member.dropped = message.dropped
-            case Did():
+            case ActivityReport():
                 self._add(message)
-            case Counted():
+            case MetricsReport():
                 self.totals.heard(member.pid, message.figures)
-            case Applied():
+            case BundleApplied():
                 self._note_applied(member, message)
             case _:
                 pass
@@ -187,7 +187,7 @@ class Members:
         taken, self._did = self._did, Activity()
         return taken
 
-    def _add(self, told: Did) -> None:
+    def _add(self, told: ActivityReport) -> None:
         for who, use in told.agents:
             add_use(self._did.agents.setdefault(who, AgentUse()), use)
         for key, loop in told.loops:
@@ -195,7 +195,7 @@ class Members:
         for key, count in told.shadow:
             self._did.shadow[key] = self._did.shadow.get(key, 0) + count
 
-    def _note_applied(self, member: Member, applied: Applied) -> None:
+    def _note_applied(self, member: WorkerEntry, applied: BundleApplied) -> None:
         member.applied = applied.number
         if applied.problem:
             fields = {"worker": member.number, "problem": applied.problem, "meanwhile": "it goes on with the old one"}
@@ -209,7 +209,7 @@ LOOPS_BUNDLE: Final = "bundle"
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartupSummary:
     """The bundle, and the loop protection. Without `source` none is set; without `origin` none is valid."""
 
     url: str = ""
@@ -225,14 +225,14 @@ class Started:
     admin_token: str = ""  # where it was made just now: to be shown once
 
 
-def started(source: Watched | None, bundle: CompiledBundle | None, url: str = "") -> Started:
+def started(source: BundleFeed | None, bundle: CompiledBundle | None, url: str = "") -> StartupSummary:
     """Look at what is in force."""
     if source is None:
-        return Started(url=url, loops=_loops(bundle))
+        return StartupSummary(url=url, loops=_loops(bundle))
     current, problem = source.current, str(source.problems[0]) if source.problems else ""
     if current is None:
-        return Started(url=url, source=source.name, problem=problem, loops=_loops(bundle))
-    return Started(
+        return StartupSummary(url=url, source=source.name, problem=problem, loops=_loops(bundle))
+    return StartupSummary(
         url=url,
         source=source.name,
         origin=source.origin,
@@ -260,23 +260,23 @@ Job = tuple[str, Callable[[], Awaitable[None]]]
 class Control:
     """The control process, from its start to its exit code."""
 
-    def __init__(self, handover: Handover) -> None:
+    def __init__(self, handover: ChildConfig) -> None:
         self.handover = handover
         self.settings = settings = handover.settings
         self.clock = SystemClock()
-        self.listeners: list[Events] = [LogEvents()]
-        self.members = Members(self.publish)
+        self.listeners: list[EventSink] = [LogEvents()]
+        self.members = WorkerRegistry(self.publish)
         self.data = DataDir(Path(settings.data_dir))
         self._secret = self.data.secret(settings.secret.get_secret_value(), settings.secret_file)
         self._descriptors = Descriptors(build.context(settings, self._secret), self.clock)
         self._compiled: CompiledBundle | None = None
-        self._office: Office | None = None
+        self._office: AdminRuntime | None = None
         self.source = self._source()
         self._loop = asyncio.get_running_loop()
         self._reload = asyncio.Event()
         self._stop = asyncio.Event()
         self._patience_s = _GOODBYE_S
-        self._line = Line(socket.socket(fileno=handover.line), self._heard, self._orphaned)
+        self._line = SupervisorPipe(socket.socket(fileno=handover.line), self._heard, self._orphaned)
 
     async def run(self) -> int:
         """Do everything that happens once, until the supervisor says stop or is gone and no worker is left."""
@@ -340,13 +340,13 @@ class Control:
         """History, alerts and the admin plane, where somebody wants them."""
         if not wanted(self.settings):
             return
-        from breakloop.app.workers.admin import Office  # noqa: PLC0415 - a database and a web framework take their time
+        from breakloop.app.workers.admin import AdminRuntime as Office  # noqa: PLC0415 - a database and a web framework take their time
 
         office = self._office = Office(self, await open_state(self.settings))
         self.listeners[:] = [office.operations.listening(listener) for listener in self.listeners]
         await office.open(self._compiled)
 
-    def _started(self) -> Started:
+    def _started(self) -> StartupSummary:
         seen = started(self.source, self._compiled)
         if self._office is None:
             return seen
@@ -416,10 +416,10 @@ class Control:
         self._stop.set()
 
 
-def run(handover: Handover) -> int:
+def run(handover: ChildConfig) -> int:
     """Be the control process; returns the exit code."""
     return asyncio.run(_run(handover))
 
 
-async def _run(handover: Handover) -> int:
+async def _run(handover: ChildConfig) -> int:
     return await Control(handover).run()

@@ -27,7 +27,7 @@ import msgspec
 from breakloop.config.loader import settings_from_text, settings_text
 from breakloop.config.settings import Settings
 from breakloop.errors import Problem
-from breakloop.model.counters import Figures
+from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, AgentUse, Event, LoopKey, LoopUse, Who
 
 _TEXT_MAX: Final = 32 * 1024  # of one value: a packet has to fit into the socket's buffer
@@ -42,7 +42,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-class Line:
+class SupervisorPipe:
     """One end. `heard` gets each message with the sockets that came with it, `ended` is called once."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Line:
             self._heard(message, sockets)
 
 
-class Policy(msgspec.Struct, tag="policy", frozen=True):
+class BundleText(msgspec.Struct, tag="policy", frozen=True):
     """To a worker: the bundle in force, and how its source is. Without `text` there is none: keep what you have."""
 
     number: int  # counts what is put in force, so that it can be acknowledged
@@ -116,26 +116,26 @@ class Policy(msgspec.Struct, tag="policy", frozen=True):
     text: bytes | None = None
 
 
-class Fleet(msgspec.Struct, tag="fleet", frozen=True):
+class WorkerCount(msgspec.Struct, tag="fleet", frozen=True):
     """To a worker: how many workers there are now."""
 
     workers: int
 
 
-class Happened(msgspec.Struct, tag="happened", frozen=True):
+class EventBatch(msgspec.Struct, tag="happened", frozen=True):
     """From a worker: events in their order, and how many it had no room for since it began."""
 
     events: list[Event]
     dropped: int = 0
 
 
-class Counted(msgspec.Struct, tag="counted", frozen=True):
+class MetricsReport(msgspec.Struct, tag="counted", frozen=True):
     """From a worker: what it has to show as metrics, all of it, since it began."""
 
-    figures: Figures
+    figures: ProcessFigures
 
 
-class Did(msgspec.Struct, tag="did", frozen=True):
+class ActivityReport(msgspec.Struct, tag="did", frozen=True):
     """From a worker: what agents did since it last told."""
 
     agents: list[tuple[Who, AgentUse]]
@@ -143,19 +143,19 @@ class Did(msgspec.Struct, tag="did", frozen=True):
     shadow: list[tuple[LoopKey, int]]
 
     @classmethod
-    def of(cls, activity: Activity) -> Did:
+    def of(cls, activity: Activity) -> ActivityReport:
         """Write it down."""
         return cls(list(activity.agents.items()), list(activity.loops.items()), list(activity.shadow.items()))
 
 
-class Applied(msgspec.Struct, tag="applied", frozen=True):
+class BundleApplied(msgspec.Struct, tag="applied", frozen=True):
     """From a worker: a policy is in force there, or cannot be."""
 
     number: int
     problem: str = ""
 
 
-Message = Policy | Fleet | Happened | Counted | Did | Applied
+Message = BundleText | WorkerCount | EventBatch | MetricsReport | ActivityReport | BundleApplied
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Message)
@@ -292,7 +292,7 @@ WORKER: Final = "worker"
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class ChildConfig:
     """Who a process is, and what it needs."""
 
     role: str
@@ -307,7 +307,7 @@ class Handover:
     first: bool = True  # not in place of one that died
 
 
-def write(handover: Handover) -> int:
+def write(handover: ChildConfig) -> int:
     """Return a descriptor of what `read` reads."""
     plain = {field.name: getattr(handover, field.name) for field in fields(handover)}
     plain |= {"settings": settings_text(handover.settings, handover.secret), "secret": ""}
@@ -317,11 +317,11 @@ def write(handover: Handover) -> int:
     return fd
 
 
-def read(fd: int) -> Handover:
+def read(fd: int) -> ChildConfig:
     """Take it over, and close the descriptor."""
     with os.fdopen(fd, "rb") as file:
         file.seek(0)
         plain = json.loads(file.read())
     plain["settings"] = settings_from_text(plain["settings"])
     plain["listeners"] = tuple(plain["listeners"])
-    return Handover(**plain)
+    return ChildConfig(**plain)

@@ -30,12 +30,12 @@ from typing import Any, Final, Protocol
 
 from breakloop.app.build import check_ports
 from breakloop.app.state import open_state
-from breakloop.app.workers.control import Started
-from breakloop.app.workers.ipc import CONTROL, WORKER, Handover, Line, Say, pair, write
+from breakloop.app.workers.control import StartupSummary
+from breakloop.app.workers.ipc import CONTROL, WORKER, ChildConfig, Say, SupervisorPipe, pair, write
 from breakloop.clock import Clock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import FleetError, SettingsError
-from breakloop.gateway.server import Shares, bind, url, why_not
+from breakloop.gateway.server import ConnectionCounts, bind, url, why_not
 from breakloop.model.events import WORKER_DIED, WORKER_REPLACED, Event, Publish
 from breakloop.observe.log import LogEvents, Logging, log
 from breakloop.store.data_dir import DataDir
@@ -46,7 +46,7 @@ Heard = Callable[[Say], None]
 class Child:
     """One process that was started."""
 
-    def __init__(self, process: asyncio.subprocess.Process, line: Line) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, line: SupervisorPipe) -> None:
         self._process = process
         self._line = line
 
@@ -72,7 +72,7 @@ class Child:
             self._process.kill()
 
 
-async def launch(handover: Handover, heard: Heard) -> Child:
+async def launch(handover: ChildConfig, heard: Heard) -> Child:
     """Start a process."""
     ours, theirs = pair()
     memory = write(replace(handover, line=theirs.fileno()))
@@ -96,7 +96,7 @@ async def launch(handover: Handover, heard: Heard) -> Child:
     finally:
         theirs.close()
         os.close(memory)
-    return Child(process, Line(ours, lambda message, _sockets: heard(message), lambda: None))
+    return Child(process, SupervisorPipe(ours, lambda message, _sockets: heard(message), lambda: None))
 
 
 def _is_safe() -> bool:
@@ -120,7 +120,7 @@ DELAY_MAX_S: Final = 30.0
 HOPELESS: Final = 5  # starts in a row that came to nothing
 
 
-class Restarts:
+class RestartPolicy:
     """The starts and deaths of one process. The first death in a while costs no time, the next ones ever more."""
 
     __slots__ = ("_in_vain", "_quick", "_since")
@@ -157,7 +157,7 @@ _HURRIED_S: Final = 2.0
 _CONTROL_S: Final = 5.0
 
 
-class Process(Protocol):
+class ChildProcess(Protocol):
     """What is needed of a process that was started."""
 
     @property
@@ -178,17 +178,17 @@ class Process(Protocol):
         ...
 
 
-class Slot:
+class WorkerSlot:
     """The place of one process; who is in it changes."""
 
     def __init__(self, role: str, number: int) -> None:
         self.role = role
         self.number = number
-        self.process: Process | None = None
+        self.process: ChildProcess | None = None
         self.ready = False
         self.first = True
         self.why = ""  # it cannot start
-        self.restarts = Restarts()
+        self.restarts = RestartPolicy()
 
     @property
     def title(self) -> str:
@@ -196,7 +196,7 @@ class Slot:
         return f"worker {self.number}" if self.role == WORKER else CONTROL
 
 
-Launch = Callable[[Slot, Callable[[Say], None]], Awaitable[Process]]
+Launch = Callable[[WorkerSlot, Callable[[Say], None]], Awaitable[ChildProcess]]
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 
 
@@ -212,9 +212,9 @@ class Supervisor:
     def __init__(
         self, workers: int, launch: Launch, clock: Clock, log: Publish, *, grace_s: float, pause: Pause = until
     ) -> None:
-        self.control = Slot(CONTROL, 0)
-        self.workers = [Slot(WORKER, number) for number in range(1, workers + 1)]
-        self.on_death: Callable[[Slot], None] = lambda _slot: None
+        self.control = WorkerSlot(CONTROL, 0)
+        self.workers = [WorkerSlot(WORKER, number) for number in range(1, workers + 1)]
+        self.on_death: Callable[[WorkerSlot], None] = lambda _slot: None
         self.on_stop: Callable[[], None] = lambda: None
         self.started: dict[str, Any] = {}  # what the control process says about the bundle
         self._launch = launch
@@ -263,7 +263,7 @@ class Supervisor:
 
     # -- one slot ----------------------------------------------------------------------------------------------------
 
-    async def _keep(self, slot: Slot) -> None:
+    async def _keep(self, slot: WorkerSlot) -> None:
         while not self._stop.is_set():
             slot.ready, slot.why = False, ""
             slot.restarts.started(self._clock.now())
@@ -276,7 +276,7 @@ class Supervisor:
                 await self._mourn(slot, pid, code)
             slot.first = False
 
-    async def _live(self, slot: Slot) -> tuple[int, int]:
+    async def _live(self, slot: WorkerSlot) -> tuple[int, int]:
         """One life: start a process, and wait for its end; returns who it was, and its exit code."""
         try:
             process = slot.process = await self._launch(slot, partial(self._heard, slot))
@@ -291,7 +291,7 @@ class Supervisor:
         self.on_death(slot)
         return process.pid, code
 
-    async def _mourn(self, slot: Slot, pid: int, code: int) -> None:
+    async def _mourn(self, slot: WorkerSlot, pid: int, code: int) -> None:
         """Tell of a death, and wait before the next start if it dies again and again."""
         now = self._clock.now()
         wait_s = slot.restarts.died(now, ready=slot.ready)
@@ -311,7 +311,7 @@ class Supervisor:
         if wait_s:
             await self._pause(self._stop, wait_s)
 
-    def _heard(self, slot: Slot, message: Say) -> None:
+    def _heard(self, slot: WorkerSlot, message: Say) -> None:
         if message.get("is") == "failed":
             slot.why = str(message.get("why"))
         elif message.get("is") == "ready" and slot.process is not None:
@@ -334,7 +334,7 @@ class Supervisor:
         if control is None or not self.control.ready or not control.say(said):
             self._log(event)
 
-    def _connect(self, slot: Slot) -> None:
+    def _connect(self, slot: WorkerSlot) -> None:
         """Give the control process and a worker the two ends of a channel, as soon as both are there."""
         control = self.control.process
         for worker in [slot] if slot.role == WORKER else self.workers:
@@ -361,7 +361,7 @@ class Supervisor:
         await self._force([self.control], [control], _CONTROL_S if in_time else _HURRIED_S)
         return in_time
 
-    async def _force(self, slots: list[Slot], tasks: list[asyncio.Task[None]], patience_s: float) -> None:
+    async def _force(self, slots: list[WorkerSlot], tasks: list[asyncio.Task[None]], patience_s: float) -> None:
         """Wait for processes to end: a little, and then without asking."""
         if any(not task.done() for task in tasks):
             self._say([slot for slot in slots if slot.role == WORKER], "hurry")
@@ -372,13 +372,13 @@ class Supervisor:
         await asyncio.wait(tasks)
 
     @staticmethod
-    def _say(slots: list[Slot], what: str) -> None:
+    def _say(slots: list[WorkerSlot], what: str) -> None:
         for slot in slots:
             if slot.process is not None:
                 slot.process.say({"do": what})
 
 
-def serve(settings: Settings, ready: Callable[[Started], None], logging_: Logging) -> int:
+def serve(settings: Settings, ready: Callable[[StartupSummary], None], logging_: Logging) -> int:
     """Run a fleet until it is told to stop; returns the exit code."""
     logging_.start()
     try:
@@ -387,7 +387,7 @@ def serve(settings: Settings, ready: Callable[[Started], None], logging_: Loggin
         logging_.stop()
 
 
-async def _serve(settings: Settings, ready: Callable[[Started], None]) -> int:
+async def _serve(settings: Settings, ready: Callable[[StartupSummary], None]) -> int:
     check_ports(settings)
     with ExitStack() as stack:
         try:
@@ -397,7 +397,7 @@ async def _serve(settings: Settings, ready: Callable[[Started], None]) -> int:
         memory = os.memfd_create("breakloop-shares")
         stack.callback(os.close, memory)
         os.ftruncate(memory, 4 * settings.workers)
-        basis = Handover(
+        basis = ChildConfig(
             role=WORKER,
             number=0,
             workers=settings.workers,
@@ -411,7 +411,7 @@ async def _serve(settings: Settings, ready: Callable[[Started], None]) -> int:
         supervisor = _supervisor(basis)
         supervisor.on_stop = partial(_close, listeners)
         return await supervisor.run(
-            lambda: ready(replace(Started(**supervisor.started), url=address, workers=settings.workers))
+            lambda: ready(replace(StartupSummary(**supervisor.started), url=address, workers=settings.workers))
         )
 
 
@@ -421,12 +421,12 @@ def _close(listeners: list[socket.socket]) -> None:
         one.close()
 
 
-def _supervisor(basis: Handover) -> Supervisor:
-    async def start(slot: Slot, heard: Callable[[Say], None]) -> Child:
+def _supervisor(basis: ChildConfig) -> Supervisor:
+    async def start(slot: WorkerSlot, heard: Callable[[Say], None]) -> Child:
         mine = replace(basis, role=slot.role, number=slot.number, first=slot.first)
         return await launch(mine if slot.role == WORKER else replace(mine, listeners=(), shares=-1), heard)
 
-    shares = Shares(basis.shares, basis.workers)
+    shares = ConnectionCounts(basis.shares, basis.workers)
     supervisor = Supervisor(
         basis.workers, start, SystemClock(), LogEvents(), grace_s=basis.settings.shutdown_grace_seconds
     )

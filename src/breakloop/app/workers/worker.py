@@ -26,31 +26,31 @@ import uvloop
 
 from breakloop.app import build
 from breakloop.app.build import tune
-from breakloop.app.operations_base import Nobody, Process, Seated, sources_of, wanted
+from breakloop.app.operations_base import NoOperations, OperationsPort, ServingProcess, sources_of, wanted
 from breakloop.app.runtime import Runtime
-from breakloop.app.state import Opened, open_state
+from breakloop.app.state import StateConnection, open_state
 from breakloop.app.workers.ipc import (
-    Applied,
+    ActivityReport,
+    BundleApplied,
+    BundleText,
     Channel,
-    Counted,
-    Did,
-    Fleet,
-    Handover,
-    Happened,
-    Line,
+    ChildConfig,
+    EventBatch,
     Message,
-    Policy,
+    MetricsReport,
     Say,
+    SupervisorPipe,
+    WorkerCount,
     open_channel,
 )
 from breakloop.errors import BundleError, Problem, SettingsError
-from breakloop.gateway.server import Server, Shares
-from breakloop.model.counters import Figures
+from breakloop.gateway.server import ConnectionCounts, Server
+from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, Event
-from breakloop.observe.log import Events
-from breakloop.observe.metric_table import Bounded, gather
+from breakloop.observe.log import EventSink
+from breakloop.observe.metric_table import LabelLimiter, gather
 from breakloop.policy.load import LoadedBundle, load_text
-from breakloop.policy.watch import Watched
+from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def bundle_text(loaded: LoadedBundle) -> bytes:
     return json.dumps(plain, separators=(",", ":")).encode()
 
 
-class Delivered:
+class PushedBundleSource:
     """Has the newest that was delivered. `use` puts a bundle in force, `acknowledge` is told; both in any thread."""
 
-    def __init__(self, acknowledge: Callable[[Applied], None]) -> None:
+    def __init__(self, acknowledge: Callable[[BundleApplied], None]) -> None:
         self._acknowledge = acknowledge
-        self._next: Policy | None = None
+        self._next: BundleText | None = None
         self._name = ""
         self.use: Callable[[LoadedBundle], None] | None = None
         self.current: LoadedBundle | None = None
@@ -89,7 +89,7 @@ class Delivered:
         """Nothing is looked for: it comes."""
         return _NEVER_S
 
-    def put(self, policy: Policy) -> None:
+    def put(self, policy: BundleText) -> None:
         """This was delivered; `reload` acts on it."""
         self._next = policy
 
@@ -114,9 +114,9 @@ class Delivered:
             except Exception as error:  # noqa: BLE001 - the edge: whatever is wrong, the bundle in force stays so
                 problem = f"{type(error).__name__}: {error}"
         self._name, self.problems, self.rejected = policy.name, policy.problems, policy.rejected
-        self._acknowledge(Applied(policy.number, problem))
+        self._acknowledge(BundleApplied(policy.number, problem))
 
-    def _take(self, policy: Policy, text: bytes) -> None:
+    def _take(self, policy: BundleText, text: bytes) -> None:
         if self.current is None or policy.digest != self.current.digest:
             loaded = replace(load_text(text, policy.name + ".json"), digest=policy.digest, notes=[])
             if self.use is not None:
@@ -130,15 +130,15 @@ _AT_ONCE: Final = 256  # events in one message
 _GATHER_S: Final = 0.02
 
 
-class Outbox:
-    """An `Events` that sends. Events may come from any thread."""
+class EventSender:
+    """An `EventSink` that sends. Events may come from any thread."""
 
     def __init__(self, send: Callable[[Message], bool]) -> None:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Event] = deque()
         self._armed = False
-        self.figures: Callable[[], Figures] | None = None  # these two: where somebody wants to know
+        self.figures: Callable[[], ProcessFigures] | None = None  # these two: where somebody wants to know
         self.activity: Callable[[], Activity] | None = None
         self.dropped = 0
 
@@ -152,15 +152,15 @@ class Outbox:
             self._armed = True
             self._loop.call_soon_threadsafe(self._arm)
 
-    def flush(self, now: float, *, everything: bool = False) -> None:  # noqa: ARG002 - as `Events` says
+    def flush(self, now: float, *, everything: bool = False) -> None:  # noqa: ARG002 - as `EventSink` says
         """Send what waits, and what was counted."""
         self.send()
         if self.figures is not None:
-            self._send(Counted(self.figures()))
+            self._send(MetricsReport(self.figures()))
         if self.activity is not None:
             did = self.activity()
             if did.agents or did.shadow:
-                self._send(Did.of(did))
+                self._send(ActivityReport.of(did))
 
     def send(self) -> None:
         """Send what waits, as far as there is room for it."""
@@ -168,7 +168,7 @@ class Outbox:
         waiting = self._waiting
         while waiting:
             some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
-            if not self._send(Happened(some, self.dropped)):
+            if not self._send(EventBatch(some, self.dropped)):
                 waiting.extendleft(reversed(some))  # the next event, or the next second, tries again
                 return
 
@@ -176,18 +176,18 @@ class Outbox:
         self._loop.call_later(_GATHER_S, self.send)
 
 
-class Reporting(Nobody):
+class MetricsReporter(NoOperations):
     """Lets the outbox know what to ask for."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: EventSender) -> None:
         self._outbox = outbox
-        self._bounded = Bounded()
+        self._bounded = LabelLimiter()
 
-    def seat(self, process: Process, shared: SharedState | None) -> None:
+    def seat(self, process: ServingProcess, shared: SharedState | None) -> None:
         """Take what the process has; from now on what agents do is summed."""
         started_at = process.clock.now()
 
-        def figures() -> Figures:
+        def figures() -> ProcessFigures:
             # The source of bundles is the control process's: what it refuses would be counted once a worker.
             sources = replace(sources_of(process, shared, started_at, self._dropped), bundles=None)
             return self._bounded.figures(gather(sources))
@@ -206,10 +206,10 @@ _FLUSH_S: Final = 1.0
 class Worker:
     """One worker process, from its start to its exit code."""
 
-    def __init__(self, handover: Handover) -> None:
+    def __init__(self, handover: ChildConfig) -> None:
         self.handover = handover
-        self.delivered = Delivered(self._acknowledge)
-        self.outbox = Outbox(self._send)
+        self.delivered = PushedBundleSource(self._acknowledge)
+        self.outbox = EventSender(self._send)
         self.workers = handover.workers
         self._loop = asyncio.get_running_loop()
         self._runtime: WorkerRuntime | None = None
@@ -219,7 +219,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         if not handover.settings.policy:
             self._begun.set()
-        self._line = Line(socket.socket(fileno=handover.line), self._heard, self.stop)
+        self._line = SupervisorPipe(socket.socket(fileno=handover.line), self._heard, self.stop)
 
     async def run(self) -> int:
         """Serve until it is told to stop."""
@@ -291,15 +291,15 @@ class Worker:
         return self._channel is not None and self._channel.send(message)
 
     def _received(self, message: Message) -> None:
-        if isinstance(message, Fleet):
+        if isinstance(message, WorkerCount):
             self.workers = message.workers
-        elif isinstance(message, Policy):
+        elif isinstance(message, BundleText):
             self.delivered.put(message)
             self._begun.set()
             if self._runtime is not None:
                 self._runtime.reload()
 
-    def _acknowledge(self, applied: Applied) -> None:
+    def _acknowledge(self, applied: BundleApplied) -> None:
         self._loop.call_soon_threadsafe(self._send, applied)
 
     async def _say_goodbye(self) -> None:
@@ -314,18 +314,18 @@ class Worker:
 class WorkerRuntime(Runtime):
     """`Runtime` with the fleet's parts in place of its own."""
 
-    def __init__(self, worker: Worker, opened: Opened) -> None:
+    def __init__(self, worker: Worker, opened: StateConnection) -> None:
         self._worker = worker
         self.mark = worker.handover.mark
         super().__init__(worker.handover.settings, opened=opened)
 
-    def make_events(self) -> Events:
+    def make_events(self) -> EventSink:
         """Events go to the control process."""
         return self._worker.outbox
 
-    def make_operations(self) -> Seated:
+    def make_operations(self) -> OperationsPort:
         """The control process has them, and is told what it needs for them."""
-        return Reporting(self._worker.outbox) if wanted(self.settings) else Nobody()
+        return MetricsReporter(self._worker.outbox) if wanted(self.settings) else NoOperations()
 
     def make_data_dir(self) -> DataDir:
         """Workers write the orders, a file made for several writers; the rest is for the control process, and so is
@@ -334,7 +334,7 @@ class WorkerRuntime(Runtime):
         data.warnings.clear()
         return data
 
-    def make_source(self) -> Watched | None:
+    def make_source(self) -> BundleFeed | None:
         """Bundles are delivered."""
         if not self.settings.policy:
             return None
@@ -347,7 +347,7 @@ class WorkerRuntime(Runtime):
     async def listen(self, server: Server) -> int:
         """Accept from the sockets of the supervisor."""
         handover = self._worker.handover
-        shares = Shares(handover.shares, handover.workers)
+        shares = ConnectionCounts(handover.shares, handover.workers)
         tls, port = build.own_tls(self.settings), 0
         for fd in handover.listeners:
             shared = socket.socket(fileno=fd)
@@ -363,10 +363,10 @@ class WorkerRuntime(Runtime):
         return status, content
 
 
-def run(handover: Handover) -> int:
+def run(handover: ChildConfig) -> int:
     """Be a worker; returns the exit code."""
     return uvloop.run(_run(handover))
 
 
-async def _run(handover: Handover) -> int:
+async def _run(handover: ChildConfig) -> int:
     return await Worker(handover).run()

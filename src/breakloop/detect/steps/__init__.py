@@ -3,7 +3,7 @@ of fingerprints. Pure functions: reading steps is `wire`'s work, keeping windows
 
 from __future__ import annotations
 
-from breakloop.detect.steps.detector import Judged, StepsDetector, View
+from breakloop.detect.steps.detector import RequestContext, StepEvaluation, StepsDetector
 from breakloop.detect.steps.kinds import PRESETS, StepsSettings, ToolOptions
 
-__all__ = ["PRESETS", "Judged", "StepsDetector", "StepsSettings", "ToolOptions", "View"]
+__all__ = ["PRESETS", "RequestContext", "StepEvaluation", "StepsDetector", "StepsSettings", "ToolOptions"]

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from breakloop.detect.counting import LoopTerms, announced
-from breakloop.detect.stateful import BLOCK, NOTICE, Block, Ladder, Reads, Watch
-from breakloop.detect.steps import Judged, StepsDetector, View
+from breakloop.detect.counting import DetectorConfig, announced
+from breakloop.detect.stateful import BLOCK, NOTICE, CallReaders, DetectorSlot, SeverityActions, StatefulDetector
+from breakloop.detect.steps import RequestContext, StepEvaluation, StepsDetector
 from breakloop.detect.steps.window import listens
 from breakloop.model.call import Answer, Call
 from breakloop.store.ops import Op
@@ -18,16 +18,16 @@ MIXED: Final = "only noted, because two unnamed conversations go by one name (se
 CUTS, ONLY_TELLS = 1, 2  # `Call.guards_stream`
 
 
-class StepLoop(Block):
+class StepsBlock(StatefulDetector):
     """The block."""
 
     __slots__ = ("_detector", "_unnamed", "_voice", "guards_stream")
 
     def __init__(
         self,
-        terms: LoopTerms,
-        ladder: Ladder,
-        reads: Reads,
+        terms: DetectorConfig,
+        ladder: SeverityActions,
+        reads: CallReaders,
         detector: StepsDetector,
         *,
         unnamed: Callable[[Call], bool],  # whether the client gave the session no name
@@ -40,26 +40,26 @@ class StepLoop(Block):
         self.guards_stream = guards_stream
         self._detector = detector
 
-    def plan(self, call: Call, _project: str, group: int, now: float) -> Watch:
+    def plan(self, call: Call, _project: str, group: int, now: float) -> DetectorSlot:
         """Return what stands in the place of a finding, and see to it that the answer is watched too."""
         if self.guards_stream and (self.terms.allow is None or not self._is_allowed(call, now)):
             call.guards_stream = call.guards_stream or ONLY_TELLS if group else CUTS
-        return Watch(self, group) if group else self._watch
+        return DetectorSlot(self, group) if group else self._watch
 
-    def look(self, call: Call, window: bytes, now: float) -> Judged | None:
+    def look(self, call: Call, window: bytes, now: float) -> StepEvaluation | None:
         """Judge the call's newest step."""
         step = call.step_cache or self._reads.step(call)
         if step is None or (self.terms.allow is not None and self._is_allowed(call, now)):
             return None
         unnamed = self._unnamed(call)
-        view = View(call.tracked, unnamed, call.body if unnamed else b"", lambda: self._voice(call))
+        view = RequestContext(call.tracked, unnamed, call.body if unnamed else b"", lambda: self._voice(call))
         return self._detector.judge(window, step, now, view)
 
     def _shows_ids(self, call: Call) -> bool:
         step = self._reads.step(call)
         return step is not None and bool(step.call_ids)
 
-    def hears(self, call: Call, looked: Judged) -> bool:
+    def hears(self, call: Call, looked: StepEvaluation) -> bool:
         """Tell whether the answer matters: of a conversation by itself it comes back as the model's own words."""
         return not self._unnamed(call) or listens(looked.window)
 
@@ -67,7 +67,7 @@ class StepLoop(Block):
         """Return the window after an answer of the model."""
         return self._detector.answered(window, answer)
 
-    def operation(self, call: Call, looked: Judged, project: str, group: int) -> Op | None:  # type: ignore[override]
+    def operation(self, call: Call, looked: StepEvaluation, project: str, group: int) -> Op | None:  # type: ignore[override]
         """Return what is to be done about it.
 
         Where two unnamed conversations were taken for one, a block is only noted. Ids of calls show that. Without them,

@@ -10,15 +10,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from breakloop.detect.steps import novelty, repeats, streaks, texts
-from breakloop.detect.steps.fingerprints import NONE, Digest, Printer, Prints, is_answer_elsewhere
+from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter, StepFingerprints, is_answer_elsewhere
 from breakloop.detect.steps.kinds import (
     KIND_IDS,
     KIND_NAMES,
     NEVER,
     NO_CHOICE,
     NOTHING,
-    Choice,
     Finding,
+    KindChoice,
     StepsSettings,
     choose,
 )
@@ -27,8 +27,8 @@ from breakloop.detect.steps.window import (
     EVIDENCE_MAX,
     ID_MAX,
     TAILS,
-    Unpacked,
-    Window,
+    SessionWindow,
+    UnpackedWindows,
     answered,
     failed,
     place,
@@ -49,7 +49,7 @@ _ID_MIN: Final = 8  # shorter ids ("call_1", "0") are counted, not drawn: they c
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 
 
-class Judged(NamedTuple):
+class StepEvaluation(NamedTuple):
     """What a step means, and the window to keep."""
 
     window: bytes
@@ -62,14 +62,14 @@ class Judged(NamedTuple):
     mixed: bool = False  # another conversation goes by the same name, so that counts may be of both
 
 
-_QUIET: Final = Judged(b"", NOTHING)[1:]
+_QUIET: Final = StepEvaluation(b"", NOTHING)[1:]
 
 
 def _nobody() -> str:
     return ""
 
 
-class View(msgspec.Struct, frozen=True, gc=False):
+class RequestContext(msgspec.Struct, frozen=True, gc=False):
     """What else is known of a request."""
 
     tracked: bool = False  # its answer will be told
@@ -78,7 +78,7 @@ class View(msgspec.Struct, frozen=True, gc=False):
     voice: Callable[[], str] = _nobody  # model and system prompt; asked for where a loop stands only
 
 
-PLAIN: Final = View()
+PLAIN: Final = RequestContext()
 
 
 class StepsDetector:
@@ -89,18 +89,18 @@ class StepsDetector:
     def __init__(self, settings: StepsSettings, digest: Digest) -> None:
         self._thresholds = settings.thresholds
         self._options = bool(settings.tools)
-        self._printer = Printer(digest, settings.tools)
-        self._unpacked = Unpacked()
+        self._printer = StepFingerprinter(digest, settings.tools)
+        self._unpacked = UnpackedWindows()
         reached = [one for one in settings.thresholds["dry"] if one != NEVER]
         self._dry_most = min(2 * max(reached, default=0.0) or COUNT_MAX, COUNT_MAX)
         # What is left of a count when a person has said something new: enough for some steps before a block.
         self._asked = {kind: min(block / 2, COUNT_MAX) for kind, (_, block, _) in settings.thresholds.items()}
 
-    def judge(self, window: bytes, step: Step, now: float, view: View = PLAIN) -> Judged:
+    def judge(self, window: bytes, step: Step, now: float, view: RequestContext = PLAIN) -> StepEvaluation:
         """Judge a request's newest step; `window` is b"" for a new session."""
         seen = self._unpacked.take(window)
         if seen.steps and now - seen.last_at >= RUN_IDLE_S:
-            seen = Window()
+            seen = SessionWindow()
         prints = self._printer.step(step)
         tail = self._tail(step, prints)
         users = self._users(prints) if prints.users else NONE
@@ -109,7 +109,11 @@ class StepsDetector:
         weight = 1.0 if gap_s < SLOW_S or not seen.steps else weight_of(gap_s)
         if view.unnamed and seen.steps:
             if tail != seen.tail and not (step.said or step.calls or step.results):
-                seen, counted, weight = Window(), False, 1.0  # from its first message: another run of the same program
+                seen, counted, weight = (
+                    SessionWindow(),
+                    False,
+                    1.0,
+                )  # from its first message: another run of the same program
             elif not counted and _strange(seen, step, view.body):
                 seen.mixed_at, weight = now, _STRANGE
         if counted:
@@ -144,7 +148,7 @@ class StepsDetector:
         return answered(window, key, novelty.marks(key))
 
     def _findings(
-        self, seen: Window, step: Step, prints: Prints, now: float, weight: float, *, tracked: bool
+        self, seen: SessionWindow, step: Step, prints: StepFingerprints, now: float, weight: float, *, tracked: bool
     ) -> list[Finding]:
         pairs = prints.pairs
         exempt = shown = bool(pairs) and _shown_again(seen, step, prints)
@@ -188,7 +192,9 @@ class StepsDetector:
             seen.epoch = seen.epoch + 1 & 0xFFFF
         return found
 
-    def _of_texts(self, seen: Window, step: Step, prints: Prints, weight: float, *, worded: bool) -> Sequence[Finding]:
+    def _of_texts(
+        self, seen: SessionWindow, step: Step, prints: StepFingerprints, weight: float, *, worded: bool
+    ) -> Sequence[Finding]:
         kept = texts.growing(seen, prints)
         found = texts.monologue(seen, step, prints, kept, weight)
         if not prints.users:
@@ -199,7 +205,7 @@ class StepsDetector:
             found += texts.rejected(seen, step, prints, kept, weight)
         return found
 
-    def _tail(self, step: Step, prints: Prints) -> bytes:
+    def _tail(self, step: Step, prints: StepFingerprints) -> bytes:
         ids = step.call_ids
         if not step.calls and is_answer_elsewhere(step):  # with `previous_response_id` that is all there is
             ids = tuple([one.call_id for one in step.results])
@@ -208,34 +214,38 @@ class StepsDetector:
         counted = b"" if step.calls else "\0".join(ids).encode("utf-8", "surrogatepass")
         return self._printer.of(step.messages.to_bytes(4, "little"), prints.said, prints.round, *prints.users, counted)
 
-    def _users(self, prints: Prints) -> bytes:
+    def _users(self, prints: StepFingerprints) -> bytes:
         users = prints.users
         return users[0] if len(users) == 1 else self._printer.of(*users)
 
-    def _again(self, seen: Window, step: Step, tail: tuple[bytes, bytes], now: float, view: View) -> Judged:
+    def _again(
+        self, seen: SessionWindow, step: Step, tail: tuple[bytes, bytes], now: float, view: RequestContext
+    ) -> StepEvaluation:
         """Judge a tail that was counted: no step, but the newest one again is what a standing block denies. With
         another system prompt, or other tools, it is somebody else who looks at it: a judge, a summary. With another
         length there is something else before it: the last question of a list, asked of each item."""
         other = tail != (seen.tail, seen.tail_users) or step.size != seen.size
         if other or (seen.level and _speaker(step, view) != seen.tail_tools):
-            return Judged(self._unpacked.keep(seen), NOTHING)
+            return StepEvaluation(self._unpacked.keep(seen), NOTHING)
         choice = choose(self._thresholds, streaks.storm(seen, now, view.tracked))
         if choice.level > seen.level:
             return self._told(seen, step, choice, now, view)
         if not seen.level:
-            return Judged(self._unpacked.keep(seen), NOTHING)
+            return StepEvaluation(self._unpacked.keep(seen), NOTHING)
         evidence, identity = seen.evidence.decode(errors="ignore"), seen.identity.hex()
         mixed = _mixed(seen, now)
-        return Judged(
+        return StepEvaluation(
             self._unpacked.keep(seen), seen.level, KIND_NAMES[seen.kind], evidence, identity, False, seen.count, mixed
         )
 
-    def _told(self, seen: Window, step: Step, choice: Choice, now: float, view: View) -> Judged:
+    def _told(
+        self, seen: SessionWindow, step: Step, choice: KindChoice, now: float, view: RequestContext
+    ) -> StepEvaluation:
         finding = choice.finding
         seen.level = choice.level
         if finding is None:
             seen.kind, seen.evidence = 0, b""
-            return _new(Judged, (self._unpacked.keep(seen), *_QUIET))
+            return _new(StepEvaluation, (self._unpacked.keep(seen), *_QUIET))
         identity = self._printer.of(b"loop", finding.key)
         known = identity == seen.identity
         fresh = not known or choice.level > seen.told_level or finding.hits >= 2 * seen.told
@@ -246,7 +256,7 @@ class StepsDetector:
         seen.evidence = evidence.encode()
         seen.tail_tools = _speaker(step, view)
         mixed = _mixed(seen, now)
-        return Judged(
+        return StepEvaluation(
             self._unpacked.keep(seen), choice.level, finding.kind, evidence, identity.hex(), fresh, seen.count, mixed
         )
 
@@ -256,19 +266,19 @@ def weight_of(gap_s: float) -> float:
     return 1.0 if gap_s < SLOW_S else 0.5 if gap_s < SLOWER_S else 0.25
 
 
-def _speaker(step: Step, view: View) -> bytes:
+def _speaker(step: Step, view: RequestContext) -> bytes:
     """Return four bytes that stand for who asks: model, system prompt and the set of tools that it declares."""
     names = "\0".join([view.voice(), *sorted(set(step.tools))])
     return zlib.crc32(names.encode("utf-8", "surrogatepass")).to_bytes(4, "little")
 
 
-def _is_known(seen: Window, prints: Prints, *, tracked: bool) -> bool:
+def _is_known(seen: SessionWindow, prints: StepFingerprints, *, tracked: bool) -> bool:
     """Tell whether it is known what calls returned: where results go elsewhere (MCP), their answers must be heard. One
     that never came has ended the cycle then."""
     return not streaks.hidden(prints) or (tracked and seen.heard != NONE)
 
 
-def _strange(seen: Window, step: Step, body: bytes) -> bool:
+def _strange(seen: SessionWindow, step: Step, body: bytes) -> bool:
     """Tell whether a conversation does not go on from the last step: two that open alike have one name. Then it has
     not grown, and shows no id of that step. A client that only ever sends the last messages looks the same."""
     if step.messages > seen.messages or step.messages < _HISTORY_MIN or is_answer_elsewhere(step):
@@ -278,17 +288,17 @@ def _strange(seen: Window, step: Step, body: bytes) -> bool:
     return not seen.last_id or body.rfind(seen.last_id) < 0
 
 
-def _shown_again(seen: Window, step: Step, prints: Prints) -> bool:
+def _shown_again(seen: SessionWindow, step: Step, prints: StepFingerprints) -> bool:
     """Tell whether calls stand where they stood, and only what a person says behind them is new: examples before each
     item of a batch. Their ids would tell, but not every API has ids."""
     return bool(step.users) and step.messages <= seen.messages and prints.round == repeats.newest(seen)
 
 
-def _mixed(seen: Window, now: float) -> bool:
+def _mixed(seen: SessionWindow, now: float) -> bool:
     return bool(seen.mixed_at) and now - seen.mixed_at < RUN_IDLE_S
 
 
-def _person(seen: Window, step: Step) -> None:
+def _person(seen: SessionWindow, step: Step) -> None:
     """Void what was counted: a person has said something new."""
     if not step.said:
         seen.texts.clear()  # another task from its beginning: it may come to the same questions

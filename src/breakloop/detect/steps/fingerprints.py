@@ -61,7 +61,7 @@ _NAMES_MAX: Final = 1000
 _NAME_MAX: Final = 200
 
 
-class Tool(NamedTuple):
+class ToolTraits(NamedTuple):
     """What is known of a tool by its name."""
 
     name: str
@@ -71,7 +71,7 @@ class Tool(NamedTuple):
     options: ToolOptions
 
 
-class Tools:
+class ToolTable:
     """Tools by name, with what a policy says of them. Names come again in each step, so they are looked at once."""
 
     __slots__ = ("_exact", "_known", "_prefixes")
@@ -81,14 +81,14 @@ class Tools:
         self._exact = {name: one for name, one in options.items() if not name.endswith("*")}
         patterns = sorted((name for name in options if name.endswith("*")), key=len, reverse=True)
         self._prefixes = [(name[:-1], options[name]) for name in patterns]
-        self._known: dict[str, Tool] = {}
+        self._known: dict[str, ToolTraits] = {}
 
-    def of(self, name: str) -> Tool:
+    def of(self, name: str) -> ToolTraits:
         """Return what is known of a tool."""
         known = self._known.get(name)
         if known is None:
             raw = name.encode("utf-8", "surrogatepass")
-            known = Tool(
+            known = ToolTraits(
                 name, raw, zlib.crc32(raw).to_bytes(4, "little"), manner(name[:_NAME_MAX]), self._options(name)
             )
             if len(name) <= _NAME_MAX:
@@ -177,7 +177,7 @@ _ERROR_LOOK: Final = 400
 _ERROR_READ: Final = 2000
 
 
-class Incoming(msgspec.Struct, gc=False):
+class IncomingStep(msgspec.Struct, gc=False):
     """A text that came from outside, or an answer. (A struct is made and read in a third of a named tuple's time.)"""
 
     key: bytes  # its digest
@@ -186,10 +186,10 @@ class Incoming(msgspec.Struct, gc=False):
     size: int  # in bytes, as it came
 
 
-class Pair(msgspec.Struct, gc=False):
+class CallResult(msgspec.Struct, gc=False):
     """One call and what it returned."""
 
-    tool: Tool
+    tool: ToolTraits
     a: bytes
     loose_a: bytes
     r: bytes
@@ -204,25 +204,25 @@ class Pair(msgspec.Struct, gc=False):
 _NO_ERROR: Final = bytes(4)
 
 
-class Prints(msgspec.Struct, gc=False):
+class StepFingerprints(msgspec.Struct, gc=False):
     """A step's fingerprints."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[CallResult, ...]
     round: bytes  # the step as a whole: the sorted set of (A, R), or T, R and U where no call is seen
     said: bytes  # T; NONE where nothing was said
     users: tuple[bytes, ...]  # U of each text
-    incoming: list[Incoming]  # each result, then each text of the user
+    incoming: list[IncomingStep]  # each result, then each text of the user
     words: list[int]  # of what was said
 
 
-class Printer:
+class StepFingerprinter:
     """Makes the fingerprints of one fleet: with the same digest function the same ones everywhere."""
 
     __slots__ = ("_digest", "_seed", "_tools", "seed")
 
     def __init__(self, digest: Digest, tools: Mapping[str, ToolOptions] | None = None) -> None:
         self._digest = digest
-        self._tools = Tools(tools or {})
+        self._tools = ToolTable(tools or {})
         self._seed = int.from_bytes(digest(b"seed"), "little")
         self.seed = self._seed & 0xFFFFFFFF  # of line and word digests
 
@@ -234,7 +234,7 @@ class Printer:
         """Return the digest of bytes whatever their length."""
         return self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
 
-    def incoming(self, text: str, *, result: bool = False) -> Incoming:
+    def incoming(self, text: str, *, result: bool = False) -> IncomingStep:
         """Return a text with what changes by itself taken out, and its digest. Of a short result nothing is taken out:
         that a time, a length of time or an id is another one may be all that it says."""
         raw = text.encode("utf-8", "surrogatepass")
@@ -243,13 +243,13 @@ class Printer:
             kept = steady(kept)
         plain = compact(kept)
         key = self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
-        return Incoming(key, kept, plain, len(raw))
+        return IncomingStep(key, kept, plain, len(raw))
 
-    def step(self, step: Step) -> Prints:
+    def step(self, step: Step) -> StepFingerprints:
         """Return the fingerprints of a step."""
         all_said, calls, _, results, texts, *_ = step
         incoming = [self.incoming(one.text, result=not one.error) for one in results]
-        pairs: tuple[Pair, ...] = ()
+        pairs: tuple[CallResult, ...] = ()
         if calls:
             matched = paired(step)
             pairs = tuple([self._pair(call, got, step, incoming[at] if at >= 0 else None) for call, got, at in matched])
@@ -266,9 +266,9 @@ class Printer:
         else:
             whole = b"".join((said, *[one.key for one in incoming], *keys))
         incoming += users
-        return Prints(pairs, self._digest(whole), said, keys, incoming, spoken)
+        return StepFingerprints(pairs, self._digest(whole), said, keys, incoming, spoken)
 
-    def _pair(self, call: ToolCall, result: Result | None, step: Step, incoming: Incoming | None) -> Pair:
+    def _pair(self, call: ToolCall, result: Result | None, step: Step, incoming: IncomingStep | None) -> CallResult:
         name, given = call
         tool = self._tools.of(name)
         if step.as_text and not (_NAME_FORM(name) or name in step.tools):
@@ -280,7 +280,7 @@ class Printer:
         masked = loose(plain)
         loose_a = a if masked is plain else self.plain(begins + masked)
         if result is None or incoming is None:
-            return Pair(tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False)
+            return CallResult(tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False)
         r, text, plain = incoming.key, incoming.text, incoming.plain
         kind, e = OK, _NO_ERROR
         if result.error:
@@ -293,7 +293,7 @@ class Printer:
         if result.media:
             r = self.of(r, *(one.encode("utf-8", "surrogatepass") for one in result.media))
         telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
-        return Pair(tool, a, loose_a, r, e, kind, result.error, incoming.size, changing, telling)
+        return CallResult(tool, a, loose_a, r, e, kind, result.error, incoming.size, changing, telling)
 
 
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
@@ -333,7 +333,7 @@ def is_answer_elsewhere(step: Step) -> bool:
     return bool(step.results) and not (step.calls or step.said)
 
 
-def tells(result: Incoming, *, failed: bool) -> bool:
+def tells(result: IncomingStep, *, failed: bool) -> bool:
     """Tell whether a result shows by itself that nothing was changed: for calls that are not seen."""
     return failed or (len(result.text) >= INFORMATIVE and not _ACK_FORM(result.text, 0, _ACK_LOOK))
 

@@ -129,14 +129,14 @@ class StepsSettings:
         return cls({**PRESETS[sensitivity], **(thresholds or {})}, dict(tools or {}))
 
 
-class Choice(NamedTuple):
+class KindChoice(NamedTuple):
     """The finding that speaks for a step, and its level."""
 
     level: int
     finding: Finding | None
 
 
-NO_CHOICE: Final = Choice(NOTHING, None)
+NO_CHOICE: Final = KindChoice(NOTHING, None)
 
 
 def level(thresholds: Thresholds, finding: Finding) -> int:
@@ -148,13 +148,13 @@ def level(thresholds: Thresholds, finding: Finding) -> int:
     return NOTICE if hits < block else BLOCK if hits < stop else STOP
 
 
-def choose(thresholds: Thresholds, findings: Sequence[Finding]) -> Choice:
+def choose(thresholds: Thresholds, findings: Sequence[Finding]) -> KindChoice:
     """Return the most serious finding; of equals the one whose kind stands first in `KINDS`."""
     best = NO_CHOICE
     for finding in findings:
         now = level(thresholds, finding)
         if now > best.level or (now and now == best.level and best.finding and _rank(finding) < _rank(best.finding)):
-            best = Choice(now, finding)
+            best = KindChoice(now, finding)
     return best
 
 
@@ -167,7 +167,7 @@ Level = Literal["notice", "block", "stop"]
 LEVELS: Final[tuple[Level, ...]] = ("notice", "block", "stop")
 
 
-class Kind(NamedTuple):
+class LoopKind(NamedTuple):
     """One kind of loop."""
 
     meaning: str
@@ -176,25 +176,25 @@ class Kind(NamedTuple):
     stops: bool = True  # it knows the level stop
 
 
-ABOUT: Final[Mapping[str, Kind]] = {
-    "repeat": Kind("the same call with the same result, one after the other", "times"),
-    "cycle": Kind("a round of 2 to 16 steps again and again", "laps"),
-    "failure": Kind("the same call, an error each time; a different error counts half", "errors"),
-    "unknown_tool": Kind("calls of tools that there are not", "calls in a row"),
-    "interleaved": Kind("the same call with the same result, other work between", "times"),
-    "stagnation": Kind("one tool, new arguments, the same informative result", "results in a row"),
-    "nested": Kind("each prompt holds the one before it whole", "times"),
-    "continue": Kind('the same "go on" of the user or the harness, and nothing called', "times"),
-    "rejected": Kind("the same text of the user or the harness, whatever is done between", "times"),
-    "monologue": Kind("the same answer again, and nothing called", "times"),
-    "storm": Kind("the same request after it was answered", "more times in 60 s"),
-    "cascade": Kind("bad results, whatever the tool", "of the last 10", most=10),
-    "reword": Kind("the same instruction in other words, while nothing new comes", "of the last 13 texts", most=13),
-    "dry": Kind("turns since anything new came from outside; news halve the count", "turns"),
-    "novelty": Kind("results that hold hardly a line not seen before", "results in a row"),
-    "near": Kind("the same call but for its numbers, and nothing new from it", "calls in a row"),
-    "thrash": Kind("the context fills up again right after it was cut", "cuts, few steps apart"),
-    "spawn": Kind("agents start agents for the same task", "agents deep, or with the same task", stops=False),
+ABOUT: Final[Mapping[str, LoopKind]] = {
+    "repeat": LoopKind("the same call with the same result, one after the other", "times"),
+    "cycle": LoopKind("a round of 2 to 16 steps again and again", "laps"),
+    "failure": LoopKind("the same call, an error each time; a different error counts half", "errors"),
+    "unknown_tool": LoopKind("calls of tools that there are not", "calls in a row"),
+    "interleaved": LoopKind("the same call with the same result, other work between", "times"),
+    "stagnation": LoopKind("one tool, new arguments, the same informative result", "results in a row"),
+    "nested": LoopKind("each prompt holds the one before it whole", "times"),
+    "continue": LoopKind('the same "go on" of the user or the harness, and nothing called', "times"),
+    "rejected": LoopKind("the same text of the user or the harness, whatever is done between", "times"),
+    "monologue": LoopKind("the same answer again, and nothing called", "times"),
+    "storm": LoopKind("the same request after it was answered", "more times in 60 s"),
+    "cascade": LoopKind("bad results, whatever the tool", "of the last 10", most=10),
+    "reword": LoopKind("the same instruction in other words, while nothing new comes", "of the last 13 texts", most=13),
+    "dry": LoopKind("turns since anything new came from outside; news halve the count", "turns"),
+    "novelty": LoopKind("results that hold hardly a line not seen before", "results in a row"),
+    "near": LoopKind("the same call but for its numbers, and nothing new from it", "calls in a row"),
+    "thrash": LoopKind("the context fills up again right after it was cut", "cuts, few steps apart"),
+    "spawn": LoopKind("agents start agents for the same task", "agents deep, or with the same task", stops=False),
 }
 SETTABLE: Final = tuple(kind for kind in KINDS if kind in PRESETS["normal"])  # in order of trust
 

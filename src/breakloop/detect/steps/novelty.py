@@ -14,10 +14,19 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh32_intdigest
 
-from breakloop.detect.steps.fingerprints import ACK, EMPTY, NONE, UNSEEN, Pair, Prints, is_answer_elsewhere, tells
+from breakloop.detect.steps.fingerprints import (
+    ACK,
+    EMPTY,
+    NONE,
+    UNSEEN,
+    CallResult,
+    StepFingerprints,
+    is_answer_elsewhere,
+    tells,
+)
 from breakloop.detect.steps.kinds import Finding
 from breakloop.detect.steps.masks import lowered, shape
-from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, AgedFilter, Window
+from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, AgedFilter, SessionWindow
 from breakloop.model.call import Step
 
 NEW_SHARE: Final = 0.4  # of the lines: more is news
@@ -116,7 +125,7 @@ _new: Final = tuple.__new__  # makes a named tuple in half the time that its nam
 _mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
 
 
-class Look(NamedTuple):
+class Novelty(NamedTuple):
     """What a step brought."""
 
     dried: bool  # it counted as a turn without news
@@ -124,7 +133,9 @@ class Look(NamedTuple):
     worded: bool  # the model itself wrote new matter
 
 
-def look(window: Window, step: Step, prints: Prints, seed: int, weight: float, most: float = COUNT_MAX) -> Look:
+def look(
+    window: SessionWindow, step: Step, prints: StepFingerprints, seed: int, weight: float, most: float = COUNT_MAX
+) -> Novelty:
     """Compare a step with what the session has seen, remember it, and move the counts, `dry` up to `most`."""
     pairs = prints.pairs
     by_form = _by_form(pairs)
@@ -162,10 +173,10 @@ def look(window: Window, step: Step, prints: Prints, seed: int, weight: float, m
         window.stale = min(window.stale + 1, _STALE_MAX) if window.flow < _FLOW_LOW else 0
     else:
         window.stale = 0
-    return _new(Look, (dried, news, fresh_words))
+    return _new(Novelty, (dried, news, fresh_words))
 
 
-def findings(window: Window, seen: Look) -> Sequence[Finding]:
+def findings(window: SessionWindow, seen: Novelty) -> Sequence[Finding]:
     """Return `dry` and `novelty`, where this step belongs to them."""
     if not seen.dried:
         return ()
@@ -188,12 +199,12 @@ def heard(key: bytes) -> tuple[int]:
     return (_mark(key)[0] ^ _THIRD,)
 
 
-def is_answer(window: Window, key: bytes) -> bool:
+def is_answer(window: SessionWindow, key: bytes) -> bool:
     """Tell whether a text was an answer of the model in its session."""
     return window.marks.knows(marks(key)[1])
 
 
-def _new_lines(window: Window, prints: Prints, seed: int, *, by_form: bool) -> float | None:
+def _new_lines(window: SessionWindow, prints: StepFingerprints, seed: int, *, by_form: bool) -> float | None:
     """Return the share of new lines among those that came from outside; None where none came."""
     known = window.marks
     if prints.said != NONE:
@@ -205,7 +216,7 @@ def _new_lines(window: Window, prints: Prints, seed: int, *, by_form: bool) -> f
     return share(window.lines, texts, seed) if texts else None
 
 
-def _answers(window: Window, step: Step, prints: Prints, *, again: bool, known: bool) -> bool:
+def _answers(window: SessionWindow, step: Step, prints: StepFingerprints, *, again: bool, known: bool) -> bool:
     """Tell whether results are dry whose calls are kept elsewhere (`previous_response_id`), so that nobody knows what
     was asked: where all of them came before, oftener than once. What may have come of a change counts as one."""
     if not any(tells(one, failed=result.error) for one, result in zip(prints.incoming, step.results, strict=False)):
@@ -216,7 +227,7 @@ def _answers(window: Window, step: Step, prints: Prints, *, again: bool, known: 
     return known and not again
 
 
-def _by_form(pairs: Sequence[Pair]) -> bool:
+def _by_form(pairs: Sequence[CallResult]) -> bool:
     """Tell whether a step's results are compared by their form only: where one is bad or empty."""
     found = False
     for pair in pairs:  # a generator would cost more
@@ -224,10 +235,10 @@ def _by_form(pairs: Sequence[Pair]) -> bool:
     return found
 
 
-def _calls(window: Window, prints: Prints) -> tuple[list[Pair], bool, bool]:
+def _calls(window: SessionWindow, prints: StepFingerprints) -> tuple[list[CallResult], bool, bool]:
     """Return the calls not seen before, and whether the round was seen before: once, and more than once."""
     known = window.marks
-    unseen: list[Pair] = []
+    unseen: list[CallResult] = []
     own: list[int] = []
     for pair in prints.pairs:
         (mark,) = _mark(pair.a)
@@ -244,6 +255,6 @@ def _calls(window: Window, prints: Prints) -> tuple[list[Pair], bool, bool]:
     return unseen, again, more
 
 
-def _own_words(window: Window, words: list[int]) -> bool:
+def _own_words(window: SessionWindow, words: list[int]) -> bool:
     new = window.words.sift(words)
     return len(words) >= WORDS_MIN and len(new) >= NEW_WORDS * len(words)

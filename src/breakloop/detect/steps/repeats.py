@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from breakloop.detect.steps.fingerprints import ACK, EMPTY, RUNS, UNSEEN, Pair, Prints
+from breakloop.detect.steps.fingerprints import ACK, EMPTY, RUNS, UNSEEN, CallResult, StepFingerprints
 from breakloop.detect.steps.kinds import Finding, times, tool
 from breakloop.detect.steps.window import (
     COUNT_MAX,
@@ -26,7 +26,7 @@ from breakloop.detect.steps.window import (
     SKETCH_ROW,
     SKETCHES,
     TABLE,
-    Window,
+    SessionWindow,
     place,
 )
 from breakloop.model.call import Step
@@ -37,9 +37,9 @@ _ROW: Final = ENTRY.size
 _ROWS: Final = TABLE * _ROW
 
 
-def count_calls(window: Window, prints: Prints, weight: float) -> Sequence[Finding]:
+def count_calls(window: SessionWindow, prints: StepFingerprints, weight: float) -> Sequence[Finding]:
     """Count a step's calls in, each once, and return what repeats itself."""
-    pairs: Sequence[Pair] = prints.pairs
+    pairs: Sequence[CallResult] = prints.pairs
     if len(pairs) > 1:
         pairs = list({pair.a + pair.r: pair for pair in pairs}.values())
     found: list[Finding] = []
@@ -62,13 +62,13 @@ def count_calls(window: Window, prints: Prints, weight: float) -> Sequence[Findi
     return found
 
 
-def is_new(window: Window, pair: Pair) -> bool:
+def is_new(window: SessionWindow, pair: CallResult) -> bool:
     """Tell whether a call did not return that the last time."""
     at = place(window.table, pair.a, _ROW)
     return at < 0 or window.table[at + 8 : at + 16] != pair.r
 
 
-def _again(window: Window, at: int, pair: Pair, weight: float) -> tuple[float, float, float]:
+def _again(window: SessionWindow, at: int, pair: CallResult, weight: float) -> tuple[float, float, float]:
     """Return how often the call at this place returned the same in all, and in a row, and how often it failed."""
     _, r, e, same, row, failed, epoch, last = ENTRY.unpack_from(window.table, at)
     alike, between = r == pair.r, epoch != window.epoch
@@ -90,7 +90,9 @@ def _more(count: float, weight: float) -> float:
     return min(count + weight, COUNT_MAX)
 
 
-def _findings(window: Window, counts: tuple[float, float, float], pair: Pair, weight: float) -> list[Finding]:
+def _findings(
+    window: SessionWindow, counts: tuple[float, float, float], pair: CallResult, weight: float
+) -> list[Finding]:
     same, row, failed = counts
     found: list[Finding] = []
     if not (same or row or failed > 0):
@@ -114,7 +116,7 @@ _STEPS_MIN: Final = 6
 _NO_COUNTS: Final = bytes(COUNTS.size)
 
 
-def find_cycle(window: Window, round_: bytes, weight: float) -> Sequence[Finding]:
+def find_cycle(window: SessionWindow, round_: bytes, weight: float) -> Sequence[Finding]:
     """Count the step in, and return the cycle it belongs to, if any."""
     ring, at = window.ring, window.steps
     slot = at % RING * 8
@@ -140,38 +142,38 @@ def find_cycle(window: Window, round_: bytes, weight: float) -> Sequence[Finding
     return ()
 
 
-def skipped(window: Window) -> None:
+def skipped(window: SessionWindow) -> None:
     """Count a step in that is like no other: what was done in it is not known."""
     slot = window.steps % RING * 8
     window.ring[slot : slot + 8] = NONE
     forget(window)
 
 
-def newest(window: Window) -> bytes:
+def newest(window: SessionWindow) -> bytes:
     """Return the last step."""
     slot = (window.steps - 1) % RING * 8
     return bytes(window.ring[slot : slot + 8])
 
 
-def stood(window: Window) -> None:
+def stood(window: SessionWindow) -> None:
     """Count a step in that is the last one, seen once more."""
     slot = window.steps % RING * 8
     window.ring[slot : slot + 8] = newest(window)
 
 
-def rotation(window: Window, period: int) -> bytes:
+def rotation(window: SessionWindow, period: int) -> bytes:
     """Return the last `period` steps in the rotation that comes first: one cycle has one identity from wherever."""
     ring, at = window.ring, window.steps
     last = [bytes(ring[one % RING * 8 : one % RING * 8 + 8]) for one in range(at - period + 1, at + 1)]
     return min(b"".join(last[start:] + last[:start]) for start in range(period))
 
 
-def repeated(window: Window) -> bool:
+def repeated(window: SessionWindow) -> bool:
     """Tell whether the step that was counted in last is the one before it again."""
     return window.counts[:2] != _NO_COUNTS[:2]
 
 
-def forget(window: Window) -> None:
+def forget(window: SessionWindow) -> None:
     """Begin anew: a person has spoken."""
     window.counts = _NO_COUNTS
 
@@ -183,7 +185,7 @@ _WORDS_MIN: Final = 4
 _NOBODY: Final = bytes(4)
 
 
-def near(window: Window, prints: Prints, dried: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
+def near(window: SessionWindow, prints: StepFingerprints, dried: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
     """The same call but for its numbers, one after the other, and nothing new from it."""
     if len(prints.pairs) != 1:
         window.run, window.near_count = 0.0, 0.0
@@ -204,7 +206,7 @@ def near(window: Window, prints: Prints, dried: bool, weight: float) -> Sequence
     return (Finding("near", count, b"near" + pair.loose_a, evidence),)
 
 
-def reword(window: Window, step: Step, prints: Prints) -> Sequence[Finding]:
+def reword(window: SessionWindow, step: Step, prints: StepFingerprints) -> Sequence[Finding]:
     """The same instruction in other words: how many of the last texts to one recipient are like this one."""
     if not step.said or (prints.pairs and not (step.as_text and prints.pairs[0].tool.manner != RUNS)):
         return ()

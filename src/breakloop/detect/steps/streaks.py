@@ -7,9 +7,17 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from breakloop.detect.steps import repeats
-from breakloop.detect.steps.fingerprints import EMPTY, UNKNOWN, UNSEEN, Pair, Prints, Tool, is_answer_elsewhere
+from breakloop.detect.steps.fingerprints import (
+    EMPTY,
+    UNKNOWN,
+    UNSEEN,
+    CallResult,
+    StepFingerprints,
+    ToolTraits,
+    is_answer_elsewhere,
+)
 from breakloop.detect.steps.kinds import Finding, times, tool
-from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, Window, place
+from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, SessionWindow, place
 from breakloop.model.call import Step
 
 FORGIVEN_MAX: Final = 10  # repeats after failed answers that do not count, in the time of a storm
@@ -25,7 +33,7 @@ _OWED_MAX: Final = 255
 _ROW: Final = TOOL.size
 
 
-def cascade(window: Window, prints: Prints) -> Sequence[Finding]:
+def cascade(window: SessionWindow, prints: StepFingerprints) -> Sequence[Finding]:
     """Bad results whatever the tool. Calls of one tool in one round are one result, and bad where all of them are."""
     pairs = prints.pairs
     if len(pairs) == 1:  # as nearly always
@@ -47,9 +55,9 @@ def cascade(window: Window, prints: Prints) -> Sequence[Finding]:
     return ()
 
 
-def unknown_tool(window: Window, prints: Prints, weight: float) -> Sequence[Finding]:
+def unknown_tool(window: SessionWindow, prints: StepFingerprints, weight: float) -> Sequence[Finding]:
     """Calls of tools that there are not. A round of them is one mistake."""
-    name: Tool | None = None
+    name: ToolTraits | None = None
     for pair in prints.pairs:
         if pair.kind == UNKNOWN:
             name = pair.tool
@@ -62,7 +70,7 @@ def unknown_tool(window: Window, prints: Prints, weight: float) -> Sequence[Find
     return (Finding("unknown_tool", window.unknown, b"unknown" + name.raw, evidence),)
 
 
-def stagnation(window: Window, prints: Prints, news: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
+def stagnation(window: SessionWindow, prints: StepFingerprints, news: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
     """The same informative result from one tool whatever its arguments; however often in one round, once."""
     found: list[Finding] = []
     rows = window.tools
@@ -88,22 +96,22 @@ def stagnation(window: Window, prints: Prints, news: bool, weight: float) -> Seq
     return found
 
 
-def _by_tool(pairs: Sequence[Pair]) -> Collection[Sequence[Pair]]:
+def _by_tool(pairs: Sequence[CallResult]) -> Collection[Sequence[CallResult]]:
     """Return the calls of a round whose results are informative, those of each tool together."""
-    groups: dict[bytes, list[Pair]] = {}
+    groups: dict[bytes, list[CallResult]] = {}
     for pair in pairs:
         if pair.telling and pair.kind != EMPTY:
             groups.setdefault(pair.tool.key, []).append(pair)
     return groups.values()
 
 
-def eased(window: Window) -> None:
+def eased(window: SessionWindow) -> None:
     """Halve the rows of `stagnation`: something was changed, so what came before may be worth another look."""
     rows = [TOOL.pack(key, result, count / 2, last) for key, result, count, last in TOOL.iter_unpack(window.tools)]
     window.tools[:] = b"".join(rows)
 
 
-def bounded(window: Window, most: float) -> None:
+def bounded(window: SessionWindow, most: float) -> None:
     """Let no row of `stagnation` have counted more: a person has said something new."""
     rows = [
         TOOL.pack(key, result, min(count, most), last) for key, result, count, last in TOOL.iter_unpack(window.tools)
@@ -111,7 +119,7 @@ def bounded(window: Window, most: float) -> None:
     window.tools[:] = b"".join(rows)
 
 
-def storm(window: Window, now: float, tracked: bool) -> Sequence[Finding]:  # noqa: FBT001
+def storm(window: SessionWindow, now: float, tracked: bool) -> Sequence[Finding]:  # noqa: FBT001
     """The newest request sent again, not all at once: called for repeats of a tail only. Where its answer will be told
     it counts when that has come, so that what is denied, or fails for a while, does not."""
     if now - window.last_at > _STORM_S:
@@ -127,7 +135,7 @@ def storm(window: Window, now: float, tracked: bool) -> Sequence[Finding]:  # no
     return (Finding("storm", count, b"storm" + window.tail, f"the same request {times(count)} more"),)
 
 
-def unseen(window: Window, prints: Prints, now: float) -> Sequence[Finding]:
+def unseen(window: SessionWindow, prints: StepFingerprints, now: float) -> Sequence[Finding]:
     """`storm` of calls whose results go elsewhere (MCP): each is asked anew, and so is a step. As many a minute."""
     window.waits = 1 if prints.pairs and prints.pairs[0].kind == UNSEEN else 0
     gap = now - window.last_at
@@ -138,13 +146,13 @@ def unseen(window: Window, prints: Prints, now: float) -> Sequence[Finding]:
     return (Finding("storm", window.storm, b"storm" + prints.round, f"the same call {times(window.storm)} more"),)
 
 
-def hidden(prints: Prints) -> bool:
+def hidden(prints: StepFingerprints) -> bool:
     """Tell whether calls were made and no result of theirs is seen."""
     pairs = prints.pairs
     return bool(pairs) and pairs[0].kind == UNSEEN and all(pair.kind == UNSEEN for pair in pairs)
 
 
-def thrash(window: Window, step: Step) -> Sequence[Finding]:
+def thrash(window: SessionWindow, step: Step) -> Sequence[Finding]:
     """The context fills up again right after it was cut."""
     found: Sequence[Finding] = ()
     if not step.calls and is_answer_elsewhere(step):

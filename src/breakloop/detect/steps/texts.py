@@ -8,11 +8,11 @@ from typing import Final, Protocol
 
 import xxhash
 
-from breakloop.detect.steps.fingerprints import NONE, RUNS, Printer, Prints
+from breakloop.detect.steps.fingerprints import NONE, RUNS, StepFingerprinter, StepFingerprints
 from breakloop.detect.steps.kinds import Finding, times
 from breakloop.detect.steps.masks import folded, own
 from breakloop.detect.steps.novelty import is_answer
-from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, Window, place
+from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, SessionWindow, place
 from breakloop.model.call import Step
 
 CHAPTER: Final = 100  # content words: who writes so many new ones was told to go on, not turned down
@@ -22,7 +22,7 @@ _TAIL_MAX: Final = 0xFFFF
 _ROW: Final = TEXT.size
 
 
-class Prompted(Protocol):
+class PromptState(Protocol):
     """What `nested` remembers of the last prompt; a session's window does, and whatever else has these."""
 
     prompt: bytes
@@ -31,7 +31,7 @@ class Prompted(Protocol):
     nested: float
 
 
-def growing(window: Window, prints: Prints) -> int:
+def growing(window: SessionWindow, prints: StepFingerprints) -> int:
     """Return how many texts of the tail were in the last step's already: some harnesses do not hand the model's
     answers back as its own, so that the tail behind the last one grows and grows."""
     if not prints.users:
@@ -45,7 +45,9 @@ def growing(window: Window, prints: Prints) -> int:
     return kept
 
 
-def monologue(window: Window, step: Step, prints: Prints, kept: int, weight: float) -> Sequence[Finding]:
+def monologue(
+    window: SessionWindow, step: Step, prints: StepFingerprints, kept: int, weight: float
+) -> Sequence[Finding]:
     """The same words again, and nothing called. In a conversation that has not grown they are not said again, but
     shown again: examples before each item of a batch, or another question at the same place."""
     if kept or (prints.said == window.said and step.messages <= window.messages):
@@ -66,7 +68,7 @@ def monologue(window: Window, step: Step, prints: Prints, kept: int, weight: flo
     return (Finding("monologue", count, b"said" + prints.said, f"the same answer {times(count)}, and nothing called"),)
 
 
-def nested(window: Prompted, step: Step, printer: Printer, weight: float) -> Iterator[Finding]:
+def nested(window: PromptState, step: Step, printer: StepFingerprinter, weight: float) -> Iterator[Finding]:
     """A prompt that holds the one before whole: "that was not valid, try again: ...".
 
     A log or a conversation that a client sends in one message grows as well, at its end or at its beginning: so it
@@ -96,7 +98,13 @@ def nested(window: Prompted, step: Step, printer: Printer, weight: float) -> Ite
     window.prompt_size, window.prompt, window.added = len(text), now, added
 
 
-def continued(window: Window, prints: Prints, kept: int, worded: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
+def continued(
+    window: SessionWindow,
+    prints: StepFingerprints,
+    kept: int,
+    worded: bool,  # noqa: FBT001
+    weight: float,
+) -> Sequence[Finding]:
     """`continue`: the same prompt to go on again, and nothing called. A model that writes new matter (`worded`) does
     go on: that counts for nothing."""
     if prints.pairs or prints.said == NONE or len(prints.users) <= kept:
@@ -111,7 +119,9 @@ def continued(window: Window, prints: Prints, kept: int, worded: bool, weight: f
     return (Finding("continue", window.cues, b"cue" + cue, f"told the same {times(window.cues)}, and nothing called"),)
 
 
-def rejected(window: Window, step: Step, prints: Prints, kept: int, weight: float) -> Sequence[Finding]:
+def rejected(
+    window: SessionWindow, step: Step, prints: StepFingerprints, kept: int, weight: float
+) -> Sequence[Finding]:
     """The same text of the user or the harness again, whatever happens between."""
     if not (step.said or step.calls):
         return ()
@@ -135,7 +145,7 @@ def rejected(window: Window, step: Step, prints: Prints, kept: int, weight: floa
     return found
 
 
-def _came(window: Window, key: bytes, weight: float) -> float:
+def _came(window: SessionWindow, key: bytes, weight: float) -> float:
     """Count a text in; without a weight once for as many steps in a row as it comes in."""
     rows, count, last = window.texts, 0.0, 0
     at = place(rows, key, _ROW)

@@ -155,7 +155,7 @@ _TOOLS_ENDS: Final = [min(_TOOLS_AT + rows * TOOL.size, _SKETCHES_AT) for rows i
 _SKETCHES_ENDS: Final = [min(_SKETCHES_AT + rows * SKETCH_ROW.size, _FILTERS_AT) for rows in range(256)]
 
 
-class Window:
+class SessionWindow:
     """One session's memory. `load` unpacks one, `dump` packs it again."""
 
     __slots__ = (
@@ -267,7 +267,7 @@ class Window:
         )  # fmt: skip
 
 
-class Unpacked:
+class UnpackedWindows:
     """The windows of the last steps, as they were left: what goes on soon, as agents do, is not unpacked again.
 
     What is stored alone counts. A window is only taken from here where it packs the very bytes that were read, and its
@@ -279,9 +279,9 @@ class Unpacked:
     KEPT: Final = 4  # windows, of some 12 KB each with their bytes: a session must not take twice its memory
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, tuple[bytes, Window]] = {}  # by tail, with the bytes; the oldest first
+        self._kept: dict[bytes, tuple[bytes, SessionWindow]] = {}  # by tail, with the bytes; the oldest first
 
-    def take(self, data: bytes) -> Window:
+    def take(self, data: bytes) -> SessionWindow:
         """Return the window that `data` packs. Whoever takes it may change it, and hands it back when it is packed."""
         known = self._kept.pop(data[_TAIL_AT : _TAIL_AT + 8], None)
         if known is None or known[0] != data:
@@ -294,7 +294,7 @@ class Unpacked:
         (window.storm,) = _STORM.unpack_from(data, _STORM_AT)
         return window
 
-    def keep(self, window: Window) -> bytes:
+    def keep(self, window: SessionWindow) -> bytes:
         """Pack a window, and remember it."""
         kept, packed = self._kept, window.dump()
         if len(kept) >= self.KEPT:
@@ -303,9 +303,9 @@ class Unpacked:
         return packed
 
 
-def load(data: bytes) -> Window:
+def load(data: bytes) -> SessionWindow:
     """Return the window that `data` packs; a new one for what is empty, foreign or of another version."""
-    return Window(data) if readable(data) else Window()
+    return SessionWindow(data) if readable(data) else SessionWindow()
 
 
 def readable(data: bytes) -> bool:

@@ -23,22 +23,17 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.paths import normalise_host
 from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
-from breakloop.policy.schema.loops import (
-    AnyLoop,
-    LoopBlocks,
-    Weights,
-    reachable_score,
-)
+from breakloop.policy.schema.loops import AnyLoop, LoopBlocks, Weights, reachable_score
 from breakloop.policy.schema.types import (
     CountFloat,
     CountInt,
     Descriptor,
     DescriptorValue,
-    Fault,
     Model,
     PositiveFloat,
     PositiveInt,
     Route,
+    SchemaFault,
     Shorthand,
     Text,
     Timestamp,
@@ -125,7 +120,7 @@ RuleConfig = TokenBucketConfig | CostBasedConfig | LlmTokensConfig
 
 
 def _limit_keys(keys: list[str]) -> list[str]:
-    faults = [Fault((at,), f'"{key}" is listed twice') for at, key in enumerate(keys) if key in keys[:at]]
+    faults = [SchemaFault((at,), f'"{key}" is listed twice') for at, key in enumerate(keys) if key in keys[:at]]
     refuse(faults)
     return keys
 
@@ -134,7 +129,7 @@ def _match(value: Any, handler: Any) -> dict[str, str]:
     match: dict[str, str] = handler(value)
     if len(match) != len(value):
         raise fault("names one header in two spellings", "case, - and _ make no difference in a header's name")
-    faults = [Fault((key,), wrong) for key, text in match.items() if (wrong := check_descriptor_value(key, text))]
+    faults = [SchemaFault((key,), wrong) for key, text in match.items() if (wrong := check_descriptor_value(key, text))]
     refuse(faults)
     return match
 
@@ -164,7 +159,7 @@ class Rule(Model):
         said = self.config.algorithm
         if said is not None and said != self.algorithm:
             message = f'is "{said}", but the rule\'s algorithm is "{self.algorithm}"'
-            refuse([Fault(("algorithm_config", "algorithm"), message, "leave it out here")])
+            refuse([SchemaFault(("algorithm_config", "algorithm"), message, "leave it out here")])
 
 
 class TokenBucketRule(Rule):
@@ -254,7 +249,7 @@ class CircuitBreaker(Model):
     @model_validator(mode="after")
     def _threshold(self) -> CircuitBreaker:
         if self.enabled and "spend_rate_threshold_per_minute" not in self.model_fields_set:
-            refuse([Fault(("spend_rate_threshold_per_minute",), "is required when enabled")])
+            refuse([SchemaFault(("spend_rate_threshold_per_minute",), "is required when enabled")])
         return self
 
 
@@ -344,7 +339,7 @@ class Agent(Model):
             message = f"{self.kill_switch_threshold:g} can never be exceeded: {window}"
             named = "kill_switch_threshold" in self.model_fields_set
             at = "kill_switch_threshold" if named else "kill_switch_window_size"
-            refuse([Fault((at,), message, "lower the threshold or widen the window")])
+            refuse([SchemaFault((at,), message, "lower the threshold or widen the window")])
         return self
 
 
@@ -405,7 +400,7 @@ class Spec(Model):
         breaker = self.circuit_breaker
         if breaker is not None and breaker.enabled and not self.rules and breaker.spend_source is None:
             hint = "add a rule, or set spend_source: usage:usd"
-            refuse([Fault(("circuit_breaker",), "is enabled, but there is no rule to take the spend from", hint)])
+            refuse([SchemaFault(("circuit_breaker",), "is enabled, but there is no rule to take the spend from", hint)])
         return self
 
 
@@ -431,7 +426,7 @@ class KillSwitch(Model):
     def _can_match(self) -> KillSwitch:
         wrong = check_descriptor_value(self.scope_key, self.scope_value)
         if wrong:
-            refuse([Fault(("scope_value",), wrong, "one address; ranges are not supported")])
+            refuse([SchemaFault(("scope_value",), wrong, "one address; ranges are not supported")])
         return self
 
 
@@ -448,9 +443,9 @@ class Override(Model):
     def _accounted_for(self) -> Override:
         faults = []
         if self.enabled and not (self.reason or "").strip():
-            faults.append(Fault(("reason",), "is required when enabled", "say why, for whoever finds it on"))
+            faults.append(SchemaFault(("reason",), "is required when enabled", "say why, for whoever finds it on"))
         if self.enabled and self.expires_at is None:
-            faults.append(Fault(("expires_at",), "is required when enabled", "an override must end by itself"))
+            faults.append(SchemaFault(("expires_at",), "is required when enabled", "an override must end by itself"))
         refuse(faults)
         return self
 
@@ -505,7 +500,7 @@ class Bundle(Model):
     @model_validator(mode="after")
     def _times(self) -> Bundle:
         if self.issued_at and self.expires_at and self.expires_at <= self.issued_at:
-            refuse([Fault(("expires_at",), "must be later than issued_at")])
+            refuse([SchemaFault(("expires_at",), "must be later than issued_at")])
         return self
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.config import JsonDict
 
 from breakloop.policy.diagnostics import did_you_mean
-from breakloop.policy.schema.types import LARGEST, Fault, Model, PositiveFloat, PositiveInt, fault, refuse
+from breakloop.policy.schema.types import LARGEST, Model, PositiveFloat, PositiveInt, SchemaFault, fault, refuse
 
 Period = Literal["5m", "1h", "1d", "7d", "30d"]
 StageAction = Literal["warn", "throttle", "reject"]
@@ -72,7 +72,7 @@ class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
         if not isinstance(data, dict) or "rps" not in data:
             return data
         if "tokens_per_second" in data:
-            refuse([Fault(("rps",), '"rps" and "tokens_per_second" are the same field', "keep one of them")])
+            refuse([SchemaFault(("rps",), '"rps" and "tokens_per_second" are the same field', "keep one of them")])
         rest = {key: value for key, value in data.items() if key != "rps"}
         return {"tokens_per_second": data["rps"], **rest}
 
@@ -81,13 +81,13 @@ class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
         faults = []
         if self.burst < self.tokens_per_second:
             message = f"must be at least the rate ({self.tokens_per_second:g} per second), got {self.burst:g}"
-            faults.append(Fault(("burst",), message, "a smaller bucket can never give that rate"))
+            faults.append(SchemaFault(("burst",), message, "a smaller bucket can never give that rate"))
         elif self.cost_source == "fixed" and self.fixed_cost > self.burst:
             message = f"must be at most burst ({self.burst:g}), got {self.fixed_cost:g}"
-            faults.append(Fault(("fixed_cost",), message, "no request could ever pass"))
+            faults.append(SchemaFault(("fixed_cost",), message, "no request could ever pass"))
         if self.burst / self.tokens_per_second > LARGEST:
             message = f"is so low that an empty bucket never fills again, got {self.tokens_per_second:g}"
-            faults.append(Fault(("tokens_per_second",), message, "to stop somebody for good, use a kill switch"))
+            faults.append(SchemaFault(("tokens_per_second",), message, "to stop somebody for good, use a kill switch"))
         refuse(faults)
         return self
 
@@ -106,9 +106,15 @@ class Stage(Model):
     @model_validator(mode="after")
     def _delay(self) -> Stage:
         if self.action == "throttle" and self.delay_ms is None:
-            refuse([Fault(("delay_ms",), "is required for a throttle stage", "say by how many milliseconds to delay")])
+            refuse(
+                [
+                    SchemaFault(
+                        ("delay_ms",), "is required for a throttle stage", "say by how many milliseconds to delay"
+                    )
+                ]
+            )
         if self.action != "throttle" and self.delay_ms is not None:
-            refuse([Fault(("delay_ms",), f"has no meaning for a {self.action} stage", "only throttle delays")])
+            refuse([SchemaFault(("delay_ms",), f"has no meaning for a {self.action} stage", "only throttle delays")])
         return self
 
 
@@ -137,25 +143,25 @@ class CostBasedConfig(AlgorithmConfig):
         faults = _stage_faults(self.staged_actions)
         if self.cost_key == "fixed" and self.fixed_cost > self.budget:
             message = f"must be at most the budget ({self.budget:g}), got {self.fixed_cost:g}"
-            faults.append(Fault(("fixed_cost",), message, "no request could ever pass"))
+            faults.append(SchemaFault(("fixed_cost",), message, "no request could ever pass"))
         refuse(faults)
         return self
 
 
-def _stage_faults(stages: list[Stage]) -> list[Fault]:
-    faults: list[Fault] = []
+def _stage_faults(stages: list[Stage]) -> list[SchemaFault]:
+    faults: list[SchemaFault] = []
     seen: dict[float, int] = {}
     for index, stage in enumerate(stages):
         at, percent = ("staged_actions", index, "threshold_percent"), stage.threshold_percent
         first = seen.setdefault(percent, index)
         if first != index:
-            faults.append(Fault(at, f"{percent:g} is already used by staged_actions[{first}]", "one stage each"))
+            faults.append(SchemaFault(at, f"{percent:g} is already used by staged_actions[{first}]", "one stage each"))
         elif stage.action == "reject" and percent != 100:
             hint = "a request is only refused once the budget is used up; lower the budget, or use throttle here"
-            faults.append(Fault(at, f"a reject stage at {percent:g} can never fire, it must be at 100", hint))
+            faults.append(SchemaFault(at, f"a reject stage at {percent:g} can never fire, it must be at 100", hint))
     if not any(stage.action == "reject" for stage in stages):
         hint = "add {threshold_percent: 100, action: reject}"
-        faults.append(Fault(("staged_actions",), "reject stage missing: no stage rejects at 100", hint))
+        faults.append(SchemaFault(("staged_actions",), "reject stage missing: no stage rejects at 100", hint))
     return faults
 
 
@@ -198,10 +204,10 @@ class LlmTokensConfig(AlgorithmConfig):
     def _can_work(self) -> LlmTokensConfig:
         if self.burst < self.tokens_per_minute:
             message = f"must be at least tokens_per_minute ({self.tokens_per_minute}), got {self.burst}"
-            refuse([Fault(("burst_tokens",), message, "a smaller bucket can never give that rate")])
+            refuse([SchemaFault(("burst_tokens",), message, "a smaller bucket can never give that rate")])
         if self.enforce_mid_stream and self.max_completion_tokens is None:
             hint = "say how many tokens an answer may have"
-            refuse([Fault(("enforce_mid_stream",), "needs max_completion_tokens", hint)])
+            refuse([SchemaFault(("enforce_mid_stream",), "needs max_completion_tokens", hint)])
         refuse([found for low, high, hint in self._orders() if (found := self._at_most(low, high, hint))])
         return self
 
@@ -221,8 +227,8 @@ class LlmTokensConfig(AlgorithmConfig):
             ]
         return orders
 
-    def _at_most(self, low: str, high: str, hint: str) -> Fault | None:
+    def _at_most(self, low: str, high: str, hint: str) -> SchemaFault | None:
         value, bound = getattr(self, low), getattr(self, high)
         if value is None or bound is None or value <= bound:
             return None
-        return Fault((low,), f"must be at most {high} ({bound}), got {value}", hint)
+        return SchemaFault((low,), f"must be at most {high} ({bound}), got {value}", hint)

@@ -30,11 +30,11 @@ from breakloop.policy.schema.types import (
     LARGEST,
     CountFloat,
     CountInt,
-    Fault,
     Model,
     PositiveFloat,
     PositiveInt,
     Route,
+    SchemaFault,
     Shorthand,
     Text,
     Timestamp,
@@ -49,7 +49,7 @@ Severity = Literal["notice", "block", "stop"]
 _STRENGTH: dict[str, int] = {"warn": 0, "steer": 1, "throttle": 2, "reject": 3, "kill": 4}
 
 
-class Ladder(Model):
+class ActionsBySeverity(Model):
     """What is done by severity; a step that is left out does at least what the step before it does."""
 
     notice: Action = Field(default="warn", description="What a first sign does.")
@@ -70,9 +70,11 @@ class Ladder(Model):
         return filled
 
     @model_validator(mode="after")
-    def _rises(self) -> Ladder:
+    def _rises(self) -> ActionsBySeverity:
         faults = [
-            Fault((high,), f'"{getattr(self, high)}" is weaker than {low} ("{getattr(self, low)}")', "a ladder rises")
+            SchemaFault(
+                (high,), f'"{getattr(self, high)}" is weaker than {low} ("{getattr(self, low)}")', "a ladder rises"
+            )
             for low, high in (("notice", "block"), ("block", "stop"))
             if _STRENGTH[getattr(self, high)] < _STRENGTH[getattr(self, low)]
         ]
@@ -125,7 +127,9 @@ class LoopBase(Model):
         default=None,
         description="What a loop does: `warn`, `steer`, `throttle`, `reject` or `kill`; a mere notice only warns.",
     )
-    ladder: Ladder | None = Field(default=None, description="What is done by severity, instead of one `action`.")
+    ladder: ActionsBySeverity | None = Field(
+        default=None, description="What is done by severity, instead of one `action`."
+    )
     quarantine_seconds: CountInt = Field(
         default=0, description="How long `kill` quarantines the agent; 0 = until a person releases it."
     )
@@ -147,10 +151,10 @@ class LoopBase(Model):
     @model_validator(mode="after")
     def _one_answer(self) -> LoopBase:
         if self.action is not None and self.ladder is not None:
-            refuse([Fault(("ladder",), "stands beside action", "keep one of them")])
+            refuse([SchemaFault(("ladder",), "stands beside action", "keep one of them")])
         kills = "kill" in (self.action_for("notice"), self.action_for("block"), self.action_for("stop"))
         if self.quarantine_seconds and not kills:
-            refuse([Fault(("quarantine_seconds",), "does nothing here", "only the action kill quarantines")])
+            refuse([SchemaFault(("quarantine_seconds",), "does nothing here", "only the action kill quarantines")])
         return self
 
 
@@ -171,7 +175,9 @@ class Cooldowns(Model):
             message = f"must be at least {bound}, got {self.cooldown_max_seconds}"
             other = f"must be at most cooldown_max_seconds ({self.cooldown_max_seconds}), got {self.cooldown_seconds}"
             at = ("cooldown_max_seconds",) if named else ("cooldown_seconds",)
-            refuse([Fault(at, message if named else other, "" if named else "raise cooldown_max_seconds as well")])
+            refuse(
+                [SchemaFault(at, message if named else other, "" if named else "raise cooldown_max_seconds as well")]
+            )
         return self
 
 
@@ -191,7 +197,7 @@ def _levels(value: Any) -> tuple[float, float, float]:
     if not isinstance(value, (list, tuple)) or len(value) != len(LEVELS):
         raise fault("must be three numbers: notice, block, stop", "like [3, 5, 8]; write never to leave one out")
     refuse([
-        Fault((at,), f"{name} must be a number from 1, or never, got {describe(one)}")
+        SchemaFault((at,), f"{name} must be a number from 1, or never, got {describe(one)}")
         for at, (name, one) in enumerate(zip(LEVELS, value, strict=True))
         if not _is_level(one)
     ])  # fmt: skip
@@ -240,7 +246,7 @@ class LoopKey(Model):
     def _one_of_them(self) -> LoopKey:
         if self.include is not None and self.exclude is not None:
             hint = "keep one of them: what is not included is excluded already"
-            refuse([Fault(("exclude",), "stands beside include", hint)])
+            refuse([SchemaFault(("exclude",), "stands beside include", hint)])
         return self
 
 
@@ -258,7 +264,7 @@ class StepsTool(Model):
         beside = [name for name, said in (("poll", self.poll), ("loop_key", self.loop_key)) if said]
         if self.exempt and beside:
             hint = "the calls of an exempt tool are not looked at: keep one of them"
-            refuse([Fault((name,), "can never matter beside exempt", hint) for name in beside])
+            refuse([SchemaFault((name,), "can never matter beside exempt", hint) for name in beside])
         return self
 
     def options(self) -> ToolOptions:
@@ -300,7 +306,7 @@ class StepsLoop(Cooldowns, LoopBase):
         return StepsSettings.preset(self.sensitivity, self.thresholds, tools)
 
 
-def _faults(kind: str, levels: tuple[float, float, float]) -> Iterator[Fault]:
+def _faults(kind: str, levels: tuple[float, float, float]) -> Iterator[SchemaFault]:
     """What can never be: a level below the one before it, or above what its kind counts to."""
     most, stops = ABOUT[kind].most, ABOUT[kind].stops
     for at, (name, value) in enumerate(zip(LEVELS, levels, strict=True)):
@@ -308,12 +314,12 @@ def _faults(kind: str, levels: tuple[float, float, float]) -> Iterator[Fault]:
         if at and value < levels[at - 1]:
             low = f"{LEVELS[at - 1]} ({number(levels[at - 1])})"
             hint = f"thresholds rise; to go without {LEVELS[at - 1]}, make it equal to {name}"
-            yield Fault(place, f"{name} ({number(value)}) is below {low}", hint)
+            yield SchemaFault(place, f"{name} ({number(value)}) is below {low}", hint)
         elif most < value < NEVER:
             message = f"{name} ({number(value)}) can never be reached: this kind counts to {most:g}"
-            yield Fault(place, message, "lower it, or write never")
+            yield SchemaFault(place, message, "lower it, or write never")
         elif name == "stop" and value < NEVER and not stops:
-            yield Fault(place, "can never be reached: this kind is never more than block", "write never")
+            yield SchemaFault(place, "can never be reached: this kind is never more than block", "write never")
 
 
 class RepeatBase(LoopBase):
@@ -350,7 +356,7 @@ class ExactLoop(RepeatBase):
         if self.enabled:
             needed = ("window_seconds", "threshold_identical_requests")
             missing = [name for name in needed if name not in self.model_fields_set]
-            refuse([Fault((name,), "is required when enabled") for name in missing])
+            refuse([SchemaFault((name,), "is required when enabled") for name in missing])
         return self
 
 
@@ -399,7 +405,13 @@ class SimhashLoop(LoopBase):
         if highest <= self.threshold_score:
             message = f"{self.threshold_score:g} can never be exceeded: a window of {self.window_requests} requests"
             at = "threshold_score" if "threshold_score" in self.model_fields_set else "window_requests"
-            refuse([Fault((at,), f"{message} scores at most {highest:g}", "lower threshold_score or widen the window")])
+            refuse(
+                [
+                    SchemaFault(
+                        (at,), f"{message} scores at most {highest:g}", "lower threshold_score or widen the window"
+                    )
+                ]
+            )
         return self
 
 

@@ -34,7 +34,7 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=False)
 
 
-class Fault(NamedTuple):
+class SchemaFault(NamedTuple):
     """One finding of a cross-field check: where below the block, what, and why or what to do."""
 
     at: tuple[str | int, ...]
@@ -48,13 +48,13 @@ def fault(message: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("breakloop", "{message}", {"message": message, "hint": hint})
 
 
-def refuse(faults: list[Fault]) -> None:
+def refuse(faults: list[SchemaFault]) -> None:
     """Report everything a cross-field check found, each at its own place; nothing happens when it found nothing."""
     if faults:
         _raise(faults)
 
 
-def _raise(faults: list[Fault]) -> NoReturn:
+def _raise(faults: list[SchemaFault]) -> NoReturn:
     details = [InitErrorDetails(type=fault(f.message, f.hint), loc=f.at, input=None) for f in faults]
     raise ValidationError.from_exception_data("bundle", details)
 

@@ -14,7 +14,7 @@ from breakloop.dialects.base import arguments, clean, text
 from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.replay.formats.base import count, seconds
 from breakloop.replay.formats.dialogue import ANTHROPIC, Dialogue
-from breakloop.replay.sessions import Piece, Session
+from breakloop.replay.sessions import RecordedSession, SessionSlice
 
 FORMAT = "claude-code"
 _AGENT: Final = "claude-code"
@@ -34,7 +34,7 @@ class ClaudeCodeReader:
         self._threads: dict[str, _Thread] = {}
         self._thread_of: dict[str, str] = {}  # uuid of a side line -> the first of its chain
         self._seen: set[str] = set()  # uuids
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, RecordedSession] = {}
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
@@ -46,7 +46,7 @@ class ClaudeCodeReader:
             return "leafUuid" in record
         return kind in _BESIDE and (bool(_session_id(record)) or "snapshot" in record)
 
-    def take(self, record: Mapping[str, Any]) -> Iterator[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
         """Read one line; ValueError when it should be a message and is none."""
         kind = text(record.get("type"))
         if kind == "system" and record.get("subtype") == "compact_boundary":
@@ -69,12 +69,12 @@ class ClaudeCodeReader:
         if not (isinstance(said, str) and said.startswith(_CAVEAT)):
             thread.dialogue.hear({"role": "user", "content": said}, seconds(record.get("timestamp")))
 
-    def end(self) -> Iterator[Piece]:
+    def end(self) -> Iterator[SessionSlice]:
         """Return what was under way, and that nothing follows."""
         for thread in self._threads.values():
             yield from self._closed(thread)
         for session in self._sessions.values():
-            yield Piece(session, (), whole=True)
+            yield SessionSlice(session, (), whole=True)
 
     def _thread(self, record: Mapping[str, Any]) -> _Thread:
         name = self._thread_name(record)
@@ -95,7 +95,7 @@ class ClaudeCodeReader:
         self._thread_of[own] = root
         return root
 
-    def _answer(self, thread: _Thread, record: Mapping[str, Any], message: Mapping[str, Any]) -> Iterator[Piece]:
+    def _answer(self, thread: _Thread, record: Mapping[str, Any], message: Mapping[str, Any]) -> Iterator[SessionSlice]:
         at_s = seconds(record.get("timestamp"))
         if message.get("model") == _SYNTHETIC:
             if record.get("isApiErrorMessage"):
@@ -108,15 +108,15 @@ class ClaudeCodeReader:
             thread.begin(record, at_s)
         thread.take(message)
 
-    def _closed(self, thread: _Thread) -> Iterator[Piece]:
+    def _closed(self, thread: _Thread) -> Iterator[SessionSlice]:
         made = thread.closed()
         if made is None:
             return
         session_id, model, turn = made
         if session_id not in self._sessions:
             agent = _SUB_AGENT if thread.name else _AGENT
-            self._sessions[session_id] = Session(session_id or self._name, FORMAT, agent, model)
-        yield Piece(self._sessions[session_id], (turn,), whole=False)
+            self._sessions[session_id] = RecordedSession(session_id or self._name, FORMAT, agent, model)
+        yield SessionSlice(self._sessions[session_id], (turn,), whole=False)
 
 
 class _Thread:

@@ -12,7 +12,7 @@ from breakloop.dialects.base import arguments, clean, content, json_text, text
 from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.replay.formats.base import count, mapping, seconds
 from breakloop.replay.formats.dialogue import RESPONSES_FORM, Dialogue
-from breakloop.replay.sessions import Piece, Session, Turn
+from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionSlice
 
 FORMAT = "codex"
 _TYPES: Final = frozenset(("session_meta", "response_item", "event_msg", "turn_context", "compacted"))
@@ -28,7 +28,7 @@ class CodexReader:
         self._id = ""
         self._agent = FORMAT
         self._model = ""
-        self._session: Session | None = None
+        self._session: RecordedSession | None = None
         self._dialogue = Dialogue(RESPONSES_FORM)
         self._answer: list[Mapping[str, Any]] = []  # items of the answer under way
         self._over = False  # something came in behind it: the next item of an answer begins another
@@ -45,7 +45,7 @@ class CodexReader:
         old = {"id", "timestamp"} <= record.keys() and "instructions" in record and "type" not in record
         return old or record.get("record_type") == "state"
 
-    def take(self, record: Mapping[str, Any]) -> Iterator[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
         """Read one line."""
         payload, kind = record.get("payload"), text(record.get("type"))
         at_s = seconds(record.get("timestamp"))
@@ -67,11 +67,11 @@ class CodexReader:
         elif kind == "session_meta":
             self._meta(payload)
 
-    def end(self) -> Iterator[Piece]:
+    def end(self) -> Iterator[SessionSlice]:
         """Return what was under way, and that nothing follows."""
         yield from self._closed()
         if self._session is not None:
-            yield Piece(self._session, (), whole=True)
+            yield SessionSlice(self._session, (), whole=True)
 
     def _meta(self, payload: Mapping[str, Any]) -> None:
         if self._id or not payload.get("id"):
@@ -82,7 +82,7 @@ class CodexReader:
         if source or payload.get("agent_role") or payload.get("agent_nickname"):
             self._agent = f"{FORMAT} sub-agent"
 
-    def _item(self, item: Mapping[str, Any], at_s: float | None) -> Iterator[Piece]:
+    def _item(self, item: Mapping[str, Any], at_s: float | None) -> Iterator[SessionSlice]:
         kind = text(item.get("type"))
         if kind in _SILENT:
             return
@@ -111,16 +111,16 @@ class CodexReader:
             self._usage = self._usage or last
         self._total = total or self._total
 
-    def _closed(self) -> Iterator[Piece]:
+    def _closed(self) -> Iterator[SessionSlice]:
         self._over = False
         if not self._answer:
             return
         turn = self._turn()
         if self._session is None:
-            self._session = Session(self._id or self._name, FORMAT, self._agent, self._model)
-        yield Piece(self._session, (turn,), whole=False)
+            self._session = RecordedSession(self._id or self._name, FORMAT, self._agent, self._model)
+        yield SessionSlice(self._session, (turn,), whole=False)
 
-    def _turn(self) -> Turn:
+    def _turn(self) -> RecordedTurn:
         items, self._answer = self._answer, []
         usage, self._usage = self._usage, None
         said = [content(item.get("content")) for item in items if item.get("role") == "assistant"]

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from breakloop.dialects import anthropic
 from breakloop.dialects.base import json_text
 from breakloop.model.call import Answer
-from breakloop.replay.sessions import Body, Turn
+from breakloop.replay.sessions import RecordedBody, RecordedTurn
 
 CHAT_PATH = "/v1/chat/completions"
 RESPONSES_PATH = "/v1/responses"
@@ -115,9 +115,11 @@ class Dialogue:
         self._began_at = at_s if self._asked_at is None else self._asked_at
         self._asked_at = None
 
-    def answered(self, items: Iterable[Item], answer: Answer, model: str, key: str = "", name: str = "") -> Turn:
+    def answered(
+        self, items: Iterable[Item], answer: Answer, model: str, key: str = "", name: str = ""
+    ) -> RecordedTurn:
         """The answer is complete; return the call of the model."""
-        turn = Turn(Body(self._form.path, self._body(model)), answer, at_s=self._began_at, key=key)
+        turn = RecordedTurn(RecordedBody(self._form.path, self._body(model)), answer, at_s=self._began_at, key=key)
         self._items += [(name, json_text(item)) for item in items]
         self._items += self._behind
         self._behind = []

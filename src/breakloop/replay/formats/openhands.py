@@ -15,7 +15,7 @@ from breakloop.dialects.base import arguments, as_list, clean, content, text
 from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.replay.formats.base import count, decoded, first, mapping, seconds
 from breakloop.replay.formats.dialogue import ANTHROPIC, Dialogue
-from breakloop.replay.sessions import Piece, Session, Turn
+from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionSlice
 
 USER, ANSWER, RESULT, FORGET = "user", "answer", "result", "forget"
 _NO_ANSWERS: Final = frozenset(("system", "recall", "change_agent_state", "null", "condensation_request", "start", ""))
@@ -26,7 +26,7 @@ _NOT_ARGUMENTS: Final = frozenset(
 _EXIT: Final = "[Command finished with exit code {}]"  # OpenHands writes it behind what the model is shown
 
 
-class Event(NamedTuple):
+class OpenHandsEvent(NamedTuple):
     """What an event does to the conversation."""
 
     kind: str
@@ -53,7 +53,7 @@ def is_event(record: object) -> bool:
     return named and ("source" in record or "extras" in record or "args" in record)
 
 
-def read(record: Mapping[str, Any]) -> Event | None:
+def read(record: Mapping[str, Any]) -> OpenHandsEvent | None:
     """Read an event; None when the model never sees it."""
     number, at_s = text(record.get("id")), seconds(record.get("timestamp"))
     if isinstance(record.get("kind"), str):
@@ -63,13 +63,13 @@ def read(record: Mapping[str, Any]) -> Event | None:
     return _observation(record, text(record.get("observation")), number, at_s)
 
 
-def _action(record: Mapping[str, Any], action: str, number: str, at_s: float | None) -> Event | None:
+def _action(record: Mapping[str, Any], action: str, number: str, at_s: float | None) -> OpenHandsEvent | None:
     args = mapping(record.get("args"))
     if action == "condensation":
         return _condensed(args, number, at_s)
     if record.get("source") == "user":
         said = text(first(args, ("content", "task")) or record.get("message"))
-        return Event(USER, number, at_s, said) if action == "message" else None
+        return OpenHandsEvent(USER, number, at_s, said) if action == "message" else None
     if action in _NO_ANSWERS or record.get("source") != "agent":
         return None
     told = mapping(record.get("tool_call_metadata"))
@@ -83,7 +83,7 @@ def _action(record: Mapping[str, Any], action: str, number: str, at_s: float | N
         call = _native(response, call_id) or (call_id, text(told.get("function_name")) or action, _given(args))
     elif action != "message":
         call = (f"event_{number}", action, _given(args))
-    return Event(
+    return OpenHandsEvent(
         ANSWER, number, at_s, said, call, response_id=text(response.get("id")), model=text(response.get("model")),
         usage=_usage(mapping(response.get("usage"))),
     )  # fmt: skip
@@ -105,7 +105,7 @@ def _given(args: Mapping[str, Any]) -> str:
     return arguments({name: value for name, value in args.items() if name not in _NOT_ARGUMENTS})
 
 
-def _observation(record: Mapping[str, Any], seen: str, number: str, at_s: float | None) -> Event | None:
+def _observation(record: Mapping[str, Any], seen: str, number: str, at_s: float | None) -> OpenHandsEvent | None:
     if seen in _NO_RESULTS or not seen:
         return None
     extras = mapping(record.get("extras"))
@@ -118,23 +118,23 @@ def _observation(record: Mapping[str, Any], seen: str, number: str, at_s: float 
     call_id = text(told.get("tool_call_id"))
     if not call_id and record.get("cause") is not None:
         call_id = f"event_{text(record['cause'])}"
-    return Event(RESULT, number, at_s, said, call_id=call_id, failed=failed)
+    return OpenHandsEvent(RESULT, number, at_s, said, call_id=call_id, failed=failed)
 
 
-def _of_sdk(record: Mapping[str, Any], kind: str, number: str, at_s: float | None) -> Event | None:
+def _of_sdk(record: Mapping[str, Any], kind: str, number: str, at_s: float | None) -> OpenHandsEvent | None:
     if kind == "MessageEvent":
         message = mapping(record.get("llm_message"))
         said = content(message.get("content"))
         if record.get("source") == "agent":
-            return Event(ANSWER, number, at_s, said, response_id=text(record.get("llm_response_id")))
-        return Event(USER, number, at_s, said)
+            return OpenHandsEvent(ANSWER, number, at_s, said, response_id=text(record.get("llm_response_id")))
+        return OpenHandsEvent(USER, number, at_s, said)
     if kind == "ActionEvent":
         made = mapping(record.get("tool_call"))
         call_id = text(record.get("tool_call_id") or made.get("id"))
         given = made.get("arguments", mapping(made.get("function")).get("arguments", record.get("action")))
         call = (call_id, text(record.get("tool_name") or made.get("name")), arguments(given))
         said = content(record.get("thought"))
-        return Event(ANSWER, number, at_s, said, call, response_id=text(record.get("llm_response_id")))
+        return OpenHandsEvent(ANSWER, number, at_s, said, call, response_id=text(record.get("llm_response_id")))
     if kind == "Condensation":
         return _condensed(record, number, at_s)
     call_id = text(record.get("tool_call_id"))
@@ -144,22 +144,22 @@ def _of_sdk(record: Mapping[str, Any], kind: str, number: str, at_s: float | Non
         failed = bool(seen.get("is_error") or seen.get("error"))
         if isinstance(seen.get("exit_code"), int) and seen["exit_code"] >= 0:
             said = f"{said}\n{_EXIT.format(seen['exit_code'])}"
-        return Event(RESULT, number, at_s, said, call_id=call_id, failed=failed)
+        return OpenHandsEvent(RESULT, number, at_s, said, call_id=call_id, failed=failed)
     if kind == "AgentErrorEvent":
-        return Event(RESULT, number, at_s, text(record.get("error")), call_id=call_id, failed=True)
+        return OpenHandsEvent(RESULT, number, at_s, text(record.get("error")), call_id=call_id, failed=True)
     if kind == "UserRejectObservation":
-        return Event(RESULT, number, at_s, text(record.get("rejection_reason")), call_id=call_id)
+        return OpenHandsEvent(RESULT, number, at_s, text(record.get("rejection_reason")), call_id=call_id)
     return None
 
 
-def _condensed(said: Mapping[str, Any], number: str, at_s: float | None) -> Event:
+def _condensed(said: Mapping[str, Any], number: str, at_s: float | None) -> OpenHandsEvent:
     ids = {text(one) for one in as_list(said.get("forgotten_event_ids"))}
     start, end = said.get("forgotten_events_start_id"), said.get("forgotten_events_end_id")
     if isinstance(start, int) and isinstance(end, int) and end - start < 1_000_000:
         ids |= {str(one) for one in range(start, end + 1)}
     offset = said.get("summary_offset")
     at = offset if isinstance(offset, int) and offset >= 0 else 1
-    return Event(FORGET, number, at_s, text(said.get("summary")), forgotten=frozenset(ids), at=at)
+    return OpenHandsEvent(FORGET, number, at_s, text(said.get("summary")), forgotten=frozenset(ids), at=at)
 
 
 def _usage(said: Mapping[str, Any]) -> Usage | None:
@@ -188,7 +188,7 @@ class OpenHandsReader:
         """Tell whether this is the format of a record."""
         return is_event(record) or any(map(is_event, _history(record)[:5]))
 
-    def take(self, record: Mapping[str, Any]) -> Iterator[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
         """Read an event or a session."""
         listed = _history(record)
         if not listed:
@@ -203,7 +203,7 @@ class OpenHandsReader:
                 yield from log.take(event)
         yield from log.end()
 
-    def end(self) -> Iterator[Piece]:
+    def end(self) -> Iterator[SessionSlice]:
         """Return what was under way, and that nothing follows."""
         if self._log is not None:
             yield from self._log.end()
@@ -215,12 +215,12 @@ class _Log:
     def __init__(self, session_id: str, model: str = "") -> None:
         self._id = session_id
         self._model = model
-        self._session: Session | None = None
+        self._session: RecordedSession | None = None
         self._dialogue = Dialogue(ANTHROPIC)
-        self._answer: list[Event] = []
+        self._answer: list[OpenHandsEvent] = []
         self._calls: set[str] = set()  # ids of calls made: only their results are results
 
-    def take(self, record: Mapping[str, Any]) -> Iterator[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
         """Take the next event."""
         event = read(record)
         if event is None:
@@ -240,31 +240,31 @@ class _Log:
         else:
             self._dialogue.hear(self._heard(event), event.at_s, event.id)
 
-    def end(self) -> Iterator[Piece]:
+    def end(self) -> Iterator[SessionSlice]:
         """Return the last call, and that nothing follows."""
         yield from self._closed()
         if self._session is not None:
-            yield Piece(self._session, (), whole=True)
+            yield SessionSlice(self._session, (), whole=True)
 
-    def _goes_on(self, event: Event) -> bool:
+    def _goes_on(self, event: OpenHandsEvent) -> bool:
         """Tell whether this is one more call of the answer under way."""
         return bool(event.response_id) and event.response_id == self._answer[0].response_id
 
-    def _heard(self, event: Event) -> Mapping[str, Any]:
+    def _heard(self, event: OpenHandsEvent) -> Mapping[str, Any]:
         if event.kind == USER or event.call_id not in self._calls:
             return {"role": "user", "content": event.text}
         result = {"type": "tool_result", "tool_use_id": event.call_id, "content": event.text}
         return {"role": "user", "content": [{**result, "is_error": True} if event.failed else result]}
 
-    def _closed(self) -> Iterator[Piece]:
+    def _closed(self) -> Iterator[SessionSlice]:
         if not self._answer:
             return
         turn = self._turn()
         if self._session is None:
-            self._session = Session(self._id, FORMAT, FORMAT, self._model)
-        yield Piece(self._session, (turn,), whole=False)
+            self._session = RecordedSession(self._id, FORMAT, FORMAT, self._model)
+        yield SessionSlice(self._session, (turn,), whole=False)
 
-    def _turn(self) -> Turn:
+    def _turn(self) -> RecordedTurn:
         made, self._answer = self._answer, []
         self._model = next((one.model for one in made if one.model), self._model)
         said = list(dict.fromkeys(one.text for one in made if one.text))

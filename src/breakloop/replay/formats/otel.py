@@ -15,7 +15,7 @@ from breakloop.dialects.base import arguments, as_list, content, text
 from breakloop.model.call import Answer, ToolCall
 from breakloop.replay.formats.base import decoded, first, mapping, seconds
 from breakloop.replay.formats.requests import session_of
-from breakloop.replay.sessions import PATH, Body, Piece, Session, Turn, json_bytes
+from breakloop.replay.sessions import PATH, RecordedBody, RecordedSession, RecordedTurn, SessionSlice, json_bytes
 
 _DETAILS: Final = "gen_ai.client.inference.operation.details"
 _EVENT_ROLES: Final = {
@@ -30,21 +30,21 @@ _INDEXED: Final = ("gen_ai.prompt.", "gen_ai.completion.")
 Message = dict[str, Any]
 
 
-class Told(NamedTuple):
+class OtelMessage(NamedTuple):
     """An event of a span."""
 
     name: str
     attributes: Mapping[str, Any]
 
 
-class Exchange(NamedTuple):
+class OtelExchange(NamedTuple):
     """What was asked, and what came back."""
 
     messages: list[Message]
     answer: Answer
 
 
-def exchange(said: Mapping[str, Any], events: Sequence[Told]) -> Exchange | None:
+def exchange(said: Mapping[str, Any], events: Sequence[OtelMessage]) -> OtelExchange | None:
     """Return what a span tells, or None when it does not hold the messages."""
     for one in (said, *[event.attributes for event in events if event.name == _DETAILS]):
         found = _of_today(one)
@@ -53,7 +53,7 @@ def exchange(said: Mapping[str, Any], events: Sequence[Told]) -> Exchange | None
     return _of_events(events) or _indexed(said)
 
 
-def _of_today(said: Mapping[str, Any]) -> Exchange | None:
+def _of_today(said: Mapping[str, Any]) -> OtelExchange | None:
     asked = as_list(decoded(said.get("gen_ai.input.messages")))
     if not asked:
         return None
@@ -62,7 +62,7 @@ def _of_today(said: Mapping[str, Any]) -> Exchange | None:
     for message in asked:
         messages += _chat(mapping(message))
     given = [one for message in as_list(decoded(said.get("gen_ai.output.messages"))) for one in _chat(mapping(message))]
-    return Exchange(messages, _answer(given[0] if given else None))
+    return OtelExchange(messages, _answer(given[0] if given else None))
 
 
 def _chat(message: Mapping[str, Any]) -> list[Message]:
@@ -98,7 +98,7 @@ def _call(part: Mapping[str, Any]) -> Message:
     return {"id": text(part.get("id")), "type": "function", "function": function}
 
 
-def _of_events(events: Sequence[Told]) -> Exchange | None:
+def _of_events(events: Sequence[OtelMessage]) -> OtelExchange | None:
     messages: list[Message] = []
     given: Message | None = None
     for name, attributes in events:
@@ -106,7 +106,7 @@ def _of_events(events: Sequence[Told]) -> Exchange | None:
             messages.append(_event(attributes, _EVENT_ROLES[name]))
         elif name == _CHOICE and given is None:
             given = _event({**attributes, **mapping(attributes.get("message"))}, "assistant")
-    return Exchange(messages, _answer(given)) if messages else None
+    return OtelExchange(messages, _answer(given)) if messages else None
 
 
 def _event(attributes: Mapping[str, Any], role: str) -> Message:
@@ -120,11 +120,13 @@ def _event(attributes: Mapping[str, Any], role: str) -> Message:
     return message
 
 
-def _indexed(said: Mapping[str, Any]) -> Exchange | None:
+def _indexed(said: Mapping[str, Any]) -> OtelExchange | None:
     asked, given = (_gathered(said, prefix) for prefix in _INDEXED)
     if not asked:
         return None
-    return Exchange([_event(one, "user") for one in asked], _answer(_event(given[0], "assistant") if given else None))
+    return OtelExchange(
+        [_event(one, "user") for one in asked], _answer(_event(given[0], "assistant") if given else None)
+    )
 
 
 def _gathered(said: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
@@ -179,29 +181,29 @@ class OtelReader:
         """Tell whether this is the format of a record."""
         return first(record, _RESOURCES) is not None or ("attributes" in record and bool(_trace(record)))
 
-    def take(self, record: Mapping[str, Any]) -> Sequence[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
         """Read all spans of a record, in the order in which they began."""
         spans = sorted(_spans(record), key=lambda span: _start(span) or 0.0)
         return [piece for span in spans if (piece := self._piece(span)) is not None]
 
-    def end(self) -> Sequence[Piece]:
+    def end(self) -> Sequence[SessionSlice]:
         """Nothing is under way between two records."""
         return ()
 
-    def _piece(self, span: Mapping[str, Any]) -> Piece | None:
+    def _piece(self, span: Mapping[str, Any]) -> SessionSlice | None:
         said = _attributes(span)
         if said.get("gen_ai.operation.name") in _NO_CALLS:
             return None
-        events = [Told(str(one.get("name", "")), _attributes(one)) for one in _maps(span.get("events"))]
+        events = [OtelMessage(str(one.get("name", "")), _attributes(one)) for one in _maps(span.get("events"))]
         found = exchange(said, events)
         if found is None:
             return None
         body = {"model": str(first(said, _MODELS) or ""), "messages": found.messages}
         agent = str(first(said, _AGENTS) or "")
-        turn = Turn(Body(PATH, json_bytes(body)), found.answer, agent, _start(span))
-        return Piece(self._session(span, said, turn), [turn], whole=False)
+        turn = RecordedTurn(RecordedBody(PATH, json_bytes(body)), found.answer, agent, _start(span))
+        return SessionSlice(self._session(span, said, turn), [turn], whole=False)
 
-    def _session(self, span: Mapping[str, Any], said: Mapping[str, Any], turn: Turn) -> Session:
+    def _session(self, span: Mapping[str, Any], said: Mapping[str, Any], turn: RecordedTurn) -> RecordedSession:
         conversation = first(said, _CONVERSATIONS)
         if not conversation and str(first(span, _PARENTS) or "").strip("0x"):
             conversation = _trace(span)  # a call inside something larger: the trace is the run

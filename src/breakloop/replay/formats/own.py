@@ -7,7 +7,7 @@ from typing import Any
 
 from breakloop.dialects.base import arguments, as_list, clean, content, text
 from breakloop.model.call import Answer, ToolCall
-from breakloop.replay.sessions import Delta, Label, Piece, Session, Turn
+from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn, SessionLabel, SessionSlice
 
 FORMAT = "breakloop"
 
@@ -24,13 +24,13 @@ class OwnReader:
         """Tell whether this is the format of a record."""
         return isinstance(record.get("turns"), list)
 
-    def take(self, record: Mapping[str, Any]) -> Sequence[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
         """Read one session; ValueError when it is none."""
         turns = record.get("turns")
         if not isinstance(turns, list):
             raise ValueError("has no list of turns")  # noqa: TRY004 - one kind of error for a bad record
         self._count += 1
-        session = Session(
+        session = RecordedSession(
             id=clean(text(record.get("id"))) or f"{self._name}#{self._count}",
             source=text(record.get("source")),
             agent=clean(text(record.get("agent"))),
@@ -38,29 +38,29 @@ class OwnReader:
             task=text(record.get("task")),
             label=label_of(record.get("label")),
         )
-        return [Piece(session, [_turn(turn) for turn in turns], whole=True)]
+        return [SessionSlice(session, [_turn(turn) for turn in turns], whole=True)]
 
-    def end(self) -> Sequence[Piece]:
+    def end(self) -> Sequence[SessionSlice]:
         """Nothing is under way between two records."""
         return ()
 
 
-def label_of(value: object) -> Label:
+def label_of(value: object) -> SessionLabel:
     """Read a label; anything but a clear yes or no is not known."""
     if isinstance(value, bool):
-        return Label(value)
+        return SessionLabel(value)
     if not isinstance(value, dict):
-        return Label()
+        return SessionLabel()
     loop = value.get("loop")
-    return Label(loop if isinstance(loop, bool) else None, text(value.get("by")), text(value.get("kind")))
+    return SessionLabel(loop if isinstance(loop, bool) else None, text(value.get("by")), text(value.get("kind")))
 
 
-def _turn(turn: object) -> Turn:
+def _turn(turn: object) -> RecordedTurn:
     if not isinstance(turn, dict):
         raise ValueError("has a turn that is no map")  # noqa: TRY004 - as above
     delta = [message for message in as_list(turn.get("request_messages_delta")) if isinstance(message, dict)]
     keep, at_s = turn.get("keep"), turn.get("t")
-    return Turn(
+    return RecordedTurn(
         Delta(text(turn.get("thread")), keep if isinstance(keep, int) and keep > 0 else 0, delta),
         _answer(turn.get("response")),
         clean(text(turn.get("agent"))),

@@ -12,7 +12,7 @@ from typing import IO, Any, Final, Protocol
 from breakloop.dialects.base import load
 from breakloop.errors import BreakloopError
 from breakloop.replay.formats import claude_code, codex, openhands, otel, own, requests, swe_agent
-from breakloop.replay.sessions import Piece
+from breakloop.replay.sessions import SessionSlice
 
 _GZIP: Final = b"\x1f\x8b"
 _WHOLE_MAX_BYTES: Final = 512 * 1024 * 1024  # of a file that is one JSON document
@@ -29,20 +29,20 @@ class NotJsonError(RecordingError):
     """A file that is not even JSON: damaged, or something else altogether."""
 
 
-class Reader(Protocol):
+class FormatReader(Protocol):
     """One format."""
 
-    def take(self, record: Mapping[str, Any]) -> Iterable[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Iterable[SessionSlice]:
         """Read one record; ValueError says why it cannot be read."""
         ...
 
-    def end(self) -> Iterable[Piece]:
+    def end(self) -> Iterable[SessionSlice]:
         """Return what is left when there are no more records."""
         ...
 
 
 class _Format(Protocol):
-    def __call__(self, name: str) -> Reader: ...
+    def __call__(self, name: str) -> FormatReader: ...
 
     def fits(self, record: Mapping[str, Any]) -> bool: ...
 
@@ -73,9 +73,9 @@ class Recording:
         self.skipped = 0
         self.problems: list[str] = []  # the first of them, with their lines
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[SessionSlice]:
         """Read everything; raises `RecordingError` when the file is none of the formats."""
-        reader: Reader | None = None
+        reader: FormatReader | None = None
         for number, record in self._records():
             if reader is None:
                 reader = self._reader(record)
@@ -96,7 +96,7 @@ class Recording:
             first = f" ({self.problems[0]})" if self.problems else ""
             raise RecordingError(f"{self._name}: holds no recorded session or request{first}")
 
-    def _reader(self, record: Mapping[str, Any]) -> Reader | None:
+    def _reader(self, record: Mapping[str, Any]) -> FormatReader | None:
         for name, kind in FORMATS:
             if kind.fits(record):
                 self.format = name

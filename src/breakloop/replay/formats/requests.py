@@ -40,7 +40,7 @@ from breakloop.replay.formats.base import (
     seconds,
 )
 from breakloop.replay.formats.dialogue import ANTHROPIC, CHAT_FORM, Dialogue
-from breakloop.replay.sessions import Body, Piece, Session, Turn, json_bytes
+from breakloop.replay.sessions import RecordedBody, RecordedSession, RecordedTurn, SessionSlice, json_bytes
 
 REQUESTS = "requests"
 _REQUESTS: Final = ("request", "request_body", "req", "body", "kwargs")
@@ -61,7 +61,7 @@ class RequestLogReader:
         """Tell whether this is the format of a record."""
         return _body_of(record) is not None
 
-    def take(self, record: Mapping[str, Any]) -> Sequence[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
         """Read one request; ValueError when there is none in the record."""
         body = _body_of(record)
         if body is None:
@@ -73,38 +73,38 @@ class RequestLogReader:
         if not registry.of_path(path):
             path = _path(body, decoded(response))
         headers = _headers(envelope.get("headers") or record.get("request_headers") or record.get("headers"))
-        turn = Turn(
-            Body(path, json_bytes(body)),
+        turn = RecordedTurn(
+            RecordedBody(path, json_bytes(body)),
             answer_of(registry.of_path(path), response, _failed(record)),
             named(record, AGENTS),
             seconds(first(record, TIMES)),
             headers,
         )
         session = session_of(turn, self._name, named(record, SESSIONS), named(record, TRACES))
-        return [Piece(session, [turn], whole=False)]
+        return [SessionSlice(session, [turn], whole=False)]
 
-    def end(self) -> Sequence[Piece]:
+    def end(self) -> Sequence[SessionSlice]:
         """Nothing is under way between two records."""
         return ()
 
 
-def session_of(turn: Turn, name: str, session_id: str, trace: str = "") -> Session:
+def session_of(turn: RecordedTurn, name: str, session_id: str, trace: str = "") -> RecordedSession:
     """Return whose turn it is: by a recorded id, one in the request, else by its trace or how its conversation opens.
 
     A trace may cover a run or one request, so the last two only name it: the engine sees what a gateway would see.
     """
-    assert isinstance(turn.request, Body)  # noqa: S101 - logs hold whole requests
+    assert isinstance(turn.request, RecordedBody)  # noqa: S101 - logs hold whole requests
     path, body = turn.request
     if not session_id:
         header = next((turn.headers[one] for one in CONVERSATION_HEADERS if turn.headers.get(one)), b"")
         session_id = header.decode("utf-8", "replace") or session_ids.find(registry.of_path(path), body).session
     if session_id:
-        return Session(session_id, name, turn.agent)
+        return RecordedSession(session_id, name, turn.agent)
     if trace:
-        return Session(trace, name, turn.agent, named=False, lane=name)
+        return RecordedSession(trace, name, turn.agent, named=False, lane=name)
     opening = registry.opening("POST", path, body)
     digest = blake2b(f"{turn.agent}\0{opening}".encode("utf-8", "replace"), digest_size=6).hexdigest()
-    return Session(f"opening:{digest}", name, turn.agent, named=False, lane=name)
+    return RecordedSession(f"opening:{digest}", name, turn.agent, named=False, lane=name)
 
 
 def answer_of(dialect: str, response: object, failed: int = 0) -> Answer:
@@ -201,7 +201,7 @@ class LitellmReader:
         entry = _unwrapped(record)
         return "call_type" in entry and ("startTime" in entry or "response_cost" in entry or "spend" in entry)
 
-    def take(self, record: Mapping[str, Any]) -> Sequence[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
         """Read one request; what is no call of a language model is passed over, and ValueError if prompts are gone."""
         entry = _unwrapped(record)
         path = _PATHS.get(text_of(entry.get("call_type")))
@@ -210,15 +210,15 @@ class LitellmReader:
         body = _body(entry, path)
         if body is None:
             raise ValueError("has no messages: LiteLLM keeps them in spend logs only when it is told to")
-        turn = Turn(
-            Body(path, json_bytes(body)),
+        turn = RecordedTurn(
+            RecordedBody(path, json_bytes(body)),
             answer_of(registry.of_path(path), _response(entry), 500 if entry.get("status") == "failure" else 0),
             named(entry, _AGENTS),
             seconds(first(entry, ("startTime", "start_time"))),
         )
-        return [Piece(session_of(turn, self._name, *_session(entry)), [turn], whole=False)]
+        return [SessionSlice(session_of(turn, self._name, *_session(entry)), [turn], whole=False)]
 
-    def end(self) -> Sequence[Piece]:
+    def end(self) -> Sequence[SessionSlice]:
         """Nothing is under way between two records."""
         return ()
 
@@ -272,8 +272,8 @@ class ChatLogReader:
     def __init__(self, name: str) -> None:
         self._name = PurePath(name).name
         self._count = 0
-        self._ends: dict[bytes, Session] = {}  # digest of a whole conversation -> whose it is
-        self._open: dict[str, Session] = {}
+        self._ends: dict[bytes, RecordedSession] = {}  # digest of a whole conversation -> whose it is
+        self._open: dict[str, RecordedSession] = {}
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
@@ -284,7 +284,7 @@ class ChatLogReader:
         last = messages[-1]
         return isinstance(last, dict) and last.get("role") == _ASSISTANT and openai_log.is_openai(record)
 
-    def take(self, record: Mapping[str, Any]) -> Iterator[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
         """Read one conversation; ValueError when there is none in the record."""
         messages = record.get("messages")
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
@@ -298,19 +298,19 @@ class ChatLogReader:
         self._open[session.id] = session
         for at, turn in _turns(record, messages, session.model):
             if at > known:
-                yield Piece(session, (turn,), whole=False)
+                yield SessionSlice(session, (turn,), whole=False)
 
-    def end(self) -> Iterator[Piece]:
+    def end(self) -> Iterator[SessionSlice]:
         """Nothing follows."""
         for session in self._open.values():
-            yield Piece(session, (), whole=True)
+            yield SessionSlice(session, (), whole=True)
 
-    def _session(self, record: Mapping[str, Any]) -> Session:
+    def _session(self, record: Mapping[str, Any]) -> RecordedSession:
         session_id = clean(named(record, SESSIONS)) or clean(text(record.get("id")))
         if not session_id or session_id in self._open:
             session_id = f"{session_id or self._name}#{self._count}"
         agent, model = clean(named(record, AGENTS)), text(record.get("model"))
-        return Session(session_id, CHAT, agent, model)
+        return RecordedSession(session_id, CHAT, agent, model)
 
 
 def _chain(messages: list[Any]) -> list[bytes]:
@@ -323,7 +323,7 @@ def _chain(messages: list[Any]) -> list[bytes]:
     return made
 
 
-def _turns(record: Mapping[str, Any], messages: list[Any], model: str) -> Iterator[tuple[int, Turn]]:
+def _turns(record: Mapping[str, Any], messages: list[Any], model: str) -> Iterator[tuple[int, RecordedTurn]]:
     """Each answer with its place among the messages."""
     form = ANTHROPIC if anthropic_log.is_theirs(record, None) else CHAT_FORM
     dialogue = Dialogue(form)

@@ -12,7 +12,7 @@ from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.replay.formats.base import count, first, mapping, seconds
 from breakloop.replay.formats.dialogue import CHAT_FORM, Dialogue
 from breakloop.replay.run import SPACING_S
-from breakloop.replay.sessions import Piece, Session, Turn
+from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionSlice
 
 FORMAT = "swe-agent"
 _MINI: Final = "mini-swe-agent"
@@ -34,7 +34,7 @@ class SweAgentReader:
         history, steps = as_list(record.get("history")), as_list(record.get("trajectory"))
         return _begins(history, "role") or _begins(steps, "observation") or _begins(steps, "action")
 
-    def take(self, record: Mapping[str, Any]) -> Iterator[Piece]:
+    def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
         """Read one session; ValueError when it is none."""
         messages, agent = _messages(record)
         if not messages:
@@ -42,19 +42,19 @@ class SweAgentReader:
         self._count += 1
         name = text(first(record, ("instance_id", "environment"))) if self._count > 1 else ""
         session_id = clean(name) or (self._id if self._count == 1 else f"{self._id}#{self._count}")
-        session = Session(session_id, FORMAT, agent, _model(record))
+        session = RecordedSession(session_id, FORMAT, agent, _model(record))
         times = _times(record, messages)
         threads: dict[str, Dialogue] = {}
         for message in messages:
             dialogue = threads.setdefault(text(message.get("agent")), Dialogue(CHAT_FORM))
             if message.get("role") == "assistant" and not message.get("is_demo"):
                 turn = _turn(dialogue, message, session.model, next(times, None))
-                yield Piece(session, (turn,), whole=False)
+                yield SessionSlice(session, (turn,), whole=False)
             else:
                 dialogue.hear(_wired(message), _at(message))
-        yield Piece(session, (), whole=True)
+        yield SessionSlice(session, (), whole=True)
 
-    def end(self) -> Iterator[Piece]:
+    def end(self) -> Iterator[SessionSlice]:
         """Nothing is under way between two documents."""
         return iter(())
 
@@ -83,7 +83,7 @@ def _of_steps(steps: list[Any]) -> list[Any]:
     return [{"role": "user", "content": ""}, *made] if made else []
 
 
-def _turn(dialogue: Dialogue, message: Mapping[str, Any], model: str, at_s: float | None) -> Turn:
+def _turn(dialogue: Dialogue, message: Mapping[str, Any], model: str, at_s: float | None) -> RecordedTurn:
     extra = mapping(message.get("extra"))
     dialogue.begin(at_s if at_s is not None else _at(message))
     wired = _wired(message)

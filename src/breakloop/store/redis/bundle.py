@@ -20,7 +20,7 @@ BUNDLE_KEY: Final = "bl:bundle"  # the hash, and the channel that tells of a new
 
 
 @dataclass(frozen=True, slots=True)
-class Shelved:
+class PushedBundle:
     """A bundle on the shelf. `digest` is the SHA-256 of `data`, `pushed_at` the store's own time, as it wrote it."""
 
     version: int
@@ -45,15 +45,15 @@ def moment(pushed_at: str) -> str:
         return "an unknown time"
 
 
-class EmptyShelfError(StateError):
+class NoPushedBundleError(StateError):
     """Nothing was pushed yet."""
 
 
-class PushRefusedError(StateError):
+class PushDeniedError(StateError):
     """There is a newer bundle, or another one with the same version; somebody else was quicker, perhaps."""
 
 
-class Shelf(Protocol):
+class PushedBundleStore(Protocol):
     """One place for one bundle. Blocks; not for the event loop's thread."""
 
     @property
@@ -61,12 +61,12 @@ class Shelf(Protocol):
         """Where it is, without any credential."""
         ...
 
-    def fetch(self, known: tuple[object, ...] | None) -> Shelved | None:
+    def fetch(self, known: tuple[object, ...] | None) -> PushedBundle | None:
         """Return what lies there, None if it still is what has this stamp. Raises `StateError`."""
         ...
 
-    def push(self, bundle: Shelved) -> bool:
-        """Put a bundle there, in one step; tells whether it was another. Raises `PushRefusedError` or `StateError`."""
+    def push(self, bundle: PushedBundle) -> bool:
+        """Put a bundle there, in one step; tells whether it was another. Raises `PushDeniedError` or `StateError`."""
         ...
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Shelf(Protocol):
 _TIMEOUT_S: Final = 2.0  # to connect, and between two pieces of an answer
 
 
-class RedisShelf:
+class RedisBundle:
     """One bundle in one Redis. Used by one thread at a time; begins anew after every failure."""
 
     __slots__ = ("_client", "_redis", "_script", "_url", "name")
@@ -90,7 +90,7 @@ class RedisShelf:
         self._script = files("breakloop.store.redis").joinpath("lua", "bundle_push.lua").read_bytes()
         self.name = str(url).partition("?")[0]
 
-    def fetch(self, known: tuple[object, ...] | None) -> Shelved | None:
+    def fetch(self, known: tuple[object, ...] | None) -> PushedBundle | None:
         """Return what lies there, None if it still is what has this stamp."""
         digest, pushed_at = (_text(one) for one in self._ask("HMGET", BUNDLE_KEY, "digest", "pushed_at"))
         if known is not None and known == (digest, pushed_at):
@@ -98,9 +98,9 @@ class RedisShelf:
         names = ("version", "digest", "data", "signature", "forced", "pushed_at", "pushed_by")
         found = dict(zip(names, self._ask("HMGET", BUNDLE_KEY, *names), strict=True))
         if found["data"] is None or found["digest"] is None:
-            raise EmptyShelfError("nothing was pushed yet")
+            raise NoPushedBundleError("nothing was pushed yet")
         version = _text(found["version"])
-        return Shelved(
+        return PushedBundle(
             int(version) if version.isdecimal() else 0,
             _text(found["digest"]),
             found["data"],
@@ -110,14 +110,14 @@ class RedisShelf:
             pushed_by=_text(found["pushed_by"]),
         )
 
-    def push(self, bundle: Shelved) -> bool:
+    def push(self, bundle: PushedBundle) -> bool:
         """Put a bundle there unless a newer one lies there; tells whether anything changed."""
         forced = "1" if bundle.forced else "0"
         said = (bundle.version, bundle.digest, bundle.data, bundle.signature, bundle.pushed_by, forced, BUNDLE_KEY)
         outcome, *found = (_text(one) for one in self._ask("EVAL", self._script, 1, BUNDLE_KEY, *said))
         if outcome == "refused":
             version, _, at, by = found
-            raise PushRefusedError(_refusal(bundle.version, int(version), by, at))
+            raise PushDeniedError(_refusal(bundle.version, int(version), by, at))
         return outcome == "pushed"
 
     def close(self) -> None:
@@ -167,11 +167,11 @@ class RedisShelf:
         return sentinels
 
 
-def open_shelf(state: str) -> RedisShelf:
+def open_shelf(state: str) -> RedisBundle:
     """Return the shelf in the Redis that a URL names, without connecting yet. Raises `SettingsError`."""
     if not is_redis_url(state):
         raise SettingsError("a bundle is pushed to Redis, and state names none (redis://HOST:6379)")
-    return RedisShelf(parse_redis_url(state))
+    return RedisBundle(parse_redis_url(state))
 
 
 def _package() -> Any:

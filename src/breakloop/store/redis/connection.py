@@ -48,7 +48,7 @@ Then = Callable[[Answer], None]
 Send = Callable[[tuple[bytes, ...], Then], None]
 
 
-class Link(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """A connection. Once it is over it stays so; `ended` is told, once, with the reason."""
 
     def __init__(
@@ -202,7 +202,7 @@ class WantsPasswordError(StateError):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Door:
+class ConnectOptions:
     """How connections are opened; the same for every server of a URL."""
 
     loop: asyncio.AbstractEventLoop
@@ -215,19 +215,19 @@ class Door:
     silence_s: float = SILENCE_S
 
 
-def door_for(url: RedisUrl, loop: asyncio.AbstractEventLoop) -> Door:
+def door_for(url: RedisUrl, loop: asyncio.AbstractEventLoop) -> ConnectOptions:
     """Read what a URL says. Raises `SettingsError` for files that cannot be used."""
     writes = url.kind != "cluster"  # there, a replica says MOVED
-    return Door(loop, tls_context(url), url.user, url.password, url.db, writes)
+    return ConnectOptions(loop, tls_context(url), url.user, url.password, url.db, writes)
 
 
-async def open_link(door: Door, address: Address) -> Link:
+async def open_link(door: ConnectOptions, address: Address) -> RedisConnection:
     """Connect and greet. Raises `StateError`, which says what went wrong with which address."""
-    link: Link | None = None
+    link: RedisConnection | None = None
     try:
         async with asyncio.timeout(door.open_s):
             _, link = await door.loop.create_connection(
-                lambda: Link(door.loop, door.silence_s),
+                lambda: RedisConnection(door.loop, door.silence_s),
                 address.host,
                 address.port,
                 ssl=door.tls,
@@ -251,7 +251,7 @@ async def open_link(door: Door, address: Address) -> Link:
     raise problem from None
 
 
-async def _greet(door: Door, link: Link) -> None:
+async def _greet(door: ConnectOptions, link: RedisConnection) -> None:
     """All in one round trip. Raises `StateError`."""
     login: list[Answer] = []
     db: list[Answer] = []
@@ -308,7 +308,7 @@ _QUEUE_MAX: Final = 1024
 Changed = Callable[[bool, str], None]
 
 
-class Finder(Protocol):
+class AddressFinder(Protocol):
     """Says where the server is."""
 
     recheck_s: float | None  # how often it is asked again while a connection is well; None: never
@@ -322,7 +322,7 @@ class Finder(Protocol):
         ...
 
 
-class OneOf:
+class StaticAddress:
     """The only address there is, or one after the other and then anew: one that is gone is passed by."""
 
     recheck_s: float | None = None
@@ -340,7 +340,7 @@ class OneOf:
         """Nothing is held."""
 
 
-class Backoff:
+class ReconnectBackoff:
     """How long to wait before trying again. `jitter` gives numbers from 0 to 1; half of each delay hangs on it."""
 
     __slots__ = ("_jitter", "_tries")
@@ -360,18 +360,20 @@ class Backoff:
         self._tries = 0
 
 
-class Keeper:
+class Reconnector:
     """One connection that comes back. `link` is it, or None; `changed` is told when it comes and goes."""
 
-    def __init__(self, door: Door, finder: Finder, changed: Changed, backoff: Backoff | None = None) -> None:
-        self.link: Link | None = None
+    def __init__(
+        self, door: ConnectOptions, finder: AddressFinder, changed: Changed, backoff: ReconnectBackoff | None = None
+    ) -> None:
+        self.link: RedisConnection | None = None
         self.why = "not connected yet"
         self.published: Callable[[list[object]], None] | None = None
         self._door = door
         self._finder = finder
         self._address: Address | None = None
         self._changed = changed
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or ReconnectBackoff()
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -436,7 +438,7 @@ class Keeper:
         if self.link is None:
             self._again()
 
-    def _adopt(self, link: Link, address: Address) -> None:
+    def _adopt(self, link: RedisConnection, address: Address) -> None:
         if self._closed or not link.alive:
             self.why = "the connection was lost"
             link.end("closed")
@@ -477,7 +479,7 @@ class Keeper:
         self._timer = None
         self._task = self._door.loop.create_task(self._recheck(self.link))
 
-    async def _recheck(self, link: Link | None) -> None:
+    async def _recheck(self, link: RedisConnection | None) -> None:
         """The server may be well, and another one be the right one since. Who cannot say changes nothing."""
         try:
             moved = await self._finder.find() != self._address

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from breakloop.errors import StateError
-from breakloop.store.ops import BreakerKept
+from breakloop.store.ops import StoredBreaker
 from breakloop.store.redis.scripts import names_place, plain_key, redis_key, redis_pattern
 from breakloop.store.redis.topology import by_slot
 
@@ -22,7 +22,7 @@ _MINUTE_S: Final = 60.0
 _Send = Callable[[tuple[bytes, ...], Callable[[Any], None]], None]
 
 
-class Sender(Protocol):
+class CommandSender(Protocol):
     """What is needed of `redis_nodes.Nodes`."""
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Callable[[Any], None]) -> None:
@@ -39,7 +39,7 @@ class _Scan:
 
     __slots__ = ("_cursor", "_failed", "_nodes", "_pattern", "_servers", "_then")
 
-    def __init__(self, nodes: Sender, prefix: str, then: Callable[[Any], None]) -> None:
+    def __init__(self, nodes: CommandSender, prefix: str, then: Callable[[Any], None]) -> None:
         self._nodes = nodes
         self._pattern = redis_pattern(prefix)
         self._servers = [partial(nodes.send, redis_key(prefix))] if names_place(prefix) else nodes.each()
@@ -107,12 +107,12 @@ class _Scan:
         raise NotImplementedError
 
 
-class Forget(_Scan):
+class ForgetKeys(_Scan):
     """Drops them as it finds them; `then` gets how many."""
 
     __slots__ = ("_dropped",)
 
-    def __init__(self, nodes: Sender, prefix: str, then: Callable[[int | StateError], None]) -> None:
+    def __init__(self, nodes: CommandSender, prefix: str, then: Callable[[int | StateError], None]) -> None:
         super().__init__(nodes, prefix, then)
         self._dropped = 0
 
@@ -132,7 +132,9 @@ class FoundKeys(_Scan):
 
     __slots__ = ("_all", "_most")
 
-    def __init__(self, nodes: Sender, prefix: str, most: int, then: Callable[[list[bytes] | StateError], None]) -> None:
+    def __init__(
+        self, nodes: CommandSender, prefix: str, most: int, then: Callable[[list[bytes] | StateError], None]
+    ) -> None:
         super().__init__(nodes, prefix, then)
         self._most = most
         self._all: dict[bytes, None] = {}
@@ -148,23 +150,23 @@ class FoundKeys(_Scan):
         self._then(sorted(self._all)[: self._most])
 
 
-class KeptBreakers(_Scan):
+class StoredBreakers(_Scan):
     """Reads breakers; `then` gets open ones by key, then closed ones that have a rate."""
 
     __slots__ = ("_kept", "_most", "_now")
 
     def __init__(
         self,
-        nodes: Sender,
+        nodes: CommandSender,
         prefix: str,
         most: int,
         now: float | None,
-        then: Callable[[list[BreakerKept] | StateError], None],
+        then: Callable[[list[StoredBreaker] | StateError], None],
     ) -> None:
         super().__init__(nodes, prefix, then)
         self._most = most
         self._now = now  # by a test; else Redis says
-        self._kept: dict[str, BreakerKept] = {}
+        self._kept: dict[str, StoredBreaker] = {}
 
     def scan(self) -> None:
         """Ask what time it is there, then look."""
@@ -193,7 +195,7 @@ class KeptBreakers(_Scan):
         self._then(found[: self._most])
 
 
-def _breaker(key: str, value: bytes | None, now: float) -> BreakerKept | None:
+def _breaker(key: str, value: bytes | None, now: float) -> StoredBreaker | None:
     """Return what is kept, or None for what is no breaker."""
     if value is None or len(value) != _BREAKER.size or value[0] != _KIND:
         return None
@@ -205,4 +207,4 @@ def _breaker(key: str, value: bytes | None, now: float) -> BreakerKept | None:
     this = (now - into) / _MINUTE_S
     current, previous = (spent, earlier) if minute == this else (0.0, spent if minute == this - 1 else 0.0)
     rate = current + previous * (_MINUTE_S - into) / _MINUTE_S if previous else current
-    return BreakerKept(key, rate, since if is_open else None)
+    return StoredBreaker(key, rate, since if is_open else None)

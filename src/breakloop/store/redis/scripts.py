@@ -15,20 +15,20 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from breakloop.store.ops import (
-    Breaker,
-    Broken,
-    Bucket,
+    AdjustCharge,
+    BreakerResult,
     BucketSpec,
-    Committed,
-    Correct,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
     Result,
     Settle,
-    Spend,
-    Window,
+    StoredWindow,
+    TakeTokens,
     WindowWrite,
 )
 
@@ -37,8 +37,8 @@ _LOW: Final = 1 << 30
 _LUA: Final = Path(__file__).parent / "lua"
 _WINDOW: Final = Struct("<cd")  # kind, version; its data follows
 _WINDOW_KIND: Final = b"w"
-_NO_WINDOW: Final = Window(0, b"")
-_SMALL_COUNTS: Final = tuple(Repeated(count) for count in range(64))
+_NO_WINDOW: Final = StoredWindow(0, b"")
+_SMALL_COUNTS: Final = tuple(FingerprintCount(count) for count in range(64))
 
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, IndexError)  # what a strange answer may raise here
 
@@ -46,27 +46,27 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
-class Script(NamedTuple):
+class LuaScript(NamedTuple):
     """A script, and the name Redis knows it by once it was loaded."""
 
     text: bytes
     sha: bytes
 
 
-class Scripts(NamedTuple):
+class LuaScripts(NamedTuple):
     """All of them; each file name is a field."""
 
-    commit: Script
-    settle: Script
-    correct: Script
+    commit: LuaScript
+    settle: LuaScript
+    correct: LuaScript
 
 
-def load_scripts() -> Scripts:
+def load_scripts() -> LuaScripts:
     """Read the files. How values are kept stands before each script: Redis knows no libraries of its own before 7."""
     shared = (_LUA / "values.lua").read_bytes()
-    texts = [shared + (_LUA / f"{name}.lua").read_bytes() for name in Scripts._fields]
+    texts = [shared + (_LUA / f"{name}.lua").read_bytes() for name in LuaScripts._fields]
     # The name is not a secret's: Redis itself computes it so.
-    return Scripts(*[Script(text, sha1(text, usedforsecurity=False).hexdigest().encode()) for text in texts])
+    return LuaScripts(*[LuaScript(text, sha1(text, usedforsecurity=False).hexdigest().encode()) for text in texts])
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -135,24 +135,24 @@ def encode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite]) -> tuple[li
         keys.append(redis_key(write.key))
         told += (write.version, write.ttl_s if write.data is not None else False)
     for op in ops:
-        if type(op) is Repeat:
+        if type(op) is CountFingerprint:
             keys.append(redis_key(op.key))
             told += _told_repeat(op)
-        elif type(op) is Bucket:
+        elif type(op) is TakeTokens:
             keys.append(redis_key(op.key))
             told += (_BUCKET, op.group, op.spec.rate, op.spec.burst, op.cost)
-        elif type(op) is Spend:
+        elif type(op) is ChargeBudget:
             keys.append(redis_key(op.key))
             told += (_SPEND, op.group, *divmod(op.spec.budget, _LOW), *divmod(op.cost, _LOW), op.ends)
-        elif type(op) is Breaker:
+        elif type(op) is CheckBreaker:
             keys.append(redis_key(op.key))
             told += (_BREAKER, op.group, op.spec.threshold, op.spec.reset_s, op.amount)
         else:
-            told += (_REFUSE if type(op) is Refuse else _NOTED, op.group)
+            told += (_REFUSE if type(op) is Deny else _NOTED, op.group)
     return keys, _encode(told)
 
 
-def _told_repeat(op: Repeat) -> tuple[object, ...]:
+def _told_repeat(op: CountFingerprint) -> tuple[object, ...]:
     spec = op.spec
     return (
         _REPEAT,
@@ -170,39 +170,39 @@ def _told_repeat(op: Repeat) -> tuple[object, ...]:
     )
 
 
-def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any) -> Committed:
+def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any) -> CommitResult:
     """Return what commit.lua did. A list instead of a blob: windows have moved on."""
     if type(answer) is list:
         moved = zip(windows, answer[1:], strict=True)
         newer = {write.key: window_of(value) for write, value in moved if value is not None}
-        return Committed([], -1, newer, float(answer[0]))
+        return CommitResult([], -1, newer, float(answer[0]))
     at, denied_at, *found = _decode(answer)
     results = [_result(op, value) for op, value in zip(ops, found, strict=True)]
-    return Committed(results, denied_at, None, float(at))
+    return CommitResult(results, denied_at, None, float(at))
 
 
 def _result(op: Op, value: Any) -> Result:
     """A whole double comes as an integer: here each result gets its own type back."""
     if value is False:
         return None
-    if type(op) is Repeat:
+    if type(op) is CountFingerprint:
         return _repeated(value)
-    if type(op) is Bucket:
+    if type(op) is TakeTokens:
         return float(value)
-    if type(op) is Spend:
+    if type(op) is ChargeBudget:
         return value if type(value) is int else int(value[0]) * _LOW + int(value[1])
     opened, rate, wait_s, changed = value
-    return Broken(opened, float(rate), float(wait_s), changed)
+    return BreakerResult(opened, float(rate), float(wait_s), changed)
 
 
-def _repeated(value: Any) -> Repeated:
+def _repeated(value: Any) -> FingerprintCount:
     """A count, a count with its flight, or one that tripped."""
     if type(value) is int:
-        return _SMALL_COUNTS[value] if 0 <= value < len(_SMALL_COUNTS) else Repeated(value)
+        return _SMALL_COUNTS[value] if 0 <= value < len(_SMALL_COUNTS) else FingerprintCount(value)
     if len(value) == 2:
-        return Repeated(value[0], False, False, 0.0, value[1])
+        return FingerprintCount(value[0], False, False, 0.0, value[1])
     hits, tripped, fresh, wait_s = value
-    return Repeated(hits, tripped, fresh, float(wait_s))
+    return FingerprintCount(hits, tripped, fresh, float(wait_s))
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def encode_settle(ops: Sequence[Settle], *, failed: bool) -> tuple[list[bytes], 
     return keys, _encode(told)
 
 
-def encode_correct(ops: Sequence[Correct]) -> tuple[list[bytes], bytes]:
+def encode_correct(ops: Sequence[AdjustCharge]) -> tuple[list[bytes], bytes]:
     """Return the keys, and what correct.lua is told."""
     told: list[object] = []
     for op in ops:
@@ -236,9 +236,9 @@ def window_value(write: WindowWrite) -> bytes:
     return b"" if write.data is None else _WINDOW.pack(_WINDOW_KIND, write.becomes) + write.data
 
 
-def window_of(value: bytes | None) -> Window:
+def window_of(value: bytes | None) -> StoredWindow:
     """Return a window as it is kept; one that is not there, or written in another way, is none."""
     if value is None or len(value) < _WINDOW.size or value[:1] != _WINDOW_KIND:
         return _NO_WINDOW
     _, version = _WINDOW.unpack_from(value)
-    return Window(int(version), value[_WINDOW.size :])
+    return StoredWindow(int(version), value[_WINDOW.size :])

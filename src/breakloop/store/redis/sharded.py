@@ -12,33 +12,33 @@ from typing import Final, TypeVar
 from breakloop.errors import StateError
 from breakloop.store.ops import (
     ENFORCED,
-    Breaker,
-    Broken,
-    Bucket,
-    Committed,
-    Correct,
+    AdjustCharge,
+    BreakerResult,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
     Result,
     Settle,
-    Spend,
+    TakeTokens,
     WindowWrite,
 )
 from breakloop.store.redis.scripts import place
 from breakloop.store.redis.store import RedisStore
 
-_CHARGES: Final = frozenset((Bucket, Spend))
-_LIMITS: Final = frozenset((Bucket, Spend, Breaker))
-_KEYED: Final = frozenset((Repeat, Bucket, Spend, Breaker))
+_CHARGES: Final = frozenset((TakeTokens, ChargeBudget))
+_LIMITS: Final = frozenset((TakeTokens, ChargeBudget, CheckBreaker))
+_KEYED: Final = frozenset((CountFingerprint, TakeTokens, ChargeBudget, CheckBreaker))
 _OWN: Final = "|"  # between project and agent, in the place of what belongs to an agent
 
-_Then = Callable[[Committed | StateError], None]
-_Told = TypeVar("_Told", bound=Settle | Correct)
+_Then = Callable[[CommitResult | StateError], None]
+_Told = TypeVar("_Told", bound=Settle | AdjustCharge)
 
 
-class Spread:
+class ShardedCommit:
     """One decision as a row of commits, each of them in one slot: `next` says what, `took` is told what came of it.
 
     The results are those of one commit of all, as `store` says. Counts are made wherever they are. Limits are charged
@@ -54,7 +54,7 @@ class Spread:
         self._results: list[Result] = [None] * len(ops)
         self._denied: dict[int, int] = {}  # group -> where
         for index, op in enumerate(ops):
-            if type(op) is Refuse:
+            if type(op) is Deny:
                 self._denied.setdefault(op.group, index)
         self._kept: list[tuple[int, float]] = []  # charges and flights, and when
         self._turn = 0
@@ -69,15 +69,15 @@ class Spread:
             if self._turn == 0 or any(map(self._matters, own)):
                 self._own = frozenset(own)
                 self._sent = sorted(self._own.union(self._denied.values()))
-                return [self._ops[at] if at in self._own else Refuse(None, self._ops[at].group) for at in self._sent]
+                return [self._ops[at] if at in self._own else Deny(None, self._ops[at].group) for at in self._sent]
             self._turn += 1
         return None
 
     def _matters(self, at: int) -> bool:
         op = self._ops[at]
-        return type(op) is Repeat or self._denied.get(op.group, at) >= at
+        return type(op) is CountFingerprint or self._denied.get(op.group, at) >= at
 
-    def took(self, done: Committed) -> None:
+    def took(self, done: CommitResult) -> None:
         """Take note of what the last commit did."""
         if not self._turn:
             self._at = done.at
@@ -89,32 +89,32 @@ class Spread:
                     self._denied[op.group] = min(at, self._denied.get(op.group, at))
         for at in self._own:
             op, result = self._ops[at], self._results[at]
-            flies = type(result) is Repeated and result.flight > 0
+            flies = type(result) is FingerprintCount and result.flight > 0
             if (flies or (type(op) in _CHARGES and result is not None)) and not self._off(op.group):
                 self._kept.append((at, done.at))
 
     def _off(self, group: int) -> bool:
         return group in self._denied or ENFORCED in self._denied
 
-    def committed(self) -> Committed:
+    def committed(self) -> CommitResult:
         """Return what all of them did together."""
         for at, op in enumerate(self._ops):
             if type(op) in _LIMITS and self._denied.get(op.group, at) < at:
                 self._results[at] = None
-        return Committed(self._results, self._denied.get(ENFORCED, -1), None, self._at)
+        return CommitResult(self._results, self._denied.get(ENFORCED, -1), None, self._at)
 
-    def give_back(self) -> tuple[list[Correct], list[Settle]]:
+    def give_back(self) -> tuple[list[AdjustCharge], list[Settle]]:
         """Return what undoes charges and flights that began before it was known that nothing may."""
-        charges: list[Correct] = []
+        charges: list[AdjustCharge] = []
         flights: list[Settle] = []
         for at, when in self._kept:
             op, result = self._ops[at], self._results[at]
             if not self._off(op.group):
                 continue
-            if type(op) is Repeat and type(result) is Repeated:
+            if type(op) is CountFingerprint and type(result) is FingerprintCount:
                 flights.append(Settle(op.spec, op.key, when, result.flight))
-            elif type(op) is Bucket or type(op) is Spend:
-                charges.append(Correct(op.spec, op.key, -op.cost))
+            elif type(op) is TakeTokens or type(op) is ChargeBudget:
+                charges.append(AdjustCharge(op.spec, op.key, -op.cost))
         return charges, flights
 
 
@@ -126,28 +126,28 @@ def arranged(ops: Sequence[Op], first: str) -> list[tuple[str, list[int]]]:
         if type(op) not in _KEYED:
             continue
         where, group = place(op.key), op.group  # type: ignore[union-attr]  # they have one
-        turn = latest.get(group, 0) if type(op) is Breaker else 0
+        turn = latest.get(group, 0) if type(op) is CheckBreaker else 0
         while turn < len(parts) and parts[turn][0] != where:
             turn += 1
         if turn == len(parts):
             parts.append((where, []))
         parts[turn][1].append(at)
-        if type(op) is not Repeat or op.spec.denies:
+        if type(op) is not CountFingerprint or op.spec.denies:
             latest[group] = max(turn, latest.get(group, 0))
     return parts
 
 
 def denies(op: Op, result: Result) -> bool:
     """Tell whether this is what its group is denied for."""
-    if type(op) is Repeat:
-        return type(result) is Repeated and result.tripped and op.spec.denies
+    if type(op) is CountFingerprint:
+        return type(result) is FingerprintCount and result.tripped and op.spec.denies
     if result is None:
         return False
-    if type(op) is Bucket:
+    if type(op) is TakeTokens:
         return isinstance(result, float) and result < 0
-    if type(op) is Spend:
+    if type(op) is ChargeBudget:
         return isinstance(result, int) and result > op.spec.budget
-    return type(result) is Broken and result.open
+    return type(result) is BreakerResult and result.open
 
 
 class ShardedStore(RedisStore):
@@ -156,7 +156,7 @@ class ShardedStore(RedisStore):
     __slots__ = ()
 
     def commit(self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: _Then) -> None:
-        """Carry out `ops` and write `windows`: in one where they are of one place, else in the order of `Spread`.
+        """Carry out `ops` and write `windows`: at once where they share a slot, else in the order of `ShardedCommit`.
 
         Where a later script fails, what an earlier one has charged stays charged: who decides without the store then
         may let the call pass.
@@ -167,9 +167,9 @@ class ShardedStore(RedisStore):
         if not places.keys() - {first}:
             super().commit(ops, windows, then)
         else:
-            self._go_on(Spread(ops, first), windows, then)
+            self._go_on(ShardedCommit(ops, first), windows, then)
 
-    def _go_on(self, spread: Spread, windows: Sequence[WindowWrite], then: _Then) -> None:
+    def _go_on(self, spread: ShardedCommit, windows: Sequence[WindowWrite], then: _Then) -> None:
         ops = spread.next()
         if ops is not None:
             super().commit(ops, windows, partial(self._took, spread, then))
@@ -181,7 +181,7 @@ class ShardedStore(RedisStore):
             self.settle(flights, _unheard, failed=False)
         then(spread.committed())
 
-    def _took(self, spread: Spread, then: _Then, done: Committed | StateError) -> None:
+    def _took(self, spread: ShardedCommit, then: _Then, done: CommitResult | StateError) -> None:
         if isinstance(done, StateError) or done.conflict is not None:
             then(done)
         else:
@@ -195,7 +195,7 @@ class ShardedStore(RedisStore):
         for part in parts:
             super().settle(part, told, failed=failed)
 
-    def correct(self, ops: Sequence[Correct], then: Callable[[StateError | None], None]) -> None:
+    def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
         """Correct what was charged, each for itself."""
         parts = _by_place(ops)
         total = _Total(len(parts), lambda done: then(done if isinstance(done, StateError) else None))

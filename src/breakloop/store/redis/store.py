@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from breakloop.errors import StateError
-from breakloop.store.ops import BreakerKept, Committed, Correct, Op, Settle, Window, WindowWrite
-from breakloop.store.redis.scan import Forget, KeptBreakers, Sender
+from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, StoredBreaker, StoredWindow, WindowWrite
+from breakloop.store.redis.scan import CommandSender, ForgetKeys, StoredBreakers
 from breakloop.store.redis.scripts import (
     UNREADABLE,
-    Script,
+    LuaScript,
     decode_commit,
     encode_commit,
     encode_correct,
@@ -54,14 +54,14 @@ class RedisStore:
 
     __slots__ = ("_clock", "_loading", "_nodes", "_scripts")
 
-    def __init__(self, nodes: Sender, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, nodes: CommandSender, clock: Callable[[], float] | None = None) -> None:
         self._nodes = nodes
         self._clock = clock
         self._scripts = load_scripts()
         self._loading: set[tuple[bytes, bytes]] = set()  # scripts on their way, and to which slots
 
     def commit(
-        self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[Committed | StateError], None]
+        self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[CommitResult | StateError], None]
     ) -> None:
         """Carry out `ops` and write `windows`, all in one; see `state.store`."""
         keys, told = encode_commit(ops, windows)
@@ -70,7 +70,7 @@ class RedisStore:
             args += map(window_value, windows)
         self._run(self._scripts.commit, keys, args, lambda answer: decode_commit(ops, windows, answer), then)
 
-    def read_windows(self, keys: Sequence[str], then: Callable[[list[Window] | StateError], None]) -> None:
+    def read_windows(self, keys: Sequence[str], then: Callable[[list[StoredWindow] | StateError], None]) -> None:
         """Read several windows in one round trip, in the order of their keys."""
         if not keys:
             then([])
@@ -86,7 +86,7 @@ class RedisStore:
             return
         self._run(self._scripts.settle, keys, [told, self._now()], int, then)
 
-    def correct(self, ops: Sequence[Correct], then: Callable[[StateError | None], None]) -> None:
+    def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
         """Correct what was charged."""
         if not ops:
             then(None)
@@ -107,7 +107,7 @@ class RedisStore:
 
     def forget(self, prefix: str, then: Callable[[int | StateError], None]) -> None:
         """Drop every key that begins with `prefix`."""
-        Forget(self._nodes, prefix, _worded(then)).scan()
+        ForgetKeys(self._nodes, prefix, _worded(then)).scan()
 
     def note(self, key: str, value: str, ttl_s: float) -> None:
         """Keep a text for others to find."""
@@ -120,10 +120,10 @@ class RedisStore:
         named = redis_key(key)
         self._nodes.send(named, (b"GET", named), lambda answer: then(_read(answer, _text)))
 
-    def breakers(self, prefix: str, most: int, then: Callable[[list[BreakerKept] | StateError], None]) -> None:
+    def breakers(self, prefix: str, most: int, then: Callable[[list[StoredBreaker] | StateError], None]) -> None:
         """Find breakers whose key begins with `prefix`, open ones first. Looks through the keys: for operators."""
         now = None if self._clock is None else self._clock()
-        KeptBreakers(self._nodes, prefix, most, now, _worded(then)).scan()
+        StoredBreakers(self._nodes, prefix, most, now, _worded(then)).scan()
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class RedisStore:
 
     def _run(
         self,
-        script: Script,
+        script: LuaScript,
         keys: list[bytes],
         args: list[bytes],
         read: Callable[[Any], _T],
@@ -151,7 +151,7 @@ class RedisStore:
 
         self._nodes.send(where, command, answered)
 
-    def _load(self, script: Script, where: bytes) -> None:
+    def _load(self, script: LuaScript, where: bytes) -> None:
         """Load a script, ahead of what is sent there next; whoever needs it meanwhile need not load it again."""
         loading = (script.sha, _slot(where))
         if loading not in self._loading:
@@ -216,7 +216,7 @@ def _slot(key: bytes) -> bytes:
     return key.partition(b"}")[0]
 
 
-def _windows(values: list[bytes | None]) -> list[Window]:
+def _windows(values: list[bytes | None]) -> list[StoredWindow]:
     return [window_of(value) for value in values]
 
 

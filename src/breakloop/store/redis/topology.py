@@ -30,16 +30,16 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from breakloop.errors import StateError
 from breakloop.store.redis.connection import (
+    AddressFinder,
     Answer,
-    Backoff,
     Changed,
-    Door,
-    Finder,
-    Keeper,
-    Link,
-    OneOf,
+    ConnectOptions,
+    ReconnectBackoff,
+    Reconnector,
+    RedisConnection,
     RedisError,
     Send,
+    StaticAddress,
     Then,
     WantsPasswordError,
     door_for,
@@ -50,7 +50,7 @@ from breakloop.store.redis.url import Address, RedisUrl
 SLOTS: Final = 16384
 
 
-class Share(NamedTuple):
+class SlotShare(NamedTuple):
     """The slots from `first` to `last`, and the master that has them."""
 
     first: int
@@ -76,10 +76,10 @@ def by_slot(keys: Iterable[bytes]) -> list[list[bytes]]:
     return list(tags.values())
 
 
-def read_shares(answer: list[Any], asked: Address) -> list[Share]:
+def read_shares(answer: list[Any], asked: Address) -> list[SlotShare]:
     """Read the answer to CLUSTER SLOTS; a node without a host is where `asked` is. Raises `StateError`."""
     try:
-        shares = [Share(int(first), int(last), _address(owner, asked)) for first, last, owner, *_ in answer]
+        shares = [SlotShare(int(first), int(last), _address(owner, asked)) for first, last, owner, *_ in answer]
     except (TypeError, ValueError, IndexError):
         raise StateError(f"{asked} gave a map of slots that cannot be read") from None
     return [share for share in shares if 0 <= share.first <= share.last < SLOTS]
@@ -103,23 +103,25 @@ _OUTDATED: Final = frozenset(("CLUSTERDOWN", "READONLY"))
 _QUESTION: Final = (b"CLUSTER", b"SLOTS")
 
 
-class _Node(Keeper):
+class _Node(Reconnector):
     """A master, at a fixed address."""
 
-    def __init__(self, door: Door, address: Address, changed: Changed) -> None:
-        super().__init__(door, OneOf(address), changed)
+    def __init__(self, door: ConnectOptions, address: Address, changed: Changed) -> None:
+        super().__init__(door, StaticAddress(address), changed)
         self.address = address
 
 
 class ClusterNodes:
     """All masters. `up` while every slot has an owner that is connected."""
 
-    def __init__(self, door: Door, seeds: tuple[Address, ...], backoff: Backoff | None = None) -> None:
+    def __init__(
+        self, door: ConnectOptions, seeds: tuple[Address, ...], backoff: ReconnectBackoff | None = None
+    ) -> None:
         self.up = False
         self.on_change: Changed | None = None
         self._door = door
         self._seeds = seeds
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or ReconnectBackoff()
         self._nodes: dict[Address, _Node] = {}
         self._slots: list[_Node | None] = [None] * SLOTS
         self._owners: set[_Node] = set()
@@ -248,18 +250,18 @@ class ClusterNodes:
         else:
             self._apply(shares)
 
-    async def _ask_anybody(self) -> list[Share]:
+    async def _ask_anybody(self) -> list[SlotShare]:
         problems: list[str] = []
         connected = [(address, node.link) for address, node in self._nodes.items() if node.link is not None]
         others = [(address, None) for address in (*self._seeds, *self._nodes)]
-        for address, link in dict[Address, Link | None]([*others, *connected]).items():
+        for address, link in dict[Address, RedisConnection | None]([*others, *connected]).items():
             try:
                 return await self._ask(address, link)
             except StateError as error:
                 problems.append(str(error))
         raise StateError(f"no node of the cluster answers: {'; '.join(problems)}")
 
-    async def _ask(self, address: Address, link: Link | None) -> list[Share]:
+    async def _ask(self, address: Address, link: RedisConnection | None) -> list[SlotShare]:
         own = link or await open_link(self._door, address)
         try:
             async with asyncio.timeout(self._door.open_s):
@@ -275,7 +277,7 @@ class ClusterNodes:
             raise StateError(f"{address} answered {answer.code}: it is no cluster, or may not be asked")
         raise StateError(f"{address}: {answer if isinstance(answer, StateError) else 'no slot has an owner'}")
 
-    def _apply(self, shares: list[Share]) -> None:
+    def _apply(self, shares: list[SlotShare]) -> None:
         slots: list[_Node | None] = [None] * SLOTS
         for first, last, owner in shares:
             slots[first : last + 1] = [self._node(owner)] * (last + 1 - first)
@@ -308,16 +310,16 @@ _SENTINEL_S: Final = 0.5  # for one Sentinel; then the next is asked
 
 
 class Sentinels:
-    """A `Finder`. Sentinels get the servers' user and password only if they ask for one."""
+    """A `AddressFinder`. Sentinels get the servers' user and password only if they ask for one."""
 
     recheck_s: float | None = 1.0
 
-    def __init__(self, door: Door, addresses: tuple[Address, ...], service: str) -> None:
+    def __init__(self, door: ConnectOptions, addresses: tuple[Address, ...], service: str) -> None:
         self._known = replace(door, db=0, writes=False, open_s=_SENTINEL_S)
         self._anonymous = replace(self._known, user="", password="")
         self._addresses = list(addresses)
         self._service = service
-        self._links: dict[Address, Link] = {}
+        self._links: dict[Address, RedisConnection] = {}
 
     async def find(self) -> Address:
         """Return the master's address, as the first Sentinel says that knows it. Raises `StateError`."""
@@ -353,7 +355,7 @@ class Sentinels:
             link.end("closed")
         self._links.clear()
 
-    async def _open(self, address: Address) -> Link:
+    async def _open(self, address: Address) -> RedisConnection:
         try:
             return await open_link(self._anonymous, address)
         except WantsPasswordError:
@@ -406,11 +408,11 @@ class Nodes(Protocol):
 class OneNode:
     """A single server; the finder says where it is now."""
 
-    def __init__(self, door: Door, finder: Finder, backoff: Backoff | None = None) -> None:
+    def __init__(self, door: ConnectOptions, finder: AddressFinder, backoff: ReconnectBackoff | None = None) -> None:
         self.up = False
         self.on_change: Changed | None = None
         self._loop = door.loop
-        self._keeper = Keeper(door, finder, self._changed, backoff)
+        self._keeper = Reconnector(door, finder, self._changed, backoff)
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:  # noqa: ARG002 - there is one place only
         """Send, wherever the key is."""
@@ -447,11 +449,11 @@ def make_nodes(url: RedisUrl, loop: asyncio.AbstractEventLoop) -> Nodes:
     return OneNode(door, finder_for(url, door))
 
 
-def finder_for(url: RedisUrl, door: Door) -> Finder:
+def finder_for(url: RedisUrl, door: ConnectOptions) -> AddressFinder:
     """Return what says where the one server is that takes writes, or in a cluster any node."""
     if url.kind == "sentinel":
         return Sentinels(door, url.addresses, url.service)
-    return OneOf(*url.addresses)
+    return StaticAddress(*url.addresses)
 
 
 async def command(nodes: Nodes, *args: bytes | str | int, key: bytes | None = None) -> Answer:
@@ -473,16 +475,16 @@ async def command(nodes: Nodes, *args: bytes | str | int, key: bytes | None = No
 OnMessage = Callable[[bytes], None]
 
 
-class Feed:
+class PubSub:
     """Subscriptions that come back after a lost connection. In a cluster, any node will do: they tell each other."""
 
-    def __init__(self, url: RedisUrl, loop: asyncio.AbstractEventLoop, backoff: Backoff | None = None) -> None:
+    def __init__(self, url: RedisUrl, loop: asyncio.AbstractEventLoop, backoff: ReconnectBackoff | None = None) -> None:
         door = door_for(url, loop)
         self.up = False
         self.on_change: Changed | None = None
         self.on_gap: Callable[[], None] | None = None
         self._channels: dict[bytes, OnMessage] = {}
-        self._keeper = Keeper(door, finder_for(url, door), self._changed, backoff)
+        self._keeper = Reconnector(door, finder_for(url, door), self._changed, backoff)
         self._keeper.published = self._published
         self._missing = 0  # subscriptions that are not confirmed yet
 
@@ -513,7 +515,7 @@ class Feed:
         if self.on_change is not None:
             self.on_change(up, why)
 
-    def _ask(self, link: Link, channel: bytes) -> None:
+    def _ask(self, link: RedisConnection, channel: bytes) -> None:
         def confirmed(answer: Answer) -> None:
             if isinstance(answer, StateError):
                 link.end(f"a subscription was refused: {answer}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from breakloop.testing.answer import Failure, ToolUse
-from breakloop.testing.providers.base import EVENTS, Asked, arguments, broken_off, dump, event, halves, tokens
+from breakloop.testing.providers.base import EVENTS, ProviderRequest, arguments, broken_off, dump, event, halves, tokens
 from breakloop.testing.sending import Rendered
 
 _FINISH: Final = {"stop": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "refusal"}
@@ -31,7 +31,7 @@ def error(failure: Failure, status: int, request_id: str) -> Json:
     return {"type": "error", "error": {"type": kind, "message": failure.message}, "request_id": request_id}
 
 
-def messages(asked: Asked) -> Rendered:
+def messages(asked: ProviderRequest) -> Rendered:
     """Answer `/messages`."""
     if asked.streamed:
         events = broken_off(_events(asked), asked.answer.failure, _failed(asked))
@@ -40,13 +40,13 @@ def messages(asked: Asked) -> Rendered:
     return Rendered([dump(made)])
 
 
-def count_tokens(asked: Asked) -> Rendered:
+def count_tokens(asked: ProviderRequest) -> Rendered:
     """Answer `/messages/count_tokens`."""
     used = asked.answer.usage.input_tokens if asked.answer.usage else tokens(len(asked.seen.body))
     return Rendered([dump({"input_tokens": used})])
 
 
-def _message(asked: Asked, content: list[Json], stop_reason: str | None, output_tokens: int) -> Json:
+def _message(asked: ProviderRequest, content: list[Json], stop_reason: str | None, output_tokens: int) -> Json:
     return {
         "id": asked.name("msg_"),
         "type": "message",
@@ -59,7 +59,7 @@ def _message(asked: Asked, content: list[Json], stop_reason: str | None, output_
     }
 
 
-def _usage(asked: Asked, output_tokens: int) -> Json:
+def _usage(asked: ProviderRequest, output_tokens: int) -> Json:
     """Here the tokens that were read from the cache, or written to it, are not part of the input."""
     used = asked.usage
     return {
@@ -70,13 +70,13 @@ def _usage(asked: Asked, output_tokens: int) -> Json:
     }
 
 
-def _content(asked: Asked) -> list[Json]:
+def _content(asked: ProviderRequest) -> list[Json]:
     text = asked.answer.text
     blocks: list[Json] = [{"type": "text", "text": text}] if text or not asked.answer.tools else []
     return blocks + [_tool(asked, index, _input(tool)) for index, tool in enumerate(asked.answer.tools)]
 
 
-def _tool(asked: Asked, index: int, given: Json) -> Json:
+def _tool(asked: ProviderRequest, index: int, given: Json) -> Json:
     name = asked.answer.tools[index].name
     return {"type": "tool_use", "id": asked.tool_id(index, "toolu_"), "name": name, "input": given}
 
@@ -86,12 +86,12 @@ def _input(tool: ToolUse) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _events(asked: Asked) -> Iterator[bytes]:
+def _events(asked: ProviderRequest) -> Iterator[bytes]:
     for content in _sequence(asked):
         yield event(content, content["type"])
 
 
-def _sequence(asked: Asked) -> Iterator[Json]:
+def _sequence(asked: ProviderRequest) -> Iterator[Json]:
     yield {"type": "message_start", "message": _message(asked, [], None, 1)}
     index = 0
     if asked.answer.text or not asked.answer.tools:
@@ -113,7 +113,7 @@ def _sequence(asked: Asked) -> Iterator[Json]:
     yield {"type": "message_stop"}
 
 
-def _failed(asked: Asked) -> bytes:
+def _failed(asked: ProviderRequest) -> bytes:
     failure = asked.answer.failure
     if failure is None:
         return b""

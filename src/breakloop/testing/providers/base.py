@@ -51,7 +51,7 @@ def broken_off(events: Iterable[T], failure: Failure | None, last: T) -> Iterato
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProviderRequest:
     """One request and the answer it is to get."""
 
     seen: SeenRequest

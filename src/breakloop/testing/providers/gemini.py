@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from breakloop.testing.answer import Failure, ToolUse
-from breakloop.testing.providers.base import EVENTS, Asked, arguments, broken_off, dump, tokens
+from breakloop.testing.providers.base import EVENTS, ProviderRequest, arguments, broken_off, dump, tokens
 from breakloop.testing.sending import Rendered
 
 JSON: Final = "application/json; charset=UTF-8"
@@ -34,7 +34,7 @@ def error(failure: Failure, status: int) -> Json:
     return {"error": {"code": status, "message": failure.message, "status": name}}
 
 
-def generate_content(asked: Asked) -> Rendered:
+def generate_content(asked: ProviderRequest) -> Rendered:
     """Answer `:generateContent` and `:streamGenerateContent`."""
     streamed = asked.seen.path.endswith(STREAM) if asked.answer.stream is None else asked.answer.stream
     if not streamed:
@@ -44,7 +44,7 @@ def generate_content(asked: Asked) -> Rendered:
     return Rendered(_array(_responses(asked)), JSON, streamed=True)
 
 
-def count_tokens(asked: Asked) -> Rendered:
+def count_tokens(asked: ProviderRequest) -> Rendered:
     """Answer `:countTokens`."""
     used = asked.answer.usage.input_tokens if asked.answer.usage else tokens(len(asked.seen.body))
     return Rendered([dump({"totalTokens": used})], JSON)
@@ -56,25 +56,25 @@ def _array(responses: Iterator[Json]) -> Iterator[bytes]:
     yield b"\n]\n"
 
 
-def _responses(asked: Asked) -> Iterator[Json]:
+def _responses(asked: ProviderRequest) -> Iterator[Json]:
     failure = asked.answer.failure
     return broken_off(_parts_of_stream(asked), failure, error(failure, 503) if failure else {})
 
 
-def _parts_of_stream(asked: Asked) -> Iterator[Json]:
+def _parts_of_stream(asked: ProviderRequest) -> Iterator[Json]:
     pieces = [[{"text": text}] for text in asked.answer.chunks]
     pieces += [[_call(asked, index)] for index in range(len(asked.answer.tools))]
     for number, parts in enumerate(pieces or [[{"text": ""}]]):
         yield _response(asked, parts, last=number >= len(pieces) - 1)
 
 
-def _parts(asked: Asked) -> list[Json]:
+def _parts(asked: ProviderRequest) -> list[Json]:
     text = asked.answer.text
     parts: list[Json] = [{"text": text}] if text or not asked.answer.tools else []
     return parts + [_call(asked, index) for index in range(len(asked.answer.tools))]
 
 
-def _call(asked: Asked, index: int) -> Json:
+def _call(asked: ProviderRequest, index: int) -> Json:
     tool = asked.answer.tools[index]
     call = {"name": tool.name, "args": _args(tool)}
     return {"functionCall": call | ({"id": tool.id} if tool.id else {})}
@@ -85,7 +85,7 @@ def _args(tool: ToolUse) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _response(asked: Asked, parts: list[Json], *, last: bool) -> Json:
+def _response(asked: ProviderRequest, parts: list[Json], *, last: bool) -> Json:
     candidate: Json = {"content": {"parts": parts, "role": "model"}, "index": 0}
     if last:
         candidate["finishReason"] = asked.finish(_FINISH)
@@ -97,7 +97,7 @@ def _response(asked: Asked, parts: list[Json], *, last: bool) -> Json:
     }
 
 
-def _usage(asked: Asked, *, last: bool) -> Json:
+def _usage(asked: ProviderRequest, *, last: bool) -> Json:
     """Thinking is counted beside the candidates; before the last part of a stream, only the prompt is known."""
     used = asked.usage
     made: Json = {"promptTokenCount": used.input_tokens, "totalTokenCount": used.input_tokens}

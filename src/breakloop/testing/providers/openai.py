@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from breakloop.model.call import Usage
 from breakloop.testing.answer import Failure
-from breakloop.testing.providers.base import EVENTS, Asked, arguments, broken_off, dump, event, halves, tokens
+from breakloop.testing.providers.base import EVENTS, ProviderRequest, arguments, broken_off, dump, event, halves, tokens
 from breakloop.testing.sending import Rendered
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -50,7 +50,7 @@ def usage(used: Usage) -> Json:
     }
 
 
-def chat(asked: Asked) -> Rendered:
+def chat(asked: ProviderRequest) -> Rendered:
     """Answer `/chat/completions`."""
     if asked.streamed:
         events = broken_off(_chat_events(asked), asked.answer.failure, _failed(asked))
@@ -64,7 +64,7 @@ def chat(asked: Asked) -> Rendered:
     return Rendered([dump(_envelope(asked, "chat.completion", [choice]) | {"usage": usage(asked.usage)})])
 
 
-def _envelope(asked: Asked, kind: str, choices: list[Json]) -> Json:
+def _envelope(asked: ProviderRequest, kind: str, choices: list[Json]) -> Json:
     return {
         "id": asked.name("chatcmpl-"),
         "object": kind,
@@ -76,18 +76,18 @@ def _envelope(asked: Asked, kind: str, choices: list[Json]) -> Json:
     }
 
 
-def _tool(asked: Asked, index: int) -> Json:
+def _tool(asked: ProviderRequest, index: int) -> Json:
     tool = asked.answer.tools[index]
     function = {"name": tool.name, "arguments": arguments(tool)}
     return {"id": asked.tool_id(index, "call_"), "type": "function", "function": function}
 
 
-def _wants_usage(asked: Asked) -> bool:
+def _wants_usage(asked: ProviderRequest) -> bool:
     options = asked.fields.get("stream_options")
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
-def _chat_events(asked: Asked) -> Iterator[bytes]:
+def _chat_events(asked: ProviderRequest) -> Iterator[bytes]:
     with_usage = _wants_usage(asked)
     # Dumped once with a mark where what changes goes: a stream has many chunks, and all are alike but for that.
     shell = _envelope(asked, "chat.completion.chunk", []) | ({"usage": None} if with_usage else {})
@@ -112,11 +112,11 @@ def _chat_events(asked: Asked) -> Iterator[bytes]:
     yield DONE
 
 
-def _failed(asked: Asked) -> bytes:
+def _failed(asked: ProviderRequest) -> bytes:
     return event(error(asked.answer.failure, 500)) if asked.answer.failure else b""
 
 
-def completions(asked: Asked) -> Rendered:
+def completions(asked: ProviderRequest) -> Rendered:
     """Answer `/completions`."""
     if asked.streamed:
         events = broken_off(_completion_events(asked), asked.answer.failure, _failed(asked))
@@ -125,12 +125,12 @@ def completions(asked: Asked) -> Rendered:
     return Rendered([dump(_completion(asked, [choice]) | {"usage": usage(asked.usage)})])
 
 
-def _completion(asked: Asked, choices: list[Json]) -> Json:
+def _completion(asked: ProviderRequest, choices: list[Json]) -> Json:
     head = {"id": asked.name("cmpl-"), "object": "text_completion", "created": asked.created}
     return head | {"model": asked.model, "choices": choices}
 
 
-def _completion_events(asked: Asked) -> Iterator[bytes]:
+def _completion_events(asked: ProviderRequest) -> Iterator[bytes]:
     empty: Json = {"usage": None} if _wants_usage(asked) else {}
     for text in asked.answer.chunks:
         choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": None}
@@ -142,7 +142,7 @@ def _completion_events(asked: Asked) -> Iterator[bytes]:
     yield DONE
 
 
-def embeddings(asked: Asked) -> Rendered:
+def embeddings(asked: ProviderRequest) -> Rendered:
     """Answer `/embeddings`: a vector for each input, as numbers or in base64."""
     given = asked.fields.get("input")
     one = not isinstance(given, list) or (bool(given) and isinstance(given[0], int))  # a text, or one list of tokens

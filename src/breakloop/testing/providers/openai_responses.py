@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from breakloop.model.call import Usage
-from breakloop.testing.providers.base import EVENTS, Asked, arguments, broken_off, dump, event, halves
+from breakloop.testing.providers.base import EVENTS, ProviderRequest, arguments, broken_off, dump, event, halves
 from breakloop.testing.sending import Rendered
 
 _ECHOED: Final[
@@ -40,7 +40,7 @@ def usage(used: Usage) -> Json:
     }
 
 
-def responses(asked: Asked) -> Rendered:
+def responses(asked: ProviderRequest) -> Rendered:
     """Answer `/responses`."""
     if asked.streamed:
         events = broken_off(_events(asked), asked.answer.failure, _failed(asked))
@@ -48,7 +48,7 @@ def responses(asked: Asked) -> Rendered:
     return Rendered([dump(_ended(asked))])
 
 
-def _response(asked: Asked, status: str, output: list[Json]) -> Json:
+def _response(asked: ProviderRequest, status: str, output: list[Json]) -> Json:
     return {
         "id": asked.name("resp_"),
         "object": "response",
@@ -66,7 +66,7 @@ def _response(asked: Asked, status: str, output: list[Json]) -> Json:
     }
 
 
-def _ended(asked: Asked) -> Json:
+def _ended(asked: ProviderRequest) -> Json:
     why = _INCOMPLETE.get(asked.answer.finish)
     made = _response(asked, "incomplete" if why else "completed", _output(asked))
     if why:
@@ -74,16 +74,16 @@ def _ended(asked: Asked) -> Json:
     return made | {"usage": usage(asked.usage)}
 
 
-def _output(asked: Asked) -> list[Json]:
+def _output(asked: ProviderRequest) -> list[Json]:
     items = [_message(asked, "completed", [_part(asked.answer.text)])] if _speaks(asked) else []
     return items + [_call(asked, index, "completed") for index in range(len(asked.answer.tools))]
 
 
-def _speaks(asked: Asked) -> bool:
+def _speaks(asked: ProviderRequest) -> bool:
     return bool(asked.answer.text) or not asked.answer.tools
 
 
-def _message(asked: Asked, status: str, content: list[Json]) -> Json:
+def _message(asked: ProviderRequest, status: str, content: list[Json]) -> Json:
     return {"id": asked.name("msg_"), "type": "message", "status": status, "content": content, "role": "assistant"}
 
 
@@ -91,7 +91,7 @@ def _part(text: str) -> Json:
     return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
 
 
-def _call(asked: Asked, index: int, status: str) -> Json:
+def _call(asked: ProviderRequest, index: int, status: str) -> Json:
     tool = asked.answer.tools[index]
     said = arguments(tool) if status == "completed" else ""
     return {
@@ -104,12 +104,12 @@ def _call(asked: Asked, index: int, status: str) -> Json:
     }
 
 
-def _events(asked: Asked) -> Iterator[bytes]:
+def _events(asked: ProviderRequest) -> Iterator[bytes]:
     for number, (kind, fields) in enumerate(_sequence(asked)):
         yield event({"type": kind, "sequence_number": number, **fields}, kind)
 
 
-def _sequence(asked: Asked) -> Iterator[tuple[str, Json]]:
+def _sequence(asked: ProviderRequest) -> Iterator[tuple[str, Json]]:
     begun = _response(asked, "in_progress", [])
     yield "response.created", {"response": begun}
     yield "response.in_progress", {"response": begun}
@@ -122,7 +122,7 @@ def _sequence(asked: Asked) -> Iterator[tuple[str, Json]]:
     yield f"response.{ended['status']}", {"response": ended}
 
 
-def _text(asked: Asked) -> Iterator[tuple[str, Json]]:
+def _text(asked: ProviderRequest) -> Iterator[tuple[str, Json]]:
     where: Json = {"item_id": asked.name("msg_"), "output_index": 0, "content_index": 0}
     yield "response.output_item.added", {"output_index": 0, "item": _message(asked, "in_progress", [])}
     yield "response.content_part.added", {**where, "part": _part("")}
@@ -134,7 +134,7 @@ def _text(asked: Asked) -> Iterator[tuple[str, Json]]:
     yield "response.output_item.done", {"output_index": 0, "item": _message(asked, "completed", [_part(whole)])}
 
 
-def _call_made(asked: Asked, index: int, place: int) -> Iterator[tuple[str, Json]]:
+def _call_made(asked: ProviderRequest, index: int, place: int) -> Iterator[tuple[str, Json]]:
     where: Json = {"item_id": asked.name("fc_", index), "output_index": place}
     whole = arguments(asked.answer.tools[index])
     yield "response.output_item.added", {"output_index": place, "item": _call(asked, index, "in_progress")}
@@ -145,7 +145,7 @@ def _call_made(asked: Asked, index: int, place: int) -> Iterator[tuple[str, Json
     yield "response.output_item.done", {"output_index": place, "item": _call(asked, index, "completed")}
 
 
-def _failed(asked: Asked) -> bytes:
+def _failed(asked: ProviderRequest) -> bytes:
     failure = asked.answer.failure
     if failure is None or failure.at is None:
         return b""

@@ -9,11 +9,11 @@ from typing import Any, Final
 from breakloop.testing.answer import DEFAULT_TEXT, Answer, Failure, filler, say
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.providers import anthropic, base, gemini, openai
-from breakloop.testing.providers.base import Asked, dump
+from breakloop.testing.providers.base import ProviderRequest, dump
 from breakloop.testing.providers.openai_responses import responses
 from breakloop.testing.sending import Rendered
 
-Render = Callable[[Asked], Rendered]
+Render = Callable[[ProviderRequest], Rendered]
 
 _ENDINGS: Final[tuple[tuple[str, Render, str], ...]] = (
     ("/chat/completions", openai.chat, "openai"),
@@ -41,7 +41,7 @@ def render(seen: SeenRequest, answer: Answer | None, created: int) -> Rendered:
         return _failed(seen, answer.failure, answer.status, provider)
     if found is None:
         return _plain(seen, path, answer)
-    asked = Asked(seen, seen.fields, answer or say(DEFAULT_TEXT), created)
+    asked = ProviderRequest(seen, seen.fields, answer or say(DEFAULT_TEXT), created)
     rendered = _fitted(found[1], asked) if asked.answer.size_bytes else found[1](asked)
     return replace(rendered, headers=(*rendered.headers, *_request_id(seen, provider)))
 
@@ -74,7 +74,7 @@ def _failed(seen: SeenRequest, failure: Failure, status: int, provider: str) -> 
     return Rendered([dump(content)], status=status, headers=_request_id(seen, provider))
 
 
-def _fitted(render: Render, asked: Asked) -> Rendered:
+def _fitted(render: Render, asked: ProviderRequest) -> Rendered:
     """Make the text as long as the body's size needs, and white space of the rest; a stream keeps its text."""
     if asked.streamed:
         return render(asked)

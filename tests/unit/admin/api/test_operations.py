@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.admin.api.operations import ends
-from breakloop.admin.errors import Fault
+from breakloop.admin.errors import ApiError
 from tests.admin_client import client
 from tests.admin_world import World, full
 
@@ -102,5 +102,5 @@ def test_a_moment_is_a_number_or_a_text() -> None:
     assert ends(12.5) == 12.5
     assert ends("2027-01-15T08:00:00Z") == 1_800_000_000.0
     assert ends("2027-01-15T09:00:00+01:00") == 1_800_000_000.0
-    with pytest.raises(Fault, match="no time zone"):
+    with pytest.raises(ApiError, match="no time zone"):
         ends("2027-01-15")

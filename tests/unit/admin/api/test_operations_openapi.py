@@ -49,7 +49,7 @@ def test_an_operation_says_who_may_and_what_may_come_of_it(described: Any) -> No
     assert set(kill["responses"]) == {"200", "400", "401", "403", "404", "413", "415", "421", "429", "500", "503"}
     assert [(one["name"], one["in"]) for one in kill["parameters"]] == [("id", "path"), ("project", "query")]
     assert kill["requestBody"]["required"] is True
-    schema = described["components"]["schemas"]["Kill"]
+    schema = described["components"]["schemas"]["KillBody"]
     assert (schema["required"], schema["additionalProperties"]) == (["reason"], False)
     assert described["paths"]["/api/v1/agents"]["get"]["x-role"] == "viewer"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from breakloop.admin.api.responses import agent_view, hold_view, override_view, plain, switch_view
-from breakloop.engine.operator import Override, Switch
+from breakloop.engine.operator import OverrideOrder, SwitchOrder
 from breakloop.engine.quarantine import NAME, Hold
-from breakloop.policy.matching import KillSwitch
+from breakloop.policy.matching import CompiledKillSwitch
 from tests.admin_records import agents
 
 
@@ -20,16 +20,16 @@ def test_a_hold_without_an_end() -> None:
 
 
 def test_switches_and_overrides_without_an_end() -> None:
-    switch = Switch("1", "agent:id", "a", "/v1/*", "why", math.inf, "ada", 5.0)
+    switch = SwitchOrder("1", "agent:id", "a", "/v1/*", "why", math.inf, "ada", 5.0)
     assert (switch_view(switch).expires_at, switch_view(switch).scope_value) == (None, "a")
-    override = Override("global_shadow", "why", 9.0, "ada", 5.0)
+    override = OverrideOrder("global_shadow", "why", 9.0, "ada", 5.0)
     assert (override_view(override).expires_at, override_view(override).name) == (9.0, "global_shadow")
 
 
 def test_an_agent_with_what_holds_it() -> None:
     one = agents()[0]
     hold = hold_view(Hold(NAME, one.project, "", one.agent, 5.0, 9.0, "x"))
-    shown = agent_view(one, [hold], KillSwitch(0, "agent:id", one.agent))
+    shown = agent_view(one, [hold], CompiledKillSwitch(0, "agent:id", one.agent))
     assert shown.stopped_by == "kill_switches[0]"
     assert (shown.agent, shown.cost_microusd, shown.holds) == (one.agent, one.cost_microusd, [hold])
 

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from breakloop.admin.dashboard.pages import LISTENERS_MAX, Live, message
-from breakloop.admin.dashboard.render import Pages
+from breakloop.admin.dashboard.pages import LISTENERS_MAX, LiveUpdates, message
+from breakloop.admin.dashboard.render import PageRenderer
 from tests.admin_world import World, full
 
 
-def live(world: World, still_here_s: float = 60.0) -> Live:
-    return Live(Pages(world.services), still_here_s)
+def live(world: World, still_here_s: float = 60.0) -> LiveUpdates:
+    return LiveUpdates(PageRenderer(world.services), still_here_s)
 
 
 def test_events_and_sums() -> None:

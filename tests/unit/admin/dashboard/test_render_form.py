@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from breakloop.admin.dashboard.render import own_path, read_form
-from breakloop.admin.errors import Fault
+from breakloop.admin.errors import ApiError
 
 
 def read(body: bytes, kind: str = "application/x-www-form-urlencoded; charset=utf-8") -> dict[str, str]:
@@ -27,13 +27,13 @@ def test_fields() -> None:
 
 @pytest.mark.parametrize(("body", "status"), [(b"a=%ff", 400), (b"a=%00", 400), (b"&".join([b"a=1"] * 200), 400), (b"\xff", 400)])  # fmt: skip
 def test_what_is_no_form(body: bytes, status: int) -> None:
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(ApiError) as caught:
         read(body)
     assert caught.value.status == status
 
 
 def test_other_kinds() -> None:
-    with pytest.raises(Fault, match="URL-encoded"):
+    with pytest.raises(ApiError, match="URL-encoded"):
         read(b"{}", "application/json")
 
 

@@ -10,15 +10,15 @@ import pytest
 from breakloop.admin.dashboard import views
 from breakloop.engine.quarantine import AGENT, RUN, Hold
 from breakloop.errors import OrderError
-from breakloop.policy.matching import KillSwitch
+from breakloop.policy.matching import CompiledKillSwitch
 from tests import admin_records
 from tests.admin_records import NOW, PROJECT
 
 ONE = admin_records.agents()[0]
-SWITCH = KillSwitch(0, "agent:id", ONE.agent)
+SWITCH = CompiledKillSwitch(0, "agent:id", ONE.agent)
 
 
-def free(_agent: str) -> KillSwitch | None:
+def free(_agent: str) -> CompiledKillSwitch | None:
     return None
 
 

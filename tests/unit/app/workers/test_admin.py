@@ -6,15 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from breakloop.app.state import Opened
-from breakloop.app.workers.admin import Office
-from breakloop.app.workers.control import Member, Members
-from breakloop.app.workers.ipc import Counted, Did, decode, encode
+from breakloop.app.state import StateConnection
+from breakloop.app.workers.admin import AdminRuntime
+from breakloop.app.workers.control import WorkerEntry, WorkerRegistry
+from breakloop.app.workers.ipc import ActivityReport, MetricsReport, decode, encode
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
-from breakloop.model.counters import Figures
+from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, AgentUse, Event, LoopUse
-from breakloop.policy.watch import Watched
+from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
 from tests.redis_servers import free_port
 from tests.unit.observe.test_metrics import samples
@@ -28,33 +28,33 @@ class Chief:
         self.settings = Settings.model_validate(given)
         self.data = DataDir(folder)
         self.told: list[Event] = []
-        self.members = Members(self.publish)
-        self.source: Watched | None = None
+        self.members = WorkerRegistry(self.publish)
+        self.source: BundleFeed | None = None
 
     def publish(self, event: Event) -> None:
         self.told.append(event)
 
 
-def did(requests: int, at: float, model: str = "") -> Did:
+def did(requests: int, at: float, model: str = "") -> ActivityReport:
     activity = Activity()
     activity.agents["p", "c", "a"] = AgentUse(requests=requests, denied=1, last_at=at, model=model)
     activity.loops["p", "c", "a", "f"] = LoopUse(stopped=2, stopped_microusd=50)
     activity.shadow["p", "x", "r", "loop_detected"] = 3
-    return Did.of(activity)
+    return ActivityReport.of(activity)
 
 
-def counted() -> Counted:
+def counted() -> MetricsReport:
     """What a worker tells once a second."""
-    made = Figures()
+    made = ProcessFigures()
     made.count("breakloop_decisions_total", 5, "allowed", "ok")
     made.count("breakloop_decisions_total", 1, "denied", "loop_detected")
     made.spread("breakloop_overhead_seconds", [0] * 21 + [6], 0.5, "decision")
     made.level("breakloop_processes", 1)
-    return Counted(made)
+    return MetricsReport(made)
 
 
-def hear(members: Members, message: Any, pid: int = 7) -> None:
-    members._received(Member(1, pid), decode(encode(message)))
+def hear(members: WorkerRegistry, message: Any, pid: int = 7) -> None:
+    members._received(WorkerEntry(1, pid), decode(encode(message)))
 
 
 def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_office_shows_all_workers(tmp_path: Path) -> None:
 
     async def test() -> None:
         chief = Chief(tmp_path)
-        office = Office(chief, Opened(SystemClock()))
+        office = AdminRuntime(chief, StateConnection(SystemClock()))
         await office.open(None)
         try:
             for pid in (7, 8):
@@ -99,7 +99,7 @@ def test_metrics_are_those_of_the_workers(tmp_path: Path) -> None:
 
     async def test() -> None:
         chief = Chief(tmp_path)
-        office = Office(chief, Opened(SystemClock()))
+        office = AdminRuntime(chief, StateConnection(SystemClock()))
         await office.open(None)
         try:
             for pid in (7, 8):

@@ -17,13 +17,13 @@ import pytest
 from breakloop.app.workers.control import Control
 from breakloop.app.workers.ipc import (
     CONTROL,
+    BundleText,
     Channel,
-    Handover,
-    Happened,
-    Line,
+    ChildConfig,
+    EventBatch,
     Message,
-    Policy,
     Say,
+    SupervisorPipe,
     open_channel,
     pair,
 )
@@ -79,8 +79,8 @@ class Supervised:
         )
         ours, theirs = pair()
         self.heard: asyncio.Queue[Say] = asyncio.Queue()
-        self.line = Line(ours, lambda message, _sockets: self.heard.put_nowait(message), lambda: None)
-        self.control = Control(Handover(CONTROL, 0, 2, settings, line=theirs.detach(), first=first))
+        self.line = SupervisorPipe(ours, lambda message, _sockets: self.heard.put_nowait(message), lambda: None)
+        self.control = Control(ChildConfig(CONTROL, 0, 2, settings, line=theirs.detach(), first=first))
         self.task = asyncio.create_task(self.control.run())
         self.got: asyncio.Queue[Message] = asyncio.Queue()
         self.channel = Channel(self.got.put_nowait, lambda: None)
@@ -94,9 +94,9 @@ class Supervised:
             self.line.say({"do": "channel", "worker": 1, "pid": 11}, [one])
         await open_channel(other, self.channel)
 
-    async def policy(self) -> Policy:
+    async def policy(self) -> BundleText:
         async with asyncio.timeout(5):
-            while not isinstance(message := await self.got.get(), Policy):
+            while not isinstance(message := await self.got.get(), BundleText):
                 pass
         return message
 
@@ -144,7 +144,7 @@ def test_events_are_published_once(tmp_path: Path, log: Log) -> None:
         assert (await here.next())["is"] == "ready"
         await here.join()
         event = Event("limit.exceeded", 5.0, {"policy": "p", "rule": "r", "reason": "x"})
-        here.channel.send(Happened([event] * 5))
+        here.channel.send(EventBatch([event] * 5))
         here.line.say({"do": "event", "name": "worker.died", "at": 1.0, "data": {"process": "worker 2"}})
         assert await here.end() == 0
 
@@ -206,7 +206,7 @@ def test_without_its_supervisor_it_waits_for_the_workers(tmp_path: Path, log: Lo
         here.line.close()
         done, _ = await asyncio.wait((here.task,), timeout=0.1)
         assert not done
-        here.channel.send(Happened([Event("loop.detected", 5.0, {"kind": "tail"})]))
+        here.channel.send(EventBatch([Event("loop.detected", 5.0, {"kind": "tail"})]))
         await here.channel.finish(5.0)
         assert await asyncio.wait_for(here.task, 5) == 0
 

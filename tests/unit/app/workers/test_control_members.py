@@ -12,23 +12,32 @@ from typing import Any
 
 import pytest
 
-from breakloop.app.workers.control import Members
-from breakloop.app.workers.ipc import Applied, Channel, Counted, Fleet, Happened, Message, Policy, open_channel
+from breakloop.app.workers.control import WorkerRegistry
+from breakloop.app.workers.ipc import (
+    BundleApplied,
+    BundleText,
+    Channel,
+    EventBatch,
+    Message,
+    MetricsReport,
+    WorkerCount,
+    open_channel,
+)
 from breakloop.clock import FakeClock
-from breakloop.model.counters import Figures
+from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Event, nowhere
 from breakloop.observe.log import Logging
-from breakloop.policy.files import FileSource
+from breakloop.policy.files import FileOrigin
 from breakloop.policy.load import load_fetched
 from breakloop.policy.watch import BundleSource
 
 BUNDLE = "bundle_version: {}\npolicies: []\n"
 
 
-def counted(value: int) -> Counted:
-    made = Figures()
+def counted(value: int) -> MetricsReport:
+    made = ProcessFigures()
     made.count("c", value, "a")
-    return Counted(made)
+    return MetricsReport(made)
 
 
 class Worker:
@@ -49,14 +58,14 @@ class Worker:
                 self.changed.clear()
                 await self.changed.wait()
 
-    def policies(self) -> list[Policy]:
-        return [message for message in self.got if isinstance(message, Policy)]
+    def policies(self) -> list[BundleText]:
+        return [message for message in self.got if isinstance(message, BundleText)]
 
     def fleets(self) -> list[int]:
-        return [message.workers for message in self.got if isinstance(message, Fleet)]
+        return [message.workers for message in self.got if isinstance(message, WorkerCount)]
 
 
-async def joined(members: Members, number: int, pid: int) -> Worker:
+async def joined(members: WorkerRegistry, number: int, pid: int) -> Worker:
     worker = Worker()
     ours, theirs = socket.socketpair()
     members.join(number, pid, ours)
@@ -78,7 +87,7 @@ def run(steps: Coroutine[Any, Any, None]) -> None:
 def source(tmp_path: Path) -> BundleSource:
     (tmp_path / "b.yaml").write_text(BUNDLE.format(1))
     return BundleSource(
-        FileSource(tmp_path / "b.yaml"),
+        FileOrigin(tmp_path / "b.yaml"),
         load=load_fetched,
         on_bundle=lambda _loaded: None,
         clock=FakeClock(),
@@ -99,7 +108,7 @@ def test_everybody_has_the_newest(source: BundleSource, tmp_path: Path) -> None:
     """Whoever comes gets what is in force, and everybody what comes later; what did not change is not sent (S-5)."""
 
     async def steps() -> None:
-        members = Members(nowhere)
+        members = WorkerRegistry(nowhere)
         source.start()
         members.deliver(source)
         one = await joined(members, 1, 11)
@@ -117,7 +126,7 @@ def test_everybody_has_the_newest(source: BundleSource, tmp_path: Path) -> None:
         assert source.current is not None
         assert (newest.digest, newest.origin, newest.name) == (source.current.digest, "source", source.name)
         assert json.loads(newest.text or b"")["bundle_version"] == 2
-        other.channel.send(Applied(2))
+        other.channel.send(BundleApplied(2))
         await spin(lambda: members.applied == [0, 2])
         (tmp_path / "b.yaml").write_text("bundle_version: 3\npolicy: []\n")
         source.reload()
@@ -137,7 +146,7 @@ def test_who_does_not_read_gets_the_newest_later(source: BundleSource, tmp_path:
     """A worker that hangs holds up nobody, and skips what was overtaken (S-5)."""
 
     async def steps() -> None:
-        members = Members(nowhere)
+        members = WorkerRegistry(nowhere)
         ours, theirs = socket.socketpair()
         members.join(1, 11, ours)
         large = json.dumps({"id": "a", "spec": {"selector": {"pathPrefix": "/" + "x" * 300_000}}})
@@ -162,23 +171,23 @@ def test_events_counts_and_losses(log: io.StringIO) -> None:
 
     async def steps() -> None:
         published: list[Event] = []
-        members = Members(published.append)
+        members = WorkerRegistry(published.append)
         one, other = await joined(members, 1, 11), await joined(members, 2, 12)
 
         def total() -> float:
             return members.totals.sum().counters.get("c", {}).get(("a",), 0)
 
         event = Event("loop.detected", 5.0, {"kind": "tail"}, "p", "r")
-        one.channel.send(Happened([event, event], 3))
-        other.channel.send(Happened([event], 2))
+        one.channel.send(EventBatch([event, event], 3))
+        other.channel.send(EventBatch([event], 2))
         one.channel.send(counted(1))
         other.channel.send(counted(2))
-        one.channel.send(Applied(1, "ValueError: no room"))
+        one.channel.send(BundleApplied(1, "ValueError: no room"))
         await spin(lambda: len(published) == 3 and total() == 3 and 1 in members.applied)
         assert published == [event] * 3
         members.flush(100.0)
         members.flush(101.0)
-        one.channel.send(Happened([event], 4))
+        one.channel.send(EventBatch([event], 4))
         await spin(lambda: len(published) == 4)
         members.flush(102.0)
         members.flush(103.0, everything=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from breakloop.app.runtime import Runtime
-from breakloop.app.workers.control import LOOPS_BUILTIN, LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, Started, started
+from breakloop.app.workers.control import LOOPS_BUILTIN, LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, StartupSummary, started
 from breakloop.config.settings import Settings
 
 BUNDLE = "bundle_version: 4\npolicies: [{id: a, spec: {selector: {pathPrefix: /}}}]\n"
 
 
-def seen(tmp_path: Path, **values: object) -> Started:
+def seen(tmp_path: Path, **values: object) -> StartupSummary:
     runtime = Runtime(Settings.model_validate({"data_dir": str(tmp_path / "data"), "admin_port": 0, **values}))
     runtime.load()
     return started(runtime.source, runtime.engine.bundle, "http://x")
@@ -21,7 +21,7 @@ def seen(tmp_path: Path, **values: object) -> Started:
 
 def test_without_a_policy(tmp_path: Path) -> None:
     """No source, and the built-in protection, if it is on (T-2)."""
-    assert seen(tmp_path) == Started(url="http://x", loops=LOOPS_BUILTIN)
+    assert seen(tmp_path) == StartupSummary(url="http://x", loops=LOOPS_BUILTIN)
     assert seen(tmp_path, loop_guard={"max_hits": 0}).loops == LOOPS_OFF
 
 

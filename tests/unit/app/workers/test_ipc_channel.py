@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from breakloop.app.workers.ipc import Applied, Channel, Fleet, Message, encode, open_channel
+from breakloop.app.workers.ipc import BundleApplied, Channel, Message, WorkerCount, encode, open_channel
 
 
 class End:
@@ -58,16 +58,16 @@ def test_messages_arrive_in_order() -> None:
 
     async def main() -> None:
         one, other = await opened()
-        sent: list[Message] = [Fleet(1), Applied(2, "x" * 500_000), Fleet(3)]
+        sent: list[Message] = [WorkerCount(1), BundleApplied(2, "x" * 500_000), WorkerCount(3)]
         assert [one.channel.send(message) for message in sent] == [True] * 3
         await other.until(lambda: len(other.got) == 3)
         assert other.got == sent
-        other.channel.send(Applied(9))
+        other.channel.send(BundleApplied(9))
         await one.until(lambda: bool(one.got))
         await one.channel.finish(1.0)
         await other.until(lambda: bool(other.ended))
         assert (one.ended, other.ended) == (1, 1)
-        assert not one.channel.send(Fleet(1))
+        assert not one.channel.send(WorkerCount(1))
         assert not other.channel.has_room
 
     asyncio.run(main())
@@ -79,12 +79,13 @@ def test_bytes_come_as_they_like() -> None:
     async def main() -> None:
         end = End()
         data = b"".join(
-            len(one).to_bytes(4, "big") + one for one in (encode(Fleet(1)), encode(Fleet(2)), encode(Applied(3)))
+            len(one).to_bytes(4, "big") + one
+            for one in (encode(WorkerCount(1)), encode(WorkerCount(2)), encode(BundleApplied(3)))
         )
         for at in range(0, len(data) - 7, 1):
             end.channel.data_received(data[at : at + 1])
         end.channel.data_received(data[len(data) - 7 :])
-        assert end.got == [Fleet(1), Fleet(2), Applied(3)]
+        assert end.got == [WorkerCount(1), WorkerCount(2), BundleApplied(3)]
 
     asyncio.run(main())
 
@@ -95,14 +96,14 @@ def test_the_last_word_is_heard() -> None:
     async def main() -> None:
         one, other = await opened()
         other.busy()
-        one.channel.send(Applied(1))
+        one.channel.send(BundleApplied(1))
         finishing = asyncio.create_task(one.channel.finish(5.0))
         for _ in range(5):
             await asyncio.sleep(0)
-        assert other.channel.send(Fleet(1))
+        assert other.channel.send(WorkerCount(1))
         other.busy(over=True)
         await other.until(lambda: bool(other.ended))
-        assert other.got == [Applied(1)]
+        assert other.got == [BundleApplied(1)]
         await finishing
         await one.channel.finish(0.0)
 
@@ -117,7 +118,7 @@ def test_nobody_waits_for_who_does_not_read() -> None:
         one, other = ends
         ours, theirs = socket.socketpair()
         await open_channel(ours, one.channel)
-        large = Applied(1, "x" * 400_000)
+        large = BundleApplied(1, "x" * 400_000)
         sent = 0
         while one.channel.send(large):
             sent += 1
@@ -125,7 +126,7 @@ def test_nobody_waits_for_who_does_not_read() -> None:
         assert sent >= 2
         await open_channel(theirs, other.channel)
         await one.until(lambda: one.roomy == 1)
-        assert one.channel.send(Fleet(1))
+        assert one.channel.send(WorkerCount(1))
         await other.until(lambda: len(other.got) == sent + 1)
         one.channel.close()
         await other.until(lambda: bool(other.ended))

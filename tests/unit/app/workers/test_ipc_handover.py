@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from breakloop.app.workers.ipc import WORKER, Handover, read, write
+from breakloop.app.workers.ipc import WORKER, ChildConfig, read, write
 from breakloop.config.settings import Settings
 
 
@@ -25,7 +25,7 @@ def settings() -> Settings:
 
 def test_it_arrives_as_it_was_given() -> None:
     """Every setting, secrets and exact amounts too; a process of several is one process (S-5)."""
-    given = Handover(WORKER, 2, 3, settings(), line=7, listeners=(8, 9), shares=10, mark="m", first=False)
+    given = ChildConfig(WORKER, 2, 3, settings(), line=7, listeners=(8, 9), shares=10, mark="m", first=False)
     found = read(write(given))
     assert found.settings == settings().model_copy(update={"workers": 1})
     assert found.settings.jwt.secret.get_secret_value() == "sk-jwt"
@@ -34,13 +34,13 @@ def test_it_arrives_as_it_was_given() -> None:
 
 def test_the_secret_of_the_fleet_becomes_a_setting() -> None:
     """All processes have the same, whoever made it (S-5)."""
-    found = read(write(Handover(WORKER, 1, 2, settings(), secret="shared")))
+    found = read(write(ChildConfig(WORKER, 1, 2, settings(), secret="shared")))
     assert found.settings.secret.get_secret_value() == "shared"
 
 
 def test_nothing_is_left_on_a_disk() -> None:
     """It is in memory, and gone with its last descriptor (Y-1)."""
-    fd = write(Handover(WORKER, 1, 2, settings()))
+    fd = write(ChildConfig(WORKER, 1, 2, settings()))
     assert "memfd:" in str(Path(f"/proc/self/fd/{fd}").readlink())
     read(fd)
     try:

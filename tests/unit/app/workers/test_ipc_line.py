@@ -7,14 +7,16 @@ import os
 import socket
 from typing import Any
 
-from breakloop.app.workers.ipc import Line, Say, pair
+from breakloop.app.workers.ipc import Say, SupervisorPipe, pair
 
 
 class Ear:
     def __init__(self, end: socket.socket) -> None:
         self.heard: asyncio.Queue[tuple[Say, list[socket.socket]]] = asyncio.Queue()
         self.ended = asyncio.Event()
-        self.line = Line(end, lambda message, sockets: self.heard.put_nowait((message, sockets)), self.ended.set)
+        self.line = SupervisorPipe(
+            end, lambda message, sockets: self.heard.put_nowait((message, sockets)), self.ended.set
+        )
 
     async def next(self) -> tuple[Say, list[socket.socket]]:
         return await asyncio.wait_for(self.heard.get(), 5)

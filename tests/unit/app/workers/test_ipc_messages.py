@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.app.workers.ipc import Applied, Counted, Fleet, Happened, Message, Policy, decode, encode
+from breakloop.app.workers.ipc import (
+    BundleApplied,
+    BundleText,
+    EventBatch,
+    Message,
+    MetricsReport,
+    WorkerCount,
+    decode,
+    encode,
+)
 from breakloop.errors import Problem
-from breakloop.model.counters import Figures, Spread
+from breakloop.model.counters import HistogramData, ProcessFigures
 from breakloop.model.events import Event
 
-FIGURES = Figures(
+FIGURES = ProcessFigures(
     counters={"c": {("allowed", "ok"): 2.0}},
     sums={"s": {(): 1.0}},
     highest={"h": {(): 7.5}},
-    spreads={"t": {("proxy",): Spread([0, 3], 0.25)}},
+    spreads={"t": {("proxy",): HistogramData([0, 3], 0.25)}},
 )
 EVENT = Event("loop.detected", 1.5, {"hit_count": 6, "shadow": False, "x": None, "text": "é"}, "default", "r-1")
 
@@ -21,12 +30,12 @@ EVENT = Event("loop.detected", 1.5, {"hit_count": 6, "shadow": False, "x": None,
 @pytest.mark.parametrize(
     "message",
     [
-        Policy(3, "b.yaml", "source", 2, [Problem("b.yaml", 1, 2, "a.b", "is wrong", "mend it")], "d1", b'{"a":1}'),
-        Policy(1, "b.yaml", "", 1, []),
-        Fleet(4),
-        Happened([EVENT], 3),
-        Counted(FIGURES),
-        Applied(3, "does not fit"),
+        BundleText(3, "b.yaml", "source", 2, [Problem("b.yaml", 1, 2, "a.b", "is wrong", "mend it")], "d1", b'{"a":1}'),
+        BundleText(1, "b.yaml", "", 1, []),
+        WorkerCount(4),
+        EventBatch([EVENT], 3),
+        MetricsReport(FIGURES),
+        BundleApplied(3, "does not fit"),
     ],
 )
 def test_they_arrive_as_they_were_sent(message: Message) -> None:
@@ -36,13 +45,13 @@ def test_they_arrive_as_they_were_sent(message: Message) -> None:
 
 def test_an_unusual_value_is_told_as_text() -> None:
     """An event never fails for what is in it (S-5)."""
-    sent = Happened([Event("a", 1.0, {"path": ValueError("x")})])
+    sent = EventBatch([Event("a", 1.0, {"path": ValueError("x")})])
     found = decode(encode(sent))
-    assert isinstance(found, Happened)
+    assert isinstance(found, EventBatch)
     assert found.events[0].data == {"path": "x"}
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x81\xa4type\xa5other", encode(Fleet(1))[:-1]])
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x81\xa4type\xa5other", encode(WorkerCount(1))[:-1]])
 def test_anything_else_is_refused(data: bytes) -> None:
     """What cannot be read raises one kind of error (S-5)."""
     with pytest.raises(ValueError, match=r"."):

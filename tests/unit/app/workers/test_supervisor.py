@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from breakloop.app.workers.ipc import Say
-from breakloop.app.workers.supervisor import Slot, Supervisor
+from breakloop.app.workers.supervisor import Supervisor, WorkerSlot
 from breakloop.clock import FakeClock
 from breakloop.errors import FleetError
 from breakloop.model.events import Event
@@ -22,7 +22,7 @@ HURRY = {"do": "hurry"}
 class Played:
     """A process that does what the test says."""
 
-    def __init__(self, slot: Slot, pid: int, heard: Callable[[Say], None]) -> None:
+    def __init__(self, slot: WorkerSlot, pid: int, heard: Callable[[Say], None]) -> None:
         self.slot = slot
         self.pid = pid
         self.heard = heard
@@ -73,7 +73,7 @@ class Stage:
     def _stopped(self) -> None:
         self.stops += 1
 
-    async def _launch(self, slot: Slot, heard: Callable[[Say], None]) -> Played:
+    async def _launch(self, slot: WorkerSlot, heard: Callable[[Say], None]) -> Played:
         if self.cannot:
             self.cannot -= 1
             raise OSError(11, "Resource temporarily unavailable")

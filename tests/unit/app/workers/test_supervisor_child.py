@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.app.workers import supervisor
-from breakloop.app.workers.ipc import CONTROL, Handover, Say
+from breakloop.app.workers.ipc import CONTROL, ChildConfig, Say
 from breakloop.config.settings import Settings
 
 
@@ -43,7 +43,7 @@ def test_a_process_hears_and_is_heard(tmp_path: Path) -> None:
 
     async def main() -> None:
         heard: asyncio.Queue[Say] = asyncio.Queue()
-        handover = Handover(CONTROL, 0, 2, settings)
+        handover = ChildConfig(CONTROL, 0, 2, settings)
         one = await supervisor.launch(handover, heard.put_nowait)
         other = await supervisor.launch(handover, heard.put_nowait)
         assert "sk-canary" not in command_line(one.pid)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from breakloop.app.workers.supervisor import DELAY_MAX_S, HOPELESS, STEADY_S, Restarts
+from breakloop.app.workers.supervisor import DELAY_MAX_S, HOPELESS, STEADY_S, RestartPolicy
 
 
-def lives(restarts: Restarts, seconds: float, *, ready: bool = True) -> float:
+def lives(restarts: RestartPolicy, seconds: float, *, ready: bool = True) -> float:
     restarts.started(100.0)
     if ready:
         restarts.ready()
@@ -14,12 +14,12 @@ def lives(restarts: Restarts, seconds: float, *, ready: bool = True) -> float:
 
 def test_the_first_death_costs_no_time() -> None:
     """It is replaced at once (S-5)."""
-    assert lives(Restarts(), 1.0) == 0.0
+    assert lives(RestartPolicy(), 1.0) == 0.0
 
 
 def test_dying_at_once_again_and_again_takes_ever_longer() -> None:
     """Back-off, with a bound (S-5)."""
-    restarts = Restarts()
+    restarts = RestartPolicy()
     delays = [lives(restarts, 1.0) for _ in range(12)]
     assert delays[:5] == [0.0, 0.25, 0.5, 1.0, 2.0]
     assert delays[-1] == DELAY_MAX_S
@@ -28,7 +28,7 @@ def test_dying_at_once_again_and_again_takes_ever_longer() -> None:
 
 def test_a_life_of_some_length_makes_it_good() -> None:
     """Whoever lived well begins anew; whoever only took long to start does not (S-5)."""
-    restarts = Restarts()
+    restarts = RestartPolicy()
     for _ in range(5):
         lives(restarts, 1.0)
     assert lives(restarts, STEADY_S) == 0.0
@@ -38,7 +38,7 @@ def test_a_life_of_some_length_makes_it_good() -> None:
 
 def test_not_even_starting_is_hopeless() -> None:
     """A few starts in a row that come to nothing; one that succeeds gives hope (S-5)."""
-    restarts = Restarts()
+    restarts = RestartPolicy()
     for _ in range(HOPELESS - 1):
         lives(restarts, 1.0, ready=False)
         assert not restarts.hopeless

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.app.workers.control import Started
+from breakloop.app.workers.control import StartupSummary
 from breakloop.app.workers.supervisor import fleet_secret, serve
 from breakloop.config.settings import Settings
 from breakloop.errors import FleetError, SettingsError
@@ -56,7 +56,7 @@ def test_all_have_one_secret(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     """Real processes; what one of them says is what the command prints (S-5, E-0)."""
-    seen: list[Started] = []
+    seen: list[StartupSummary] = []
     (tmp_path / "b.yaml").write_text("bundle_version: 0\n")
     strict = settings(tmp_path, policy=str(tmp_path / "b.yaml"), strict=True)
     with pytest.raises(FleetError, match="bundle_version"):

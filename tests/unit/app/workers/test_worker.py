@@ -20,23 +20,23 @@ import uvloop
 from breakloop.app.jobs import aside
 from breakloop.app.workers.ipc import (
     WORKER,
-    Applied,
+    BundleApplied,
+    BundleText,
     Channel,
-    Counted,
-    Fleet,
-    Handover,
-    Happened,
-    Line,
+    ChildConfig,
+    EventBatch,
     Message,
-    Policy,
+    MetricsReport,
     Say,
+    SupervisorPipe,
+    WorkerCount,
     open_channel,
     pair,
 )
 from breakloop.app.workers.worker import Worker, bundle_text
 from breakloop.config.settings import Settings
 from breakloop.gateway.server import bind
-from breakloop.model.counters import Figures
+from breakloop.model.counters import ProcessFigures
 from breakloop.policy.load import load_text
 
 BUNDLE = "bundle_version: {}\npolicies: [{{id: a, spec: {{selector: {{pathPrefix: /}}}}}}]\n"
@@ -74,11 +74,11 @@ class Fleeting:
         os.ftruncate(memory, 8)
         ours, theirs = pair()
         self.heard: asyncio.Queue[Say] = asyncio.Queue()
-        self.line = Line(ours, lambda message, _sockets: self.heard.put_nowait(message), lambda: None)
+        self.line = SupervisorPipe(ours, lambda message, _sockets: self.heard.put_nowait(message), lambda: None)
         self.got: list[Message] = []
         self.changed = asyncio.Event()
         self.channel = Channel(self._received, self.changed.set)
-        handover = Handover(
+        handover = ChildConfig(
             WORKER, 1, 2, settings, line=theirs.detach(), listeners=(os.dup(self.listener.fileno()),), shares=memory
         )
         self.worker = Worker(handover)
@@ -129,9 +129,9 @@ def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
     uvloop.run(asyncio.wait_for(steps(), 20))
 
 
-def policy(number: int, version: int) -> Policy:
+def policy(number: int, version: int) -> BundleText:
     loaded = load_text(BUNDLE.format(version).encode(), "b.yaml")
-    return Policy(number, "b.yaml", "source", 0, [], loaded.digest, bundle_text(loaded))
+    return BundleText(number, "b.yaml", "source", 0, [], loaded.digest, bundle_text(loaded))
 
 
 def test_it_serves_what_is_delivered(tmp_path: Path) -> None:
@@ -141,17 +141,17 @@ def test_it_serves_what_is_delivered(tmp_path: Path) -> None:
     async def steps() -> None:
         fleet = Fleeting(tmp_path, policy="b.yaml")
         await fleet.connect()
-        fleet.channel.send(Fleet(2))
+        fleet.channel.send(WorkerCount(2))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(fleet.heard.get(), 0.3)
         fleet.channel.send(policy(1, 4))
         assert await fleet.next() == {"is": "ready"}
-        await fleet.until(lambda: Applied(1) in fleet.got)
+        await fleet.until(lambda: BundleApplied(1) in fleet.got)
         status, ready = await fleet.ask("/readyz")
         assert (status, ready["bundle_version"], ready["worker"], ready["workers"]) == (200, 4, 1, 2)
-        fleet.channel.send(Fleet(3))
+        fleet.channel.send(WorkerCount(3))
         fleet.channel.send(policy(2, 5))
-        await fleet.until(lambda: Applied(2) in fleet.got)
+        await fleet.until(lambda: BundleApplied(2) in fleet.got)
         _, ready = await fleet.ask("/readyz")
         assert (ready["bundle_version"], ready["workers"]) == (5, 3)
         fleet.line.say({"do": "stop"})
@@ -175,15 +175,15 @@ def test_its_events_and_counts_arrive(tmp_path: Path) -> None:
         assert statuses == [200] * 5 + [429]
         fleet.line.say({"do": "stop"})
         assert await fleet.exit_code() == 0
-        events = [event for message in fleet.got if isinstance(message, Happened) for event in message.events]
+        events = [event for message in fleet.got if isinstance(message, EventBatch) for event in message.events]
         assert [event.name for event in events] == ["loop.detected"]
         assert shown(fleet) == []
 
     run(steps)
 
 
-def shown(fleet: Fleeting) -> list[Figures]:
-    return [message.figures for message in fleet.got if isinstance(message, Counted)]
+def shown(fleet: Fleeting) -> list[ProcessFigures]:
+    return [message.figures for message in fleet.got if isinstance(message, MetricsReport)]
 
 
 def test_its_metrics_arrive_where_somebody_shows_them(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_new_control_process_takes_over(tmp_path: Path) -> None:
         fleet.channel = Channel(fleet._received, fleet.changed.set)
         await fleet.connect()
         fleet.channel.send(policy(1, 6))
-        await fleet.until(lambda: fleet.got.count(Applied(1)) == 2)
+        await fleet.until(lambda: fleet.got.count(BundleApplied(1)) == 2)
         assert (await fleet.ask("/readyz"))[1]["bundle_version"] == 6
         assert not before.has_room
         fleet.line.say({"do": "stop"})

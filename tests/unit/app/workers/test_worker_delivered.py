@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.app.workers.ipc import Applied, Policy
-from breakloop.app.workers.worker import Delivered, bundle_text
+from breakloop.app.workers.ipc import BundleApplied, BundleText
+from breakloop.app.workers.worker import PushedBundleSource, bundle_text
 from breakloop.errors import Problem
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
 
@@ -19,13 +19,13 @@ TEXT = b"bundle_version: 4\npolicies: [{id: a, spec: {selector: {pathPrefix: /}}
 class Worker:
     def __init__(self) -> None:
         self.used: list[LoadedBundle] = []
-        self.told: list[Applied] = []
-        self.source = Delivered(self.told.append)
+        self.told: list[BundleApplied] = []
+        self.source = PushedBundleSource(self.told.append)
         self.source.use = self.used.append
 
     def gets(self, number: int, loaded: LoadedBundle | None, *problems: Problem, origin: str = "source") -> None:
         digest, text = (loaded.digest, bundle_text(loaded)) if loaded else ("", None)
-        self.source.put(Policy(number, "b.yaml", origin, len(problems), list(problems), digest, text))
+        self.source.put(BundleText(number, "b.yaml", origin, len(problems), list(problems), digest, text))
         self.source.reload()
 
 
@@ -34,7 +34,7 @@ def test_a_bundle_is_put_in_force_and_acknowledged() -> None:
     worker, loaded = Worker(), replace(load_text(TEXT, "b.yaml"), digest="of the YAML")
     worker.gets(1, loaded)
     assert [(one.bundle, one.digest, one.notes) for one in worker.used] == [(loaded.bundle, "of the YAML", [])]
-    assert worker.told == [Applied(1)]
+    assert worker.told == [BundleApplied(1)]
     source = worker.source
     assert (source.name, source.origin, source.rejected, source.problems) == ("b.yaml", "source", 0, [])
     assert source.current is not None
@@ -47,14 +47,14 @@ def test_the_same_is_not_put_in_force_twice() -> None:
     worker.gets(1, loaded, origin="last good copy")
     worker.gets(2, loaded)
     assert len(worker.used) == 1
-    assert (worker.source.origin, worker.told[-1]) == ("source", Applied(2))
+    assert (worker.source.origin, worker.told[-1]) == ("source", BundleApplied(2))
 
 
 def test_without_a_bundle_the_old_one_stays() -> None:
     """Nothing is in force as long as there was none; afterwards nothing takes it away (E-0)."""
     problem = Problem("b.yaml", 1, 1, "", "is wrong")
     worker = Worker()
-    worker.source.put(Policy(1, "b.yaml", "", 1, [problem]))
+    worker.source.put(BundleText(1, "b.yaml", "", 1, [problem]))
     assert not worker.source.start()
     assert worker.source.problems == [problem]
     worker.gets(2, load_text(TEXT, "b.yaml"))
@@ -73,7 +73,7 @@ def test_one_that_cannot_be_used_changes_nothing() -> None:
 
     worker.source.use = fail
     worker.gets(2, load_text(TEXT.replace(b"4", b"5"), "b.yaml"))
-    assert worker.told[-1] == Applied(2, "ValueError: no room")
+    assert worker.told[-1] == BundleApplied(2, "ValueError: no room")
     assert worker.source.current is not None
     assert worker.source.current.bundle.bundle_version == 4
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from threading import Thread
 from typing import Any
 
-from breakloop.app.workers.ipc import Counted, Did, Happened, Message
-from breakloop.app.workers.worker import ROOM, Outbox
-from breakloop.model.counters import Figures
+from breakloop.app.workers.ipc import ActivityReport, EventBatch, Message, MetricsReport
+from breakloop.app.workers.worker import ROOM, EventSender
+from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, AgentUse, Event
 
 
@@ -29,13 +29,13 @@ class Wire:
 
     @property
     def names(self) -> list[str]:
-        return [event.name for message in self.sent if isinstance(message, Happened) for event in message.events]
+        return [event.name for message in self.sent if isinstance(message, EventBatch) for event in message.events]
 
 
-def run(steps: Callable[[Wire, Outbox], Coroutine[Any, Any, None]]) -> None:
+def run(steps: Callable[[Wire, EventSender], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         wire = Wire()
-        await steps(wire, Outbox(wire))
+        await steps(wire, EventSender(wire))
 
     asyncio.run(main())
 
@@ -47,7 +47,7 @@ def event(number: int) -> Event:
 def test_events_go_together_after_a_moment() -> None:
     """Without being asked, and those of a moment in one message; also out of a thread (S-5)."""
 
-    async def steps(wire: Wire, outbox: Outbox) -> None:
+    async def steps(wire: Wire, outbox: EventSender) -> None:
         for number in range(3):
             outbox(event(number))
         thread = Thread(target=outbox, args=(event(3),))
@@ -55,7 +55,7 @@ def test_events_go_together_after_a_moment() -> None:
         thread.join()
         assert wire.sent == []
         await asyncio.wait_for(wire.told.wait(), 5)
-        assert wire.sent == [Happened([event(number) for number in range(4)], 0)]
+        assert wire.sent == [EventBatch([event(number) for number in range(4)], 0)]
         wire.told.clear()
         outbox(event(4))
         await asyncio.wait_for(wire.told.wait(), 5)
@@ -67,7 +67,7 @@ def test_events_go_together_after_a_moment() -> None:
 def test_what_finds_no_room_is_counted() -> None:
     """The oldest stay, in their order; how many are missing is told with the next (S-5)."""
 
-    async def steps(wire: Wire, outbox: Outbox) -> None:
+    async def steps(wire: Wire, outbox: EventSender) -> None:
         wire.open = False
         for number in range(ROOM + 7):
             outbox(event(number))
@@ -76,9 +76,9 @@ def test_what_finds_no_room_is_counted() -> None:
         wire.open = True
         outbox.send()
         assert wire.names == [str(number) for number in range(ROOM)]
-        assert max(len(message.events) for message in wire.sent if isinstance(message, Happened)) == 256
+        assert max(len(message.events) for message in wire.sent if isinstance(message, EventBatch)) == 256
         last = wire.sent[-1]
-        assert isinstance(last, Happened)
+        assert isinstance(last, EventBatch)
         assert last.dropped == 7
 
     run(steps)
@@ -87,14 +87,14 @@ def test_what_finds_no_room_is_counted() -> None:
 def test_once_a_second_it_tells_what_was_counted() -> None:
     """`flush` is called every second, and at the end (S-5)."""
 
-    async def steps(wire: Wire, outbox: Outbox) -> None:
+    async def steps(wire: Wire, outbox: EventSender) -> None:
         outbox.flush(1.0)
         assert wire.sent == []
-        figures = Figures(counters={"c": {(): 2}})
+        figures = ProcessFigures(counters={"c": {(): 2}})
         outbox.figures = lambda: figures
         outbox(event(1))
         outbox.flush(2.0, everything=True)
-        assert wire.sent == [Happened([event(1)], 0), Counted(figures)]
+        assert wire.sent == [EventBatch([event(1)], 0), MetricsReport(figures)]
 
     run(steps)
 
@@ -102,13 +102,13 @@ def test_once_a_second_it_tells_what_was_counted() -> None:
 def test_what_agents_did_goes_with_it() -> None:
     """Where somebody wants to know, and only if there is anything (S-5, G-1)."""
 
-    async def steps(wire: Wire, outbox: Outbox) -> None:
+    async def steps(wire: Wire, outbox: EventSender) -> None:
         sums = [Activity(), Activity({("p", "c", "a"): AgentUse(requests=2)})]
         outbox.activity = sums.pop
         outbox.flush(0.0)
         outbox.flush(1.0)
-        assert [message for message in wire.sent if isinstance(message, Did)] == [
-            Did([(("p", "c", "a"), AgentUse(requests=2))], [], [])
+        assert [message for message in wire.sent if isinstance(message, ActivityReport)] == [
+            ActivityReport([(("p", "c", "a"), AgentUse(requests=2))], [], [])
         ]
 
     run(steps)

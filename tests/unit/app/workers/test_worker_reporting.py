@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from breakloop.app.operations_base import Seated
+from breakloop.app.operations_base import OperationsPort
 from breakloop.app.runtime import Runtime
-from breakloop.app.workers.ipc import Counted, encode
-from breakloop.app.workers.worker import Outbox, Reporting
+from breakloop.app.workers.ipc import MetricsReport, encode
+from breakloop.app.workers.worker import EventSender, MetricsReporter
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
 
@@ -19,11 +19,11 @@ class Reports(Runtime):
     """A process that reports."""
 
     def __init__(self, folder: Path) -> None:
-        self.outbox = Outbox(lambda _message: True)
+        self.outbox = EventSender(lambda _message: True)
         super().__init__(Settings.model_validate({"data_dir": str(folder), "secret": "s"}), clock=FakeClock())
 
-    def make_operations(self) -> Seated:
-        return Reporting(self.outbox)
+    def make_operations(self) -> OperationsPort:
+        return MetricsReporter(self.outbox)
 
 
 def reports(folder: Path) -> Reports:
@@ -51,10 +51,10 @@ def test_a_message_stays_small(tmp_path: Path) -> None:
     runtime = reports(tmp_path)
     tally, figures = runtime.engine.tally, runtime.outbox.figures
     assert figures is not None
-    assert len(encode(Counted(figures()))) < 4096
+    assert len(encode(MetricsReport(figures()))) < 4096
     for number in range(5_000):
         name = f"{number}-" + "x" * 1_000
         tally.missing[name] = tally.not_read[name] = tally.denied[name] = 2**40
         runtime.judging.timings.upstream(name).note(2**34)
-    assert len(encode(Counted(figures()))) < _MESSAGE_MAX
+    assert len(encode(MetricsReport(figures()))) < _MESSAGE_MAX
     assert figures().counters["breakloop_descriptors_missing_total"]["other",] == 2**40 * 4_900

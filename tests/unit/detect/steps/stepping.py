@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from breakloop.detect.steps.fingerprints import Printer, Prints
+from breakloop.detect.steps.fingerprints import StepFingerprinter, StepFingerprints
 from breakloop.detect.steps.kinds import Finding
 from breakloop.model.call import Result, Step, ToolCall
 
@@ -15,7 +15,7 @@ def digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=8, key=b"test").digest()
 
 
-PRINTER = Printer(digest)
+PRINTER = StepFingerprinter(digest)
 
 
 def called(arguments: str = "{}", text: str = LONG, *, name: str = "look", error: bool = False, said: str = "") -> Step:
@@ -26,7 +26,7 @@ def spoken(said: str, *users: str) -> Step:
     return Step(said, (), (), (), users, (), 2, 100)
 
 
-def prints(step: Step) -> Prints:
+def prints(step: Step) -> StepFingerprints:
     return PRINTER.step(step)
 
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from breakloop.detect.counting import AllowList, Identity, LoopTerms
-from breakloop.detect.stateful import Ladder, Reads
-from breakloop.detect.steps import Judged, View
-from breakloop.detect.steps.block import CROWDED, CUTS, MIXED, ONLY_TELLS, StepLoop
-from breakloop.detect.steps.window import Window
+from breakloop.detect.counting import AllowList, DetectorConfig, DetectorIdentity
+from breakloop.detect.stateful import CallReaders, SeverityActions
+from breakloop.detect.steps import RequestContext, StepEvaluation
+from breakloop.detect.steps.block import CROWDED, CUTS, MIXED, ONLY_TELLS, StepsBlock
+from breakloop.detect.steps.window import SessionWindow
 from breakloop.model.call import Answer, Step
-from breakloop.store.ops import Noted, Repeat, RepeatSpec
+from breakloop.store.ops import CountFingerprint, FingerprintSpec, Observation
 from tests.builders import call
 
 STEP = Step("", (), (), (), ("hello",), (), 1, 10)
-WHO = Identity(lambda _: "caller", lambda _: "agent", lambda _: ())
-SPEC = RepeatSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
+WHO = DetectorIdentity(lambda _: "caller", lambda _: "agent", lambda _: ())
+SPEC = FingerprintSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
 
 
 class Spy:
@@ -25,21 +25,22 @@ class Spy:
 
     def __init__(self, level: int) -> None:
         self.level = level
-        self.views: list[View] = []
+        self.views: list[RequestContext] = []
 
-    def judge(self, window: bytes, _step: Step, now: float, view: View) -> Judged:
+    def judge(self, window: bytes, _step: Step, now: float, view: RequestContext) -> StepEvaluation:
         self.views.append(view)
-        return Judged(b"%b at %d" % (window, now), self.level, "repeat", "the same 5 times", "ab" * 8, True)
+        return StepEvaluation(b"%b at %d" % (window, now), self.level, "repeat", "the same 5 times", "ab" * 8, True)
 
     def answered(self, window: bytes, answer: Answer) -> bytes:
         return window + answer.text.encode()
 
 
-def block(level: int = 2, *, step: Step | None = STEP, guards: bool = False) -> StepLoop:
-    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), None)
-    ladder = Ladder(terms, ("steer", "reject", "kill"), SPEC, WHO)
-    reads = Reads(lambda _: step, lambda _: "s:me", WHO)
-    return StepLoop(terms, ladder, reads, Spy(level), unnamed=lambda _: True, voice=lambda _: "m", guards_stream=guards)  # type: ignore[arg-type]
+def block(level: int = 2, *, step: Step | None = STEP, guards: bool = False) -> StepsBlock:
+    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), None)
+    ladder = SeverityActions(terms, ("steer", "reject", "kill"), SPEC, WHO)
+    reads = CallReaders(lambda _: step, lambda _: "s:me", WHO)
+    spy: Any = Spy(level)
+    return StepsBlock(terms, ladder, reads, spy, unnamed=lambda _: True, voice=lambda _: "m", guards_stream=guards)
 
 
 def test_it_judges_the_newest_step_with_what_the_session_remembers() -> None:
@@ -54,11 +55,11 @@ def test_it_judges_the_newest_step_with_what_the_session_remembers() -> None:
 )
 def test_answers_matter_where_others_may_copy_them(unnamed: int, owed: int, waits: int, hears: int) -> None:
     """Or where a repeat waits to be counted; else nothing is read and written for them (Q-1)."""
-    window = Window()
+    window = SessionWindow()
     window.owed, window.waits = owed, waits
     made = block()
     made._unnamed = lambda _: bool(unnamed)
-    assert made.hears(call(), Judged(window.dump(), 0)) is bool(hears)
+    assert made.hears(call(), StepEvaluation(window.dump(), 0)) is bool(hears)
 
 
 def test_answers_are_heard() -> None:
@@ -70,33 +71,33 @@ def test_in_a_crowd_of_unnamed_conversations_a_block_is_only_noted() -> None:
     asked, made = call(), block(2)
     judged = made.look(asked, b"", 7.0)
     assert judged is not None
-    assert isinstance(made.operation(asked, judged, "project", 0), Repeat)
+    assert isinstance(made.operation(asked, judged, "project", 0), CountFingerprint)
     asked.crowded = True
     op = made.operation(asked, judged, "project", 0)
-    assert isinstance(op, Noted)
+    assert isinstance(op, Observation)
     assert op.owner.action == "steer"
     assert op.owner.evidence == f"the same 5 times; {CROWDED}"
     shown = block(2, step=STEP._replace(call_ids=("call_1",)))
-    assert isinstance(shown.operation(asked, judged, "project", 0), Repeat)  # ids tell conversations apart
+    assert isinstance(shown.operation(asked, judged, "project", 0), CountFingerprint)  # ids tell conversations apart
 
 
 def test_where_two_conversations_were_taken_for_one_a_block_is_only_noted() -> None:
     """Two unnamed ones that open alike; a loop that goes on and on is stopped all the same (C-7)."""
-    judged = Judged(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, mixed=True)
+    judged = StepEvaluation(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, mixed=True)
     op = block().operation(call(), judged, "project", 0)
-    assert isinstance(op, Noted)
+    assert isinstance(op, Observation)
     assert op.owner.evidence == f"the same 5 times; {MIXED}"
-    assert isinstance(block().operation(call(), judged._replace(level=3), "project", 0), Repeat)
+    assert isinstance(block().operation(call(), judged._replace(level=3), "project", 0), CountFingerprint)
 
 
 def test_answers_to_those_who_are_left_alone_are_not_watched() -> None:
     """An allow list holds for the stream guard too (LD-6, LD-8)."""
     allow = AllowList({}, {"agent": 10.0}, {}, {}, {})
-    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset(), allow)
-    ladder = Ladder(terms, ("steer", "reject", "kill"), SPEC, WHO)
-    reads = Reads(lambda _: STEP, lambda _: "s:me", WHO)
+    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), allow)
+    ladder = SeverityActions(terms, ("steer", "reject", "kill"), SPEC, WHO)
+    reads = CallReaders(lambda _: STEP, lambda _: "s:me", WHO)
     options: Any = {"unnamed": lambda _: True, "voice": lambda _: "m", "guards_stream": True}
-    made = StepLoop(terms, ladder, reads, Spy(0), **options)  # type: ignore[arg-type]
+    made = StepsBlock(terms, ladder, reads, Spy(0), **options)  # type: ignore[arg-type]
     for now, said in ((7.0, 0), (10.0, CUTS)):
         asked = call()
         made.plan(asked, "project", 0, now)
@@ -122,7 +123,7 @@ def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
     judged = made.look(asked, b"", 7.0)
     assert judged is not None
     op = made.operation(asked, judged, "project", 0)
-    assert isinstance(op, Repeat)
+    assert isinstance(op, CountFingerprint)
     assert op.owner.action == "kill"
 
 
@@ -140,12 +141,12 @@ def test_the_answer_is_watched_too(guards: bool, groups: tuple[int, ...], said: 
 
 def test_announced_repeats_are_no_loop() -> None:
     """Up to the number that a caller whom the policy names has announced (LD-6)."""
-    judged = Judged(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, hits=5.0)
-    terms = LoopTerms("steps", "p", 0, "reject", 429, frozenset({"caller"}), None)
-    ladder = Ladder(terms, ("steer", "reject", "kill"), SPEC, WHO)
-    other = Identity(lambda _: "other", lambda _: "agent", lambda _: ())
+    judged = StepEvaluation(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, hits=5.0)
+    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset({"caller"}), None)
+    ladder = SeverityActions(terms, ("steer", "reject", "kill"), SPEC, WHO)
+    other = DetectorIdentity(lambda _: "other", lambda _: "agent", lambda _: ())
     for who, number, denied in ((WHO, b"5", False), (WHO, b"4", True), (other, b"5", True)):
-        reads = Reads(lambda _: STEP, lambda _: "s:me", who)
-        made = StepLoop(terms, ladder, reads, Spy(2), unnamed=lambda _: True, voice=lambda _: "m")  # type: ignore[arg-type]
+        reads = CallReaders(lambda _: STEP, lambda _: "s:me", who)
+        made = StepsBlock(terms, ladder, reads, Spy(2), unnamed=lambda _: True, voice=lambda _: "m")  # type: ignore[arg-type]
         asked = call(headers={"x-breakloop-expect-repeats": number})
         assert (made.operation(asked, judged, "project", 0) is not None) is denied

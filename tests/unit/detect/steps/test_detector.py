@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.steps.detector import RUN_IDLE_S, Judged, StepsDetector, View
+from breakloop.detect.steps.detector import RUN_IDLE_S, RequestContext, StepEvaluation, StepsDetector
 from breakloop.detect.steps.kinds import NORMAL, StepsSettings, ToolOptions
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Answer, Result, Step, ToolCall
@@ -18,7 +18,7 @@ def step(number: int, arguments: str = "{}", text: str = LONG) -> Step:
     return Step("", (ToolCall("look", arguments),), (by,), (Result(text, call_id=by),), (), (), number * 2, 100)
 
 
-def run(detector: StepsDetector, steps: list[Step], every_s: float = 1.0) -> list[Judged]:
+def run(detector: StepsDetector, steps: list[Step], every_s: float = 1.0) -> list[StepEvaluation]:
     window, judged = b"", []
     for number, one in enumerate(steps):
         judged.append(detector.judge(window, one, 1000.0 + number * every_s))
@@ -121,7 +121,7 @@ def failing(times: int, answer: Answer, every_s: float = 2.0) -> list[int]:
     """The levels of one request that is sent again and again, with the same answer each time."""
     window, levels = b"", []
     for number in range(times):
-        judged = DETECTOR.judge(window, step(1), 1000.0 + number * every_s, View(tracked=True))
+        judged = DETECTOR.judge(window, step(1), 1000.0 + number * every_s, RequestContext(tracked=True))
         levels.append(judged.level)
         window = DETECTOR.answered(judged.window, answer)
     return levels
@@ -147,7 +147,7 @@ def test_what_is_denied_does_not_count() -> None:
     """During a cooldown requests have no answer, and after it the first passes (LD-2)."""
     window, levels = b"", []
     for number in range(40):
-        judged = DETECTOR.judge(window, step(1), 1000.0 + number, View(tracked=True))
+        judged = DETECTOR.judge(window, step(1), 1000.0 + number, RequestContext(tracked=True))
         levels.append(judged.level)
         window = judged.window
     assert set(levels) == {0}
@@ -226,12 +226,12 @@ def test_results_alone_are_no_cycle() -> None:
 FAILED = "FAILED tests/test_app.py::test_total - assert 11 == 12, and seven others passed as they did before"
 
 
-def mcp(answers: list[str], *, tracked: bool = True) -> list[Judged]:
+def mcp(answers: list[str], *, tracked: bool = True) -> list[StepEvaluation]:
     """Two calls by turns whose results are seen in the answers at best."""
     window, judged = b"", []
     for number, answer in enumerate(answers):
         asked = step(number, f'{{"q": {number % 2}}}')._replace(results=(), messages=1)
-        judged.append(DETECTOR.judge(window, asked, 1000.0 + 2 * number, View(tracked=tracked)))
+        judged.append(DETECTOR.judge(window, asked, 1000.0 + 2 * number, RequestContext(tracked=tracked)))
         window = DETECTOR.answered(judged[-1].window, Answer(200, answer)) if tracked else judged[-1].window
     return judged
 

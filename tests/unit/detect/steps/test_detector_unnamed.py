@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from breakloop.detect.steps.detector import Judged, StepsDetector, View
+from breakloop.detect.steps.detector import RequestContext, StepEvaluation, StepsDetector
 from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Result, Step, ToolCall
@@ -26,10 +26,10 @@ class Program:
         self.now = 1000.0
         self.unnamed = unnamed
 
-    def send(self, step: Step, *ids: str) -> Judged:
+    def send(self, step: Step, *ids: str) -> StepEvaluation:
         """Send a request whose history shows these call ids."""
         self.now += 1.0
-        view = View(unnamed=self.unnamed, body=" ".join(ids).encode())
+        view = RequestContext(unnamed=self.unnamed, body=" ".join(ids).encode())
         judged = DETECTOR.judge(self.window, step, self.now, view)
         self.window = judged.window
         return judged
@@ -182,9 +182,9 @@ def test_where_calls_have_no_ids_nothing_is_taken_for_another() -> None:
 
 def test_another_voice_reads_a_stuck_transcript() -> None:
     """A judge with a system prompt of its own is answered, while the agent stays blocked (C24)."""
-    window, view = b"", View(voice=lambda: "model\0You are an agent.")
+    window, view = b"", RequestContext(voice=lambda: "model\0You are an agent.")
     for number in range(5):
         window = DETECTOR.judge(window, poll("a", number), 1000.0 + number, view).window
     stuck = poll("a", 4)
     assert DETECTOR.judge(window, stuck, 1006.0, view).level == 2
-    assert DETECTOR.judge(window, stuck, 1006.0, View(voice=lambda: "model\0You are a judge.")).level == 0
+    assert DETECTOR.judge(window, stuck, 1006.0, RequestContext(voice=lambda: "model\0You are a judge.")).level == 0

@@ -14,7 +14,7 @@ from breakloop.detect.steps.fingerprints import (
     RATE,
     UNKNOWN,
     UNSEEN,
-    Printer,
+    StepFingerprinter,
     canonical,
     is_answer_elsewhere,
     paired,
@@ -25,8 +25,8 @@ from breakloop.model.call import Result, Step, ToolCall
 LONG = "a result with several words in it, long enough to be of some interest, and then some more"
 
 
-def printer(key: bytes = b"k") -> Printer:
-    return Printer(lambda data: blake2b(data, digest_size=8, key=key).digest())
+def printer(key: bytes = b"k") -> StepFingerprinter:
+    return StepFingerprinter(lambda data: blake2b(data, digest_size=8, key=key).digest())
 
 
 def step(

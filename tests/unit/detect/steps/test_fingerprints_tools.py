@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from breakloop.detect.steps.fingerprints import CHANGES, NO_OPTIONS, OTHER, READS, RUNS, Tools, changes, manner
+from breakloop.detect.steps.fingerprints import CHANGES, NO_OPTIONS, OTHER, READS, RUNS, ToolTable, changes, manner
 from breakloop.detect.steps.kinds import ToolOptions
 
 
@@ -55,17 +55,17 @@ def test_manners() -> None:
 def test_options_by_name_and_by_prefix() -> None:
     """A name goes before a prefix, a longer prefix before a shorter one (LD-4)."""
     exact, long, short = ToolOptions(exempt=True), ToolOptions(poll=True), ToolOptions(exclude=frozenset("x"))
-    tools = Tools({"job*": short, "job_status": exact, "job_st*": long})
+    tools = ToolTable({"job*": short, "job_status": exact, "job_st*": long})
     assert tools.of("job_status").options is exact
     assert tools.of("job_start").options is long
     assert tools.of("jobs").options is short
     assert tools.of("other").options is NO_OPTIONS
-    assert Tools({"*": long}).of("anything").options is long
+    assert ToolTable({"*": long}).of("anything").options is long
 
 
 def test_names_are_remembered_but_not_for_ever() -> None:
     """Constant memory, whatever names clients come up with; other names, other keys (LD-4)."""
-    tools = Tools({})
+    tools = ToolTable({})
     assert tools.of("look") is tools.of("look")
     assert tools.of("x" * 5000) is not tools.of("x" * 5000)
     one = tools.of("look")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from breakloop.detect.steps import repeats
-from breakloop.detect.steps.window import RING, Window
+from breakloop.detect.steps.window import RING, SessionWindow
 from tests.unit.detect.steps.stepping import hits
 
 
-def walk(window: Window, names: str, weight: float = 1.0) -> list[float]:
+def walk(window: SessionWindow, names: str, weight: float = 1.0) -> list[float]:
     found = []
     for name in names:
         found.append(hits(list(repeats.find_cycle(window, name.encode() * 8, weight)), "cycle"))
@@ -17,35 +17,35 @@ def walk(window: Window, names: str, weight: float = 1.0) -> list[float]:
 
 def test_laps() -> None:
     """Laps are counted when they are complete (LD-4)."""
-    assert walk(Window(), "abababab") == [0, 0, 0, 0, 0, 3, 3, 4]
-    assert walk(Window(), "abcabcabc")[-1] == 3
+    assert walk(SessionWindow(), "abababab") == [0, 0, 0, 0, 0, 3, 3, 4]
+    assert walk(SessionWindow(), "abcabcabc")[-1] == 3
 
 
 def test_one_step_again_and_again_is_no_cycle() -> None:
     """The smallest period wins, and a period of one is a repeat (LD-4)."""
-    assert set(walk(Window(), "a" * 12)) == {0}
+    assert set(walk(SessionWindow(), "a" * 12)) == {0}
 
 
 def test_another_step_breaks_it() -> None:
     """A step out of order ends a cycle (LD-4)."""
-    assert walk(Window(), "ababXabab")[4:] == [0, 0, 0, 0, 0]
+    assert walk(SessionWindow(), "ababXabab")[4:] == [0, 0, 0, 0, 0]
 
 
 def test_slow_cycles_count_less() -> None:
     """Steps a minute apart count a quarter (LD-4)."""
-    assert max(walk(Window(), "ab" * 5, 0.25)) == 0
+    assert max(walk(SessionWindow(), "ab" * 5, 0.25)) == 0
 
 
 def test_the_longest_period() -> None:
     """Up to sixteen steps (LD-4)."""
     names = "abcdefghijklmnop"
-    assert walk(Window(), names * 3)[-1] == 3
-    assert set(walk(Window(), (names + "q") * 3)) == {0}
+    assert walk(SessionWindow(), names * 3)[-1] == 3
+    assert set(walk(SessionWindow(), (names + "q") * 3)) == {0}
 
 
 def test_identity_is_the_same_from_each_rotation() -> None:
     """One cycle has one identity (LD-4)."""
-    window = Window()
+    window = SessionWindow()
     walk(window, "abcabcab")
     keys = {next(iter(repeats.find_cycle(window, name.encode() * 8, 1.0))).key for name in "c" if not walk(window, "")}
     window.steps += 1
@@ -55,7 +55,7 @@ def test_identity_is_the_same_from_each_rotation() -> None:
 
 def test_forget() -> None:
     """A person's word begins anew (LD-4)."""
-    window = Window()
+    window = SessionWindow()
     walk(window, "abababab")
     repeats.forget(window)
     assert window.counts == bytes(2 * RING)
@@ -65,7 +65,7 @@ def test_forget() -> None:
 
 def test_a_step_of_which_nothing_is_known() -> None:
     """It ends a cycle, and is like no other (LD-4)."""
-    window = Window()
+    window = SessionWindow()
     walk(window, "ababababab")
     repeats.skipped(window)
     window.steps += 1

@@ -20,8 +20,8 @@ from breakloop.detect.steps.window import (
     TOOL,
     TOOLS,
     VERSION,
-    Unpacked,
-    Window,
+    SessionWindow,
+    UnpackedWindows,
     answered,
     load,
     place,
@@ -31,11 +31,11 @@ from breakloop.detect.steps.window import (
 FILTERS = ("lines", "marks", "words")
 
 
-def filled() -> Window:
+def filled() -> SessionWindow:
     """A window in which everything is as full and as large as it may be, and no two values are the same."""
-    window = Window()
+    window = SessionWindow()
     lists = {"counts", "evidence", "ring", "sketches", "table", "tails", "texts", "tools", "_filters", *FILTERS}
-    for at, name in enumerate(sorted(set(Window.__slots__) - lists), start=1):
+    for at, name in enumerate(sorted(set(SessionWindow.__slots__) - lists), start=1):
         value = getattr(window, name)
         if isinstance(value, bytes):
             setattr(window, name, bytes([at]) * len(value))
@@ -64,7 +64,7 @@ def test_packed_and_unpacked() -> None:
     window = filled()
     packed = window.dump()
     again = load(packed)
-    for name in Window.__slots__:
+    for name in SessionWindow.__slots__:
         if name not in FILTERS:
             assert getattr(again, name) == getattr(window, name), name
     for name in FILTERS:
@@ -75,22 +75,22 @@ def test_packed_and_unpacked() -> None:
 
 def test_size_is_constant() -> None:
     """An empty window takes as much as a full one, but for the evidence; as much as the module says (LD-4)."""
-    empty, full = Window().dump(), filled()
+    empty, full = SessionWindow().dump(), filled()
     assert len(full.dump()) - len(full.evidence) == len(empty)
     assert f"{len(empty):,} in all" in (module.__doc__ or "")
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + Window().dump()[1:],
-                                  Window().dump()[:-1], Window().dump() + bytes(201), b"x" * 6000])  # fmt: skip
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + SessionWindow().dump()[1:],
+                                  SessionWindow().dump()[:-1], SessionWindow().dump() + bytes(201), b"x" * 6000])  # fmt: skip
 def test_foreign_windows_are_new(data: bytes) -> None:
     """An unreadable window, or another version's, counts as new (LD-4)."""
-    assert load(data).dump() == Window().dump()
+    assert load(data).dump() == SessionWindow().dump()
     assert not readable(data)
 
 
 def test_counts_out_of_range_do_not_break_it() -> None:
     """How many rows a list has is bounded, whatever a packed window says (LD-4)."""
-    packed = bytearray(Window().dump())
+    packed = bytearray(SessionWindow().dump())
     packed[4:8] = b"\xff" * 4
     again = load(bytes(packed))
     assert len(again.dump()) == len(packed)
@@ -125,7 +125,7 @@ def test_an_answer_changes_its_marks_and_nothing_else() -> None:
 
 def test_a_repeat_counts_when_it_is_answered() -> None:
     """A failure is forgiven so often, and what is denied is not answered at all (LD-4, C22)."""
-    window = Window()
+    window = SessionWindow()
     window.owed, window.storm = 4, 2.0
     found = []
     packed = module.answered(window.dump(), module.NONE, ())
@@ -139,7 +139,7 @@ def test_a_repeat_counts_when_it_is_answered() -> None:
 
 def test_another_result_of_a_call_is_progress() -> None:
     """Where only the answer tells what a call returned (MCP) (LD-4)."""
-    window = Window()
+    window = SessionWindow()
     window.waits, window.storm, window.heard = 1, 7.0, b"the same"
     assert load(module.answered(window.dump(), b"the same", (1, 2))).storm == 7.0
     assert load(module.answered(window.dump(), b"another.", (1, 2))).storm == 0.0
@@ -149,7 +149,7 @@ def test_another_result_of_a_call_is_progress() -> None:
 
 def test_an_answer_that_never_came_ends_a_cycle() -> None:
     """Where only the answer tells what a call returned (MCP) (LD-4)."""
-    window = Window()
+    window = SessionWindow()
     window.waits, window.counts = 1, b"\x01" * len(window.counts)
     assert module.waits(window.dump())
     first = module.answered(window.dump(), b"answer 1", (17,))
@@ -166,14 +166,14 @@ def test_an_answer_that_never_came_ends_a_cycle() -> None:
 
 def test_windows_left_lately_are_not_unpacked_again() -> None:
     """What was kept comes back, its counts as exact as packed ones are; for any other bytes it is no use."""
-    unpacked, window = Unpacked(), filled()
+    unpacked, window = UnpackedWindows(), filled()
     window.flow, window.storm = 0.1, 0.3
     packed = unpacked.keep(window)
     assert packed == window.dump()
     again = unpacked.take(bytes(bytearray(packed)))
     assert again is window
     other = load(packed)
-    for name in set(Window.__slots__) - {"_filters", *FILTERS}:
+    for name in set(SessionWindow.__slots__) - {"_filters", *FILTERS}:
         assert getattr(again, name) == getattr(other, name), name
     assert again.flow != 0.1
     assert unpacked.take(packed) is not window, "it is somebody's now, who may change it"
@@ -187,13 +187,13 @@ def test_windows_left_lately_are_not_unpacked_again() -> None:
 
 def test_few_windows_are_kept() -> None:
     """The oldest goes (Q-3)."""
-    unpacked = Unpacked()
-    windows = [filled() for _ in range(Unpacked.KEPT + 1)]
+    unpacked = UnpackedWindows()
+    windows = [filled() for _ in range(UnpackedWindows.KEPT + 1)]
     packed = []
     for number, window in enumerate(windows):
         window.tail = bytes([number]) * 8
         packed.append(unpacked.keep(window))
     assert [unpacked.take(data) is window for data, window in zip(packed, windows, strict=True)] == [
         False,
-        *[True] * Unpacked.KEPT,
+        *[True] * UnpackedWindows.KEPT,
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.policy.schema.loops import Cooldowns, Ladder, StepsLoop, TailLoop
+from breakloop.policy.schema.loops import ActionsBySeverity, Cooldowns, StepsLoop, TailLoop
 from tests.unit.policy.said import messages
 
 
@@ -28,7 +28,7 @@ def test_a_single_action_leaves_notices_as_warnings() -> None:
 )
 def test_a_step_that_is_left_out_is_at_least_the_one_before(said: dict[str, str], steps: tuple[str, ...]) -> None:
     """A step that is left out is at least the one before: ladders rise (LD-5)."""
-    ladder = Ladder.model_validate(said)
+    ladder = ActionsBySeverity.model_validate(said)
     assert (ladder.notice, ladder.block, ladder.stop) == steps
 
 

@@ -10,24 +10,24 @@ import pytest
 
 from breakloop.model.call import Usage
 from breakloop.replay.formats.claude_code import ClaudeCodeReader
-from breakloop.replay.sessions import Body, Piece, Turn
+from breakloop.replay.sessions import RecordedBody, RecordedTurn, SessionSlice
 from tests.unit.replay.transcripts import FINE, STUCK, claude, stamp
 
 Record = dict[str, Any]
 
 
-def read(records: Iterable[Record]) -> list[Piece]:
+def read(records: Iterable[Record]) -> list[SessionSlice]:
     reader = ClaudeCodeReader("file.jsonl")
     pieces = [piece for record in records for piece in reader.take(record)]
     return [*pieces, *reader.end()]
 
 
-def turns(records: Iterable[Record]) -> list[Turn]:
+def turns(records: Iterable[Record]) -> list[RecordedTurn]:
     return [turn for piece in read(records) for turn in piece.turns]
 
 
-def messages(turn: Turn) -> list[Any]:
-    assert isinstance(turn.request, Body)
+def messages(turn: RecordedTurn) -> list[Any]:
+    assert isinstance(turn.request, RecordedBody)
     assert turn.request.path == "/v1/messages"
     found = json.loads(turn.request.body)["messages"]
     assert isinstance(found, list)

@@ -10,24 +10,24 @@ import pytest
 
 from breakloop.model.call import Usage
 from breakloop.replay.formats.codex import CodexReader
-from breakloop.replay.sessions import Body, Piece, Turn
+from breakloop.replay.sessions import RecordedBody, RecordedTurn, SessionSlice
 from tests.unit.replay.transcripts import FINE, STUCK, rollout, stamp
 
 Record = dict[str, Any]
 
 
-def read(records: Iterable[Record]) -> list[Piece]:
+def read(records: Iterable[Record]) -> list[SessionSlice]:
     reader = CodexReader("rollout-1.jsonl")
     pieces = [piece for record in records for piece in reader.take(record)]
     return [*pieces, *reader.end()]
 
 
-def turns(records: Iterable[Record]) -> list[Turn]:
+def turns(records: Iterable[Record]) -> list[RecordedTurn]:
     return [turn for piece in read(records) for turn in piece.turns]
 
 
-def items(turn: Turn) -> list[Any]:
-    assert isinstance(turn.request, Body)
+def items(turn: RecordedTurn) -> list[Any]:
+    assert isinstance(turn.request, RecordedBody)
     assert turn.request.path == "/v1/responses"
     found = json.loads(turn.request.body)["input"]
     assert isinstance(found, list)

@@ -7,7 +7,7 @@ from typing import Any
 
 from breakloop.model.call import Answer
 from breakloop.replay.formats.dialogue import ANTHROPIC, CHAT_FORM, RESPONSES_FORM, Dialogue
-from breakloop.replay.sessions import Body, Turn
+from breakloop.replay.sessions import RecordedBody, RecordedTurn
 
 ANSWER = Answer(200, "Yes.", complete=True)
 
@@ -16,8 +16,8 @@ def user(said: str) -> dict[str, Any]:
     return {"role": "user", "content": said}
 
 
-def sent(turn: Turn) -> dict[str, Any]:
-    assert isinstance(turn.request, Body)
+def sent(turn: RecordedTurn) -> dict[str, Any]:
+    assert isinstance(turn.request, RecordedBody)
     found = json.loads(turn.request.body)
     assert isinstance(found, dict)
     return found
@@ -29,7 +29,9 @@ def test_a_request_holds_all_that_came_before() -> None:
     dialogue.hear(user("a"), 10.0)
     dialogue.begin(12.0)
     first = dialogue.answered([{"role": "assistant", "content": "Yes."}], ANSWER, "m", "key")
-    assert first.request == Body("/v1/chat/completions", b'{"model":"m","messages":[{"content":"a","role":"user"}]}')
+    assert first.request == RecordedBody(
+        "/v1/chat/completions", b'{"model":"m","messages":[{"content":"a","role":"user"}]}'
+    )
     assert (first.at_s, first.key, first.answer) == (10.0, "key", ANSWER)
     dialogue.hear(user("b"), 20.0)
     dialogue.begin(21.0)

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from breakloop.replay.formats.openhands import OpenHandsReader
-from breakloop.replay.sessions import Body, Piece, Turn
+from breakloop.replay.sessions import RecordedBody, RecordedTurn, SessionSlice
 from tests.unit.replay.transcripts import FINE, STUCK, openhands, openhands_sdk
 
 Record = dict[str, Any]
 
 
-def read(records: Iterable[Record], name: str = "run.json") -> list[Piece]:
+def read(records: Iterable[Record], name: str = "run.json") -> list[SessionSlice]:
     reader = OpenHandsReader(name)
     pieces = [piece for record in records for piece in reader.take(record)]
     return [*pieces, *reader.end()]
 
 
-def messages(turn: Turn) -> list[Any]:
-    assert isinstance(turn.request, Body)
+def messages(turn: RecordedTurn) -> list[Any]:
+    assert isinstance(turn.request, RecordedBody)
     found = json.loads(turn.request.body)["messages"]
     assert isinstance(found, list)
     return found

@@ -11,7 +11,7 @@ from breakloop.replay.formats import openhands as events
 from tests.unit.replay.transcripts import FINE, STUCK, openhands, openhands_sdk
 
 
-def read(record: dict[str, Any]) -> events.Event:
+def read(record: dict[str, Any]) -> events.OpenHandsEvent:
     found = events.read(record)
     assert found is not None
     return found

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from breakloop.replay.formats.otel import OtelReader
-from breakloop.replay.sessions import Body, Piece
+from breakloop.replay.sessions import RecordedBody, SessionSlice
 
 ASKED = [{"role": "user", "parts": [{"type": "text", "content": "Hello."}]}]
 SAID = [{"role": "assistant", "parts": [{"type": "text", "content": "Hi."}], "finish_reason": "stop"}]
@@ -45,10 +45,10 @@ def exported(*spans: dict[str, Any]) -> dict[str, Any]:
     return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
 
 
-def check(piece: Piece) -> None:
+def check(piece: SessionSlice) -> None:
     (turn,) = piece.turns
     assert (piece.session.id, piece.session.named, piece.whole) == ("c1", True, False)
-    assert turn.request == Body(
+    assert turn.request == RecordedBody(
         "/v1/chat/completions", b'{"model":"m","messages":[{"role":"user","content":"Hello."}]}'
     )
     assert (turn.answer.text, turn.agent, turn.at_s) == ("Hi.", "planner", 1_700_000_000.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from breakloop.model.call import ToolCall
-from breakloop.replay.formats.otel import Told, exchange
+from breakloop.replay.formats.otel import OtelMessage, exchange
 
 CALL = {"type": "tool_call", "id": "c1", "name": "look", "arguments": {"b": 1, "a": 2}}
 WIRED = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a":2,"b":1}'}}
@@ -32,7 +32,7 @@ def test_the_conventions_of_today() -> None:
     assert found is not None
     assert found.messages == HISTORY
     assert found.answer.calls == (ToolCall("look", '{"a":2,"b":1}'),)
-    details = exchange({}, [Told("gen_ai.client.inference.operation.details", said)])
+    details = exchange({}, [OtelMessage("gen_ai.client.inference.operation.details", said)])
     assert details == found
 
 
@@ -50,11 +50,11 @@ def test_one_event_a_message() -> None:
     """The conventions before (X-5)."""
     body = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": CALL}]}
     events = [
-        Told("gen_ai.system.message", {"content": "Be brief."}),
-        Told("gen_ai.user.message", {"gen_ai.event.content": '{"content": "Where?"}'}),
-        Told("gen_ai.assistant.message", {"body": body}),
-        Told("gen_ai.tool.message", {"id": "c1", "content": "nowhere"}),
-        Told("gen_ai.choice", {"index": 0, "message": {"role": "assistant", "content": "Here."}}),
+        OtelMessage("gen_ai.system.message", {"content": "Be brief."}),
+        OtelMessage("gen_ai.user.message", {"gen_ai.event.content": '{"content": "Where?"}'}),
+        OtelMessage("gen_ai.assistant.message", {"body": body}),
+        OtelMessage("gen_ai.tool.message", {"id": "c1", "content": "nowhere"}),
+        OtelMessage("gen_ai.choice", {"index": 0, "message": {"role": "assistant", "content": "Here."}}),
     ]
     found = exchange({}, events)
     assert found is not None
@@ -88,4 +88,4 @@ def test_numbered_attributes() -> None:
 
 def test_spans_without_messages_say_nothing() -> None:
     """By default instrumentations leave them out (X-5)."""
-    assert exchange({"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}, [Told("other", {})]) is None
+    assert exchange({"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}, [OtelMessage("other", {})]) is None

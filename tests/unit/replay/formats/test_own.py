@@ -10,7 +10,7 @@ import pytest
 
 from breakloop.model.call import Answer, ToolCall
 from breakloop.replay.formats.own import OwnReader, label_of
-from breakloop.replay.sessions import Delta, Label
+from breakloop.replay.sessions import Delta, SessionLabel
 
 LINE = {
     "id": "run/1",
@@ -46,7 +46,11 @@ def test_a_session() -> None:
     ((session, turns, whole),) = OwnReader("f").take(LINE)
     assert whole
     assert (session.id, session.source, session.agent, session.model) == ("run/1", "here", "team", "m")
-    assert (session.task, session.label, session.named) == ("Count the lamps.", Label(True, "human", "stuck"), True)
+    assert (session.task, session.label, session.named) == (
+        "Count the lamps.",
+        SessionLabel(True, "human", "stuck"),
+        True,
+    )
     assert turns[0].request == Delta("0", 0, [{"role": "user", "content": "Count."}])
     assert turns[0].answer == Answer(200, "", (ToolCall("look", '{"a":2,"b":1}'),), complete=True)
     assert [(turn.agent, turn.at_s) for turn in turns] == [("planner", 0.0), ("", 7.5)]
@@ -76,15 +80,15 @@ def test_what_is_no_session(record: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("value", "label"),
     [
-        (True, Label(True)),
-        ({"loop": False, "by": "outcome"}, Label(False, "outcome")),
-        ({"loop": None, "by": None}, Label()),
-        ({"loop": "yes"}, Label()),
-        ("loop", Label()),
-        (None, Label()),
+        (True, SessionLabel(True)),
+        ({"loop": False, "by": "outcome"}, SessionLabel(False, "outcome")),
+        ({"loop": None, "by": None}, SessionLabel()),
+        ({"loop": "yes"}, SessionLabel()),
+        ("loop", SessionLabel()),
+        (None, SessionLabel()),
     ],
 )
-def test_labels(value: object, label: Label) -> None:
+def test_labels(value: object, label: SessionLabel) -> None:
     """Only a clear yes or no counts (X-5)."""
     assert label_of(value) == label
 
@@ -108,6 +112,6 @@ def test_the_page_describes_it() -> None:
     (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     record = json.loads(example)
     ((session, turns, _),) = OwnReader("f").take(record)
-    assert (session.label, len(turns), turns[1].at_s) == (Label(True, "human"), 2, 4.2)
+    assert (session.label, len(turns), turns[1].at_s) == (SessionLabel(True, "human"), 2, 4.2)
     names = [f"`{name}`" for name in record if name != "turns"] + [f"`turns[].{name}`" for name in record["turns"][0]]
     assert [name for name in names if name not in page] == []

@@ -12,7 +12,7 @@ import pytest
 
 from breakloop.replay.formats import recording as files
 from breakloop.replay.formats.recording import Recording, RecordingError
-from breakloop.replay.sessions import Piece
+from breakloop.replay.sessions import SessionSlice
 from tests.unit.replay import transcripts
 from tests.unit.replay.formats.test_otel import PRINTED
 from tests.unit.replay.formats.test_requests_litellm_log import PAYLOAD
@@ -29,7 +29,7 @@ def opened(content: bytes) -> Recording:
     return Recording(io.BufferedReader(io.BytesIO(content)), "file")
 
 
-def read(recording: Recording) -> list[Piece]:
+def read(recording: Recording) -> list[SessionSlice]:
     return list(recording.pieces())
 
 

@@ -10,19 +10,19 @@ import pytest
 
 from breakloop.model.call import Usage
 from breakloop.replay.formats.requests import ChatLogReader
-from breakloop.replay.sessions import Body, Piece
+from breakloop.replay.sessions import RecordedBody, SessionSlice
 from tests.unit.replay.transcripts import FINE, STUCK, conversation
 
 Record = dict[str, Any]
 
 
-def read(records: Iterable[Record]) -> list[Piece]:
+def read(records: Iterable[Record]) -> list[SessionSlice]:
     reader = ChatLogReader("logs/chat.jsonl")
     pieces = [piece for record in records for piece in reader.take(record)]
     return [*pieces, *reader.end()]
 
 
-def sessions(pieces: list[Piece]) -> dict[str, int]:
+def sessions(pieces: list[SessionSlice]) -> dict[str, int]:
     found: dict[str, int] = {}
     for piece in pieces:
         found[piece.session.id] = found.get(piece.session.id, 0) + len(piece.turns)
@@ -34,7 +34,7 @@ def test_each_answer_is_a_turn() -> None:
     pieces = read([conversation(FINE)])
     assert sessions(pieces) == {"chat.jsonl#1": len(FINE) + 1}
     turn = pieces[1].turns[0]
-    assert isinstance(turn.request, Body)
+    assert isinstance(turn.request, RecordedBody)
     assert turn.request.path == "/v1/chat/completions"
     assert len(json.loads(turn.request.body)["messages"]) == 3
     assert [call.name for call in turn.answer.calls] == ["bash"]
@@ -78,7 +78,7 @@ def test_conversations_of_anthropic() -> None:
     }
     first, second, _ = read([record])
     turn = first.turns[0]
-    assert isinstance(turn.request, Body)
+    assert isinstance(turn.request, RecordedBody)
     assert turn.request.path == "/v1/messages"
     assert (turn.answer.text, turn.answer.calls[0].name, turn.at_s) == ("I look.", "search", 100.0)
     assert (turn.answer.usage, second.turns[0].answer.usage) == (Usage(9), None)

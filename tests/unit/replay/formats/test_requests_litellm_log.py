@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from breakloop.replay.formats.requests import LitellmReader
-from breakloop.replay.sessions import Body, Session, Turn
+from breakloop.replay.sessions import RecordedBody, RecordedSession, RecordedTurn
 
 MESSAGES = [{"role": "user", "content": "Hello."}]
 SAID = {"choices": [{"message": {"role": "assistant", "content": "Hi."}}]}
@@ -38,14 +38,14 @@ ROW: dict[str, Any] = {
 }
 
 
-def read(record: dict[str, Any]) -> tuple[Session, Turn]:
+def read(record: dict[str, Any]) -> tuple[RecordedSession, RecordedTurn]:
     assert LitellmReader.fits(record)
     ((session, (turn,), _),) = LitellmReader("log").take(record)
     return session, turn
 
 
-def body(turn: Turn) -> dict[str, Any]:
-    assert isinstance(turn.request, Body)
+def body(turn: RecordedTurn) -> dict[str, Any]:
+    assert isinstance(turn.request, RecordedBody)
     found = json.loads(turn.request.body)
     assert isinstance(found, dict)
     return found
@@ -94,7 +94,7 @@ def test_a_trace_that_litellm_made_up_joins_nothing() -> None:
 def test_kinds_of_calls(kind: str, messages: object, path: str, name: str) -> None:
     """Each goes where it went (X-5)."""
     _, turn = read({**PAYLOAD, "call_type": kind, "messages": messages})
-    assert isinstance(turn.request, Body)
+    assert isinstance(turn.request, RecordedBody)
     assert turn.request.path == path
     assert name in body(turn)
 

@@ -9,7 +9,7 @@ import pytest
 
 from breakloop.model.call import SECRET_HEADERS, ToolCall
 from breakloop.replay.formats.requests import RequestLogReader, answer_of
-from breakloop.replay.sessions import Body, Session, Turn
+from breakloop.replay.sessions import RecordedBody, RecordedSession, RecordedTurn
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}
 SAID = {"id": "r", "choices": [{"message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}]}
@@ -21,7 +21,7 @@ CLAUDE = {
 CHUNKS = [{"choices": [{"delta": {"content": "H"}}]}, {"choices": [{"delta": {"content": "i."}}]}]
 
 
-def read(record: dict[str, Any]) -> tuple[Session, Turn]:
+def read(record: dict[str, Any]) -> tuple[RecordedSession, RecordedTurn]:
     assert RequestLogReader.fits(record)
     ((session, turns, whole),) = RequestLogReader("log").take(record)
     assert not whole
@@ -29,8 +29,8 @@ def read(record: dict[str, Any]) -> tuple[Session, Turn]:
     return session, turn
 
 
-def sent(turn: Turn) -> tuple[str, dict[str, Any]]:
-    assert isinstance(turn.request, Body)
+def sent(turn: RecordedTurn) -> tuple[str, dict[str, Any]]:
+    assert isinstance(turn.request, RecordedBody)
     return turn.request.path, json.loads(turn.request.body)
 
 

@@ -10,24 +10,24 @@ import pytest
 
 from breakloop.model.call import Usage
 from breakloop.replay.formats.swe_agent import SweAgentReader
-from breakloop.replay.sessions import Body, Piece, Turn
+from breakloop.replay.sessions import RecordedBody, RecordedTurn, SessionSlice
 from tests.unit.replay.transcripts import FINE, trajectory
 
 Record = dict[str, Any]
 
 
-def read(records: Iterable[Record], name: str = "django__django-1.traj") -> list[Piece]:
+def read(records: Iterable[Record], name: str = "django__django-1.traj") -> list[SessionSlice]:
     reader = SweAgentReader(name)
     pieces = [piece for record in records for piece in reader.take(record)]
     return [*pieces, *reader.end()]
 
 
-def turns(record: Record) -> list[Turn]:
+def turns(record: Record) -> list[RecordedTurn]:
     return [turn for piece in read([record]) for turn in piece.turns]
 
 
-def messages(turn: Turn) -> list[Any]:
-    assert isinstance(turn.request, Body)
+def messages(turn: RecordedTurn) -> list[Any]:
+    assert isinstance(turn.request, RecordedBody)
     found = json.loads(turn.request.body)["messages"]
     assert isinstance(found, list)
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import SettingsError, StateError
-from breakloop.store.redis.bundle import Shelved, open_shelf
+from breakloop.store.redis.bundle import PushedBundle, open_shelf
 
 
 def test_nobody_listens() -> None:
@@ -23,7 +23,7 @@ def test_nobody_listens() -> None:
                 shelf.fetch(None)
             assert "canary" not in str(caught.value) + shelf.name
         with pytest.raises(StateError, match="Connection refused"):
-            shelf.push(Shelved(1, "d", b"x"))
+            shelf.push(PushedBundle(1, "d", b"x"))
         shelf.close()
     assert shelf.name.startswith("redis://user:***@127.0.0.1:")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.redis.connection import Backoff, Door, Keeper, OneOf
+from breakloop.store.redis.connection import ConnectOptions, ReconnectBackoff, Reconnector, StaticAddress
 from breakloop.store.redis.url import Address
 from tests.fake_redis import Command, Heard, array, fake_redis, polite
 from tests.unit.store.redis.test_connection_link import RUNNERS
@@ -15,15 +15,15 @@ from tests.unit.store.redis.test_connection_link import RUNNERS
 
 def test_delays_grow_to_a_second() -> None:
     """From 0.05 s, doubling, to 1 s; half of it hangs on chance, so that a fleet does not come back in one step."""
-    longest, shortest = Backoff(lambda: 1.0), Backoff(lambda: 0.0)
+    longest, shortest = ReconnectBackoff(lambda: 1.0), ReconnectBackoff(lambda: 0.0)
     assert [longest.next_s() for _ in range(7)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     assert [shortest.next_s() for _ in range(3)] == [0.025, 0.05, 0.1]
     longest.reset()
     assert longest.next_s() == 0.05
-    assert len({Backoff().next_s() for _ in range(9)}) > 1
+    assert len({ReconnectBackoff().next_s() for _ in range(9)}) > 1
 
 
-class Counted(Backoff):
+class Counted(ReconnectBackoff):
     """No delay, but counted."""
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class Place:
         return answer
 
 
-def keeper(find: Place, changes: Callable[[bool, str], None], **options: Any) -> Keeper:
-    return Keeper(Door(asyncio.get_running_loop(), **options), find, changes, Counted())
+def keeper(find: Place, changes: Callable[[bool, str], None], **options: Any) -> Reconnector:
+    return Reconnector(ConnectOptions(asyncio.get_running_loop(), **options), find, changes, Counted())
 
 
-async def call(kept: Keeper, *args: bytes) -> Any:
+async def call(kept: Reconnector, *args: bytes) -> Any:
     heard = Heard()
     kept.send_soon(args, heard)
     return await heard.next()
@@ -116,7 +116,7 @@ def test_delays_begin_anew_only_after_a_good_connection() -> None:
         loop = asyncio.get_running_loop()
         async with fake_redis() as fake:
             changes, backoff = Heard(), Counted()
-            kept = Keeper(Door(loop), Place(fake.address), changes, backoff)
+            kept = Reconnector(ConnectOptions(loop), Place(fake.address), changes, backoff)
             await kept.start()
             for _ in range(2):
                 await changes.next()
@@ -316,8 +316,8 @@ def test_a_recheck_ends_with_its_connection() -> None:
 def test_one_address_or_one_after_the_other() -> None:
     async def main() -> None:
         one, two = Address("a", 1), Address("b", 2)
-        assert [await OneOf(one).find() for _ in range(2)] == [one, one]
-        several = OneOf(one, two)
+        assert [await StaticAddress(one).find() for _ in range(2)] == [one, one]
+        several = StaticAddress(one, two)
         assert [await several.find() for _ in range(3)] == [one, two, one]
         assert several.recheck_s is None
         several.close()

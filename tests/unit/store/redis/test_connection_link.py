@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from breakloop.errors import SettingsError, StateError
-from breakloop.store.redis.connection import Answer, Link, RedisError
+from breakloop.store.redis.connection import Answer, RedisConnection, RedisError
 from tests.fake_redis import OK, Command, FakeRedis, Heard, array, bulk, fake_redis, polite
 
 RUNNERS = [pytest.param(asyncio.run, id="asyncio"), pytest.param(uvloop.run, id="uvloop")]
@@ -64,9 +64,9 @@ class Timers:
         self.later.pop(0)[1]()
 
 
-def made(**options: Any) -> tuple[Link, Wire, Timers]:
+def made(**options: Any) -> tuple[RedisConnection, Wire, Timers]:
     loop, wire = Timers(), Wire()
-    link = Link(cast("asyncio.AbstractEventLoop", loop), **options)
+    link = RedisConnection(cast("asyncio.AbstractEventLoop", loop), **options)
     link.connection_made(cast("asyncio.BaseTransport", wire))
     return link, wire, loop
 
@@ -253,9 +253,9 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         made()
 
 
-async def opened(fake: FakeRedis) -> Link:
+async def opened(fake: FakeRedis) -> RedisConnection:
     loop = asyncio.get_running_loop()
-    _, link = await loop.create_connection(lambda: Link(loop), "127.0.0.1", fake.port)
+    _, link = await loop.create_connection(lambda: RedisConnection(loop), "127.0.0.1", fake.port)
     return link
 
 

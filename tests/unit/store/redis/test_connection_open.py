@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.redis.connection import Door, WantsPasswordError, door_for, open_link
+from breakloop.store.redis.connection import ConnectOptions, WantsPasswordError, door_for, open_link
 from breakloop.store.redis.url import Address, parse_redis_url
 from tests.e2e.certificates import Authority
 from tests.fake_redis import Command, Script, array, fake_redis, polite
@@ -30,7 +30,7 @@ def greet(script: Script, **options: Any) -> list[Command]:
 
     async def main() -> list[Command]:
         async with fake_redis(script) as fake:
-            door = Door(asyncio.get_running_loop(), **options)
+            door = ConnectOptions(asyncio.get_running_loop(), **options)
             link = await open_link(door, fake.address)
             assert link.alive
             link.end("done")
@@ -106,7 +106,7 @@ def test_a_connection_that_ends_in_the_middle() -> None:
 
 def test_nobody_there() -> None:
     async def main(address: Address) -> None:
-        await open_link(Door(asyncio.get_running_loop()), address)
+        await open_link(ConnectOptions(asyncio.get_running_loop()), address)
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
@@ -126,7 +126,7 @@ def test_given_up_by_its_caller() -> None:
             asked.set()
 
         async with fake_redis(script) as fake:
-            task = asyncio.create_task(open_link(Door(asyncio.get_running_loop()), fake.address))
+            task = asyncio.create_task(open_link(ConnectOptions(asyncio.get_running_loop()), fake.address))
             await asyncio.wait_for(asked.wait(), 10)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from breakloop.errors import StateError
-from breakloop.store.ops import BreakerKept
-from breakloop.store.redis.scan import Forget, FoundKeys, KeptBreakers
+from breakloop.store.ops import StoredBreaker
+from breakloop.store.redis.scan import ForgetKeys, FoundKeys, StoredBreakers
 
 NOW = 1_800_000_030.0
 MINUTE = NOW // 60
@@ -63,7 +63,7 @@ def kept(minute: float, spent: float, earlier: float = 0.0, since: float = 0.0) 
 
 def breakers(*answers: Any, now: float | None = NOW, most: int = 10) -> tuple[Any, Scripted]:
     nodes, found = Scripted(*answers), list[Any]()
-    KeptBreakers(nodes, "brk:p:", most, now, found.append).scan()
+    StoredBreakers(nodes, "brk:p:", most, now, found.append).scan()
     assert len(found) == 1
     return found[0], nodes
 
@@ -72,7 +72,7 @@ def test_keys_are_dropped_as_they_are_found() -> None:
     """Over as many rounds as it takes; a round may find nothing (S-2)."""
     nodes = Scripted([b"7", [A, B]], 2, [b"9", []], [b"0", [C]], 1)
     found: list[int | StateError] = []
-    Forget(nodes, "cnt:p:", found.append).scan()
+    ForgetKeys(nodes, "cnt:p:", found.append).scan()
     assert found == [3]
     assert [args[:2] for args in nodes.sent if args[0] == b"SCAN"] == [
         (b"SCAN", b"0"),
@@ -85,7 +85,7 @@ def test_an_error_ends_it() -> None:
     """Whatever step it comes at."""
     for answers in ([StateError("gone")], [[b"0", [A]], StateError("gone")]):
         found: list[Any] = []
-        Forget(Scripted(*answers), "cnt:p:", found.append).scan()
+        ForgetKeys(Scripted(*answers), "cnt:p:", found.append).scan()
         assert [str(one) for one in found] == ["gone"]
 
 
@@ -94,7 +94,7 @@ def test_open_breakers_come_first() -> None:
     keys = [b"bl:{p}:brk:p:x:r:b", b"bl:{p}:brk:p:x:r:a", b"bl:{p}:brk:p:x:r:c"]
     values = [kept(MINUTE, 3.0, 4.0), kept(MINUTE - 1, 10.0, since=NOW - 40), kept(MINUTE - 3, 9.0)]
     found, _ = breakers([b"0", keys], values)
-    assert found == [BreakerKept("brk:p:x:r:a", 5.0, NOW - 40), BreakerKept("brk:p:x:r:b", 5.0, None)]
+    assert found == [StoredBreaker("brk:p:x:r:a", 5.0, NOW - 40), StoredBreaker("brk:p:x:r:b", 5.0, None)]
 
 
 def test_what_is_no_breaker_is_passed_over() -> None:
@@ -109,7 +109,7 @@ def test_the_time_is_that_of_the_store_and_the_most_is_kept_to() -> None:
     told = [b"1800000030", b"500000"]
     found, nodes = breakers(told, [b"0", keys], [kept(MINUTE, 3.0), kept(MINUTE, 2.0)], now=None, most=1)
     assert nodes.sent[0] == (b"TIME",)
-    assert found == [BreakerKept("brk:p:x:r:a", 2.0, None)]
+    assert found == [StoredBreaker("brk:p:x:r:a", 2.0, None)]
 
 
 def test_every_server_is_looked_through_where_the_prefix_names_no_place() -> None:
@@ -117,7 +117,7 @@ def test_every_server_is_looked_through_where_the_prefix_names_no_place() -> Non
     x, y, other = OF_AGENTS[0], OF_AGENTS[1], OF_AGENTS[2]
     dropped = Servers([b"5", [x, y, other]], 2, 1, [b"0", []], [b"0", [y]], 0)
     found: list[Any] = []
-    Forget(dropped, "brk:", found.append).scan()
+    ForgetKeys(dropped, "brk:", found.append).scan()
     assert (found, dropped.where) == ([3], [1, x, y, 1, 2, y])
     assert [args for args in dropped.sent if args[0] == b"UNLINK"] == [
         (b"UNLINK", x, other),
@@ -125,8 +125,8 @@ def test_every_server_is_looked_through_where_the_prefix_names_no_place() -> Non
         (b"UNLINK", y),
     ]
     read = Servers([b"0", [x, y]], [kept(MINUTE, 1.0)], [kept(MINUTE, 2.0, since=NOW)], [b"0", []])
-    KeptBreakers(read, "brk:p", 10, NOW, found.append).scan()
-    assert found[1] == [BreakerKept("brk:p|y:a", 2.0, NOW), BreakerKept("brk:p|x:a", 1.0, None)]
+    StoredBreakers(read, "brk:p", 10, NOW, found.append).scan()
+    assert found[1] == [StoredBreaker("brk:p|y:a", 2.0, NOW), StoredBreaker("brk:p|x:a", 1.0, None)]
     FoundKeys(Servers([b"0", [x]], [b"0", [y]]), "brk:p", 10, found.append).scan()
     assert found[2] == [x, y]
 
@@ -134,8 +134,8 @@ def test_every_server_is_looked_through_where_the_prefix_names_no_place() -> Non
 def test_of_several_errors_the_first_is_told_and_no_servers_are_one() -> None:
     """Whoever asks is answered once (S-3)."""
     found: list[Any] = []
-    Forget(Servers([b"0", OF_AGENTS], StateError("first"), StateError("second")), "brk:", found.append).scan()
+    ForgetKeys(Servers([b"0", OF_AGENTS], StateError("first"), StateError("second")), "brk:", found.append).scan()
     none = Servers()
     none.each = list  # type: ignore[method-assign]
-    Forget(none, "brk:", found.append).scan()
+    ForgetKeys(none, "brk:", found.append).scan()
     assert [str(one) for one in found] == ["first", "no server is known"]

@@ -11,23 +11,23 @@ import pytest
 
 from breakloop.store.ops import (
     JOINED,
-    Breaker,
+    AdjustCharge,
+    BreakerResult,
     BreakerSpec,
-    Broken,
-    Bucket,
     BucketSpec,
-    Committed,
-    Correct,
-    Noted,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
+    Observation,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
-    RepeatSpec,
     Settle,
-    Spend,
-    SpendSpec,
-    Window,
+    StoredWindow,
+    TakeTokens,
     WindowWrite,
 )
 from breakloop.store.redis import scripts as module
@@ -46,8 +46,8 @@ from breakloop.store.redis.scripts import (
 from breakloop.store.redis.topology import slot_of
 
 LUA = Path(module.__file__).parent / "lua"
-FREE = RepeatSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=3)
-PLAIN = RepeatSpec(60.0, 5)
+FREE = FingerprintSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=3)
+PLAIN = FingerprintSpec(60.0, 5)
 TEN = BucketSpec(1.0, 10.0)
 
 
@@ -127,12 +127,12 @@ def test_a_prefix_is_no_pattern(prefix: str, wanted: bytes) -> None:
 def test_a_commit_is_one_flat_list() -> None:
     """Windows first; the order of keys is theirs and that of the operations which have one (S-2)."""
     ops: list[Op] = [
-        Repeat(FREE, "ld:p:a", None, 1, 7, tracked=True),
-        Refuse(None),
-        Bucket(TEN, "tb:p:b", 2.0, None),
-        Noted(None, 2),
-        Spend(SpendSpec(2**60 + 1), "cb:p:c", 5, 99.0, None),
-        Breaker(BreakerSpec(8.0, 30.0), "brk:p:d", 1.5, None),
+        CountFingerprint(FREE, "ld:p:a", None, 1, 7, tracked=True),
+        Deny(None),
+        TakeTokens(TEN, "tb:p:b", 2.0, None),
+        Observation(None, 2),
+        ChargeBudget(BudgetSpec(2**60 + 1), "cb:p:c", 5, 99.0, None),
+        CheckBreaker(BreakerSpec(8.0, 30.0), "brk:p:d", 1.5, None),
     ]
     windows = [WindowWrite("win:p:s:", 3, b"x", 60.0), WindowWrite("win:p:t:", 4, None, 60.0)]
     keys, told = encode_commit(ops, windows)
@@ -146,10 +146,10 @@ def test_a_commit_is_one_flat_list() -> None:
 
 def test_results_have_their_types_back() -> None:
     """Whole numbers come as integers; what was not looked at is None (E-4)."""
-    repeat, bucket = Repeat(PLAIN, "ld:p", None), Bucket(TEN, "tb:p", 1.0, None)
-    spend = Spend(SpendSpec(9), "cb:p", 1, 9.0, None)
-    breaker = Breaker(BreakerSpec(8.0, 30.0), "brk:p", 1.0, None)
-    ops: list[Op] = [repeat, repeat, repeat, repeat, bucket, bucket, spend, spend, breaker, Refuse(None), bucket]
+    repeat, bucket = CountFingerprint(PLAIN, "ld:p", None), TakeTokens(TEN, "tb:p", 1.0, None)
+    spend = ChargeBudget(BudgetSpec(9), "cb:p", 1, 9.0, None)
+    breaker = CheckBreaker(BreakerSpec(8.0, 30.0), "brk:p", 1.0, None)
+    ops: list[Op] = [repeat, repeat, repeat, repeat, bucket, bucket, spend, spend, breaker, Deny(None), bucket]
     found = [
         2,
         99,
@@ -165,18 +165,18 @@ def test_results_have_their_types_back() -> None:
     ]
     done = decode_commit(ops, (), pack(1000, 6, *found))
     repeated: list[object] = [
-        Repeated(2),
-        Repeated(99),
-        Repeated(3, flight=JOINED),
-        Repeated(4, True, False, 20.0),
+        FingerprintCount(2),
+        FingerprintCount(99),
+        FingerprintCount(3, flight=JOINED),
+        FingerprintCount(4, True, False, 20.0),
     ]
-    expected = [*repeated, 9.0, -0.5, 12, 2**60 + 1, Broken(True, 5.0, 0.0, "opened"), None, None]
-    assert done == Committed(expected, 6)  # type: ignore[arg-type]
+    expected = [*repeated, 9.0, -0.5, 12, 2**60 + 1, BreakerResult(True, 5.0, 0.0, "opened"), None, None]
+    assert done == CommitResult(expected, 6)  # type: ignore[arg-type]
     assert (done.at, type(done.at)) == (1000.0, float)
     assert [type(one) for one in done.results] == [type(one) for one in expected]
     tripped, opened = done.results[3], done.results[8]
-    assert isinstance(tripped, Repeated)
-    assert isinstance(opened, Broken)
+    assert isinstance(tripped, FingerprintCount)
+    assert isinstance(opened, BreakerResult)
     floats = [tripped.wait_s, opened.rate, opened.wait_s]
     assert [type(one) for one in floats] == [float] * 3
 
@@ -185,8 +185,8 @@ def test_a_list_is_a_conflict() -> None:
     """Windows that moved on, as they are now; those that did not are not among them (E-5)."""
     writes = [WindowWrite(f"win:p:{name}:", 1, b"", 60.0) for name in "abc"]
     newer = window_value(WindowWrite("", 6, b"data", 60.0))
-    done = decode_commit([Noted(None)], writes, [b"1000.5", None, newer, b""])
-    assert done == Committed([], -1, {"win:p:b:": Window(7, b"data"), "win:p:c:": Window(0, b"")})
+    done = decode_commit([Observation(None)], writes, [b"1000.5", None, newer, b""])
+    assert done == CommitResult([], -1, {"win:p:b:": StoredWindow(7, b"data"), "win:p:c:": StoredWindow(0, b"")})
     assert done.at == 1000.5
 
 
@@ -196,7 +196,7 @@ def test_a_list_is_a_conflict() -> None:
 def test_answers_that_mean_nothing_are_errors(answer: object) -> None:
     """Of a kind that whoever asked can expect (S-3)."""
     with pytest.raises(UNREADABLE):
-        decode_commit([Bucket(TEN, "tb:p", 1.0, None)], [WindowWrite("win:p", 0, b"", 1.0)], answer)
+        decode_commit([TakeTokens(TEN, "tb:p", 1.0, None)], [WindowWrite("win:p", 0, b"", 1.0)], answer)
 
 
 # -- windows, settling, corrections ------------------------------------------------------------------------------------
@@ -206,14 +206,14 @@ def test_windows_carry_their_version() -> None:
     """Eight bytes after the kind; of what is only looked at nothing is kept (E-5)."""
     value = window_value(WindowWrite("win:p", 41, b"abc", 60.0))
     assert value == b"w\x00\x00\x00\x00\x00\x00E@abc"
-    assert window_of(value) == Window(42, b"abc")
+    assert window_of(value) == StoredWindow(42, b"abc")
     assert window_value(WindowWrite("win:p", 41, None, 60.0)) == b""
 
 
 @pytest.mark.parametrize("value", [None, b"", b"w", b"w1234567", b"v\x00\x00\x00\x00\x00\x00E@abc"])
 def test_windows_of_another_layout_are_none(value: bytes | None) -> None:
     """As if nobody had written one (S-2)."""
-    assert window_of(value) == Window(0, b"")
+    assert window_of(value) == StoredWindow(0, b"")
 
 
 def test_only_what_changes_something_is_settled() -> None:
@@ -234,9 +234,9 @@ def test_only_what_changes_something_is_settled() -> None:
 def test_corrections_of_money_are_whole() -> None:
     """Rounded, and in two parts, of which the lower is never negative (L-5)."""
     ops = [
-        Correct(TEN, "tb:p:a", -0.5),
-        Correct(SpendSpec(1), "cb:p:b", -20.000000001),
-        Correct(SpendSpec(1), "cb:p:c", 2**61),
+        AdjustCharge(TEN, "tb:p:a", -0.5),
+        AdjustCharge(BudgetSpec(1), "cb:p:b", -20.000000001),
+        AdjustCharge(BudgetSpec(1), "cb:p:c", 2**61),
     ]
     keys, told = encode_correct(ops)
     assert keys == [redis_key(op.key) for op in ops]

@@ -10,54 +10,54 @@ import pytest
 from breakloop.errors import StateError
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
-    Breaker,
+    AdjustCharge,
+    BreakerResult,
     BreakerSpec,
-    Broken,
-    Bucket,
     BucketSpec,
-    Committed,
-    Correct,
-    Noted,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
+    Observation,
     Op,
-    Refuse,
-    Repeat,
-    Repeated,
-    RepeatSpec,
     Settle,
-    Spend,
-    SpendSpec,
-    Window,
+    StoredWindow,
+    TakeTokens,
     WindowWrite,
 )
 from breakloop.store.redis.scripts import redis_key
-from breakloop.store.redis.sharded import ShardedStore, Spread, arranged, denies
+from breakloop.store.redis.sharded import ShardedCommit, ShardedStore, arranged, denies
 
 NOW = 1_800_000_000.0
 LATER = NOW + 86_400
 TEN = BucketSpec(1.0, 10.0)
-DAY = SpendSpec(10)
-LOOP = RepeatSpec(60.0, 1)
-FLIGHT = RepeatSpec(60.0, 5, concurrent_free=2)
+DAY = BudgetSpec(10)
+LOOP = FingerprintSpec(60.0, 1)
+FLIGHT = FingerprintSpec(60.0, 5, concurrent_free=2)
 RATE = BreakerSpec(100.0, 60.0)
 AGENT, PROJECT = "p|a", "p"
 
 
-def own(cost: float = 1.0, group: int = 0) -> Bucket:
+def own(cost: float = 1.0, group: int = 0) -> TakeTokens:
     """A limit of the agent's."""
-    return Bucket(TEN, f"tb:{AGENT}:x", cost, None, group)
+    return TakeTokens(TEN, f"tb:{AGENT}:x", cost, None, group)
 
 
-def all_together(cost: int = 1, group: int = 0) -> Spend:
+def all_together(cost: int = 1, group: int = 0) -> ChargeBudget:
     """A budget that all agents share."""
-    return Spend(DAY, f"cb:{PROJECT}:y", cost, LATER, None, group)
+    return ChargeBudget(DAY, f"cb:{PROJECT}:y", cost, LATER, None, group)
 
 
-def breaker(where: str, group: int = 0) -> Breaker:
-    return Breaker(RATE, f"brk:{where}:z", 7.0, None, group)
+def breaker(where: str, group: int = 0) -> CheckBreaker:
+    return CheckBreaker(RATE, f"brk:{where}:z", 7.0, None, group)
 
 
-def seen(where: str = AGENT, spec: RepeatSpec = LOOP, *, tracked: bool = False) -> Repeat:
-    return Repeat(spec, f"ld:{where}:f", None, tracked=tracked)
+def seen(where: str = AGENT, spec: FingerprintSpec = LOOP, *, tracked: bool = False) -> CountFingerprint:
+    return CountFingerprint(spec, f"ld:{where}:f", None, tracked=tracked)
 
 
 class Slots:
@@ -72,10 +72,10 @@ class Slots:
         self.asked.append(place)
         return self.stores.setdefault(place, MemoryStore())
 
-    def commit(self, ops: Sequence[Op], now: float = NOW) -> Committed:
-        spread = Spread(ops, AGENT)
+    def commit(self, ops: Sequence[Op], now: float = NOW) -> CommitResult:
+        spread = ShardedCommit(ops, AGENT)
         while (part := spread.next()) is not None:
-            key = next((op.key for op in part if not isinstance(op, Refuse | Noted)), f"x:{AGENT}:")
+            key = next((op.key for op in part if not isinstance(op, Deny | Observation)), f"x:{AGENT}:")
             spread.took(self.at(key).commit(part, now))
         charges, flights = spread.give_back()
         for charge in charges:
@@ -84,17 +84,17 @@ class Slots:
             self.at(flight.key).settle([flight], now, failed=False)
         return spread.committed()
 
-    def used(self, op: Bucket | Spend) -> float:
+    def used(self, op: TakeTokens | ChargeBudget) -> float:
         """What is used of a limit."""
-        free: Op = Bucket(op.spec, op.key, 0, None) if isinstance(op, Bucket) else all_together(0)
+        free: Op = TakeTokens(op.spec, op.key, 0, None) if isinstance(op, TakeTokens) else all_together(0)
         [result] = self.at(op.key).commit([free], NOW).results
         assert isinstance(result, float | int)
-        return TEN.burst - result if isinstance(op, Bucket) else result
+        return TEN.burst - result if isinstance(op, TakeTokens) else result
 
 
 def test_each_place_is_asked_once_the_agents_first() -> None:
     """Whatever the order; what has no key is told wherever it matters (E-5)."""
-    ops: list[Op] = [all_together(), seen(), Refuse(None, 1), breaker(AGENT, 2), own(), breaker(PROJECT)]
+    ops: list[Op] = [all_together(), seen(), Deny(None, 1), breaker(AGENT, 2), own(), breaker(PROJECT)]
     assert arranged(ops, AGENT) == [(AGENT, [1, 3, 4]), (PROJECT, [0, 5])]
     slots = Slots()
     assert slots.commit(ops) == MemoryStore().commit(ops, NOW)
@@ -105,7 +105,7 @@ def test_only_a_breaker_waits_for_what_stands_before_it() -> None:
     """It counts nobody who was denied before it in its group, and what it has counted stays (CB-1)."""
     ops: list[Op] = [all_together(), breaker(AGENT), own(), breaker(PROJECT), breaker(AGENT, 1)]
     assert arranged(ops, AGENT) == [(AGENT, [2, 4]), (PROJECT, [0]), (AGENT, [1]), (PROJECT, [3])]
-    first: list[Op] = [seen(PROJECT, RepeatSpec(60.0, 1, denies=False)), breaker(AGENT)]
+    first: list[Op] = [seen(PROJECT, FingerprintSpec(60.0, 1, denies=False)), breaker(AGENT)]
     assert arranged(first, AGENT) == [(AGENT, [1]), (PROJECT, [0])]  # a mere warning denies nobody
 
 
@@ -114,9 +114,9 @@ def test_what_the_project_denies_is_given_back_to_the_agent() -> None:
     slots = Slots()
     slots.commit([all_together(10)])
     done = slots.commit([seen(), own(4.0), all_together(1)])
-    assert (done.results, done.denied_at) == ([Repeated(1), 6.0, 11], 2)
+    assert (done.results, done.denied_at) == ([FingerprintCount(1), 6.0, 11], 2)
     assert (slots.used(own()), slots.used(all_together())) == (0.0, 10)
-    assert slots.commit([seen()]).results == [Repeated(2, True, True, 60.0)]
+    assert slots.commit([seen()]).results == [FingerprintCount(2, True, True, 60.0)]
 
 
 def test_a_flight_that_the_project_denies_is_over() -> None:
@@ -126,7 +126,7 @@ def test_a_flight_that_the_project_denies_is_over() -> None:
     asked: list[Op] = [seen(spec=FLIGHT, tracked=True), all_together(1)]
     assert slots.commit(asked).denied_at == 1
     [result] = slots.commit([seen(spec=FLIGHT, tracked=True)]).results
-    assert isinstance(result, Repeated)
+    assert isinstance(result, FingerprintCount)
     assert (result.hits, result.flight > 0) == (2, True)
 
 
@@ -139,8 +139,8 @@ def test_what_the_agent_denies_does_not_reach_the_project() -> None:
     assert (done.denied_at, done.results[1:], slots.asked) == (0, [None, None], [AGENT])
     slots.asked.clear()
     assert slots.commit([seen(), all_together(3, group=1)]).results[1] == 3  # of a shadow policy's own budget
-    assert slots.commit([breaker(PROJECT), seen()]).results[0] == Broken(False, 7.0)
-    assert slots.commit([seen(PROJECT), seen()]).results[0] == Repeated(1)
+    assert slots.commit([breaker(PROJECT), seen()]).results[0] == BreakerResult(False, 7.0)
+    assert slots.commit([seen(PROJECT), seen()]).results[0] == FingerprintCount(1)
     assert slots.asked == [AGENT, PROJECT] * 3
     assert slots.used(all_together()) == 0  # what would pass is not charged where the call is denied
 
@@ -156,10 +156,10 @@ def test_a_denial_that_stands_earlier_counts_though_it_is_found_later() -> None:
 def test_a_shadow_policy_gives_back_its_own() -> None:
     """What it would have denied keeps its own limits from being charged, and nobody else's (E-3)."""
     slots = Slots()
-    done = slots.commit([own(2.0, group=1), Bucket(TEN, f"tb:{AGENT}:w", 3.0, None), all_together(11, group=1)])
+    done = slots.commit([own(2.0, group=1), TakeTokens(TEN, f"tb:{AGENT}:w", 3.0, None), all_together(11, group=1)])
     assert (done.denied_at, done.results) == (-1, [8.0, 7.0, 11])
     assert slots.used(own()) == 0.0
-    assert slots.used(Bucket(TEN, f"tb:{AGENT}:w", 0.0, None)) == 3.0
+    assert slots.used(TakeTokens(TEN, f"tb:{AGENT}:w", 0.0, None)) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_a_shadow_policy_gives_back_its_own() -> None:
         (own(), None, False),
         (all_together(), 11, True),
         (all_together(), 10, False),
-        (breaker(AGENT), Broken(True, 1.0), True),
-        (breaker(AGENT), Broken(False, 1.0), False),
-        (seen(), Repeated(2, True), True),
-        (seen(), Repeated(2), False),
-        (seen(spec=RepeatSpec(60.0, 1, denies=False)), Repeated(2, True), False),
+        (breaker(AGENT), BreakerResult(True, 1.0), True),
+        (breaker(AGENT), BreakerResult(False, 1.0), False),
+        (seen(), FingerprintCount(2, True), True),
+        (seen(), FingerprintCount(2), False),
+        (seen(spec=FingerprintSpec(60.0, 1, denies=False)), FingerprintCount(2, True), False),
     ],
 )
 def test_what_denies(op: Op, result: Any, denied: bool) -> None:
@@ -213,9 +213,9 @@ def test_what_is_of_one_place_is_one_script() -> None:
     store = ShardedStore(nodes)
     store.commit([seen(), own()], [WRITE], print)
     store.commit([all_together(), breaker(PROJECT)], (), print)
-    store.commit([Refuse(None), seen()], (), print)
+    store.commit([Deny(None), seen()], (), print)
     store.settle([Settle(FLIGHT, f"ld:{AGENT}:f", NOW, 1)], print, failed=True)
-    store.correct([Correct(DAY, f"cb:{PROJECT}:y", 1)], print)
+    store.correct([AdjustCharge(DAY, f"cb:{PROJECT}:y", 1)], print)
     assert nodes.scripts() == [
         [redis_key(WRITE.key), redis_key(f"ld:{AGENT}:f"), redis_key(f"tb:{AGENT}:x")],
         [redis_key(f"cb:{PROJECT}:y"), redis_key(f"brk:{PROJECT}:z")],
@@ -230,7 +230,7 @@ def test_a_window_that_moved_on_leaves_the_project_alone() -> None:
     nodes, got = Told(), list[Any]()
     ShardedStore(nodes).commit([all_together(), seen()], [WRITE], got.append)
     nodes.waiting.pop()([b"1800000000", b"w\0\0\0\0\0\0\0@new"])
-    assert got == [Committed([], -1, {WRITE.key: Window(2, b"new")})]
+    assert got == [CommitResult([], -1, {WRITE.key: StoredWindow(2, b"new")})]
     assert len(nodes.sent) == 1
 
 
@@ -255,7 +255,7 @@ def test_settling_and_correcting_go_to_each_place() -> None:
     assert [len(keys) for keys in nodes.scripts()] == [2, 1]
     nodes.waiting.pop()(1)
     nodes.waiting.pop()(2)
-    both = [Correct(TEN, f"tb:{AGENT}:x", 1), Correct(DAY, f"cb:{PROJECT}:y", 1)]
+    both = [AdjustCharge(TEN, f"tb:{AGENT}:x", 1), AdjustCharge(DAY, f"cb:{PROJECT}:y", 1)]
     store.correct(both, got.append)
     nodes.waiting.pop()(0)
     nodes.waiting.pop()(0)

@@ -12,15 +12,15 @@ import pytest
 
 from breakloop.errors import StateError
 from breakloop.store.ops import (
-    Bucket,
+    AdjustCharge,
     BucketSpec,
-    Committed,
-    Correct,
+    CommitResult,
+    FingerprintSpec,
     Op,
     RemoteStore,
-    RepeatSpec,
     Settle,
-    Window,
+    StoredWindow,
+    TakeTokens,
     WindowWrite,
 )
 from breakloop.store.redis.connection import RedisError
@@ -28,7 +28,7 @@ from breakloop.store.redis.scripts import load_scripts, redis_key, window_value
 from breakloop.store.redis.store import RedisStore
 
 TEN = BucketSpec(1.0, 10.0)
-OP = Bucket(TEN, "tb:p:k", 1.0, None)
+OP = TakeTokens(TEN, "tb:p:k", 1.0, None)
 NINE = msgspec.msgpack.encode([1000, -1, 9])
 NOSCRIPT = RedisError("NOSCRIPT No matching script. Please use EVAL.")
 SCRIPTS = load_scripts()
@@ -85,7 +85,7 @@ def test_a_commit_is_one_command(store: RedisStore, nodes: Told) -> None:
     assert args[7:] == (b"", window_value(writes[0]), b"")
     assert done == []
     nodes.answer(NINE)
-    assert done == [Committed([9.0], -1)]
+    assert done == [CommitResult([9.0], -1)]
 
 
 def test_time_is_told_in_tests_only(nodes: Told) -> None:
@@ -111,14 +111,14 @@ def test_windows_are_read_together(store: RedisStore, nodes: Told) -> None:
     keys = (redis_key("win:p:a:"), redis_key("win:p:b:"))
     assert nodes.sent == [(keys[0], (b"MGET", *keys))]
     nodes.answer([None, window_value(WindowWrite("", 4, b"x", 1.0))])
-    assert found == [[Window(0, b""), Window(5, b"x")]]
+    assert found == [[StoredWindow(0, b""), StoredWindow(5, b"x")]]
 
 
 def test_nothing_to_ask_is_answered_at_once(store: RedisStore, nodes: Told) -> None:
     """No round trip for nothing (S-2)."""
     got: list[object] = []
     store.read_windows([], got.append)
-    store.settle([Settle(RepeatSpec(1.0, 1), "ld:p:k", 1.0)], got.append, failed=True)
+    store.settle([Settle(FingerprintSpec(1.0, 1), "ld:p:k", 1.0)], got.append, failed=True)
     store.correct([], got.append)
     store.drop([], got.append)
     assert (got, nodes.sent) == ([[], 0, None, None], [])
@@ -127,8 +127,8 @@ def test_nothing_to_ask_is_answered_at_once(store: RedisStore, nodes: Told) -> N
 def test_settle_and_correct(store: RedisStore, nodes: Told) -> None:
     """A script each (LD-6, L-3)."""
     got: list[object] = []
-    store.settle([Settle(RepeatSpec(1.0, 1), "ld:p:k", 1.0, 1)], got.append, failed=False)
-    store.correct([Correct(TEN, "tb:p:k", 1.0)], got.append)
+    store.settle([Settle(FingerprintSpec(1.0, 1), "ld:p:k", 1.0, 1)], got.append, failed=False)
+    store.correct([AdjustCharge(TEN, "tb:p:k", 1.0)], got.append)
     assert [args[1] for _, args in nodes.sent] == [SCRIPTS.settle.sha, SCRIPTS.correct.sha]
     nodes.answer(2, 0)
     assert got == [2, None]
@@ -146,7 +146,7 @@ def test_an_unknown_script_is_loaded_and_sent_once_more(store: RedisStore, nodes
     assert nodes.sent[1:] == [(first[0], (b"SCRIPT", b"LOAD", SCRIPTS.commit.text)), first]
     assert done == []
     nodes.answer(SCRIPTS.commit.sha, NINE)
-    assert done == [Committed([9.0], -1)]
+    assert done == [CommitResult([9.0], -1)]
 
 
 def test_a_script_is_not_loaded_for_ever(store: RedisStore, nodes: Told) -> None:
@@ -163,8 +163,8 @@ def test_a_script_on_its_way_is_loaded_once(store: RedisStore, nodes: Told) -> N
     """Many at once, one load a slot; the next time it is needed it is loaded again (S-2)."""
     for _ in range(3):
         store.commit([OP], (), print)
-    store.commit([Bucket(TEN, "tb:other:k", 1.0, None)], (), print)
-    store.settle([Settle(RepeatSpec(1.0, 1), "ld:p:k", 1.0, 1)], print, failed=False)
+    store.commit([TakeTokens(TEN, "tb:other:k", 1.0, None)], (), print)
+    store.settle([Settle(FingerprintSpec(1.0, 1), "ld:p:k", 1.0, 1)], print, failed=False)
     nodes.answer(*[NOSCRIPT] * 5)
     assert nodes.commands[5:] == [b"SCRIPT", *[b"EVALSHA"] * 3, b"SCRIPT", b"EVALSHA", b"SCRIPT", b"EVALSHA"]
     nodes.answer(*[StateError("gone")] * 8)
@@ -196,8 +196,8 @@ def test_errors_say_what_is_wrong_and_name_no_key(store: RedisStore, nodes: Told
     got: list[object] = []
     store.commit([OP], (), got.append)
     store.read_windows(["win:p:a:"], got.append)
-    store.settle([Settle(RepeatSpec(1.0, 1), "ld:p:k", 1.0, 1)], got.append, failed=False)
-    store.correct([Correct(TEN, "tb:p:k", 1.0)], got.append)
+    store.settle([Settle(FingerprintSpec(1.0, 1), "ld:p:k", 1.0, 1)], got.append, failed=False)
+    store.correct([AdjustCharge(TEN, "tb:p:k", 1.0)], got.append)
     store.drop(["tb:p:k"], got.append)
     store.forget("tb:p:", got.append)
     store.probe(got.append)

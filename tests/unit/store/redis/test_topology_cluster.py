@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.redis.connection import Backoff, Door
+from breakloop.store.redis.connection import ConnectOptions, ReconnectBackoff
 from breakloop.store.redis.topology import SLOTS, ClusterNodes, slot_of
 from tests.fake_redis import Command, FakeRedis, Heard, array, fake_redis, polite
 from tests.unit.store.redis.test_connection_link import RUNNERS
@@ -16,7 +16,7 @@ from tests.unit.store.redis.test_connection_link import RUNNERS
 LOW, HIGH = b"bar", b"foo"  # slots 5061 and 12182
 
 
-class Soon(Backoff):
+class Soon(ReconnectBackoff):
     """Without delay."""
 
     def next_s(self) -> float:
@@ -61,7 +61,9 @@ async def running() -> AsyncIterator[tuple[FakeCluster, ClusterNodes, Heard]]:
     async with AsyncExitStack() as stack:
         for index in range(3):
             fakes.nodes.append(await stack.enter_async_context(fake_redis(fakes.script(index))))
-        nodes = ClusterNodes(Door(asyncio.get_running_loop(), writes=False), (fakes.nodes[0].address,), Soon())
+        nodes = ClusterNodes(
+            ConnectOptions(asyncio.get_running_loop(), writes=False), (fakes.nodes[0].address,), Soon()
+        )
         nodes.on_change = changes
         await nodes.start()
         stack.push_async_callback(nodes.close)
@@ -211,7 +213,7 @@ def test_a_start_that_fails_goes_on() -> None:
         async with fake_redis(fakes.script(0)) as one:
             fakes.nodes = [one, one]
             fakes.answers[0, b"CLUSTER"] = [b"-ERR This instance has cluster support disabled\r\n"]
-            nodes = ClusterNodes(Door(asyncio.get_running_loop(), writes=False), (one.address,), Soon())
+            nodes = ClusterNodes(ConnectOptions(asyncio.get_running_loop(), writes=False), (one.address,), Soon())
             nodes.on_change = changes
             with pytest.raises(StateError, match="answered ERR: it is no cluster"):
                 await nodes.start()
@@ -228,12 +230,12 @@ def test_a_start_that_fails_goes_on() -> None:
 def test_an_empty_cluster_and_one_that_hangs() -> None:
     async def main() -> None:
         async with fake_redis(lambda command: b"*0\r\n" if command[0] == b"CLUSTER" else polite(command)) as empty:
-            nodes = ClusterNodes(Door(asyncio.get_running_loop()), (empty.address,))
+            nodes = ClusterNodes(ConnectOptions(asyncio.get_running_loop()), (empty.address,))
             with pytest.raises(StateError, match=r"no node of the cluster answers: .* no slot has an owner"):
                 await nodes.start()
             await nodes.close()
         async with fake_redis(lambda command: None if command[0] == b"CLUSTER" else polite(command)) as mute:
-            nodes = ClusterNodes(Door(asyncio.get_running_loop(), open_s=0.05), (mute.address,))
+            nodes = ClusterNodes(ConnectOptions(asyncio.get_running_loop(), open_s=0.05), (mute.address,))
             with pytest.raises(StateError, match=r"did not answer within 0\.05 s"):
                 await nodes.start()
             await nodes.close()

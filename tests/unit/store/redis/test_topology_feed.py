@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.redis.topology import Feed
+from breakloop.store.redis.topology import PubSub
 from breakloop.store.redis.url import parse_redis_url
 from tests.fake_redis import Command, Heard, array, fake_redis, polite
 from tests.unit.store.redis.test_connection_link import RUNNERS
@@ -16,8 +16,8 @@ def script(command: Command) -> bytes:
     return array(b"subscribe", command[1], 1) if command[0] == b"SUBSCRIBE" else polite(command)
 
 
-def feed(url: str, gaps: Callable[[], None]) -> Feed:
-    made = Feed(parse_redis_url(url), asyncio.get_running_loop())
+def feed(url: str, gaps: Callable[[], None]) -> PubSub:
+    made = PubSub(parse_redis_url(url), asyncio.get_running_loop())
     made.on_gap = gaps
     return made
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.redis.connection import Door
+from breakloop.store.redis.connection import ConnectOptions
 from breakloop.store.redis.topology import Sentinels
 from breakloop.store.redis.url import Address
 from tests.fake_redis import Command, Script, array, fake_redis, polite
@@ -34,7 +34,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def sentinels(*addresses: Address, password: str = "") -> Sentinels:
-    return Sentinels(Door(asyncio.get_running_loop(), password=password), addresses, "main")
+    return Sentinels(ConnectOptions(asyncio.get_running_loop(), password=password), addresses, "main")
 
 
 def test_the_first_that_knows() -> None:

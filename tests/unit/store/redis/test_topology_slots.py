@@ -5,7 +5,7 @@ from redis.crc import key_slot
 
 from breakloop.errors import StateError
 from breakloop.store.redis.connection import RedisError
-from breakloop.store.redis.topology import Share, by_slot, read_shares, redirection, slot_of
+from breakloop.store.redis.topology import SlotShare, by_slot, read_shares, redirection, slot_of
 from breakloop.store.redis.url import Address
 
 ASKED = Address("10.0.0.9", 7000)
@@ -34,10 +34,10 @@ def test_the_map() -> None:
         [400, 99999, [b"10.0.0.1", 7001]],
     ]
     assert read_shares(answer, ASKED) == [
-        Share(0, 100, Address("10.0.0.1", 7001)),
-        Share(101, 200, Address("10.0.0.9", 7003)),
-        Share(201, 300, Address("10.0.0.9", 7004)),
-        Share(301, 16383, Address("redis-3.internal", 7005)),
+        SlotShare(0, 100, Address("10.0.0.1", 7001)),
+        SlotShare(101, 200, Address("10.0.0.9", 7003)),
+        SlotShare(201, 300, Address("10.0.0.9", 7004)),
+        SlotShare(301, 16383, Address("redis-3.internal", 7005)),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.model.call import Usage
 from breakloop.testing.answer import Answer, Failure, ToolUse, call_tool, say
-from breakloop.testing.providers.base import Asked, arguments, broken_off, dump, event, halves, tokens
+from breakloop.testing.providers.base import ProviderRequest, arguments, broken_off, dump, event, halves, tokens
 from tests.unit.testing.talking import asked, seen
 
 
@@ -18,9 +18,9 @@ def test_usage_is_counted_unless_given() -> None:
     """Four bytes a token, of the body and of what is said."""
     assert [tokens(size) for size in (0, 1, 4, 5)] == [0, 1, 1, 2]
     question = seen(fields={"a": "x" * 92})  # 101 bytes
-    assert Asked(question, {}, say("12345678"), 0).usage == Usage(26, 2)
-    assert Asked(question, {}, call_tool("ab", {"c": 1}), 0).usage == Usage(26, 3)
-    assert Asked(question, {}, say("x", usage=Usage(7, 3)), 0).usage == Usage(7, 3)
+    assert ProviderRequest(question, {}, say("12345678"), 0).usage == Usage(26, 2)
+    assert ProviderRequest(question, {}, call_tool("ab", {"c": 1}), 0).usage == Usage(26, 3)
+    assert ProviderRequest(question, {}, say("x", usage=Usage(7, 3)), 0).usage == Usage(7, 3)
 
 
 def test_ids_come_from_the_numbers_of_requests() -> None:
