@@ -18,7 +18,7 @@ UNIT := tests/unit $(wildcard tests/test_*.py) -m "not e2e and not slow"
 MAKEFLAGS += --no-print-directory
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup serve demo check test lint types imports unit tools typescript suite audit docs docs-check eval photograph photograph-compare fmt bench bench-peers lock clean
+.PHONY: help setup serve demo check test lint types imports unit tools typescript suite audit docs docs-check eval trace photograph photograph-compare fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
@@ -88,6 +88,9 @@ docs-check: $(STAMP) ## fail if a generated page is out of date
 
 eval: $(STAMP) ## evaluate the detectors on recorded sessions, if available next to this directory
 	@$(PY) -m scripts.eval $(ARGS)
+
+trace: $(STAMP) ## print the files that one proxied request passes (ARGS="--walk", ARGS="--json")
+	@$(PY) -m scripts.trace_request $(ARGS)
 
 photograph: $(STAMP) ## record the observable behaviour of this tree in .cache/photograph (ARGS="--out DIR")
 	@$(PY) -m scripts.photograph $(ARGS)
