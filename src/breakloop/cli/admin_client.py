@@ -1,11 +1,7 @@
-"""Talks to the admin API (SPEC X-1), over the standard library's HTTP. What goes wrong becomes an `AdminError` with
-what to do about it and the exit code it ends with; what is asked and how it is shown is each command's.
+"""Client of the admin API, with the options and the formatting of the commands that use it.
 
-What the commands that talk to the admin API share: where it is, who asks, and the end of one that failed. The
-talking itself is `admin_client`'s.
-
-How the commands that talk to the admin API write numbers, times and names. Names come from outside: what could move
-a terminal's cursor is written out.
+Errors are `AdminError`s, with a remedy and an exit code. Names come from clients and agents, so control characters
+are escaped before they are printed.
 """
 
 from __future__ import annotations
@@ -31,21 +27,21 @@ from breakloop.cli.output import config_option, fail, json_option, print_table, 
 from breakloop.errors import BreakloopError
 
 PREFIX: Final = "/api/v1"
-TIMEOUT_S: Final = 15.0  # a stream that has nothing to say says so every 15 s
+TIMEOUT_S: Final = 15.0  # an idle event stream sends a comment every 15 s
 _STREAM_TIMEOUT_S: Final = 45.0
 _ANSWER_MAX: Final = 64 * 1024 * 1024
 _PLANE: Final = "X-Breakloop-Plane"
 _REMEDIES: Final = {
     401: "give the token with --token, in BREAKLOOP_ADMIN_TOKEN, or in the file admin-token of the data directory",
     403: "use the token of an operator",
-    421: "call it by a name or address that it listens on",
+    421: "use a host name or address that it listens on",
 }
 
 Query = Mapping[str, Any]
 
 
 class AdminError(BreakloopError):
-    """What was asked cannot be had. `code` is the exit code."""
+    """A request to the admin API failed. `code` is the exit code of the command."""
 
     def __init__(self, message: str, code: int = PROBLEM) -> None:
         super().__init__(message)
@@ -53,14 +49,14 @@ class AdminError(BreakloopError):
 
 
 class AdminResponse(NamedTuple):
-    """One message of a stream of events."""
+    """One message of an event stream."""
 
     id: str
     data: Any
 
 
 class AdminClient:
-    """One admin plane. Every call is a connection of its own: commands ask once or twice."""
+    """A client of one admin API. Each call opens a connection: commands make one or two."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
@@ -71,29 +67,25 @@ class AdminClient:
         if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1:
             raise AdminError(f"--url {url}: write it like http://127.0.0.1:8788", USAGE)
         if not token.isascii() or not token.isprintable():
-            raise AdminError("the token has characters in it that no token has: copy it again", USAGE)
+            raise AdminError("the token contains invalid characters: copy it again", USAGE)
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname, port or (443 if self._tls else 8788)
         self._path = parts.path.rstrip("/")
         self._base = self._path + PREFIX
         self._token = token
-        self._known = not token  # it is an admin plane, as far as that matters
+        self._known = not token  # whether the server is known to be an admin API, so that the token may be sent
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        """Ask for something."""
         return self._ask("GET", path, query)
 
     def post(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> Any:
-        """Order something."""
         return self._ask("POST", path, query, json.dumps(body).encode())
 
     def delete(self, path: str) -> Any:
-        """Take something away."""
         return self._ask("DELETE", path, None)
 
     def follow(self, path: str, query: Query, last_id: str = "") -> Iterator[AdminResponse]:
-        """Yield what happens, until the connection ends."""
         more = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
         connection = self._connection(_STREAM_TIMEOUT_S)
         try:
@@ -147,7 +139,9 @@ class AdminClient:
         return connection.getresponse()
 
     def _meet(self, connection: HTTPConnection) -> None:
-        """Ask who is there before the token is shown: the traffic port would hand it to a provider."""
+        """Check that the server is an admin API before sending the token. The traffic port would forward it to a
+        provider.
+        """
         connection.request("GET", f"{self._path}/livez", headers={"User-Agent": f"breakloop/{__version__}"})
         response = connection.getresponse()
         data = response.read(_ANSWER_MAX)
@@ -163,13 +157,13 @@ class AdminClient:
             message, field = str(error["message"]), str(error.get("field", ""))
         except (ValueError, KeyError, TypeError):
             return self._stranger()
-        named = not field or message.startswith(f"{field}: ")  # an order that is refused says it by itself
+        named = not field or message.startswith(f"{field}: ")  # the message names the field already
         said = message if named else f"{field}: {message}"
         remedy = _REMEDIES.get(status)
         return AdminError(f"{self.url}: {said}" + (f" ({remedy})" if remedy else ""))
 
     def _stranger(self) -> AdminError:
-        return AdminError(f"{self.url}: does not answer like the admin API of breakloop (is it the traffic port?)")
+        return AdminError(f"{self.url}: is not the admin API of breakloop (is it the traffic port?)")
 
     def _unreachable(self, error: Exception) -> AdminError:
         why = "no answer in time" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
@@ -178,7 +172,7 @@ class AdminClient:
 
 
 def part(name: str) -> str:
-    """Return a name as one part of a path, whatever is in it."""
+    """Return a name as one segment of a path."""
     return quote(name, safe="")
 
 
@@ -197,7 +191,7 @@ def _events(response: HTTPResponse) -> Iterator[AdminResponse]:
 
 URL: Final = "http://127.0.0.1:8788"
 TOKEN_FILE: Final = "admin-token"
-EPILOG: Final = "Exit code 0: done; 1: it was refused; 2: the admin API cannot be reached; 3: called wrongly."
+EPILOG: Final = "Exit code 0: done; 1: rejected; 2: the admin API is unreachable; 3: wrong usage."
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 _DURATION_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPAN_MAX_S: Final = 10 * 366 * 86_400
@@ -206,16 +200,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class DurationParam(click.ParamType[float]):
-    """A length of time: 90, 30s, 10m, 1h, 7d."""
+    """A duration: 90, 30s, 10m, 1h, 7d."""
 
     name = "span"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return it in seconds."""
         found = _SPAN.fullmatch(str(value).strip().lower())
         seconds = float(found[1]) * _DURATION_UNITS[found[2]] if found else 0.0
         if not 0 < seconds <= _SPAN_MAX_S:
-            self.fail(f"{value!r} is no length of time: write it like 30s, 10m, 1h or 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration: use 30s, 10m, 1h or 7d", param, ctx)
         return seconds
 
 
@@ -223,7 +216,7 @@ SPAN: Final = DurationParam()
 
 
 def admin_options(function: F) -> F:
-    """Add `--url`, `--token`, `--config` and `--json`; the command gets a client, and whether JSON is wanted."""
+    """Add `--url`, `--token`, `--config` and `--json`. The command is called with `client` and `as_json`."""
 
     @wraps(function)
     def called(*, url: str, token: str, config: str, as_json: bool, **more: Any) -> Any:
@@ -233,9 +226,9 @@ def admin_options(function: F) -> F:
         except AdminError as error:
             fail(str(error), as_json=as_json, code=error.code)
 
-    token_text = "Its token; else BREAKLOOP_ADMIN_TOKEN, the settings, or the file admin-token in the data directory."
+    token_text = "Token; by default BREAKLOOP_ADMIN_TOKEN, the settings, or the file admin-token in the data directory."
     options = (
-        click.option("--url", metavar="URL", default=URL, show_default=True, help="Where the admin API is."),
+        click.option("--url", metavar="URL", default=URL, show_default=True, help="URL of the admin API."),
         click.option("--token", metavar="TOKEN", default="", help=token_text),
         config_option,
         json_option,
@@ -246,8 +239,9 @@ def admin_options(function: F) -> F:
 
 
 def project_option(function: F) -> F:
-    """Add `--project`."""
-    return click.option("--project", metavar="NAME", default="", help="Project; else the default one.")(function)
+    return click.option("--project", metavar="NAME", default="", help="Project; by default the default project.")(
+        function
+    )
 
 
 def _kept_token(config: str, *, as_json: bool) -> str:
@@ -269,29 +263,29 @@ _TEXT_MAX: Final = 60
 _DIGEST: Final = re.compile(r"(?:\w+:)?[0-9a-f]{16,}(?:\.\.\.)?")
 _DIGEST_SHOWN: Final = 12
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-_UNSAID: Final = frozenset({"agent", "caller", "steps", "score"})  # of an event: shown elsewhere, or too long
-# What is worth the most comes first.
+_UNSAID: Final = frozenset(
+    {"agent", "caller", "steps", "score"}
+)  # fields of events that are shown elsewhere or too long
+# the most important fields first
 _FIRST: Final = ("kind", "action", "policy", "rule", "reason", "hit_count", "evidence")
 
 
 def clean(text: object, most: int = _TEXT_MAX) -> str:
-    """Return a text from outside so that it can be printed on one line."""
+    """Return text of unknown origin as one printable line."""
     plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(text))
     return plain if len(plain) <= most else plain[: most - 3] + "..."
 
 
 def moment(at: float | None) -> str:
-    """Return a time; of none, nothing."""
     return "" if at is None else datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def until(at: float | None) -> str:
-    """Return when something ends."""
     return "until it is released" if at is None else f"until {moment(at)}"
 
 
 def span(seconds: float) -> str:
-    """Return a length of time in its two largest units."""
+    """Return a duration in its two largest units."""
     left, words = max(0, int(seconds)), list[str]()
     for size, unit in _UNITS:
         count, left = divmod(left, size)
@@ -301,22 +295,20 @@ def span(seconds: float) -> str:
 
 
 def ago(at: float | None, now: float) -> str:
-    """Return how long ago something was."""
     return "never" if not at else f"{span(now - at)} ago"
 
 
 def dollars(microusd: int) -> str:
-    """Return an amount, to the cent; what is less than that, but something, is not nothing."""
+    """Return an amount to the cent; a smaller amount than one cent is "<$0.01"."""
     return f"${microusd / 1e6:,.2f}" if microusd >= 10_000 or not microusd else "<$0.01"
 
 
 def count(number: int, noun: str) -> str:
-    """Return so many of something."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def words(data: Mapping[str, Any]) -> str:
-    """Return what an event carries, the weightiest first."""
+    """Return the fields of an event, the most important first."""
     names = [name for name in _FIRST if name in data] + [name for name in data if name not in _FIRST]
     said = [
         f"{name}={_value(name, data[name])}" for name in names if name not in _UNSAID and data[name] not in ("", None)
@@ -325,7 +317,7 @@ def words(data: Mapping[str, Any]) -> str:
 
 
 def _value(name: str, value: object) -> str:
-    """Times as times, no more digits than anybody reads, and of a digest its beginning, as people tell them apart."""
+    """Format timestamps as times, numbers with four significant digits, and only the beginning of digests."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         if name.endswith("_at"):
             return moment(value).replace(" ", "T")
@@ -335,7 +327,7 @@ def _value(name: str, value: object) -> str:
 
 
 def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Print a table; columns in `right` are numbers."""
+    """Print a table; columns in `right` are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in heads:
         table.add_column(head, justify="right" if head in right else "left", no_wrap=head != heads[-1])

@@ -1,11 +1,4 @@
-"""`breakloop bundle`: bundles on their way to other machines (SPEC B-3, B-4). Its commands are in `bundle_push` and
-`bundle_sign`; whether a bundle is right is `validate`'s.
-
-`breakloop bundle push` and `show`: the bundle in Redis that instances with `--policy redis` take (SPEC B-3).
-
-`breakloop bundle keygen`, `sign` and `verify`: detached signatures of bundles (SPEC B-4). How they are made is
-`policy.sign`'s; where a server looks for them is its sources'.
-"""
+"""`breakloop bundle`: push bundles to Redis, create key pairs, sign bundles and verify signatures."""
 
 from __future__ import annotations
 
@@ -43,14 +36,15 @@ _EPILOG = "Exit code 0: it is there; 1: a problem was found, or a newer one is t
 @click.command(name="push", short_help="Push a bundle to Redis, for every instance.", epilog=_EPILOG)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--state", metavar="URL", default="", help=_STATE)
-@click.option("--force", is_flag=True, help="Also a lower version, or another content with the same version.")
+@click.option("--force", is_flag=True, help="Push even a lower version, or other content with the same version.")
 @click.option("--by", metavar="NAME", default="", help="Who pushes it.  [user@host]")
 @config_option
 @json_option
 def push(file: str, *, state: str, force: bool, by: str, config: str, as_json: bool) -> None:
-    """Push a bundle to Redis, where every instance with `--policy redis` takes it within a second.
+    """Push a bundle to Redis. Every instance with `--policy redis` loads it within a second.
 
-    It is validated first, and verified where the settings name a key. Its signature (FILE.sig) goes with it.
+    The bundle is validated first, and its signature is verified if the settings name a key. The signature (FILE.sig)
+    is pushed with it.
     """
     settings = settings_of(config, as_json=as_json).settings
     fetched, loaded, verifier = _checked(Path(file), settings, as_json=as_json)
@@ -69,10 +63,12 @@ def push(file: str, *, state: str, force: bool, by: str, config: str, as_json: b
         return
     click.echo(f"{file}: {'pushed' if changed else 'is there already'}, version {bundle.version}, {shelf.name}")
     if force and verifier is not None:
-        click.echo("note: instances that verify signatures refuse a lower version, forced or not", err=True)
+        click.echo("note: instances that verify signatures reject a lower version even with --force", err=True)
 
 
-@click.command(name="show", epilog="Exit code 0: there is one; 1: nothing was pushed yet; 2: Redis cannot be reached.")
+@click.command(
+    name="show", epilog="Exit code 0: a bundle is there; 1: nothing was pushed yet; 2: Redis is unreachable."
+)
 @click.option("--state", metavar="URL", default="", help=_STATE)
 @click.option("--content", is_flag=True, help="Print the bundle itself, as it was pushed.")
 @config_option
@@ -90,18 +86,18 @@ def show(*, state: str, content: bool, config: str, as_json: bool) -> None:
         shelf.close()
     assert found is not None  # noqa: S101 - only a known bundle is None
     if content:
-        click.echo(found.data, nl=False)  # bytes as they are
+        click.echo(found.data, nl=False)  # the bytes as they are
     elif as_json:
         print_json({"ok": True, **_facts(found)})
     else:
         signed = "signed" if found.signature else "not signed"
         forced = ", forced" if found.forced else ""
         click.echo(f"version {found.version}, {len(found.data):,} bytes, {signed}{forced}, sha256 {found.digest}")
-        click.echo(f"pushed by {found.pushed_by or 'somebody'} at {moment(found.pushed_at)}")
+        click.echo(f"pushed by {found.pushed_by or 'unknown'} at {moment(found.pushed_at)}")
 
 
 def _checked(file: Path, settings: Settings, *, as_json: bool) -> tuple[BundleBytes, LoadedBundle, Verifier | None]:
-    """Read, verify and load a file, or end the command with what is wrong with it."""
+    """Read, verify and load a file; exit if it is invalid."""
     try:
         verifier = policy_verifier(settings)
         fetched = read_path(file, signed=True)
@@ -147,13 +143,13 @@ _SECRET_HELP = "File with a shared secret, for HMAC-SHA256."
 
 @click.command(
     name="keygen",
-    short_help="Make a pair of keys.",
-    epilog="Exit code 0: both files are written; 1: one of them is there already.",
+    short_help="Create a key pair.",
+    epilog="Exit code 0: both files are written; 1: one of them exists already.",
 )
 @click.argument("name", default="policy")
 @json_option
 def keygen(name: str, *, as_json: bool) -> None:
-    """Make a pair of keys: NAME.key signs and stays secret, NAME.pub is for `policy_public_key_file`."""
+    """Create a key pair: NAME.key signs and stays secret, NAME.pub is for `policy_public_key_file`."""
     private, public = make_keys()
     try:
         _write_new(f"{name}.key", private, 0o600)
@@ -163,19 +159,19 @@ def keygen(name: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"ok": True, "private_key": f"{name}.key", "public_key": f"{name}.pub"})
     else:
-        click.echo(f"{name}.key signs bundles: keep it secret, away from the servers\n{name}.pub goes to the servers")
+        click.echo(f"{name}.key signs bundles: keep it secret and off the servers\n{name}.pub goes to the servers")
 
 
 @click.command(name="sign", short_help="Sign a bundle.", epilog="Exit code 0: it is signed; 1: a problem was found.")
 @click.argument("path", metavar="FILE", type=click.Path(exists=True))
 @click.option("--key", type=_FILE, metavar="FILE", default=None, help="Private key of Ed25519, PEM.")
 @click.option("--secret-file", type=_FILE, metavar="FILE", default=None, help=_SECRET_HELP)
-@click.option("--add", is_flag=True, help="Keep the signatures that are there, for a change of keys.")
+@click.option("--add", is_flag=True, help="Keep existing signatures, for key rotation.")
 @json_option
 def sign(path: str, *, key: str | None, secret_file: str | None, add: bool, as_json: bool) -> None:
-    """Sign a bundle: its signature is written to FILE.sig, of a directory to bundle.sig in it.
+    """Sign a bundle. The signature is written to FILE.sig, or to bundle.sig in a directory.
 
-    Only a valid bundle is signed.
+    Only valid bundles are signed.
     """
     target = signature_path(Path(path))
     try:
@@ -197,7 +193,7 @@ def sign(path: str, *, key: str | None, secret_file: str | None, add: bool, as_j
 @click.command(
     name="verify",
     short_help="Verify a bundle's signature.",
-    epilog="Exit code 0: it is signed with one of the keys; 1: it is not.",
+    epilog="Exit code 0: signed with one of the keys; 1: not.",
 )
 @click.argument("path", metavar="FILE", type=click.Path(exists=True))
 @click.option("--public-key", type=_FILE, metavar="FILE", default=None, help="Public keys of Ed25519, PEM or base64.")
@@ -205,7 +201,7 @@ def sign(path: str, *, key: str | None, secret_file: str | None, add: bool, as_j
 @config_option
 @json_option
 def verify(path: str, *, public_key: str | None, secret_file: str | None, config: str, as_json: bool) -> None:
-    """Tell whether a bundle is signed as a server wants it: with a key given here, else with those in the settings."""
+    """Verify the signature of a bundle with the given key, or with the keys in the settings."""
     try:
         verifier = _verifier(public_key, secret_file)
         if verifier is None:
@@ -220,7 +216,7 @@ def verify(path: str, *, public_key: str | None, secret_file: str | None, config
     if as_json:
         print_json({"ok": True})
     else:
-        click.echo(f"{path}: its signature fits")
+        click.echo(f"{path}: the signature is valid")
 
 
 def _signer(key: str | None, secret_file: str | None) -> Signer:
@@ -238,7 +234,7 @@ def _verifier(public_key: str | None, secret_file: str | None) -> Verifier | Non
 
 
 def _write_new(name: str, content: bytes, mode: int) -> None:
-    """Write a file that is not there yet: a key that is lost by a typing mistake cannot be made again."""
+    """Write a file that does not exist yet. Overwriting a key by mistake would lose it."""
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -246,4 +242,4 @@ def _write_new(name: str, content: bytes, mode: int) -> None:
 
 @click.group(name="bundle", commands=[push, show, keygen, sign, verify])
 def command() -> None:
-    """Push a bundle to every instance, see which one is there, sign bundles and verify them."""
+    """Push a bundle to every instance, show the pushed one, sign and verify bundles."""

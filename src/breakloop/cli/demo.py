@@ -1,5 +1,4 @@
-"""`breakloop demo`: see a loop being stopped (SPEC X-4). No keys, no network: two agents speak through the real reverse
-proxy to a stand-in LLM, all on this machine. This is the command; what is shown comes from its neighbours."""
+"""`breakloop demo`: two agents talk through the real reverse proxy to a stand-in LLM. One of them loops."""
 
 from __future__ import annotations
 
@@ -29,14 +28,16 @@ from breakloop.cli.demo_run import TURN_S, DemoResponse, stage
 from breakloop.cli.output import console, fail, json_option, print_json
 from breakloop.gateway.server import ListenError
 
-SECONDS = 130  # long enough for three detections, with waits of 30, 60 and 120 s
+SECONDS = 130  # enough for three detections, with cooldowns of 30, 60 and 120 s
 SPEED = 6.5
-PRICE = (3.0, 15.0)  # of the order of what large models cost
+PRICE = (3.0, 15.0)  # in the order of what large models cost
 
 
 @click.command(name="demo")
 @click.option("--plain", is_flag=True, help="Lines without colours, as fast as possible; the default for pipes.")
-@click.option("--speed", type=click.FloatRange(0.1, 10_000), default=SPEED, show_default=True, help="Times real time.")
+@click.option(
+    "--speed", type=click.FloatRange(0.1, 10_000), default=SPEED, show_default=True, help="Speed relative to real time."
+)
 @click.option("--seconds", type=click.IntRange(1, 3600), default=SECONDS, show_default=True, help="Simulated seconds.")
 @click.option(
     "--price",
@@ -68,16 +69,16 @@ def command(*, plain: bool, speed: float, seconds: int, price: tuple[float, floa
 
 
 def _can_show(terminal: Console) -> bool:
-    """Tell whether the output is a terminal that a picture can be drawn on."""
+    """Return whether the output is a terminal that can show the live screen."""
     large = terminal.width >= LEAST_WIDTH and terminal.height >= LEAST_HEIGHT
     return sys.stdout.isatty() and not terminal.is_dumb_terminal and large
 
 
-Tell = Callable[[list[tuple[DemoResponse, bool]]], None]  # what was answered, and whether it is a new detection
+Tell = Callable[[list[tuple[DemoResponse, bool]]], None]  # a response, and whether it is a new detection
 
 
 def _run(story: DemoStory, tell: Tell, pause_s: float = 0.0, begin: Callable[[], None] = lambda: None) -> None:
-    """Run everything to its end, or until Ctrl-C: what there is to learn comes all the same."""
+    """Run to the end or until Ctrl-C, then print the summary."""
     with suppress(KeyboardInterrupt):
         asyncio.run(_play(story, tell, pause_s, begin))
 

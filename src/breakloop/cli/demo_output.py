@@ -1,10 +1,6 @@
-"""The demonstration as lines of text: what changes while it runs, and the summary at its end, also of the live show.
+"""What the demo prints: counts and costs, lines of text, a live screen with two panes, and the summary.
 
-The demonstration's live picture: two panes, side by side or one above the other, fitted to the terminal. Red and
-green only underline what the words say, so that it reads without colours and on any background.
-
-What the demonstration has to tell: counts of the gateway's answers, the tokens that the stand-in LLM reported, and
-money, which is an estimate at an assumed price. How it looks is `demo_lines`' and `demo_screen`'s work.
+Colours only repeat what the words say, so that the output reads the same without them.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ _MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DemoPrice:
-    """Assumed US dollars for a million tokens."""
+    """Assumed price in US dollars per million tokens."""
 
     input_usd: float
     output_usd: float
@@ -40,25 +36,24 @@ class DemoPrice:
         return f"{_short(self.input_usd)} in, {_short(self.output_usd)} out per million tokens"
 
     def of(self, tokens_in: int, tokens_out: int) -> float:
-        """Return what so many tokens cost."""
         return (tokens_in * self.input_usd + tokens_out * self.output_usd) / _MILLION
 
 
 @dataclass(slots=True)
 class DemoTotals:
-    """What became of an agent's requests."""
+    """Counts of an agent's responses."""
 
     passed: int = 0
     blocked: int = 0
-    failed: int = 0  # neither: something is wrong with the demonstration itself
+    failed: int = 0  # neither allowed nor denied: the demo itself failed
     tokens_in: int = 0
     tokens_out: int = 0
-    cooldowns_s: list[int] = field(default_factory=list)  # one for each detection
+    cooldowns_s: list[int] = field(default_factory=list)  # one per detection
     cooling: bool = False
     finished: bool = False
 
     def count(self, answered: DemoResponse) -> bool:
-        """Count an answer; tell whether it is a new detection (and not one more request during a cooldown)."""
+        """Count a response. Returns whether it is a new detection, as opposed to another request during a cooldown."""
         self.passed += answered.passed
         self.blocked += answered.blocked
         self.failed += not (answered.passed or answered.blocked)
@@ -74,53 +69,51 @@ class DemoTotals:
 
 @dataclass(slots=True)
 class DemoStory:
-    """Everything that is shown."""
+    """Everything that the demo shows."""
 
     price: DemoPrice
     wanted_s: int
     seen_s: int = 0
     gateway_port: int = 0
     llm_port: int = 0
-    llm_requests: int = 0  # as the stand-in LLM has counted them
-    denial: DemoResponse | None = None  # the first
+    llm_requests: int = 0  # as counted by the stand-in LLM
+    denial: DemoResponse | None = None  # the first one
     totals: dict[str, DemoTotals] = field(default_factory=lambda: {LOOPING: DemoTotals(), HEALTHY: DemoTotals()})
     last: dict[str, deque[DemoResponse]] = field(
         default_factory=lambda: {LOOPING: deque(maxlen=_KEPT), HEALTHY: deque(maxlen=_KEPT)}
     )
 
     def take(self, answered: DemoResponse) -> bool:
-        """Take an answer in; tell whether it is a new detection."""
+        """Count a response. Returns whether it is a new detection."""
         self.last[answered.agent].append(answered)
         if answered.blocked and self.denial is None:
             self.denial = answered
         return self.totals[answered.agent].count(answered)
 
     def spent_usd(self, agent: str) -> float:
-        """What an agent's answered requests cost."""
         totals = self.totals[agent]
         return self.price.of(totals.tokens_in, totals.tokens_out)
 
     def call_usd(self, agent: str = LOOPING) -> float:
-        """What an answered request of an agent costs, on average."""
+        """Return the average cost of an agent's allowed requests."""
         return self.spent_usd(agent) / max(self.totals[agent].passed, 1)
 
     def saved_usd(self, agent: str) -> float:
-        """What an agent's blocked requests would have cost: as much as its answered ones, on average."""
+        """Return what the denied requests of an agent would have cost, at the average of its allowed ones."""
         return self.totals[agent].blocked * self.call_usd(agent)
 
     @property
     def hour_usd(self) -> float:
-        """What the loop costs in an hour if nobody stops it."""
+        """Return what the loop costs per hour if nothing stops it."""
         return self.call_usd() * 3600 / PACE_S[LOOPING]
 
     @property
     def weekend_usd(self) -> float:
-        """What it costs until somebody comes back."""
         return self.hour_usd * WEEKEND_H
 
 
 def usd(amount: float) -> str:
-    """Return an amount for people: cents matter below ten dollars."""
+    """Format an amount; cents are shown below ten dollars."""
     return f"${amount:,.2f}" if amount < 10 else f"${amount:,.0f}"
 
 
@@ -129,7 +122,6 @@ def _short(amount: float) -> str:
 
 
 def story_json(story: DemoStory) -> dict[str, object]:
-    """Return the whole story as JSON has it."""
     denial = story.denial
     return {
         "simulated_seconds": story.seen_s,
@@ -162,7 +154,6 @@ _INDENT = 2
 
 
 def introduction(story: DemoStory) -> list[str]:
-    """Return what is about to be seen."""
     gateway, llm = f"127.0.0.1:{story.gateway_port}", f"127.0.0.1:{story.llm_port}"
     return [
         "breakloop demo: two agents, the real gateway, a stand-in LLM; nothing leaves this machine",
@@ -176,19 +167,18 @@ def introduction(story: DemoStory) -> list[str]:
 
 
 class LineOutput:
-    """Prints what changes, not every request."""
+    """Prints changes, not every request."""
 
     def __init__(self, story: DemoStory) -> None:
         self._story = story
         self._blocked_in_a_row = 0
 
     def begin(self) -> None:
-        """Tell what is about to be seen."""
         for line in introduction(self._story):
             click.echo(line)
 
     def tell(self, answers: list[tuple[DemoResponse, bool]]) -> None:
-        """Tell about answers (with whether they are new detections), if they are worth it."""
+        """Print responses that are worth a line."""
         for answered, fresh in answers:
             self._tell(answered, fresh=fresh)
 
@@ -206,7 +196,6 @@ class LineOutput:
             self._say(answered, answered.outcome)
 
     def end(self) -> None:
-        """Tell what has not been told yet."""
         for answered in list(self._story.last[LOOPING])[-1:]:
             self._catch_up(answered, "the cooldown goes on")
         click.echo("")
@@ -227,17 +216,16 @@ class LineOutput:
 
 
 def first_sentence(answered: DemoResponse) -> str:
-    """Return the beginning of a denial's message."""
     return answered.message.partition(". ")[0] + "."
 
 
-# -- the end -------------------------------------------------------------------------------------------------------
+# -- the summary -----------------------------------------------------------------------------------------------------
 
-Line = tuple[Text, bool]  # and whether it is indented
+Line = tuple[Text, bool]  # text, and whether it is indented
 
 
 def summary(story: DemoStory) -> list[Line]:
-    """Return what there is to learn, and what to do next."""
+    """Return the results and the next steps."""
     whole = "" if story.seen_s >= story.wanted_s else f" of {story.wanted_s}"
     lines = [_heading(f"After {story.seen_s}{whole} simulated seconds")]
     lines += [_line(_fate(story, agent)) for agent in (LOOPING, HEALTHY)]
@@ -253,13 +241,12 @@ def summary(story: DemoStory) -> list[Line]:
 
 
 def printed(line: Line) -> RenderableType:
-    """Return a line for a terminal, where what is indented stays so when it has to be wrapped."""
+    """Return a line for the terminal; indented lines stay indented when they wrap."""
     text, indented = line
     return Padding(text, (0, 0, 0, _INDENT)) if indented else text
 
 
 def plain_text(line: Line) -> str:
-    """Return a line without colours."""
     text, indented = line
     return " " * _INDENT * indented + text.plain
 
@@ -313,8 +300,8 @@ LEAST_WIDTH: Final = 60
 LEAST_HEIGHT: Final = 16
 _SIDE_BY_SIDE: Final = 80
 _TALL: Final = 24
-_ALL_COLUMNS: Final = 56  # so wide must a pane be inside
-_BORDER: Final = 4  # what a pane's border takes of its width
+_ALL_COLUMNS: Final = 56  # minimum inner width of a pane
+_BORDER: Final = 4  # width of a pane's border
 _MOST_ROWS: Final = 20
 _MOST_WIDTH: Final = 120
 _AGENTS: Final = (LOOPING, HEALTHY)
@@ -322,34 +309,31 @@ _AGENTS: Final = (LOOPING, HEALTHY)
 
 @dataclass(frozen=True, slots=True)
 class ScreenShape:
-    """A terminal's size, and what follows from it."""
+    """The size of a terminal and the layout that follows from it."""
 
     width: int
     height: int
 
     @classmethod
     def of(cls, size: ConsoleDimensions) -> ScreenShape:
-        """Return the shape for a terminal; a very wide one is not filled, because nobody reads lines so long."""
+        """Return the layout for a terminal. Very wide terminals are not filled, because long lines are hard to read."""
         return cls(min(size.width, _MOST_WIDTH), size.height)
 
     @property
     def side_by_side(self) -> bool:
-        """Whether both panes fit beside each other."""
         return self.width >= _SIDE_BY_SIDE
 
     @property
     def roomy(self) -> bool:
-        """Whether there is room for more than what is needed."""
         return self.side_by_side and self.height >= _TALL
 
     @property
     def inside(self) -> int:
-        """How wide a pane is inside."""
         return (self.width // 2 if self.side_by_side else self.width) - _BORDER
 
     @property
     def rows(self) -> int:
-        """How many requests a pane can show. One row stays free: a picture that fills the terminal would scroll."""
+        """Return how many requests a pane can show. One row stays free, because a full screen would scroll."""
         if self.roomy:  # two lines above, four below; in the pane two of border, four of totals, and perhaps a heading
             rows = self.height - 1 - 2 - 4 - 6 - (self.inside >= _ALL_COLUMNS)
         else:  # one above, three below, two of totals and two of border in each pane
@@ -359,7 +343,6 @@ class ScreenShape:
 
 
 def picture(story: DemoStory, shape: ScreenShape, speed: float) -> RenderableType:
-    """Return everything at this moment."""
     panes: RenderableType = Group(*(_pane(story, agent, shape) for agent in _AGENTS))
     if shape.side_by_side:
         panes = Table.grid(expand=True)
@@ -381,7 +364,7 @@ def _header_lines(story: DemoStory, shape: ScreenShape, speed: float) -> list[Te
 
 
 def _foot(story: DemoStory, shape: ScreenShape) -> list[Text]:
-    # The last line is short: the ^C that a terminal writes behind it must not wrap, which would shift the picture.
+    # The last line is short: the ^C that a terminal prints after it must not wrap and shift the screen.
     last = Text(f"Assumed {story.price}. Ctrl-C ends.", "dim")
     last.truncate(shape.width - 4, overflow="ellipsis")
     if story.denial is None:
@@ -395,12 +378,11 @@ def _foot(story: DemoStory, shape: ScreenShape) -> list[Text]:
 
 
 def _cut(text: Text) -> Text:
-    """One line, whatever the width."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
-# -- panes ---------------------------------------------------------------------------------------------------------
+# -- panes -------------------------------------------------------------------------------------------------------------
 
 
 def _pane(story: DemoStory, agent: str, shape: ScreenShape) -> Panel:

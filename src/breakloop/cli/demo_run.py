@@ -1,8 +1,7 @@
-"""The demonstration's machinery: a stand-in LLM, the real gateway in front of it and two agents in front of that, all
-on loopback ports, on a clock that is moved by hand. What came of it goes out as values; showing it is `demo`'s work.
+"""The processes of the demo: a stand-in LLM, the real gateway, and two agents, on loopback ports with a simulated
+clock.
 
-The demonstration's two agents and their little project: they speak to the gateway as an SDK does (Chat Completions
-over HTTP), do what the model says, and add it to their conversation. One gets stuck, the other does not.
+The agents speak Chat Completions over HTTP, as an SDK does. `demo_output` renders the results.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def _module(number: int, area: str) -> str:
 
 
 FILES: Final[Mapping[str, str]] = {f"{area}.py": _module(number, area) for number, area in enumerate(_AREAS)}
-# Coding agents send a map of the project with every request; it makes most of what a call costs.
+# Coding agents send a map of the project with every request. It is most of what a call costs.
 SYSTEM: Final = "You maintain a web shop. Use the tools, one step at a time. The project:\n" + "\n".join(
     f"{area}.py: {area}_{line:02d}(order, region)" for area in _AREAS for line in range(48)
 )
@@ -66,7 +65,7 @@ TOOLS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class DemoResponse:
-    """One request of one agent: what the gateway answered, and what the agent did then."""
+    """One request of one agent: the gateway's response and what the agent did next."""
 
     agent: str
     at_s: int
@@ -77,29 +76,27 @@ class DemoResponse:
     tokens_out: int = 0
     reason: str = ""  # X-Breakloop-Reason
     retry_after_s: int = 0
-    code: str = ""  # of the error object that SDKs read
+    code: str = ""  # from the error object that SDKs parse
     message: str = ""
 
     @property
     def passed(self) -> bool:
-        """Tell whether the model has answered."""
         return self.status == 200
 
     @property
     def blocked(self) -> bool:
-        """Tell whether the gateway has answered in the model's stead, and said why."""
+        """Return whether the gateway denied the request."""
         return bool(self.reason)
 
     @property
     def outcome(self) -> str:
-        """What came of it, in a few words."""
         if self.blocked:
             return f"{self.reason}, wait {self.retry_after_s} s"
         return self.did or "failed"
 
 
 class DemoAgent:
-    """Asks, does what it is told, asks again. When it is refused it knows no better than to ask the same once more."""
+    """Sends a request, carries out the tool call, and repeats. When it is denied, it sends the same request again."""
 
     def __init__(self, name: str, client: DemoClient) -> None:
         self.name = name
@@ -111,7 +108,6 @@ class DemoAgent:
         ]
 
     async def turn(self, at_s: int) -> DemoResponse:
-        """Make one request and act on its answer."""
         request = {"model": MODEL, "messages": self._messages, "tools": TOOLS}
         status, headers, content = await self._client.post(_PATH, request)
         if status != 200:
@@ -160,7 +156,7 @@ _TOOLS: Final[Mapping[str, Callable[..., tuple[str, str]]]] = {"list": _list, "r
 
 
 class DemoClient:
-    """Just enough HTTP for one keep-alive connection to our own server."""
+    """A minimal HTTP client with one keep-alive connection to the demo's own server."""
 
     def __init__(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._host = host
@@ -169,13 +165,12 @@ class DemoClient:
 
     @classmethod
     async def connect(cls, port: int) -> DemoClient:
-        """Connect to a port of this machine."""
         return cls(f"127.0.0.1:{port}", *await asyncio.open_connection("127.0.0.1", port))
 
     async def post(self, path: str, content: Json) -> tuple[int, dict[str, str], Json]:
-        """Send a JSON object; return status, header fields (names in lower case) and the object that came back."""
+        """Send a JSON object. Returns status, headers (names in lower case) and the object in the response."""
         body = json.dumps(content).encode()
-        # Both agents use one key: what they do tells them apart.
+        # Both agents use the same key; only their requests differ.
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: Bearer demo\r\nAccept: application/json\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -187,19 +182,18 @@ class DemoClient:
         return int(first.split(" ")[1]), headers, json.loads(answered)
 
     async def close(self) -> None:
-        """Hang up."""
         self._writer.close()
         await self._writer.wait_closed()
 
 
-TURN_S: Final = 2  # how long a call and what follows from it take a looping agent
-PACE_S: Final = {LOOPING: TURN_S, HEALTHY: 2 * TURN_S}  # the healthy one has something to think about
-_UPSTREAMS: Final = ("openai", "anthropic", "gemini")  # all of them, so that there is no way out of this machine
+TURN_S: Final = 2  # simulated time that a call of the looping agent takes
+PACE_S: Final = {LOOPING: TURN_S, HEALTHY: 2 * TURN_S}  # the healthy agent takes longer
+_UPSTREAMS: Final = ("openai", "anthropic", "gemini")  # every upstream, so that no request leaves this machine
 _SECRET: Final = b"breakloop demo"
 
 
 class DemoStage:
-    """Everything in place. `turns` lets both agents act, and time pass."""
+    """The running demo. `turns` lets the agents act and the clock advance."""
 
     def __init__(self, clock: FakeClock, llm: StandInLLM, gateway_port: int, agents: tuple[DemoAgent, ...]) -> None:
         self.at_s = 0
@@ -211,11 +205,10 @@ class DemoStage:
 
     @property
     def llm_requests(self) -> int:
-        """How many requests the stand-in LLM has counted itself."""
         return self._llm.request_count
 
     async def turns(self) -> list[DemoResponse]:
-        """Let each agent whose time it is make a request."""
+        """Let each agent that is due make a request."""
         due = [agent for agent in self._agents if not agent.finished and self.at_s % PACE_S[agent.name] == 0]
         answered = [await agent.turn(self.at_s) for agent in due]
         self._clock.advance(TURN_S)
@@ -225,7 +218,7 @@ class DemoStage:
 
 @asynccontextmanager
 async def stage() -> AsyncIterator[DemoStage]:
-    """Start everything, and stop it at the end. Raises `ListenError` where nothing can listen."""
+    """Start all parts and stop them at the end. Raises `ListenError` if no port is free."""
     clock = FakeClock()
     async with AsyncExitStack() as started:
         try:
@@ -243,7 +236,7 @@ async def stage() -> AsyncIterator[DemoStage]:
 
 @asynccontextmanager
 async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
-    """Run what `breakloop serve` runs with no policy, from the same parts; nobody's settings or files are read."""
+    """Run what `breakloop serve` runs without a policy. No settings or files of the user are read."""
     settings = Settings(upstream=[f"{name}={llm_url}" for name in _UPSTREAMS])
     descriptors = Descriptors(build.context(settings, _SECRET), clock)
     engine = Engine(MemoryStore(), clock, descriptors)
@@ -260,13 +253,13 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
 
 
 def rule() -> str:
-    """Return what the gateway goes by: its built-in protection."""
+    """Return the built-in detector that the gateway applies."""
     guard = build.loop_guard(Settings())
     return f"repeated steps; the same end {guard.max_hits + 1} times in {guard.window_seconds} s"
 
 
 def respond(seen: SeenRequest) -> Answer:
-    """Be the model: one task sends it in circles, the other from file to file to an answer."""
+    """Answer as the model: one task runs in circles, the other ends after a few files."""
     messages = seen.fields["messages"]
     if messages[1]["content"] == TASKS[LOOPING]:
         return call_tool("read", {"path": MISSING}, text="I need the configuration.")

@@ -1,11 +1,6 @@
-"""`breakloop doctor`: every setting with its value and origin, and what is unsafe or broken (SPEC T-1).
-Exit code 1 when there is a problem; warnings and notes leave it at 0.
+"""`breakloop doctor`: print every setting with its origin, and check the configuration.
 
-What `doctor` looks at: settings that are unsafe or do nothing, and whether what they name can be used.
-Looks only, changes nothing; printing is `doctor`'s.
-
-What `doctor` says about counters: where they are spread, and what is kept over a restart and what is wrong with it.
-The rest of the data directory is `doctor_checks`'.
+The checks only read. Problems set exit code 1; warnings and notes leave it at 0.
 """
 
 from __future__ import annotations
@@ -42,7 +37,7 @@ _AHEAD_S = 60.0
 
 
 def examine_state(settings: Settings, clock: Clock) -> Iterator[DoctorFinding]:
-    """Look at `state.db`, which only a process with its counters in memory keeps."""
+    """Inspect `state.db`, which exists only for a process with in-memory counters."""
     if settings.shard_by == "agent" and "+cluster" not in settings.state.partition("://")[0]:
         why = "spreads nothing, for state names no cluster; limits that agents share cost a script more"
         yield DoctorFinding(
@@ -92,14 +87,13 @@ _PRICES_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything that was found, and the bundle if it is valid."""
+    """The findings, and the bundle if it is valid."""
 
     findings: list[DoctorFinding]
     bundle: LoadedBundle | None
 
 
 def examine(settings: Settings, clock: Clock) -> Diagnosis:
-    """Look at everything."""
     findings = [*examine_proxy(settings), *_trust(settings), *_admin(settings)]
     findings += [*_secrets(settings), *_data_dir(settings), *examine_state(settings, clock)]
     findings += _prices(settings, clock)
@@ -172,7 +166,7 @@ def _last_good(path: Path, settings: Settings) -> Iterator[DoctorFinding]:
     except BundleError as error:
         yield DoctorFinding("warning", "data_dir", error.problems[0].message)
     except SettingsError:
-        return  # said where the bundle is loaded
+        return  # reported where the bundle is loaded
     else:
         if kept is not None:
             yield DoctorFinding(
@@ -214,7 +208,6 @@ def _load(settings: Settings, clock: Clock) -> tuple[LoadedBundle | None, list[D
 
 
 def _fetch(settings: Settings, clock: Clock) -> LoadedBundle:
-    """Look where the server would, once."""
     verifier = policy_verifier(settings)
     source = policy_source(settings, clock, signed=verifier is not None)
     assert source is not None  # noqa: S101 - a policy is set
@@ -232,7 +225,7 @@ def _on_the_way(settings: Settings) -> Iterator[DoctorFinding]:
         message = "is fetched without TLS and not signed: whoever sits between can change the rules"
         yield DoctorFinding("warning", "policy", message)
     if settings.policy_token.get_secret_value() or settings.policy_token_file:
-        yield DoctorFinding("warning", "policy_token", "is sent without TLS: whoever sits between can read it")
+        yield DoctorFinding("warning", "policy_token", "is sent without TLS: anyone on the network path can read it")
 
 
 def _loop_detection(settings: Settings, compiled: CompiledBundle) -> Iterator[DoctorFinding]:
@@ -265,7 +258,9 @@ def _route(policy: CompiledPolicy) -> str:
 def _tokens(settings: Settings, bundle: Bundle | None) -> Iterator[DoctorFinding]:
     jwt = settings.jwt
     if jwt.jwks_url.startswith("http://"):
-        yield DoctorFinding("warning", "jwt.jwks_url", "is fetched without TLS: whoever sits between can make tokens")
+        yield DoctorFinding(
+            "warning", "jwt.jwks_url", "is fetched without TLS: anyone on the network path can forge tokens"
+        )
     if jwt.secret.get_secret_value() or jwt.jwks_file or jwt.jwks_url:
         return
     used = sorted(name for name in _descriptors(settings, bundle) if name.startswith("jwt:"))
@@ -288,11 +283,10 @@ def _descriptors(settings: Settings, bundle: Bundle | None) -> set[str]:
 _MARKS = {"problem": ("x", "red"), "warning": ("!", "yellow"), "note": ("-", "cyan")}
 
 
-@click.command(name="doctor", help="Show every setting and where it came from; warn of unsafe ones.")
+@click.command(name="doctor", help="Show every setting with its origin, and check the configuration.")
 @settings_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, as_json: bool, **flags: object) -> int:
-    """Examine the settings; 1 when something is wrong."""
     loaded: LoadedSettings | None = None
     try:
         loaded = load_settings(flags)

@@ -1,10 +1,7 @@
-"""What a check of `doctor` says. Checking is `doctor_checks`' and `doctor_proxy`'s, printing `doctor`'s.
+"""Checks of `breakloop doctor`: exposure of the traffic port, upstreams, certificates, and the Redis that stores the
+state.
 
-What `doctor` looks at around the traffic port: who can reach it, which keys it holds, where requests go, and whether
-certificates can be used (SPEC D-2, Y-6). Looks only: nothing is connected to. Everything else is `doctor_checks`'.
-
-What `doctor` says about a Redis that is to keep the state: reachable, new enough, quick enough, and whether it keeps
-what it is given. Asks only; changes nothing but the scripts' permission, which is tried with one that does nothing.
+Only the checks of Redis open connections.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ Level = Literal["problem", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One thing to say: a `problem` keeps breakloop from working, a `warning` is unsafe, a `note` is good to know."""
+    """A result of a check. A `problem` keeps breakloop from working, a `warning` is unsafe, a `note` is informative."""
 
     level: Level
     about: str
@@ -38,7 +35,6 @@ class DoctorFinding:
 
 
 def examine_proxy(settings: Settings) -> Iterator[DoctorFinding]:
-    """Look at everything."""
     yield from _reach(settings)
     yield from _keys(settings)
     yield from _upstreams(settings)
@@ -46,7 +42,7 @@ def examine_proxy(settings: Settings) -> Iterator[DoctorFinding]:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches that host."""
+    """Return whether only this machine can reach the host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -119,7 +115,7 @@ def _certificates(settings: Settings) -> Iterator[DoctorFinding]:
     tls = settings.tls
     if tls.cert_file:
         try:
-            # Without a question for a passphrase: there is nobody to ask when a service starts.
+            # Without a passphrase prompt: a service has no terminal at start.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert_file, tls.key_file, lambda: "")
         except (OSError, ValueError) as error:
             yield DoctorFinding("problem", "tls", f"{tls.cert_file} and {tls.key_file} cannot be used: {_why(error)}")
@@ -150,7 +146,6 @@ Facts = dict[str, str]
 
 
 def examine_redis(url: str) -> list[DoctorFinding]:
-    """Look at the servers of a URL."""
     try:
         parsed = parse_redis_url(url)
         return [*exposure(parsed), *asyncio.run(_examine(parsed))]
@@ -159,7 +154,7 @@ def examine_redis(url: str) -> list[DoctorFinding]:
 
 
 def exposure(url: RedisUrl) -> Iterator[DoctorFinding]:
-    """Say what others on the network could see or do."""
+    """Report what other machines on the network could see or do."""
     if all(_is_loopback(address.host) for address in url.addresses):
         return
     if not url.tls:
@@ -190,7 +185,7 @@ async def _examine(url: RedisUrl) -> list[DoctorFinding]:
 
 
 async def _masters(url: RedisUrl, door: ConnectOptions) -> tuple[list[Address], list[DoctorFinding]]:
-    """Ask the first node that answers who the masters are."""
+    """Ask the first node that responds for the masters."""
     findings: list[DoctorFinding] = []
     for seed in url.addresses:
         try:
@@ -211,7 +206,6 @@ async def _masters(url: RedisUrl, door: ConnectOptions) -> tuple[list[Address], 
 
 
 async def _quorum(url: RedisUrl, sentinels: Sentinels) -> list[DoctorFinding]:
-    """Could the Sentinels replace the master now?"""
     findings: list[DoctorFinding] = []
     for address in url.addresses:
         try:
@@ -241,7 +235,7 @@ async def _server(url: RedisUrl, door: ConnectOptions, address: Address) -> list
 
 
 async def _facts(link: RedisConnection) -> Facts:
-    """What INFO says, and of CONFIG what it does not say; services that hide them leave the facts out."""
+    """Return the relevant fields of INFO, completed from CONFIG. Managed services may hide both."""
     info = await link.call(b"INFO")
     if isinstance(info, StateError) and not isinstance(info, RedisError):
         raise info
@@ -270,7 +264,6 @@ async def _latency(link: RedisConnection, url: RedisUrl) -> DoctorFinding:
 
 
 def judge(url: RedisUrl, facts: Facts) -> Iterator[DoctorFinding]:
-    """Judge what a server says of itself."""
     if not facts:
         yield DoctorFinding("note", _ABOUT, "INFO is not allowed: version, eviction and persistence were not looked at")
         return

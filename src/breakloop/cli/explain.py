@@ -1,8 +1,7 @@
-"""`breakloop explain`: why a request gets its verdict, step by step (SPEC E-7, T-2). The engine decides and
-`replay.explain` says how; this file reads the request and prints.
+"""`breakloop explain`: print step by step how the engine decides on a request.
 
-A request from a file (SPEC T-2): raw HTTP as an editor holds it, or JSON `{method, path, headers, body}`.
-Forgiving about line ends, which editors change; what a server refuses is the gateway's to say.
+The request is raw HTTP from a file, with any line endings, or JSON `{method, path, headers, body}`. `replay.explain`
+runs the engine.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*)")
 
 
 def read_request(text: bytes, name: str) -> CaseRequest:
-    """Return the request, or raise `BundleError` with located problems."""
+    """Parse the request. Raises `BundleError` with located problems."""
     if text.lstrip()[:1] == b"{":
         return _from_json(text, name)
     head, body = _split(text.lstrip(b"\r\n"))
@@ -106,7 +105,7 @@ def _body(headers: list[tuple[str, str]], body: bytes, name: str) -> bytes:
     length = fields.get("content-length", "")
     if length.isdigit() and int(length) <= len(body):
         return body[: int(length)]
-    return body.removesuffix(b"\n").removesuffix(b"\r")  # editors end a file with a line end
+    return body.removesuffix(b"\n").removesuffix(b"\r")  # editors end a file with a line break
 
 
 def _refuse(name: str, line: int, message: str, hint: str) -> NoReturn:
@@ -136,7 +135,7 @@ _NAME_WIDTH = 32
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One of the requests of a run."""
+    """One request of a repeated run."""
 
     number: int
     at_s: float
@@ -144,7 +143,6 @@ class _Sent:
 
     @property
     def said(self) -> tuple[str, str, int]:
-        """Decision, reason and status."""
         record = self.exchange.record
         if record is None:
             return "deny", "bad_request", self.exchange.reply.status
@@ -153,17 +151,19 @@ class _Sent:
 
 @click.command(name="explain")
 @click.option("--request", "request_file", required=True, metavar="FILE", help="The request; - for standard input.")
-@click.option("--repeat", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Send it so many times.")
+@click.option(
+    "--repeat", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Number of times to send it."
+)
 @click.option("--every", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds between them.")
 @policy_option
 @config_option
 @json_option
 def command(request_file: str, *, repeat: int, every: float, policy: str, config: str, as_json: bool) -> None:
-    """Explain what a bundle says to a request, and why, in the order of evaluation.
+    """Explain how a bundle decides on a request, in the order of evaluation.
 
-    FILE holds a raw HTTP request, or JSON like {"method": "POST", "path": "/v1/chat/completions", "headers": {},
-    "body": {}}. State begins empty; the clock is simulated, and no network is used. With --repeat the last request is
-    explained. Fingerprints and callers are those of a server with the same secret or data directory.
+    FILE contains a raw HTTP request, or JSON like {"method": "POST", "path": "/v1/chat/completions", "headers": {},
+    "body": {}}. State starts empty; the clock is simulated, and no network is used. With --repeat, the last request
+    is explained. Fingerprints and callers match those of a server with the same secret or data directory.
     """
     settings = settings_of(config, as_json=as_json).settings
     now = float(int(SystemClock().now()))
@@ -181,7 +181,7 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
         print_json(_as_json(sent, steps))
         return
     if secret == OFFLINE_SECRET:
-        click.echo("note: no secret is set or kept here, so digests differ from those of a server", err=True)
+        click.echo("note: no secret is configured, so digests differ from those of a server", err=True)
     if settings.jwt.jwks_url:
         click.echo("note: jwt.jwks_url is not fetched here, so tokens are read without being verified", err=True)
     out = console()
@@ -216,7 +216,7 @@ def _send(offline: OfflineService, request: CaseRequest, repeat: int, every: flo
 
 
 def _print_earlier(sent: Sequence[_Sent], out: Console) -> None:
-    """The way there: requests that were answered alike stand on one line."""
+    """Print the earlier requests; equal outcomes share a line."""
     out.print(Text(f"Sent {counted(len(sent), 'time')}; the last is explained", "bold"))
     for said, group in groupby(sent, key=lambda one: one.said):
         listed = list(group)
@@ -244,14 +244,14 @@ def _print_steps(steps: Iterable[ExplainStep], out: Console) -> None:
 
 
 def _cut(steps: list[ExplainStep]) -> tuple[list[ExplainStep], int]:
-    """A bundle may have thousands of policies: those that do not match are told up to a number."""
+    """Limit the number of policies that did not match: a bundle may have thousands."""
     unmatched = [step for step in steps if step.stage == "policy" and step.outcome == "no match"]
     left_out = {id(step) for step in unmatched[_UNMATCHED_SHOWN:]}
     return [step for step in steps if id(step) not in left_out], len(left_out)
 
 
 def _name(step: ExplainStep) -> str:
-    """The first column; what belongs to a policy stands below it."""
+    """Return the first column, indented below the policy."""
     return "  " + step.subject.partition("/")[2] if step.stage in _INDENTED else step.subject
 
 

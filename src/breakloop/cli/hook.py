@@ -1,6 +1,8 @@
-"""`breakloop hook claude-code`: the command that Claude Code starts for each event of its hooks. Reads the event on
-standard input, answers on standard output, and lets everything pass when it fails itself. Exit code 2, which would
-block, is never used."""
+"""`breakloop hook claude-code`: the command that Claude Code runs for each hook event.
+
+It reads the event from standard input and writes the response to standard output. If it fails, it allows the call:
+exit code 2, which would block it, is never used.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _SENSITIVITIES: Final = ("relaxed", "normal", "strict")
 
 
 class HookOptions(NamedTuple):
-    """How one call judges."""
+    """Options of one hook call."""
 
     url: str = ""
     agent: str = "claude-code"
@@ -40,43 +42,46 @@ class HookOptions(NamedTuple):
 
 @click.group(name="hook")
 def command() -> None:
-    """Answer the hooks of an agent: put `breakloop hook claude-code` into its settings (`breakloop init --for
-    claude-code` does it)."""
+    """Run as a hook of an agent. Add `breakloop hook claude-code` to its settings, or let `breakloop init --for
+    claude-code` do it.
+    """
 
 
 @command.command(name="claude-code")
-@click.option("--url", default="", help="The gateway that decides.  [BREAKLOOP_URL; without it, decided here]")
-@click.option("--agent", default=HookOptions().agent, show_default=True, help="The agent's name, for the gateway.")
+@click.option(
+    "--url", default="", help="URL of a gateway that decides.  [BREAKLOOP_URL; without one, the hook decides]"
+)
+@click.option("--agent", default=HookOptions().agent, show_default=True, help="Name of the agent, for the gateway.")
 @click.option(
     "--sensitivity",
     type=click.Choice(_SENSITIVITIES),
     default=HookOptions().sensitivity,
     show_default=True,
-    help="How early it speaks up, without a gateway.",
+    help="Sensitivity of detection without a gateway.",
 )
 @click.option(
     "--stop-after",
     type=click.IntRange(0),
     default=claude_code.STOP_AFTER,
     show_default=True,
-    help="So many blocks in a row end the run; 0: never.",
+    help="Number of consecutive blocks that end the run; 0: never.",
 )
-@click.option("--shadow", is_flag=True, help="Change nothing; tell the person what would have been done.")
+@click.option("--shadow", is_flag=True, help="Change nothing; report what would have been done.")
 def claude(url: str, *, agent: str, sensitivity: str, stop_after: int, shadow: bool) -> None:
-    """Answer one event of Claude Code's hooks. It is read from standard input, as JSON."""
+    """Handle one hook event of Claude Code, read as JSON from standard input."""
     options = HookOptions(url or named_url(), agent, sensitivity, stop_after, shadow)
     try:
         sent = json.loads(sys.stdin.buffer.read())
         answer = answered(sent, options, data_dir(), SystemClock())
     except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop an agent
-        click.echo(f"breakloop: the hook failed, and everything is allowed: {_why(error, options.url)}", err=True)
+        click.echo(f"breakloop: the hook failed; the call is allowed: {_why(error, options.url)}", err=True)
         return
     if answer:
         click.echo(json.dumps(answer))
 
 
 def _why(error: Exception, url: str) -> str:
-    """Say what failed and, where a gateway was asked, which; nothing of the event is in it."""
+    """Describe a failure: the error and, if a gateway was asked, its address. Contents of the event are left out."""
     if not url:
         return type(error).__name__
     parts = urlsplit(url)
@@ -85,7 +90,7 @@ def _why(error: Exception, url: str) -> str:
 
 
 def answered(sent: Mapping[str, Any], options: HookOptions, root: Path, clock: Clock) -> Json:
-    """Return the answer to an event; {} is none."""
+    """Return the response to an event; {} means no opinion."""
     event = claude_code.read(sent)
     folder = root / FOLDER
     if event.kind == claude_code.END:
@@ -122,7 +127,7 @@ def _answer(
 
 
 def _judge(options: HookOptions, secret: bytes) -> Any:
-    """Load who decides, and only then: a call that is about to be made needs neither."""
+    """Import the judge only when it is needed: an event before a tool call needs none."""
     if options.url:
         module = import_module("breakloop.integrations.claude_code_gateway")
         return module.GatewayHookJudge(options.url, gateway_token(), options.agent)

@@ -1,12 +1,8 @@
-"""`breakloop init`: a policy to begin with, its tests, settings and the schemas that editors read; and what is needed
-for what you run, which it asks on a terminal. Everything written is valid and passes; nothing that is there is
-overwritten unless asked.
+"""`breakloop init`: write a first policy, its tests, settings and schemas, and the files that a framework or gateway
+needs.
 
-What people run, for `breakloop init --for`: which files each of them needs beside the policy, and what to type next.
-The files themselves are in templates/for; those of gateways are copies of examples/.
-
-Brings our hooks into a settings file of Claude Code's that may be there already: what others have put into it stays,
-and what is ours stands in it once. Which file that is, and writing it, is `init`'s.
+Everything it writes is valid. Existing files are kept unless --force is given; files that other programs share are
+merged.
 """
 
 from __future__ import annotations
@@ -30,26 +26,25 @@ _SERVE: Final = ("breakloop serve", "run it (settings are in breakloop.yaml)")
 _DECISION: Final = "# The gateway forwards; breakloop only decides.\nmode: decision\n"
 _MCP: Final = "# /tools/... goes to this server; put yours here.\nupstream: [tools=http://127.0.0.1:9000]\n"
 
-_NOT_OURS: Final = ".txt"  # at the end of programs that are no modules of this package
+_NOT_OURS: Final = ".txt"  # suffix of templates that are Python programs but not modules of this package
 _PLACES: Final = {"claude-hooks.json": ".claude/settings.json"}
-MERGED: Final = frozenset(_PLACES.values())  # what others keep there, too, stays
+MERGED: Final = frozenset(_PLACES.values())  # files that other programs write to as well
 
-Line = tuple[str, str]  # a command, and why
+Line = tuple[str, str]  # a command and its purpose
 
 
 class InitChoice(NamedTuple):
-    """One of them."""
+    """A framework or gateway that `--for` accepts."""
 
     label: str
     template: str
-    last: Line  # the third of the commands to type next
-    settings: str = ""  # what breakloop.yaml says more
-    folder: str = ""  # where its files go; "": beside the policy
+    last: Line  # the third command to type next
+    settings: str = ""  # additional lines of breakloop.yaml
+    folder: str = ""  # directory of its files; "": beside the policy
     served: Line = _SERVE
 
     @property
     def commands(self) -> tuple[Line, ...]:
-        """The next three commands."""
         return (_TEST, self.served, self.last)
 
 
@@ -103,7 +98,7 @@ PLAIN: Final[tuple[Line, ...]] = (("breakloop validate policy.yaml", "is the bun
 
 
 def texts(name: str) -> dict[str, str]:
-    """Return the files of a choice by where they go."""
+    """Return the files of a choice by their paths."""
     folder = f"{CHOICES[name].folder}/" if CHOICES[name].folder else ""
     found = (files("breakloop.cli") / "templates" / "for" / name).iterdir()
     return {
@@ -116,11 +111,11 @@ OURS: Final = "breakloop hook "
 
 
 class MergeError(Exception):
-    """The file is not what it should be; the message says what it is."""
+    """The existing file has an unexpected structure; the message describes it."""
 
 
 def merged(there: str, ours: str) -> str:
-    """Return a settings file with our hooks among those that are there; the same text where they are already."""
+    """Return a settings file with breakloop's hooks added; the same text if they are there already."""
     settings = _object(there)
     hooks = settings.setdefault("hooks", {})
     if not isinstance(hooks, dict):
@@ -137,7 +132,7 @@ def merged(there: str, ours: str) -> str:
 
 
 def _has_ours(matchers: list[Any]) -> bool:
-    """Whatever the command is called with: somebody may have tuned it."""
+    """Compare without arguments, which may have been changed."""
     return any(OURS in json.dumps(matcher) for matcher in matchers)
 
 
@@ -158,13 +153,14 @@ _NONE = "something else: only the policy"
 
 @click.command(name="init")
 @click.argument("directory", default=".", metavar="[DIR]", type=click.Path(file_okay=False))
-@click.option("--for", "what", type=click.Choice(tuple(CHOICES)), help="What you run; asked on a terminal.")
-@click.option("--template", type=click.Choice(TEMPLATES), help="The policy to begin with.  [llm, or what fits --for]")
-@click.option("--force", is_flag=True, help="Overwrite files that are there.")
+@click.option("--for", "what", type=click.Choice(tuple(CHOICES)), help="What you run; asked for on a terminal.")
+@click.option("--template", type=click.Choice(TEMPLATES), help="Template of the policy.  [llm, or what fits --for]")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @json_option
 def command(directory: str, *, what: str | None, template: str | None, force: bool, as_json: bool) -> None:
-    """Write a policy to begin with, its tests and settings, and what your program or gateway needs, into DIR (here, by
-    default)."""
+    """Write a first policy with tests and settings, and the files that your framework or gateway needs, into DIR (by
+    default the current directory).
+    """
     root = Path(directory)
     if what is None and template is None and not as_json and sys.stdin.isatty() and sys.stdout.isatty():
         what = _ask()
@@ -186,7 +182,7 @@ def command(directory: str, *, what: str | None, template: str | None, force: bo
 
 
 def contents(template: str | None, what: str | None = None) -> dict[str, str]:
-    """Return the files of a template, and of what it is for, by their names."""
+    """Return the files of a template and of a choice by their names."""
     choice = CHOICES[what] if what else None
     template = template or (choice.template if choice else TEMPLATES[0])
     folder = files("breakloop.cli") / _FOLDER
@@ -202,7 +198,6 @@ def contents(template: str | None, what: str | None = None) -> dict[str, str]:
 
 
 def _ask() -> str | None:
-    """Let the user choose what it is for."""
     names = [*CHOICES, None]
     click.echo("What do you run?")
     for number, name in enumerate(names, 1):
@@ -217,7 +212,7 @@ def _refuse(root: Path, there: list[str], *, as_json: bool) -> None:
         print_json({"ok": False, "exist": there, "error": hint})
     else:
         for name in there:
-            click.echo(f"{root / name}: is already there", err=True)
+            click.echo(f"{root / name}: exists already", err=True)
         click.echo(hint, err=True)
     end(PROBLEM)
 
@@ -227,7 +222,7 @@ def _text(file: Traversable) -> str:
 
 
 def _beside(path: Path, text: str) -> str:
-    """A file that others write to as well keeps what is theirs, even with --force."""
+    """Merge into a file that other programs write to as well, even with --force."""
     if path.as_posix().endswith(tuple(MERGED)) and path.exists():
         try:
             return merged(_text(path), text)

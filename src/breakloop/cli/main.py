@@ -1,8 +1,7 @@
-"""The `breakloop` command: finds its subcommands by name and loads only what is called, so that `version` is quick.
+"""The `breakloop` command.
 
-Exit codes: 0 ok, 1 a problem was found, 2 something could not be reached, 3 the command was called wrongly.
-
-`breakloop version`.
+Subcommands are imported when they are called, so that `breakloop version` starts quickly. Exit codes: 0 success, 1 a
+problem was found, 2 something is unreachable, 3 wrong usage.
 """
 
 from __future__ import annotations
@@ -24,41 +23,42 @@ PROBLEM: Final = 1
 UNREACHABLE: Final = 2
 USAGE: Final = 3
 
-# Name -> where it is, and its line in the list of commands (so that the list needs none of them loaded).
+# Name -> "module:attribute" and the line in the list of commands, which is printed without importing any of them.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("breakloop.cli.serve:command", "Run the proxy and decision service."),
     "demo": ("breakloop.cli.demo:command", "Watch a looping agent being stopped; no keys, no network."),
-    "init": ("breakloop.cli.init:command", "Write a first policy bundle, its tests and settings."),
+    "init": ("breakloop.cli.init:command", "Write a first policy bundle with tests and settings."),
     "validate": ("breakloop.cli.validate:command", "Check policy bundles."),
-    "bundle": ("breakloop.cli.bundle:command", "Push a bundle to every instance; sign bundles and verify them."),
-    "test": ("breakloop.cli.test:command", "Run a file of requests and expected verdicts against a bundle."),
-    "explain": ("breakloop.cli.explain:command", "Show how a request is judged, and why."),
-    "replay": ("breakloop.cli.replay:command", "Run recorded traffic through a bundle: what it would have said."),
-    "scan": ("breakloop.cli.scan:command", "Look for loops in transcripts of Claude Code, Codex and others."),
-    "status": ("breakloop.cli.remote:status_command", "Show how a running instance is, and what it saved."),
-    "events": ("breakloop.cli.remote:events_command", "Show what happened; --follow: what happens."),
-    "agents": ("breakloop.cli.remote:agents_command", "List agents: what they cost, and who is held."),
-    "kill": ("breakloop.cli.remote:kill_command", "Hold an agent, now and everywhere."),
-    "release": ("breakloop.cli.remote:release_command", "End the holds on an agent."),
+    "bundle": ("breakloop.cli.bundle:command", "Push a bundle to every instance; sign and verify bundles."),
+    "test": ("breakloop.cli.test:command", "Run a test file of requests and verdicts against a bundle."),
+    "explain": ("breakloop.cli.explain:command", "Show how a request is decided, and why."),
+    "replay": (
+        "breakloop.cli.replay:command",
+        "Run recorded traffic through a bundle; report what it would deny.",
+    ),
+    "scan": ("breakloop.cli.scan:command", "Find loops in transcripts of Claude Code, Codex and other agents."),
+    "status": ("breakloop.cli.remote:status_command", "Show the status of a running instance and what it saved."),
+    "events": ("breakloop.cli.remote:events_command", "Show recent events; --follow streams new ones."),
+    "agents": ("breakloop.cli.remote:agents_command", "List agents with their cost; show which ones are quarantined."),
+    "kill": ("breakloop.cli.remote:kill_command", "Quarantine an agent on every instance."),
+    "release": ("breakloop.cli.remote:release_command", "Release an agent from quarantine."),
     "switch": ("breakloop.cli.remote:switch_command", "Set, list and lift kill switches at run time."),
-    "hook": ("breakloop.cli.hook:command", "Answer the hooks of an agent: Claude Code."),
+    "hook": ("breakloop.cli.hook:command", "Run as a hook of an agent (Claude Code)."),
     "mcp": ("breakloop.cli.mcp:command", "Run an MCP server (stdio) with loop protection in front of it."),
-    "prices": ("breakloop.cli.prices:command", "Show what a model costs here, and which list says so."),
+    "prices": ("breakloop.cli.prices:command", "Show the price of a model and the list it comes from."),
     "schema": ("breakloop.cli.schema:command", "Print the JSON Schema of bundles or settings."),
-    "doctor": ("breakloop.cli.doctor:command", "Show every setting and where it came from; warn of unsafe ones."),
+    "doctor": ("breakloop.cli.doctor:command", "Show every setting with its origin, and check the configuration."),
     "version": ("breakloop.cli.main:version_command", "Print the version."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A click group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        """Import one command."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
@@ -69,7 +69,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called; for one that is not there, say which was probably meant."""
+        """Suggest the closest name when the command does not exist."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             meant = get_close_matches(name, COMMANDS, 1)
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of commands without importing them."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
@@ -89,7 +89,7 @@ def cli() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code."""
+    """Run a command line and return its exit code."""
     try:
         code = cli.main(args=arguments, prog_name="breakloop", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -108,7 +108,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and exit."""
     sys.exit(run())
 
 

@@ -1,5 +1,4 @@
-"""`breakloop mcp -- COMMAND`: starts an MCP server that speaks over stdin and stdout, and stands between it and its
-client. Put it in front of the command in the client's settings."""
+"""`breakloop mcp -- COMMAND`: run an MCP server over stdin and stdout behind loop protection."""
 
 from __future__ import annotations
 
@@ -20,17 +19,20 @@ from breakloop.sdk.run import Run
 @click.command(name="mcp", context_settings={"allow_interspersed_args": False})
 @click.argument("server", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option("--policy", type=click.Path(), default=None, help="The bundle.  [the built-in protection]")
-@click.option("--url", default="", help="A gateway that decides.  [BREAKLOOP_URL; without it, decided here]")
-@click.option("--agent", default="", help="The agent's name, for policies and events.")
-@click.option("--shadow", is_flag=True, help="Change nothing; tell on standard error what would have been said.")
+@click.option(
+    "--url", default="", help="URL of a gateway that decides.  [BREAKLOOP_URL; without one, this process decides]"
+)
+@click.option("--agent", default="", help="Name of the agent, for policies and events.")
+@click.option("--shadow", is_flag=True, help="Change nothing; print to standard error what would have been denied.")
 def command(server: tuple[str, ...], *, policy: str | None, url: str, agent: str, shadow: bool) -> None:
-    """Run an MCP server (stdio) with loop protection in front of it. What it writes to standard error passes; its exit
-    code is ours."""
+    """Run an MCP server (stdio) behind loop protection. Its standard error and its exit code are passed on."""
     asked = "" if policy else url or named_url()
 
     @cache
     def run() -> Run:
-        """Made when the first tool is called: a client that starts ten servers need not wait for ten engines."""
+        """Create the guard when the first tool is called: a client that starts ten servers does not wait for ten
+        engines.
+        """
         guard = import_module("breakloop.sdk.guard").Guard(
             policy or (None if asked else STEPS_ONLY), url=asked, token=gateway_token()
         )
@@ -54,7 +56,7 @@ def command(server: tuple[str, ...], *, policy: str | None, url: str, agent: str
 
 
 class _Faults:
-    """Tells the first mistake of ours on standard error, and nothing that was said."""
+    """Prints the first internal error to standard error, without contents of messages."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -62,7 +64,7 @@ class _Faults:
     def __call__(self, error: Exception) -> None:
         self.count += 1
         if self.count == 1:
-            click.echo(f"breakloop: {type(error).__name__}; messages pass unjudged", err=True)
+            click.echo(f"breakloop: {type(error).__name__}; messages pass unchecked", err=True)
 
 
 def _told(notice: str) -> None:

@@ -1,5 +1,4 @@
-"""What the commands for policy authors share: `--json`, located problems, and the end of a command that found some.
-Exit codes are in `main`."""
+"""Output and options that commands share: `--json`, tables, located problems, exit codes."""
 
 from __future__ import annotations
 
@@ -22,31 +21,28 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def json_option(command: _Command) -> _Command:
-    """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(command)
 
 
 def config_option(command: _Command) -> _Command:
-    """Add `--config`."""
-    text = "Settings file; ./breakloop.yaml if there is one."
+    text = "Settings file; ./breakloop.yaml if it exists."
     return click.option("--config", metavar="PATH", default="", help=text)(command)
 
 
 def policy_option(command: _Command) -> _Command:
-    """Add `--policy`."""
-    text = "Bundle, a file or directory; else the one in the settings, else the built-in protection."
+    text = "Bundle (file or directory); by default the one in the settings, or the built-in protection."
     return click.option("--policy", metavar="PATH", default="", help=text)(command)
 
 
 def console(*, plain: bool = False) -> Console:
-    """Return a console for standard output; text for files and pipes is not cut to a terminal's width."""
+    """Return a console for standard output. Output to files and pipes is not wrapped to the width of a terminal."""
     if sys.stdout.isatty() and not plain:
         return Console(highlight=False, markup=False)
     return Console(highlight=False, markup=False, no_color=True, force_terminal=False, width=_PIPE_WIDTH)
 
 
 def print_table(table: Table) -> None:
-    """Print a table without the blanks that would fill its last column."""
+    """Print a table without trailing spaces."""
     out = console()
     with out.capture() as captured:
         out.print(table, soft_wrap=False)
@@ -54,22 +50,19 @@ def print_table(table: Table) -> None:
 
 
 def print_json(content: object) -> None:
-    """Print one JSON document."""
     click.echo(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:
-    """Return a problem as JSON has it."""
     return asdict(problem)
 
 
 def end(code: int) -> NoReturn:
-    """End the command with an exit code."""
     click.get_current_context().exit(code)
 
 
 def fail(message: str, *, as_json: bool = False, code: int = PROBLEM) -> NoReturn:
-    """Say on standard error why the command cannot go on, and end with 1, or another code."""
+    """Print why the command cannot continue and exit."""
     if as_json:
         print_json({"ok": False, "error": message})
     else:
@@ -78,7 +71,7 @@ def fail(message: str, *, as_json: bool = False, code: int = PROBLEM) -> NoRetur
 
 
 def fail_problems(problems: Iterable[Problem], *, as_json: bool = False) -> NoReturn:
-    """Say what is wrong with a file that the command needs, and end with 1."""
+    """Print the problems of an input file and exit with 1."""
     if as_json:
         print_json({"ok": False, "problems": [problem_json(problem) for problem in problems]})
     else:
@@ -88,7 +81,7 @@ def fail_problems(problems: Iterable[Problem], *, as_json: bool = False) -> NoRe
 
 
 def settings_of(config: str, *, as_json: bool = False) -> LoadedSettings:
-    """Return the effective settings, or end the command with what is wrong with them."""
+    """Return the effective settings; exit if they are invalid."""
     try:
         return load_settings({"config": config or None})
     except SettingsError as error:

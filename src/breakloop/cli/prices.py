@@ -1,4 +1,4 @@
-"""`breakloop prices`: what a model costs here, and which list says so (SPEC L-5, X-3)."""
+"""`breakloop prices`: print the price of a model and the list it comes from."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _UNKNOWN: Final = {
 }
 
 
-@click.command(name="prices", epilog="Exit code 0: the price is known, or nothing was asked; 1: it is not known.")
+@click.command(name="prices", epilog="Exit code 0: the price is known, or no MODEL was given; 1: it is not known.")
 @click.argument("model", required=False, default="")
-@click.option("--provider", metavar="NAME", default="", help="Who serves it, or the name of an upstream.")
+@click.option("--provider", metavar="NAME", default="", help="Provider, or the name of an upstream.")
 @click.option(
-    "--input", "asked", type=_COUNT, metavar="N", help="Tokens of input, cached ones included: what they cost."
+    "--input", "asked", type=_COUNT, metavar="N", help="Input tokens, including cached ones; prints their cost."
 )
-@click.option("--output", "answered", type=_COUNT, metavar="N", help="Tokens of output, reasoning included.")
-@click.option("--cached", type=_COUNT, metavar="N", help="Tokens of the input that are read from the cache.")
-@click.option("--cache-write", type=_COUNT, metavar="N", help="Tokens of the input that are written to the cache.")
-@click.option("--reasoning", type=_COUNT, metavar="N", help="Tokens of the output that are reasoning.")
+@click.option("--output", "answered", type=_COUNT, metavar="N", help="Output tokens, including reasoning.")
+@click.option("--cached", type=_COUNT, metavar="N", help="Input tokens that are read from the cache.")
+@click.option("--cache-write", type=_COUNT, metavar="N", help="Input tokens that are written to the cache.")
+@click.option("--reasoning", type=_COUNT, metavar="N", help="Output tokens that are reasoning.")
 @config_option
 @json_option
 def command(model: str, provider: str, **options: Any) -> None:
-    """Show what a model costs here, in US dollars for a million tokens, and which list says so.
+    """Show the price of a model in US dollars per million tokens, and the list it comes from.
 
-    Prices in the settings come first, then those of the price file (`prices.file`), then the table that ships with the
-    package. Nothing is asked of a network. Without a MODEL: which lists there are, and how many models they know.
+    Prices in the settings come first, then those of the price file (`prices.file`), then the table that ships with
+    the package. No network is used. Without a MODEL, the lists are shown with the number of models they contain.
     """
     as_json = options["as_json"]
     counts = [options[name] for name in ("asked", "answered", "cached", "cache_write", "reasoning")]
@@ -67,11 +67,11 @@ def command(model: str, provider: str, **options: Any) -> None:
 
 def _check(usage: Usage, model: str) -> None:
     if not model:
-        raise click.UsageError("tokens of which model? give a MODEL")
+        raise click.UsageError("give a MODEL to count tokens for")
     if usage.cached_tokens + usage.cache_write_tokens > usage.input_tokens:
-        raise click.UsageError("--cached and --cache-write are parts of --input, and more than that")
+        raise click.UsageError("--cached and --cache-write together must not exceed --input")
     if usage.reasoning_tokens > usage.output_tokens:
-        raise click.UsageError("--reasoning is part of --output, and more than that")
+        raise click.UsageError("--reasoning must not exceed --output")
 
 
 def _lines(model: str, found: FoundPrice, usage: Usage | None) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _kinds(price: Price) -> Iterator[str]:
 
 
 def _dollars(microusd: int) -> str:
-    """At least two decimals, and no more than are needed."""
+    """Format with at least two decimals, and no more than necessary."""
     text = f"{dollars(microusd):,.6f}"
     whole, _, rest = text.partition(".")
     return f"{whole}.{rest[:2]}{rest[2:].rstrip('0')}"
@@ -123,7 +123,7 @@ def _json(model: str, found: FoundPrice, usage: Usage | None) -> dict[str, Any]:
 
 
 def _price_json(price: Price) -> dict[str, Any]:
-    """What each kind costs, whether it has its own price or not: dollars as text, so that they stay exact."""
+    """Return all prices as strings, so that they stay exact."""
     amounts: dict[str, Any] = {}
     for kind, part_of in _KINDS.items():
         amount = getattr(price, kind)
@@ -136,7 +136,7 @@ def _tier_json(tier: Tier) -> dict[str, Any]:
 
 
 def _unknown(prices: Prices, model: str, *, as_json: bool) -> NoReturn:
-    """Say that there is no price, what was perhaps meant, and what follows from it."""
+    """Report that no price is known, suggest similar models, and explain the consequence."""
     near = _near(prices, model)
     if as_json:
         error = f"no price is known for {model}"

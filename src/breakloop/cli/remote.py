@@ -1,15 +1,4 @@
-"""`breakloop status`: how a running instance is, on one screen (SPEC X-3).
-
-`breakloop events`: what happened, and with `--follow` what happens (SPEC G-2, X-3).
-
-`breakloop agents`: who was seen, what it cost, and who is held (SPEC G-1, X-3).
-
-`breakloop kill`: hold an agent, now and everywhere (SPEC G-1, X-3).
-
-`breakloop release`: end the holds on an agent (SPEC G-1, X-3).
-
-`breakloop switch`: kill switches at run time (SPEC K-3, X-3). Those of the bundle are the bundle's.
-"""
+"""Commands that call the admin API of a running instance: `status`, `events`, `agents`, `kill`, `release`, `switch`."""
 
 from __future__ import annotations
 
@@ -43,10 +32,10 @@ from breakloop.cli.output import end, print_json
 from breakloop.clock import SystemClock
 
 
-@click.command(name="status", epilog=EPILOG.replace("it was refused", "it was refused, or something is wrong there"))
+@click.command(name="status", epilog=EPILOG.replace("rejected", "rejected, or the instance has a problem"))
 @admin_options
 def status_command(client: AdminClient, *, as_json: bool) -> None:
-    """Show how a running instance is: its bundle, its state, and what it stopped and saved in the last 24 hours."""
+    """Show the status of a running instance: its bundle, its state, what it denied and saved in 24 hours."""
     status, bundle = client.get("/status"), client.get("/bundle")
     totals, held = client.get("/totals")["totals"], client.get("/quarantine")["holds"]
     troubles = _troubles(status, bundle)
@@ -92,32 +81,28 @@ def _bundle(bundle: dict[str, Any]) -> str:
 def _troubles(status: dict[str, Any], bundle: dict[str, Any]) -> list[str]:
     found = []
     if status.get("degraded"):
-        found.append("the shared store cannot be used: each instance counts for itself")
+        found.append("the shared store is unavailable: each instance counts on its own")
     problems = bundle.get("problems") or []
     if bundle.get("version") is None:
-        found.append("no bundle is loaded: requests are answered with 503")
+        found.append("no bundle is loaded: requests get 503")
     elif problems:
-        found.append(
-            f"the bundle in its source is refused ({count(len(problems), 'problem')}); an older one is in force"
-        )
+        found.append(f"the new bundle is rejected ({count(len(problems), 'problem')}); an older one is in force")
     return found
 
 
 _MOST: Final = 50
-_BEFORE: Final = 10  # shown before what is followed
-_TRIES: Final = 10  # to reach again what was lost
+_BEFORE: Final = 10  # shown before --follow starts
+_TRIES: Final = 10  # attempts to reconnect
 _PAUSE_S: Final = 1.0
 
 
 @click.command(name="events", epilog=EPILOG)
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Stream new events until Ctrl-C.")
 @click.option("--name", "names", metavar="EVENT", multiple=True, help="Only events of this name. Repeatable.")
-@click.option("--agent", metavar="NAME", default="", help="Only those of an agent.")
-@click.option("--incident", metavar="ID", default="", help="Only those of an incident.")
-@click.option("--since", "since_s", type=SPAN, metavar="SPAN", help="Only those of the last 30m, 1h, 7d.")
-@click.option(
-    "--most", type=click.IntRange(0, 500), metavar="N", help=f"How many at most.  [{_MOST}; {_BEFORE} with -f]"
-)
+@click.option("--agent", metavar="NAME", default="", help="Only events of this agent.")
+@click.option("--incident", metavar="ID", default="", help="Only events of this incident.")
+@click.option("--since", "since_s", type=SPAN, metavar="SPAN", help="Only events of the last 30m, 1h, 7d.")
+@click.option("--most", type=click.IntRange(0, 500), metavar="N", help=f"Maximum number.  [{_MOST}; {_BEFORE} with -f]")
 @project_option
 @admin_options
 def events_command(
@@ -181,7 +166,7 @@ _NUMBERS = ("requests", "denied", "loops", "today", "in all", "saved")
 @click.command(name="agents", epilog=EPILOG)
 @click.argument("name", required=False, default="")
 @click.option("--find", metavar="TEXT", default="", help="Only agents with this in their name.")
-@click.option("--most", type=click.IntRange(1, 500), default=50, show_default=True, help="How many at most.")
+@click.option("--most", type=click.IntRange(1, 500), default=50, show_default=True, help="Maximum number.")
 @project_option
 @admin_options
 def agents_command(client: AdminClient, *, name: str, find: str, most: int, project: str, as_json: bool) -> None:
@@ -197,7 +182,7 @@ def agents_command(client: AdminClient, *, name: str, find: str, most: int, proj
     if as_json:
         print_json({"ok": True, "agents": found})
     elif not found:
-        click.echo("no agents were seen" + (" that have this in their name" if find else " yet"))
+        click.echo("no agents" + (" match" if find else " yet"))
     else:
         now = SystemClock().now()
         show_table(_HEADS, [_agent_row(agent, now) for agent in found], _NUMBERS)
@@ -241,19 +226,21 @@ def _show_agent(agent: dict[str, Any]) -> None:
         click.echo(f"  held       {until(hold['until'])}{by}: {clean(hold['reason'], 200)}")
 
 
-NOT_SHARED = "note: other instances could not be told yet; they are as soon as they can be reached"
+NOT_SHARED = "note: other instances are unreachable; they apply the change when they are back"
 
 
 @click.command(name="kill", epilog=EPILOG)
 @click.argument("agent")
 @click.option("--reason", metavar="TEXT", default="stopped from the command line", show_default=True, help="Why.")
-@click.option("--for", "for_s", type=SPAN, metavar="SPAN", help="How long, like 30m or 1h; else until it is released.")
+@click.option(
+    "--for", "for_s", type=SPAN, metavar="SPAN", help="Duration, such as 30m or 1h; by default until it is released."
+)
 @project_option
 @admin_options
 def kill_command(
     client: AdminClient, *, agent: str, reason: str, for_s: float | None, project: str, as_json: bool
 ) -> None:
-    """Hold an AGENT: everything it sends is denied, whoever calls, on every instance."""
+    """Quarantine an AGENT: all its requests are denied on every instance, for every caller."""
     expires_at = None if for_s is None else SystemClock().now() + for_s
     body = {"reason": reason, "expires_at": expires_at}
     done = client.post(f"/agents/{part(agent)}/kill", body, {"project": project})
@@ -264,27 +251,27 @@ def kill_command(
     click.echo(f"{clean(hold['agent'])} in project {clean(hold['project'])} is held {until(hold['until'])}")
     if not done["seen"]:
         meant = done["did_you_mean"]
-        click.echo("note: no agent of this name was ever seen" + (f"; did you mean {clean(meant)}?" if meant else ""))
+        click.echo("note: no agent with this name is known" + (f"; did you mean {clean(meant)}?" if meant else ""))
     if not done["shared"]:
         click.echo(NOT_SHARED)
 
 
-_NOTHING = "was neither held nor known to be blocked; what its loops had counted is forgotten"
+_NOTHING = "was neither quarantined nor blocked; its loop counters are cleared"
 
 
 @click.command(name="release", epilog=EPILOG)
 @click.argument("agent", required=False, default="")
 @click.option(
-    "--caller", metavar="ID", default="", help="Release everything of a caller, as `agents` and events name it."
+    "--caller", metavar="ID", default="", help="Release everything of a caller, by the id in `agents` and events."
 )
-@click.option("--run", metavar="ID", default="", help="Release a run that reached its ceiling.")
+@click.option("--run", metavar="ID", default="", help="Release a run that reached its limit.")
 @project_option
 @admin_options
 def release_command(client: AdminClient, *, agent: str, caller: str, run: str, project: str, as_json: bool) -> None:
     """Release an AGENT: what holds it ends, its loops are blocked no longer, and what was remembered against it is
     cleared."""
     if not (agent or caller or run):
-        raise click.UsageError("release whom? name an AGENT, --caller or --run")
+        raise click.UsageError("give an AGENT, --caller or --run")
     query = {"project": project}
     if caller or run:
         done = client.post("/quarantine/release", {"agent": agent, "caller": caller, "run": run}, query)
@@ -306,17 +293,19 @@ def _said(ended: int, loops: int) -> str:
     return f"is released: {', '.join(done)}"
 
 
-@click.command(name="set", short_help="Stop whoever has a value in a descriptor.", epilog=EPILOG)
+@click.command(name="set", short_help="Deny requests by the value of a descriptor.", epilog=EPILOG)
 @click.argument("descriptor")
 @click.argument("value")
-@click.option("--route", metavar="PATH", default="", help="Only this path, or all that begin so: /v1/*")
+@click.option("--route", metavar="PATH", default="", help="Only this path, or a prefix: /v1/*")
 @click.option("--reason", metavar="TEXT", default="", help="Why.")
-@click.option("--for", "for_s", type=SPAN, metavar="SPAN", help="How long, like 30m or 1h; else until it is lifted.")
+@click.option(
+    "--for", "for_s", type=SPAN, metavar="SPAN", help="Duration, such as 30m or 1h; by default until it is lifted."
+)
 @admin_options
 def set_switch(
     client: AdminClient, *, descriptor: str, value: str, for_s: float | None, as_json: bool, **more: str
 ) -> None:
-    """Deny everything that has this VALUE in this DESCRIPTOR, on every instance: `switch set agent:id scraper`."""
+    """Deny all requests with this VALUE of a DESCRIPTOR, on every instance: `switch set agent:id scraper`."""
     expires_at = None if for_s is None else SystemClock().now() + for_s
     body = {"scope_key": descriptor, "scope_value": value, "expires_at": expires_at, **more}
     done = client.post("/kill-switches", body)

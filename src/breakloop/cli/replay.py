@@ -1,8 +1,4 @@
-"""`breakloop replay`: what a bundle would have said to recorded traffic (SPEC X-5). Reading, running and adding up are
-`replay`'s; this file opens files and shows how far it is. Text for people is `replay_text`'s.
-
-What `breakloop replay` tells people: sessions that were flagged, totals, rates by source, differences.
-"""
+"""`breakloop replay`: run recorded traffic through a bundle and print what it would have denied."""
 
 from __future__ import annotations
 
@@ -56,7 +52,6 @@ _DIFFERENCES = {
 
 
 def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
-    """Print what a bundle said."""
     flagged = [one for one in outcomes if one.first_block is not None or one.first_notice is not None]
     flagged.sort(key=lambda one: (one.first_block is None, -one.saved_tokens))
     if flagged:
@@ -123,7 +118,6 @@ def _cells(found: DetectionScore) -> Iterator[str]:
 
 
 def tell_differences(here: Sequence[SessionOutcome], there: Sequence[SessionOutcome], against: str) -> None:
-    """Print where another bundle said something else."""
     found = differences(zip(here, there, strict=True))
     if not any(found.values()):
         click.echo(f"\nno session is judged differently by {against}")
@@ -161,15 +155,15 @@ def _turn(number: int | None) -> str:
 @config_option
 @json_option
 def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_json: bool, **options: Any) -> None:
-    """Run recorded traffic through a bundle, and tell what it would have said.
+    """Run recorded traffic through a bundle and report what it would have denied.
 
-    FILEs hold JSON Lines, gzipped or not (- is standard input): sessions in breakloop's own format, OpenAI or Anthropic
-    request logs, LiteLLM logs, OpenTelemetry GenAI spans. The clock is simulated and follows the recorded times; no
-    network is used. Where sessions are labelled, precision and recall are told. What was saved are the tokens of the
-    requests and answers that would not have been: those that were recorded; where none were, four bytes count as one
-    and the figure says "about". Money is what these cost by the list of prices that `breakloop prices` shows.
+    FILEs contain JSON Lines, gzipped or not (- is standard input): sessions in breakloop's own format, OpenAI or
+    Anthropic request logs, LiteLLM logs, or OpenTelemetry GenAI spans. The clock is simulated and follows the
+    recorded times. No network is used. If sessions are labelled, precision and recall are reported. Savings are the
+    recorded tokens of the denied requests and their responses; where no tokens were recorded, four bytes count as
+    one token and the figure says "about". Prices are those that `breakloop prices` shows.
 
-    With --json, one line a session (id, loop, turns, first_notice, first_block, kind), then one line of totals.
+    With --json, one line per session (id, loop, turns, first_notice, first_block, kind), then one line of totals.
     """
     settings = settings_of(options["config"], as_json=as_json).settings
     pricing = pricing_of({**options, "as_json": as_json}, settings)
@@ -188,7 +182,7 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
     except RecordingError as error:
         if not as_json:
             fail(str(error))
-        click.echo(json.dumps({"ok": False, "error": str(error)}, ensure_ascii=False))  # a line, like all the others
+        click.echo(json.dumps({"ok": False, "error": str(error)}, ensure_ascii=False))  # on one line, like the others
         end(PROBLEM)
     here = [found[0] for found in outcomes]
     there = [found[1] for found in outcomes] if against else []
@@ -209,14 +203,13 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
 
 
 class _Pictures:
-    """Timelines of the sessions that something was said about."""
+    """Collects timelines of the sessions with findings."""
 
     def __init__(self, pricing: Pricing) -> None:
         self.tapes = TimelineRecorders(pricing)
         self.timelines: list[Timeline] = []
 
     def over(self, outcome: SessionOutcome, file: str) -> None:
-        """Keep what was told about a session."""
         found = self.tapes.pop(outcome.session).timeline(outcome.session, file)
         if found is not None:
             self.timelines.append(found)
@@ -268,7 +261,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _progress(files: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
-    """A bar on a terminal, by the bytes of all files; nothing where nobody looks."""
+    """Show a progress bar on a terminal, by bytes over all files."""
     if not files or STDIN in files or not sys.stderr.isatty():
         yield None
         return

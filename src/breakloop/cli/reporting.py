@@ -1,8 +1,4 @@
-"""Writes the HTML report of `scan` and `replay` to the file that was named; what stands in it is `html_report`'s.
-
-The prices that `scan` and `replay` count with: what the options say, else the list that the settings put together.
-What a turn costs is `replay.cost`'s.
-"""
+"""HTML files and prices, shared by `scan` and `replay`."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from breakloop.replay.timeline import Timeline, shown
 
 
 def write_html(name: str, heading: Heading, timelines: Iterable[Timeline]) -> None:
-    """Write the report and say so on standard error; ends the command with 1 when the file cannot be written."""
+    """Write the report; exit with 1 if the file cannot be written."""
     try:
         Path(name).write_text(page(heading, timelines), encoding="utf-8", errors="replace")
     except OSError as error:
@@ -38,7 +34,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def price_options(command: _Command) -> _Command:
-    """Add `--price-in`, `--price-out` and `--price-cached`."""
     cached = "For a million read from a cache.  [a tenth of --price-in]"
     command = click.option("--price-cached", type=_DOLLARS, metavar="USD", help=cached)(command)
     answered = "US dollars for a million tokens answered."
@@ -48,7 +43,6 @@ def price_options(command: _Command) -> _Command:
 
 
 def pricing_of(options: Mapping[str, Any], settings: Settings) -> Pricing:
-    """Return what tokens cost."""
     asked, answered, cached = options["price_in"], options["price_out"], options["price_cached"]
     if asked is not None or answered is not None:
         return ModelPricing(asked or 0.0, answered or 0.0, cached)
@@ -61,13 +55,12 @@ def pricing_of(options: Mapping[str, Any], settings: Settings) -> Pricing:
 
 
 def unpriced_json(pricing: Pricing) -> dict[str, list[str]]:
-    """Return which models have no price, so that no sum is taken for all there is."""
+    """Return the models without a price, so that a total is not mistaken for complete."""
     names = sorted(pricing.unpriced) if isinstance(pricing, ByModel) else []
     return {"unpriced_models": names} if names else {}
 
 
 def tell_unpriced(pricing: Pricing) -> None:
-    """Say the same on standard error."""
     names = unpriced_json(pricing).get("unpriced_models", [])
     if not names:
         return

@@ -1,9 +1,4 @@
-"""`breakloop scan`: loops in the transcripts that people already have, and what they cost (SPEC X-6). Reading and
-running are `replay`'s; this file finds out where to look and writes the report. Text for people is `scan_text`'s.
-
-What `breakloop scan` tells people: one line that sums up, a table of loops by cost, for each its evidence and its
-turns in a row, and what to do next. Where nothing is found it says where transcripts are.
-"""
+"""`breakloop scan`: find loops in existing transcripts and estimate what they cost."""
 
 from __future__ import annotations
 
@@ -66,7 +61,6 @@ _WORDS: Final = {NEW: "new", AGAIN: "same call again", NOTICE: "noticed", BLOCK:
 def tell(
     scanned: Sequence[ScanResult], files: TranscriptFiles, places: Sequence[str], *, excerpts: bool = False
 ) -> None:
-    """Print the report."""
     found = summary(scanned)
     lines = [one.timeline for one in scanned if one.timeline is not None]
     lines.sort(key=lambda line: (not line.blocked, -line.after.tokens, line.session.id))
@@ -85,7 +79,6 @@ def tell(
 
 
 def summed(found: Summary) -> str:
-    """Return the line that says it all."""
     said = f"{counted(found.sessions, 'session')}, "
     if not found.looping:
         noticed = f"; {found.noticed} had a notice (--html draws them)" if found.noticed else ""
@@ -97,7 +90,9 @@ def summed(found: Summary) -> str:
 
 
 def strip(line: Timeline, width: int, marks: dict[int, str] | None = None) -> Text:
-    """Return a session's turns in a row, a mark each; in a long one a mark stands for several, at their worst."""
+    """Return the turns of a session as one mark each. In a long session a mark stands for several turns, at their
+    worst.
+    """
     marks = marks or _MARKS
     levels = [cell.level for cell in line.cells]
     size = max(1, -(-len(levels) // max(width, 1)))
@@ -109,7 +104,7 @@ def strip(line: Timeline, width: int, marks: dict[int, str] | None = None) -> Te
 
 
 def nothing_here() -> None:
-    """Say where transcripts are, and what can be read."""
+    """Print the usual locations of transcripts and the formats that can be read."""
     click.echo("\nTranscripts are usually here:")
     for whose, place in USUAL:
         click.echo(f"  {whose:<12} ~/{place}")
@@ -190,7 +185,7 @@ def _passed_over(files: TranscriptFiles) -> None:
         click.echo("  ... (--json lists them)", err=True)
 
 
-# Both detectors of the built-in protection (SPEC B-6); `steps` first, because its evidence says more.
+# Both detectors of the built-in protection; `steps` first, because its evidence is more specific.
 _BUNDLE: Final = (
     b"bundle_version: 1\npolicies: []\ndefaults: {loop_detection: [{similarity: steps}, {similarity: tail}]}\n"
 )
@@ -210,17 +205,17 @@ _BUNDLE: Final = (
 @config_option
 @json_option
 def command(paths: tuple[str, ...], **options: Any) -> None:
-    """Look for loops in transcripts that you already have, and tell what they cost.
+    """Find loops in existing transcripts and report what they cost.
 
-    PATHs are files or directories, searched to the bottom; without one, the places where Claude Code, Codex and
-    OpenHands keep theirs. Read are transcripts of Claude Code, Codex, OpenHands and SWE-agent, conversations and
-    request logs of OpenAI's and Anthropic's form, and whatever `replay` reads; the content tells which it is. Nothing
-    is sent anywhere, and no words of a prompt are shown without --excerpts.
+    PATHs are files or directories, searched recursively; by default the directories where Claude Code, Codex and
+    OpenHands store transcripts. Supported are transcripts of Claude Code, Codex, OpenHands and SWE-agent,
+    conversations and request logs in the formats of OpenAI and Anthropic, and all formats of `replay`; the format is
+    detected from the content. Nothing is sent anywhere, and no text of a prompt is shown without --excerpts.
 
-    Tokens are those that were recorded; where none were, four bytes count as one and the figure says "about". Money
-    is by the list of prices that `breakloop prices` shows.
+    Token counts are the recorded ones; where none were recorded, four bytes count as one token and the figure says
+    "about". Prices are those that `breakloop prices` shows.
 
-    With --json, one line a session (as `replay --json`, with its loops), then one line of totals.
+    With --json, one line per session (as with `replay --json`, with its loops), then one line of totals.
     """
     as_json = options["as_json"]
     settings = settings_of(options["config"], as_json=as_json).settings
@@ -252,7 +247,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
 
 
 class _Found:
-    """Files to read, and what could not be looked at."""
+    """Files to read, and paths that could not be searched."""
 
     def __init__(self) -> None:
         self.files: list[ScanFinding] = []
@@ -260,7 +255,7 @@ class _Found:
 
 
 def _found(paths: Sequence[str], *, as_json: bool) -> tuple[_Found, list[str]]:
-    """Return what is under these paths, else in the usual places, and the names of the places."""
+    """Return the files below the given paths, or in the default locations, and the names of the locations."""
     known = usual(Path.home()) if not paths else []
     if not paths and not known:
         _unreachable("there are no transcripts in the usual places; give a PATH", as_json=as_json, teach=True)
@@ -307,13 +302,13 @@ def _failed(scanned: Sequence[ScanResult], fail_on: str | None) -> bool:
 
 
 def _is_none(files: Sequence[ScanFinding], scan: Scan) -> bool:
-    """Tell whether a file that somebody named was no transcript."""
+    """Return whether a file that was named explicitly is not a transcript."""
     return any(one.named for one in files) and not scan.files.read
 
 
 @contextmanager
 def _progress(size: int, *, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """A bar on a terminal, by the bytes of all files; nothing where nobody looks."""
+    """Show a progress bar on a terminal, by bytes over all files."""
     if quiet or not size or not sys.stderr.isatty():
         yield None
         return

@@ -1,5 +1,6 @@
-"""`breakloop schema`: the JSON Schemas of bundle and settings (SPEC T-1), the built-in loop protection (B-6), and what
-the sensitivities of `steps` stand for (LD-4)."""
+"""`breakloop schema`: print the JSON Schemas of bundles and settings, the built-in detectors, and the sensitivity
+presets.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def command(*, of_settings: bool, builtin: bool, presets: bool, config: str, as_
 
 
 def builtin_block(guard: LoopGuardDefaults) -> str | Block | list[Block]:
-    """Return what judges LLM calls that no policy's own loop detection covers, as a bundle would say it."""
+    """Return the detectors that apply where no policy configures loop detection, in the form of a bundle."""
     blocks = [_shown(block) for block in builtin_blocks(guard)]
     if not blocks:
         return "off"
@@ -59,7 +60,7 @@ def builtin_block(guard: LoopGuardDefaults) -> str | Block | list[Block]:
 
 
 def _shown(block: AnyLoop) -> Block:
-    """Return a block with what it holds by default."""
+    """Return a block with its defaults filled in."""
     shown: Block = {name: getattr(block, name) for name in _SHOWN[block.similarity]}
     if not isinstance(block, StepsLoop):
         return {**shown, "action": block.action_for("block")}
@@ -87,14 +88,14 @@ def _as_yaml(block: str | Block | list[Block], loaded: LoadedSettings) -> str:
 
 
 def _fields(block: Block, origins: dict[str, str]) -> Iterator[str]:
-    """One line a field; behind a number that is a setting stands where it came from."""
+    """Format one field per line; a value that a setting defines names the setting."""
     for name, value in block.items():
         text = f"{name}: {_flow(value)}"
         yield text if name not in origins else f"{text}  # {origins[name]}"
 
 
 def _flow(value: object) -> str:
-    """A value as YAML writes it in one line."""
+    """Format a value as one line of YAML."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name}: {_flow(one)}' for name, one in value.items())}}}"
     if isinstance(value, list):

@@ -1,4 +1,6 @@
-"""`breakloop serve`: reads the settings, says what it protects, and hands over to `runtime`."""
+"""`breakloop serve`: load the settings, print a summary, and run `app.runtime` or, with several workers, the
+supervisor.
+"""
 
 from __future__ import annotations
 
@@ -24,48 +26,50 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BELOW = " " * 12
-TOKEN_FILE = "admin-token.sha256"  # as `admin.tokens` names it: importing that takes longer than `--help`
+TOKEN_FILE = "admin-token.sha256"  # The same as in admin.auth, whose import takes longer than `--help`.
 _UPSTREAM = "Where the proxy sends requests; the first is the default. Repeatable.  [openai=https://api.openai.com]"
-_MODE = "Which doors open: the proxy, the decision service, or both.  [all]"
-_LEVEL = "Least level logged.  [info]"
+_MODE = "What to serve: the proxy, the decision service, or both.  [all]"
+_LEVEL = "Minimum log level.  [info]"
 _FORMAT = "auto: text on a terminal, else JSON lines.  [auto]"
 
 
 class PortOrCount(click.IntRange):
-    """A whole number in a range, called so in messages."""
+    """An integer range that error messages call "whole number"."""
 
     name = "whole number"
 
 
 def settings_options(function: F) -> F:
-    """Add the flags that set something, the same ones to every command that reads settings."""
+    """Add the options of settings. Every command that reads settings takes the same ones."""
     for option in reversed(
         (
             click.option("--host", help="Address to listen on.  [127.0.0.1]"),
             click.option(
-                "--port", type=PortOrCount(0, 65535), metavar="PORT", help="Port of the traffic; 0 picks one.  [8787]"
+                "--port", type=PortOrCount(0, 65535), metavar="PORT", help="Traffic port; 0 picks a free one.  [8787]"
             ),
             click.option(
                 "--admin-port",
                 type=PortOrCount(0, 65535),
                 metavar="PORT",
-                help="Port of the admin plane: API, dashboard, metrics; 0 is off.",
+                help="Port of the admin API, dashboard and metrics; 0 turns it off.",
             ),
             click.option("--upstream", multiple=True, metavar="NAME=URL", help=_UPSTREAM),
             click.option("--policy", metavar="PATH|URL", help="Policy bundle: a file, a directory, a URL, or redis."),
             click.option(
-                "--state", metavar="URL", help="Where counters live: memory://, or the URL of a Redis.  [memory://]"
+                "--state",
+                metavar="URL",
+                help="Where counters are stored: memory://, or the URL of a Redis.  [memory://]",
             ),
-            click.option("--data-dir", metavar="DIR", help="Where the secret and the last good bundle are kept."),
+            click.option("--data-dir", metavar="DIR", help="Directory for the secret and the last valid bundle."),
             click.option(
                 "--workers",
                 type=PortOrCount(1),
                 metavar="N",
-                help="Processes that serve; several share a Redis (--state).  [1]",
+                help="Number of serving processes; more than one needs a Redis (--state).  [1]",
             ),
-            click.option("--config", metavar="PATH", help="Settings file.  [./breakloop.yaml, if it is there]"),
+            click.option("--config", metavar="PATH", help="Settings file.  [./breakloop.yaml, if it exists]"),
             click.option("--mode", type=click.Choice(["all", "proxy", "decision"]), help=_MODE),
-            click.option("--strict", is_flag=True, default=None, help="Exit when there is no valid bundle at start."),
+            click.option("--strict", is_flag=True, default=None, help="Exit if there is no valid bundle at start."),
             click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help=_LEVEL),
             click.option("--log-format", type=click.Choice(["auto", "json", "text"]), help=_FORMAT),
         )
@@ -76,13 +80,12 @@ def settings_options(function: F) -> F:
 
 @click.command(
     name="serve",
-    help="Run the proxy and decision service until it is told to stop: SIGTERM or Ctrl-C ends it, SIGHUP reads the "
-    "bundle again. Log lines go to standard error.",
-    epilog="Exit code 0: it was told to stop; 1: it could not start, or was told twice.",
+    help="Run the proxy and decision service. SIGTERM or Ctrl-C stops it, SIGHUP reloads the "
+    "bundle. Log lines go to standard error.",
+    epilog="Exit code 0: stopped by a signal; 1: could not start, or stopped by a second signal.",
 )
 @settings_options
 def command(**flags: object) -> int:
-    """Run until a signal comes."""
     try:
         loaded = load_settings(flags)
     except SettingsError as error:
@@ -93,8 +96,7 @@ def command(**flags: object) -> int:
 
 
 def start(loaded: LoadedSettings) -> int:
-    """Run with these settings; returns the exit code."""
-    # Imported late: half of the start-up time, and `--help` needs none of it.
+    # Imported here because it is half of the start-up time and `--help` does not need it.
     from breakloop.observe.log import Logging  # noqa: PLC0415
 
     settings = loaded.settings
@@ -112,21 +114,20 @@ def start(loaded: LoadedSettings) -> int:
 
 
 def failed(error: Exception) -> int:
-    """Print what is wrong, a line a problem, and return the exit code for it."""
+    """Print an error, one line per problem, and return the exit code."""
     for line in str(error).splitlines():
         click.echo(f"breakloop: {line}", err=True)
     return 1
 
 
 def announce(runtime: Runtime) -> None:
-    """Tell of a process that has just started."""
     seen = started(runtime.source, runtime.engine.bundle, runtime.url)
     admin = runtime.operations
     say(runtime.settings, replace(seen, admin_url=admin.admin_url, admin_token=admin.new_token))
 
 
 def say(settings: Settings, seen: StartupSummary) -> None:
-    """Say what is protected and where, then the line that others wait for."""
+    """Print the summary, then the line that scripts wait for."""
     for line in summary(settings, seen):
         click.echo(line)
     click.echo(f"breakloop ready on {seen.url}")
@@ -134,7 +135,6 @@ def say(settings: Settings, seen: StartupSummary) -> None:
 
 
 def summary(settings: Settings, seen: StartupSummary) -> list[str]:
-    """Return a few lines about what has just started."""
     mode = settings.mode
     lines = [f"breakloop {__version__}", f"  policy    {_policy(seen)}", f"  loops     {_loops(settings, seen)}"]
     if mode != "decision":
@@ -148,16 +148,16 @@ def summary(settings: Settings, seen: StartupSummary) -> list[str]:
     if seen.admin_url:
         lines.append(f"  watch     {_reached(seen.admin_url)} (dashboard, API, /metrics)")
     if seen.admin_token:
-        lines.append(f"{_BELOW}token: {seen.admin_token} (shown only this once; BREAKLOOP_ADMIN_TOKEN sets one)")
+        lines.append(f"{_BELOW}token: {seen.admin_token} (shown only once; BREAKLOOP_ADMIN_TOKEN sets one)")
     elif seen.admin_url and not settings.admin_token.get_secret_value():
-        lines.append(f"{_BELOW}token: shown at the first start. Lost it? Start again without the file")
+        lines.append(f"{_BELOW}token: shown at the first start. If you lost it, delete this file and restart")
         lines.append(_BELOW + str(Path(settings.data_dir, TOKEN_FILE)))
-    lines.append("  check     breakloop doctor: every setting, and what is unsafe")
+    lines.append("  check     breakloop doctor: every setting, and unsafe ones")
     return lines
 
 
 def _proxy(settings: Settings, seen: StartupSummary) -> list[str]:
-    """Where requests go, and the two lines that send an agent's through here."""
+    """Return the upstreams and the lines that point a client at this proxy."""
     known = upstreams(settings.upstream)
     shown = [f"{one.name} {one.url}{' (default)' if one is known[0] else ''}" for one in known]
     url = _reached(seen.url)
@@ -170,7 +170,7 @@ def _proxy(settings: Settings, seen: StartupSummary) -> list[str]:
 
 
 def _reached(url: str) -> str:
-    """Return where this machine reaches it: nobody connects to "all"."""
+    """Return the address by which this machine reaches a server that listens on all interfaces."""
     return url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
 
 
@@ -178,7 +178,7 @@ def _policy(seen: StartupSummary) -> str:
     if not seen.source:
         return "none: built-in loop protection only (`breakloop init` writes one)"
     if not seen.origin:
-        return f"NO VALID BUNDLE, every request is answered 503:\n{_BELOW}{seen.problem}"
+        return f"NO VALID BUNDLE, every request gets 503:\n{_BELOW}{seen.problem}"
     text = f"{seen.source}, version {seen.version}, {seen.policies} {'policy' if seen.policies == 1 else 'policies'}"
     return text if not seen.problem else f"{text}, from the {seen.origin}:\n{_BELOW}{seen.problem}"
 

@@ -1,7 +1,7 @@
-"""`breakloop test`: a file of requests and expected verdicts against a bundle (SPEC X-3), on a simulated clock.
+"""`breakloop test`: run a file of requests and expected verdicts against a bundle.
 
-A decision service without a network: the real engine, door and answers on a clock that moves when told. What
-`test` and `explain` judge with; putting a serving process together is `runtime`'s work.
+`OfflineService` is a decision service without a network: the real engine and handlers on a simulated clock.
+`explain` uses it, too.
 """
 
 from __future__ import annotations
@@ -48,24 +48,23 @@ from breakloop.replay.explain import DecisionRecord, Explainer, RecordingEngine
 from breakloop.store.data_dir import DataDir
 from breakloop.store.memory import MemoryStore
 
-# Fixed, so that fingerprints and jitter are the same on every machine that runs the same test file.
+# Fixed, so that fingerprints and jitter are the same on every machine.
 OFFLINE_SECRET = b"breakloop offline"
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineExchange:
-    """One request and everything that came of it; `record` is None when it could not be judged at all."""
+    """One request and its results; `record` is None if the engine was not reached."""
 
     reply: Reply
     record: DecisionRecord | None
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """The header fields of the reply, in order."""
         return tuple(field_pairs(self.reply.head))
 
     def answer(self) -> ExpectedVerdict:
-        """Return it as the test runner wants it."""
+        """Return the response in the form that test files compare."""
         if self.record is not None:
             return ExpectedVerdict(self.record.verdict, self.reply.status, self.headers)
         message = json.loads(self.reply.body)["detail"]["message"]
@@ -73,7 +72,7 @@ class OfflineExchange:
 
 
 class OfflineService:
-    """One bundle, ready to judge. Time stands still except for `clock.advance`."""
+    """A bundle ready to decide. Time advances only by `clock.advance`."""
 
     def __init__(
         self, loaded: LoadedBundle | None, settings: Settings, clock: FakeClock, secret: bytes = OFFLINE_SECRET
@@ -94,7 +93,6 @@ class OfflineService:
         self.door = DecisionHandler(judging, ready=lambda: (200, {"status": "ok"}))
 
     def send(self, request: CaseRequest) -> OfflineExchange:
-        """Let the door answer one request, now."""
         self.engine.record = None
         reply = self.door(_at_the_door(request))
         assert isinstance(reply, Reply)  # noqa: S101 - with state in this process nothing has to be waited for
@@ -109,7 +107,7 @@ def _prices(settings: Settings, clock: FakeClock) -> Prices:
 
 
 def load_policy(path: str, now: float) -> LoadedBundle | None:
-    """Load the bundle a command was given; without one, the built-in protection alone is judged by."""
+    """Load the bundle; without one, only the built-in protection applies."""
     if "://" in path or path == POLICY_REDIS:
         hint = "give a file or directory with --policy"
         raise BundleError([Problem(path.partition("?")[0], 1, 1, "", "is elsewhere, and this uses no network", hint)])
@@ -117,7 +115,7 @@ def load_policy(path: str, now: float) -> LoadedBundle | None:
 
 
 def server_secret(settings: Settings) -> bytes:
-    """Return the key a server with these settings has, so that digests are the same; nothing is made or written."""
+    """Return the secret of a server with these settings, so that digests match. Nothing is created."""
     given, file = settings.secret.get_secret_value(), settings.secret_file
     home = Path(settings.data_dir)
     if not given and not file and not (home / "secret").is_file():
@@ -128,7 +126,7 @@ def server_secret(settings: Settings) -> bytes:
 
 
 def _at_the_door(request: CaseRequest) -> Request:
-    """The request as a gateway like Envoy hands it on: method, path and host are its own."""
+    """Return the request as a gateway such as Envoy forwards it to the decision service."""
     headers = {"host": request.host.encode("latin-1", "replace")}
     repeated: list[tuple[str, bytes]] = []
     for name, value in request.headers:
@@ -142,7 +140,7 @@ def _at_the_door(request: CaseRequest) -> Request:
 
 
 def _context(settings: Settings, secret: bytes) -> ContextSettings:
-    """As when serving, except that keys behind a URL are not fetched: these commands use no network."""
+    """Return the settings of a server, except that keys behind a URL are not fetched: these commands use no network."""
     here = context(settings, secret)
     if here.jwt is None or not here.jwt.jwks_url:
         return here
@@ -152,16 +150,15 @@ def _context(settings: Settings, secret: bytes) -> ContextSettings:
 
 @dataclass(frozen=True, slots=True)
 class TestReport:
-    """What came of one file of cases."""
+    """The results of one test file."""
 
     name: str
     policy: str
     results: tuple[CaseResult, ...]
-    notes: tuple[Problem, ...] = ()  # on the bundle: why a rule may not do what is expected of it
+    notes: tuple[Problem, ...] = ()  # about the bundle: why a rule may not do what the file expects
 
     @property
     def failed(self) -> int:
-        """How many cases failed."""
         return sum(not result.passed for result in self.results)
 
 
@@ -171,7 +168,7 @@ class TestReport:
 @config_option
 @json_option
 def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) -> None:
-    """Send the requests of a test file to a bundle, and compare verdicts with what the file expects.
+    """Send the requests of a test file to a bundle, and compare the verdicts with those the file expects.
 
     The clock is simulated, so waiting costs nothing; no network is used. The cases of a file run in order and share
     state. A file is a list of cases, or a map with `cases` and optionally `policy` and `start` (a time):
@@ -181,7 +178,7 @@ def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) 
       request   method, path, host, headers, body (text or JSON), peer;
                 left out: the request of the case before
       at        seconds from the start; or `after`: since the request before
-      repeat    send it so many times, `every` so many seconds
+      repeat    how often to send it, `every` N seconds
       expect    decision (allow, warn, throttle, deny), reason, status,
                 policy, rule, retry_after, delay_ms, remaining, limit,
                 hit_count, cooldown_seconds, kind, warning, message,
@@ -217,7 +214,7 @@ def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> T
             click.echo(f"{shown} looks like a bundle: write `breakloop test TESTS.yaml --policy {shown}`", err=True)
         raise
     start = file.start.timestamp() if file.start is not None else float(int(SystemClock().now()))
-    # A policy that the file itself names starts where the file lies.
+    # A policy that the file names is relative to the file.
     chosen = policy or (str(Path(name).parent / file.policy) if file.policy else settings.policy)
     loaded = load_policy(chosen, start)
     offline = OfflineService(loaded, settings, FakeClock(start))
@@ -256,7 +253,7 @@ def _tell(report: TestReport) -> None:
 
 
 def _verdict(result: CaseResult) -> str:
-    """The last answer of a case in a few words."""
+    """Describe the last response of a case."""
     actual = result.actual
     if actual.get("delay_ms"):
         return f"throttle, {actual['delay_ms']} ms"

@@ -1,4 +1,4 @@
-"""`breakloop validate`: is this bundle right, and if not, where and why (SPEC B-2, X-3)."""
+"""`breakloop validate`: check policy bundles and print problems with their locations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from breakloop.clock import SystemClock
 from breakloop.errors import BundleError, Problem
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
 
-# Files that people give by mistake: a field that only they have, and the command for them.
+# Files that are passed by mistake: a field that only they have, and the command that reads them.
 _OTHERS = {
     "cases": "a test file: run it with `breakloop test {name}`",
     "expect": "a test file: run it with `breakloop test {name}`",
@@ -28,7 +28,7 @@ STDIN_NAME = "<stdin>"
 
 @dataclass(frozen=True, slots=True)
 class CheckedBundle:
-    """What was found out about one file or directory; `missing` says why it could not be looked at."""
+    """The results for one file or directory; `missing` tells why it could not be read."""
 
     name: str
     loaded: LoadedBundle | None = None
@@ -37,11 +37,10 @@ class CheckedBundle:
 
     @property
     def notes(self) -> tuple[Problem, ...]:
-        """What its author may want to know."""
         return tuple(self.loaded.notes) if self.loaded else ()
 
     def ok(self, *, strict: bool) -> bool:
-        """Tell whether it is fine; with `strict`, a note is a problem."""
+        """Return whether it is valid; with `strict`, notes count as problems."""
         return self.loaded is not None and not (strict and self.loaded.notes)
 
 
@@ -64,8 +63,8 @@ def check(name: str, now: float) -> CheckedBundle:
 def command(files: tuple[str, ...], *, strict: bool, as_json: bool) -> None:
     """Check policy bundles: files, directories (each is one bundle), or - for standard input.
 
-    Every problem is told with its file, line and column, the path in the bundle and a hint; notes are about what is
-    valid but may surprise.
+    Every problem is printed with its file, line and column, the path in the bundle, and a hint. Notes point out what
+    is valid but may surprise you.
     """
     now = SystemClock().now()
     checked = [check(name, now) for name in files]
@@ -95,7 +94,7 @@ def _tell(one: CheckedBundle) -> None:
 
 
 def _other_file(one: CheckedBundle) -> str:
-    """Say what a file that is no bundle seems to be, and which command is for it."""
+    """Return a hint if the file looks like something else than a bundle, such as settings."""
     unknown = {said.partition('"')[2].partition('"')[0] for said in (problem.message for problem in one.problems)}
     for name, text in _OTHERS.items():
         if name in unknown and any(problem.path == "bundle_version" for problem in one.problems):
@@ -104,13 +103,12 @@ def _other_file(one: CheckedBundle) -> str:
 
 
 def note_text(note: Problem) -> str:
-    """Return a note on one line, marked as such behind its place."""
+    """Format a note on one line with its location."""
     where = f"{note.file}:{note.line}:{note.column}: "
     return where + "note: " + str(note).removeprefix(where)
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return `1 note`, `2 notes`."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 

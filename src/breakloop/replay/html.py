@@ -112,7 +112,6 @@ def picture(line: Timeline, name: str) -> str:
 
 
 def described(line: Timeline) -> str:
-    """Return the picture in words."""
     said = [counted(len(line.cells), "turn")]
     for loop in line.loops:
         part = f"turns {loop.first} to {loop.last} repeat ({loop.kind})"
@@ -328,7 +327,6 @@ def _marked(evidence: str) -> str:
 
 
 def _key(line: Timeline) -> Iterator[str]:
-    """What the colours and signs mean."""
     cells = visible(line)
     times = Counter(cell.identity for cell in cells)
     names = {cell.identity: cell.tool for cell in cells}

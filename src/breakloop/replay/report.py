@@ -36,7 +36,6 @@ class DetectionScore:
 
     @property
     def recall(self) -> float | None:
-        """Which share of the loops was flagged."""
         return self.found / self.loops if self.loops else None
 
     @property
@@ -102,7 +101,6 @@ def spent(outcomes: Iterable[SessionOutcome]) -> float | None:
 
 
 def session_json(outcome: SessionOutcome, against: SessionOutcome | None = None) -> dict[str, Any]:
-    """Return the line of one session."""
     line: dict[str, Any] = {"id": outcome.session.id, "loop": outcome.session.label.loop, "turns": outcome.turns}
     line |= _said(outcome)
     line |= {"evidence": outcome.evidence or None, "blocked_turns": outcome.blocks}
@@ -118,7 +116,6 @@ def session_json(outcome: SessionOutcome, against: SessionOutcome | None = None)
 
 
 def totals_json(outcomes: Sequence[SessionOutcome], against: Sequence[SessionOutcome] = ()) -> dict[str, Any]:
-    """Return the line of totals."""
     totals = _totals(outcomes)
     if against:
         totals["against"] = _totals(against)
@@ -202,7 +199,6 @@ _DATES_TO = 2.5e11
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 turn`, `1,200 turns`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 

@@ -47,7 +47,6 @@ class ReplaySetup:
     prices: Callable[[], Prices] | None = None  # of what budgets count; None: nothing costs money
 
     def engine(self, clock: FakeClock) -> Engine:
-        """Return an engine with empty state."""
         engine = Engine(MemoryStore(_ENTRIES), clock, self.descriptors, prices=self.prices)
         engine.use(self.bundle)
         return engine
@@ -186,7 +185,7 @@ TurnObserver = Callable[
 
 
 def nobody(_session: RecordedSession, _turn: RecordedTurn, _verdict: Verdict, _size: int) -> None:
-    """Nobody watches."""
+    ...
 
 
 class Replay:

@@ -264,7 +264,6 @@ class Summary:
 
 
 def summary(scanned: Iterable[ScanResult]) -> Summary:
-    """Add up."""
     listed = list(scanned)
     lines = [one.timeline for one in listed if one.timeline is not None]
     loops = [loop for line in lines for loop in line.loops if loop.block is not None]
@@ -283,7 +282,6 @@ def summary(scanned: Iterable[ScanResult]) -> Summary:
 
 
 def scanned_json(scanned: ScanResult) -> dict[str, Any]:
-    """Return the line of one session."""
     outcome, line = scanned.outcome, scanned.timeline
     loops = line.loops if line is not None else ()
     return session_json(outcome) | {
@@ -297,7 +295,6 @@ def scanned_json(scanned: ScanResult) -> dict[str, Any]:
 
 
 def scan_totals_json(scanned: Sequence[ScanResult], files: TranscriptFiles) -> dict[str, Any]:
-    """Return the line of totals."""
     found = summary(scanned)
     totals: dict[str, Any] = totals_json([one.outcome for one in scanned])["totals"]
     totals |= {

@@ -91,7 +91,6 @@ class Conversations:
         self._calls = 0
 
     def body(self, delta: Delta) -> bytes:
-        """Return the whole request."""
         known = self._known.get(delta.thread, [])
         if delta.keep < len(known):
             known = known[: delta.keep]
@@ -162,7 +161,6 @@ class Spent(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """All of them."""
         return self.input_tokens + self.output_tokens
 
 
@@ -178,7 +176,6 @@ class ModelPricing:
     cached: float | None = None
 
     def __call__(self, _model: str, usage: Usage) -> float:
-        """Return what these tokens cost."""
         cached = self.input * _CACHED_SHARE if self.cached is None else self.cached
         fresh = max(usage.input_tokens - usage.cached_tokens, 0)
         paid = fresh * self.input + usage.cached_tokens * cached + usage.output_tokens * self.output
@@ -205,12 +202,10 @@ class ByModel:
 
 
 def free(_model: str, _usage: Usage) -> float | None:
-    """No price is known."""
     return None
 
 
 def spent(answer: Answer, model: str, request_bytes: int, pricing: Pricing = free) -> Spent:
-    """Return what one call cost."""
     usage, estimated = answer.usage, False
     if usage is None:
         said = len(answer.text) + sum(len(call.arguments) for call in answer.calls)

@@ -54,7 +54,6 @@ class TimelineLoop:
 
     @property
     def turns(self) -> int:
-        """How many."""
         return self.last - self.first + 1
 
 
@@ -92,7 +91,6 @@ class Timeline:
 
     @property
     def looping_turns(self) -> int:
-        """How many turns its loops have."""
         return sum(loop.turns for loop in self.stopped)
 
     @property
@@ -115,7 +113,6 @@ class TimelineRecorder:
         self._model = ""
 
     def take(self, session: RecordedSession, turn: RecordedTurn, verdict: Verdict, size: int) -> None:
-        """Note one turn."""
         tool, identity = _identity(turn)
         level = _level(verdict)
         self._flagged = self._flagged or level > AGAIN
@@ -131,7 +128,6 @@ class TimelineRecorder:
         self._model = self._model or turn.answer.model or session.model
 
     def spent(self) -> Spent:
-        """Return what the whole session cost."""
         return total(cell.spent for cell in self._cells)
 
     def timeline(self, session: RecordedSession, file: str = "") -> Timeline | None:
@@ -157,7 +153,6 @@ class TimelineRecorders:
         self._tapes: dict[tuple[str, str], TimelineRecorder] = {}
 
     def take(self, session: RecordedSession, turn: RecordedTurn, verdict: Verdict, size: int) -> None:
-        """Note one turn."""
         key = (session.lane, session.id)
         if key not in self._tapes:
             self._tapes[key] = TimelineRecorder(self._pricing, excerpts=self._excerpts)

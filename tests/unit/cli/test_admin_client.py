@@ -107,7 +107,7 @@ def test_a_stranger_is_recognised(answer: object) -> None:
         admin.answers["GET /status"] = answer
         raised = failure(admin.url)
         assert raised.code == 1
-        assert "does not answer like the admin API of breakloop (is it the traffic port?)" in str(raised)
+        assert "is not the admin API of breakloop (is it the traffic port?)" in str(raised)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8788", "ftp://x", "http://", "http://h:port", "redis://x:1"])
@@ -146,7 +146,7 @@ def test_a_stream_is_read_message_by_message() -> None:
     ("answer", "said"),
     [
         ((401, {"error": {"message": "the token is wrong"}}), "the token is wrong"),
-        ([b"data: nonsense\n\n"], "does not answer like the admin API"),
+        ([b"data: nonsense\n\n"], "is not the admin API"),
     ],
 )
 def test_a_stream_that_is_refused_or_none(answer: object, said: str) -> None:

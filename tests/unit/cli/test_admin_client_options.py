@@ -80,6 +80,6 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1h", "1w", "99999d", "1h30m"])
-def test_what_is_no_length_of_time(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="write it like 30s, 10m, 1h or 7d"):
+def test_not_a_duration(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="use 30s, 10m, 1h or 7d"):
         SPAN.convert(text, None, None)

@@ -25,7 +25,7 @@ def test_from_keys_to_a_verified_bundle(capsys: pytest.CaptureFixture[str]) -> N
     assert run(["bundle", "sign", "p.yaml", "--key", "policy.key"]) == 0
     assert Path("p.yaml.sig").read_text().startswith("ed25519:")
     assert run(["bundle", "verify", "p.yaml", "--public-key", "policy.pub"]) == 0
-    assert capsys.readouterr().out.endswith("p.yaml: its signature fits\n")
+    assert capsys.readouterr().out.endswith("p.yaml: the signature is valid\n")
     Path("p.yaml").write_text(GOOD + "#")
     assert run(["bundle", "verify", "p.yaml", "--public-key", "policy.pub"]) == PROBLEM
     assert "p.yaml:1:1: has a signature that does not fit" in capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_a_fault_allows(
     assert typed(sent, monkeypatch, *flags) == OK
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("breakloop: the hook failed, and everything is allowed: ")
+    assert err.startswith("breakloop: the hook failed; the call is allowed: ")
     assert "nonsense" not in err
 
 
@@ -186,7 +186,7 @@ def test_a_gateway_that_is_not_there_is_named(
     """One line, with the URL and why; nobody's password is in it (S-3)."""
     event = b'{"hook_event_name":"UserPromptSubmit","session_id":"s","prompt":"canary"}'
     assert typed(event, monkeypatch, "--url", "http://ada:secret@127.0.0.1:9") == OK
-    failed = "breakloop: the hook failed, and everything is allowed: "
+    failed = "breakloop: the hook failed; the call is allowed: "
     assert capsys.readouterr().err == f"{failed}http://127.0.0.1:9: ConnectionRefusedError: Connection refused\n"
     assert typed(event, monkeypatch, "--url", "foo") == OK
     assert capsys.readouterr().err.startswith(f"{failed}url: is no URL of a decision service")

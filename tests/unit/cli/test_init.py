@@ -71,7 +71,7 @@ def test_it_overwrites_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Path("policy.yaml").write_text("mine\n", encoding="utf-8")
     assert run(["init"]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        "policy.yaml: is already there",
+        "policy.yaml: exists already",
         "nothing was written; --force overwrites, or name another directory",
     ]
     assert Path("policy.yaml").read_text(encoding="utf-8") == "mine\n"
@@ -140,7 +140,7 @@ def test_what_you_run_is_not_overwritten(capsys: pytest.CaptureFixture[str]) -> 
     Path("nginx").mkdir()
     Path("nginx/nginx.conf").write_text("mine\n", encoding="utf-8")
     assert run(["init", "--for", "nginx"]) == 1
-    assert capsys.readouterr().err.splitlines()[0] == "nginx/nginx.conf: is already there"
+    assert capsys.readouterr().err.splitlines()[0] == "nginx/nginx.conf: exists already"
     assert not Path("policy.yaml").exists()
 
 

@@ -77,6 +77,6 @@ def test_what_it_says_on_standard_error(capsys: pytest.CaptureFixture[str]) -> N
     _told("You repeat yourself.")
     assert faults.count == 2
     assert capsys.readouterr().err.splitlines() == [
-        "breakloop: ValueError; messages pass unjudged",
+        "breakloop: ValueError; messages pass unchecked",
         "breakloop (shadow) would have said: You repeat yourself.",
     ]

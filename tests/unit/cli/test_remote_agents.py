@@ -68,7 +68,7 @@ def test_one_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [([], "no agents were seen yet"), (["--find", "x"], "no agents were seen that have this in their name")],
+    [([], "no agents yet"), (["--find", "x"], "no agents match")],
 )
 def test_nobody(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with fake_admin() as admin:

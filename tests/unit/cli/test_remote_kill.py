@@ -41,7 +41,7 @@ def test_for_an_hour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         assert admin.asked == [(f"{PATH}?project=default", body)]
     assert capsys.readouterr().out.splitlines() == [
         "code-fixer in project default is held until 2027-01-15 09:00:00Z",
-        "note: other instances could not be told yet; they are as soon as they can be reached",
+        "note: other instances are unreachable; they apply the change when they are back",
     ]
 
 
@@ -76,5 +76,5 @@ def test_one_that_was_never_seen(capsys: pytest.CaptureFixture[str]) -> None:
         admin.answers[PATH] = {**held(None), "seen": False}
         assert run(["kill", "code-fixer", *admin.args]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[1] == "note: no agent of this name was ever seen; did you mean code-fixers?"
-    assert said[3] == "note: no agent of this name was ever seen"
+    assert said[1] == "note: no agent with this name is known; did you mean code-fixers?"
+    assert said[3] == "note: no agent with this name is known"

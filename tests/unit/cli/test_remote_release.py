@@ -34,7 +34,7 @@ def test_a_caller_and_a_run(capsys: pytest.CaptureFixture[str]) -> None:
         ]
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "key:1 is released: 1 hold ended"
-    assert said[1].startswith("note: other instances could not be told yet")
+    assert said[1].startswith("note: other instances are unreachable")
 
 
 def test_one_that_was_not_held(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +44,7 @@ def test_one_that_was_not_held(capsys: pytest.CaptureFixture[str]) -> None:
         admin.answers[PATH] = {"released": [], "loops": 2, "shared": True}
         assert run(["release", "code-fixer", *admin.args]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "code-fixer was neither held nor known to be blocked; what its loops had counted is forgotten",
+        "code-fixer was neither quarantined nor blocked; its loop counters are cleared",
         "code-fixer is released: 2 blocked loops forgotten",
     ]
 
@@ -52,7 +52,7 @@ def test_one_that_was_not_held(capsys: pytest.CaptureFixture[str]) -> None:
 def test_whom(capsys: pytest.CaptureFixture[str]) -> None:
     """Whom: exit code 3 (X-3)."""
     assert run(["release", "--url", "http://127.0.0.1:1", "--token", "t"]) == 3
-    assert "release whom? name an AGENT, --caller or --run" in capsys.readouterr().err
+    assert "give an AGENT, --caller or --run" in capsys.readouterr().err
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,8 +57,8 @@ def test_what_is_wrong_there(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out.splitlines()
     assert "  state      redis, degraded" in said
     assert said[-2:] == [
-        "! the shared store cannot be used: each instance counts for itself",
-        "! the bundle in its source is refused (2 problems); an older one is in force",
+        "! the shared store is unavailable: each instance counts on its own",
+        "! the new bundle is rejected (2 problems); an older one is in force",
     ]
 
 
@@ -68,7 +68,7 @@ def test_without_a_bundle(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out.splitlines()
     assert "  bundle     none" in said
     assert "  requests   12,345" in said
-    assert said[-1] == "! no bundle is loaded: requests are answered with 503"
+    assert said[-1] == "! no bundle is loaded: requests get 503"
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ def test_set(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     assert capsys.readouterr().out.splitlines() == [
         "ks-1 is set, until 2027-01-15 08:30:00Z: breakloop switch lift ks-1",
         "ks-2 is set, until it is lifted: breakloop switch lift ks-2",
-        "note: other instances could not be told yet; they are as soon as they can be reached",
+        "note: other instances are unreachable; they apply the change when they are back",
     ]
 
 

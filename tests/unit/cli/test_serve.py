@@ -166,14 +166,14 @@ def test_summary_with_policy() -> None:
     text = "\n".join(summary(policy="b.yaml"))
     assert "version 4, 2 policies, from the last good copy:\n            b.yaml:1:1: cannot be read" in text
     text = "\n".join(summary(policy="b.yaml", data_dir="other"))
-    assert "NO VALID BUNDLE, every request is answered 503:\n            b.yaml:1:1: cannot be read" in text
+    assert "NO VALID BUNDLE, every request gets 503:\n            b.yaml:1:1: cannot be read" in text
 
 
 def test_later_starts_say_how_to_get_another_token() -> None:
     """It was shown once; not where it is set, and not where it is shown right now (X-1, Y-3)."""
     seen = StartupSummary(url="http://127.0.0.1:8787", admin_url="http://127.0.0.1:8788")
     lines = serve.summary(running().settings, seen)
-    at = lines.index("            token: shown at the first start. Lost it? Start again without the file")
+    at = lines.index("            token: shown at the first start. If you lost it, delete this file and restart")
     assert lines[at + 1].strip() == str(Path("data", serve.TOKEN_FILE))
     assert serve.TOKEN_FILE == FILE
     set_one = serve.summary(running(admin_token="mine-mine-mine-mine-mine").settings, seen)

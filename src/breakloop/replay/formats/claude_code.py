@@ -138,7 +138,6 @@ class _Thread:
         return not request or not self._request or request == self._request
 
     def begin(self, record: Mapping[str, Any], at_s: float | None) -> None:
-        """An answer begins with this line."""
         self._open = True
         self._session = clean(_session_id(record))
         self._id = self._model = self._finish = ""

@@ -46,7 +46,6 @@ class CodexReader:
         return old or record.get("record_type") == "state"
 
     def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
-        """Read one line."""
         payload, kind = record.get("payload"), text(record.get("type"))
         at_s = seconds(record.get("timestamp"))
         if payload is None:

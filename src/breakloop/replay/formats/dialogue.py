@@ -32,7 +32,6 @@ def is_openai(body: Mapping[str, Any]) -> bool:
 
 
 def path_of(body: Mapping[str, Any]) -> str:
-    """Return where such a body goes."""
     if "messages" in body:
         return CHAT_PATH
     return RESPONSES_PATH if "input" in body else COMPLETIONS_PATH

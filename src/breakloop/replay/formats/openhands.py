@@ -44,7 +44,6 @@ class OpenHandsEvent(NamedTuple):
 
 
 def is_event(record: object) -> bool:
-    """Tell whether this is an event."""
     if not isinstance(record, dict):
         return False
     if isinstance(record.get("kind"), str):
@@ -189,7 +188,6 @@ class OpenHandsReader:
         return is_event(record) or any(map(is_event, _history(record)[:5]))
 
     def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
-        """Read an event or a session."""
         listed = _history(record)
         if not listed:
             if self._log is None:
@@ -221,7 +219,6 @@ class _Log:
         self._calls: set[str] = set()  # ids of calls made: only their results are results
 
     def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
-        """Take the next event."""
         event = read(record)
         if event is None:
             return

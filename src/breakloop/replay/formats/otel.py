@@ -187,7 +187,6 @@ class OtelReader:
         return [piece for span in spans if (piece := self._piece(span)) is not None]
 
     def end(self) -> Sequence[SessionSlice]:
-        """Nothing is under way between two records."""
         return ()
 
     def _piece(self, span: Mapping[str, Any]) -> SessionSlice | None:

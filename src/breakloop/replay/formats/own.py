@@ -41,7 +41,6 @@ class OwnReader:
         return [SessionSlice(session, [_turn(turn) for turn in turns], whole=True)]
 
     def end(self) -> Sequence[SessionSlice]:
-        """Nothing is under way between two records."""
         return ()
 
 

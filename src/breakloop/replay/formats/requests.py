@@ -84,7 +84,6 @@ class RequestLogReader:
         return [SessionSlice(session, [turn], whole=False)]
 
     def end(self) -> Sequence[SessionSlice]:
-        """Nothing is under way between two records."""
         return ()
 
 
@@ -219,7 +218,6 @@ class LitellmReader:
         return [SessionSlice(session_of(turn, self._name, *_session(entry)), [turn], whole=False)]
 
     def end(self) -> Sequence[SessionSlice]:
-        """Nothing is under way between two records."""
         return ()
 
 
@@ -301,7 +299,6 @@ class ChatLogReader:
                 yield SessionSlice(session, (turn,), whole=False)
 
     def end(self) -> Iterator[SessionSlice]:
-        """Nothing follows."""
         for session in self._open.values():
             yield SessionSlice(session, (), whole=True)
 

@@ -55,7 +55,6 @@ class SweAgentReader:
         yield SessionSlice(session, (), whole=True)
 
     def end(self) -> Iterator[SessionSlice]:
-        """Nothing is under way between two documents."""
         return iter(())
 
 
@@ -64,7 +63,6 @@ def _begins(listed: list[Any], field: str) -> bool:
 
 
 def _messages(record: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str]:
-    """The conversation, and whose it is."""
     if "messages" in record:
         listed, agent = as_list(record["messages"]), _MINI
     else:
