@@ -184,8 +184,7 @@ TurnObserver = Callable[
 ]  # told of each turn; the number is the bytes of its request
 
 
-def nobody(_session: RecordedSession, _turn: RecordedTurn, _verdict: Verdict, _size: int) -> None:
-    ...
+def nobody(_session: RecordedSession, _turn: RecordedTurn, _verdict: Verdict, _size: int) -> None: ...
 
 
 class Replay:
