@@ -1,9 +1,4 @@
-"""Runs test cases on a clock of their own and compares what came back with what was expected. The door that answers
-is handed in; what a file of cases may say is in `case_schema`.
-
-A file of test cases, read and checked (SPEC X-3 `test`): every problem is found before anything runs, with its place
-in the file. Running the cases is `cases`' work.
-"""
+"""Test files: parse them with located problems, run their cases on a simulated clock, and compare the verdicts."""
 
 from __future__ import annotations
 
@@ -27,9 +22,9 @@ from breakloop.policy.documents import (
 from breakloop.replay.explain import decision_of
 
 DECISIONS = ("allow", "warn", "throttle", "deny")
-BAD_REQUEST = "bad_request"  # what a request that cannot be judged gets, such as a path with an encoded slash
+BAD_REQUEST = "bad_request"  # status of a request that cannot be decided, such as one with an encoded slash in its path
 
-# Field -> the types it may have. What a case may expect; only what is given is compared.
+# Field -> its types. Expectations of a case; only the given ones are compared.
 EXPECTED: dict[str, tuple[type, ...]] = {
     "decision": (str,),
     "reason": (str,),
@@ -85,13 +80,13 @@ class CaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class PolicyCase:
-    """One case: when, what, how often, and what is expected of each of its requests."""
+    """One case: when and how often its request is sent, and the expected verdict."""
 
     name: str
     place: DocumentPlace
     request: CaseRequest
     expect: Mapping[str, Any]
-    at_s: float | None = None  # seconds from the start; None: `after_s` the request before
+    at_s: float | None = None  # seconds from the start; None: `after_s` seconds after the previous request
     after_s: float = 0.0
     repeat: int = 1
     every_s: float = 0.0
@@ -99,7 +94,7 @@ class PolicyCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseFile:
-    """All cases of a file, the bundle it names and the time at which it begins (None: now)."""
+    """All cases of a file, the bundle it names, and its start time (None: now)."""
 
     cases: tuple[PolicyCase, ...]
     policy: str = ""
@@ -107,7 +102,7 @@ class CaseFile:
 
 
 def read_cases(text: bytes, name: str) -> CaseFile:
-    """Read a file of cases, or raise `BundleError` with every problem found."""
+    """Read a test file. Raises `BundleError` with every problem found."""
     data, places = read_document(text, name)
     reader = _Reader(places)
     found = reader.file(data)
@@ -117,7 +112,7 @@ def read_cases(text: bytes, name: str) -> CaseFile:
 
 
 def request_from(data: Mapping[str, Any]) -> CaseRequest:
-    """Return the request of a map whose fields were checked."""
+    """Return the request of a map whose fields have been checked."""
     body = data.get("body", b"")
     if isinstance(body, dict | list):
         body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
@@ -134,7 +129,7 @@ def request_from(data: Mapping[str, Any]) -> CaseRequest:
 
 
 def check_request(data: Mapping[str, Any], path: DocumentPath) -> Iterator[DocumentFinding]:
-    """Find what is wrong with the fields of a request."""
+    """Collect the problems of a request's fields."""
     yield from _check(data, REQUEST, path)
     target = data.get("path")
     if target is None:
@@ -159,7 +154,7 @@ def _check(
             hint = "known: " + ", ".join(fields)
             yield DocumentFinding((*path, key), f'unknown field "{key}"{did_you_mean(key, fields)}', hint, at_key=True)
         elif not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            # A number may be whole: say it once.
+            # an int is accepted for a float; list it once
             names = [_KINDS[kind] for kind in kinds if not (kind is int and float in kinds)]
             yield DocumentFinding((*path, key), f"must be {' or '.join(names)}")
 
@@ -172,7 +167,7 @@ def _header_lines(headers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads on past what is wrong, so that a file's mistakes are told all at once."""
+    """Continues after a problem, so that all problems of a file are reported at once."""
 
     places: DocumentPlaces
     findings: list[DocumentFinding] = field(default_factory=list)
@@ -202,7 +197,7 @@ class _Reader:
             known = len(self.findings)
             self._check_case(data, here, first=before is None)
             if len(self.findings) > known:
-                before = before or CaseRequest("GET", "/")  # it is said once that a request is missing or wrong
+                before = before or CaseRequest("GET", "/")  # a missing or invalid request is reported once
                 continue
             before = request_from(data["request"]) if "request" in data else before
             assert before is not None  # noqa: S101 - the first case was checked to have one
@@ -275,13 +270,13 @@ def _case(data: Mapping[str, Any], index: int, request: CaseRequest, place: Docu
     )
 
 
-# What a case says where the answer has no such thing.
+# Expected values where the response has no such field.
 NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedVerdict:
-    """What a door said. `verdict` is None for a request that could not be judged."""
+    """The response of the service. `verdict` is None for a request that could not be decided."""
 
     verdict: Verdict | None
     status: int
@@ -291,7 +286,7 @@ class ExpectedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field that was not as expected, in the `number`th request of a case."""
+    """A field that differs from the expectation in request `number` of a case."""
 
     number: int
     at_s: float
@@ -302,25 +297,24 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """How a case went: the differences of its first request that was not as expected, and the last answer."""
+    """The result of a case: the differences of its first failing request, and the last response."""
 
     case: PolicyCase
     at_s: float
     actual: Mapping[str, Any]
     differences: tuple[Difference, ...]
-    failed: int  # how many of its requests were not as expected
+    failed: int  # number of failing requests
 
     @property
     def passed(self) -> bool:
-        """Tell whether every request of the case was answered as expected."""
         return not self.failed
 
 
-Send = Callable[[CaseRequest, float], ExpectedVerdict]  # the request, and when it is sent: seconds from the start
+Send = Callable[[CaseRequest, float], ExpectedVerdict]  # the request, and its time in seconds from the start
 
 
 def run_cases(file: CaseFile, send: Send) -> Iterator[CaseResult]:
-    """Send every case in order and yield how it went."""
+    """Send every case in order and yield the results."""
     now = 0.0
     for case in file.cases:
         begins = now + case.after_s if case.at_s is None else case.at_s
@@ -342,8 +336,8 @@ def _run(case: PolicyCase, begins: float, send: Send) -> CaseResult:
 
 
 def actual_of(answer: ExpectedVerdict) -> dict[str, Any]:
-    """Return an answer by the names that cases use."""
-    headers = dict(reversed([(name.lower(), value) for name, value in answer.headers]))  # the first of each name
+    """Return a response under the field names of test files."""
+    headers = dict(reversed([(name.lower(), value) for name, value in answer.headers]))  # the first field of each name
     verdict = answer.verdict
     if verdict is None:
         actual = {"decision": "deny", "reason": BAD_REQUEST, "message": answer.message}
@@ -377,7 +371,7 @@ def _shadow_decision(found: ShadowFinding) -> str:
 
 
 def _strongest(shadow: tuple[ShadowFinding, ...]) -> ShadowFinding | None:
-    """What shadow policies would have said together: the first of the strongest."""
+    """Return the first of the strongest shadow findings."""
     return max(shadow, key=lambda found: DECISIONS.index(_shadow_decision(found)), default=None)
 
 

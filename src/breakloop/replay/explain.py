@@ -1,16 +1,7 @@
-"""Why a request got its verdict (SPEC E-7): the record of one decision -> steps in the order of evaluation.
+"""Explain a decision: its record -> steps in the order of evaluation.
 
-What happened is read from the record; what did not happen (a policy that does not match, a rule that is skipped) is
-found with the engine's own functions. Loops and rules are `explain_parts`' work, terminals are `cli.explain`'s.
-
-The inside of a matched policy, explained: each loop detector and each rule, with what was counted and what is left,
-or why it was not asked. Reads the record of a decision; `explain` puts the steps in order.
-
-What limits that count more than a bucket's tokens have charged, explained: budgets, LLM tokens, circuit breakers.
-A part of `explain_parts`, which knows which rule applies and why.
-
-An engine that remembers its last decision: what it planned, what the store answered, what it said. The decision is
-the engine's own; reading meaning into the record is `explain`'s work.
+What happened comes from the record. What did not happen (a policy that does not match, a rule that was skipped) is
+determined with the engine's own functions.
 """
 
 from __future__ import annotations
@@ -62,7 +53,7 @@ Done = Sequence[tuple[Op, Result]]
 
 
 def charges(rule: CompiledRule | RunCharges, done: Done) -> tuple[str, str, Op | None]:
-    """Return outcome and words on the charges of a rule, and the operation that decided."""
+    """Return the outcome and the description of a rule's charges, and the operation that decided."""
     own = [(op, result) for op, result in done if _rule_of(op) is rule]
     if not own:
         return "skipped", "the store did not answer", None
@@ -80,7 +71,7 @@ def charges(rule: CompiledRule | RunCharges, done: Done) -> tuple[str, str, Op |
 
 
 def run(rule: RunCharges, done: Done) -> tuple[str, str, Op | None]:
-    """Return outcome and words on what a run has cost, and the operation that decided."""
+    """Return the outcome and the description of the cost of a run, and the operation that decided."""
     if not any(_rule_of(op) is rule for op, _ in done):
         return "skipped", "no LLM request of a session, so nothing is charged", None
     outcome, text, op = charges(rule, done)
@@ -88,7 +79,7 @@ def run(rule: RunCharges, done: Done) -> tuple[str, str, Op | None]:
 
 
 def breaker(rule: BreakerRule, done: Done) -> tuple[str, str, Op | None]:
-    """Return outcome and words on the circuit breaker of a policy."""
+    """Return the outcome and the description of a policy's circuit breaker."""
     for op, result in done:
         if op.owner is rule:
             if not isinstance(result, BreakerResult):
@@ -120,7 +111,7 @@ def _charge(op: Op, result: Any) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """One decision as it happened. `plan` is None when nothing had to be planned (no bundle, a kill switch)."""
+    """One recorded decision. `plan` is None if nothing was planned (no bundle, or a kill switch)."""
 
     call: Call
     at: float
@@ -130,7 +121,7 @@ class DecisionRecord:
 
 
 class RecordingEngine(Engine):
-    """The engine, with a memory of one decision."""
+    """An engine that records one decision."""
 
     __slots__ = ("_plan", "_recorder", "record")
 
@@ -143,13 +134,11 @@ class RecordingEngine(Engine):
         super().__init__(self._recorder, clock, descriptors, prices=prices)
 
     def plan(self, call: Call) -> Plan | Verdict:
-        """Plan as the engine does, and keep it."""
         planned = super().plan(call)
         self._plan = planned if isinstance(planned, Plan) else None
         return planned
 
     def decide(self, call: Call) -> Verdict:
-        """Decide as the engine does, and keep how."""
         self._plan, self._recorder.done = None, ()
         verdict = super().decide(call)
         self.record = DecisionRecord(call, self._clock.now(), self._plan, self._recorder.done, verdict)
@@ -157,7 +146,7 @@ class RecordingEngine(Engine):
 
 
 class _RecordingStore:
-    """Passes everything on to the real store."""
+    """Forwards everything to the real store and records it."""
 
     __slots__ = ("_store", "done")
 
@@ -191,7 +180,7 @@ class _RecordingStore:
 
 @dataclass(frozen=True, slots=True)
 class ExplainStep:
-    """One thing the engine looked at: `stage` says what kind, `subject` which, `outcome` what came of it."""
+    """One step of the evaluation: `stage` is its kind, `subject` its object, `outcome` its result."""
 
     stage: str
     subject: str
@@ -201,7 +190,7 @@ class ExplainStep:
 
 
 def hidden(descriptor: str, value: str | None) -> str:
-    """Return a descriptor's value for people; keys and tokens are not shown."""
+    """Return a descriptor's value for display; keys and tokens are hidden."""
     if value is None:
         return "nothing"
     return "<hidden>" if descriptor in SECRET_DESCRIPTORS else f'"{value}"'
@@ -221,7 +210,7 @@ class PartExplainer:
         self._all_shadow = compiled.shadow_until > record.at
 
     def policy(self, policy: CompiledPolicy) -> Iterator[ExplainStep]:
-        """Explain a policy that matches: itself, its loop detectors, its rules."""
+        """Explain a matching policy: its loop detectors and its rules."""
         spec = self._source.policies[policy.index].spec
         mode = "shadow" if policy.shadow else "global_shadow" if self._all_shadow else "enforce"
         yield ExplainStep("policy", policy.id, "match", f"mode {mode}", {"mode": mode})
@@ -232,7 +221,7 @@ class PartExplainer:
         yield from self._rules(policy, spec)
 
     def default_loops(self) -> Iterator[ExplainStep]:
-        """Explain the protection of calls that no policy's own loop detection covers (SPEC B-6)."""
+        """Explain the built-in protection of calls without loop detection of their own."""
         assert self._record.plan is not None  # noqa: S101 - only asked about decisions that were planned
         covering = next((p for p in self._record.plan.policies if p.decides_loops and not p.shadow), None)
         if covering is not None:
@@ -246,7 +235,7 @@ class PartExplainer:
             yield self._detector(detector, "builtin")
 
     def agents(self) -> Iterator[ExplainStep]:
-        """Explain what the bundle says of the agent itself (SPEC B-1)."""
+        """Explain the bundle's entry for the agent."""
         agent = self._descriptors.agent(self._record.call)
         terms = self._compiled.agents.find(agent)
         if terms is None:
@@ -367,7 +356,7 @@ class PartExplainer:
         data |= {"key": op.key, "cost": op.cost, "burst": op.spec.burst, "rate": op.spec.rate}
         if not isinstance(result, float):
             return ExplainStep("rule", name, "not asked", "the request was denied before", data)
-        # The store says what is left after the charge; below nothing means that it was not there.
+        # The store returns what is left after the charge; a negative value was not available.
         found = result + op.cost
         of = f"{op.spec.burst:g} (refills {op.spec.rate:g}/s)"
         charged = result >= 0 and self._record.verdict.allowed
@@ -387,23 +376,23 @@ class PartExplainer:
         return False, f"{descriptor} is {hidden(descriptor, value)}, not {hidden(descriptor, wanted)}"
 
     def _marked(self, outcome: str, op: Op | None) -> str:
-        """A shadow policy only would have done it."""
+        """Mark the outcome of a shadow policy as not enforced."""
         return f"would {outcome}" if op is not None and op.group != ENFORCED else outcome
 
 
 def _blocks_of(detectors: Sequence[CompiledDetector]) -> dict[int, CompiledDetector]:
-    """Detectors by their block. One of several speaks for all of them: what any has found stands under its terms."""
+    """Group detectors by their block. A finding of any detector is shown under the terms of its block."""
     return {detector.terms.index: detector for detector in detectors}
 
 
 def _down(tokens: float) -> str:
-    """Tokens as people read them; rounded down, because what is not there cannot be spent."""
+    """Format tokens, rounded down: what is not there cannot be spent."""
     return f"{math.floor(tokens * 100) / 100:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A policy's selector alone, so that the real route index says whether it matches."""
+    """The selector of one policy, so that the real route index decides whether it matches."""
 
     selector: CompiledSelector
     index: int = 0
@@ -419,7 +408,7 @@ def decision_of(verdict: Verdict) -> str:
 
 
 class Explainer:
-    """Explains decisions by one bundle. `source` is the bundle as written, None for the built-in protection alone."""
+    """Explains decisions of one bundle. `source` is the bundle as written, None for the built-in protection alone."""
 
     def __init__(self, source: schema.Bundle | None, compiled: CompiledBundle, descriptors: Descriptors) -> None:
         self._source = source if source is not None else schema.Bundle(bundle_version=1, policies=[])
@@ -428,7 +417,7 @@ class Explainer:
         self._descriptors = descriptors
 
     def steps(self, record: DecisionRecord) -> list[ExplainStep]:
-        """Return every step of the decision: what the door read, then what the engine did, in its order."""
+        """Return every step: what was read from the request, then what the engine did, in its order."""
         call, now = record.call, record.at
         steps = [self._request(call), *self._identity(call), self._bundle(now), *self._overrides(now)]
         steps += self._kill_switches(call, now)
@@ -521,7 +510,7 @@ class Explainer:
 
 
 def _unmatched(policy: CompiledPolicy, call: Call) -> ExplainStep:
-    """Say why: the host first, then the path, then the method, as the route index looks at them."""
+    """Return the reason: host, path or method, in the order in which the route index compares them."""
     selector = policy.selector
 
     def matches(probe: CompiledSelector) -> bool:

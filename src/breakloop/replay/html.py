@@ -69,7 +69,7 @@ blockquote{margin:10px 0 0;padding:6px 12px;border-left:3px solid var(--line);co
 
 COLOURS: Final = 8
 CELLS_MAX: Final = 720  # of one picture
-_AROUND: Final = 6  # turns before and behind a loop that are shown too
+_AROUND: Final = 6  # turns before and after a loop that are drawn, too
 _COLUMNS: Final = 72
 _STEP, _CELL, _HEIGHT = 13, 11, 20
 _TOP, _ROW, _MARGIN = 16, 62, 8
@@ -79,14 +79,14 @@ _LEVELS: Final = {AGAIN: "the same call as before", NOTICE: "noticed", BLOCK: "b
 
 
 def colours(cells: Sequence[Cell]) -> dict[str, int]:
-    """Return a colour for each of the calls that come most often; what comes once has none."""
+    """Return a colour for each of the most frequent calls."""
     times = Counter(cell.identity for cell in cells if cell.identity)
     often = [identity for identity, count in times.most_common(COLOURS) if count > 1]
     return {identity: index for index, identity in enumerate(often)}
 
 
 def visible(line: Timeline) -> list[Cell]:
-    """Return the turns that are drawn: the loops, and some around them."""
+    """Return the turns to draw: the loops and some turns around them."""
     wanted: set[int] = set()
     for loop in line.loops:
         wanted |= set(range(max(1, loop.first - _AROUND), min(len(line.cells), loop.last + _AROUND) + 1))
@@ -94,7 +94,7 @@ def visible(line: Timeline) -> list[Cell]:
 
 
 def picture(line: Timeline, name: str) -> str:
-    """Return the picture; `name` makes its ids unique in a page."""
+    """Return the picture as SVG; `name` makes its ids unique within a page."""
     cells = visible(line)
     hues = colours(cells)
     rows = [cells[at : at + _COLUMNS] for at in range(0, len(cells), _COLUMNS)]
@@ -161,7 +161,7 @@ def _told(cell: Cell) -> str:
 
 
 def _marks(loop: TimelineLoop, places: dict[int, int], top: int) -> Iterator[str]:
-    """A diamond over the first notice, an octagon over the first block."""
+    """A diamond marks the first notice, an octagon the first block."""
     for at, level, shape in ((loop.notice, "notice", NOTICE_SHAPE), (loop.block, "block", BLOCK_SHAPE)):
         if at in places:
             x, y = places[at] + _CELL / 2, top - 8
@@ -170,7 +170,7 @@ def _marks(loop: TimelineLoop, places: dict[int, int], top: int) -> Iterator[str
 
 
 def _axis(line: Timeline, row: Sequence[Cell], places: dict[int, int], top: int) -> Iterator[str]:
-    """Numbers of turns at both ends of a row and, where times were recorded, how long after the first turn."""
+    """Label both ends of a row with turn numbers and, if recorded, the time since the first turn."""
     start = next((cell.at_s for cell in line.cells if cell.at_s is not None), None)
     for cell, anchor in ((row[0], "start"), (row[-1], "end")):
         if anchor == "end" and len(row) < 12:
@@ -196,7 +196,7 @@ export OPENAI_BASE_URL=http://127.0.0.1:8787/v1</code></pre>"""
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What stands above the loops."""
+    """The heading of the report."""
 
     title: str
     sessions: int
@@ -206,7 +206,7 @@ class Heading:
 
 
 def page(heading: Heading, timelines: Iterable[Timeline]) -> str:
-    """Return the whole page, the costliest loops first."""
+    """Return the page, the most expensive loops first."""
     lines = sorted(timelines, key=lambda line: (not line.blocked, -line.after.tokens, line.session.id))
     return "".join(_page(heading, lines))
 
@@ -321,7 +321,7 @@ def _loop(loop: TimelineLoop) -> Iterator[str]:
 
 
 def _marked(evidence: str) -> str:
-    """Evidence with names of tools between backticks set as code."""
+    """Render names in backticks as code."""
     parts = escape(evidence).split("`")
     return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
 

@@ -1,7 +1,6 @@
-"""Adds outcomes up (SPEC X-5): totals, precision and recall where sessions are labelled, what was saved, and where two
-bundles differ. A session counts as flagged when a turn of it was blocked; printing is the command's work.
+"""Totals of a replay: precision and recall of labelled sessions, savings, and differences between two bundles.
 
-How counts, tokens, money and times are written in reports, on the terminal and in HTML alike.
+A session is flagged if one of its turns was blocked.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from typing import Any
 from breakloop.replay.run import SessionOutcome
 from breakloop.replay.sessions import Spent
 
-LONG_TURNS = 15  # long sessions are more often loops, so they are also counted apart
-BY = ("human", "outcome", "heuristic")  # who may have labelled a session
+LONG_TURNS = 15  # long sessions are more often loops, so they are also reported separately
+BY = ("human", "outcome", "heuristic")  # sources of labels
 
 
 @dataclass(frozen=True, slots=True)
 class DetectionScore:
-    """How many of the labelled sessions were flagged."""
+    """Counts of labelled sessions that were flagged."""
 
     found: int = 0  # of the loops
     loops: int = 0
-    wrong: int = 0  # of those that do not loop
+    wrong: int = 0  # of the sessions without a loop
     healthy: int = 0
 
     @property
     def precision(self) -> float | None:
-        """Which share of what was flagged does loop."""
+        """Return the share of flagged sessions that are loops."""
         flagged = self.found + self.wrong
         return self.found / flagged if flagged else None
 
@@ -40,11 +39,11 @@ class DetectionScore:
 
     @property
     def false_positive_rate(self) -> float | None:
-        """Which share of the sessions that do not loop was flagged."""
+        """Return the share of sessions without a loop that were flagged."""
         return self.wrong / self.healthy if self.healthy else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return counts and rates; a rate of nothing is null."""
+        """Return counts and rates; a rate without sessions is null."""
         return {
             "loops": self.loops,
             "found": self.found,
@@ -57,7 +56,7 @@ class DetectionScore:
 
 
 def score(outcomes: Iterable[SessionOutcome]) -> DetectionScore:
-    """Count what was flagged among the labelled ones."""
+    """Count the flagged sessions among the labelled ones."""
     found = loops = wrong = healthy = 0
     for one in outcomes:
         flagged = one.first_block is not None
@@ -71,19 +70,18 @@ def score(outcomes: Iterable[SessionOutcome]) -> DetectionScore:
 
 
 def long_ones(outcomes: Iterable[SessionOutcome]) -> list[SessionOutcome]:
-    """Return the sessions of at least `LONG_TURNS` turns."""
+    """Return the sessions with at least `LONG_TURNS` turns."""
     return [one for one in outcomes if one.turns >= LONG_TURNS]
 
 
 def labelled_by(outcomes: Iterable[SessionOutcome], *by: str) -> list[SessionOutcome]:
-    """Return the loops that these labelled, and every session that does not loop, whoever says so."""
+    """Return the loops with labels of this source, and all sessions labelled as no loop."""
     return [one for one in outcomes if one.session.label.loop is False or one.session.label.by in by]
 
 
 def grouped(
     outcomes: Iterable[SessionOutcome], key: Callable[[SessionOutcome], str]
 ) -> dict[str, list[SessionOutcome]]:
-    """Return the outcomes by a name, sorted by it."""
     groups: dict[str, list[SessionOutcome]] = {}
     for one in outcomes:
         groups.setdefault(key(one), []).append(one)
@@ -91,7 +89,7 @@ def grouped(
 
 
 def spent(outcomes: Iterable[SessionOutcome]) -> float | None:
-    """Return which share of its turns a loop had spent when it was blocked: the median over those that were."""
+    """Return the median share of turns that a loop had used when it was blocked."""
     shares = [
         (one.first_block - 1) / one.turns
         for one in outcomes
@@ -127,7 +125,7 @@ def totals_json(outcomes: Sequence[SessionOutcome], against: Sequence[SessionOut
 def differences(
     pairs: Iterable[tuple[SessionOutcome, SessionOutcome]],
 ) -> dict[str, list[tuple[SessionOutcome, SessionOutcome]]]:
-    """Return where the first bundle says something else than the second: what it blocks only, earlier, later, not."""
+    """Return how the first bundle differs from the second: blocked only by it, earlier, later, or not at all."""
     found: dict[str, list[tuple[SessionOutcome, SessionOutcome]]] = {
         "blocked_only": [],
         "earlier": [],
@@ -176,7 +174,7 @@ def _totals(outcomes: Sequence[SessionOutcome]) -> dict[str, Any]:
 
 
 def saved_usd(outcomes: Iterable[SessionOutcome]) -> float | None:
-    """Return what was saved in US dollars, as far as prices are known; None where none is."""
+    """Return the savings in US dollars as far as prices are known; None if none is."""
     amounts = [one.saved_usd for one in outcomes if one.saved_usd is not None]
     return sum(amounts) if amounts else None
 
@@ -194,7 +192,7 @@ def _rounded(share: float | None) -> float | None:
     return None if share is None else round(share, 4)
 
 
-_DATES_FROM = 1e8  # smaller numbers of seconds are on a scale of the recording's own
+_DATES_FROM = 1e8  # smaller numbers are relative to the recording
 _DATES_TO = 2.5e11
 
 
@@ -203,27 +201,27 @@ def counted(number: int, noun: str) -> str:
 
 
 def tokens(spent: Spent) -> str:
-    """Return a number of tokens; an estimate says so, and is not more exact than it can be."""
+    """Format a number of tokens; estimates are marked and rounded."""
     if not spent.estimated:
         return f"{spent.tokens:,}"
     return f"about {rounded(spent.tokens):,}"
 
 
 def rounded(number: int) -> int:
-    """Return two digits of a number, and zeros."""
+    """Round to two significant digits."""
     size = int("1".ljust(len(str(abs(number))) - 1, "0"))
     return round(number / size) * size
 
 
 def money(amount: float | None) -> str:
-    """Return US dollars, or nothing when the price is not known."""
+    """Format US dollars; "" if the price is unknown."""
     if amount is None:
         return ""
     return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"
 
 
 def lasted(seconds: float | None) -> str:
-    """Return a duration in its two largest units."""
+    """Format a duration in its two largest units."""
     if seconds is None:
         return ""
     whole = round(seconds)
@@ -235,7 +233,7 @@ def lasted(seconds: float | None) -> str:
 
 
 def moment(at_s: float | None) -> str:
-    """Return a date and time, if the recording has any."""
+    """Format a date and time, if the recording has any."""
     if at_s is None or not _DATES_FROM < at_s < _DATES_TO:
         return ""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,6 +1,8 @@
-"""Runs recorded sessions through a real engine on a clock of their own (SPEC X-5): each turn is decided as a gateway
-would decide it, and settled with the recorded answer. A recording goes on after a block; what it adds up to is
-`report`'s work."""
+"""Run recorded sessions through a real engine on a simulated clock.
+
+Each turn is decided as a gateway would decide it, and settled with the recorded response. The recording continues
+after a block.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,23 @@ from breakloop.replay.sessions import (
 )
 from breakloop.store.memory import MemoryStore
 
-SPACING_S = 3.0  # between turns whose times were not recorded
+SPACING_S = 3.0  # between turns without recorded times
 LOOP = "loop_detected"
 _NOTHING = Spent()
-_ENTRIES = 100_000  # of a lane's store
+_ENTRIES = 100_000  # of the store of a timeline
 _PEER = "127.0.0.1"
 _JSON = b"application/json"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySetup:
-    """A bundle ready to judge, and who reads requests for it."""
+    """A bundle and the reader of requests."""
 
     descriptors: Descriptors
     bundle: CompiledBundle
-    start: float  # when every session begins
-    pricing: Pricing = free  # of what is saved
-    prices: Callable[[], Prices] | None = None  # of what budgets count; None: nothing costs money
+    start: float  # start time of every session
+    pricing: Pricing = free  # prices for savings
+    prices: Callable[[], Prices] | None = None  # prices for budgets; None: nothing has a cost
 
     def engine(self, clock: FakeClock) -> Engine:
         engine = Engine(MemoryStore(_ENTRIES), clock, self.descriptors, prices=self.prices)
@@ -54,24 +56,24 @@ class ReplaySetup:
 
 @dataclass(slots=True)
 class SessionOutcome:
-    """What was said about one session. Turns are numbered from 1."""
+    """The results of one session. Turns are numbered from 1."""
 
     session: RecordedSession
     turns: int = 0
     first_notice: int | None = None
     first_block: int | None = None
-    kind: str | None = None  # of the first block, else of the first notice
+    kind: str | None = None  # of the first block, or of the first notice
     evidence: str = ""
     notices: int = 0
     blocks: int = 0
-    saved_tokens: int = 0  # of the denied requests and the answers that they would not have had
-    saved_estimated: bool = False  # at least one of them has no recorded tokens
-    saved_usd: float | None = None  # what these tokens would have cost; None: no price is known
-    denied: dict[str, int] = field(default_factory=dict)  # other reasons -> how many turns
-    shadowed: int = 0  # turns about which a policy in shadow mode would have had something to say
+    saved_tokens: int = 0  # of the denied requests and of the responses they would have had
+    saved_estimated: bool = False  # at least one request has no recorded tokens
+    saved_usd: float | None = None  # None: no price is known
+    denied: dict[str, int] = field(default_factory=dict)  # other reasons -> number of turns
+    shadowed: int = 0  # turns with findings of shadow policies
 
     def take(self, verdict: Verdict, cost: Spent = _NOTHING) -> None:
-        """Count one turn, with what it cost where it is denied."""
+        """Count one turn, with its cost if it is denied."""
         self.turns += 1
         self.shadowed += bool(verdict.shadow)
         if verdict.allowed:
@@ -106,7 +108,7 @@ class SessionOutcome:
 
 
 class ReplayTimeline:
-    """One engine and its clock: what sessions that met one gateway share."""
+    """One engine and its clock, shared by sessions of the same gateway."""
 
     __slots__ = ("_began", "_clock", "_elapsed_s", "engine", "pricing")
 
@@ -118,7 +120,7 @@ class ReplayTimeline:
         self._elapsed_s = 0.0
 
     def move(self, at_s: float | None, *, first: bool) -> None:
-        """Let time pass until the next turn. Recorded times may stand still or step back; the clock does not."""
+        """Advance the clock to the next turn. Recorded times may stand still or go back; the clock does not."""
         if at_s is None:
             target = self._elapsed_s + (0.0 if first else SPACING_S)
         else:
@@ -131,7 +133,7 @@ class ReplayTimeline:
 
 
 class SessionRun:
-    """One session under way."""
+    """One session in progress."""
 
     __slots__ = ("_conversations", "_headers", "_lane", "outcome", "size")
 
@@ -147,7 +149,7 @@ class SessionRun:
         self.size = 0  # bytes of the last request
 
     def take(self, turn: RecordedTurn) -> Verdict:
-        """Decide one turn, and settle it when it is allowed."""
+        """Decide one turn, and settle it if it is allowed."""
         self._lane.move(turn.at_s, first=not self.outcome.turns)
         call = self._call(turn)
         self.size = len(call.body)
@@ -181,14 +183,14 @@ class SessionRun:
 
 TurnObserver = Callable[
     [RecordedSession, RecordedTurn, Verdict, int], None
-]  # told of each turn; the number is the bytes of its request
+]  # called for each turn; the number is the size of the request in bytes
 
 
 def nobody(_session: RecordedSession, _turn: RecordedTurn, _verdict: Verdict, _size: int) -> None: ...
 
 
 class Replay:
-    """Everything that one bundle is asked about: sessions under way, and the engines they meet."""
+    """All sessions and engines of one bundle."""
 
     __slots__ = ("_lanes", "_rig", "_runs", "_watch")
 
@@ -199,7 +201,7 @@ class Replay:
         self._lanes: dict[str, ReplayTimeline] = {}
 
     def take(self, piece: SessionSlice) -> SessionOutcome | None:
-        """Run some turns; return the outcome when the session is over."""
+        """Run some turns. Returns the outcome if the session is complete."""
         session, turns, whole = piece
         key = (session.lane, session.id)
         run = self._runs.get(key)
@@ -211,7 +213,7 @@ class Replay:
         return self._runs.pop(key).outcome if whole else None
 
     def rest(self) -> list[SessionOutcome]:
-        """Return the outcomes of sessions that nobody said were over."""
+        """Return the outcomes of sessions that were not marked as complete."""
         return [run.outcome for run in self._runs.values()]
 
     def _lane(self, name: str) -> ReplayTimeline:
@@ -225,9 +227,9 @@ class Replay:
 def replay(
     pieces: Iterable[SessionSlice], *rigs: ReplaySetup, watch: TurnObserver = nobody
 ) -> Iterator[tuple[SessionOutcome, ...]]:
-    """Run everything past each bundle, side by side; outcomes come when their session is over.
+    """Run the recordings through several bundles side by side and yield the outcomes of complete sessions.
 
-    Who watches is told of each turn, as the first bundle judges it.
+    `watch` is called for each turn with the verdict of the first bundle.
     """
     replays = [Replay(rig, watch if index == 0 else nobody) for index, rig in enumerate(rigs)]
     for piece in pieces:

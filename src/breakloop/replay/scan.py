@@ -31,7 +31,7 @@ _EVENT: Final = re.compile(r"(?:event-)?(\d+)(?:-[\w-]+)?\.json").fullmatch
 _EVENTS: Final = "events"
 _SKIPPED: Final = frozenset((".git", "node_modules", "__pycache__", ".venv", "event_cache"))
 _DEPTH_MAX: Final = 64
-# Where programs keep their transcripts, below the home directory.
+# Where programs store transcripts, relative to the home directory.
 USUAL: Final = (
     ("Claude Code", ".claude/projects"),
     ("Claude Code", ".config/claude/projects"),
@@ -43,35 +43,35 @@ USUAL: Final = (
 
 
 class ScanFinding(NamedTuple):
-    """One transcript: a file, or the files of a folder in their order."""
+    """One transcript: a file, or the files of a directory in order."""
 
     name: str
     files: Sequence[Path]
     size: int
     changed_at: float
-    named: bool = False  # somebody asked for this very file
+    named: bool = False  # this file was named explicitly
 
 
 class ScanProblem(NamedTuple):
-    """Something that could not be looked at."""
+    """A path that could not be searched."""
 
     name: str
     why: str
 
 
 def usual(home: Path) -> list[tuple[str, Path]]:
-    """Return the usual places that there are, with whose they are."""
+    """Return the default locations that exist, with the names of their programs."""
     places = [(whose, home / place) for whose, place in USUAL]
     return [(whose, place) for whose, place in places if place.is_dir()]
 
 
 def find(path: Path) -> tuple[list[ScanFinding], list[ScanProblem]]:
-    """Return everything under a path, the oldest first; `OSError` when the path itself cannot be read."""
+    """Return everything below a path, the oldest first. Raises `OSError` if the path itself cannot be read."""
     state = path.stat()
     if not path.is_dir():
         return [ScanFinding(str(path), (path,), state.st_size, state.st_mtime, named=True)], []
     with os.scandir(path):
-        pass  # a folder that may not be read is an error here, and one inside it is trouble
+        pass  # an unreadable directory is an error here; below it, it is reported as a problem
     walk = _Walk()
     found = sorted(walk.folder(path, 0), key=lambda one: (one.changed_at, one.name))
     return found, walk.trouble
@@ -83,7 +83,7 @@ class _Walk:
         self._visited: set[tuple[int, int]] = set()
 
     def folder(self, path: Path, depth: int) -> Iterator[ScanFinding]:
-        """Look through a folder and those below it."""
+        """Search a directory recursively."""
         entries = self._entries(path)
         if path.name == _EVENTS:
             events = sorted((int(match[1]), entry) for entry in entries if (match := _EVENT(entry.name)) is not None)
@@ -130,12 +130,12 @@ _PROBLEMS_MAX: Final = 100
 _OPENINGS: Final = (b"{", b"[", b"\x1f\x8b", b"\xef\xbb\xbf")
 _SNIFFED: Final = 64
 
-Progress = Callable[[int], None]  # bytes read of all files
+Progress = Callable[[int], None]  # bytes read over all files
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """One session: what was said about it, and its timeline if anything was."""
+    """One session: its outcome and, if there are findings, its timeline."""
 
     outcome: SessionOutcome
     file: str
@@ -147,22 +147,21 @@ class ScanResult:
 
 @dataclass(slots=True)
 class TranscriptFiles:
-    """What became of the files."""
+    """Counts of the files."""
 
     read: int = 0
-    others: int = 0  # no transcripts, and nobody said that they were
+    others: int = 0  # not transcripts, and not named explicitly
     skipped: int = 0  # lines and files that could not be read
     problems: list[str] = field(default_factory=list)  # the first of them: file, line and reason
 
     def trouble(self, name: str, why: Sequence[str], count: int | None = None) -> None:
-        """Take note of what could not be read."""
         self.skipped += len(why) if count is None else count
         room = _PROBLEMS_MAX - len(self.problems)
         self.problems += [f"{name}: {one}" for one in why[:room]]
 
 
 class Scan:
-    """Reads files, one after the other."""
+    """Reads files one after the other."""
 
     def __init__(self, rig: ReplaySetup, pricing: Pricing = free, *, excerpts: bool = False) -> None:
         self._rig = rig
@@ -172,7 +171,7 @@ class Scan:
         self.files = TranscriptFiles()
 
     def sessions(self, found: Iterable[ScanFinding], progress: Progress | None = None) -> Iterator[ScanResult]:
-        """Return every session of these files, as soon as it is over."""
+        """Yield every session of these files as soon as it is complete."""
         done = 0
         for one in found:
             yield from self._transcript(one, done, progress)
@@ -210,12 +209,12 @@ class Scan:
         self.files.trouble(found.name, recording.problems, recording.skipped)
 
     def _other(self, found: ScanFinding, why: str) -> None:
-        """Take note of a file that is no transcript."""
+        """Count a file that is not a transcript."""
         self.files.others += 1
         self.files.problems += [f"{found.name}: {why}"] if found.named else []
 
     def _fresh(self, pieces: Iterable[SessionSlice]) -> Iterator[SessionSlice]:
-        """Leave out turns that were counted before, in this file or another."""
+        """Skip turns that were counted before, in this file or in another one."""
         for piece in pieces:
             turns = [turn for turn in piece.turns if self._is_first(turn)]
             if turns or piece.whole:
@@ -236,21 +235,21 @@ def _scanned(outcome: SessionOutcome, tape: TimelineRecorder, file: str, kind: s
 
 
 def _opened(files: Sequence[Path]) -> IO[bytes]:
-    """Open a file; a folder of events as if they were one, a line each."""
+    """Open a file; a directory of events is read as one file with one event per line."""
     if len(files) == 1:
         return files[0].open("rb")
     return io.BufferedReader(io.BytesIO(b"\n".join([b" ".join(file.read_bytes().split(b"\n")) for file in files])))
 
 
 def _may_be(file: IO[bytes]) -> bool:
-    """Tell by the first bytes whether a file may be JSON, packed or not."""
+    """Return whether the first bytes can be JSON, compressed or not."""
     assert isinstance(file, io.BufferedReader)  # noqa: S101 - as it was opened
     return file.peek(_SNIFFED)[:_SNIFFED].lstrip().startswith(_OPENINGS)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a scan adds up to."""
+    """Totals of a scan."""
 
     sessions: int
     turns: int
@@ -258,8 +257,8 @@ class Summary:
     noticed: int  # sessions with a notice and no block
     loops: int  # with a block
     loop_turns: int
-    inside: Spent  # of the loops, from their beginning
-    after: Spent  # of the loops, from where they would have been stopped
+    inside: Spent  # of the loops, from their start
+    after: Spent  # of the loops, from the point where they would have been blocked
     spent: Spent
 
 
@@ -329,7 +328,7 @@ def _loop(loop: TimelineLoop) -> dict[str, Any]:
 
 
 def _spent(prefix: str, spent: Spent) -> dict[str, Any]:
-    """Tokens, whether they are an estimate, and money where a price is known."""
+    """Return tokens, whether they are estimated, and the cost if a price is known."""
     said: dict[str, Any] = {f"{prefix}tokens": spent.tokens, f"{prefix}tokens_estimated": spent.estimated}
     if spent.money is not None:
         said[f"{prefix}cost_usd"] = round(spent.money, 6)

@@ -21,7 +21,7 @@ from breakloop.pricing.prices import Prices
 
 @dataclass(frozen=True, slots=True)
 class SessionLabel:
-    """What is known about a session: whether it loops (None: not known), and who says so."""
+    """Whether a session is a loop (None: unknown), and the source of this label."""
 
     loop: bool | None = None
     by: str = ""  # human, outcome or heuristic
@@ -30,7 +30,7 @@ class SessionLabel:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSession:
-    """One run of an agent, or of a team of agents that work on one task together."""
+    """One run of an agent, or of a team of agents working on one task."""
 
     id: str
     source: str = ""
@@ -38,12 +38,12 @@ class RecordedSession:
     model: str = ""
     task: str = ""
     label: SessionLabel = SessionLabel()
-    named: bool = True  # its id was recorded; else the gateway has to find out by itself what belongs together
-    lane: str = ""  # sessions of one lane met one gateway together; "" has it to itself
+    named: bool = True  # the id was recorded; otherwise the engine derives the session as a gateway would
+    lane: str = ""  # sessions with the same lane share one gateway; "": a gateway of its own
 
 
 class Delta(NamedTuple):
-    """A request as the difference to what its thread knew before: the first `keep` messages, then new ones."""
+    """A request as a delta: the first `keep` messages of the thread, then new ones."""
 
     thread: str
     keep: int
@@ -59,22 +59,22 @@ class RecordedBody(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """One call of a model, and what came back."""
+    """One call of a model, and its response."""
 
     request: Delta | RecordedBody
     answer: Answer
     agent: str = ""
-    at_s: float | None = None  # on any scale; None: not recorded
-    headers: Mapping[str, bytes] = field(default_factory=dict)  # that the client sent, by canonical name
-    key: str = ""  # the same wherever this turn was copied to, as when a session is resumed; "": not known
+    at_s: float | None = None  # in any unit and origin; None: not recorded
+    headers: Mapping[str, bytes] = field(default_factory=dict)  # sent by the client, by canonical name
+    key: str = ""  # the same key for copies of this turn, such as in resumed sessions; "": unknown
 
 
 class SessionSlice(NamedTuple):
-    """Some turns of a session, as a file gives them. Logs give one at a time, and nobody knows which is the last."""
+    """Some turns of a session, as a file provides them. Logs provide one at a time, without marking the last one."""
 
     session: RecordedSession
     turns: Sequence[RecordedTurn]
-    whole: bool  # nothing of the same session follows
+    whole: bool  # no further turns of this session follow
 
 
 PATH = "/v1/chat/completions"
@@ -86,21 +86,21 @@ class Conversations:
 
     def __init__(self, model: str) -> None:
         self._head = b'{"model":%s,"messages":[' % json_bytes(model)
-        self._known: dict[str, list[bytes]] = {}  # thread -> its last request and the answer to it
-        self._open: dict[str, list[str]] = {}  # thread -> ids of calls that have no result yet
+        self._known: dict[str, list[bytes]] = {}  # thread -> its last request and response
+        self._open: dict[str, list[str]] = {}  # thread -> ids of calls without a result
         self._calls = 0
 
     def body(self, delta: Delta) -> bytes:
         known = self._known.get(delta.thread, [])
         if delta.keep < len(known):
             known = known[: delta.keep]
-            self._open.pop(delta.thread, None)  # the calls were part of what is forgotten
+            self._open.pop(delta.thread, None)  # the calls were removed by compaction
         messages = known + [json_bytes(message) for message in self._with_ids(delta)]
         self._known[delta.thread] = messages
         return self._head + b",".join(messages) + b"]}"
 
     def answered(self, thread: str, answer: Answer) -> None:
-        """Take the answer into what the thread knows."""
+        """Append the response to the thread."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text}
         if answer.calls:
             ids = [self._id() for _ in answer.calls]
@@ -111,7 +111,7 @@ class Conversations:
         self._known.setdefault(thread, []).append(json_bytes(message))
 
     def _with_ids(self, delta: Delta) -> Iterator[Mapping[str, Any]]:
-        """Give results the ids of their calls where the recording has none: each call on the wire has its own."""
+        """Assign the ids of calls to results that were recorded without one."""
         pending = self._open.pop(delta.thread, [])
         for message in delta.messages:
             calls = message.get("tool_calls")
@@ -141,17 +141,17 @@ def _call(call_id: str, name: str, arguments: object) -> dict[str, Any]:
 
 
 def json_bytes(value: object) -> bytes:
-    """Return compact JSON; half a character becomes a question mark."""
+    """Return compact JSON; lone surrogates become question marks."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 _MILLION = 1e6
 _NAMES_MAX = 1000
-_CACHED_SHARE = 0.1  # of the price of input, where nobody says another: what providers ask for a read of their cache
+_CACHED_SHARE = 0.1  # share of the input price for cached tokens if no other is known, as most providers charge
 
 
 class Spent(NamedTuple):
-    """Tokens of one or more calls. `estimated`: at least one of them was not recorded."""
+    """Tokens of one or more calls. `estimated`: at least one call has no recorded tokens."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -164,12 +164,12 @@ class Spent(NamedTuple):
         return self.input_tokens + self.output_tokens
 
 
-Pricing = Callable[[str, Usage], float | None]  # model and tokens -> US dollars; None: not known
+Pricing = Callable[[str, Usage], float | None]  # model and tokens -> US dollars; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPricing:
-    """One price for every model: US dollars for a million tokens."""
+    """One price for every model, in US dollars per million tokens."""
 
     input: float = 0.0
     output: float = 0.0
@@ -183,7 +183,7 @@ class ModelPricing:
 
 
 class ByModel:
-    """The list of prices. `unpriced`: models that it does not know and that were paid for."""
+    """Prices by model. `unpriced`: used models without a price."""
 
     __slots__ = ("_prices", "unpriced")
 
@@ -192,7 +192,7 @@ class ByModel:
         self.unpriced: set[str] = set()
 
     def __call__(self, model: str, usage: Usage) -> float | None:
-        """Return what these tokens cost, if the model has a price."""
+        """Return the cost of these tokens if the model has a price."""
         price = self._prices.find("", model) if model else None
         if price is not None:
             return self._prices.cost_microusd(price, usage) / _MILLION
@@ -215,7 +215,7 @@ def spent(answer: Answer, model: str, request_bytes: int, pricing: Pricing = fre
 
 
 def total(parts: Iterable[Spent]) -> Spent:
-    """Add up; money is known when it is known of any."""
+    """Add up; the cost is known if it is known for any call."""
     asked = answered = cached = 0
     estimated, money, priced = False, 0.0, False
     for one in parts:

@@ -1,6 +1,8 @@
-"""Turns of a session in a row, with what was said about each, and the loops among them: where one begins and ends, its
-kind and evidence, and what it cost. Holds names of tools, counts and digests; words only where excerpts are asked for
-(SPEC Y-1). Drawing it is `timeline_svg`'s and the commands' work."""
+"""The turns of a session in a row with the findings about them, and the loops among them: start, end, kind, evidence,
+cost.
+
+It contains names of tools, counts and digests; text only if excerpts were requested.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from breakloop.replay.run import LOOP
 from breakloop.replay.sessions import Pricing, RecordedSession, RecordedTurn, Spent, free, spent, total
 
 NEW, AGAIN, NOTICE, BLOCK = 0, 1, 2, 3
-TEXT: Final = "(text)"  # in the place of a tool's name, where the model only spoke
+TEXT: Final = "(text)"  # shown instead of a tool name if the model only wrote text
 NOTHING: Final = "(no answer)"
-_APART: Final = 8  # turns in a row about which nothing is said: what follows is another loop
+_APART: Final = 8  # turns without a finding after which the next finding is another loop
 _NAME_MAX: Final = 48
 _EXCERPT_MAX: Final = 160
 
@@ -27,7 +29,7 @@ class Cell(NamedTuple):
 
     number: int  # from 1
     level: int
-    tool: str  # what the model called
+    tool: str  # the tools that were called
     identity: str  # digest of the call with its arguments, or of the text
     at_s: float | None
     spent: Spent
@@ -38,16 +40,16 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimelineLoop:
-    """Some turns that repeat. Turns are numbered from 1."""
+    """Turns that repeat, numbered from 1."""
 
     kind: str
     evidence: str
     first: int
     last: int
-    notice: int | None  # the first turn that was told of
-    block: int | None  # the first turn that would not have been
+    notice: int | None  # the first turn with a notice
+    block: int | None  # the first turn that would have been denied
     spent: Spent  # from the first to the last
-    after: Spent  # from the first block to the last; nothing where there was none
+    after: Spent  # from the first block to the last; None without a block
     seconds: float | None
     began_at: float | None
     excerpt: str = ""
@@ -59,7 +61,7 @@ class TimelineLoop:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One session with something said about it."""
+    """A session with findings."""
 
     session: RecordedSession
     file: str
@@ -69,24 +71,23 @@ class Timeline:
 
     @property
     def blocked(self) -> bool:
-        """Whether a turn of it would have been blocked."""
         return any(loop.block is not None for loop in self.loops)
 
     @property
     def stopped(self) -> Sequence[TimelineLoop]:
-        """The loops that would have been blocked, else those that were noticed; the costliest first."""
+        """Return the loops that would have been blocked, or else those that were noticed, the most expensive first."""
         blocked = [loop for loop in self.loops if loop.block is not None]
         return sorted(blocked or self.loops, key=lambda loop: -loop.after.tokens)
 
     @property
     def kinds(self) -> str:
-        """The kind of the costliest loop, and how many other kinds there are."""
+        """Return the kind of the most expensive loop, and the number of other kinds."""
         kinds = list(dict.fromkeys(loop.kind for loop in self.stopped))
         return kinds[0] if len(kinds) == 1 else f"{kinds[0]} +{len(kinds) - 1}"
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first and the last turn of its loops."""
+        """Return the first and the last turn of its loops."""
         return min(loop.first for loop in self.stopped), max(loop.last for loop in self.stopped)
 
     @property
@@ -95,12 +96,12 @@ class Timeline:
 
     @property
     def after(self) -> Spent:
-        """What its loops cost after the points where they would have been stopped."""
+        """Return what its loops cost after the points where they would have been blocked."""
         return total(loop.after for loop in self.loops)
 
 
 class TimelineRecorder:
-    """Takes the turns of one session as they are judged."""
+    """Records the turns of one session."""
 
     __slots__ = ("_cells", "_excerpts", "_flagged", "_model", "_pricing", "_seen")
 
@@ -131,19 +132,18 @@ class TimelineRecorder:
         return total(cell.spent for cell in self._cells)
 
     def timeline(self, session: RecordedSession, file: str = "") -> Timeline | None:
-        """Return the timeline, if anything was said about the session."""
+        """Return the timeline if there are findings."""
         if not self._flagged:
             return None
         return Timeline(session, file, self._model, self._cells, _loops(self._cells))
 
     @property
     def model(self) -> str:
-        """The model, as far as it was recorded."""
         return self._model
 
 
 class TimelineRecorders:
-    """The tapes of sessions under way; `take` may watch a `Replay`."""
+    """Recorders of the sessions in progress; `take` can be the observer of a `Replay`."""
 
     __slots__ = ("_excerpts", "_pricing", "_tapes")
 
@@ -159,7 +159,7 @@ class TimelineRecorders:
         self._tapes[key].take(session, turn, verdict, size)
 
     def pop(self, session: RecordedSession) -> TimelineRecorder:
-        """Return the tape of a session that is over."""
+        """Return the recorder of a complete session."""
         return self._tapes.pop((session.lane, session.id), None) or TimelineRecorder(self._pricing)
 
 
@@ -170,7 +170,7 @@ def _level(verdict: Verdict) -> int:
 
 
 def _identity(turn: RecordedTurn) -> tuple[str, str]:
-    """What the model did: the name of its first call (and how many there were), and a digest of it all."""
+    """Return the name of the first call, with the number of calls, and a digest of all."""
     calls, said = turn.answer.calls, turn.answer.text
     if not calls and not said:
         return NOTHING, ""
@@ -188,14 +188,14 @@ def _excerpt(turn: RecordedTurn) -> str:
 
 
 def shown(said: str, most: int) -> str:
-    """Return the beginning of a text for people: on one line, without what could be taken for something else."""
+    """Return the beginning of a text on one line, with control characters escaped."""
     folded = " ".join(said[: most * 4].split())
     plain = "".join(one if one.isprintable() else "?" for one in folded)
     return plain if len(plain) <= most else f"{plain[: most - 3]}..."
 
 
 def _loops(cells: Sequence[Cell]) -> list[TimelineLoop]:
-    """Group the turns that something was said about."""
+    """Group the turns with findings."""
     groups: list[list[Cell]] = []
     for cell in cells:
         if cell.level <= AGAIN:
@@ -212,7 +212,7 @@ def _loops(cells: Sequence[Cell]) -> list[TimelineLoop]:
 def _loop(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> TimelineLoop:
     blocks = [cell for cell in group if cell.level == BLOCK]
     notices = [cell for cell in group if cell.level == NOTICE]
-    # One loop is often of several kinds; the one that was seen most says best how far it came.
+    # A loop often has findings of several kinds; the most frequent one describes it best.
     kind = Counter(cell.kind for cell in blocks or notices).most_common(1)[0][0]
     last_word = next(cell for cell in reversed(group) if cell.kind == kind)
     first, last = _begin(cells, group, earliest), group[-1].number
@@ -235,9 +235,9 @@ def _loop(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> Timeli
 
 
 def _begin(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> int:
-    """Go back from the first turn that was told of, as long as turns do what the loop's turns do."""
+    """Extend the loop backwards over turns that do the same as its turns."""
     first = group[0].number
-    # The verdict about a turn speaks of what the answer before it did.
+    # The verdict on a turn is about the response before it.
     doing = {cells[cell.number - 2].identity for cell in group if cell.number > 1}
     doing |= {cell.identity for cell in group}
     missed = 0

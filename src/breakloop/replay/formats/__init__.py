@@ -1,1 +1,1 @@
-"""Readers of recordings, one file a format. `files` opens what it is given and finds out which of them to ask."""
+"""Formats of recordings, one module each; `recording` opens a file and detects its format."""

@@ -1,5 +1,4 @@
-"""What the readers of logs look for in a record, whatever program wrote it: values in JSON text, times, names of
-sessions. Which record is a request of which dialect is the readers' own business."""
+"""Values that all formats look for in a record: JSON in strings, times, names of sessions."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ TIMES = ("timestamp", "start_time", "startTime", "time", "ts", "created_at", "da
 SESSIONS = ("session_id", "sessionId", "conversation_id", "thread_id", "run_id", "session", "litellm_session_id")
 TRACES = ("trace_id", "traceId", "litellm_trace_id")
 AGENTS = ("agent", "agent_id", "agent_name")
-_MILLISECONDS_FROM = 1e11  # such a number of seconds is in the year 5138
+_MILLISECONDS_FROM = 1e11  # in seconds, the year 5138
 _NANOSECONDS_FROM = 1e17
 _COUNT_MAX = 1e15
-_LATEST = 1e21  # of nanoseconds; what is later, or no number at all, is no time
+_LATEST = 1e21  # in nanoseconds; a larger number is not a time
 
 
 def decoded(value: object) -> Any:
-    """Return what a JSON text says; anything else, and a text that is no JSON, as it is."""
+    """Parse a JSON string. Other values, and strings that are not JSON, are returned as they are."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
@@ -30,18 +29,18 @@ def decoded(value: object) -> Any:
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """Return a map, written as such or as JSON text; an empty one for anything else."""
+    """Return a map, given as such or as a JSON string; an empty map for anything else."""
     found = decoded(value)
     return found if isinstance(found, dict) else {}
 
 
 def first(record: Mapping[str, Any], names: Iterable[str]) -> Any:
-    """Return the first of these fields that says something."""
+    """Return the first of these fields that is not empty."""
     return next((record[name] for name in names if record.get(name) not in (None, "", {}, [])), None)
 
 
 def named(record: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Return the first of these names that a record or its metadata has, as text, or ""."""
+    """Return the first of these names in a record or its metadata, as text, or ""."""
     listed = tuple(names)
     found = first(record, listed)
     if not isinstance(found, str | int):
@@ -50,7 +49,7 @@ def named(record: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def seconds(value: object) -> float | None:
-    """Return a time in seconds: a number of them (or of milli- or nanoseconds), or a date by ISO 8601."""
+    """Return a time in seconds, from a number of seconds, milliseconds or nanoseconds, or from an ISO 8601 date."""
     if isinstance(value, str) and value.replace(".", "", 1).isdigit():
         value = float(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -69,7 +68,7 @@ def seconds(value: object) -> float | None:
 
 
 def count(value: object) -> int:
-    """Return a number of things, or 0 for what is none."""
+    """Return a count, or 0 for anything that is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _COUNT_MAX:
         return 0
     return int(value)

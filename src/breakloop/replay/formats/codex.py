@@ -21,7 +21,7 @@ _ARGUMENTS: Final = ("arguments", "input", "action")
 
 
 class CodexReader:
-    """Reads one line a record; a file is a session."""
+    """Reads one line per record; a file is a session."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -30,16 +30,15 @@ class CodexReader:
         self._model = ""
         self._session: RecordedSession | None = None
         self._dialogue = Dialogue(RESPONSES_FORM)
-        self._answer: list[Mapping[str, Any]] = []  # items of the answer under way
-        self._over = False  # something came in behind it: the next item of an answer begins another
+        self._answer: list[Mapping[str, Any]] = []  # items of the current response
+        self._over = False  # input followed: the next output item starts a new response
         self._usage: Usage | None = None
         self._total = Usage()
         self._chain = b""  # digest of all items so far
-        self._key = ""  # the same, at the last item of an answer
+        self._key = ""  # the same digest at the last item of a response
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
-        """Tell whether this is the format of a record."""
         if isinstance(record.get("payload"), dict):
             return text(record.get("type")) in _TYPES
         old = {"id", "timestamp"} <= record.keys() and "instructions" in record and "type" not in record
@@ -67,7 +66,7 @@ class CodexReader:
             self._meta(payload)
 
     def end(self) -> Iterator[SessionSlice]:
-        """Return what was under way, and that nothing follows."""
+        """Return the remaining turns."""
         yield from self._closed()
         if self._session is not None:
             yield SessionSlice(self._session, (), whole=True)
@@ -94,11 +93,11 @@ class CodexReader:
             self._answer.append(item)
             self._key = self._chain.hex()
             return
-        self._over = bool(self._answer)  # tokens may be told behind the results
+        self._over = bool(self._answer)  # token counts may follow the results
         self._dialogue.hear(item, at_s)
 
     def _event(self, event: Mapping[str, Any]) -> None:
-        """Take note of tokens: those of the last call, or what the total has grown by."""
+        """Read token counts: those of the last call, or the growth of the total."""
         if event.get("type") != "token_count":
             return
         info = mapping(event.get("info"))
@@ -106,7 +105,7 @@ class CodexReader:
         last = _usage(mapping(info.get("last_token_usage")))
         if last is None and total is not None:
             last = Usage(*[max(now - before, 0) for now, before in zip(total, self._total, strict=True)])
-        if total is None or total != self._total:  # the same total again is news of something else
+        if total is None or total != self._total:  # an unchanged total reports something else
             self._usage = self._usage or last
         self._total = total or self._total
 

@@ -24,10 +24,10 @@ COMPLETIONS_PATH = "/v1/completions"
 
 
 def is_openai(body: Mapping[str, Any]) -> bool:
-    """Tell whether this may be a request body at all."""
+    """Return whether this can be a request body of OpenAI."""
     if isinstance(body.get("messages"), list):
         return True
-    # An `input` or `prompt` alone may be anything; with a model it is a request.
+    # `input` or `prompt` alone can be anything; with a model it is a request.
     return isinstance(body.get("model"), str) and isinstance(body.get("input", body.get("prompt")), str | list)
 
 
@@ -40,16 +40,16 @@ def path_of(body: Mapping[str, Any]) -> str:
 DIALECT: Final = anthropic.DIALECT
 PATH: Final = "/v1/messages"
 _BLOCKS: Final = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"))
-_LOOKED_AT: Final = 20  # messages from either end
+_LOOKED_AT: Final = 20  # number of messages at either end that are inspected
 
 
 def is_anthropic(body: Mapping[str, Any]) -> bool:
-    """Tell whether this may be a request body at all."""
+    """Return whether this can be a request body of Anthropic."""
     return isinstance(body.get("messages"), list)
 
 
 def is_theirs(body: Mapping[str, Any], response: object) -> bool:
-    """Tell whether a request without a path went to Anthropic."""
+    """Return whether a request without a path was sent to Anthropic."""
     if isinstance(response, dict):
         if "choices" in response:
             return False
@@ -63,7 +63,7 @@ def is_theirs(body: Mapping[str, Any], response: object) -> bool:
 
 
 def _kinds(body: Mapping[str, Any]) -> Iterator[object]:
-    """The types of the blocks in the messages."""
+    """Return the types of the blocks in the messages."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         return
@@ -78,7 +78,7 @@ Item = Mapping[str, Any]
 
 
 class Form(NamedTuple):
-    """Where requests go, and the field that holds the conversation."""
+    """The path of requests and the field with the conversation."""
 
     path: str
     field: str
@@ -90,26 +90,26 @@ ANTHROPIC = Form(PATH, "messages")
 
 
 class Dialogue:
-    """One conversation. What comes in while an answer is under way (results of its first calls) stands behind it."""
+    """One conversation. Input that arrives during a response (results of its first calls) is placed after it."""
 
     __slots__ = ("_answering", "_asked_at", "_began_at", "_behind", "_form", "_items")
 
     def __init__(self, form: Form) -> None:
         self._form = form
-        self._items: list[tuple[str, bytes]] = []  # each with the name that it may be forgotten by
+        self._items: list[tuple[str, bytes]] = []  # each with a name by which it can be removed
         self._behind: list[tuple[str, bytes]] = []
         self._answering = False
-        self._asked_at: float | None = None  # when something came in last: then the request was sent
+        self._asked_at: float | None = None  # time of the last input, which is when the request was sent
         self._began_at: float | None = None
 
     def hear(self, item: Item, at_s: float | None = None, name: str = "") -> None:
-        """Take something that goes into the next request."""
+        """Add an item to the next request."""
         (self._behind if self._answering else self._items).append((name, json_text(item)))
         if at_s is not None:
             self._asked_at = at_s
 
     def begin(self, at_s: float | None) -> None:
-        """An answer begins: what was asked is complete."""
+        """Start a response: the request is complete."""
         self._answering = True
         self._began_at = at_s if self._asked_at is None else self._asked_at
         self._asked_at = None
@@ -117,7 +117,7 @@ class Dialogue:
     def answered(
         self, items: Iterable[Item], answer: Answer, model: str, key: str = "", name: str = ""
     ) -> RecordedTurn:
-        """The answer is complete; return the call of the model."""
+        """End a response and return the turn."""
         turn = RecordedTurn(RecordedBody(self._form.path, self._body(model)), answer, at_s=self._began_at, key=key)
         self._items += [(name, json_text(item)) for item in items]
         self._items += self._behind
@@ -126,11 +126,11 @@ class Dialogue:
         return turn
 
     def restart(self, items: Iterable[Item] = ()) -> None:
-        """Forget everything but these: the conversation was compacted."""
+        """Replace the conversation: it was compacted."""
         self._items = [("", json_text(item)) for item in items]
 
     def forget(self, names: Collection[str], instead: Item | None, at: int) -> None:
-        """Forget items by their names, and put a summary in their place."""
+        """Remove items by name and insert a summary in their place."""
         self._items = [pair for pair in self._items if not pair[0] or pair[0] not in names]
         if instead is not None:
             self._items.insert(at, ("", json_text(instead)))

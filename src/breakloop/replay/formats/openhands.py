@@ -23,24 +23,24 @@ _NO_RESULTS: Final = frozenset(("agent_state_changed", "null", "recall", "agent_
 _NOT_ARGUMENTS: Final = frozenset(
     ("thought", "reasoning_content", "hidden", "confirmation_state", "security_risk", "is_input", "blocking")
 )
-_EXIT: Final = "[Command finished with exit code {}]"  # OpenHands writes it behind what the model is shown
+_EXIT: Final = "[Command finished with exit code {}]"  # OpenHands appends it to the text for the model
 
 
 class OpenHandsEvent(NamedTuple):
-    """What an event does to the conversation."""
+    """What an event adds to the conversation."""
 
     kind: str
     id: str
     at_s: float | None
     text: str = ""
-    call: tuple[str, str, str] | None = None  # id, name and arguments of an answer's call
-    call_id: str = ""  # that a result belongs to
+    call: tuple[str, str, str] | None = None  # id, name and arguments of a call in the response
+    call_id: str = ""  # the call of a result
     failed: bool = False
-    response_id: str = ""  # of the answer; several calls have one
+    response_id: str = ""  # id of the response, shared by its calls
     model: str = ""
     usage: Usage | None = None
     forgotten: frozenset[str] = frozenset()
-    at: int = 0  # where a summary stands
+    at: int = 0  # position of a summary
 
 
 def is_event(record: object) -> bool:
@@ -53,7 +53,7 @@ def is_event(record: object) -> bool:
 
 
 def read(record: Mapping[str, Any]) -> OpenHandsEvent | None:
-    """Read an event; None when the model never sees it."""
+    """Read an event; None if the model does not see it."""
     number, at_s = text(record.get("id")), seconds(record.get("timestamp"))
     if isinstance(record.get("kind"), str):
         return _of_sdk(record, record["kind"], number, at_s)
@@ -89,7 +89,7 @@ def _action(record: Mapping[str, Any], action: str, number: str, at_s: float | N
 
 
 def _native(response: Mapping[str, Any], call_id: str) -> tuple[str, str, str] | None:
-    """The call as the model made it, if the answer was kept."""
+    """Return the call as the model made it, if the response was recorded."""
     choices = as_list(response.get("choices"))
     message = mapping(mapping(choices[0]).get("message")) if choices else {}
     for made in as_list(message.get("tool_calls")):
@@ -174,7 +174,7 @@ EVENTS = "events"
 
 
 class OpenHandsReader:
-    """Reads one event a record, or one session a record."""
+    """Reads one event or one session per record."""
 
     def __init__(self, name: str) -> None:
         path = PurePath(name)
@@ -184,7 +184,6 @@ class OpenHandsReader:
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
-        """Tell whether this is the format of a record."""
         return is_event(record) or any(map(is_event, _history(record)[:5]))
 
     def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
@@ -202,13 +201,13 @@ class OpenHandsReader:
         yield from log.end()
 
     def end(self) -> Iterator[SessionSlice]:
-        """Return what was under way, and that nothing follows."""
+        """Return the remaining turns."""
         if self._log is not None:
             yield from self._log.end()
 
 
 class _Log:
-    """The events of one session, put together to calls of the model."""
+    """Assembles the events of one session to turns."""
 
     def __init__(self, session_id: str, model: str = "") -> None:
         self._id = session_id
@@ -216,7 +215,7 @@ class _Log:
         self._session: RecordedSession | None = None
         self._dialogue = Dialogue(ANTHROPIC)
         self._answer: list[OpenHandsEvent] = []
-        self._calls: set[str] = set()  # ids of calls made: only their results are results
+        self._calls: set[str] = set()  # ids of calls; only their results are results
 
     def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
         event = read(record)
@@ -238,13 +237,13 @@ class _Log:
             self._dialogue.hear(self._heard(event), event.at_s, event.id)
 
     def end(self) -> Iterator[SessionSlice]:
-        """Return the last call, and that nothing follows."""
+        """Return the last turn."""
         yield from self._closed()
         if self._session is not None:
             yield SessionSlice(self._session, (), whole=True)
 
     def _goes_on(self, event: OpenHandsEvent) -> bool:
-        """Tell whether this is one more call of the answer under way."""
+        """Return whether this is another call of the current response."""
         return bool(event.response_id) and event.response_id == self._answer[0].response_id
 
     def _heard(self, event: OpenHandsEvent) -> Mapping[str, Any]:
@@ -277,7 +276,7 @@ class _Log:
 
 
 def _history(record: Mapping[str, Any]) -> list[Any]:
-    """The events of a session in one record; old evaluations have pairs of an action and what came of it."""
+    """Return the events of a session in one record; old evaluations have pairs of action and observation."""
     found: list[Any] = []
     for one in as_list(record.get("history")):
         found += one if isinstance(one, list) else [one]

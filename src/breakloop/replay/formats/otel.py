@@ -38,14 +38,14 @@ class OtelMessage(NamedTuple):
 
 
 class OtelExchange(NamedTuple):
-    """What was asked, and what came back."""
+    """A request and its response."""
 
     messages: list[Message]
     answer: Answer
 
 
 def exchange(said: Mapping[str, Any], events: Sequence[OtelMessage]) -> OtelExchange | None:
-    """Return what a span tells, or None when it does not hold the messages."""
+    """Return the exchange of a span, or None if the span has no messages."""
     for one in (said, *[event.attributes for event in events if event.name == _DETAILS]):
         found = _of_today(one)
         if found is not None:
@@ -66,7 +66,7 @@ def _of_today(said: Mapping[str, Any]) -> OtelExchange | None:
 
 
 def _chat(message: Mapping[str, Any]) -> list[Message]:
-    """One message of the conventions as chat messages: each result of a tool is one of its own."""
+    """Convert one message of the conventions to chat messages; each tool result becomes its own message."""
     role, parts = text(message.get("role")), as_list(message.get("parts", message.get("content")))
     maps = [part if isinstance(part, dict) else {"type": "text", "content": part} for part in parts]
     results = [part for part in maps if part.get("type") == "tool_call_response"]
@@ -130,7 +130,7 @@ def _indexed(said: Mapping[str, Any]) -> OtelExchange | None:
 
 
 def _gathered(said: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    """`prefix0.role`, `prefix0.tool_calls.1.name` and so on as maps, in order."""
+    """Collect `prefix0.role`, `prefix0.tool_calls.1.name` and so on into maps, in order."""
     found: dict[int, dict[str, Any]] = {}
     calls: dict[int, dict[int, dict[str, Any]]] = {}
     for name, value in said.items():
@@ -151,7 +151,7 @@ def _gathered(said: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
 
 def _answer(message: Message | None) -> Answer:
     if message is None:
-        return Answer(0)  # none was recorded, or none came
+        return Answer(0)  # not recorded, or no response
     calls = [call["function"] for call in message.get("tool_calls", ())]
     made = tuple(ToolCall(one["name"], one["arguments"]) for one in calls)
     return Answer(200, text(message.get("content")), made, complete=True)
@@ -171,18 +171,17 @@ _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytes
 
 
 class OtelReader:
-    """Reads the spans of a record; those that are no call of a model are passed over."""
+    """Reads the spans of a record; spans that are not model calls are skipped."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
-        """Tell whether this is the format of a record."""
         return first(record, _RESOURCES) is not None or ("attributes" in record and bool(_trace(record)))
 
     def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
-        """Read all spans of a record, in the order in which they began."""
+        """Read all spans of a record in the order of their start."""
         spans = sorted(_spans(record), key=lambda span: _start(span) or 0.0)
         return [piece for span in spans if (piece := self._piece(span)) is not None]
 
@@ -205,7 +204,7 @@ class OtelReader:
     def _session(self, span: Mapping[str, Any], said: Mapping[str, Any], turn: RecordedTurn) -> RecordedSession:
         conversation = first(said, _CONVERSATIONS)
         if not conversation and str(first(span, _PARENTS) or "").strip("0x"):
-            conversation = _trace(span)  # a call inside something larger: the trace is the run
+            conversation = _trace(span)  # a call inside a larger operation: the trace is the run
         return session_of(turn, self._name, str(conversation or ""))
 
 
@@ -232,7 +231,7 @@ def _trace(span: Mapping[str, Any]) -> str:
 
 
 def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a span or event: a map, or OTLP's list of keys and typed values."""
+    """Return the attributes of a span or event, from a map or from OTLP's list of keys and typed values."""
     listed = holder.get("attributes")
     if isinstance(listed, dict):
         return listed

@@ -1,4 +1,4 @@
-"""breakloop's own recordings: one session a line, requests as differences. docs/how-to/replay.md describes it."""
+"""breakloop's own format: one session per line, requests as deltas. See docs/how-to/replay.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMAT = "breakloop"
 
 
 class OwnReader:
-    """Reads one session a record."""
+    """Reads one session per record."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -21,11 +21,10 @@ class OwnReader:
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
-        """Tell whether this is the format of a record."""
         return isinstance(record.get("turns"), list)
 
     def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
-        """Read one session; ValueError when it is none."""
+        """Read one session. Raises ValueError if it is invalid."""
         turns = record.get("turns")
         if not isinstance(turns, list):
             raise ValueError("has no list of turns")  # noqa: TRY004 - one kind of error for a bad record
@@ -45,7 +44,7 @@ class OwnReader:
 
 
 def label_of(value: object) -> SessionLabel:
-    """Read a label; anything but a clear yes or no is not known."""
+    """Read a label; anything but true or false is unknown."""
     if isinstance(value, bool):
         return SessionLabel(value)
     if not isinstance(value, dict):
@@ -69,7 +68,7 @@ def _turn(turn: object) -> RecordedTurn:
 
 def _answer(response: object) -> Answer:
     if not isinstance(response, dict):
-        return Answer(0)  # none was recorded: the request failed, or the session ended with it
+        return Answer(0)  # not recorded: the request failed, or the session ended with it
     calls = [_call(call) for call in as_list(response.get("tool_calls"))]
     status = response.get("status")
     return Answer(

@@ -1,5 +1,7 @@
-"""Opens a recording, plain or gzipped, finds its format by its first record, and hands every record to that format's
-reader. A record that cannot be read is counted and passed over: logs end in the middle of a line."""
+"""Open a recording, plain or gzipped, detect its format by its first record, and read all records.
+
+A record that cannot be read is counted and skipped: logs may end in the middle of a line.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +17,29 @@ from breakloop.replay.formats import claude_code, codex, openhands, otel, own, r
 from breakloop.replay.sessions import SessionSlice
 
 _GZIP: Final = b"\x1f\x8b"
-_WHOLE_MAX_BYTES: Final = 512 * 1024 * 1024  # of a file that is one JSON document
+_WHOLE_MAX_BYTES: Final = 512 * 1024 * 1024  # size of a file that is one JSON document
 _LINE_MAX_BYTES: Final = 128 * 1024 * 1024
-_STRANGERS_MAX: Final = 200  # records that fit no format, before the file is taken for something else
+_STRANGERS_MAX: Final = 200  # records without a known format before the file is rejected
 _SHOWN: Final = 5
 
 
 class RecordingError(BreakloopError):
-    """A file that is no recording in a format we know."""
+    """The file is not a recording in a known format."""
 
 
 class NotJsonError(RecordingError):
-    """A file that is not even JSON: damaged, or something else altogether."""
+    """The file is not JSON: damaged, or something else."""
 
 
 class FormatReader(Protocol):
-    """One format."""
+    """Reader of one format."""
 
     def take(self, record: Mapping[str, Any]) -> Iterable[SessionSlice]:
-        """Read one record; ValueError says why it cannot be read."""
+        """Read one record. Raises ValueError if it cannot be read."""
         ...
 
     def end(self) -> Iterable[SessionSlice]:
-        """Return what is left when there are no more records."""
+        """Return what is left after the last record."""
         ...
 
 
@@ -47,7 +49,7 @@ class _Format(Protocol):
     def fits(self, record: Mapping[str, Any]) -> bool: ...
 
 
-# In the order in which they are asked; the last one takes whatever holds a request body.
+# In the order in which they are tried; the last one accepts any request body.
 FORMATS: Final[tuple[tuple[str, _Format], ...]] = (
     (own.FORMAT, own.OwnReader),
     (otel.FORMAT, otel.OtelReader),
@@ -62,7 +64,7 @@ FORMATS: Final[tuple[tuple[str, _Format], ...]] = (
 
 
 class Recording:
-    """One file. After reading, `skipped` tells what was passed over."""
+    """One file. After reading, `skipped` counts the records that were skipped."""
 
     def __init__(self, file: IO[bytes], name: str, progress: Callable[[int], None] | None = None) -> None:
         self._file = file
@@ -74,7 +76,7 @@ class Recording:
         self.problems: list[str] = []  # the first of them, with their lines
 
     def pieces(self) -> Iterator[SessionSlice]:
-        """Read everything; raises `RecordingError` when the file is none of the formats."""
+        """Read everything. Raises `RecordingError` if the format is unknown."""
         reader: FormatReader | None = None
         for number, record in self._records():
             if reader is None:
@@ -110,7 +112,7 @@ class Recording:
                 continue
             found = load(line)
             if found is None and not (self.records or self.skipped):
-                yield from self._document(line, lines)  # perhaps one document over many lines
+                yield from self._document(line, lines)  # may be one document over several lines
                 continue
             yield from self._objects(number, found)
 
@@ -125,7 +127,7 @@ class Recording:
                 self._skip(number, "is no JSON object")
 
     def _document(self, begun: bytes, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """One document, or lines of which the first is damaged."""
+        """Read the file as one document, or as lines of which the first is damaged."""
         text = io.BytesIO()
         text.write(begun)
         if begun.lstrip()[:1] in (b"{", b"["):

@@ -46,23 +46,22 @@ REQUESTS = "requests"
 _REQUESTS: Final = ("request", "request_body", "req", "body", "kwargs")
 _RESPONSES: Final = ("response", "response_body", "res", "completion", "output", "answer")
 _STATUSES: Final = ("status_code", "status", "response_status", "http_status")
-# Keys and cookies are of no use here, and lengths and codings speak of bytes that are no more.
+# Credentials are not needed, and lengths and encodings describe bytes that no longer exist.
 _DROPPED: Final = SECRET_HEADERS | {"content-length", "content-encoding", "content-type", "host"}
 
 
 class RequestLogReader:
-    """Reads one request a record. Those without the id of a session are told apart as a gateway does it."""
+    """Reads one request per record. Sessions without an id are told apart as the gateway does it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
-        """Tell whether this is the format of a record."""
         return _body_of(record) is not None
 
     def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
-        """Read one request; ValueError when there is none in the record."""
+        """Read one request. Raises ValueError if the record has none."""
         body = _body_of(record)
         if body is None:
             raise ValueError("has no request body with messages, input or prompt")
@@ -88,9 +87,11 @@ class RequestLogReader:
 
 
 def session_of(turn: RecordedTurn, name: str, session_id: str, trace: str = "") -> RecordedSession:
-    """Return whose turn it is: by a recorded id, one in the request, else by its trace or how its conversation opens.
+    """Return the session of a request: a recorded id, an id in the request, its trace, or the start of its
+    conversation.
 
-    A trace may cover a run or one request, so the last two only name it: the engine sees what a gateway would see.
+    A trace may cover a run or a single request, so trace and start only name the session: the engine sees what a
+    gateway would see.
     """
     assert isinstance(turn.request, RecordedBody)  # noqa: S101 - logs hold whole requests
     path, body = turn.request
@@ -107,7 +108,7 @@ def session_of(turn: RecordedTurn, name: str, session_id: str, trace: str = "") 
 
 
 def answer_of(dialect: str, response: object, failed: int = 0) -> Answer:
-    """Read an answer: a body, a map with its status and body, a list of streamed chunks, or a text."""
+    """Read a response: a body, a map with status and body, a list of streamed chunks, or text."""
     response, status = decoded(response), failed or 200
     if isinstance(response, dict) and ("body" in response or "status_code" in response):
         found = first(response, _STATUSES)
@@ -130,12 +131,12 @@ def _bytes(dialect: str, response: object) -> bytes:
     if isinstance(response, list):
         return b"".join(b"data: %s\n\n" % json_bytes(chunk) for chunk in response)
     if isinstance(response, dict) and "role" in response and dialect != dialogue.DIALECT:
-        response = {"choices": [{"message": response}]}  # the message alone
+        response = {"choices": [{"message": response}]}  # only the message
     return json_bytes(response)
 
 
 def _body_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The body of the request: in a field of the record, in a map with its head, or the record itself."""
+    """Return the request body: in a field of the record, in a map with headers, or the record itself."""
     for value in (first(record, _REQUESTS), record):
         body = mapping(value) if value is not record else dict(record)
         inner = mapping(body.get("body")) if value is not record else {}
@@ -145,7 +146,7 @@ def _body_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-# What may stand beside the fields of a bare body, and is none of them.
+# Fields of a log record that can stand beside those of a bare body.
 _BESIDE: Final = frozenset((*_RESPONSES, *TIMES, *SESSIONS, *TRACES, *AGENTS, *_STATUSES, "label", "error"))
 
 
@@ -156,7 +157,7 @@ def _path(body: Mapping[str, Any], response: object) -> str:
 
 
 def _failed(record: Mapping[str, Any]) -> int:
-    """The status of a request that failed, as far as the record says so; else 0."""
+    """Return the status of a failed request, as far as it was recorded; else 0."""
     status = first(record, _STATUSES)
     if isinstance(status, int) and not isinstance(status, bool):
         return status if status >= 400 else 0
@@ -169,7 +170,6 @@ def _headers(value: object) -> dict[str, bytes]:
 
 
 def text_of(value: object) -> str:
-    """Return a text, or "" for anything else."""
     return value if isinstance(value, str) else ""
 
 
@@ -189,19 +189,18 @@ _AGENTS: Final = ("agent", "agent_id", "user_api_key_alias", "user_api_key_hash"
 
 
 class LitellmReader:
-    """Reads one request a record."""
+    """Reads one request per record."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
-        """Tell whether this is the format of a record."""
         entry = _unwrapped(record)
         return "call_type" in entry and ("startTime" in entry or "response_cost" in entry or "spend" in entry)
 
     def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
-        """Read one request; what is no call of a language model is passed over, and ValueError if prompts are gone."""
+        """Read one request. Other calls than LLM calls are skipped. Raises ValueError if the prompts were removed."""
         entry = _unwrapped(record)
         path = _PATHS.get(text_of(entry.get("call_type")))
         if path is None:
@@ -227,7 +226,7 @@ def _unwrapped(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _session(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """The session and the trace that the client named. LiteLLM makes up a trace for each request that has none."""
+    """Return the session and the trace that the client named. LiteLLM generates a trace for requests without one."""
     asked = mapping(mapping(entry.get("metadata")).get("requester_metadata"))
     own = {entry.get("id"), entry.get("request_id"), entry.get("litellm_call_id")}
     found = [named(entry, SESSIONS) or named(asked, SESSIONS), named(asked, TRACES) or named(entry, TRACES)]
@@ -243,7 +242,7 @@ def _body(entry: Mapping[str, Any], path: str) -> dict[str, Any] | None:
     said = decoded(entry.get("messages"))
     if not said:
         return None
-    if isinstance(said, dict):  # some calls are kept whole
+    if isinstance(said, dict):  # some calls are recorded completely
         said = first(said, ("messages", "input", "prompt")) or said
     name = _INPUTS.get(path, "messages")
     if name == "messages" and not isinstance(said, list):
@@ -261,21 +260,20 @@ def _response(entry: Mapping[str, Any]) -> object:
 CHAT = "chat"
 _ANSWERS: Final = ("response", "response_body", "res", "completion", "output", "answer", "choices")
 _ASSISTANT: Final = "assistant"
-_CHAINS_MAX: Final = 100_000  # ends of conversations that are remembered
+_CHAINS_MAX: Final = 100_000  # number of conversation ends that are kept
 
 
 class ChatLogReader:
-    """Reads one conversation a record."""
+    """Reads one conversation per record."""
 
     def __init__(self, name: str) -> None:
         self._name = PurePath(name).name
         self._count = 0
-        self._ends: dict[bytes, RecordedSession] = {}  # digest of a whole conversation -> whose it is
+        self._ends: dict[bytes, RecordedSession] = {}  # digest of a conversation -> its session
         self._open: dict[str, RecordedSession] = {}
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
-        """Tell whether this is the format of a record."""
         messages = record.get("messages")
         if not isinstance(messages, list) or len(messages) < 2 or first(record, _ANSWERS) is not None:
             return False
@@ -283,7 +281,7 @@ class ChatLogReader:
         return isinstance(last, dict) and last.get("role") == _ASSISTANT and openai_log.is_openai(record)
 
     def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
-        """Read one conversation; ValueError when there is none in the record."""
+        """Read one conversation. Raises ValueError if the record has none."""
         messages = record.get("messages")
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
             raise ValueError("has no list of messages")
@@ -311,7 +309,7 @@ class ChatLogReader:
 
 
 def _chain(messages: list[Any]) -> list[bytes]:
-    """A digest of the conversation up to each of its messages."""
+    """Return a digest of the conversation up to each message."""
     made: list[bytes] = []
     before = b""
     for message in messages:
@@ -321,7 +319,7 @@ def _chain(messages: list[Any]) -> list[bytes]:
 
 
 def _turns(record: Mapping[str, Any], messages: list[Any], model: str) -> Iterator[tuple[int, RecordedTurn]]:
-    """Each answer with its place among the messages."""
+    """Return each response with its position among the messages."""
     form = ANTHROPIC if anthropic_log.is_theirs(record, None) else CHAT_FORM
     dialogue = Dialogue(form)
     if form is ANTHROPIC and record.get("system"):

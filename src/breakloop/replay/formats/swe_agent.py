@@ -1,5 +1,8 @@
-"""Trajectories of SWE-agent (`.traj`: `history`, or only the steps of `trajectory`) and of mini-swe-agent
-(`.traj.json`: `messages`). One document is one session; demonstrations at its beginning are no turns of its agent."""
+"""Trajectories of SWE-agent (`.traj`: `history`, or only the steps of `trajectory`) and mini-swe-agent (`.traj.json`:
+`messages`).
+
+One document is one session. Demonstrations at its beginning are not turns of the agent.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionSlic
 
 FORMAT = "swe-agent"
 _MINI: Final = "mini-swe-agent"
-_NOT_SENT: Final = frozenset(("exit",))  # how a run of mini-swe-agent ended
+_NOT_SENT: Final = frozenset(("exit",))  # exit status of a mini-swe-agent run
 
 
 class SweAgentReader:
-    """Reads one session a record."""
+    """Reads one session per record."""
 
     def __init__(self, name: str) -> None:
         self._id = PurePath(name).name.partition(".traj")[0] or name
@@ -28,14 +31,13 @@ class SweAgentReader:
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
-        """Tell whether this is the format of a record."""
         if text(record.get("trajectory_format")).startswith(_MINI):
             return isinstance(record.get("messages"), list)
         history, steps = as_list(record.get("history")), as_list(record.get("trajectory"))
         return _begins(history, "role") or _begins(steps, "observation") or _begins(steps, "action")
 
     def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
-        """Read one session; ValueError when it is none."""
+        """Read one session. Raises ValueError if it is invalid."""
         messages, agent = _messages(record)
         if not messages:
             raise ValueError("has neither messages nor steps")
@@ -72,7 +74,7 @@ def _messages(record: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str]:
 
 
 def _of_steps(steps: list[Any]) -> list[Any]:
-    """A conversation out of steps alone: what the model answered, and what it observed."""
+    """Build a conversation from steps: responses of the model and observations."""
     made: list[Any] = []
     for step in steps:
         if isinstance(step, dict):
@@ -92,7 +94,7 @@ def _turn(dialogue: Dialogue, message: Mapping[str, Any], model: str, at_s: floa
 
 
 def _wired(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message as the API has it, without what the agent keeps beside."""
+    """Return the message in the form of the API, without the agent's own fields."""
     made: dict[str, Any] = {"role": text(message.get("role")) or "user", "content": message.get("content")}
     if message.get("tool_calls"):
         made["tool_calls"] = message["tool_calls"]
@@ -113,7 +115,9 @@ def _at(message: Mapping[str, Any]) -> float | None:
 
 
 def _times(record: Mapping[str, Any], messages: list[Mapping[str, Any]]) -> Iterator[float]:
-    """When each turn began, where steps tell how long their commands took: a slow poll is no storm."""
+    """Return the start time of each turn from the recorded duration of commands, so that slow polling is not taken for
+    a storm.
+    """
     steps = [mapping(one) for one in as_list(record.get("trajectory"))]
     answers = sum(1 for one in messages if one.get("role") == "assistant" and not one.get("is_demo"))
     if len(steps) != answers or not any(count(step.get("execution_time")) for step in steps):
@@ -126,7 +130,7 @@ def _times(record: Mapping[str, Any], messages: list[Mapping[str, Any]]) -> Iter
 
 
 def _model(record: Mapping[str, Any]) -> str:
-    """The model, from the settings that the run was made with."""
+    """Return the model from the recorded configuration."""
     settings = mapping(mapping(record.get("info")).get("config"))
     mini = mapping(settings.get("model")).get("model_name")
     replay = mapping(mapping(record.get("replay_config")).get("agent"))
