@@ -1,12 +1,7 @@
-"""The HTML report of `scan` and `replay`: one file without scripts and without anything from elsewhere. No words of a
-prompt stand in it unless excerpts were asked for (SPEC Y-1), and whatever comes from a recording is escaped.
+"""The HTML report of `scan` and `replay`: one self-contained file without scripts, with an SVG timeline per session.
 
-The style of HTML reports: one sheet, light and dark, no fonts or pictures from elsewhere. What stands on a page is
-`html_report`'s business.
-
-A session's timeline as an SVG picture: a row of turns, coloured by what the model called, loops framed, the first
-notice and the first block marked by shape as well as colour, elapsed time below. Words come in tooltips and in the
-title; colours are classes of `html_style`.
+Everything from a recording is escaped, and no text of a prompt is included unless excerpts were requested. Marks
+differ in shape as well as in colour.
 """
 
 from __future__ import annotations

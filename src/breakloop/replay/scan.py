@@ -1,12 +1,6 @@
-"""Looks for loops in transcripts that people already have (SPEC X-6): every file found is read, its sessions are run
-past a bundle as a gateway would have judged them, and what repeats is put on a timeline. Turns that a resumed session
-copied are counted once. Finding files is `places`' work, telling of loops the commands'.
+"""Find transcripts, run their sessions through a bundle, and record the loops on timelines.
 
-A scan as JSON: one line a session with the fields of `replay --json` and what scan knows beyond them, then one line
-of totals.
-
-Finds what may be transcripts under a path: files by their names, and folders of events, one a file, that are one
-transcript together. Links are followed, and nothing is visited twice. What is in a file is the readers' business.
+Turns that a resumed session copied are counted once. Symbolic links are followed, and nothing is visited twice.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""Recorded sessions as data: who ran, what was asked and answered turn by turn, and whether a person called it a loop.
-Files are read into this by `readers`; `run` turns it into requests again.
+"""Recorded sessions as data: turns with requests, responses and labels; their requests rebuilt from deltas; their cost.
 
-Puts the requests of a recorded session together again: full OpenAI chat bodies out of differences. Messages are
-written once and joined for each request, so that long sessions cost what their bodies weigh and no more.
-
-What a turn cost: tokens as recorded, else a quarter of its characters, marked as an estimate; money by the list of
-prices (`ByModel`), or at one price for every model (`Price`). Anything that is called like these can stand in.
+Tokens are the recorded ones, or a quarter of the characters, marked as an estimate.
 """
 
 from __future__ import annotations

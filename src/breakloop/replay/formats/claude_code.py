@@ -1,8 +1,8 @@
-"""Claude Code's transcripts (`.claude/projects/*/*.jsonl`, and what `claude -p --output-format stream-json` prints).
+"""Transcripts of Claude Code (`.claude/projects/*/*.jsonl`, and the output of `claude -p --output-format stream-json`).
 
-An answer stands on several lines, one block or one snapshot each, with results of its first calls between them; they
-belong together by the id of the message. Sub-agents are sessions of their own. A resumed session copies the history of
-the old one: its turns have the same keys, and whoever counts leaves them out. Compaction begins a new history.
+A response spans several lines, one block or one snapshot each, with results of its first calls between them; the id
+of the message connects them. Sub-agents are separate sessions. A resumed session copies the history of the old one:
+the copied turns have the same keys and are counted once. Compaction starts a new history.
 """
 
 from __future__ import annotations

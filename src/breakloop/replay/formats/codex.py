@@ -1,6 +1,9 @@
-"""Codex's rollouts (`.codex/sessions/**/rollout-*.jsonl`): items of the Responses API as they were sent and received,
-with the model, tokens and compactions beside them. Rollouts from before autumn 2025, bare items behind a first line
-with the session's id, are read too. A fork copies the items of its parent: its turns have the same keys."""
+"""Rollouts of Codex (`.codex/sessions/**/rollout-*.jsonl`): items of the Responses API with model, token counts and
+compactions.
+
+Rollouts from before autumn 2025 (bare items after a first line with the session id) are supported, too. A fork
+copies the items of its parent: the copied turns have the same keys.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
-"""`Dialogue`: a conversation as the program that holds it keeps it, in the items of its own API. Each request is made
-again from it. Transcripts tell what came in and what was answered; which record is which is the readers' business.
-
-Bodies of OpenAI's three interfaces in request logs: which it is, and the path it went to. The record around a body
-is `request_log`'s business.
-
-Bodies of Anthropic's Messages interface in request logs: how to tell them from OpenAI's, where no path is recorded.
-The record around a body is `request_log`'s business.
+"""A conversation in the items of its own API, from which each request is rebuilt; and telling OpenAI and Anthropic
+bodies apart.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""OpenHands' event logs: a folder of events, one a file (`sessions/*/events`, `conversations/*/events`), a trajectory
-(a list of them), or the output of an evaluation (`history` in each record). Events are read by `openhands_events`.
+"""Event logs of OpenHands: a directory with one event per file, a trajectory (a list of events), or the output of an
+evaluation.
 
-One event of OpenHands as its conversation has it, in either form: that of the 0.x releases (`action`,
-`observation`) and that of the software agent SDK (`kind`). What events add up to is `openhands`' business.
+Both forms of events are supported: that of the 0.x releases (`action`, `observation`) and that of the software agent
+SDK (`kind`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""OpenTelemetry spans of calls to language models, by the GenAI conventions: OTLP in JSON (what a collector's file
-exporter writes) or spans as SDKs print them. What a span says in which words is `otel_messages`' business.
+"""OpenTelemetry spans of LLM calls: OTLP in JSON, as a collector's file exporter writes it, or spans as SDKs print
+them.
 
-What a span says about one call of a model, in the three spellings that are in use, as OpenAI chat messages:
-`gen_ai.input.messages` (the conventions of today), one event a message (those before), `gen_ai.prompt.0.content`
-(OpenLLMetry). Finding spans is `otel`'s business.
+Three conventions are supported: `gen_ai.input.messages` (current), one event per message (older), and
+`gen_ai.prompt.0.content` (OpenLLMetry).
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""Logs of requests, one a line with its answer, as gateways and home-made wrappers write them: `request` and `response`
-(bodies, or maps with `body`), or a bare request body with its answer beside it. What a body of one provider looks like
-is known to `openai_log` and `anthropic_log`.
+"""Logs with one request, or one conversation, per line.
 
-LiteLLM's logs: its standard logging payload (as its callbacks and buckets have it), and rows of its spend logs with
-prompts kept. Bodies and answers are read as those of other request logs.
-
-Whole conversations, one a line, as for fine-tuning and as home-made agents dump them: `messages` that end with an
-answer, OpenAI's or Anthropic's. A line that begins with all of an earlier one goes on with that session, so that a
-program that writes its history again after each turn has one session. Requests with their answer are `request_log`'s.
+Request logs of gateways and wrappers: `request` and `response`, or a bare body with its response beside it. LiteLLM
+logs: its standard logging payload, and rows of its spend logs with prompts. Conversations, as for fine-tuning:
+`messages` that end with a response; a line that starts with all messages of an earlier line continues that session.
 """
 
 from __future__ import annotations
