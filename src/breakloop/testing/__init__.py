@@ -1,5 +1,8 @@
-"""For tests: a stand-in for LLM and MCP servers that answers as it is told, a clock that moves when told, and factories
-for requests, conversations and bundles. Public; docs/reference/testing.md describes it."""
+"""Tools for tests: stand-in LLM and MCP servers with scripted responses, a simulated clock, and factories for requests,
+conversations and bundles.
+
+This package is public; docs/reference/testing.md describes it.
+"""
 
 from __future__ import annotations
 

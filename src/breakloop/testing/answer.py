@@ -1,9 +1,7 @@
-"""What the stand-in answers, as data: what is said, and the manner in which it is sent. How it looks in a dialect is
-the renderers' work, how it goes over the wire that of `steps`.
+"""Scripted responses as data: their content, how they are sent, and which request gets which.
 
-Saying what to answer: the words that make an `Answer`, and the script that decides which request gets which.
-
-Letting a stream out chunk by chunk, by hand, and waiting for things to happen without polling or sleeping.
+Providers render an `Answer` in their dialect; `sending` puts it on the wire. A `Gate` releases a stream chunk by
+chunk.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from breakloop.testing.http import SeenRequest
 
 
 class News:
-    """Wakes whoever waits for a condition. Everything happens in one event loop's thread."""
+    """Wakes tasks that wait for a condition. Everything runs in the thread of one event loop."""
 
     __slots__ = ("_waiting",)
 
@@ -28,7 +26,7 @@ class News:
         self._waiting: list[asyncio.Future[None]] = []
 
     def tell(self) -> None:
-        """Something changed: everybody looks again."""
+        """Re-evaluate the conditions of all waiting tasks."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for future in waiting:
@@ -36,7 +34,7 @@ class News:
                     future.set_result(None)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until it holds; TimeoutError when it does not in time."""
+        """Wait until the condition holds. Raises TimeoutError if it does not in time."""
         if condition():
             return
         async with asyncio.timeout(timeout_s):
@@ -47,7 +45,7 @@ class News:
 
 
 class Gate:
-    """Holds each chunk of one answer until it is released. The head passes by itself."""
+    """Holds each chunk of one response until it is released. The head is sent at once."""
 
     __slots__ = ("_news", "_open", "_released", "_resume", "_taken", "sent")
 
@@ -60,7 +58,7 @@ class Gate:
         self._news = News()
 
     def passes(self, resume: Callable[[], None]) -> bool:
-        """Tell whether the next chunk may go; if not, `resume` is called when it may."""
+        """Return whether the next chunk may be sent; if not, `resume` is called when it may."""
         if self._open or self._taken < self._released:
             self._taken += 1
             return True
@@ -68,12 +66,11 @@ class Gate:
         return False
 
     def went(self) -> None:
-        """A chunk has been written."""
         self.sent += 1
         self._news.tell()
 
     async def release(self, chunks: int = 1, *, timeout_s: float = 5.0) -> int:
-        """Let so many chunks out; returns when they have been written, with the number of chunks sent so far."""
+        """Release chunks; returns the number of chunks sent so far when they have been written."""
         wanted = self._released + chunks
         self._released = wanted
         self._go()
@@ -81,7 +78,7 @@ class Gate:
         return self.sent
 
     async def finish(self) -> None:
-        """Let out whatever is left, now and later."""
+        """Release all remaining chunks."""
         self._open = True
         self._go()
 
@@ -91,14 +88,14 @@ class Gate:
             resume()
 
 
-Place = Literal["start", "head"] | int  # before the head; after the head; after so many chunks
+Place = Literal["start", "head"] | int  # before the head; after the head; after a number of chunks
 Framing = Literal["auto", "length", "chunked", "close"]
 Fields = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A tool that the model wants called."""
+    """A tool call of the model."""
 
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
@@ -107,7 +104,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error in the dialect's own shape; with `at`, one that comes inside a stream after so many chunks."""
+    """An error in the dialect's own shape; with `at`, inside a stream after a number of chunks."""
 
     message: str
     kind: str = ""
@@ -125,7 +122,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Sends nothing more from there on: for some seconds, or until the client leaves or `resume()` is called."""
+    """Stop sending at this point for some seconds, or until the client disconnects or `resume()` is called."""
 
     at: Place
     for_s: float | None = None
@@ -133,7 +130,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Ends the connection there; `after_bytes` counts everything sent, the head too."""
+    """End the connection at this point; `after_bytes` counts everything sent, including the head."""
 
     at: Place
     after_bytes: int | None = None
@@ -143,7 +140,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How an answer is sent. The defaults are those of a well-behaved HTTP/1.1 server."""
+    """How a response is sent. The defaults are those of a well-behaved HTTP/1.1 server."""
 
     delay_s: float = 0.0
     interval_s: float = 0.0
@@ -167,11 +164,11 @@ class Manner:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. Each method returns a changed copy, so answers can be shared and built upon."""
+    """A response. Each method returns a changed copy, so that responses can be shared."""
 
     chunks: tuple[str, ...] = ()
     tools: tuple[ToolUse, ...] = ()
-    finish: str = ""  # "stop", "length", "filter"; what the tools call for when empty
+    finish: str = ""  # "stop", "length", "filter"; derived from the tools if empty
     usage: Usage | None = None
     status: int = 200
     failure: Failure | None = None
@@ -179,105 +176,100 @@ class Answer:
     raw: tuple[bytes, ...] | None = None
     size_bytes: int = 0
     stream: bool | None = None  # None: as the request asks
-    tool_error: bool = False  # MCP: the text is a tool's error
+    tool_error: bool = False  # MCP: the text is a tool error
     manner: Manner = field(default_factory=Manner)
 
     @property
     def text(self) -> str:
-        """The whole text."""
         return "".join(self.chunks)
 
     def sent(self, **manner: Any) -> Answer:
-        """Change the manner of sending, by the names of `Manner`'s fields."""
+        """Change how the response is sent, by the names of `Manner`'s fields."""
         return replace(self, manner=replace(self.manner, **manner))
 
-    # -- what is said
+    # -- content
 
     def with_tool(self, name: str, arguments: Mapping[str, Any] | str | None = None, *, tool_id: str = "") -> Answer:
-        """Want one more tool called."""
+        """Add a tool call."""
         return replace(self, tools=(*self.tools, ToolUse(name, {} if arguments is None else arguments, tool_id)))
 
     def with_usage(self, input_tokens: int, output_tokens: int, *, cached: int = 0, reasoning: int = 0) -> Answer:
-        """Report these tokens instead of a count of what was sent; `cached` is part of the input."""
+        """Report these token counts instead of estimates; `cached` is part of the input."""
         return replace(self, usage=Usage(input_tokens, output_tokens, cached, 0, reasoning))
 
     def then_fail(self, at: int, message: str = "Overloaded", *, kind: str = "", code: str = "") -> Answer:
-        """Break off with an error event after so many chunks of the stream."""
+        """Send an error event after a number of chunks of the stream."""
         return replace(self, failure=Failure(message, kind, code, at))
 
     def streamed(self, stream: bool = True) -> Answer:  # noqa: FBT001, FBT002 - reads as `streamed()` and `streamed(False)`
-        """Stream (or do not), whatever the request asks; for MCP: answer with server-sent events."""
+        """Stream or not, whatever the request asks for; MCP: respond with server-sent events."""
         return replace(self, stream=stream)
 
-    # -- when it is sent
+    # -- timing
 
     def delayed(self, seconds: float) -> Answer:
-        """Wait before the head."""
         return self.sent(delay_s=seconds)
 
     def paced(self, interval_s: float) -> Answer:
-        """Wait between chunks."""
         return self.sent(interval_s=interval_s)
 
     def stall(self, at: Place = "head", *, for_s: float | None = None) -> Answer:
-        """Stop sending before the head ("start"), after it ("head"), or after so many chunks."""
+        """Stop sending before the head ("start"), after it ("head"), or after a number of chunks."""
         return self.sent(stalls=(*self.manner.stalls, Stall(at, for_s)))
 
     def cut(
         self, at: Place = "head", *, after_bytes: int | None = None, mid_chunk: bool = False, reset: bool = False
     ) -> Answer:
-        """End the connection at a place as in `stall`, in the middle of the chunk after it, or after so many bytes."""
+        """End the connection at a point as in `stall`, in the middle of the next chunk, or after a number of bytes."""
         return self.sent(cut=Cut(at, after_bytes, mid_chunk, reset))
 
     def early(self, *, drain: bool = True) -> Answer:
-        """Answer as soon as the request's head is there; without `drain` its body is never read."""
+        """Respond as soon as the head of the request is complete; without `drain`, its body is never read."""
         return self.sent(early=True, drain=drain)
 
-    # -- how it is framed
+    # -- framing
 
     def with_headers(self, *pairs: tuple[str, str], **named: str) -> Answer:
-        """Add header fields (`x_request_id="1"` is `x-request-id: 1`); they replace the stand-in's own of that name."""
+        """Add headers (`x_request_id="1"` is `x-request-id: 1`). They replace headers of the same name."""
         more = tuple((name.replace("_", "-"), value) for name, value in named.items())
         return self.sent(headers=(*self.manner.headers, *pairs, *more))
 
     def realistic(self) -> Answer:
-        """Send what a provider's edge sends: 24 header fields in all."""
+        """Send the headers of a provider's edge: 24 in all."""
         return self.sent(realistic=True)
 
     def framed(self, framing: Framing) -> Answer:
-        """Give the body's length, send it in chunks, or end it by closing the connection."""
+        """Send the length of the body, chunks, or end the body by closing the connection."""
         return self.sent(framing=framing)
 
     def http10(self) -> Answer:
-        """Answer as an HTTP/1.0 server."""
         return self.sent(version="1.0")
 
     def closing(self) -> Answer:
-        """Say `Connection: close` and do it."""
+        """Send `Connection: close` and close the connection."""
         return self.sent(close=True)
 
     def with_trailers(self, *pairs: tuple[str, str]) -> Answer:
-        """Send header fields after the last chunk."""
         return self.sent(trailers=pairs, framing="chunked")
 
     def after_informational(self, status: int = 103, *pairs: tuple[str, str]) -> Answer:
-        """Send an interim (1xx) answer first."""
+        """Send an interim (1xx) response first."""
         return self.sent(informational=(*self.manner.informational, (status, pairs)))
 
     def compressed(
         self, coding: str = "gzip", *, packed_by: Callable[[bytes], bytes] | None = None, forced: bool = False
     ) -> Answer:
-        """Compress if the client accepts it (`forced`: in any case).
+        """Compress the body if the client accepts it (`forced`: in any case).
 
-        gzip and deflate are known, and flushed with every chunk; for others give the function, which gets the whole
-        body (what comes out is sent in as many chunks as there were).
+        gzip and deflate are built in and flushed with every chunk. For other encodings pass a function, which gets
+        the whole body; its output is sent in the same number of chunks.
         """
         if packed_by is None and coding not in {"gzip", "deflate"}:
             raise ValueError(f"no compressor for {coding}: give one as packed_by")
         return self.sent(coding=coding, packed_by=packed_by, coding_forced=forced)
 
     def pieces_of(self, size_bytes: int) -> Answer:
-        """Cut the body into chunks of that size, wherever that falls, instead of one a event."""
+        """Cut the body into chunks of this size instead of one chunk per event."""
         if size_bytes < 1:
             raise ValueError("a piece has at least one byte")
         return self.sent(piece_bytes=size_bytes)
@@ -292,7 +284,7 @@ _WORDS: Final = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 
 def say(text: str = "", *, chunks: Iterable[str] | None = None, finish: str = "", usage: Usage | None = None) -> Answer:
-    """Answer with a text. Streamed, it comes word by word, or in the given chunks."""
+    """Respond with a text. A stream sends it word by word, or in the given chunks."""
     pieces = tuple(_WORDS.findall(text) or ([text] if text else [])) if chunks is None else tuple(chunks)
     return Answer(chunks=pieces, finish=finish, usage=usage)
 
@@ -300,12 +292,12 @@ def say(text: str = "", *, chunks: Iterable[str] | None = None, finish: str = ""
 def call_tool(
     name: str, arguments: Mapping[str, Any] | str | None = None, *, text: str = "", tool_id: str = ""
 ) -> Answer:
-    """Want a tool called, after some text if there is any; `with_tool` adds further calls."""
+    """Respond with a tool call, after the text if there is one; `with_tool` adds further calls."""
     return say(text).with_tool(name, arguments, tool_id=tool_id)
 
 
 def tool_failed(text: str) -> Answer:
-    """MCP: the tool ran and failed, which the model may read."""
+    """MCP: the tool ran and failed; the model can read the error."""
     return replace(say(text), tool_error=True)
 
 
@@ -318,7 +310,7 @@ def fail(
     retry_after: int | str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Answer with an error, in the shape of the dialect that was spoken."""
+    """Respond with an error in the shape of the request's dialect."""
     fields = tuple((headers or {}).items())
     if retry_after is not None:
         fields = (("Retry-After", str(retry_after)), *fields)
@@ -327,46 +319,46 @@ def fail(
 
 
 def body(content: bytes | Sequence[bytes], *, content_type: str = "application/json", status: int = 200) -> Answer:
-    """Answer with this body, sent in one piece or in the given ones, framed properly."""
+    """Respond with this body, in one chunk or in the given ones."""
     pieces = (content,) if isinstance(content, bytes) else tuple(content)
     return Answer(status=status, body=Body(pieces, content_type))
 
 
 def sized(size_bytes: int, *, chunks: int = 1) -> Answer:
-    """Answer with a body of exactly so many bytes; streamed, with a text of about that, in so many chunks."""
+    """Respond with a body of exactly this size; a stream has a text of about this size in `chunks` chunks."""
     each, more = divmod(max(size_bytes, 0), max(chunks, 1))
     pieces = [filler(each + (1 if index < more else 0)) for index in range(max(chunks, 1))]
     return replace(say(chunks=pieces), size_bytes=size_bytes)
 
 
 def raw(data: bytes | Sequence[bytes], *, close: bool = True) -> Answer:
-    """Send exactly these bytes for an answer, head and all, and close (or leave the connection open)."""
+    """Send exactly these bytes instead of a response, then close the connection or leave it open."""
     return Answer(raw=(data,) if isinstance(data, bytes) else tuple(data)).sent(close=close)
 
 
 def nonsense(data: bytes = NONSENSE) -> Answer:
-    """Answer with what is no HTTP at all."""
+    """Respond with bytes that are not HTTP."""
     return raw(data)
 
 
 def stall(at: Place = "start", *, for_s: float | None = None) -> Answer:
-    """Say nothing: no head at all, unless `at` says otherwise."""
+    """Do not respond: no head is sent, unless `at` is given."""
     return say(DEFAULT_TEXT).stall(at, for_s=for_s)
 
 
 def cut(at: Place = "start", *, after_bytes: int | None = None, mid_chunk: bool = False, reset: bool = False) -> Answer:
-    """Take the request and end the connection: before the head, unless told otherwise."""
+    """End the connection without a response, unless `at` is given."""
     return say(DEFAULT_TEXT).cut(at, after_bytes=after_bytes, mid_chunk=mid_chunk, reset=reset)
 
 
 def filler(size: int) -> str:
-    """Return so many characters of plain text, no two lines alike: it must not be taken for a loop."""
+    """Return plain text of this length in which no two lines are equal, so that it is not taken for a loop."""
     line = "the quick brown fox jumps over the lazy dog"
     return "".join([f"{number} {line} " for number in range(1, size // len(line) + 2)])[:size]
 
 
 class Script:
-    """Which request gets which answer: those queued first, then what `respond` says, then the default."""
+    """Selects responses: queued ones first, then the result of `respond`, then the default."""
 
     def __init__(self, default: Answer | None = None, respond: Respond | None = None) -> None:
         self.default = default
@@ -375,15 +367,14 @@ class Script:
 
     @property
     def left(self) -> int:
-        """How many queued answers nobody has asked for yet."""
         return len(self._queue)
 
     def next(self, *answers: Answer, when: When | None = None) -> None:
-        """Queue answers, each for one request; with `when`, for requests that it holds for."""
+        """Queue responses, one per request; with `when`, for requests that match."""
         self._queue.extend((answer, when) for answer in answers)
 
     def early(self, seen: SeenRequest) -> Answer | None:
-        """Take the queued answer that is meant to go before the body has come, if there is one for this request."""
+        """Take the queued response that is sent before the body has arrived, if there is one for this request."""
         for index, (answer, when) in enumerate(tuple(self._queue)):
             if self._fits(seen, when):
                 if not answer.manner.early:
@@ -393,7 +384,7 @@ class Script:
         return None
 
     def take(self, seen: SeenRequest) -> Answer | None:
-        """Take the answer for a complete request; None where the stand-in answers as it sees fit."""
+        """Take the response for a complete request; None for the default."""
         for index, (answer, when) in enumerate(tuple(self._queue)):
             if self._fits(seen, when):
                 del self._queue[index]

@@ -1,8 +1,6 @@
-"""Plain data for tests: request bodies of each dialect, messages with tool calls and results, bundles and policies.
+"""Data for tests: request bodies of each dialect, messages with tool calls and results, growing conversations, bundles.
 
-Whole conversations that grow are `conversation`'s.
-
-Conversations that grow as an agent's do: each request carries all before it, and no id of a call comes twice.
+In a conversation each request contains all messages before it, and ids of calls are unique.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any, Final, Self
 Json = dict[str, Any]
 
 MODEL: Final = "stand-in"
-PATHS: Final = {  # where each dialect's requests go
+PATHS: Final = {  # paths of the dialects
     "openai_chat": "/v1/chat/completions",
     "openai_responses": "/v1/responses",
     "openai_completions": "/v1/completions",
@@ -30,25 +28,25 @@ PATHS: Final = {  # where each dialect's requests go
 
 
 def chat_request(*messages: Json | str, model: str = MODEL, **more: Any) -> Json:
-    """Return a body for Chat Completions; a text is a message of the user."""
+    """Return a Chat Completions body; a string is a user message."""
     return {"model": model, "messages": [_message(message) for message in messages or ("Hello.",)], **more}
 
 
 def messages_request(*messages: Json | str, model: str = MODEL, max_tokens: int = 1024, **more: Any) -> Json:
-    """Return a body for Anthropic's Messages."""
+    """Return an Anthropic Messages body."""
     listed = [_message(message) for message in messages or ("Hello.",)]
     return {"model": model, "max_tokens": max_tokens, "messages": listed, **more}
 
 
 def responses_request(*items: Json | str, model: str = MODEL, **more: Any) -> Json:
-    """Return a body for Responses; a text is a message of the user, one text alone is the whole input."""
+    """Return a Responses body; a string is a user message, and a single string is the whole input."""
     if len(items) <= 1 and not isinstance(items[0] if items else "", dict):
         return {"model": model, "input": items[0] if items else "Hello.", **more}
     return {"model": model, "input": [_message(item) for item in items], **more}
 
 
 def gemini_request(*contents: Json | str, **more: Any) -> Json:
-    """Return a body for `generateContent`; a text is a turn of the user. The model stands in the path."""
+    """Return a `generateContent` body; a string is a user turn. The model is part of the path."""
     listed = [
         {"role": "user", "parts": [{"text": content}]} if isinstance(content, str) else content
         for content in contents or ("Hello.",)
@@ -77,7 +75,7 @@ def tool_call(
     call_id: str = "call_1",
     dialect: str = "openai_chat",
 ) -> Json:
-    """Return the model's wish to call a tool: a message, or for Responses an item (which carries no text)."""
+    """Return a tool call of the model: a message, or for Responses an item (which has no text)."""
     given = dict(arguments or {})
     if dialect == "openai_responses":
         return {"type": "function_call", "call_id": call_id, "name": name, "arguments": json.dumps(given)}
@@ -101,7 +99,7 @@ def tool_result(
     failed: bool = False,
     dialect: str = "openai_chat",
 ) -> Json:
-    """Return what the tool gave back. Gemini goes by the tool's name, the others by the id of the call."""
+    """Return a tool result. Gemini matches it by the name of the tool, the others by the id of the call."""
     if dialect == "openai_responses":
         return {"type": "function_call_output", "call_id": call_id, "output": text}
     if dialect == "anthropic_messages":
@@ -117,12 +115,11 @@ def tool_result(
 
 
 def bundle(*policies: Json, version: int = 1, **top: Any) -> Json:
-    """Return a bundle."""
     return {"bundle_version": version, "policies": list(policies), **top}
 
 
 def loop_policy(name: str = "loops", *, prefix: str = "/", mode: str = "enforce", **detector: Any) -> Json:
-    """Return a policy that looks for loops: `tail` with its defaults, unless `detector` says otherwise."""
+    """Return a policy with loop detection: `tail` with its defaults, or `detector`."""
     block = detector or {"similarity": "tail"}
     return {"id": name, "spec": {"selector": {"pathPrefix": prefix}, "mode": mode, "loop_detection": block}}
 
@@ -143,7 +140,7 @@ _FILES: Final = ("build.log", "Makefile", "src/app.py", "src/config.py", "tests/
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A text of the user or the model, or (with a tool's name) a call and its result."""
+    """A text of the user or the model, or (with the name of a tool) a call and its result."""
 
     role: str
     text: str = ""
@@ -154,7 +151,7 @@ class Turn:
 
 
 class Conversation:
-    """One agent's conversation. The methods return it again, so that they can be chained."""
+    """The conversation of one agent. Methods return the conversation, so that they can be chained."""
 
     def __init__(
         self, task: str = TASK, *, system: str = SYSTEM, model: str = MODEL, dialect: str = "openai_chat"
@@ -169,11 +166,9 @@ class Conversation:
         self.user(task)
 
     def user(self, text: str) -> Self:
-        """The user says something."""
         return self._add(Turn("user", text))
 
     def assistant(self, text: str) -> Self:
-        """The model says something."""
         return self._add(Turn("assistant", text))
 
     def tool(
@@ -185,11 +180,11 @@ class Conversation:
         text: str = "",
         failed: bool = False,
     ) -> Self:
-        """The model calls a tool, and gets its result."""
+        """Add a tool call and its result."""
         return self._add(Turn("assistant", text, name, dict(arguments or {}), result, failed))
 
     def work(self, steps: int = 1) -> Self:
-        """Go on as a healthy agent does: another file, another finding, each time."""
+        """Continue as a healthy agent does: another file, another finding, each time."""
         for _ in range(steps):
             number = len(self._turns)
             path = _FILES[number % len(_FILES)]
@@ -199,13 +194,13 @@ class Conversation:
         return self
 
     def repeat(self, times: int = 1) -> Self:
-        """Do the last turn once more, as a looping agent does: all the same, but for the id of the call."""
+        """Repeat the last turn as a looping agent does: equal but for the id of the call."""
         for _ in range(times):
             self._add(self._turns[-1][0])
         return self
 
     def request(self, **more: Any) -> Json:
-        """Return the body of the next request; further fields (`stream=True`) go into it."""
+        """Return the body of the next request; further fields (`stream=True`) are added to it."""
         return _REQUESTS[self.dialect](self, more)
 
     def requests(self, steps: int) -> Iterator[Json]:
@@ -219,7 +214,7 @@ class Conversation:
         return self
 
     def items(self) -> list[Json]:
-        """Return the messages (items, contents) in the conversation's dialect, without the system prompt."""
+        """Return the messages (items, contents) in the dialect of the conversation, without the system prompt."""
         items: list[Json] = []
         for turn, call_id in self._turns:
             if turn.text and (not turn.tool or self.dialect == "openai_responses"):
@@ -232,7 +227,7 @@ class Conversation:
 
 
 def conversation(steps: int = 0, task: str = TASK, *, dialect: str = "openai_chat") -> Conversation:
-    """Return a conversation in which so many steps of work are done."""
+    """Return a conversation with a number of completed steps."""
     return Conversation(task, dialect=dialect).work(steps)
 
 

@@ -1,10 +1,4 @@
-"""Reading HTTP/1.1 requests, strictly and in the plainest way: what the gateway sends must satisfy a reader that shares
-no code with it. Sending is `steps`' and `player`'s work.
-
-The head of an answer: status line and header fields, plain or as many as a provider's edge sends.
-
-Compressing and re-cutting the pieces of a body, on the fly.
-"""
+"""A strict HTTP/1.1 request parser that shares no code with the gateway, heads of responses, and compression."""
 
 from __future__ import annotations
 
@@ -29,11 +23,11 @@ Pairs = list[tuple[bytes, bytes]]
 
 
 class MalformedError(Exception):
-    """What came is not HTTP as the RFCs have it."""
+    """The request violates the RFCs."""
 
 
 class SeenRequest:
-    """A request as it came, and what became of its answer."""
+    """A received request, and the outcome of its response."""
 
     def __init__(self, method: str, target: str, version: str, headers: Pairs) -> None:
         self.method = method
@@ -44,8 +38,8 @@ class SeenRequest:
         self.number = 0
         self.connection = 0
         self.received_at = 0.0  # when the head was complete
-        self.complete = False  # the body, too, has come
-        self.outcome = "waiting"  # "answering", then "sent", "cut" (by the script) or "aborted" (the client left)
+        self.complete = False  # the body is complete
+        self.outcome = "waiting"  # "answering", then "sent", "cut" (by the script) or "aborted" (by the client)
         self.chunks_sent = 0
         self.bytes_sent = 0
         self.is_housekeeping = False  # MCP: anything but a tool call
@@ -56,36 +50,32 @@ class SeenRequest:
 
     @property
     def body(self) -> bytes:
-        """What has come of the body."""
+        """Return the body as far as it was received."""
         return bytes(self._body)
 
     @property
     def path(self) -> str:
-        """The target without its query."""
         return self.target.partition("?")[0]
 
     @property
     def query(self) -> str:
-        """The target's query."""
         return self.target.partition("?")[2]
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the body."""
         return hashlib.sha256(self._body).hexdigest()
 
     def header(self, name: str) -> str | None:
-        """Return a header field's first value."""
+        """Return the first value of a header."""
         values = self.header_all(name)
         return values[0] if values else None
 
     def header_all(self, name: str) -> list[str]:
-        """Return all values of a header field."""
         wanted = name.lower().encode("latin-1")
         return [value.decode("latin-1") for key, value in self.headers if key.lower() == wanted]
 
     def json(self) -> Any:
-        """Return the body as JSON, unpacked if it is compressed; ValueError when it is none."""
+        """Return the body as JSON, decompressed if necessary. Raises ValueError if it is not JSON."""
         coding = self.header("content-encoding")
         try:
             plain = decoded(self.body, coding.encode(), _PLAIN_MAX_BYTES) if coding else self._body
@@ -95,7 +85,7 @@ class SeenRequest:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The body's JSON object, or nothing where it is none."""
+        """Return the JSON object in the body, or an empty one."""
         try:
             found = self.json()
         except (ValueError, RecursionError):
@@ -103,12 +93,11 @@ class SeenRequest:
         return found if isinstance(found, dict) else {}
 
     def take(self, data: bytes | bytearray) -> None:
-        """Take a part of the body in."""
         self._body += data
 
 
 class RequestReader:
-    """Reads one connection's requests: `head()` until it returns one, then `body()` until it returns True."""
+    """Parses the requests of one connection: `head()` until it returns one, then `body()` until it returns True."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -118,7 +107,6 @@ class RequestReader:
         self._in_trailers = False
 
     def feed(self, data: bytes) -> None:
-        """Take in what the client sent."""
         self._buffer += data
 
     def head(self) -> SeenRequest | None:
@@ -150,7 +138,7 @@ class RequestReader:
         self._left = int(lengths[0]) if lengths else 0
 
     def body(self, seen: SeenRequest) -> bool:
-        """Move what has come of the body into the request; True when that is all of it."""
+        """Move received bytes of the body into the request; returns whether the body is complete."""
         if not self._chunked:
             self._move(seen)
             seen.complete = not self._left
@@ -167,7 +155,7 @@ class RequestReader:
             seen.take(part)
 
     def _chunk(self, seen: SeenRequest) -> bool:
-        """Go one step through a chunked body; False when more bytes are needed."""
+        """Parse a part of a chunked body; False if more bytes are needed."""
         if self._left:
             self._move(seen)
             return not self._left
@@ -179,7 +167,7 @@ class RequestReader:
                 seen.trailers += _header_lines([line])
             else:
                 seen.complete = True
-        elif self._in_chunk:  # the line end behind the chunk's data
+        elif self._in_chunk:  # the line break after the data of the chunk
             if line:
                 raise MalformedError("a chunk longer than it says")
             self._in_chunk = False
@@ -229,7 +217,7 @@ def _header_lines(lines: list[bytes]) -> Pairs:
 
 REALISTIC_COUNT: Final = 24
 
-# What stands in answers of hosted models today, with made-up values. Enough of them to fill up any head.
+# Headers of hosted models, with made-up values.
 _REALISTIC: Final = (
     ("x-request-id", "req_0123456789abcdef0123456789abcdef"),
     ("openai-organization", "org-standin"),
@@ -264,7 +252,7 @@ def head(
     version: str = "1.1",
     realistic: bool = False,
 ) -> bytes:
-    """Return a head; of the stand-in's `fields`, those that `own` names are left out."""
+    """Return a head without those of the server's `fields` that are in `own`."""
     named = {name.lower() for name, _ in own}
     pairs = [(name, value) for name, value in fields if name.lower() not in named]
     if realistic:
@@ -275,7 +263,6 @@ def head(
 
 
 def informational(status: int, fields: Sequence[tuple[str, str]]) -> bytes:
-    """Return an interim answer."""
     return _lines(status, fields, "1.1")
 
 
@@ -295,7 +282,7 @@ _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 
 def accepted(seen: SeenRequest, coding: str) -> bool:
-    """Tell whether the client takes this content coding."""
+    """Return whether the client accepts this content encoding."""
     if not coding:
         return False
     offers = ",".join(seen.header_all("accept-encoding")).lower().split(",")
@@ -307,7 +294,7 @@ def accepted(seen: SeenRequest, coding: str) -> bool:
 def compressed(
     pieces: Iterable[bytes], coding: str, packed_by: Callable[[bytes], bytes] | None, *, streamed: bool
 ) -> Iterable[bytes]:
-    """Compress a body: piece by piece where it is streamed and the coding can be flushed."""
+    """Compress a body, chunk by chunk if it is streamed and the encoding can be flushed."""
     if packed_by is not None:
         plain = list(pieces)
         packed = packed_by(b"".join(plain))
@@ -326,7 +313,7 @@ def _flushed(pieces: Iterable[bytes], coding: str) -> Iterator[bytes]:
 
 
 def pieces_of(pieces: Iterable[bytes], size_bytes: int) -> Iterator[bytes]:
-    """Cut a body anew into pieces of that size."""
+    """Cut a body into chunks of this size."""
     kept = b""
     for piece in pieces:
         kept += piece

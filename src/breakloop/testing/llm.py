@@ -1,6 +1,5 @@
-"""`StandInLLM`: a server that answers like OpenAI, Anthropic, Gemini and MCP servers do, as told, without a model.
-
-An asynchronous context manager in a thread of its own, with its event loop, and ways to reach into it.
+"""`StandInLLM`: a server with scripted responses in the formats of OpenAI, Anthropic, Gemini and MCP, and its version
+for threads.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Holds something open in a background thread between `start` and `stop`."""
+    """Runs an asynchronous context manager in a background thread between `start` and `stop`."""
 
     def __init__(self, held: AbstractAsyncContextManager[Any]) -> None:
         self._held = held
@@ -36,7 +35,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._main, name="stand-in", daemon=True)
 
     def start(self) -> None:
-        """Start, and return when it is open; what goes wrong there is raised here."""
+        """Start the thread. Errors on entering are raised here."""
         self._thread.start()
         self._ready.wait()
         if self._error is not None:
@@ -44,20 +43,19 @@ class LoopThread:
             raise self._error
 
     def stop(self) -> None:
-        """Close it and end the thread."""
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in there and wait for it."""
+        """Run a coroutine in the thread and wait for it."""
         if self._loop is None:
             coroutine.close()
             raise RuntimeError("not started")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function in there and wait for it."""
+        """Call a function in the thread and wait for it."""
 
         async def called() -> T:
             return function()
@@ -80,11 +78,11 @@ class LoopThread:
             await self._stop.wait()
 
 
-EPOCH: Final = 1_800_000_000  # the time of the first answer, where no clock is given; a second passes with each request
+EPOCH: Final = 1_800_000_000  # time of the first response without a clock; each request advances it by a second
 
 
 class StandInLLM(StandInServer):
-    """The stand-in. What it answers: what was queued with `next`, what `respond` returns, a default sentence."""
+    """The stand-in server. It responds with what was queued by `next`, with the result of `respond`, or with a default."""
 
     def __init__(
         self,
@@ -103,25 +101,24 @@ class StandInLLM(StandInServer):
 
     @classmethod
     def in_thread(cls, **options: Any) -> AbstractContextManager[ThreadedLLM]:
-        """Run one in a thread of its own: `with StandInLLM.in_thread() as llm`. The options are the constructor's."""
+        """Run in a background thread: `with StandInLLM.in_thread() as llm`. Takes the options of the constructor."""
         return ThreadedLLM(cls(**options))
 
     def next(self, *answers: Answer, when: When | None = None) -> None:
-        """Queue answers, each for one request (with `when`: one that it holds for)."""
+        """Queue responses, one per request; with `when`, for requests that match."""
         self._script.next(*answers, when=when)
 
     def script(self, answers: Iterable[Answer], *, when: When | None = None) -> None:
-        """Queue a list of answers, as `next` does."""
+        """Queue a list of responses."""
         self._script.next(*answers, when=when)
 
     @property
     def left(self) -> int:
-        """How many queued answers nobody has asked for yet."""
         return self._script.left
 
     @property
     def respond(self) -> Respond | None:
-        """What is asked for an answer when none is queued; None from it means the default."""
+        """Called for a response if none is queued; None from it means the default."""
         return self._script.respond
 
     @respond.setter
@@ -129,15 +126,15 @@ class StandInLLM(StandInServer):
         self._script.respond = respond
 
     def stepped(self, answer: Answer, *, when: When | None = None) -> Gate:
-        """Queue an answer whose chunks go out one by one, as the gate that is returned releases them."""
+        """Queue a response whose chunks are released one by one by the returned gate."""
         gate = Gate()
         self._script.next(answer.sent(gate=gate), when=when)
         return gate
 
-    # -- what connections ask
+    # -- interface of connections
 
     def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:
-        """Answer at once where the script says so."""
+        """Respond before the body has arrived, if the script says so."""
         super().heard_head(seen, connection)
         seen.is_housekeeping = _is_mcp(seen) and is_housekeeping(seen)
         answer = self._script.early(seen)
@@ -148,7 +145,7 @@ class StandInLLM(StandInServer):
         return self._steps(seen, answer)
 
     def heard(self, seen: SeenRequest) -> Iterator[Step]:
-        """Answer a complete request."""
+        """Respond to a complete request."""
         seen.is_housekeeping = _is_mcp(seen) and is_housekeeping(seen)
         return self._steps(seen, self._script.take(seen))
 
@@ -169,8 +166,10 @@ def _is_mcp(seen: SeenRequest) -> bool:
 
 
 class ThreadedLLM:
-    """A `StandInLLM` in a thread of its own, for code that is not asynchronous. Everything here may be called from any
-    other thread; `llm` is the stand-in itself, for looking at what stands still."""
+    """A `StandInLLM` in a background thread, for synchronous code. All methods can be called from any thread.
+
+    `llm` is the stand-in itself, for attributes that do not change.
+    """
 
     def __init__(self, llm: StandInLLM) -> None:
         self.llm = llm
@@ -187,57 +186,54 @@ class ThreadedLLM:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return self.llm.url
 
     @property
     def port(self) -> int:
-        """Its port."""
         return self.llm.port
 
     @property
     def requests(self) -> list[SeenRequest]:
-        """The requests so far."""
         return self._thread.call(lambda: self.llm.requests)
 
     @property
     def aborted(self) -> list[SeenRequest]:
-        """Requests whose client left before the answer was through."""
+        """Return the requests whose client disconnected before the end of the response."""
         return self._thread.call(lambda: self.llm.aborted)
 
     @property
     def malformed(self) -> list[str]:
-        """What came that is no HTTP."""
+        """Return errors of requests that were not valid HTTP."""
         return self.llm.malformed
 
     @property
     def open(self) -> int:
-        """How many connections are open; `llm.opened` and `llm.closed` count them."""
+        """Return the number of open connections; `llm.opened` and `llm.closed` count all."""
         return self.llm.open
 
     def stepped(self, answer: Answer, *, when: When | None = None) -> ThreadedGate:
-        """Queue an answer whose chunks go out one by one."""
+        """Queue a response whose chunks are released one by one."""
         return ThreadedGate(self.llm.stepped(answer, when=when), self._thread)
 
     def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 5.0) -> None:
-        """Wait for a condition on what is seen here."""
+        """Wait until the condition holds."""
         self._thread.run(self.llm.wait_until(condition, timeout_s=timeout_s))
 
     def wait_for_requests(self, count: int = 1, *, timeout_s: float = 5.0) -> SeenRequest:
-        """Wait until so many requests have come."""
+        """Wait until this number of requests has arrived."""
         return self._thread.run(self.llm.wait_for_requests(count, timeout_s=timeout_s))
 
     def wait_for_disconnect(self, seen: SeenRequest | None = None, *, timeout_s: float = 5.0) -> SeenRequest:
-        """Wait until the connection of a request (the newest) is gone."""
+        """Wait until the connection of a request (by default the newest) is closed."""
         return self._thread.run(self.llm.wait_for_disconnect(seen, timeout_s=timeout_s))
 
     def resume(self) -> None:
-        """Let every stalled answer go on."""
+        """Continue all stalled responses."""
         self._thread.call(self.llm.resume)
 
 
 class ThreadedGate:
-    """The gate of a stepped answer, for other threads."""
+    """The gate of a stepped response, for other threads."""
 
     def __init__(self, gate: Gate, thread: LoopThread) -> None:
         self._gate = gate
@@ -245,13 +241,11 @@ class ThreadedGate:
 
     @property
     def sent(self) -> int:
-        """How many chunks have gone."""
         return self._gate.sent
 
     def release(self, chunks: int = 1, *, timeout_s: float = 5.0) -> int:
-        """Let so many chunks out, and wait until they are."""
+        """Release chunks and wait until they are sent."""
         return self._thread.run(self._gate.release(chunks, timeout_s=timeout_s))
 
     def finish(self) -> None:
-        """Let out whatever is left."""
         self._thread.run(self._gate.finish())

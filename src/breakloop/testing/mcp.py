@@ -1,6 +1,6 @@
-"""A stand-in MCP server over streamable HTTP: the handshake with its sessions, and the newer form without one.
+"""A stand-in MCP server over streamable HTTP, with and without sessions.
 
-Only tool calls take answers from the script; whatever else a client does on the way is answered here.
+Only tool calls get responses from the script; all other requests are handled here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Tool = Callable[[Json], str]
 
 TOOLS_CALL: Final = "tools/call"
 SESSION: Final = "mcp-session-id"
-MODERN: Final = "2026-07-28"  # each request stands for itself from here on
+MODERN: Final = "2026-07-28"  # from this version on, requests do not depend on a session
 VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
 _INFO: Final = {"name": "stand-in", "version": "1.0.0"}
 _CAPABILITIES: Final[Json] = {"tools": {"listChanged": False}}
@@ -33,7 +33,7 @@ _STATUSES: Final = {_PARSE_ERROR: 400, _INVALID_REQUEST: 400, _METHOD_NOT_FOUND:
 
 
 class RpcError(Exception):
-    """An answer that is a JSON-RPC error."""
+    """A JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Json | None = None) -> None:
         super().__init__(message)
@@ -42,12 +42,12 @@ class RpcError(Exception):
 
 
 def echo(arguments: Json) -> str:
-    """Return a tool call's arguments as text: the tool that is there when none is given."""
+    """Return the arguments of a tool call as text. This is the default tool."""
     return json.dumps(arguments, separators=(",", ":"), ensure_ascii=False)
 
 
 def is_housekeeping(seen: SeenRequest) -> bool:
-    """Tell whether a request to an MCP endpoint is anything but a tool call, as far as it has come."""
+    """Return whether a request to an MCP endpoint is anything but a tool call, as far as it has arrived."""
     if seen.method != "POST":
         return True
     if not seen.complete:
@@ -68,7 +68,7 @@ def _is_modern(seen: SeenRequest) -> bool:
 
 
 class McpServer:
-    """Its tools and its sessions."""
+    """Tools and sessions of the server."""
 
     def __init__(self, tools: Mapping[str, Tool] | None = None, versions: tuple[str, ...] = VERSIONS) -> None:
         self.tools: dict[str, Tool] = dict({"echo": echo} if tools is None else tools)
@@ -77,7 +77,6 @@ class McpServer:
         self._begun = 0
 
     def render(self, seen: SeenRequest, answer: Answer | None) -> Rendered:
-        """Answer a request to the MCP endpoint."""
         session = seen.header(SESSION)
         if session is not None and session not in self.sessions:
             return _problem(RpcError(_INVALID_REQUEST, "Session not found"), None, 404)
@@ -91,7 +90,7 @@ class McpServer:
         return self._post(seen, answer)
 
     def _listen(self, seen: SeenRequest) -> Rendered:
-        """A stream for what the server has to say; it has nothing to say, and stays open."""
+        """Return a stream for messages of the server. It stays open and empty."""
         if _is_modern(seen) or "text/event-stream" not in (seen.header("accept") or ""):
             return Rendered([], status=405, headers=(("Allow", "POST"),))
         return Rendered([b": open\n\n"], EVENTS, streamed=True, holds=True)
@@ -102,7 +101,7 @@ class McpServer:
             return _problem(RpcError(_PARSE_ERROR, "Parse error"), None, 400)
         asked = [message for message in messages if "id" in message and "method" in message]
         if not asked:
-            return Rendered([], status=202)  # notifications, and answers to what we never asked
+            return Rendered([], status=202)  # notifications, and responses to requests that the server never made
         if answer is not None and answer.failure is not None and answer.failure.at is None:
             code = int(answer.failure.code) if answer.failure.code.lstrip("-").isdigit() else _FAILED
             return _problem(RpcError(code, answer.failure.message), asked[0]["id"], answer.status)
@@ -187,7 +186,7 @@ def _problem(error: RpcError, message_id: object, status: int) -> Rendered:
 
 
 def _events(message: Json, answer: Answer, content: Json) -> Iterator[bytes]:
-    """Tell of the progress, a chunk of the text each, if the client wants to know; then give the result."""
+    """Report progress, one event per chunk of the text, if the client asked for it; then send the result."""
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
     token = meta.get("progressToken") if isinstance(meta, dict) else None

@@ -1,8 +1,6 @@
-"""Turns a rendered answer into the steps of sending it: bytes to write, pauses, gates, ends. A plain generator, so that
-every way of framing, stalling and breaking off can be looked at without a socket; `player` carries the steps out.
+"""Send a rendered response: bytes, pauses, gates and ends as steps, and their execution on a connection.
 
-Carries the steps of an answer out on a connection: writes, waits, holds, ends. Callbacks instead of a task each, so
-that a thousand paced streams cost little.
+The steps come from a plain generator, so that framing, stalls and cuts can be tested without a socket.
 """
 
 from __future__ import annotations
@@ -20,19 +18,17 @@ from breakloop.testing.http import SeenRequest, accepted, compressed, head, info
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait."""
-
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class HoldOpen:
-    """Send nothing more until told to go on."""
+    """Send nothing more until `resume()` is called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """End the connection: in good order after a complete answer, else abruptly, perhaps with a reset."""
+    """End the connection: regularly after a complete response, otherwise abruptly, with a reset if requested."""
 
     abrupt: bool = False
     reset: bool = False
@@ -45,25 +41,25 @@ _LAST_CHUNK: Final = b"0\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """An answer in its dialect: what `steps` puts on the wire."""
+    """A response in its dialect, ready to be sent."""
 
     pieces: Iterable[bytes]
     content_type: str = "application/json"
     status: int = 200
     streamed: bool = False
     headers: tuple[tuple[str, str], ...] = ()
-    holds: bool = False  # stays open after its last piece
+    holds: bool = False  # the connection stays open after the last chunk
 
 
 def steps(rendered: Rendered, manner: Manner, seen: SeenRequest, date: str) -> Iterator[Step]:
-    """Return the steps of sending an answer to this request; none after a `Leave` is carried out."""
+    """Return the steps of a response to this request; steps after a `Leave` are not executed."""
     sending = _Sending(rendered, manner, seen, date).steps()
     after_bytes = None if manner.cut is None else manner.cut.after_bytes
     return sending if after_bytes is None else _limited(sending, after_bytes, manner)
 
 
 def raw_steps(pieces: Iterable[bytes], manner: Manner, seen: SeenRequest) -> Iterator[Step]:
-    """Return the steps of sending bytes as they are; they count as chunks, and there is no head."""
+    """Return the steps of sending raw bytes; they count as chunks, and there is no head."""
     sending = _Sending(Rendered(pieces), manner, seen, "").raw_steps()
     after_bytes = None if manner.cut is None else manner.cut.after_bytes
     return sending if after_bytes is None else _limited(sending, after_bytes, manner)
@@ -82,7 +78,7 @@ def _limited(sending: Iterator[Step], after_bytes: int, manner: Manner) -> Itera
 
 
 class _Sending:
-    """The steps of one answer. What its places are called: "start", "head", and the number of chunks sent."""
+    """The steps of one response. Its positions are "start", "head", and the number of chunks sent."""
 
     def __init__(self, rendered: Rendered, manner: Manner, seen: SeenRequest, date: str) -> None:
         self._rendered = rendered
@@ -129,7 +125,7 @@ class _Sending:
             yield Leave()
 
     def _packed(self) -> tuple[Iterable[bytes], str]:
-        """Return the body's pieces and their coding; a list where the length has to be known."""
+        """Return the chunks of the body and their encoding; a list if the length is needed."""
         manner, pieces = self._manner, self._rendered.pieces
         coding = manner.coding if manner.coding_forced or accepted(self._seen, manner.coding) else ""
         if coding:
@@ -202,7 +198,7 @@ class _Sending:
 
 
 class Player:
-    """One answer on its way. `ended` is called once when all of it is written, not when the connection is gone."""
+    """Sends one response. `ended` is called once when everything is written."""
 
     __slots__ = ("_ended", "_gate", "_loop", "_seen", "_steps", "_timer", "_transport", "_waits", "held", "over")
 
@@ -219,19 +215,19 @@ class Player:
         self._seen = seen
         self._ended = ended
         self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None  # while it pauses
-        self._gate: Gate | None = None  # while it stands before one
-        self._waits = False  # for the client to read what was written
-        self.held = False  # by a stall
+        self._timer: asyncio.TimerHandle | None = None  # during a pause
+        self._gate: Gate | None = None  # waiting at a gate
+        self._waits = False  # waiting for the client to read
+        self.held = False  # stalled
         self.over = False
 
     def go(self) -> None:
-        """Carry out what can be done now."""
+        """Execute all steps that are possible now."""
         if self.over or self.held or self._waits or self._timer is not None or not self._passes():
             return
         write, is_closing = self._transport.write, self._transport.is_closing
         for step in self._steps:
-            if is_closing():  # the client is leaving, and uvloop raises on a write now
+            if is_closing():  # the client is disconnecting, and uvloop raises on a write
                 return
             if type(step) is bytes:
                 self._seen.bytes_sent += len(step)
@@ -279,27 +275,23 @@ class Player:
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if step.reset or (step.abrupt and self._transport.get_extra_info("ssl_object") is not None):
-            # Not at once: uvloop writes at the end of the turn. Under TLS, closing would say a proper goodbye.
+            # Not at once: uvloop writes at the end of the turn. With TLS, closing would send close_notify.
             self._loop.call_soon(self._transport.abort)
         else:
             self._transport.close()
 
     def resume(self) -> None:
-        """Go on after a stall."""
         self.held = False
         self.go()
 
     def pause_writing(self) -> None:
-        """The client does not read fast enough."""
         self._waits = True
 
     def resume_writing(self) -> None:
-        """The client has read."""
         self._waits = False
         self.go()
 
     def abandon(self) -> None:
-        """The client left."""
         if not self.over:
             self.over = True
             self._seen.outcome = "aborted"

@@ -1,9 +1,4 @@
-"""Listening, and everything a test may want to know about what clients did: requests, connections, who left early.
-
-What is answered is `llm`'s work.
-
-One client's connection: requests in, one at a time, and their answers out. What is answered is the host's work.
-"""
+"""The HTTP server of the stand-in: connections, the requests they received, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -23,41 +18,35 @@ _BAD: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: clo
 
 
 class Host(Protocol):
-    """Whom a connection asks for answers and tells what happens."""
+    """What a connection needs from its server."""
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop."""
-        ...
+    def loop(self) -> asyncio.AbstractEventLoop: ...
 
     def connected(self, connection: StandInConnection) -> int:
-        """Return the connection's number."""
+        """Return the number of the connection."""
         ...
 
-    def disconnected(self, connection: StandInConnection) -> None:
-        """Take note that it is gone."""
-        ...
+    def disconnected(self, connection: StandInConnection) -> None: ...
 
     def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:
-        """Return the steps of an answer that does not wait for the body, if that is wanted."""
+        """Return the steps of a response that does not wait for the body, or None."""
         ...
 
     def heard(self, seen: SeenRequest) -> Iterator[Step]:
-        """Return the steps of the answer to a complete request."""
+        """Return the steps of the response to a complete request."""
         ...
 
     def complain(self, connection: StandInConnection, problem: str) -> None:
-        """Take note of what is no HTTP."""
+        """Record a request that is not valid HTTP."""
         ...
 
     def changed(self) -> None:
-        """Take note that a request or its answer has come to its end."""
+        """Called when a request or a response is complete."""
         ...
 
 
 class StandInConnection(asyncio.Protocol):
-    """One connection of the stand-in."""
-
     def __init__(self, host: Host) -> None:
         self.number = 0
         self.seen: SeenRequest | None = None  # the request being read or answered
@@ -68,12 +57,10 @@ class StandInConnection(asyncio.Protocol):
         self._advancing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
-        self._transport = cast("asyncio.Transport", transport)  # TCP and TLS give no other
+        self._transport = cast("asyncio.Transport", transport)  # TCP and TLS provide no other
         self.number = self._host.connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Called by the loop: whatever was under way is over."""
         if self.player is not None:
             self.player.abandon()
         elif self.seen is not None:
@@ -81,27 +68,23 @@ class StandInConnection(asyncio.Protocol):
         self._host.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
         self._reader.feed(data)
         self._advance()
 
     def pause_writing(self) -> None:
-        """Called by the loop: the client reads too slowly."""
         if self.player is not None:
             self.player.pause_writing()
 
     def resume_writing(self) -> None:
-        """Called by the loop: the client has read."""
         if self.player is not None:
             self.player.resume_writing()
 
     def abort(self) -> None:
-        """Drop the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def _advance(self) -> None:
-        """Read on, as far as requests are there and the answer before is through."""
+        """Parse further requests once the previous response is sent."""
         if self._advancing:
             return
         self._advancing = True
@@ -120,7 +103,7 @@ class StandInConnection(asyncio.Protocol):
             if seen is None:
                 return False
             self._begin(seen)
-        # Once a request is complete, what comes is the next one, which waits for its turn.
+        # After a complete request, further bytes belong to the next one, which waits.
         if seen.complete or not self._reader.body(seen):
             return False
         if self.player is None:
@@ -159,7 +142,6 @@ class StandInConnection(asyncio.Protocol):
         self.seen = self.player = None
 
     def stop_reading(self) -> None:
-        """Leave what the client sends where it is."""
         if self._transport is not None:
             self._transport.pause_reading()
 
@@ -180,11 +162,11 @@ class StandInServer:
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, clock: Clock | None = None, port: int = 0) -> None:
         self.host = "127.0.0.1"
-        self.port = port  # 0 until it listens, if none was asked for
+        self.port = port  # 0 until it listens, if no port was given
         self.opened = 0  # connections so far
-        self.closed = 0  # of them, those that are gone
+        self.closed = 0  # closed connections
         self.request_count = 0
-        self.malformed: list[str] = []  # what came that is no HTTP
+        self.malformed: list[str] = []  # errors of requests that were not valid HTTP
         self._tls = tls
         self._clock: Clock = clock or SystemClock()
         self._requests: deque[SeenRequest] = deque(maxlen=REMEMBERED)
@@ -196,7 +178,6 @@ class StandInServer:
     # -- starting and stopping
 
     async def start(self) -> Self:
-        """Listen."""
         self._loop = asyncio.get_running_loop()
         self._listener = await self._loop.create_server(
             lambda: StandInConnection(self), self.host, self.port, ssl=self._tls, backlog=_BACKLOG
@@ -205,7 +186,7 @@ class StandInServer:
         return self
 
     async def stop(self) -> None:
-        """Drop every connection and listen no more."""
+        """Close all connections and stop listening."""
         if self._listener is None:
             return
         self._listener.close()
@@ -223,49 +204,47 @@ class StandInServer:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that it runs in."""
         if self._loop is None:
             raise RuntimeError("the stand-in is not started")
         return self._loop
 
     @property
     def url(self) -> str:
-        """Where it listens, without a slash at the end."""
+        """Return the base URL without a trailing slash."""
         return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}"
 
-    # -- what was seen
+    # -- observations
 
     @property
     def requests(self) -> list[SeenRequest]:
-        """The requests so far, in the order their heads came (the last 10,000)."""
+        """Return the last 10,000 requests in the order of their heads."""
         return list(self._requests)
 
     @property
     def open(self) -> int:
-        """How many connections are open."""
         return self.opened - self.closed
 
     @property
     def aborted(self) -> list[SeenRequest]:
-        """Requests whose client left before the answer was through."""
+        """Return the requests whose client disconnected before the end of the response."""
         return [seen for seen in self._requests if seen.outcome == "aborted"]
 
     def is_connected(self, seen: SeenRequest) -> bool:
-        """Tell whether the connection that a request came on is still open."""
+        """Return whether the connection of a request is still open."""
         return seen.connection in self._live
 
     async def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 5.0) -> None:
-        """Wait for a condition on what is seen here; TimeoutError when it does not come true in time."""
+        """Wait until the condition holds. Raises TimeoutError if it does not in time."""
         await self._news.until(condition, timeout_s)
 
     async def wait_for_requests(self, count: int = 1, *, timeout_s: float = 5.0) -> SeenRequest:
-        """Wait until so many requests have come whole; returns the newest."""
+        """Wait until this number of requests has arrived completely; returns the newest."""
         done = lambda: sum(seen.complete for seen in self._requests) >= count  # noqa: E731 - short, and used once
         await self._news.until(done, timeout_s)
         return [seen for seen in self._requests if seen.complete][-1]
 
     async def wait_for_disconnect(self, seen: SeenRequest | None = None, *, timeout_s: float = 5.0) -> SeenRequest:
-        """Wait until the connection of a request (the newest) is gone; returns the request, with its outcome."""
+        """Wait until the connection of a request (by default the newest) is closed; returns the request."""
         found = self._requests[-1] if seen is None else seen
         await self._news.until(lambda: not self.is_connected(found), timeout_s)
         return found
@@ -274,32 +253,27 @@ class StandInServer:
         """Wait until no connection is open."""
         await self._news.until(lambda: not self._live, timeout_s)
 
-    # -- what connections tell (see `connection.Host`)
+    # -- interface of connections (see `Host`)
 
     def connected(self, connection: StandInConnection) -> int:
-        """Take note of a new connection."""
         self.opened += 1
         self._live[self.opened] = connection
         self._news.tell()
         return self.opened
 
     def disconnected(self, connection: StandInConnection) -> None:
-        """Take note that a connection is gone."""
         self.closed += 1
         del self._live[connection.number]
         self._news.tell()
 
     def complain(self, connection: StandInConnection, problem: str) -> None:
-        """Take note of what is no HTTP."""
         self.malformed.append(f"connection {connection.number}: {problem}")
         self._news.tell()
 
     def changed(self) -> None:
-        """Take note that a request has come whole, or an answer is through."""
         self._news.tell()
 
     def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:  # noqa: ARG002
-        """Take note of a request."""
         self.request_count += 1
         seen.number = self.request_count
         seen.received_at = self._clock.now()
@@ -308,11 +282,10 @@ class StandInServer:
         return None
 
     def heard(self, seen: SeenRequest) -> Iterator[Step]:
-        """Return the steps of the answer."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Let every stalled answer go on."""
+        """Continue all stalled responses."""
         for connection in tuple(self._live.values()):
             if connection.player is not None and connection.player.held:
                 connection.player.resume()
