@@ -82,7 +82,7 @@ EPOCH: Final = 1_800_000_000  # time of the first response without a clock; each
 
 
 class StandInLLM(StandInServer):
-    """The stand-in server. It responds with what was queued by `next`, with the result of `respond`, or with a default."""
+    """The stand-in server. Responses come from the queue (`next`), from `respond`, or are a default."""
 
     def __init__(
         self,
