@@ -1,11 +1,11 @@
 -- Asks breakloop before a request is forwarded: `http-request lua.breakloop http://127.0.0.1:8787/v1/decision`.
--- An allowed request goes on. A denied one is answered here, with status, header fields and body of the denial.
--- Without an answer it goes on too, but `txn.breakloop_answered` is not set, so that the configuration can refuse it.
+-- An allowed request is forwarded. A denied one gets the status, headers and body of the denial.
+-- Without a decision it is forwarded, too, but `txn.breakloop_answered` is not set, so that the configuration can deny it.
 
--- How long an answer may take. A throttled request is held back for up to 30 s; where no policy throttles, 1000 is plenty.
+-- Timeout in ms. A throttled request waits for up to 30 s; if no policy throttles, 1000 is enough.
 local TIMEOUT_MS = 35000
 
--- What is not passed on: what belongs to the connection, and what only the gateway itself may say.
+-- Fields that are not passed on: those of the connection, and those that only the gateway may set.
 local DROPPED = {
   ["connection"] = true, ["content-length"] = true, ["expect"] = true, ["forwarded"] = true, ["host"] = true,
   ["keep-alive"] = true, ["te"] = true, ["transfer-encoding"] = true, ["upgrade"] = true,
@@ -15,8 +15,8 @@ local DROPPED = {
   ["x-country-code"] = true, ["x-asn"] = true, ["x-asn-type"] = true, ["x-tor-exit"] = true,
 }
 
--- What the client is told of a denial.
-local TOLD = { "^x%-breakloop%-", "^ratelimit", "^retry%-after$", "^x%-should%-retry$", "^content%-type$" }
+-- Headers of a denial that the client gets.
+local DENIAL_HEADERS = { "^x%-breakloop%-", "^ratelimit", "^retry%-after$", "^x%-should%-retry$", "^content%-type$" }
 
 local function fields_of(txn, body)
   local fields = {}
@@ -35,14 +35,14 @@ local function fields_of(txn, body)
   fields["x-original-host"] = { txn.f:req_hdr("host") or "" }
   fields["x-forwarded-for"] = { txn.f:src() }
   if body == "" then
-    -- A body that was not buffered whole is not sent; breakloop has to know that there is one.
+    -- A body that was not buffered completely is not sent, but breakloop must know that there is one.
     local chunked = txn.f:req_hdr("transfer-encoding")
     fields["x-original-content-length"] = { chunked and "unknown" or txn.f:req_hdr("content-length") or "0" }
   end
   return fields
 end
 
--- The body, if all of it is here (`option http-buffer-request`, up to tune.bufsize), else "".
+-- Returns the body if it is complete (`option http-buffer-request`, up to tune.bufsize), else "".
 local function body_of(txn)
   local body = txn.f:req_body() or ""
   local size = txn.f:req_body_size() or 0
@@ -52,7 +52,7 @@ end
 local function deny(txn, answer)
   local reply = txn:reply({ status = answer.status })
   for name, values in pairs(answer.headers) do
-    for _, pattern in ipairs(TOLD) do
+    for _, pattern in ipairs(DENIAL_HEADERS) do
       if name:lower():find(pattern) then
         for _, value in pairs(values) do
           reply:add_header(name, value)
