@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from breakloop.replay.html import COLOURS, STYLE
+from breakloop.replay.html import COLOURS, Heading, page
+
+STYLE = page(Heading("", 0, 0, ""), []).partition("<style>")[2].partition("</style>")[0]
 
 
 def test_light_and_dark_have_the_same_names() -> None:

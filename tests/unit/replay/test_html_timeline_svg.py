@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from breakloop.replay.html import CELLS_MAX, colours, described, picture, visible
+from breakloop.replay.html import CELLS_MAX, Heading, colours, described, page, visible
+from breakloop.replay.timeline import Timeline
 from tests.unit.replay.test_timeline import line
 
 COMMANDS = ["ls", "x", "y", *["x", "y"] * 4, "pwd"]
 FOUND = line(".....nnnbbb.", COMMANDS, kind="cycle")
+
+
+def picture(found: Timeline) -> str:
+    """Return the SVG of one session in a report."""
+    drawn = re.search(r'<svg class="timeline" role=.*?</svg>', page(Heading("", 1, 1, ""), [found]), re.DOTALL)
+    assert drawn
+    return drawn[0]
 
 
 def test_what_comes_often_has_a_colour() -> None:
@@ -29,7 +37,7 @@ def test_the_loop_and_some_turns_around_it() -> None:
 
 def test_every_turn_is_a_cell_with_a_tooltip() -> None:
     """Well-formed, with its number, call, level and evidence; digests and no arguments (X-6)."""
-    root = ET.fromstring(picture(FOUND, "p1"))
+    root = ET.fromstring(picture(FOUND))
     cells = list(root.iter("g"))
     assert len(cells) == len(FOUND.cells)
     titles = [group.findtext("title") or "" for group in cells]
@@ -43,22 +51,22 @@ def test_every_turn_is_a_cell_with_a_tooltip() -> None:
 
 def test_marks_by_shape_and_word() -> None:
     """Not by colour alone: one diamond, one octagon, a frame a row (X-6)."""
-    drawn = picture(FOUND, "p")
+    drawn = picture(FOUND)
     assert len(re.findall(r'<path class="notice"[^>]*><title>first notice: turn 6<', drawn)) == 1
     assert len(re.findall(r'<path class="block"[^>]*><title>first block: turn 9<', drawn)) == 1
     assert drawn.count('class="frame"') == 1
-    assert picture(line("b" * 100), "p").count('class="frame"') == 2
+    assert picture(line("b" * 100)).count('class="frame"') == 2
 
 
 def test_a_gap_where_turns_are_left_out() -> None:
     """Two loops far apart (X-6)."""
-    assert 'class="gap"' in picture(line("bb" + "." * 40 + "bb"), "p")
-    assert 'class="gap"' not in picture(FOUND, "p")
+    assert 'class="gap"' in picture(line("bb" + "." * 40 + "bb"))
+    assert 'class="gap"' not in picture(FOUND)
 
 
 def test_the_axis_tells_turns_and_time() -> None:
     """The axis tells turns and time (X-6)."""
-    labels = re.findall(r'<text class="axis"[^>]*>([^<]*)<', picture(FOUND, "p"))
+    labels = re.findall(r'<text class="axis"[^>]*>([^<]*)<', picture(FOUND))
     assert labels == ["turn 1 \N{MIDDLE DOT} 0 s", "turn 12 \N{MIDDLE DOT} 11 s"]
 
 
