@@ -113,7 +113,7 @@ def _subject(
     clock, store = SystemClock(), MemoryStore(max_entries)
     descriptors = Descriptors(ContextSettings(secret=_SECRET, trusted_proxies=("127.0.0.0/8",)), clock)
     engine = Engine(store, clock, descriptors)
-    engine.use(compile_bundle(Bundle.model_validate(policy), "bench", descriptors, _SECRET, LoopGuardDefaults()))
+    engine.set_bundle(compile_bundle(Bundle.model_validate(policy), "bench", descriptors, _SECRET, LoopGuardDefaults()))
     return Subject(engine, store, call or _plain_call)
 
 

@@ -157,7 +157,7 @@ class Recorded(Engine):
         self._now = clock.now
         super().__init__(self.memory, clock, descriptors, publish=self._take, prices=prices)
         self.recording()
-        self.use(bundle)
+        self.set_bundle(bundle)
         self._judging = Admission(self, descriptors, VerdictHeaders("X-Breakloop-", OFFLINE_SECRET), run_id="photo-")
 
     def _take(self, event: Event) -> None:

@@ -293,7 +293,7 @@ class World:
 def _operator(clock: FakeClock, publish: Callable[[Event], None]) -> Operator:
     descriptors = Descriptors(ContextSettings(secret=SECRET), clock)
     engine = Engine(MemoryStore(), clock, descriptors, publish=publish)
-    engine.use(compiled(bundle(), descriptors))
+    engine.set_bundle(compiled(bundle(), descriptors))
     operator = Operator(engine, FileOrderStore(None, lambda _trouble: None), clock, publish)
     operator.start()
     return operator

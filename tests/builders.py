@@ -146,7 +146,7 @@ class World:
     def use(self, data: Json | None) -> CompiledBundle:
         """Put a bundle in force."""
         made = compiled(data, self.descriptors, self.guard)
-        self.engine.use(made)
+        self.engine.set_bundle(made)
         return made
 
     def decide(self, asked: Call, times: int = 1) -> Verdict:

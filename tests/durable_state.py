@@ -12,6 +12,7 @@ from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import BucketSpec, BudgetSpec, ChargeBudget, TakeTokens, WindowWrite
 from breakloop.store.snapshot import Snapshotter
 from breakloop.store.snapshot_file import FILE
+from tests.stores import NO_LIMITER, NO_RULE
 
 T = TypeVar("T")
 
@@ -50,12 +51,12 @@ class Life:
 
     def spend(self, key: str, cost: int = 1, seconds: float = 86_400.0) -> int:
         now = self.clock.now()
-        used = self.store.commit([ChargeBudget(SPEND, key, cost, now + seconds, None)], now).results[0]
+        used = self.store.commit([ChargeBudget(SPEND, key, cost, now + seconds, NO_LIMITER, NO_RULE)], now).results[0]
         assert isinstance(used, int)
         return used
 
     def take(self, key: str, cost: float = 1.0) -> float:
-        left = self.store.commit([TakeTokens(SLOW, key, cost, None)], self.clock.now()).results[0]
+        left = self.store.commit([TakeTokens(SLOW, key, cost, NO_LIMITER, NO_RULE)], self.clock.now()).results[0]
         assert isinstance(left, float)
         return left
 

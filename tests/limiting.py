@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from breakloop.limits.base import NOTHING, ActualUse, BudgetStage, Estimate, Limiter, corrections
+from breakloop.limits.base import NOTHING, Estimate, adjustments
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import Deny, Op, Store
+from breakloop.store.ops import ActualUse, BudgetStage, Charge, ChargeBudget, Deny, Op, Store
 from tests.builders import START, call
 
 
@@ -44,7 +44,7 @@ class Asked:
 class Desk:
     """A store, a time, and requests that come one after the other."""
 
-    limiter: Limiter
+    limiter: Any
     now: float = START
     store: Store = field(default_factory=MemoryStore)
 
@@ -57,16 +57,22 @@ class Desk:
         if not verdict.allowed:
             self._deny(ops[done.denied_at], done.results[done.denied_at], verdict)
             return Asked(ops, done.results, verdict)
-        verdict.limit = self.limiter.limit("p", ops[0], done.results[0], self.now)
-        return Asked(ops, done.results, verdict, self.limiter.staged(ops[0], done.results[0]))
+        verdict.limit = self.limiter.describe_limit("p", ops[0], done.results[0], self.now)
+        return Asked(ops, done.results, verdict, _stage(ops[0], done.results[0]))
 
     def _deny(self, op: Any, result: Any, verdict: Verdict) -> None:
         if isinstance(op, Deny):
-            verdict.reason, verdict.never = op.owner.refusal, True
-            op.owner.refused(call(), verdict)
+            verdict.reason, verdict.never = op.owner.denial_reason, True
+            op.owner.describe_denial(call(), verdict)
         else:
-            self.limiter.denied(op, result, self.now, verdict)
+            self.limiter.describe_denial(op, result, self.now, verdict)
 
     def settle(self, asked: Asked, tokens: int = 0, microusd: int = 0) -> None:
         """The answer is there."""
-        self.store.correct(corrections(asked.ops, ActualUse(tokens, microusd)), self.now)
+        self.store.correct(
+            adjustments([op for op in asked.ops if isinstance(op, Charge)], ActualUse(tokens, microusd)), self.now
+        )
+
+
+def _stage(op: Op, result: Any) -> BudgetStage | None:
+    return op.limiter.stage_reached(op, result) if isinstance(op, ChargeBudget) else None

@@ -136,7 +136,7 @@ class Instance:
         self.troubles: list[SqliteTrouble] = []
         descriptors = Descriptors(ContextSettings(secret=SECRET), self.clock)
         self.engine = Engine(MemoryStore(), self.clock, descriptors, publish=self.events.append)
-        self.engine.use(compiled(bundle(), descriptors))
+        self.engine.set_bundle(compiled(bundle(), descriptors))
         self.book = RedisOrderStore(
             FileOrderStore(folder, self.troubles.append), nodes, self.clock, self.troubles.append
         )

@@ -93,7 +93,7 @@ class Traffic:
         self.logged = LogEvents()
         self.descriptors = Descriptors(ContextSettings(secret=SECRET), self.clock)
         self.engine = Engine(self.store, self.clock, self.descriptors, publish=self._publish)
-        self.engine.use(compiled(BUNDLE, self.descriptors))
+        self.engine.set_bundle(compiled(BUNDLE, self.descriptors))
         self.tracing = Tracing(self.descriptors, self.clock, SimpleSpanProcessor(self.spans), self.reader)
         self.durable = Snapshotter(self.store, self.folder, self.clock, lambda _problem: None)
 

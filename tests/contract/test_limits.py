@@ -19,6 +19,7 @@ from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import BreakerResult, ChargeBudget, TakeTokens
 from tests.builders import START
 from tests.limiting import Asked, Desk, Ruled
+from tests.stores import NO_RULE
 
 STAGES = [(80, "warn", 0), (95, "throttle", 200), (100, "reject", 0)]
 DAY = 1_770_076_800.0  # 2026-02-03T00:00:00Z, a Tuesday
@@ -102,7 +103,7 @@ def test_tokens_over_a_minute() -> None:
 def test_a_denial_by_the_day_leaves_the_minute() -> None:
     """All or none: TPD 999,000 of a million used, 2000 wanted; the bucket is as full as before (L-3)."""
     desk = Desk(LlmTokens(6000, per_day=1_000_000), DAY)
-    day = CostBudget(1_000_000, Period("1d"), (), unit=TOKENS).plan("tpd:default:p:r:x", 999_000, None, 0, DAY)
+    day = CostBudget(1_000_000, Period("1d"), (), unit=TOKENS).plan("tpd:default:p:r:x", 999_000, NO_RULE, 0, DAY)
     desk.store.commit([day], DAY)
     denied = desk.ask(Estimate(1000, 1000)).verdict
     assert (denied.reason, denied.retry_after_s) == ("tpd_exceeded", 86_400)
@@ -166,7 +167,7 @@ class Switch:
         assert isinstance(broken, BreakerResult)
         verdict = Verdict(allowed=done.denied_at < 0)
         if broken.open:
-            self.breaker.denied(op, broken, self.clock.now(), verdict)
+            self.breaker.describe_denial(op, broken, self.clock.now(), verdict)
         return verdict, broken
 
 

@@ -44,7 +44,7 @@ class Instance:
         descriptors = Descriptors(ContextSettings(secret=SECRET, shard_by_agent=True), clock)
         store = MemoryStore()
         self.engine = Engine(store, clock, descriptors)
-        self.engine.use(compiled(rules, descriptors))
+        self.engine.set_bundle(compiled(rules, descriptors))
         self.shared = SharedState(f"{url}?time_budget_ms={budget_ms}", clock, shard_by_agent=True)
         self.sent: Counter[str] = Counter()
         self.deaf_to = b"nobody"  # what is sent to keys that begin so is lost

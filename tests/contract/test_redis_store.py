@@ -33,6 +33,7 @@ from breakloop.store.redis.topology import slot_of
 from tests.redis_groups import Cluster
 from tests.redis_servers import Options, Server, free_port, running, until
 from tests.redis_store import Connection, connected
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 pytestmark = pytest.mark.e2e
 
@@ -40,16 +41,16 @@ LATER = 4_000_000_000.0  # the end of a period, by anybody's clock
 COOLING = FingerprintSpec(60.0, 1, sliding=True, cooldown_s=30.0, cooldown_max_s=100.0, concurrent_free=2, retry_free=3)
 IDLE = FingerprintSpec(60.0, 99)
 TEN = BucketSpec(0.1, 10.0)
-FOR_GOOD = CheckBreaker(BreakerSpec(1.0, 0.0), "brk:p:hand", 5.0, None, 1)
+FOR_GOOD = CheckBreaker(BreakerSpec(1.0, 0.0), "brk:p:hand", 5.0, NO_LIMITER, NO_RULE, 1)
 
 
 def every_kind(number: int = 0) -> list[Op]:
     return [
-        CountFingerprint(IDLE, f"ld:p:{number}", None, tracked=True),
-        CountFingerprint(COOLING, f"shadow:cnt:p:{number}", None, 1, tracked=True),
-        CheckBreaker(BreakerSpec(1e9, 60.0), f"brk:p:{number}", 1.0, None),
-        TakeTokens(TEN, f"tb:p:{number}", 1.0, None),
-        ChargeBudget(BudgetSpec(100), f"cb:p:{number}:1", 10, LATER, None),
+        CountFingerprint(IDLE, f"ld:p:{number}", NO_OWNER, tracked=True),
+        CountFingerprint(COOLING, f"shadow:cnt:p:{number}", NO_OWNER, 1, tracked=True),
+        CheckBreaker(BreakerSpec(1e9, 60.0), f"brk:p:{number}", 1.0, NO_LIMITER, NO_RULE),
+        TakeTokens(TEN, f"tb:p:{number}", 1.0, NO_LIMITER, NO_RULE),
+        ChargeBudget(BudgetSpec(100), f"cb:p:{number}:1", 10, LATER, NO_LIMITER, NO_RULE),
     ]
 
 
@@ -106,7 +107,10 @@ def test_everything_has_a_time_to_live(asked: Asked, any_server: Server) -> None
     assert left.pop(redis_key("brk:p:hand")) == -1
     assert all(0 < ms <= (LATER + 3600) * 1000 for ms in left.values()), left
     assert (
-        asked.commit([CheckBreaker(BreakerSpec(1e9, 0.0001), "brk:p:hand", 0.0, None)]).results[0].changed == "closed"
+        asked.commit([CheckBreaker(BreakerSpec(1e9, 0.0001), "brk:p:hand", 0.0, NO_LIMITER, NO_RULE)])
+        .results[0]
+        .changed
+        == "closed"
     )
     assert 0 < client.pttl(redis_key("brk:p:hand")) <= 120_000
 
@@ -121,10 +125,10 @@ def test_values_live_as_long_as_they_matter(asked: Asked, any_server: Server) ->
     now = asked.commit([]).at
     asked.commit(
         [
-            CountFingerprint(IDLE, "ld:p:k", None),
-            TakeTokens(TEN, "tb:p:k", 5.0, None),
-            ChargeBudget(BudgetSpec(9), "cb:p:k", 1, now + 100, None),
-            CheckBreaker(BreakerSpec(5.0, 60.0), "shadow:brk:p:k", 5.0, None, 1),
+            CountFingerprint(IDLE, "ld:p:k", NO_OWNER),
+            TakeTokens(TEN, "tb:p:k", 5.0, NO_LIMITER, NO_RULE),
+            ChargeBudget(BudgetSpec(9), "cb:p:k", 1, now + 100, NO_LIMITER, NO_RULE),
+            CheckBreaker(BreakerSpec(5.0, 60.0), "shadow:brk:p:k", 5.0, NO_LIMITER, NO_RULE, 1),
         ],
         WindowWrite("win:p:k:", 0, b"", 900.0),
     )
@@ -133,16 +137,16 @@ def test_values_live_as_long_as_they_matter(asked: Asked, any_server: Server) ->
     assert left_s("cb:p:k") == pytest.approx(3700, abs=3)
     assert left_s("shadow:brk:p:k") == pytest.approx(86_460, abs=2)
     assert left_s("win:p:k:") == pytest.approx(900, abs=2)
-    asked.commit([CountFingerprint(COOLING, "cnt:p:k", None)])
+    asked.commit([CountFingerprint(COOLING, "cnt:p:k", NO_OWNER)])
     assert left_s("cnt:p:k") == pytest.approx(60, abs=2)
-    asked.commit([CountFingerprint(COOLING, "cnt:p:k", None)])
+    asked.commit([CountFingerprint(COOLING, "cnt:p:k", NO_OWNER)])
     assert left_s("cnt:p:k") == pytest.approx(130, abs=2)
 
 
 @pytest.mark.parametrize("seconds", [100_000.0, 1e9, 1e20])
 def test_long_times_are_written_as_redis_reads_them(asked: Asked, any_server: Server, seconds: float) -> None:
     """A day and more in milliseconds, which some servers would write with an exponent (S-2)."""
-    assert asked.commit([CountFingerprint(FingerprintSpec(seconds, 5), "ld:p:k", None)]).results == [
+    assert asked.commit([CountFingerprint(FingerprintSpec(seconds, 5), "ld:p:k", NO_OWNER)]).results == [
         FingerprintCount(1)
     ]
     wanted = min(seconds * 1000, 9e13)
@@ -151,7 +155,7 @@ def test_long_times_are_written_as_redis_reads_them(asked: Asked, any_server: Se
 
 def test_a_full_bucket_is_gone_at_once(asked: Asked, any_server: Server) -> None:
     """One that was charged nothing lives for a moment only (S-2)."""
-    assert asked.commit([TakeTokens(TEN, "tb:p:k", 0.0, None)]).results == [10.0]
+    assert asked.commit([TakeTokens(TEN, "tb:p:k", 0.0, NO_LIMITER, NO_RULE)]).results == [10.0]
     client = raw(any_server)
     until(lambda: not client.exists(redis_key("tb:p:k")), "a bucket that is gone")
 
@@ -164,8 +168,8 @@ def test_a_commit_is_in_one_slot(redis_cluster: Cluster) -> None:
     with connected(redis_cluster.url) as connection:
         asked = Asked(connection)
         for project in projects:
-            ops: list[Op] = [TakeTokens(TEN, f"tb:{project}:r:{n}", 1.0, None) for n in range(3)]
-            ops.append(CountFingerprint(COOLING, f"shadow:ld:{project}:x", None, 1, tracked=True))
+            ops: list[Op] = [TakeTokens(TEN, f"tb:{project}:r:{n}", 1.0, NO_LIMITER, NO_RULE) for n in range(3)]
+            ops.append(CountFingerprint(COOLING, f"shadow:ld:{project}:x", NO_OWNER, 1, tracked=True))
             done = asked.commit(ops, WindowWrite(f"win:{project}:s:", 0, b"w", 60.0))
             assert isinstance(done, CommitResult), (project, done)
             assert done.results == [9.0, 9.0, 9.0, FingerprintCount(1, flight=1)]
@@ -187,8 +191,10 @@ def test_projects_are_dropped_together(redis_cluster: Cluster) -> None:
 def test_what_is_forgotten_begins_alike(asked: Asked) -> None:
     """Thousands of keys, among others of patterns' letters; with a project, and of all projects (G-1)."""
     for number in range(0, 3000, 100):
-        asked.commit([TakeTokens(TEN, f"tb:p:*[{number + n}]", 1.0, None) for n in range(100)])
-    asked.commit([TakeTokens(TEN, key, 1.0, None) for key in ("tb:p:x[1]", "tb:p:", "tb:q:*[1]", "cb:p:*[1]")])
+        asked.commit([TakeTokens(TEN, f"tb:p:*[{number + n}]", 1.0, NO_LIMITER, NO_RULE) for n in range(100)])
+    asked.commit(
+        [TakeTokens(TEN, key, 1.0, NO_LIMITER, NO_RULE) for key in ("tb:p:x[1]", "tb:p:", "tb:q:*[1]", "cb:p:*[1]")]
+    )
     forget = asked.store.forget
     assert asked.connection.ask(lambda then: forget("tb:p:*[1]", then)) == [1]
     assert asked.connection.ask(lambda then: forget("tb:p:*[", then)) == [2999]
@@ -212,21 +218,23 @@ def test_no_key_sees_time_step_back(any_server: Server) -> None:
     with connected(any_server.url) as connection:
         asked = Asked(connection, lambda: clock[0])
         ops: list[Op] = [
-            CountFingerprint(sliding, "ld:p:k", None, tracked=True),
-            TakeTokens(TEN, "tb:p:k", 5.0, None),
-            CheckBreaker(BreakerSpec(1000.0, 300.0), "brk:p:k", 600.0, None),
+            CountFingerprint(sliding, "ld:p:k", NO_OWNER, tracked=True),
+            TakeTokens(TEN, "tb:p:k", 5.0, NO_LIMITER, NO_RULE),
+            CheckBreaker(BreakerSpec(1000.0, 300.0), "brk:p:k", 600.0, NO_LIMITER, NO_RULE),
         ]
         asked.commit(ops)
         clock[0] -= 50
-        done = asked.commit([CountFingerprint(sliding, "ld:p:k", None), TakeTokens(TEN, "tb:p:k", 6.0, None)])
+        done = asked.commit(
+            [CountFingerprint(sliding, "ld:p:k", NO_OWNER), TakeTokens(TEN, "tb:p:k", 6.0, NO_LIMITER, NO_RULE)]
+        )
         assert done.at == 1_800_000_100.0
         assert (done.results, done.denied_at) == ([FingerprintCount(2), -1.0], 1)
-        assert asked.commit([CountFingerprint(IDLE, "ld:p:new", None)]).at == clock[0]
+        assert asked.commit([CountFingerprint(IDLE, "ld:p:new", NO_OWNER)]).at == clock[0]
         assert asked.settle(Settle(sliding, "ld:p:k", done.at)) == 1
         assert asked.commit([ops[2]]).results[0].changed == "opened"
         assert asked.commit([ops[2]]).results[0].wait_s == 300.0
         asked.correct(AdjustCharge(TEN, "tb:p:k", 1.0))
-        assert asked.commit([TakeTokens(TEN, "tb:p:k", 0.0, None)]).results == [4.0]
+        assert asked.commit([TakeTokens(TEN, "tb:p:k", 0.0, NO_LIMITER, NO_RULE)]).results == [4.0]
 
 
 # -- servers that refuse -----------------------------------------------------------------------------------------------
@@ -237,14 +245,14 @@ def test_a_script_that_is_gone_is_loaded_again(asked: Asked, any_server: Server)
     client = raw(any_server)
     for used in (1, 2, 3):
         client.script_flush()
-        assert asked.commit([ChargeBudget(BudgetSpec(9), "cb:p:k", 1, LATER, None)]).results == [used]
+        assert asked.commit([ChargeBudget(BudgetSpec(9), "cb:p:k", 1, LATER, NO_LIMITER, NO_RULE)]).results == [used]
         client.script_flush()
         assert asked.settle(Settle(COOLING, "cnt:p:none", 0.0, 1)) == 0
         client.script_flush()
         assert asked.correct(AdjustCharge(BudgetSpec(9), "cb:p:k", 0)) is None
     client.script_flush()
     client.config_resetstat()
-    op = ChargeBudget(BudgetSpec(999), "cb:p:many", 1, LATER, None)
+    op = ChargeBudget(BudgetSpec(999), "cb:p:many", 1, LATER, NO_LIMITER, NO_RULE)
     done = asked.connection.ask(*[lambda then: asked.store.commit([op], (), then)] * 50)
     assert [one.results[0] for one in done] == list(range(1, 51))
     assert client.info("commandstats")["cmdstat_script|load"]["calls"] == 1
@@ -268,7 +276,7 @@ def test_a_server_that_is_full_changes_nothing(own_redis: Server) -> None:
         assert asked.read("win:p:s:") == [StoredWindow(1, b"old")]
         client.config_set("maxmemory", "0")
         assert asked.probe() is None
-        assert asked.commit([ChargeBudget(BudgetSpec(100), "cb:p:0:1", 10, LATER, None)]).results == [20]
+        assert asked.commit([ChargeBudget(BudgetSpec(100), "cb:p:0:1", 10, LATER, NO_LIMITER, NO_RULE)]).results == [20]
 
 
 def test_a_replica_is_an_error(own_redis: Server) -> None:
@@ -319,7 +327,7 @@ def test_a_server_that_loads_is_an_error() -> None:
     with running(options) as server, connected(server.url) as connection:
         asked, other, client = Asked(connection), raw(server), raw(server)
         for number in range(0, 2000, 100):
-            asked.commit([TakeTokens(TEN, f"tb:p:{number + n}", 1.0, None) for n in range(100)])
+            asked.commit([TakeTokens(TEN, f"tb:p:{number + n}", 1.0, NO_LIMITER, NO_RULE) for n in range(100)])
         client.config_set("key-load-delay", 500)  # microseconds a key
         loads = threading.Thread(target=other.execute_command, args=("DEBUG", "RELOAD"))
         loads.start()
@@ -344,9 +352,9 @@ def test_many_never_overspend(any_server: Server) -> None:
             asked = Asked(connection)
             for _ in range(10):
                 ops: list[Op] = [
-                    CountFingerprint(IDLE, "ld:p:all", None, limit=10**6),
-                    ChargeBudget(BudgetSpec(1000), "cb:p:all", 3, LATER, None),
-                    TakeTokens(BucketSpec(1e-6, 1000.0), "tb:p:all", 3.0, None),
+                    CountFingerprint(IDLE, "ld:p:all", NO_OWNER, limit=10**6),
+                    ChargeBudget(BudgetSpec(1000), "cb:p:all", 3, LATER, NO_LIMITER, NO_RULE),
+                    TakeTokens(BucketSpec(1e-6, 1000.0), "tb:p:all", 3.0, NO_LIMITER, NO_RULE),
                 ]
                 passed.append(asked.commit(ops).denied_at < 0)
 
@@ -358,7 +366,10 @@ def test_many_never_overspend(any_server: Server) -> None:
         assert (len(passed), sum(passed)) == (640, 333)
         asked = Asked(with_many[0])
         done = asked.commit(
-            [ChargeBudget(BudgetSpec(1000), "cb:p:all", 0, LATER, None), CountFingerprint(IDLE, "ld:p:all", None)]
+            [
+                ChargeBudget(BudgetSpec(1000), "cb:p:all", 0, LATER, NO_LIMITER, NO_RULE),
+                CountFingerprint(IDLE, "ld:p:all", NO_OWNER),
+            ]
         )
         used, counted = done.results
         assert (used, counted.hits) == (999, 641)
@@ -373,13 +384,13 @@ def test_one_of_many_writes_a_window(any_server: Server) -> None:
         asked = Asked(connection)
         asks = [
             lambda then, n=n: asked.store.commit(
-                [CountFingerprint(IDLE, "ld:p:k", None)], [WindowWrite("win:p:s:", 0, b"%d" % n, 60.0)], then
+                [CountFingerprint(IDLE, "ld:p:k", NO_OWNER)], [WindowWrite("win:p:s:", 0, b"%d" % n, 60.0)], then
             )
             for n in range(64)
         ]
         done = connection.ask(*asks)
         assert [one.conflict for one in done] == [None] + [{"win:p:s:": StoredWindow(1, b"0")}] * 63
-        assert asked.commit([CountFingerprint(IDLE, "ld:p:k", None)]).results == [FingerprintCount(2)]
+        assert asked.commit([CountFingerprint(IDLE, "ld:p:k", NO_OWNER)]).results == [FingerprintCount(2)]
 
 
 # -- values nobody can read --------------------------------------------------------------------------------------------

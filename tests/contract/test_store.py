@@ -23,6 +23,7 @@ from breakloop.store.ops import (
     TakeTokens,
 )
 from tests.redis_store import NewStore
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 NOW = 1_800_000_000.0
 TEN = BucketSpec(10.0, 10.0)
@@ -45,13 +46,13 @@ def store(new_store: NewStore) -> Store:
 
 
 def take(store: Store, *, cost: float = 1.0, key: str = "tb:k", spec: BucketSpec = TEN, now: float = NOW) -> float:
-    result = store.commit([TakeTokens(spec, key, cost, None)], now).results[0]
+    result = store.commit([TakeTokens(spec, key, cost, NO_LIMITER, NO_RULE)], now).results[0]
     assert isinstance(result, float)
     return result
 
 
 def hit(store: Store, spec: FingerprintSpec, now: float = NOW, key: str = "ld:k", limit: int = -1) -> FingerprintCount:
-    result = store.commit([CountFingerprint(spec, key, None, limit=limit)], now).results[0]
+    result = store.commit([CountFingerprint(spec, key, NO_OWNER, limit=limit)], now).results[0]
     assert isinstance(result, FingerprintCount)
     return result
 
@@ -80,21 +81,36 @@ def test_a_bucket_refills(store: Store) -> None:
 
 def test_a_bucket_denies_and_says_where(store: Store) -> None:
     """`denied_at` is the first enforced denial (E-4)."""
-    ops = [TakeTokens(TEN, "tb:a", 1, None), TakeTokens(TEN, "tb:b", 11, None), TakeTokens(TEN, "tb:c", 12, None)]
+    ops = [
+        TakeTokens(TEN, "tb:a", 1, NO_LIMITER, NO_RULE),
+        TakeTokens(TEN, "tb:b", 11, NO_LIMITER, NO_RULE),
+        TakeTokens(TEN, "tb:c", 12, NO_LIMITER, NO_RULE),
+    ]
     done = store.commit(ops, NOW)
     assert done == CommitResult([9.0, -1.0, None], 1)
 
 
 def test_limits_are_charged_all_or_none(store: Store) -> None:
     """A denial anywhere in the order charges nothing, before it or after it (E-4)."""
-    ops = [TakeTokens(TEN, "tb:a", 1, None), TakeTokens(TEN, "tb:b", 11, None), TakeTokens(TEN, "tb:c", 1, None)]
+    ops = [
+        TakeTokens(TEN, "tb:a", 1, NO_LIMITER, NO_RULE),
+        TakeTokens(TEN, "tb:b", 11, NO_LIMITER, NO_RULE),
+        TakeTokens(TEN, "tb:c", 1, NO_LIMITER, NO_RULE),
+    ]
     store.commit(ops, NOW)
     assert [take(store, key=key) for key in ("tb:a", "tb:b", "tb:c")] == [9.0, 9.0, 9.0]
 
 
 def test_a_refusal_holds_its_place(store: Store) -> None:
     """What is known to be denied beforehand denies in its turn, and charges nothing (E-3)."""
-    done = store.commit([TakeTokens(TEN, "tb:a", 1, None), Deny(None), TakeTokens(TEN, "tb:b", 1, None)], NOW)
+    done = store.commit(
+        [
+            TakeTokens(TEN, "tb:a", 1, NO_LIMITER, NO_RULE),
+            Deny(NO_OWNER),
+            TakeTokens(TEN, "tb:b", 1, NO_LIMITER, NO_RULE),
+        ],
+        NOW,
+    )
     assert done == CommitResult([9.0, None, None], 1)
     assert take(store, key="tb:a") == 9.0
 
@@ -102,10 +118,10 @@ def test_a_refusal_holds_its_place(store: Store) -> None:
 def test_groups_deny_for_themselves(store: Store) -> None:
     """A shadow group's denial keeps its own limits from being charged and nobody else's (E-1, E-2)."""
     ops = [
-        TakeTokens(TEN, "shadow:a", 1, None, 1),
-        TakeTokens(TEN, "shadow:b", 11, None, 1),
-        TakeTokens(TEN, "shadow:c", 1, None, 2),
-        TakeTokens(TEN, "tb:d", 1, None),
+        TakeTokens(TEN, "shadow:a", 1, NO_LIMITER, NO_RULE, 1),
+        TakeTokens(TEN, "shadow:b", 11, NO_LIMITER, NO_RULE, 1),
+        TakeTokens(TEN, "shadow:c", 1, NO_LIMITER, NO_RULE, 2),
+        TakeTokens(TEN, "tb:d", 1, NO_LIMITER, NO_RULE),
     ]
     done = store.commit(ops, NOW)
     assert done == CommitResult([9.0, -1.0, 9.0, 9.0], -1)
@@ -115,7 +131,9 @@ def test_groups_deny_for_themselves(store: Store) -> None:
 
 def test_an_enforced_denial_charges_no_group(store: Store) -> None:
     """A request that did not pass costs shadow limits nothing either (E-4)."""
-    store.commit([TakeTokens(TEN, "shadow:a", 1, None, 1), TakeTokens(TEN, "tb:b", 11, None)], NOW)
+    store.commit(
+        [TakeTokens(TEN, "shadow:a", 1, NO_LIMITER, NO_RULE, 1), TakeTokens(TEN, "tb:b", 11, NO_LIMITER, NO_RULE)], NOW
+    )
     assert take(store, key="shadow:a") == 9.0
 
 
@@ -193,7 +211,7 @@ def test_what_trips_at_once_passes_once_after_each_cooldown(store: Store) -> Non
 
 def test_what_is_noted_denies_nobody(store: Store) -> None:
     """It holds its place, and limits behind it are charged (LD-5)."""
-    done = store.commit([Observation(None), TakeTokens(TEN, "tb:k", 1.0, None)], NOW)
+    done = store.commit([Observation(NO_OWNER), TakeTokens(TEN, "tb:k", 1.0, NO_LIMITER, NO_RULE)], NOW)
     assert (done.results, done.denied_at) == ([None, 9.0], -1)
     assert take(store) == 8.0
 
@@ -201,10 +219,10 @@ def test_what_is_noted_denies_nobody(store: Store) -> None:
 def test_repeats_count_whatever_is_denied(store: Store) -> None:
     """In the order before and after a denial, of every group (E-4)."""
     ops: list[Op] = [
-        CountFingerprint(IDLE, "ld:a", None),
-        TakeTokens(TEN, "tb:a", 11, None),
-        CountFingerprint(IDLE, "ld:b", None),
-        CountFingerprint(IDLE, "shadow:ld:c", None, 1),
+        CountFingerprint(IDLE, "ld:a", NO_OWNER),
+        TakeTokens(TEN, "tb:a", 11, NO_LIMITER, NO_RULE),
+        CountFingerprint(IDLE, "ld:b", NO_OWNER),
+        CountFingerprint(IDLE, "shadow:ld:c", NO_OWNER, 1),
     ]
     for number in (1, 2):
         done = store.commit(ops, NOW)
@@ -218,18 +236,28 @@ def test_a_tripped_repeat_denies_its_group(store: Store) -> None:
     """The limits behind it are not looked at, unless it only warns (E-4, E-2)."""
     warns = FingerprintSpec(60.0, 0, denies=False)
     denies = FingerprintSpec(60.0, 0)
-    done = store.commit([CountFingerprint(warns, "ld:w", None), TakeTokens(TEN, "tb:a", 1, None)], NOW)
+    done = store.commit(
+        [CountFingerprint(warns, "ld:w", NO_OWNER), TakeTokens(TEN, "tb:a", 1, NO_LIMITER, NO_RULE)], NOW
+    )
     assert (done.results[1], done.denied_at) == (9.0, -1)
-    done = store.commit([CountFingerprint(denies, "ld:d", None), TakeTokens(TEN, "tb:a", 1, None)], NOW)
+    done = store.commit(
+        [CountFingerprint(denies, "ld:d", NO_OWNER), TakeTokens(TEN, "tb:a", 1, NO_LIMITER, NO_RULE)], NOW
+    )
     assert (done.results[1], done.denied_at) == (None, 0)
-    done = store.commit([CountFingerprint(denies, "ld:s", None, 1), TakeTokens(TEN, "tb:a", 1, None)], NOW)
+    done = store.commit(
+        [CountFingerprint(denies, "ld:s", NO_OWNER, 1), TakeTokens(TEN, "tb:a", 1, NO_LIMITER, NO_RULE)], NOW
+    )
     assert (done.results[1], done.denied_at) == (8.0, -1)
 
 
 def test_a_detection_and_its_cooldown_deny(store: Store) -> None:
     """The request that begins it, those within it, and none after it; a warning denies nobody (E-4, LD-2)."""
     for key, spec in (("ld:d", COOLING), ("ld:w", replace(COOLING, denies=False))):
-        ops: list[Op] = [TakeTokens(TEN, f"tb:{key}", 1, None), CountFingerprint(spec, key, None), Observation(None)]
+        ops: list[Op] = [
+            TakeTokens(TEN, f"tb:{key}", 1, NO_LIMITER, NO_RULE),
+            CountFingerprint(spec, key, NO_OWNER),
+            Observation(NO_OWNER),
+        ]
         denied = [store.commit(ops, NOW + at).denied_at for at in (0, 0, 0, 10, 30)]
         assert denied == ([-1, -1, 1, 1, -1] if spec.denies else [-1] * 5)
 
@@ -245,7 +273,7 @@ def free(request: pytest.FixtureRequest) -> FingerprintSpec:
 
 def start(store: Store, spec: FingerprintSpec, at: float = 0.0, key: str = "ld:k") -> tuple[int, Settle]:
     """Count a tracked request; return its count and what settles it. One that joined has no count of its own."""
-    done = store.commit([CountFingerprint(spec, key, None, tracked=True)], NOW + at)
+    done = store.commit([CountFingerprint(spec, key, NO_OWNER, tracked=True)], NOW + at)
     (result,) = done.results
     assert isinstance(result, FingerprintCount)
     assert not result.tripped
@@ -269,7 +297,7 @@ def test_who_joins_has_the_leaders_count(store: Store, free: FingerprintSpec) ->
     """And neither trips nor refreshes anything (LD-6, E-7)."""
     for at in (-20, -10, 0):
         start(store, free, at)
-    joined = store.commit([CountFingerprint(free, "ld:k", None, tracked=True)], NOW + 0.5).results[0]
+    joined = store.commit([CountFingerprint(free, "ld:k", NO_OWNER, tracked=True)], NOW + 0.5).results[0]
     assert joined == FingerprintCount(3, flight=JOINED)
     assert hit(store, free, NOW + 59.9).hits == (4 if not free.sliding else 2)
 
@@ -319,14 +347,17 @@ def test_only_tracked_ones_fly(store: Store, free: FingerprintSpec) -> None:
 
 def test_the_denied_is_not_in_flight(store: Store, free: FingerprintSpec) -> None:
     """It counts, and has its answer already; whether it trips or something behind it denies (LD-6, E-4)."""
-    ops: list[Op] = [CountFingerprint(free, "ld:k", None, tracked=True), TakeTokens(TEN, "tb:k", 11, None)]
+    ops: list[Op] = [
+        CountFingerprint(free, "ld:k", NO_OWNER, tracked=True),
+        TakeTokens(TEN, "tb:k", 11, NO_LIMITER, NO_RULE),
+    ]
     for count in (1, 2):
         (result, _), denied_at = (done := store.commit(ops, NOW)).results, done.denied_at
         assert (isinstance(result, FingerprintCount) and result.hits, denied_at) == (count, 1)
     assert starts(store, free, 0, 0) == [3, 0]
     tight = FingerprintSpec(60.0, 0, denies=False, concurrent_free=9)
     for count in (1, 2, 3):  # a warning passes, and is a loop: nobody joins it
-        (warned,) = store.commit([CountFingerprint(tight, "ld:w", None, tracked=True)], NOW).results
+        (warned,) = store.commit([CountFingerprint(tight, "ld:w", NO_OWNER, tracked=True)], NOW).results
         assert isinstance(warned, FingerprintCount)
         assert (warned.hits, warned.tripped, warned.flight) == (count, True, 0)
 
@@ -334,20 +365,26 @@ def test_the_denied_is_not_in_flight(store: Store, free: FingerprintSpec) -> Non
 def test_groups_fly_for_themselves(store: Store, free: FingerprintSpec) -> None:
     """What a shadow group denies is not in flight there; an enforced denial grounds all (E-1, LD-6)."""
     shadow: list[Op] = [
-        CountFingerprint(free, "shadow:ld:k", None, 1, tracked=True),
-        TakeTokens(TEN, "shadow:tb", 11, None, 1),
+        CountFingerprint(free, "shadow:ld:k", NO_OWNER, 1, tracked=True),
+        TakeTokens(TEN, "shadow:tb", 11, NO_LIMITER, NO_RULE, 1),
     ]
     ops: list[Op] = [
         *shadow,
-        CountFingerprint(free, "shadow:ld:o", None, 2, tracked=True),
-        CountFingerprint(free, "ld:k", None, 0, -1, True),
+        CountFingerprint(free, "shadow:ld:o", NO_OWNER, 2, tracked=True),
+        CountFingerprint(free, "ld:k", NO_OWNER, 0, -1, True),
     ]
     flights = [  # whether it leads one: the number only tells it from others
         [min(1, result.flight) for result in store.commit(ops, NOW).results if isinstance(result, FingerprintCount)]
         for _ in range(2)
     ]
     assert flights == [[1, 1, 1], [1, JOINED, JOINED]]
-    store.commit([CountFingerprint(free, "shadow:ld:x", None, 1, -1, True), TakeTokens(TEN, "tb:k", 11, None)], NOW)
+    store.commit(
+        [
+            CountFingerprint(free, "shadow:ld:x", NO_OWNER, 1, -1, True),
+            TakeTokens(TEN, "tb:k", 11, NO_LIMITER, NO_RULE),
+        ],
+        NOW,
+    )
     assert start(store, free, key="shadow:ld:x")[0] == 2
 
 
@@ -357,10 +394,10 @@ def test_a_detection_ends_the_flight(store: Store) -> None:
     times = (0.0, 0.1, 0.2, 0.3, 0.4)
     for at in times:
         hit(store, spec, NOW + at)
-    leader = store.commit([CountFingerprint(spec, "ld:k", None, limit=6, tracked=True)], NOW + 0.5).results[0]
+    leader = store.commit([CountFingerprint(spec, "ld:k", NO_OWNER, limit=6, tracked=True)], NOW + 0.5).results[0]
     assert leader == FingerprintCount(6, flight=1)
     assert hit(store, spec, NOW + 0.6).wait_s == 30.0
-    cooling = store.commit([CountFingerprint(spec, "ld:k", None, tracked=True)], NOW + 0.7).results[0]
+    cooling = store.commit([CountFingerprint(spec, "ld:k", NO_OWNER, tracked=True)], NOW + 0.7).results[0]
     assert isinstance(cooling, FingerprintCount)
     assert (cooling.tripped, cooling.flight) == (True, 0)
 
@@ -437,6 +474,6 @@ def test_settling_moves_time_on(store: Store) -> None:
     """A clock that steps back stands still, whoever told the time; `at` is by the same clock (S-2)."""
     spec = KINDS["sliding"]
     store.settle([], NOW + 10, failed=False)
-    done = store.commit([CountFingerprint(spec, "ld:k", None)], NOW)
+    done = store.commit([CountFingerprint(spec, "ld:k", NO_OWNER)], NOW)
     assert done.at == NOW + 10
     assert end(store, Settle(spec, "ld:k", done.at), 0, failed=True) == 1

@@ -25,6 +25,7 @@ from breakloop.store.ops import (
 )
 from tests.contract.test_store import NOW, TEN, take
 from tests.redis_store import NewStore
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 HUNDRED = BudgetSpec(100)
 HOUR = 3600.0
@@ -41,7 +42,7 @@ def store(new_store: NewStore) -> Store:
 
 def spend(store: Store, cost: int, now: float = NOW, key: str = "cb:k:1", ends: float = NOW + HOUR) -> tuple[int, bool]:
     """What is used after it, and whether it passed."""
-    done = store.commit([ChargeBudget(HUNDRED, key, cost, ends, None)], now)
+    done = store.commit([ChargeBudget(HUNDRED, key, cost, ends, NO_LIMITER, NO_RULE)], now)
     (used,) = done.results
     assert type(used) is int
     return used, done.denied_at < 0
@@ -50,7 +51,7 @@ def spend(store: Store, cost: int, now: float = NOW, key: str = "cb:k:1", ends: 
 def ask(
     store: Store, amount: float, at: float = 0.0, spec: BreakerSpec = THOUSAND, key: str = "brk:k"
 ) -> BreakerResult:
-    done = store.commit([CheckBreaker(spec, key, amount, None)], NOW + at)
+    done = store.commit([CheckBreaker(spec, key, amount, NO_LIMITER, NO_RULE)], NOW + at)
     (result,) = done.results
     assert isinstance(result, BreakerResult)
     assert result.open == (done.denied_at == 0)
@@ -78,7 +79,10 @@ def test_what_is_denied_is_not_charged(store: Store) -> None:
 def test_money_is_whole(store: Store) -> None:
     """Beyond what a float can count, one micro-dollar is one (L-5)."""
     large = BudgetSpec(2**60)
-    used = [store.commit([ChargeBudget(large, "cb:k", cost, NOW + HOUR, None)], NOW) for cost in (2**60 - 1, 1, 1)]
+    used = [
+        store.commit([ChargeBudget(large, "cb:k", cost, NOW + HOUR, NO_LIMITER, NO_RULE)], NOW)
+        for cost in (2**60 - 1, 1, 1)
+    ]
     assert [done.results[0] for done in used] == [2**60 - 1, 2**60, 2**60 + 1]
     assert [done.denied_at for done in used] == [-1, -1, 0]
 
@@ -86,10 +90,10 @@ def test_money_is_whole(store: Store) -> None:
 def test_large_money_is_corrected_exactly(store: Store) -> None:
     """Up, down, and not below nothing (L-5)."""
     large = BudgetSpec(2**62)
-    store.commit([ChargeBudget(large, "cb:k", 2**60 + 1, NOW + HOUR, None)], NOW)
+    store.commit([ChargeBudget(large, "cb:k", 2**60 + 1, NOW + HOUR, NO_LIMITER, NO_RULE)], NOW)
     for amount, used in ((2**60, 2**61 + 1), (-(2**30), 2**61 - 2**30 + 1), (-2, 2**61 - 2**30 - 1), (-(2**61), 0)):
         store.correct([AdjustCharge(large, "cb:k", amount)], NOW)
-        assert store.commit([ChargeBudget(large, "cb:k", 0, NOW + HOUR, None)], NOW).results == [used]
+        assert store.commit([ChargeBudget(large, "cb:k", 0, NOW + HOUR, NO_LIMITER, NO_RULE)], NOW).results == [used]
 
 
 def test_accounts_are_their_keys(store: Store) -> None:
@@ -128,11 +132,14 @@ def test_a_clock_back_over_the_end_of_a_period_gives_nothing_away(store: Store) 
 
 def test_budgets_and_buckets_are_charged_all_or_none(store: Store) -> None:
     """In whichever order they come, and what is behind a denial is not looked at (E-4)."""
-    one, rich = TakeTokens(TEN, "tb:k", 1.0, None), TakeTokens(TEN, "tb:r", 11.0, None)
-    dear, cheap = ChargeBudget(HUNDRED, "cb:d", 101, NOW + 1, None), ChargeBudget(HUNDRED, "cb:c", 10, NOW + 1, None)
-    assert store.commit([cheap, one, dear, Deny(None)], NOW) == CommitResult([10, 9.0, 101, None], 2)
+    one, rich = TakeTokens(TEN, "tb:k", 1.0, NO_LIMITER, NO_RULE), TakeTokens(TEN, "tb:r", 11.0, NO_LIMITER, NO_RULE)
+    dear, cheap = (
+        ChargeBudget(HUNDRED, "cb:d", 101, NOW + 1, NO_LIMITER, NO_RULE),
+        ChargeBudget(HUNDRED, "cb:c", 10, NOW + 1, NO_LIMITER, NO_RULE),
+    )
+    assert store.commit([cheap, one, dear, Deny(NO_OWNER)], NOW) == CommitResult([10, 9.0, 101, None], 2)
     assert store.commit([cheap, rich, one], NOW) == CommitResult([10, -1.0, None], 1)
-    assert store.commit([Deny(None), cheap], NOW) == CommitResult([None, None], 0)
+    assert store.commit([Deny(NO_OWNER), cheap], NOW) == CommitResult([None, None], 0)
     assert store.commit([cheap, one], NOW) == CommitResult([10, 9.0], -1)
     assert store.commit([cheap, one], NOW) == CommitResult([20, 8.0], -1)
 
@@ -140,13 +147,13 @@ def test_budgets_and_buckets_are_charged_all_or_none(store: Store) -> None:
 def test_groups_spend_for_themselves(store: Store) -> None:
     """A shadow budget denies its own group only; an enforced denial charges nobody (E-1, E-2)."""
     ops: list[Op] = [
-        ChargeBudget(HUNDRED, "shadow:a", 10, NOW + 1, None, 1),
-        ChargeBudget(HUNDRED, "shadow:b", 101, NOW + 1, None, 1),
-        ChargeBudget(HUNDRED, "shadow:c", 10, NOW + 1, None, 2),
-        ChargeBudget(HUNDRED, "cb:d", 10, NOW + 1, None),
+        ChargeBudget(HUNDRED, "shadow:a", 10, NOW + 1, NO_LIMITER, NO_RULE, 1),
+        ChargeBudget(HUNDRED, "shadow:b", 101, NOW + 1, NO_LIMITER, NO_RULE, 1),
+        ChargeBudget(HUNDRED, "shadow:c", 10, NOW + 1, NO_LIMITER, NO_RULE, 2),
+        ChargeBudget(HUNDRED, "cb:d", 10, NOW + 1, NO_LIMITER, NO_RULE),
     ]
     assert store.commit(ops, NOW) == CommitResult([10, 101, 10, 10], -1)
-    assert store.commit([*ops, Deny(None)], NOW) == CommitResult([10, 101, 20, 20, None], 4)
+    assert store.commit([*ops, Deny(NO_OWNER)], NOW) == CommitResult([10, 101, 20, 20, None], 4)
     assert store.commit(ops, NOW).results == [10, 101, 20, 20]
 
 
@@ -232,7 +239,10 @@ def test_a_reset_time_that_changes_holds_for_what_is_open(store: Store) -> None:
 
 def test_breakers_count_what_is_denied_behind_them(store: Store) -> None:
     """They come before the limits; a limit that denies hides no runaway, and charges nothing (E-4, CB-1)."""
-    ops: list[Op] = [CheckBreaker(THOUSAND, "brk:k", 400, None), ChargeBudget(HUNDRED, "cb:k", 101, NOW + 1, None)]
+    ops: list[Op] = [
+        CheckBreaker(THOUSAND, "brk:k", 400, NO_LIMITER, NO_RULE),
+        ChargeBudget(HUNDRED, "cb:k", 101, NOW + 1, NO_LIMITER, NO_RULE),
+    ]
     for rate in (400.0, 800.0):
         assert store.commit(ops, NOW) == CommitResult([BreakerResult(False, rate), 101], 1)
     assert store.commit(ops, NOW) == CommitResult([BreakerResult(True, 1200.0, 300.0, "opened"), None], 0)
@@ -241,13 +251,13 @@ def test_breakers_count_what_is_denied_behind_them(store: Store) -> None:
 def test_breakers_do_not_count_what_was_denied_before_them(store: Store) -> None:
     """Evaluation has ended, and the request spends nothing; whatever denied it (E-4, CB-1)."""
     denying: tuple[Op, ...] = (
-        Deny(None),
-        TakeTokens(TEN, "tb:k", 11, None),
-        ChargeBudget(HUNDRED, "cb:k", 101, NOW + 1, None),
-        CountFingerprint(FingerprintSpec(60.0, 0), "ld:k", None),
+        Deny(NO_OWNER),
+        TakeTokens(TEN, "tb:k", 11, NO_LIMITER, NO_RULE),
+        ChargeBudget(HUNDRED, "cb:k", 101, NOW + 1, NO_LIMITER, NO_RULE),
+        CountFingerprint(FingerprintSpec(60.0, 0), "ld:k", NO_OWNER),
     )
     for first in denying:
-        done = store.commit([first, CheckBreaker(THOUSAND, "brk:k", 900, None)], NOW)
+        done = store.commit([first, CheckBreaker(THOUSAND, "brk:k", 900, NO_LIMITER, NO_RULE)], NOW)
         assert (done.results[1], done.denied_at) == (None, 0)
     assert ask(store, 1) == BreakerResult(False, 1.0)
 
@@ -255,10 +265,12 @@ def test_breakers_do_not_count_what_was_denied_before_them(store: Store) -> None
 def test_an_open_breaker_charges_no_limit(store: Store) -> None:
     """Neither before it nor after it, and loops are counted all the same (E-4)."""
     ask(store, 1000)
-    before, after = TakeTokens(TEN, "tb:a", 1.0, None), TakeTokens(TEN, "tb:b", 1.0, None)
-    loop = CountFingerprint(FingerprintSpec(60.0, 9), "ld:k", None)
+    before, after = TakeTokens(TEN, "tb:a", 1.0, NO_LIMITER, NO_RULE), TakeTokens(TEN, "tb:b", 1.0, NO_LIMITER, NO_RULE)
+    loop = CountFingerprint(FingerprintSpec(60.0, 9), "ld:k", NO_OWNER)
     for hits in (1, 2):
-        results = store.commit([before, CheckBreaker(THOUSAND, "brk:k", 1, None), after, loop], NOW).results
+        results = store.commit(
+            [before, CheckBreaker(THOUSAND, "brk:k", 1, NO_LIMITER, NO_RULE), after, loop], NOW
+        ).results
         assert results == [9.0, BreakerResult(True, 1000.0, 300.0), None, (hits, False, False, 0.0, 0)]
     assert (take(store, key="tb:a"), take(store, key="tb:b")) == (9.0, 9.0)
 
@@ -266,19 +278,22 @@ def test_an_open_breaker_charges_no_limit(store: Store) -> None:
 def test_shadow_breakers_deny_their_group(store: Store) -> None:
     """They open for themselves, and count what the enforced group denies (E-1, E-2)."""
     ops: list[Op] = [
-        Deny(None),
-        CheckBreaker(THOUSAND, "shadow:brk:k", 500, None, 1),
-        TakeTokens(TEN, "shadow:tb:k", 1, None, 1),
+        Deny(NO_OWNER),
+        CheckBreaker(THOUSAND, "shadow:brk:k", 500, NO_LIMITER, NO_RULE, 1),
+        TakeTokens(TEN, "shadow:tb:k", 1, NO_LIMITER, NO_RULE, 1),
     ]
     assert store.commit(ops, NOW).results == [None, BreakerResult(False, 500.0), 9.0]
-    done = store.commit([*ops[1:], TakeTokens(TEN, "tb:k", 1, None)], NOW)
+    done = store.commit([*ops[1:], TakeTokens(TEN, "tb:k", 1, NO_LIMITER, NO_RULE)], NOW)
     assert done == CommitResult([BreakerResult(True, 1000.0, 300.0, "opened"), None, 9.0], -1)
 
 
 def test_a_conflict_spends_nothing(store: Store) -> None:
     """Neither accounts nor breakers move when a window has (E-5)."""
     store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
-    ops: list[Op] = [CheckBreaker(THOUSAND, "brk:k", 900, None), ChargeBudget(HUNDRED, "cb:k:1", 60, NOW + HOUR, None)]
+    ops: list[Op] = [
+        CheckBreaker(THOUSAND, "brk:k", 900, NO_LIMITER, NO_RULE),
+        ChargeBudget(HUNDRED, "cb:k:1", 60, NOW + HOUR, NO_LIMITER, NO_RULE),
+    ]
     assert store.commit(ops, NOW, [WindowWrite("win:a", 0, b"two", 60.0)]).conflict == {
         "win:a": StoredWindow(1, b"one")
     }

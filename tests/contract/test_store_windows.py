@@ -17,6 +17,7 @@ from breakloop.store.ops import (
 )
 from tests.contract.test_store import COOLING, IDLE, KINDS, NOW, TEN, end, hit, start, take
 from tests.redis_store import NewStore
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_window_is_written_by_version(store: Store) -> None:
 def test_a_conflict_changes_nothing(store: Store) -> None:
     """The newer window comes back; neither counts nor limits moved (E-5)."""
     store.commit([], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
-    ops: list[Op] = [CountFingerprint(IDLE, "ld:k", None), TakeTokens(TEN, "tb:k", 1, None)]
+    ops: list[Op] = [CountFingerprint(IDLE, "ld:k", NO_OWNER), TakeTokens(TEN, "tb:k", 1, NO_LIMITER, NO_RULE)]
     for stale in (0, 2):
         done = store.commit(ops, NOW, [WindowWrite("win:a", stale, b"two", 60.0)])
         assert done == CommitResult([], -1, {"win:a": StoredWindow(1, b"one")})
@@ -66,18 +67,24 @@ def test_all_windows_that_moved_on_come_back(store: Store) -> None:
 def test_a_window_may_only_be_looked_at(store: Store) -> None:
     """A decision goes by a copy: it has to be the newest, and is left as it is (E-5, S-2)."""
     looks = WindowWrite("win:a", 0, None, 60.0)
-    assert store.commit([TakeTokens(TEN, "tb:k", 1, None)], NOW, [looks]).results == [9.0]
+    assert store.commit([TakeTokens(TEN, "tb:k", 1, NO_LIMITER, NO_RULE)], NOW, [looks]).results == [9.0]
     assert store.read_window("win:a", NOW) == StoredWindow(0, b"")
     store.commit([], NOW, [WindowWrite("win:a", 0, b"", 60.0)])
-    assert store.commit([TakeTokens(TEN, "tb:k", 1, None)], NOW, [looks]).conflict == {"win:a": StoredWindow(1, b"")}
-    assert store.commit([TakeTokens(TEN, "tb:k", 1, None)], NOW, [looks._replace(version=1)]).results == [8.0]
+    assert store.commit([TakeTokens(TEN, "tb:k", 1, NO_LIMITER, NO_RULE)], NOW, [looks]).conflict == {
+        "win:a": StoredWindow(1, b"")
+    }
+    assert store.commit(
+        [TakeTokens(TEN, "tb:k", 1, NO_LIMITER, NO_RULE)], NOW, [looks._replace(version=1)]
+    ).results == [8.0]
     assert store.read_window("win:a", NOW) == StoredWindow(1, b"")
     assert store.read_window("win:a", NOW + 60).version == 0  # and it does not live longer for it
 
 
 def test_a_window_goes_with_its_commit(store: Store) -> None:
     """Together with the operations, also when the request is denied (E-5)."""
-    done = store.commit([TakeTokens(TEN, "tb:k", 11, None)], NOW, [WindowWrite("win:a", 0, b"one", 60.0)])
+    done = store.commit(
+        [TakeTokens(TEN, "tb:k", 11, NO_LIMITER, NO_RULE)], NOW, [WindowWrite("win:a", 0, b"one", 60.0)]
+    )
     assert done.denied_at == 0
     assert store.read_window("win:a", NOW).version == 1
 
@@ -113,7 +120,7 @@ def test_forget(store: Store) -> None:
 
 def test_drop_is_exact(store: Store) -> None:
     """What is kept under these very keys goes, and nothing whose key begins alike (G-1)."""
-    counts = [CountFingerprint(COOLING, key, None) for key in ("cnt:a", "cnt:ab")]
+    counts = [CountFingerprint(COOLING, key, NO_OWNER) for key in ("cnt:a", "cnt:ab")]
     store.commit(counts, NOW, [WindowWrite(key, 0, b"x", 60.0) for key in ("win:a:", "win:a:b:")])
     store.drop(["cnt:a", "win:a:", "never there"])
     assert [store.read_window(key, NOW).version for key in ("win:a:", "win:a:b:")] == [0, 1]

@@ -12,6 +12,7 @@ from breakloop.clock import SystemClock
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import BudgetSpec, ChargeBudget, CountFingerprint, FingerprintSpec, Op, WindowWrite
 from breakloop.store.snapshot import Snapshotter
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 KEYS = 500
 BUDGET = BudgetSpec(10**9)
@@ -33,8 +34,8 @@ async def main(folder: str) -> None:
             window = store.read_window(f"win:{number}", now)
             write = WindowWrite(f"win:{number}", window.version, b"%d" % (window.version + 1), 3600.0)
             ops: list[Op] = [
-                CountFingerprint(COUNT, f"ld:{number}", None),
-                ChargeBudget(BUDGET, f"tpd:{number}", 1, now + 86_400.0, None),
+                CountFingerprint(COUNT, f"ld:{number}", NO_OWNER),
+                ChargeBudget(BUDGET, f"tpd:{number}", 1, now + 86_400.0, NO_LIMITER, NO_RULE),
             ]
             store.commit(ops, now, [write])
         version = store.read_window("win:0", now).version

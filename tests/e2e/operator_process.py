@@ -33,7 +33,7 @@ def main(folder: str) -> None:
         name = f"{number}"
         operator.kill("default", name, "by hand", "ann")
         say("killed", name)
-        engine.quarantine.kill(Hold(AGENT, "default", name, name, clock.now(), float("inf"), "it loops"))
+        engine.quarantine.hold(Hold(AGENT, "default", name, name, clock.now(), float("inf"), "it loops"))
         say("held", name)
         switch = operator.set_switch("agent:id", name, "ann")
         say("set", switch)

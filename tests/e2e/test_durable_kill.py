@@ -12,6 +12,7 @@ from breakloop.clock import SystemClock
 from breakloop.store.ops import ChargeBudget, CountFingerprint, FingerprintCount, Op
 from tests.durable_state import Life
 from tests.e2e.durable_process import BUDGET, COUNT, KEYS
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -50,8 +51,8 @@ def test_what_was_saved_is_there_again(tmp_path: Path, word: str, times: int) ->
         assert surely <= window.version <= perhaps + 1
         assert window.data == (b"%d" % window.version if window.version else b"")
         ops: list[Op] = [
-            CountFingerprint(COUNT, f"ld:{number}", None),
-            ChargeBudget(BUDGET, f"tpd:{number}", 1, now + 86_400.0, None),
+            CountFingerprint(COUNT, f"ld:{number}", NO_OWNER),
+            ChargeBudget(BUDGET, f"tpd:{number}", 1, now + 86_400.0, NO_LIMITER, NO_RULE),
         ]
         hits, used = life.store.commit(ops, now).results
         assert isinstance(hits, FingerprintCount)

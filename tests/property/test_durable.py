@@ -26,6 +26,7 @@ from breakloop.store.ops import (
     WindowWrite,
 )
 from tests.durable_state import Life, at_once
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 REPEATS = (
     FingerprintSpec(60.0, 3, retry_free=2),
@@ -56,14 +57,18 @@ def do(store: MemoryStore, step: tuple[Any, ...], now: float) -> object:
     """Carry out one step; return all that can be seen of it."""
     what, *rest = step
     if what == "repeat":
-        return store.commit([CountFingerprint(REPEATS[rest[0]], f"ld:{rest[0]}:{rest[1]}", None)], now)
+        return store.commit([CountFingerprint(REPEATS[rest[0]], f"ld:{rest[0]}:{rest[1]}", NO_OWNER)], now)
     if what == "bucket":
-        return store.commit([TakeTokens(BUCKETS[rest[0]], f"tb:{rest[0]}:{rest[1]}", rest[2], None)], now)
+        return store.commit(
+            [TakeTokens(BUCKETS[rest[0]], f"tb:{rest[0]}:{rest[1]}", rest[2], NO_LIMITER, NO_RULE)], now
+        )
     if what == "spend":
         ends = (now // 3600.0 + 1.0) * 3600.0
-        return store.commit([ChargeBudget(SPEND, f"tpd:{rest[0]}", rest[1], ends, None)], now)
+        return store.commit([ChargeBudget(SPEND, f"tpd:{rest[0]}", rest[1], ends, NO_LIMITER, NO_RULE)], now)
     if what == "breaker":
-        return store.commit([CheckBreaker(BREAKERS[rest[0]], f"cb:{rest[0]}:{rest[1]}", rest[2], None)], now)
+        return store.commit(
+            [CheckBreaker(BREAKERS[rest[0]], f"cb:{rest[0]}:{rest[1]}", rest[2], NO_LIMITER, NO_RULE)], now
+        )
     if what == "window":
         version = store.read_window(f"win:{rest[0]}", now).version
         return store.commit([], now, [WindowWrite(f"win:{rest[0]}", version, rest[1], 50.0)]), version

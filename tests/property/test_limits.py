@@ -19,6 +19,7 @@ from breakloop.model.verdict import Verdict
 from breakloop.pricing.prices import ListedModel, Price, Prices
 from breakloop.store.ops import ChargeBudget, TakeTokens
 from tests.builders import Json, World, bucket, bundle, call, chat_body, policy, user, world
+from tests.stores import NO_LIMITER, NO_RULE
 
 IN, OUT = 3, 7  # micro-dollars for a token
 PRICE: Final = Price(IN * 1_000_000, OUT * 1_000_000)
@@ -258,7 +259,7 @@ def totals(here: World, model: Model) -> None:
             key = f"{family}:default:p:{limit.name}:{team if limit.keyed else ''}"
             [bucket_of] = [rule.limiter for rule in _rules(here) if rule.name == limit.name]
             spec = bucket_of.spec if limit.unit == "requests" else bucket_of._bucket.spec
-            left = store._limits.left(TakeTokens(spec, key, 0.0, None), model.latest)
+            left = store._limits.left(TakeTokens(spec, key, 0.0, NO_LIMITER, NO_RULE), model.latest)
             assert abs(Fraction(left) - model.left(limit, team)) < Fraction(1, 10**6)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import AdjustCharge, BucketSpec, BudgetSpec, ChargeBudget, Op, Store, TakeTokens
 from tests.redis_store import NewStore
+from tests.stores import NO_LIMITER, NO_RULE
 
 TICK = 0.25  # exact in binary
 PERIODS = {"5s": (5.0, BudgetSpec(20)), "1m": (60.0, BudgetSpec(60))}
@@ -57,10 +58,17 @@ class Callers:
     def start(self, estimate: int) -> None:
         self.ledger.refill(self.clock)
         spends = [
-            ChargeBudget(spec, f"cb:{name}:{self.clock // long:.0f}", estimate, (self.clock // long + 1) * long, None)
+            ChargeBudget(
+                spec,
+                f"cb:{name}:{self.clock // long:.0f}",
+                estimate,
+                (self.clock // long + 1) * long,
+                NO_LIMITER,
+                NO_RULE,
+            )
             for name, (long, spec) in PERIODS.items()
         ]
-        ops: list[Op] = [*spends, TakeTokens(TOKENS, "tpm", float(estimate), None)]
+        ops: list[Op] = [*spends, TakeTokens(TOKENS, "tpm", float(estimate), NO_LIMITER, NO_RULE)]
         fits = all(self.ledger.used(op.key) + estimate <= op.spec.budget for op in spends)
         passes = fits and self.ledger.tokens >= estimate
         assert (self.store.commit(ops, self.clock).denied_at < 0) == passes
@@ -89,10 +97,10 @@ class Callers:
             _, name, period = key.split(":")
             long, spec = PERIODS[name]
             ends = (float(period) + 1) * long
-            (used,) = self.store.commit([ChargeBudget(spec, key, 0, ends, None)], self.clock).results
+            (used,) = self.store.commit([ChargeBudget(spec, key, 0, ends, NO_LIMITER, NO_RULE)], self.clock).results
             assert used == self.ledger.used(key)
         self.ledger.refill(self.clock)
-        (left,) = self.store.commit([TakeTokens(TOKENS, "tpm", 0.0, None)], self.clock).results
+        (left,) = self.store.commit([TakeTokens(TOKENS, "tpm", 0.0, NO_LIMITER, NO_RULE)], self.clock).results
         assert left == self.ledger.tokens
 
 

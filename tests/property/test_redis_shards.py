@@ -30,6 +30,7 @@ from breakloop.store.redis.sharded import ShardedCommit
 from tests.property import test_money as money
 from tests.property import test_store as naive
 from tests.redis_store import NewStore
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 few = settings(max_examples=15)
 START, LATER = 1_800_000_000.0, 1_900_000_000.0
@@ -85,14 +86,14 @@ def operations(draw: st.DrawFn) -> Op:
     kind, cost = draw(st.sampled_from("rrbbssknf")), draw(st.integers(0, 6))
     if kind == "r":
         spec = draw(st.integers(0, len(LOOPS) - 1))
-        return CountFingerprint(LOOPS[spec], f"ld:{where}:{spec}", None, group, -1, draw(st.booleans()))
+        return CountFingerprint(LOOPS[spec], f"ld:{where}:{spec}", NO_OWNER, group, -1, draw(st.booleans()))
     if kind == "b":
-        return TakeTokens(BucketSpec(0.25, 8.0 + number), f"tb:{where}:{number}", cost, None, group)
+        return TakeTokens(BucketSpec(0.25, 8.0 + number), f"tb:{where}:{number}", cost, NO_LIMITER, NO_RULE, group)
     if kind == "s":
-        return ChargeBudget(BudgetSpec(20 + number), f"cb:{where}:{number}", cost, LATER, None, group)
+        return ChargeBudget(BudgetSpec(20 + number), f"cb:{where}:{number}", cost, LATER, NO_LIMITER, NO_RULE, group)
     if kind == "k":
-        return CheckBreaker(BREAKERS[number], f"brk:{where}:{number}", cost, None, group)
-    return Observation(None, group) if kind == "n" else Deny(None, group)
+        return CheckBreaker(BREAKERS[number], f"brk:{where}:{number}", cost, NO_LIMITER, NO_RULE, group)
+    return Observation(NO_OWNER, group) if kind == "n" else Deny(NO_OWNER, group)
 
 
 COMMITS = st.lists(
@@ -207,12 +208,12 @@ def test_in_any_order_of_scripts_nothing_is_overspent(
 
 def _limits(place: str, own: int, shared: int, *, shared_first: bool = False) -> list[Op]:
     if place == "p":
-        return [ChargeBudget(BudgetSpec(20), "cb:p:0", shared, LATER, None)]
+        return [ChargeBudget(BudgetSpec(20), "cb:p:0", shared, LATER, NO_LIMITER, NO_RULE)]
     mine: list[Op] = [
-        ChargeBudget(BudgetSpec(20), f"cb:{place}:0", own, LATER, None),
-        TakeTokens(BucketSpec(1e-9, 10.0), f"tb:{place}:0", own, None),
+        ChargeBudget(BudgetSpec(20), f"cb:{place}:0", own, LATER, NO_LIMITER, NO_RULE),
+        TakeTokens(BucketSpec(1e-9, 10.0), f"tb:{place}:0", own, NO_LIMITER, NO_RULE),
     ]
-    both = ChargeBudget(BudgetSpec(20), "cb:p:0", shared, LATER, None)
+    both = ChargeBudget(BudgetSpec(20), "cb:p:0", shared, LATER, NO_LIMITER, NO_RULE)
     if not own:
         return mine
     return [both, *mine] if shared_first else [*mine, both]

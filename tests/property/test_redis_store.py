@@ -32,6 +32,7 @@ from breakloop.store.ops import (
 from tests.property import test_money as money
 from tests.property import test_store as naive
 from tests.redis_store import NewStore
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 # A call takes as long as a hundred in memory, and there are three kinds of servers.
 few = settings(max_examples=15)
@@ -93,14 +94,14 @@ def repeats(draw: st.DrawFn) -> Op:
     spec, sliding = draw(REPEATS), draw(st.booleans())
     spec = FingerprintSpec(**{name: getattr(spec, name) for name in spec.__slots__} | {"sliding": sliding})
     key = f"ld:{draw(KEYS)}:{sliding}"
-    return CountFingerprint(spec, key, None, draw(GROUPS), draw(st.sampled_from([-1, -1, 3])), draw(st.booleans()))
+    return CountFingerprint(spec, key, NO_OWNER, draw(GROUPS), draw(st.sampled_from([-1, -1, 3])), draw(st.booleans()))
 
 
 @st.composite
 def spends(draw: st.DrawFn) -> Op:
     budget, cost = draw(st.integers(0, 30) | st.just(2**61)), draw(st.integers(0, 15) | st.integers(0, 2**60))
     return ChargeBudget(
-        BudgetSpec(budget), f"cb:{draw(KEYS)}", cost, draw(st.floats(900.0, 5000.0)), None, draw(GROUPS)
+        BudgetSpec(budget), f"cb:{draw(KEYS)}", cost, draw(st.floats(900.0, 5000.0)), NO_LIMITER, NO_RULE, draw(GROUPS)
     )
 
 
@@ -108,11 +109,19 @@ OPS: st.SearchStrategy[Op] = st.one_of(
     repeats(),
     repeats(),
     st.builds(
-        lambda spec, key, cost, group: TakeTokens(spec, f"tb:{key}", cost, None, group), BUCKETS, KEYS, AMOUNTS, GROUPS
+        lambda spec, key, cost, group: TakeTokens(spec, f"tb:{key}", cost, NO_LIMITER, NO_RULE, group),
+        BUCKETS,
+        KEYS,
+        AMOUNTS,
+        GROUPS,
     ),
     spends(),
     st.builds(
-        lambda spec, key, n, group: CheckBreaker(spec, f"brk:{key}", n, None, group), BREAKERS, KEYS, AMOUNTS, GROUPS
+        lambda spec, key, n, group: CheckBreaker(spec, f"brk:{key}", n, NO_LIMITER, NO_RULE, group),
+        BREAKERS,
+        KEYS,
+        AMOUNTS,
+        GROUPS,
     ),
     st.builds(Deny, st.none(), GROUPS),
     st.builds(Observation, st.none(), GROUPS),

@@ -31,6 +31,7 @@ from breakloop.store.ops import (
     WindowWrite,
 )
 from tests.redis_store import NewStore
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 TICK = 0.25  # exact in binary, so that floats and fractions agree on every boundary
 
@@ -234,13 +235,13 @@ FREE = {
 REPEATS |= FREE
 GROUPS = st.sampled_from([0, 0, 1, 2])
 BUCKET_OPS = st.builds(
-    lambda key, cost, group: TakeTokens(BUCKETS[key], key, cost, None, group),
+    lambda key, cost, group: TakeTokens(BUCKETS[key], key, cost, NO_LIMITER, NO_RULE, group),
     st.sampled_from(sorted(BUCKETS)),
     st.sampled_from([0.25, 1.0, 1.0, 2.5]),
     GROUPS,
 )
 REPEAT_OPS = st.builds(
-    lambda key, group, limit, tracked: CountFingerprint(REPEATS[key], key, None, group, limit, tracked),
+    lambda key, group, limit, tracked: CountFingerprint(REPEATS[key], key, NO_OWNER, group, limit, tracked),
     st.sampled_from(sorted(REPEATS)),
     GROUPS,
     st.sampled_from([-1, -1, -1, 4]),
@@ -248,7 +249,7 @@ REPEAT_OPS = st.builds(
 )
 ACCOUNTS = {"cb:5s": (BudgetSpec(9), 5.0), "cb:30s": (BudgetSpec(20), 30.0)}
 SPEND_OPS = st.builds(
-    lambda key, cost, group: ChargeBudget(ACCOUNTS[key][0], key, cost, 0.0, None, group),
+    lambda key, cost, group: ChargeBudget(ACCOUNTS[key][0], key, cost, 0.0, NO_LIMITER, NO_RULE, group),
     st.sampled_from(sorted(ACCOUNTS)),
     st.sampled_from([0, 1, 4, 5, 9, 10]),
     GROUPS,
@@ -258,7 +259,7 @@ BREAKERS = {
     for n, (threshold, reset_s) in enumerate([(8.0, 10.0), (8.0, 75.0), (20.0, 0.0), (0.3, 2.0)])
 }
 BREAKER_OPS = st.builds(
-    lambda key, amount, group: CheckBreaker(BREAKERS[key], key, amount, None, group),
+    lambda key, amount, group: CheckBreaker(BREAKERS[key], key, amount, NO_LIMITER, NO_RULE, group),
     st.sampled_from(sorted(BREAKERS)),
     st.sampled_from([0.0, 0.1, 0.1, 2.0, 5.0, 7.75]),
     GROUPS,
@@ -300,7 +301,7 @@ def dated(op: Op, clock: float) -> Op:
         return op
     period = clock // ACCOUNTS[op.key][1]
     ends = (period + 1) * ACCOUNTS[op.key][1]
-    return ChargeBudget(op.spec, f"{op.key}:{period:.0f}", op.cost, ends, None, op.group)
+    return ChargeBudget(op.spec, f"{op.key}:{period:.0f}", op.cost, ends, NO_LIMITER, NO_RULE, op.group)
 
 
 def dated_correction(op: AdjustCharge, clock: float, ago: int) -> AdjustCharge:
@@ -386,7 +387,7 @@ def follow_starts(new_store: NewStore, steps: list[Start]) -> None:
     for key, tracked, ticks, ends in steps:
         clock += ticks * TICK
         naive.now = max(naive.now, clock)
-        op = CountFingerprint(FREE[key], key, None, tracked=tracked)
+        op = CountFingerprint(FREE[key], key, NO_OWNER, tracked=tracked)
         (expected,), _, _ = naive.commit([op], ())
         done = store.commit([op], clock)
         assert done.results == [expected]
@@ -416,12 +417,12 @@ def test_the_memory_store_is_bounded(keys: list[int], steps: list[float], most: 
     for key, step in zip(keys, steps, strict=False):
         now += step
         ops: list[Op] = [
-            TakeTokens(BUCKETS["tb:1"], f"tb:{key}", 1.0, None),
-            CountFingerprint(REPEATS["ld:warn"], f"ld:{key}", None),
-            CountFingerprint(REPEATS["cnt:cool"], f"cnt:{key}", None, 1),
-            CountFingerprint(FREE["ld:idle-free"], f"free:{key}", None, 2, tracked=True),
-            ChargeBudget(BudgetSpec(9), f"cb:{key}", 1, now + 4.0, None, 3),
-            CheckBreaker(BREAKERS["brk:0"], f"brk:{key}", float(key), None, 4),
+            TakeTokens(BUCKETS["tb:1"], f"tb:{key}", 1.0, NO_LIMITER, NO_RULE),
+            CountFingerprint(REPEATS["ld:warn"], f"ld:{key}", NO_OWNER),
+            CountFingerprint(REPEATS["cnt:cool"], f"cnt:{key}", NO_OWNER, 1),
+            CountFingerprint(FREE["ld:idle-free"], f"free:{key}", NO_OWNER, 2, tracked=True),
+            ChargeBudget(BudgetSpec(9), f"cb:{key}", 1, now + 4.0, NO_LIMITER, NO_RULE, 3),
+            CheckBreaker(BREAKERS["brk:0"], f"brk:{key}", float(key), NO_LIMITER, NO_RULE, 4),
         ]
         version = store.read_window(f"win:{key}", now).version
         store.commit(ops, now, [WindowWrite(f"win:{key}", version, b"", 4.0)])

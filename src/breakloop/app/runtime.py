@@ -97,7 +97,7 @@ class Runtime:
         self.state.load()
         self.operations.load()
         if self.source is None:
-            self.engine.use(self._compiled(None))
+            self.engine.set_bundle(self._compiled(None))
         elif not self.source.start() and self.settings.strict:
             raise BundleError(self.source.problems)
 
@@ -175,7 +175,7 @@ class Runtime:
         compiled = self._compiled(loaded)
         if compiled.agents.metered or any(policy.metered for policy in compiled.policies):
             self._prices().load()  # a seventh of a second, which no request should wait for
-        self.engine.use(compiled)
+        self.engine.set_bundle(compiled)
         for note in loaded.notes:
             log(logging.WARNING, "bundle.note", {"note": str(note)})
 

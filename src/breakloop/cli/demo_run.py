@@ -240,7 +240,7 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
     settings = Settings(upstream=[f"{name}={llm_url}" for name in _UPSTREAMS])
     descriptors = Descriptors(build.context(settings, _SECRET), clock)
     engine = Engine(MemoryStore(), clock, descriptors)
-    engine.use(compile_bundle(None, "builtin", descriptors, _SECRET, build.loop_guard(settings)))
+    engine.set_bundle(compile_bundle(None, "builtin", descriptors, _SECRET, build.loop_guard(settings)))
     judging = build.judging(settings, engine, descriptors, _SECRET, clock)
     door = DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}))
     server = Server(door, build.limits(settings), clock=clock)

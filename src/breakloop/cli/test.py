@@ -85,7 +85,7 @@ class OfflineService:
         source = None if loaded is None else loaded.bundle
         digest = "" if loaded is None else loaded.digest
         compiled = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))
-        self.engine.use(compiled)
+        self.engine.set_bundle(compiled)
         self.explainer = Explainer(source, compiled, self.descriptors)
         answers = VerdictHeaders(settings.header_prefix, secret)
         body_bytes = settings.limits.body_bytes

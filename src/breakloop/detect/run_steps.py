@@ -31,7 +31,7 @@ class RunStepsLimit:
 
     __slots__ = ("_owner", "_step", "max_steps", "tags", "terms")
 
-    refusal: Final = REASON
+    denial_reason: Final = REASON
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class RunStepsLimit:
         return Deny(self, group) if looked.steps > self.max_steps else None
 
     @property
-    def refusal_at(self) -> tuple[str, str]:
+    def denied_by(self) -> tuple[str, str]:
         """Where a refusal comes from, for records: policy and rule."""
         return self.terms.policy, self.terms.rule
 
-    def refused(self, _call: Call, verdict: Verdict) -> None:
+    def describe_denial(self, _call: Call, verdict: Verdict) -> None:
         """Say why."""
-        verdict.policy, verdict.rule = self.refusal_at
+        verdict.policy, verdict.rule = self.denied_by
         verdict.status = self.terms.status
         verdict.message = f"This run has reached its ceiling: {self.why}. A person has to release it."
 

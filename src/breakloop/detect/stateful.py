@@ -244,7 +244,9 @@ class SeverityActions:
         self._who = who
         self._key = f":{place(terms)}:"
 
-    def operation(self, finding: DetectorFinding, level: int, owner: str, group: int, aside: str = "") -> Op | None:
+    def operation(
+        self, finding: DetectorFinding, level: int, owner: str, group: int, aside: str = ""
+    ) -> CountFingerprint | Observation | None:
         """Return what follows: a block that cools down, or a mere note. `aside` goes to its evidence.
 
         `owner` is whose loop it is, project included: nobody cools down for somebody else's.

@@ -24,11 +24,11 @@ from breakloop.engine.breakers import Breakers, BreakerState
 from breakloop.engine.detector_windows import DetectorWindows, keys
 from breakloop.engine.fold import ResultFolder, denial, no_bundle
 from breakloop.engine.hold_rules import HoldRules
-from breakloop.engine.metering import Meter, charged
+from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
 from breakloop.engine.quarantine import Quarantine
 from breakloop.errors import StateError
-from breakloop.limits.base import corrections
+from breakloop.limits.base import adjustments
 from breakloop.model.call import Answer, Call, Chat
 from breakloop.model.counters import Tally
 from breakloop.model.events import (
@@ -148,7 +148,7 @@ Answered = Callable[[Call, Answer], None]
 
 
 class Engine:
-    """Decides. Holds one bundle at a time; `use` swaps it whole between two requests."""
+    """Decides. Holds one bundle at a time; `set_bundle` swaps it whole between two requests."""
 
     __slots__ = (
         "_answered",
@@ -212,16 +212,16 @@ class Engine:
         """Whether a bundle is in force and `global_shadow` is not."""
         return self._bundle is not None and self._bundle.shadow_until <= self._clock.now()
 
-    def use(self, bundle: CompiledBundle) -> None:
+    def set_bundle(self, bundle: CompiledBundle) -> None:
         """Put a bundle in force, for every request from now on."""
         self._loaded = bundle
         self._bundle = self._orders.over(bundle)
 
-    def obey(self, orders: Orders) -> None:
+    def apply_orders(self, orders: Orders) -> None:
         """Put in force what an operator ordered beside the bundle, in place of what was ordered before."""
         self._orders = orders
         if self._loaded is not None:
-            self.use(self._loaded)
+            self.set_bundle(self._loaded)
 
     def recording(self) -> ActivityRecorder:
         """Keep sums and steps from now on; whoever asks for it takes them away again and again."""
@@ -279,7 +279,7 @@ class Engine:
         if verdict.shadow:
             self.tally.shadowed += 1
         if verdict.allowed and plan.metered:
-            call.charged = charged(ops, done)
+            call.charged = adjustable_charges(ops, done)
         if plan.counted and (call.tracked or call.reported) and verdict.allowed:
             call.ticket = self._ticket(ops, done)
         return verdict
@@ -320,7 +320,7 @@ class Engine:
                 keeper.settle(call, ended, failed=free)
         if call.charged:
             used = self.meter.used(call, answer, call.prompt_tokens)
-            made = corrections(call.charged, used) if used is not None else ()
+            made = adjustments(call.charged, used) if used is not None else []
             if made:
                 keeper.correct(call, made)
         if call.watched is not None:

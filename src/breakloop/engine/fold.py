@@ -4,11 +4,9 @@ tightest limit are gathered; what shadow policies found is set aside and never r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, TypeVar, assert_never
 
-from breakloop.detect.counting import DELAY_MAX_MS, CountingDetector
-from breakloop.detect.stateful import Detection
-from breakloop.limits.base import BudgetStage
+from breakloop.detect.counting import DELAY_MAX_MS
 from breakloop.model.call import Call, Chat
 from breakloop.model.events import (
     BREAKER_CLOSED,
@@ -24,223 +22,258 @@ from breakloop.model.verdict import REASONS, LoopFinding, ShadowFinding, Verdict
 from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.compiled import NotNow
 from breakloop.policy.matching import CompiledKillSwitch
-from breakloop.policy.rules import CompiledRule
 from breakloop.store.ops import (
     ENFORCED,
     BreakerResult,
+    BudgetStage,
+    Charge,
     ChargeBudget,
     CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
     FingerprintCount,
+    LoopSource,
     Observation,
+    ObservedLoop,
     Op,
     Result,
     TakeTokens,
 )
 
-_LIMITS: Final = frozenset((TakeTokens, ChargeBudget, CheckBreaker))
-_UNTOLD: Final = 2.0
-_TOLD_MAX: Final = 20_000
+_NOT_SHOWN: Final = 2.0  # more than any share: the client does not see this limit
+_PUBLISHED_MAX: Final = 20_000
 _REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
 
 
 class ResultFolder:
     """Turns results into a verdict and events."""
 
-    __slots__ = ("_publish", "_told")
+    __slots__ = ("_publish", "_published")
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
-        # The highest stage that was told, by account, which is of one period: a budget that refunds have taken below a
-        # stage is not told of again when it comes back to it.
-        self._told: TwoGenerationCache[str, int] = TwoGenerationCache(_TOLD_MAX)
+        # The highest stage that was published, by account, which is of one period: where refunds take a budget below
+        # a stage, reaching it again is not published again.
+        self._published: TwoGenerationCache[str, int] = TwoGenerationCache(_PUBLISHED_MAX)
 
     def verdict(self, call: Call, ops: Sequence[Op], done: CommitResult, now: float) -> Verdict:
         """Return the verdict on a call whose operations were committed."""
         verdict = Verdict()
-        tightest = _UNTOLD
-        limiting: tuple[Any, Any] | None = None
+        tightest = _NOT_SHOWN
+        limiting: tuple[Charge, float] | None = None
         shadow: list[ShadowFinding] | None = None
-        staged: list[tuple[Any, int, BudgetStage]] = []
-        op: Any
-        result: Any
+        stages: list[_Stage] = []
         for op, result in zip(ops, done.results, strict=True):
-            kind = type(op)
-            if kind is TakeTokens or kind is ChargeBudget:
-                if result is None:
-                    continue  # not looked at: its group was denied before
-                share = result / op.spec.burst if kind is TakeTokens else _left(op, result, staged)
+            if type(op) is TakeTokens or type(op) is ChargeBudget:
+                if not isinstance(result, int | float):
+                    continue  # skipped: its group had been denied
+                share = result / op.spec.burst if type(op) is TakeTokens else _share_left(op, int(result), stages)
                 if share >= 0.0:
                     if op.group == ENFORCED and share < tightest:
                         tightest = share
                         limiting = (op, result)
                     continue
-            elif not self._saw(call, op, result, verdict, now):
+            elif not self._detected(call, op, result, verdict, now):
                 continue
             if op.group != ENFORCED:
                 shadow = shadow or []
-                shadow.append(_shadowed(op))
+                shadow.append(_shadow_finding(op))
         if done.denied_at >= 0:
-            self._deny(call, ops[done.denied_at], done, verdict, now)
+            self._deny(call, ops[done.denied_at], done.results[done.denied_at], verdict, now)
         elif limiting is not None:
-            charge, left = limiting
-            rule: CompiledRule = charge.owner
-            verdict.policy, verdict.rule = rule.policy, rule.name
-            verdict.limit = rule.limiter.limit(rule.policy, charge, left, now)
+            _show_limit(*limiting, verdict, now)
         if shadow is not None:
             verdict.shadow = tuple(shadow)
-            self._tell_shadow(call, verdict, now)
-        if staged and verdict.allowed:  # else nothing was charged
-            self._staged(call, staged, verdict, now)
+            self._publish_shadow(call, verdict, now)
+        if stages and verdict.allowed:  # a denied call has charged nothing
+            self._apply_stages(call, stages, verdict, now)
         return verdict
 
-    def _staged(self, call: Call, staged: list[tuple[Any, int, BudgetStage]], verdict: Verdict, now: float) -> None:
-        """Budgets are nearly used up: warn, or slow down (SPEC L-2), and tell of each stage once a period."""
+    def _apply_stages(self, call: Call, stages: list[_Stage], verdict: Verdict, now: float) -> None:
+        """Warn or delay where a budget is nearly used up, and publish each stage once a period."""
         uncharged = {found.policy for found in verdict.shadow if found.action == "deny"}
-        for op, used, stage in staged:
-            if op.group != ENFORCED and op.owner.policy in uncharged:
+        for op, used, stage in stages:
+            if op.group != ENFORCED and op.rule.policy in uncharged:
                 continue
-            told = self._told.get(op.key) or 0
-            if stage.units > told:
-                self._told.put(op.key, stage.units)
-                for crossed in op.owner.limiter.crossings(op, used, told):
+            published = self._published.get(op.key) or 0
+            if stage.units > published:
+                self._published.put(op.key, stage.units)
+                for crossed in op.limiter.crossings(op, used, published):
                     data = {**crossed, "shadow": op.group != ENFORCED}
                     self._publish(Event(BUDGET_THRESHOLD, now, data, call.project, call.request_id))
             if op.group == ENFORCED:
                 verdict.warning = verdict.warning or stage.warning
                 verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
 
-    def _saw(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
-        """Take in what a detector found; tell whether it found anything."""
-        if type(op) is CountFingerprint:
-            if type(result) is not FingerprintCount or not result.tripped:
-                return False
-            self._tripped(call, op, result, verdict, now)
-        elif type(op) is CheckBreaker:
-            return self._broke(call, op, result, now)
-        elif type(op) is Observation:
-            self._noted(call, op, verdict, now)
-        return True
+    def _detected(
+        self,
+        call: Call,
+        op: CountFingerprint | CheckBreaker | Observation | Deny,
+        result: Result,
+        verdict: Verdict,
+        now: float,
+    ) -> bool:
+        """Fold what is not a charge; return whether it found anything."""
+        match op:
+            case CountFingerprint():
+                if not isinstance(result, FingerprintCount) or not result.tripped:
+                    return False
+                self._fold_tripped(call, op, result, verdict, now)
+                return True
+            case CheckBreaker():
+                return isinstance(result, BreakerResult) and self._fold_breaker(call, op, result, now)
+            case Observation():
+                self._fold_observation(call, op, verdict, now)
+                return True
+            case Deny():
+                return True
+            case _:
+                assert_never(op)
 
-    def _broke(self, call: Call, op: CheckBreaker, result: Result, now: float) -> bool:
-        """Tell of a breaker that opens or closes (SPEC CB-2); return whether it is open."""
-        if type(result) is not BreakerResult:
-            return False
+    def _fold_breaker(self, call: Call, op: CheckBreaker, result: BreakerResult, now: float) -> bool:
+        """Publish that a breaker opened or closed; return whether it is open."""
         if result.changed:
             name = BREAKER_OPENED if result.changed == "opened" else BREAKER_CLOSED
-            data = {**op.owner.limiter.event_data(op, result), "shadow": op.group != ENFORCED}
+            data = {**op.limiter.event_data(op, result), "shadow": op.group != ENFORCED}
             self._publish(Event(name, now, data, call.project, call.request_id))
         return result.open
 
-    def _tripped(
+    def _fold_tripped(
         self, call: Call, op: CountFingerprint, result: FingerprintCount, verdict: Verdict, now: float
     ) -> None:
-        """A loop was seen. Warn, steer and throttle leave their mark and go on; a denial is `_deny`'s."""
-        detector: CountingDetector | Detection = op.owner
-        loop = detector.found(op, result)
+        """Publish a loop, and warn, steer or throttle. Denials are made in `_deny`."""
+        loop = op.owner.found(op, result)
         if result.fresh:
-            data = _loop_data(call, detector, loop, shadow=op.group != ENFORCED)
+            data = _loop_data(call, op.owner, loop, shadow=op.group != ENFORCED)
             self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
-        if op.group != ENFORCED or op.spec.denies:
-            return
-        self._mark(detector, loop, verdict, result.hits)
+        if op.group == ENFORCED and not op.spec.denies:
+            self._mark(op.owner, loop, verdict, result.hits)
 
-    def _mark(self, detector: CountingDetector | Detection, loop: LoopFinding, verdict: Verdict, hits: int) -> None:
+    def _mark(self, source: LoopSource | ObservedLoop, loop: LoopFinding, verdict: Verdict, hits: int) -> None:
         """Warn, and steer or slow down where that is the action."""
         if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
             verdict.loop = loop
         verdict.warning = "loop_detected"
         if loop.action == "throttle":
-            verdict.delay_ms = min(max(verdict.delay_ms, detector.delay_ms(hits)), DELAY_MAX_MS)
+            verdict.delay_ms = min(max(verdict.delay_ms, source.delay_ms(hits)), DELAY_MAX_MS)
         elif loop.action == "steer":
-            verdict.note = detector.note(loop)
+            verdict.note = source.note(loop)
 
-    def _noted(self, call: Call, op: Observation, verdict: Verdict, now: float) -> None:
-        """A loop was seen that is not to be stopped."""
-        seen: Detection = op.owner
-        loop = seen.found(op, FingerprintCount(seen.hits))
+    def _fold_observation(self, call: Call, op: Observation, verdict: Verdict, now: float) -> None:
+        """Publish a loop that is not blocked, and warn, steer or throttle."""
+        loop = op.owner.found(op, FingerprintCount(op.owner.hits))
         if loop.fresh:
-            data = _loop_data(call, seen, loop, shadow=op.group != ENFORCED)
+            data = _loop_data(call, op.owner, loop, shadow=op.group != ENFORCED)
             self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
         if op.group == ENFORCED:
-            self._mark(seen, loop, verdict, loop.hit_count)
+            self._mark(op.owner, loop, verdict, loop.hit_count)
 
-    def _deny(self, call: Call, op: Op, done: CommitResult, verdict: Verdict, now: float) -> None:
+    def _deny(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> None:
         verdict.allowed = False
         verdict.delay_ms, verdict.warning, verdict.note, verdict.loop = 0, "", "", None
-        result = done.results[done.denied_at]
-        if type(op) is CountFingerprint and type(result) is FingerprintCount:
-            _deny_loop(op, result, verdict)
-        elif type(op) in _LIMITS:
-            rule = op.owner
-            rule.limiter.denied(op, result, now, verdict)
-            verdict.status, verdict.policy, verdict.rule = rule.status, rule.policy, rule.name
-            data = {"policy": verdict.policy, "rule": verdict.rule, "reason": verdict.reason}
-            self._publish(Event(LIMIT_EXCEEDED, now, data, call.project, call.request_id))
-        else:
-            _deny_refused(call, op, verdict)
+        match op:
+            case CountFingerprint():
+                _deny_loop(op, _expect(FingerprintCount, result), verdict)
+                return
+            case Deny():
+                verdict.reason = op.owner.denial_reason
+                verdict.never = True
+                op.owner.describe_denial(call, verdict)
+                return
+            case Observation():
+                raise TypeError("an observation denies nothing")
+            case TakeTokens():
+                op.limiter.describe_denial(op, _expect(float, result), now, verdict)
+            case ChargeBudget():
+                op.limiter.describe_denial(op, _expect(int, result), now, verdict)
+            case CheckBreaker():
+                op.limiter.describe_denial(op, _expect(BreakerResult, result), now, verdict)
+            case _:
+                assert_never(op)
+        verdict.status, verdict.policy, verdict.rule = op.rule.status, op.rule.policy, op.rule.name
+        data = {"policy": verdict.policy, "rule": verdict.rule, "reason": verdict.reason}
+        self._publish(Event(LIMIT_EXCEEDED, now, data, call.project, call.request_id))
 
-    def _tell_shadow(self, call: Call, verdict: Verdict, now: float) -> None:
+    def _publish_shadow(self, call: Call, verdict: Verdict, now: float) -> None:
         for found in verdict.shadow:
             if found.action == "deny":
                 data = {"policy": found.policy, "rule": found.rule, "reason": found.reason}
                 self._publish(Event(SHADOW_WOULD_REJECT, now, data, call.project, call.request_id))
 
 
-def _left(op: ChargeBudget, used: int, staged: list[tuple[Any, int, BudgetStage]]) -> float:
-    """Return which share of a budget is left after the charge; less than nothing where it is denied, more than any
-    where it is not for the client to be told. A stage that it has reached is added to `staged`."""
-    budget, limiter = op.spec.budget, op.owner.limiter
+_ResultT = TypeVar("_ResultT")
+
+
+def _expect(kind: type[_ResultT], result: Result) -> _ResultT:
+    """Narrow a result to the type that its operation has when it denies."""
+    if not isinstance(result, kind):
+        raise TypeError(f"expected {kind.__name__}, not {result!r}")
+    return result
+
+
+_Stage = tuple[ChargeBudget, int, BudgetStage]  # a charge, what is used after it, and the stage that it reached
+
+
+def _share_left(op: ChargeBudget, used: int, stages: list[_Stage]) -> float:
+    """Return the share of a budget that is left after the charge: negative if it is denied, `_NOT_SHOWN` if the client
+    does not see it. A stage that was reached is added to `stages`."""
+    budget, limiter = op.spec.budget, op.limiter
     if used > budget:
         return -1.0
-    stage = limiter.staged(op, used)
+    stage = limiter.stage_reached(op, used)
     if stage is not None:
-        staged.append((op, used, stage))
-    return (budget - used) / budget if limiter.renews else _UNTOLD
+        stages.append((op, used, stage))
+    return (budget - used) / budget if limiter.renews else _NOT_SHOWN
+
+
+def _show_limit(op: Charge, result: float, verdict: Verdict, now: float) -> None:
+    """Put the tightest limit into the verdict."""
+    rule = op.rule
+    verdict.policy, verdict.rule = rule.policy, rule.name
+    if type(op) is TakeTokens:
+        verdict.limit = op.limiter.describe_limit(rule.policy, op, result, now)
+    else:
+        verdict.limit = op.limiter.describe_limit(rule.policy, op, int(result), now)
 
 
 def _deny_loop(op: CountFingerprint, result: FingerprintCount, verdict: Verdict) -> None:
-    detector: CountingDetector | Detection = op.owner
-    loop = detector.found(op, result)
+    loop, terms = op.owner.found(op, result), op.owner.terms
     verdict.reason = "loop_detected"
-    verdict.status = detector.terms.status
-    verdict.policy, verdict.rule = detector.terms.policy, detector.terms.rule
+    verdict.status = terms.status
+    verdict.policy, verdict.rule = terms.policy, terms.rule
     verdict.loop = loop
     verdict.message = loop.message
     verdict.retry_after_s = loop.cooldown_s
-    verdict.never = True  # an SDK that retries by itself only feeds the loop
+    verdict.never = True  # a client that retries by itself would feed the loop
 
 
-def _deny_refused(call: Call, op: Op, verdict: Verdict) -> None:
-    """What was known to be wrong before any limit was looked at: its owner knows the words."""
-    verdict.reason = op.owner.refusal
-    verdict.never = True
-    op.owner.refused(call, verdict)
+def _shadow_finding(op: Op) -> ShadowFinding:
+    match op:
+        case Observation():
+            terms = op.owner.terms
+            return ShadowFinding(terms.policy, terms.rule, "loop_detected", op.owner.action)
+        case CountFingerprint():
+            terms = op.owner.terms
+            action = "deny" if op.spec.denies else terms.action
+            return ShadowFinding(terms.policy, terms.rule, "loop_detected", action)
+        case Deny():
+            policy, name = op.owner.denied_by
+            return ShadowFinding(policy, name, op.owner.denial_reason, "deny")
+        case TakeTokens():
+            reason = op.limiter.reason_for(op)
+        case ChargeBudget():
+            reason = op.limiter.reason_for(op)
+        case CheckBreaker():
+            reason = op.limiter.reason_for(op)
+        case _:
+            assert_never(op)
+    return ShadowFinding(op.rule.policy, op.rule.name, reason, "deny")
 
 
-def _shadowed(op: Op) -> ShadowFinding:
-    if type(op) is Observation:
-        seen: Detection = op.owner
-        return ShadowFinding(seen.terms.policy, seen.terms.rule, "loop_detected", seen.action)
-    if type(op) is CountFingerprint:
-        detector: CountingDetector | Detection = op.owner
-        terms = detector.terms
-        action = "deny" if op.spec.denies else terms.action
-        return ShadowFinding(terms.policy, terms.rule, "loop_detected", action)
-    if type(op) is Deny:
-        policy, name = op.owner.refusal_at
-        return ShadowFinding(policy, name, op.owner.refusal, "deny")
-    rule: CompiledRule = op.owner
-    return ShadowFinding(rule.policy, rule.name, rule.limiter.reason_for(op), "deny")
-
-
-def _loop_data(
-    call: Call, detector: CountingDetector | Detection, loop: LoopFinding, *, shadow: bool
-) -> dict[str, object]:
+def _loop_data(call: Call, source: LoopSource | ObservedLoop, loop: LoopFinding, *, shadow: bool) -> dict[str, object]:
     chat = call.chat_cache
-    caller, agent = detector.sender(call)
+    caller, agent = source.sender(call)
     return {
         "caller": caller,
         "agent": agent,
@@ -251,7 +284,7 @@ def _loop_data(
         "kind": loop.kind,
         "evidence": loop.evidence,
         "action": loop.action,
-        "policy": detector.terms.policy,
+        "policy": source.terms.policy,
         "shadow": shadow,
     }
 

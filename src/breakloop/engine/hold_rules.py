@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, assert_never
 
 from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.stateful import window_key
@@ -14,7 +14,19 @@ from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import RunRule
-from breakloop.store.ops import ENFORCED, ChargeBudget, CommitResult, CountFingerprint, Deny, FingerprintCount, Op, part
+from breakloop.store.ops import (
+    ENFORCED,
+    ChargeBudget,
+    CheckBreaker,
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    Observation,
+    Op,
+    TakeTokens,
+    part,
+)
 
 _RELEASE: Final = " A person has to release it."
 
@@ -31,16 +43,22 @@ class HoldRules:
     def denied(self, call: Call, ops: Sequence[Op], done: CommitResult, verdict: Verdict, now: float) -> None:
         """Hold the sender of a call that was denied, if that is what follows."""
         op = ops[done.denied_at]
-        if type(op) is Deny:
-            if isinstance(op.owner, RunStepsLimit):
-                self._hold_run(call, op.owner.owner(call), op.owner.why, (), now)
-        elif type(op) is ChargeBudget:
-            reached = op.owner.reached(ops, done) if isinstance(op.owner, RunRule) else None
-            if reached is not None:
-                self._hold_run(call, op.owner.owner(call), *reached, now)
-                verdict.message += _RELEASE
-        elif type(op) is CountFingerprint and verdict.loop is not None and verdict.loop.action == "kill":
-            self._hold_agent(call, op, verdict, now)
+        match op:
+            case Deny():
+                if isinstance(op.owner, RunStepsLimit):
+                    self._hold_run(call, op.owner.owner(call), op.owner.why, (), now)
+            case ChargeBudget():
+                reached = op.rule.reached(ops, done) if isinstance(op.rule, RunRule) else None
+                if reached is not None and isinstance(op.rule, RunRule):
+                    self._hold_run(call, op.rule.owner(call), *reached, now)
+                    verdict.message += _RELEASE
+            case CountFingerprint():
+                if verdict.loop is not None and verdict.loop.action == "kill":
+                    self._hold_agent(call, op, verdict, now)
+            case TakeTokens() | CheckBreaker() | Observation():
+                pass
+            case _:
+                assert_never(op)
 
     def blocked(self, call: Call, ops: Sequence[Op], done: CommitResult, windows: Sequence[str]) -> None:
         """Remember what a call that was denied for a loop was counted in, so that a release can forget it all: the
@@ -48,7 +66,7 @@ class HoldRules:
         with."""
         keys = dict.fromkeys(windows, 0.0)
         for op, result in zip(ops, done.results, strict=True):
-            if type(op) is CountFingerprint and op.group == ENFORCED:
+            if isinstance(op, CountFingerprint) and op.group == ENFORCED:
                 keys[op.key] = (
                     done.at + result.wait_s if isinstance(result, FingerprintCount) and result.tripped else 0.0
                 )
@@ -58,7 +76,7 @@ class HoldRules:
         """Its window goes with the hold: whoever is released begins a new run, whichever ceiling it was."""
         clears = (window_key(f"{call.shard or part(call.project)}:{owner}"), *accounts)
         caller, agent, run = self._who.caller(call), self._who.agent(call), self._who.window(call)
-        self._quarantine.kill(Hold(RUN, call.project, caller, agent, now, math.inf, why, run, clears))
+        self._quarantine.hold(Hold(RUN, call.project, caller, agent, now, math.inf, why, run, clears))
 
     def _hold_agent(self, call: Call, op: CountFingerprint, verdict: Verdict, now: float) -> None:
         loop, seconds = verdict.loop, op.owner.terms.quarantine_s
@@ -66,4 +84,4 @@ class HoldRules:
         until = now + seconds if seconds else math.inf
         clears = (op.key, *op.owner.remembered, *[key for key, _ in call.watched or ()])
         caller, agent = self._who.caller(call), self._who.agent(call)
-        self._quarantine.kill(Hold(AGENT, call.project, caller, agent, now, until, why, clears=clears))
+        self._quarantine.hold(Hold(AGENT, call.project, caller, agent, now, until, why, clears=clears))

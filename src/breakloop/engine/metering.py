@@ -9,7 +9,7 @@ from typing import Final
 from breakloop.clock import Clock
 from breakloop.dialects import mcp, registry
 from breakloop.dialects.prompt import prompt_of
-from breakloop.limits.base import NOTHING, ActualUse, Estimate
+from breakloop.limits.base import NOTHING, Estimate
 from breakloop.model.call import CAPPED, CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat, CompletionCap, Usage
 from breakloop.model.events import LIMIT_EXCEEDED, MODEL_UNKNOWN, SHADOW_WOULD_REJECT, Event, Publish
 from breakloop.policy.descriptors import Descriptors
@@ -17,18 +17,16 @@ from breakloop.pricing.prices import Price, Prices
 from breakloop.pricing.tokens import HINT, EstimateErrors, Estimator, answer_tokens
 from breakloop.store.ops import (
     ENFORCED,
-    BreakerResult,
+    ActualUse,
+    Charge,
     ChargeBudget,
-    CheckBreaker,
     CommitResult,
-    Deny,
     Op,
-    Result,
     TakeTokens,
+    denies,
 )
 
 DENY: Final = "deny"
-_CHARGES: Final = frozenset((TakeTokens, ChargeBudget))
 _TOLD_MAX: Final = 1000
 _ERROR_FROM: Final = 400
 
@@ -122,18 +120,10 @@ class Meter:
         return price
 
 
-def charged(ops: Sequence[Op], done: CommitResult) -> list[Op] | None:
-    """Return the charges of an allowed call that its answer corrects: those that were made, and were estimates."""
-    found = [op for op in ops if type(op) in _CHARGES and op.owner.limiter.needs]
-    if [op for op in found if op.group != ENFORCED]:  # what a shadow policy denies by itself, it has not charged
-        denied = {op.group for op, result in zip(ops, done.results, strict=True) if _refused(op, result)}
+def adjustable_charges(ops: Sequence[Op], done: CommitResult) -> list[Charge] | None:
+    """Return the charges of an allowed call that its answer adjusts: those that were made and are estimates."""
+    found = [op for op in ops if isinstance(op, TakeTokens | ChargeBudget) and op.limiter.needs]
+    if [op for op in found if op.group != ENFORCED]:  # a shadow policy that would have denied has charged nothing
+        denied = {op.group for op, result in zip(ops, done.results, strict=True) if denies(op, result)}
         found = [op for op in found if op.group not in denied]
     return found or None
-
-
-def _refused(op: Op, result: Result) -> bool:
-    if type(op) is TakeTokens:
-        return isinstance(result, float) and result < 0
-    if type(op) is ChargeBudget:
-        return isinstance(result, int) and result > op.spec.budget
-    return type(op) is Deny or (type(op) is CheckBreaker and isinstance(result, BreakerResult) and result.open)

@@ -190,7 +190,7 @@ class Operator:
         until = _ends(expires_at, now)
         who, why = checked_text("agent", agent), checked_text("reason", reason)
         hold = Hold(NAME, project, "", who, now, until, why, by=checked_text("by", by))
-        self._quarantine.kill(hold)
+        self._quarantine.hold(hold)
         return hold
 
     def release(self, project: str, *, agent: str = "", caller: str = "", run: str = "", by: str) -> list[Hold]:
@@ -353,7 +353,7 @@ class Operator:
         )
         if orders != self._orders:
             self._orders = orders
-            self._engine.obey(orders)
+            self._engine.apply_orders(orders)
 
     def _has_time(self, now: float) -> bool:
         if int(now) != self._second:

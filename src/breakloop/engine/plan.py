@@ -169,7 +169,7 @@ class Planner:
             keys = rule.keys(call, plan.project, group, _untold)
             if keys is None:
                 return None
-            span = rule.limiter.holds(plan.now)
+            span = rule.limiter.cacheable_between(plan.now)
             if span is None:
                 parts.append(((), rule, keys))
                 continue

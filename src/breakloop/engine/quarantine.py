@@ -93,7 +93,7 @@ class Quarantine:
         self._end(hold, now, "its time is over")  # the count of its caller's agents goes on
         return None
 
-    def kill(self, hold: Hold) -> None:
+    def hold(self, hold: Hold) -> None:
         """Hold an agent; after three of one caller's within ten minutes, the caller."""
         self._put(hold)
         if hold.binds != AGENT:

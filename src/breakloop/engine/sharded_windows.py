@@ -15,6 +15,7 @@ from breakloop.engine.plan import Plan
 from breakloop.errors import StateError
 from breakloop.model.call import Call
 from breakloop.store.ops import (
+    DENIED_ELSEWHERE,
     CommitResult,
     CountFingerprint,
     Deny,
@@ -90,12 +91,13 @@ class SharedWindowRead:
     def _look(self) -> None:
         plan, remote = self._plan, self._remote
         # Each is led by its number, for not every one of them finds something.
-        asked = [one for at, op in enumerate(plan.ops) if is_far(self._call, op) for one in (Observation(at), op)]
+        asked = [one for at, op in enumerate(plan.ops) if is_far(self._call, op) for one in (Observation(at), op)]  # type: ignore[arg-type]
         found, self._writes = look(self._call, asked, plan.project, plan.now, remote.windows.get, copies=True)
         self._found, at = {}, -1
         for op in found:
-            if type(op) is Observation and type(op.owner) is int:
-                at = op.owner
+            owner: Any = op.owner if type(op) is Observation else None
+            if type(owner) is int:
+                at = owner
             else:
                 self._found[at] = op
         if self._tries > TRIES:
@@ -127,6 +129,6 @@ class SharedWindowRead:
         if type(op) is not CountFingerprint or type(result) is not FingerprintCount:
             return op
         denied = result.tripped and op.spec.denies
-        made = Deny(None, op.group) if denied else Observation(None, op.group)
+        made: Op = Deny(DENIED_ELSEWHERE, op.group) if denied else Observation(None, op.group)  # type: ignore[arg-type]
         self.known[id(made)] = (op, result)
         return made

@@ -1,17 +1,23 @@
-"""`Limiter`: what every limiter can do, so that a rule need not know which one it has. It plans charges, and reads what
-the store says about them; it has no store and no clock. Charges name their rule (`owner`), which leads back here.
+"""What all limiters share. A limiter plans charges and interprets what the store found; it has no store and no clock.
 
-charges     what a call would be charged, before it is decided
-denied      the store refused one of them: why, and when to come again
-limit       what is left of one, for the `RateLimit` fields
-staged      what passes, and is to be warned or slowed
-correction  the answer is there: what was charged too much or too little
+Planning (`Limiter`)
+    charges            what a call would be charged, before it is decided
+    cacheable_between  how long these charges stay the same for one sender
+    total              their sum, for a circuit breaker
+Results (`store.ops.ChargeLimiter`, named by each charge)
+    describe_denial    the store denied the charge: why, and when to retry
+    describe_limit     what is left, for the `RateLimit` fields
+    stage_reached      the stage of a budget that warns or throttles
+    adjust             the answer is known: what was charged too much or too little
 
-What costs are counted in: whole units, so that sums are exact in every store. Thousandths of a plain cost, tokens,
-micro-dollars (SPEC L-5). A bundle writes 12.34; accounts and breakers hold units; people read words.
+Amounts are whole units (thousandths of a plain cost, tokens, micro-dollars), so that sums are exact in every store. A
+bundle says 12.34, accounts and breakers hold units, messages use words.
 
-Calendar periods that budgets run in (SPEC L-2): aligned to UTC, weeks begin on Monday, `30d` is the calendar month.
-A period holds its first second and not its end. Time is handed in; nothing here reads a clock.
+Budgets run in calendar periods, aligned to UTC: weeks begin on Monday, and `30d` is the calendar month. A period
+includes its first second and excludes its end.
+
+To add a limiter that uses existing operations: a schema class in `policy/schema/limits.py`, a file here, and a row in
+the table of `policy/compile.py`. See docs/contributing.
 """
 
 from __future__ import annotations
@@ -21,11 +27,11 @@ from calendar import timegm
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, assert_never
 
 from breakloop.model.call import Call
-from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import AdjustCharge, Op, Owner
+from breakloop.model.verdict import Verdict
+from breakloop.store.ops import ActualUse, AdjustCharge, Charge, ChargeBudget, Op, RuleRef, TakeTokens
 
 LARGEST: Final = 2**53  # whole numbers beyond it are not exact in every store
 _CENT: Final = 10_000
@@ -106,96 +112,61 @@ class Estimate(NamedTuple):
 NOTHING: Final = Estimate()
 
 
-class ActualUse(NamedTuple):
-    """What a call has used, as its answer tells."""
-
-    tokens: int = 0
-    microusd: int = 0
-
-
-class BudgetStage(NamedTuple):
-    """A stage of a budget: from `units` used on, `action` applies."""
-
-    percent: float
-    action: str  # "warn", "throttle" or "reject"
-    delay_ms: int
-    units: int
-
-    @property
-    def warning(self) -> str:
-        """The word for the client: `budget_warn` or `budget_throttle`."""
-        return f"budget_{self.action}"
-
-
 class Limiter(Protocol):
-    """A limiter of a rule. `op` is one of its own charges, and `result` what the store said about it."""
+    """The limiter of a rule: it plans charges. The `ChargeLimiter` that each charge names interprets their results; it
+    is nearly always the same object."""
 
     families: tuple[str, ...]  # what its keys begin with
-    unit: Unit  # what `spend` counts
+    unit: Unit  # what `total` counts
     needs: str  # of an estimate: "" nothing, "tokens", or "microusd"
-    renews: bool  # what is left comes back by itself: such limits stand in the `RateLimit` fields
 
     def charges(
-        self, call: Call, keys: Sequence[str], owner: Owner, group: int, now: float, estimate: Estimate
+        self, call: Call, keys: Sequence[str], rule: RuleRef, group: int, now: float, estimate: Estimate
     ) -> tuple[Op, ...]:
-        """Return what the call would be charged; `keys` has one key a family. A `Refuse` if it can never pass."""
+        """Return what the call would be charged, or a `Deny` if it can never pass. `keys` has one key a family."""
         ...
 
-    def holds(self, now: float) -> tuple[float, float] | None:
-        """Return from when to when a sender's charges stay the same; None where they depend on the call."""
+    def cacheable_between(self, now: float) -> tuple[float, float] | None:
+        """Return from when to when the charges of a sender stay the same; None if they depend on the call."""
         ...
 
-    def spend(self, ops: Sequence[Op]) -> int:
-        """Return what its charges come to, for a circuit breaker; 0 where there are none."""
-        ...
-
-    def reason_for(self, op: Any) -> str:
-        """Return the reason of a denial by this charge, for records."""
-        ...
-
-    def denied(self, op: Any, result: Any, now: float, verdict: Verdict) -> None:
-        """Say why: reason, message, when to retry or that it never helps, and the limit's state."""
-        ...
-
-    def limit(self, name: str, op: Any, result: Any, now: float) -> LimitState:
-        """Return the limit's state after the call."""
-        ...
-
-    def staged(self, op: Any, result: Any) -> BudgetStage | None:
-        """Return the highest stage that was reached, or None."""
-        ...
-
-    def correction(self, op: Any, used: ActualUse) -> AdjustCharge | None:
-        """Return what is to be charged more or given back, or None if the charge was right."""
+    def total(self, ops: Sequence[Op]) -> int:
+        """Return the sum of its charges, for a circuit breaker; 0 if there are none."""
         ...
 
 
 class LimitDenial:
-    """Why a call can never pass, known before any state is looked at. It owns its `Refuse` in the rule's place."""
+    """Why a call can never pass, known without looking at any state: the owner of a `Deny`."""
 
-    __slots__ = ("message", "refusal", "rule")
+    __slots__ = ("denial_reason", "message", "rule")
 
-    def __init__(self, rule: Owner, reason: str, message: str) -> None:
+    def __init__(self, rule: RuleRef, reason: str, message: str) -> None:
         self.rule = rule
-        self.refusal = reason
+        self.denial_reason = reason
         self.message = message
 
     @property
-    def refusal_at(self) -> tuple[str, str]:
-        """Where it comes from, for records: policy and rule."""
+    def denied_by(self) -> tuple[str, str]:
         return self.rule.policy, self.rule.name
 
-    def refused(self, _call: Call, verdict: Verdict) -> None:
-        """Say it."""
+    def describe_denial(self, _call: Call, verdict: Verdict) -> None:
         verdict.status = self.rule.status
-        verdict.policy, verdict.rule = self.refusal_at
+        verdict.policy, verdict.rule = self.denied_by
         verdict.message = self.message
 
 
-def corrections(charged: Iterable[Any], used: ActualUse) -> tuple[AdjustCharge, ...]:
-    """Return what settles the charges of one call, whichever limiters they are of."""
-    found = [op.owner.limiter.correction(op, used) for op in charged]
-    return tuple(one for one in found if one is not None)
+def adjustments(charged: Iterable[Charge], used: ActualUse) -> list[AdjustCharge]:
+    """Return what settles the charges of one call once its answer is known."""
+    found: list[AdjustCharge | None] = []
+    for op in charged:
+        match op:
+            case TakeTokens():
+                found.append(op.limiter.adjust(op, used))
+            case ChargeBudget():
+                found.append(op.limiter.adjust(op, used))
+            case _:
+                assert_never(op)
+    return [one for one in found if one is not None]
 
 
 _DAY_S: Final = 86_400

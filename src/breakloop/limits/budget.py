@@ -22,8 +22,6 @@ from breakloop.limits.base import (
     LARGEST,
     MICROUSD,
     TOKENS,
-    ActualUse,
-    BudgetStage,
     Estimate,
     TimeSpan,
     Unit,
@@ -31,7 +29,16 @@ from breakloop.limits.base import (
 )
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import AdjustCharge, BudgetSpec, ChargeBudget, Op, Owner
+from breakloop.store.ops import (
+    ActualUse,
+    AdjustCharge,
+    BudgetLimiter,
+    BudgetSpec,
+    BudgetStage,
+    ChargeBudget,
+    Op,
+    RuleRef,
+)
 
 REASON = "budget_exceeded"
 
@@ -84,22 +91,27 @@ class CostBudget:
         text = self._cost_of(call)
         return self._cost if text is None else COST.of(read_cost(text, self._cost / COST.scale))
 
-    def plan(self, key: str, cost: int, owner: Owner, group: int, now: float) -> ChargeBudget:
-        """Return a charge. Its key tells the period, so that a correction finds the one that was charged."""
+    def plan(
+        self, key: str, cost: int, rule: RuleRef, group: int, now: float, limiter: BudgetLimiter | None = None
+    ) -> ChargeBudget:
+        """Return a charge. Its key names the period, so that an adjustment finds the account that was charged.
+
+        `limiter` interprets the result; None for this one.
+        """
         start, end = self._period.bounds(now)
-        return ChargeBudget(self.spec, f"{key}:{start}", cost, end, owner, group)
+        return ChargeBudget(self.spec, f"{key}:{start}", cost, end, limiter or self, rule, group)
 
     def charges(
-        self, call: Call, keys: Sequence[str], owner: Owner, group: int, now: float, estimate: Estimate
+        self, call: Call, keys: Sequence[str], rule: RuleRef, group: int, now: float, estimate: Estimate
     ) -> tuple[Op, ...]:
         """Return the charge of this call."""
-        return (self.plan(keys[0], self.cost_of(call, estimate), owner, group, now),)
+        return (self.plan(keys[0], self.cost_of(call, estimate), rule, group, now),)
 
-    def holds(self, now: float) -> tuple[float, float] | None:
+    def cacheable_between(self, now: float) -> tuple[float, float] | None:
         """Return the period, for a fixed cost."""
         return self._period.bounds(now) if self.unit is COST and self._cost_of is None else None
 
-    def spend(self, ops: Sequence[Op]) -> int:
+    def total(self, ops: Sequence[Op]) -> int:
         """Return the cost, for a circuit breaker."""
         op = ops[0] if ops else None
         return op.cost if type(op) is ChargeBudget else 0
@@ -108,7 +120,7 @@ class CostBudget:
         """Return the reason of a denial."""
         return self.reason
 
-    def staged(self, _op: ChargeBudget, used: int) -> BudgetStage | None:
+    def stage_reached(self, _op: ChargeBudget, used: int) -> BudgetStage | None:
         """Return the highest stage that the charge has reached."""
         if used >= self._lowest:
             for stage in self._stages:
@@ -116,12 +128,12 @@ class CostBudget:
                     return stage
         return None
 
-    def crossings(self, op: ChargeBudget, used: int, told: int) -> list[dict[str, object]]:
+    def crossings(self, op: ChargeBudget, used: int, published: int) -> list[dict[str, object]]:
         """Return the data of `budget.threshold` for each stage that was reached, above those told before."""
         return [
             {
-                "policy": op.owner.policy,
-                "rule": op.owner.name,
+                "policy": op.rule.policy,
+                "rule": op.rule.name,
                 "key": op.key,
                 "threshold_percent": stage.percent,
                 "action": stage.action,
@@ -130,10 +142,10 @@ class CostBudget:
                 "unit": self.unit.name,
             }
             for stage in reversed(self._stages)
-            if told < stage.units <= used
+            if published < stage.units <= used
         ]
 
-    def limit(self, name: str, op: ChargeBudget, used: int, now: float) -> LimitState:
+    def describe_limit(self, name: str, op: ChargeBudget, used: int, now: float) -> LimitState:
         """Return the budget's state for the `RateLimit` fields: `reset_s` is when the next period begins."""
         budget, shown = op.spec.budget, self.unit.shown
         left = budget - (used if used <= budget else used - op.cost)  # what was refused was not charged
@@ -144,9 +156,9 @@ class CostBudget:
         """Return the seconds until the next period, or None for what costs more than a whole one's budget."""
         return None if op.cost > op.spec.budget else self._until_end_s(op, now)
 
-    def denied(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
+    def describe_denial(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
         """Say that the budget is used up, or too small for this request at any time."""
-        self.lacks(op, used, now, verdict)
+        self.fill_retry(op, used, now, verdict)
         verdict.reason, wait_s = self.reason, verdict.retry_after_s
         words, may = self.unit.words, "costs" if self.unit is COST else "may cost"
         budget, cost = f"{words(op.spec.budget)} {self._period.words}", words(op.cost)
@@ -159,14 +171,14 @@ class CostBudget:
             f"The next period begins in {wait_s} seconds."
         )
 
-    def lacks(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
+    def fill_retry(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
         """Say when to retry, and the budget's state; not why."""
         # No jitter: later than the period's end would be waiting for nothing, and sooner is too early (SPEC A-2).
         wait_s = verdict.retry_after_s = self.retry_after_s(op, now)
         verdict.never = wait_s is None
-        verdict.limit = self.limit(op.owner.policy, op, used, now)
+        verdict.limit = self.describe_limit(op.rule.policy, op, used, now)
 
-    def correction(self, op: ChargeBudget, used: ActualUse) -> AdjustCharge | None:
+    def adjust(self, op: ChargeBudget, used: ActualUse) -> AdjustCharge | None:
         """Return what the answer makes of the estimate; a plain cost stays."""
         if self.unit is COST:
             return None
@@ -204,11 +216,13 @@ class RunBudget(CostBudget):
     def __init__(self, usd: float) -> None:
         super().__init__(usd, _Run(), (), unit=MICROUSD)
 
-    def plan(self, key: str, cost: int, owner: Owner, group: int, now: float) -> ChargeBudget:
-        """Return a charge. The key names the run with its start; each charge keeps the account for longer."""
-        return ChargeBudget(self.spec, key, cost, now + _KEPT_S, owner, group)
+    def plan(
+        self, key: str, cost: int, rule: RuleRef, group: int, now: float, limiter: BudgetLimiter | None = None
+    ) -> ChargeBudget:
+        """Return a charge. The key names the run and its start; each charge keeps the account for longer."""
+        return ChargeBudget(self.spec, key, cost, now + _KEPT_S, limiter or self, rule, group)
 
-    def denied(self, op: ChargeBudget, used: int, _now: float, verdict: Verdict) -> None:
+    def describe_denial(self, op: ChargeBudget, used: int, _now: float, verdict: Verdict) -> None:
         """Say that it does not fit. No waiting helps, so no time is told."""
         verdict.reason = self.reason
         verdict.never = True
@@ -235,6 +249,6 @@ class RunPaid(RunBudget):
         super().__init__(1.0)
         self.spec = BudgetSpec(LARGEST)
 
-    def correction(self, op: ChargeBudget, used: ActualUse) -> AdjustCharge | None:
+    def adjust(self, op: ChargeBudget, used: ActualUse) -> AdjustCharge | None:
         """Add what an answer has cost: nothing was charged beforehand."""
         return AdjustCharge(op.spec, op.key, used.microusd) if used.microusd else None

@@ -12,7 +12,7 @@ from typing import Final
 
 from breakloop.limits.base import COST, Unit
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import BreakerResult, BreakerSpec, CheckBreaker, Owner
+from breakloop.store.ops import BreakerResult, BreakerSpec, CheckBreaker, RuleRef
 
 REASON: Final = "circuit_breaker_open"
 _MINUTE_S: Final = 60
@@ -31,15 +31,15 @@ class CircuitBreakerLimiter:
         self.unit = unit
         self._alert = alert
 
-    def plan(self, key: str, amount: int, owner: Owner, group: int) -> CheckBreaker:
-        """Return what is counted: `amount` in units, as the `spend` of the policy's first rule says, or the money."""
-        return CheckBreaker(self.spec, key, float(amount), owner, group)
+    def plan(self, key: str, amount: int, rule: RuleRef, group: int) -> CheckBreaker:
+        """Return what is counted: `amount` in units, as the `total` of the policy's first rule says, or the money."""
+        return CheckBreaker(self.spec, key, float(amount), self, rule, group)
 
     def reason_for(self, _op: CheckBreaker) -> str:
         """Return the reason of a denial."""
         return self.reason
 
-    def denied(self, op: CheckBreaker, broken: BreakerResult, _now: float, verdict: Verdict) -> None:
+    def describe_denial(self, op: CheckBreaker, broken: BreakerResult, _now: float, verdict: Verdict) -> None:
         """Say that it is open, and when it tries again by itself, if ever."""
         verdict.reason = self.reason
         threshold = f"{self.unit.words(op.spec.threshold)} a minute"
@@ -51,7 +51,7 @@ class CircuitBreakerLimiter:
             wait_s = verdict.retry_after_s = max(1, math.ceil(broken.wait_s))
             verdict.retry_jitter = True
             quota = int(op.spec.threshold) // self.unit.shown
-            verdict.limit = LimitState(op.owner.policy, quota, _MINUTE_S, 0, wait_s)
+            verdict.limit = LimitState(op.rule.policy, quota, _MINUTE_S, 0, wait_s)
             verdict.message = f"Circuit breaker open: {found}. It lets a request through again in {wait_s} seconds."
         else:
             verdict.never = True
@@ -60,7 +60,7 @@ class CircuitBreakerLimiter:
     def event_data(self, op: CheckBreaker, broken: BreakerResult) -> dict[str, object]:
         """Return the data of `breaker.opened` and `breaker.closed`; `broken.changed` tells which."""
         return {
-            "policy": op.owner.policy,
+            "policy": op.rule.policy,
             "key": op.key,
             "rate": round(broken.rate),
             "threshold": round(op.spec.threshold),

@@ -10,12 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from breakloop.limits.base import DEFAULT_COMPLETION, LARGEST, TOKENS, ActualUse, Estimate, LimitDenial, Period
+from breakloop.limits.base import DEFAULT_COMPLETION, LARGEST, TOKENS, Estimate, LimitDenial, Period
 from breakloop.limits.budget import CostBudget
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import AdjustCharge, ChargeBudget, Deny, Op, Owner, TakeTokens
+from breakloop.store.ops import (
+    ActualUse,
+    AdjustCharge,
+    BudgetStage,
+    Charge,
+    ChargeBudget,
+    Deny,
+    Op,
+    RuleRef,
+    TakeTokens,
+)
 
 
 class TokenCeilings(NamedTuple):
@@ -55,21 +65,21 @@ class LlmTokens:
         self.families: tuple[str, ...] = ("tpm",) if per_day is None else ("tpm", "tpd")
 
     def charges(
-        self, _call: Call, keys: Sequence[str], owner: Owner, group: int, now: float, estimate: Estimate
+        self, _call: Call, keys: Sequence[str], rule: RuleRef, group: int, now: float, estimate: Estimate
     ) -> tuple[Op, ...]:
         """Return what is reserved, or the refusal of what no waiting helps."""
         prompt, most, ceilings = estimate.prompt_tokens, self.completion(estimate), self.ceilings
         if ceilings.prompt is not None and prompt > ceilings.prompt:
-            return (Deny(_long_prompt(prompt, ceilings.prompt, owner), group),)
+            return (Deny(_long_prompt(prompt, ceilings.prompt, rule), group),)
         tokens = min(prompt + most, LARGEST)
         if ceilings.request is not None and tokens > ceilings.request:
-            return (Deny(_large_request(estimate, most, ceilings.request, owner), group),)
-        minute = TakeTokens(self._bucket.spec, keys[0], float(tokens), owner, group)
+            return (Deny(_large_request(estimate, most, ceilings.request, rule), group),)
+        minute = TakeTokens(self._bucket.spec, keys[0], float(tokens), self, rule, group)
         if len(self.families) == 1:
             return (minute,)
-        return minute, self._day.plan(keys[1], tokens, owner, group, now)
+        return minute, self._day.plan(keys[1], tokens, rule, group, now, self)
 
-    def holds(self, _now: float) -> None:
+    def cacheable_between(self, _now: float) -> None:
         """Return None: each call has its own number of tokens."""
 
     def completion(self, estimate: Estimate) -> int:
@@ -77,35 +87,38 @@ class LlmTokens:
         most, ceiling = estimate.completion(self.ceilings.default_completion), self.ceilings.completion
         return most if ceiling is None else min(most, ceiling * estimate.answers)
 
-    def spend(self, ops: Sequence[Op]) -> int:
+    def total(self, ops: Sequence[Op]) -> int:
         """Return the reserved tokens, for a circuit breaker."""
         first = ops[0] if ops else None
         return int(first.cost) if type(first) is TakeTokens else 0
 
-    def reason_for(self, op: TakeTokens | ChargeBudget) -> str:
+    def reason_for(self, op: Charge) -> str:
         """Return the reason of a denial."""
         return "tpd_exceeded" if isinstance(op, ChargeBudget) else "tpm_exceeded"
 
-    def limit(self, name: str, op: TakeTokens | ChargeBudget, result: float, now: float) -> LimitState:
+    def describe_limit(self, name: str, op: Charge, result: float, now: float) -> LimitState:
         """Return the state of the bucket or of the day."""
         if isinstance(op, ChargeBudget):
-            return self._day.limit(name, op, int(result), now)
-        return self._bucket.limit(name, op, result)
+            return self._day.describe_limit(name, op, int(result), now)
+        return self._bucket.describe_limit(name, op, result)
 
-    def denied(self, op: TakeTokens | ChargeBudget, result: float, now: float, verdict: Verdict) -> None:
+    def describe_denial(self, op: Charge, result: float, now: float, verdict: Verdict) -> None:
         """Say which of the two has too little."""
         verdict.reason = self.reason_for(op)
         if isinstance(op, ChargeBudget):
-            self._day.lacks(op, int(result), now, verdict)
+            self._day.fill_retry(op, int(result), now, verdict)
             self._explain(verdict, op.cost, f"{op.spec.budget} a day", op.spec.budget)
         else:
-            self._bucket.lacks(op, result, verdict)
+            self._bucket.fill_retry(op, result, verdict)
             self._explain(verdict, int(op.cost), f"{self._per_minute} a minute", int(op.spec.burst))
 
-    def staged(self, _op: TakeTokens | ChargeBudget, _result: float) -> None:
-        """Return None: tokens have no stages."""
+    def stage_reached(self, op: ChargeBudget, used: int) -> BudgetStage | None:
+        return self._day.stage_reached(op, used)
 
-    def correction(self, op: TakeTokens | ChargeBudget, used: ActualUse) -> AdjustCharge | None:
+    def crossings(self, op: ChargeBudget, used: int, published: int) -> list[dict[str, object]]:
+        return self._day.crossings(op, used, published)
+
+    def adjust(self, op: Charge, used: ActualUse) -> AdjustCharge | None:
         """Return what the answer makes of the reservation: more, or back what was not used."""
         return AdjustCharge(op.spec, op.key, used.tokens - op.cost) if used.tokens != op.cost else None
 
@@ -121,12 +134,12 @@ class LlmTokens:
             verdict.message = f"Token limit of {limit} reached: {reserves}, and {left} are left."
 
 
-def _long_prompt(prompt: int, most: int, owner: Owner) -> LimitDenial:
+def _long_prompt(prompt: int, most: int, rule: RuleRef) -> LimitDenial:
     message = f"The prompt has about {prompt} tokens, and at most {most} are allowed: shorten it."
-    return LimitDenial(owner, "prompt_tokens_exceeded", message)
+    return LimitDenial(rule, "prompt_tokens_exceeded", message)
 
 
-def _large_request(estimate: Estimate, completion: int, most: int, owner: Owner) -> LimitDenial:
+def _large_request(estimate: Estimate, completion: int, most: int, rule: RuleRef) -> LimitDenial:
     named = estimate.max_completion is not None and estimate.max_completion >= 0
     answer = f"{completion} for the answer" if named else f"{completion} for the answer, whose max_tokens is not named"
     message = (
@@ -134,4 +147,4 @@ def _large_request(estimate: Estimate, completion: int, most: int, owner: Owner)
         f"({estimate.prompt_tokens} for the prompt, {answer}), and at most {most} are allowed: "
         "lower max_tokens or shorten the prompt."
     )
-    return LimitDenial(owner, "max_tokens_per_request_exceeded", message)
+    return LimitDenial(rule, "max_tokens_per_request_exceeded", message)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from breakloop.limits.base import COST, ActualUse, Estimate, read_cost
+from breakloop.limits.base import COST, Estimate, read_cost
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import BucketSpec, Op, Owner, TakeTokens
+from breakloop.store.ops import ActualUse, BucketSpec, Op, RuleRef, TakeTokens
 
 REASON = "token_bucket_exceeded"
 _DUST_S = 1e-6  # what a division leaves over, when the seconds are whole ones
@@ -45,22 +45,22 @@ class TokenBucket:
         self._cost_of = cost_of  # None: fixed
         self._window_s = max(1, math.ceil(burst / rate - _DUST_S))
 
-    def plan(self, call: Call, key: str, owner: Owner, group: int) -> TakeTokens:
+    def plan(self, call: Call, key: str, rule: RuleRef, group: int) -> TakeTokens:
         """Return the charge of this call."""
         cost = self._cost if self._cost_of is None else read_cost(self._cost_of(call), self._default_cost)
-        return TakeTokens(self.spec, key, cost, owner, group)
+        return TakeTokens(self.spec, key, cost, self, rule, group)
 
     def charges(
-        self, call: Call, keys: Sequence[str], owner: Owner, group: int, _now: float, _estimate: Estimate
+        self, call: Call, keys: Sequence[str], rule: RuleRef, group: int, _now: float, _estimate: Estimate
     ) -> tuple[Op, ...]:
         """Return the charge of this call, as every limiter does."""
-        return (self.plan(call, keys[0], owner, group),)
+        return (self.plan(call, keys[0], rule, group),)
 
-    def holds(self, _now: float) -> tuple[float, float]:
+    def cacheable_between(self, _now: float) -> tuple[float, float]:
         """Return all time: a policy is asked only where the source of costs is the sender's own, too."""
         return -math.inf, math.inf
 
-    def spend(self, ops: Sequence[Op]) -> int:
+    def total(self, ops: Sequence[Op]) -> int:
         """Return the cost, for a circuit breaker."""
         op = ops[0] if ops else None
         return COST.of(op.cost) if type(op) is TakeTokens else 0
@@ -69,7 +69,7 @@ class TokenBucket:
         """Return the reason of a denial."""
         return self.reason
 
-    def limit(self, name: str, op: TakeTokens, left: float, _now: float = 0.0) -> LimitState:
+    def describe_limit(self, name: str, op: TakeTokens, left: float, _now: float = 0.0) -> LimitState:
         """Return the bucket's state for the `RateLimit` fields: `reset_s` is when it is full again."""
         spec = op.spec
         tokens = left if left >= 0.0 else op.cost + left
@@ -83,26 +83,23 @@ class TokenBucket:
             return None
         return max(1, math.ceil(-left / op.spec.rate))
 
-    def denied(self, op: TakeTokens, left: float, _now: float, verdict: Verdict) -> None:
+    def describe_denial(self, op: TakeTokens, left: float, _now: float, verdict: Verdict) -> None:
         """Say that the bucket has too little."""
-        self.lacks(op, left, verdict)
+        self.fill_retry(op, left, verdict)
         verdict.reason = self.reason
         if verdict.never:
             verdict.message = f"This request costs {op.cost:g}, more than the bucket holds ({op.spec.burst:g})."
         else:
             verdict.message = f"Rate limit exceeded: {op.spec.rate:g} a second, burst {op.spec.burst:g}."
 
-    def lacks(self, op: TakeTokens, left: float, verdict: Verdict) -> None:
+    def fill_retry(self, op: TakeTokens, left: float, verdict: Verdict) -> None:
         """Say when to retry, and the bucket's state; not why."""
-        limit = verdict.limit = self.limit(op.owner.policy, op, left)
+        limit = verdict.limit = self.describe_limit(op.rule.policy, op, left)
         wait_s = verdict.retry_after_s = self.retry_after_s(op, left)
         verdict.retry_jitter = True
         verdict.never = wait_s is None
         if wait_s is not None:
             limit.reset_s = wait_s  # for whoever is denied, the time that matters is when his own request would pass
 
-    def staged(self, _op: TakeTokens, _left: float) -> None:
-        """Return None: a bucket has no stages."""
-
-    def correction(self, _op: TakeTokens, _used: ActualUse) -> None:
+    def adjust(self, _op: TakeTokens, _used: ActualUse) -> None:
         """Return None: a cost is known beforehand."""

@@ -21,7 +21,7 @@ from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.model.call import Answer, Call, CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.tokens import Estimator
-from breakloop.store.ops import ENFORCED, ChargeBudget, CommitResult, Deny, Op, Owner, joined, part, plain
+from breakloop.store.ops import ENFORCED, ChargeBudget, CommitResult, Deny, Op, RuleRef, TakeTokens, joined, part, plain
 
 Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]
@@ -49,10 +49,10 @@ class MeterPort(Protocol):
         ...
 
 
-def unpriced(owner: Owner, group: int) -> Deny:
+def unpriced(rule: RuleRef, group: int) -> Deny:
     """Return the refusal of a call whose model has no price, where money is counted (`unknown_model: deny`)."""
     message = "The price of this model is not known, and unknown_model is deny."
-    return Deny(LimitDenial(owner, "unknown_model", message), group)
+    return Deny(LimitDenial(rule, "unknown_model", message), group)
 
 
 class CompiledRule:
@@ -64,7 +64,7 @@ class CompiledRule:
     )  # fmt: skip
 
     place = ""  # in keys, in front of the name
-    refusal: Final = "missing_descriptor"
+    denial_reason: Final = "missing_descriptor"
 
     def __init__(
         self,
@@ -142,11 +142,11 @@ class CompiledRule:
         return (call.shard or project) if self.of_agent else project
 
     @property
-    def refusal_at(self) -> tuple[str, str]:
+    def denied_by(self) -> tuple[str, str]:
         """Where a refusal comes from, for records: policy and rule."""
         return self.policy, self.name
 
-    def refused(self, call: Call, verdict: Verdict) -> None:
+    def describe_denial(self, call: Call, verdict: Verdict) -> None:
         """Say why a call that lacks a descriptor is denied."""
         verdict.status = self.status
         verdict.policy, verdict.rule = self.policy, self.name
@@ -191,11 +191,11 @@ class BreakerRule:
 
     def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: MeterPort) -> Op | None:
         """Return what it counts, or None where the first rule charges nothing."""
-        own = [op for op in charges if op.owner is self._rule]
+        own = [op for op in charges if isinstance(op, TakeTokens | ChargeBudget) and op.rule is self._rule]
         if not own:
             return None
         if self._by_money is None:
-            amount = self._rule.limiter.spend(own)
+            amount = self._rule.limiter.total(own)
         else:
             amount = meter.estimate(call, self._by_money, money=True).microusd
         key = self._rule.key(call, project, group, self.limiter.family) if amount else None
@@ -265,13 +265,17 @@ class RunRule:
         what is in flight were answered and cost nothing.
         """
         op = ops[done.denied_at]
-        own = [(one, result) for one, result in zip(ops, done.results, strict=True) if one.owner is self.paid]
+        own = [
+            (one, result)
+            for one, result in zip(ops, done.results, strict=True)
+            if isinstance(one, ChargeBudget) and one.rule is self.paid
+        ]
         paid = sum([int(result) for one, result in own if one.group == op.group and isinstance(result, int)])
         if not isinstance(op, ChargeBudget) or not op.spec.budget - paid < op.cost <= op.spec.budget:
             return None
         words = self.limiter.unit.words
         why = f"{words(op.spec.budget)} ({SETTING}), of which {words(paid)} were spent"
-        return why, (op.key, *[one.key for one, _ in own if isinstance(one, ChargeBudget)])
+        return why, (op.key, *[one.key for one, _ in own])
 
 
 class _Charge:

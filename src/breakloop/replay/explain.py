@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, assert_never
 
 from breakloop.clock import Clock
 from breakloop.detect.counting import CountingDetector
@@ -18,7 +18,7 @@ from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.stateful import Detection, StatefulDetector
 from breakloop.engine.engine import Engine
 from breakloop.engine.plan import Plan
-from breakloop.limits.base import LimitDenial
+from breakloop.limits.base import LimitDenial, Unit
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
@@ -35,10 +35,14 @@ from breakloop.store.ops import (
     ENFORCED,
     AdjustCharge,
     BreakerResult,
+    Charge,
     ChargeBudget,
+    CheckBreaker,
     CommitResult,
     CountFingerprint,
+    Deny,
     FingerprintCount,
+    Observation,
     Op,
     Result,
     Settle,
@@ -59,11 +63,11 @@ def charges(rule: CompiledRule | RunCharges, done: Done) -> tuple[str, str, Op |
         return "skipped", "the store did not answer", None
     words: list[str] = []
     for op, result in own:
-        if isinstance(op.owner, LimitDenial):
+        if isinstance(op, Deny) and isinstance(op.owner, LimitDenial):
             return "deny", op.owner.message, op
-        if result is None:
+        if result is None or not isinstance(op, TakeTokens | ChargeBudget):
             return "not asked", "the request was denied before", op
-        outcome, text = _charge(op, result)
+        outcome, text = _charge(op, result, rule.limiter.unit)
         if outcome == "deny":
             return outcome, text, op
         words.append(text)
@@ -81,7 +85,7 @@ def run(rule: RunCharges, done: Done) -> tuple[str, str, Op | None]:
 def breaker(rule: BreakerRule, done: Done) -> tuple[str, str, Op | None]:
     """Return the outcome and the description of a policy's circuit breaker."""
     for op, result in done:
-        if op.owner is rule:
+        if isinstance(op, CheckBreaker) and op.rule is rule:
             if not isinstance(result, BreakerResult):
                 return "not asked", "the request was denied before", op
             say = rule.limiter.unit.words
@@ -92,21 +96,28 @@ def breaker(rule: BreakerRule, done: Done) -> tuple[str, str, Op | None]:
     return "skipped", "the first rule charges nothing, so nothing is counted", None
 
 
-def _rule_of(op: Op) -> Any:
-    return op.owner.rule if isinstance(op.owner, LimitDenial) else op.owner
+def _rule_of(op: Op) -> object:
+    match op:
+        case TakeTokens() | ChargeBudget() | CheckBreaker():
+            return op.rule
+        case Deny():
+            return op.owner.rule if isinstance(op.owner, LimitDenial) else op.owner
+        case CountFingerprint() | Observation():
+            return op.owner
+        case _:
+            assert_never(op)
 
 
-def _charge(op: Op, result: Any) -> tuple[str, str]:
-    say = op.owner.limiter.unit.words
+def _charge(op: Charge, result: Any, unit: Unit) -> tuple[str, str]:
+    say = unit.words
     if isinstance(op, ChargeBudget):
         budget = op.spec.budget
         if result > budget:
             return "deny", f"costs {say(op.cost)}, only {say(budget - result + op.cost)} of {say(budget)} there"
         return "pass", f"costs {say(op.cost)}, {say(budget - result)} of {say(budget)} left"
-    if isinstance(op, TakeTokens) and result < 0:
+    if result < 0:
         return "deny", f"reserves {op.cost:g}, only {result + op.cost:.0f} of {op.spec.burst:g} there"
-    left = f"{result:.0f} of {op.spec.burst:g} left" if isinstance(op, TakeTokens) else ""
-    return "pass", f"reserves {getattr(op, 'cost', 0):g}, {left}"
+    return "pass", f"reserves {op.cost:g}, {result:.0f} of {op.spec.burst:g} left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +217,7 @@ class PartExplainer:
         self._compiled = compiled
         self._descriptors = descriptors
         self._record = record
-        self._done: dict[int, tuple[Op, Result]] = {id(op.owner): (op, result) for op, result in record.done}
+        self._done: dict[int, tuple[Op, Result]] = {id(_rule_of(op)): (op, result) for op, result in record.done}
         self._all_shadow = compiled.shadow_until > record.at
 
     def policy(self, policy: CompiledPolicy) -> Iterator[ExplainStep]:
@@ -263,7 +274,7 @@ class PartExplainer:
         terms = detector.terms
         name = f"{terms.policy}/{terms.rule}"
         for op, result in self._record.done:
-            seen = op.owner
+            seen = _rule_of(op)
             if isinstance(seen, Detection) and seen.terms is terms:
                 blocked = isinstance(result, FingerprintCount) and result.tripped
                 outcome = "deny" if blocked else "pass" if isinstance(op, CountFingerprint) else seen.action

@@ -50,7 +50,7 @@ class ReplaySetup:
 
     def engine(self, clock: FakeClock) -> Engine:
         engine = Engine(MemoryStore(_ENTRIES), clock, self.descriptors, prices=self.prices)
-        engine.use(self.bundle)
+        engine.set_bundle(self.bundle)
         return engine
 
 

@@ -54,7 +54,7 @@ class LocalBackend:
         prices = cache(lambda: Prices(GenaiTable(), clock=self._clock))  # read when a budget asks for them first
         self.engine = Engine(MemoryStore(), self._clock, descriptors, publish=self._events, prices=prices)
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, "builtin")
-        self.engine.use(compile_bundle(bundle, digest, descriptors, key, LoopGuardDefaults()))
+        self.engine.set_bundle(compile_bundle(bundle, digest, descriptors, key, LoopGuardDefaults()))
         self._lock = threading.Lock()
         self._prefix = secrets.token_hex(4)
         self._number = 0

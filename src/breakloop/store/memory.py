@@ -25,7 +25,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from breakloop.store.ops import (
     ENFORCED,
@@ -34,12 +34,14 @@ from breakloop.store.ops import (
     AdjustCharge,
     BreakerResult,
     BucketSpec,
+    Charge,
     ChargeBudget,
     CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
     FingerprintCount,
+    Observation,
     Op,
     Result,
     Settle,
@@ -116,7 +118,7 @@ class ExpiringTable(OrderedDict[str, Entry]):
                 self.dirty[key] = None
 
 
-Charge = tuple[TakeTokens | ChargeBudget, float]  # and what is left or used after it
+Checked = tuple[Charge, float]  # a charge, and what would be left or used after it
 
 _MINUTE_S: Final = 60.0
 # So little short of enough is rounding: whoever waits as long as he is told has to pass, and ten tenths are one.
@@ -148,7 +150,7 @@ class MemoryLimits:
         """Drop every key that begins with `prefix`; return how many."""
         return sum(table.drop_prefix(prefix) for table in self.tables())
 
-    def charge(self, charges: list[Charge], denied: dict[int, int], now: float) -> None:
+    def charge(self, charges: list[Checked], denied: dict[int, int], now: float) -> None:
         """Charge what was checked, but for the groups that are denied."""
         buckets = self.buckets
         for op, after in charges:
@@ -157,7 +159,7 @@ class MemoryLimits:
             if type(op) is TakeTokens:
                 spec = op.spec
                 buckets.put(op.key, (now + (spec.burst - after) / spec.rate, after, now), now)
-            elif type(op) is ChargeBudget:
+            else:
                 self.accounts.put(op.key, (max(op.ends, now) + _LATE_S, after), now)
 
     # -- buckets ---------------------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ class MemoryLimits:
 
     # -- breakers --------------------------------------------------------------------------------------------------
 
-    def meter(self, op: CheckBreaker, now: float) -> BreakerResult:
+    def check(self, op: CheckBreaker, now: float) -> BreakerResult:
         """Count an amount into the rate, and say whether the breaker is open then."""
         spec, key = op.spec, op.key
         entry = self.open.get(key) if self.open else None
@@ -476,7 +478,7 @@ class MemoryStore:
             return CommitResult([], -1, newer, now)
         limits, repeats = self._limits, self._repeats
         results: list[Result] = []
-        charges: list[Charge] = []
+        charges: list[Checked] = []
         leads: list[Lead] = []
         denied: dict[int, int] = {}  # group -> index of the operation that denied it first
         result: Result
@@ -495,7 +497,7 @@ class MemoryStore:
                 charges.append((op, used))
                 passes = used <= op.spec.budget
             else:
-                result, passes = self._less_often(op, now)
+                result, passes = self._rare(op, now)
             if not passes:
                 denied.setdefault(op.group, len(results))
             results.append(result)
@@ -508,12 +510,18 @@ class MemoryStore:
                 self._windows.put(write.key, (now + write.ttl_s, write.becomes, write.data), now)
         return CommitResult(results, denied.get(ENFORCED, -1), None, now)
 
-    def _less_often(self, op: Op, now: float) -> tuple[Result, bool]:
-        """Do what few commits carry; return its result, and whether it lets the request pass."""
-        if type(op) is CheckBreaker:
-            broken = self._limits.meter(op, now)
-            return broken, not broken[0]
-        return None, type(op) is not Deny
+    def _rare(self, op: CheckBreaker | Deny | Observation, now: float) -> tuple[Result, bool]:
+        """Run an operation that few commits have; return its result, and whether the request passes."""
+        match op:
+            case CheckBreaker():
+                checked = self._limits.check(op, now)
+                return checked, not checked.open
+            case Deny():
+                return None, False
+            case Observation():
+                return None, True
+            case _:
+                assert_never(op)
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
         """Say that requests have ended; see `state.store`."""

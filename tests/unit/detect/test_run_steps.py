@@ -65,8 +65,8 @@ def test_other_requests_are_not_counted() -> None:
 def test_what_it_says() -> None:
     """The reason is in the closed list, and the words name the setting (A-4)."""
     made, verdict = ceiling(), Verdict(allowed=False)
-    made.refused(call(), verdict)
-    assert made.refusal == "run_limit_exceeded"
+    made.describe_denial(call(), verdict)
+    assert made.denial_reason == "run_limit_exceeded"
     assert (verdict.status, verdict.policy, verdict.rule) == (429, "agents", "max_steps_per_run")
     assert verdict.message == (
         "This run has reached its ceiling: 3 steps (max_steps_per_run). A person has to release it."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.detect.counting import AllowList, DetectorConfig, DetectorIdentity
 from breakloop.detect.simhash import SimhashDetector, SimhashScorer
-from breakloop.detect.stateful import CallReaders, SeverityActions
+from breakloop.detect.stateful import CallReaders, Detection, SeverityActions
 from breakloop.model.call import Answer, Step
 from breakloop.store.ops import CountFingerprint, FingerprintSpec
 from tests.builders import call
@@ -34,6 +34,7 @@ def test_similar_prompts_and_answers_add_up() -> None:
     assert scored.evidence.startswith("score 13 is over 10: of the last 5 requests 5 had a similar prompt")
     op = made.operation(call(), scored, "project", 0)
     assert isinstance(op, CountFingerprint)
+    assert isinstance(op.owner, Detection)
     assert op.owner.action == "kill"
 
 

@@ -59,8 +59,8 @@ def test_shadow_counts_apart() -> None:
 def test_what_the_client_is_told() -> None:
     """Short and exact, with how long and what to do (A-3)."""
     op = ladder().operation(Found(), 2, "project", 0)
-    assert op is not None
-    seen: Detection = op.owner
+    assert isinstance(op, CountFingerprint)
+    seen = op.owner
     loop = seen.found(op, FingerprintCount(3, True, True, 29.2))
     assert (loop.kind, loop.fingerprint, loop.cooldown_s, loop.fresh) == ("repeat", "ab" * 8, 30, True)
     assert loop.message.startswith("Blocked: `read` returned the same 9 bytes 5 times. Do something else, or finish")
@@ -73,14 +73,14 @@ def test_what_is_only_noted_says_whether_it_was_told_before() -> None:
     """One loop is notified once (LD-4)."""
     for fresh in (True, False):
         op = ladder().operation(Found(fresh=fresh), 1, "project", 0)
-        assert op is not None
+        assert isinstance(op, Observation)
         assert op.owner.found(op, FingerprintCount(1)).fresh is fresh
 
 
 def test_what_is_remembered_against_whoever_loops() -> None:
     """A release clears it, and nothing of others whose names begin alike (G-1)."""
     op = ladder().operation(Found(), 2, "project:s:me", 0)
-    assert op is not None
+    assert isinstance(op, CountFingerprint)
     assert op.owner.remembered == ("win:project:s:me:",)
 
 
@@ -105,4 +105,5 @@ def test_a_throttle_grows_with_the_loop() -> None:
 def test_what_stands_aside_is_told_with_the_evidence() -> None:
     op = ladder().operation(Found(), 1, "project", 0, "only noted")
     assert op is not None
+    assert isinstance(op.owner, Detection)
     assert op.owner.evidence == "`read` returned the same 9 bytes 5 times; only noted"

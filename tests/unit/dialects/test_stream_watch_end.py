@@ -278,9 +278,9 @@ def test_which_dialects_can_be_ended() -> None:
 
 def test_a_refusal_that_was_cut() -> None:
     """It is closed as what it is (LD-8)."""
-    last = {"type": "response.refusal.delta", **AT, "delta": "No.", "sequence_number": 7}
+    last = {"type": "response.denial_reason.delta", **AT, "delta": "No.", "sequence_number": 7}
     ending = told(final_event("openai_responses", passed(RESPONSE, last), "No."))
-    assert ending[0] == {"type": "response.refusal.done", **AT, "refusal": "No.", "sequence_number": 8}
+    assert ending[0] == {"type": "response.denial_reason.done", **AT, "refusal": "No.", "sequence_number": 8}
     assert ending[1]["part"] == {"type": "refusal", "refusal": "No."}
     assert ending[3]["response"]["output"] == [ending[2]["item"]]
     assert ending[3]["response"]["object"] == "response"  # although the stream did not begin with one

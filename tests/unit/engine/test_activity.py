@@ -51,7 +51,7 @@ def test_money_is_that_of_the_price_list() -> None:
     prices: Prices = price_list(Settings.model_validate({}), clock).prices
     here = world(bundle())
     engine = Engine(here.store, clock, here.descriptors, prices=lambda: prices)
-    engine.use(here.engine.bundle)  # type: ignore[arg-type]  # a world has one
+    engine.set_bundle(here.engine.bundle)  # type: ignore[arg-type]  # a world has one
     recorder = engine.recording()
     asked = turn(0)
     here.descriptors.chat(asked)

@@ -28,6 +28,7 @@ from tests.builders import (
     tail,
     world,
 )
+from tests.stores import NO_LIMITER, NO_RULE
 
 
 def passes(here: World, asked: Call, most: int = 200) -> int:
@@ -110,7 +111,7 @@ def test_a_shadow_denial_charges_none_of_its_own_limits() -> None:
     here = world(bundle(policy("p", *rules, mode="shadow")), store=store)
     here.decide(call(), 10)
     op = next(op for op in store.commits[0] if isinstance(op, TakeTokens))
-    left = store.commit([TakeTokens(op.spec, op.key, 4.0, None)], here.clock.now()).results[0]
+    left = store.commit([TakeTokens(op.spec, op.key, 4.0, NO_LIMITER, NO_RULE)], here.clock.now()).results[0]
     assert left == 0.0  # 5 - 1: the nine that would have been denied charged nothing
 
 

@@ -120,7 +120,7 @@ def test_global_shadow_suspends_automatic_quarantines_and_no_operators() -> None
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
     here.use(killing() | {"global_shadow": shadow})
     assert say(here, "y") == ["pass"]
-    here.engine.quarantine.kill(Hold(NAME, "default", "", "rogue", here.clock.now(), math.inf, "by hand"))
+    here.engine.quarantine.hold(Hold(NAME, "default", "", "rogue", here.clock.now(), math.inf, "by hand"))
     assert say(here, "y", agent="rogue", key="two") == ["agent_quarantined"]
     here.use(killing())
     assert say(here, "y") == ["agent_quarantined"]

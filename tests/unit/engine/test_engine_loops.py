@@ -388,7 +388,7 @@ def test_engines_that_share_descriptors_each_read_what_their_own_bundle_needs() 
     wide, narrow = world(), world()
     other = Engine(MemoryStore(), wide.clock, wide.descriptors)
     wide.use(bundle(policy("p", loop=tail(tail_messages=5, max_hits=2))))
-    other.use(compiled(bundle(policy("p", loop=tail(tail_messages=1, max_hits=2))), wide.descriptors))
+    other.set_bundle(compiled(bundle(policy("p", loop=tail(tail_messages=1, max_hits=2))), wide.descriptors))
     allowed = []
     for number in range(6):
         asked = [user(f"a{number}"), *[user("b")] * 4]

@@ -276,7 +276,7 @@ def test_a_call_is_settled_once() -> None:
     engine = Engine(here.store, here.clock, here.descriptors, answered=lambda *told: heard.append(told))
     bundle_ = here.engine.bundle
     assert bundle_ is not None
-    engine.use(bundle_)
+    engine.set_bundle(bundle_)
     counted, plain = call(), call("/plain")
     counted.tracked = True
     engine.decide(counted)

@@ -33,7 +33,7 @@ def rule(name: str = "r", burst: float = 10, policy: str = "p") -> CompiledRule:
 
 def charge(owner: CompiledRule, group: int = 0, cost: float = 1.0) -> TakeTokens:
     assert isinstance(owner.limiter, TokenBucket)
-    return TakeTokens(owner.limiter.spec, "tb:k", cost, owner, group)
+    return TakeTokens(owner.limiter.spec, "tb:k", cost, owner.limiter, owner, group)
 
 
 def repeat(action: str, group: int = 0, policy: str = "p") -> CountFingerprint:

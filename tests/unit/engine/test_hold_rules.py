@@ -7,6 +7,7 @@ from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
 from breakloop.store.ops import BucketSpec, BudgetSpec, ChargeBudget, CommitResult, Deny, Op, TakeTokens
 from tests.builders import SECRET, bucket, bundle, chat, policy, tail, world
+from tests.stores import NO_LIMITER
 
 
 def test_a_limit_holds_nobody() -> None:
@@ -15,8 +16,8 @@ def test_a_limit_holds_nobody() -> None:
     [rule] = here.use(bundle(policy("p", bucket()))).policies[0].rules
     holder = HoldRules(here.engine.quarantine, here.descriptors)
     ops: list[Op] = [
-        TakeTokens(BucketSpec(1, 1), "tb:k", 1.0, rule),
-        ChargeBudget(BudgetSpec(1), "cb:k", 2, 9.0, rule),
+        TakeTokens(BucketSpec(1, 1), "tb:k", 1.0, NO_LIMITER, rule),
+        ChargeBudget(BudgetSpec(1), "cb:k", 2, 9.0, NO_LIMITER, rule),
         Deny(rule),
     ]
     for number in range(3):

@@ -112,5 +112,5 @@ def test_a_new_bundle_keeps_them() -> None:
     """Orders lie over whatever bundle is in force (B-3)."""
     here, operator = operated(RULES)
     operator.set_agent("bot-1", {"active": False}, "ann")
-    here.engine.use(world(bundle()).engine.bundle)  # type: ignore[arg-type]  # a world has one
+    here.engine.set_bundle(world(bundle()).engine.bundle)  # type: ignore[arg-type]  # a world has one
     assert asked(here).reason == "agent_inactive"

@@ -77,7 +77,7 @@ def test_another_instance_forgets_what_it_denied() -> None:
             each.book.listen(each.nodes)  # type: ignore[arg-type]
             each.engine.local = each.engine.local.__class__(store, each.clock, each.engine.tally, print)
             each.engine.quarantine.drop = store.drop
-            each.engine.use(compiled(BLOCKING, each.engine._descriptors))
+            each.engine.set_bundle(compiled(BLOCKING, each.engine._descriptors))
             await each.tick(2)
         assert [one.reason() for _ in range(8)][-1] == two.reason() == "loop_detected"
         assert one.operator.unblock("default", agent="a", by="ann", seen=1) == 1

@@ -39,7 +39,7 @@ def test_whoever_is_held_is_denied_before_anything_is_planned() -> None:
     here = world(bundle(policy("a", bucket())))
     asked = chat()
     caller = here.descriptors.caller(asked)
-    here.engine.quarantine.kill(Hold(AGENT, "default", caller, caller, here.clock.now(), math.inf, "it loops"))
+    here.engine.quarantine.hold(Hold(AGENT, "default", caller, caller, here.clock.now(), math.inf, "it loops"))
     planned = here.engine.plan(asked)
     assert isinstance(planned, Verdict)
     assert planned.reason == "agent_quarantined"

@@ -25,7 +25,7 @@ class Here:
         self.quarantine = Quarantine(self.store.drop, self.events.append)
 
     def kill(self, agent: str, *, at: float = NOW, until: float = math.inf, **more: object) -> None:
-        self.quarantine.kill(Hold(AGENT, "p", "caller", agent, at, until, "it loops", **more))  # type: ignore[arg-type]
+        self.quarantine.hold(Hold(AGENT, "p", "caller", agent, at, until, "it loops", **more))  # type: ignore[arg-type]
 
     def find(self, agent: str, *, caller: str = "caller", at: float = NOW, run: str = "") -> Hold | None:
         return self.quarantine.find("p", caller, agent, lambda: run, at)
@@ -85,14 +85,14 @@ def test_slower_ones_do_not(here: Here) -> None:
 
 def test_an_operator_binds_the_name(here: Here) -> None:
     """An operator's kill binds the agent's name in its project, whoever calls (G-1)."""
-    here.quarantine.kill(Hold(NAME, "p", "", "a", NOW, math.inf, "by hand"))
+    here.quarantine.hold(Hold(NAME, "p", "", "a", NOW, math.inf, "by hand"))
     assert here.find("a", caller="anybody") is not None
     assert here.quarantine.find("other", "anybody", "a", lambda: "", NOW) is None
 
 
 def test_a_run_is_held_by_itself(here: Here) -> None:
     """A run at its ceiling, and no other one of the agent (G-1)."""
-    here.quarantine.kill(Hold(RUN, "p", "caller", "a", NOW, math.inf, "50 steps", "s-1"))
+    here.quarantine.hold(Hold(RUN, "p", "caller", "a", NOW, math.inf, "50 steps", "s-1"))
     found = here.find("a", run="s-1")
     assert found is not None
     assert held(found, NOW).reason == "run_limit_exceeded"
@@ -114,8 +114,8 @@ def test_release_ends_it_and_clears_what_was_remembered(here: Here) -> None:
 
 def test_release_is_as_narrow_as_it_is_asked_for(here: Here) -> None:
     here.kill("a")
-    here.quarantine.kill(Hold(AGENT, "p", "other", "a", NOW, math.inf, "it loops"))
-    here.quarantine.kill(Hold(RUN, "p", "other", "a", NOW, math.inf, "50 steps", "s-1"))
+    here.quarantine.hold(Hold(AGENT, "p", "other", "a", NOW, math.inf, "it loops"))
+    here.quarantine.hold(Hold(RUN, "p", "other", "a", NOW, math.inf, "50 steps", "s-1"))
     assert [hold.run for hold in here.quarantine.release("p", run="s-1", now=NOW)] == ["s-1"]
     assert [hold.caller for hold in here.quarantine.release("p", agent="a", caller="other", now=NOW)] == ["other"]
     assert here.quarantine.release("elsewhere", agent="a", now=NOW) == []
@@ -136,7 +136,7 @@ def test_what_ends_by_itself_still_counts_against_the_caller(here: Here) -> None
 def test_a_release_survives_the_store(here: Here) -> None:
     """What was remembered runs out by itself; the request is not stopped for it (LD-7)."""
     quarantine = Quarantine(FailingStore().drop, here.events.append)
-    quarantine.kill(Hold(AGENT, "p", "caller", "a", NOW, NOW + 5, "it loops", clears=("win:p:s:1:",)))
+    quarantine.hold(Hold(AGENT, "p", "caller", "a", NOW, NOW + 5, "it loops", clears=("win:p:s:1:",)))
     assert quarantine.find("p", "caller", "a", lambda: "", NOW + 6) is None
     assert [event.name for event in here.events] == ["agent.killed", "store.degraded", "agent.released"]
 
@@ -144,10 +144,10 @@ def test_a_release_survives_the_store(here: Here) -> None:
 def test_what_a_person_holds_is_never_crowded_out(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is anything that still holds, while something else is over (G-1, Y-2)."""
     monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 3)
-    here.quarantine.kill(Hold(NAME, "p", "", "rogue", NOW, math.inf, "by hand"))
-    here.quarantine.kill(Hold(AGENT, "p", "caller-0", "a", NOW, NOW + 1, "it loops"))
+    here.quarantine.hold(Hold(NAME, "p", "", "rogue", NOW, math.inf, "by hand"))
+    here.quarantine.hold(Hold(AGENT, "p", "caller-0", "a", NOW, NOW + 1, "it loops"))
     for number in range(1, 6):
-        here.quarantine.kill(Hold(AGENT, "p", f"caller-{number}", "a", NOW + 2, math.inf, "it loops"))
+        here.quarantine.hold(Hold(AGENT, "p", f"caller-{number}", "a", NOW + 2, math.inf, "it loops"))
     assert [hold.caller or hold.agent for hold in here.quarantine.holds(NOW)] == ["rogue", "caller-4", "caller-5"]
 
 
@@ -173,7 +173,7 @@ def test_it_stays_bounded(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     assert HOLDS_MAX >= 10_000
     monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 3)
     for number in range(6):
-        here.quarantine.kill(Hold(AGENT, "p", f"caller-{number}", "a", NOW, math.inf, "it loops"))
+        here.quarantine.hold(Hold(AGENT, "p", f"caller-{number}", "a", NOW, math.inf, "it loops"))
     assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["caller-3", "caller-4", "caller-5"]
 
 

@@ -15,6 +15,7 @@ from breakloop.integrations.claude_code import HookSession, load, opened
 from breakloop.model.verdict import Decision
 from breakloop.store.memory import MemoryFingerprints
 from breakloop.store.ops import CountFingerprint, blocked_at_once
+from tests.stores import NO_OWNER
 from tests.unit.sdk.doors import DENIED, WARNED
 
 NOW = 1_000_000.0
@@ -123,7 +124,7 @@ def test_cooldowns_grow_as_those_of_a_store() -> None:
     waits, now = [], NOW
     for _ in range(14):
         wait_s = session.cooldown("loop", spec, now)
-        found = store.count(CountFingerprint(spec, "loop", None), now)
+        found = store.count(CountFingerprint(spec, "loop", NO_OWNER), now)
         assert wait_s == found.wait_s
         waits.append(wait_s)
         now += wait_s + 1

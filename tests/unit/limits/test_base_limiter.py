@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from breakloop.limits.base import TOKENS, ActualUse, BudgetStage, Estimate, LimitDenial, Limiter, Period, corrections
+from breakloop.limits.base import TOKENS, Estimate, LimitDenial, Limiter, Period, adjustments
 from breakloop.limits.budget import CostBudget
 from breakloop.limits.llm_tokens import LlmTokens
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.verdict import REASONS, LimitState, Verdict
-from breakloop.store.ops import Op, TakeTokens
+from breakloop.store.ops import ActualUse, BudgetStage, Charge, TakeTokens
 from tests.builders import START, call
 from tests.limiting import Ruled
 
@@ -29,14 +31,15 @@ def test_one_protocol(limiter: Limiter) -> None:
     keys = [f"{family}:k" for family in limiter.families]
     ops = limiter.charges(call(), keys, rule, 3, START, Estimate(500, 1500))
     assert len(ops) == len(keys)
-    assert all(op.owner is rule and op.group == 3 for op in ops)
-    assert limiter.spend(ops) == (2000 if limiter.needs == "tokens" else 2500)
-    assert limiter.spend(()) == 0
-    assert isinstance(limiter.limit("p", ops[0], 10, START), LimitState)
+    assert all(isinstance(op, Charge) and op.rule is rule and op.group == 3 for op in ops)
+    assert limiter.total(ops) == (2000 if limiter.needs == "tokens" else 2500)
+    assert limiter.total(()) == 0
+    reader: Any = limiter
+    assert isinstance(reader.describe_limit("p", ops[0], 10, START), LimitState)
     for op in ops:
         verdict = Verdict(allowed=False)
-        limiter.denied(op, -1.0 if isinstance(op, TakeTokens) else 10**9, START, verdict)
-        assert verdict.reason == limiter.reason_for(op)
+        reader.describe_denial(op, -1.0 if isinstance(op, TakeTokens) else 10**9, START, verdict)
+        assert verdict.reason == reader.reason_for(op)
         assert verdict.reason in REASONS
         assert verdict.message.endswith(".")
         assert verdict.limit is not None
@@ -55,22 +58,23 @@ def test_the_longest_answer() -> None:
 def test_a_refusal_speaks_for_its_rule() -> None:
     """It has the rule's status, and is recorded under its name (L-4)."""
     refusal = LimitDenial(Ruled(status=403), "prompt_tokens_exceeded", "Too long.")
-    assert (refusal.refusal, refusal.refusal_at) == ("prompt_tokens_exceeded", ("p", "r"))
+    assert (refusal.denial_reason, refusal.denied_by) == ("prompt_tokens_exceeded", ("p", "r"))
     verdict = Verdict(allowed=False)
-    refusal.refused(call(), verdict)
+    refusal.describe_denial(call(), verdict)
     assert (verdict.status, verdict.policy, verdict.rule, verdict.message) == (403, "p", "r", "Too long.")
 
 
 def test_corrections_of_several_limiters() -> None:
     """Each charge by its own limiter; what was right is left out (L-3)."""
-    charged: list[Op] = []
+    charged: list[Charge] = []
     for number, limiter in enumerate(LIMITERS):
         keys = [f"{family}:{number}" for family in limiter.families]
-        charged += limiter.charges(call(), keys, Ruled(limiter), 0, START, Estimate(500, 1500))
-    found = corrections(charged, ActualUse(tokens=1200))
+        made = limiter.charges(call(), keys, Ruled(limiter), 0, START, Estimate(500, 1500))
+        charged += [op for op in made if isinstance(op, Charge)]
+    found = adjustments(charged, ActualUse(tokens=1200))
     assert [one.amount for one in found] == [-800, -800, -800, -800]
     assert [one.key.split(":")[:2] for one in found] == [["cb", "2"], ["tpm", "3"], ["tpm", "4"], ["tpd", "4"]]
-    assert corrections(charged, ActualUse(tokens=2000)) == ()
+    assert adjustments(charged, ActualUse(tokens=2000)) == []
 
 
 def test_warnings_of_stages() -> None:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.limits.base import COST, LARGEST, MICROUSD, TOKENS, ActualUse, BudgetStage, Estimate, Period, Unit
+from breakloop.limits.base import COST, LARGEST, MICROUSD, TOKENS, Estimate, Period, Unit
 from breakloop.limits.budget import CostBudget
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import ChargeBudget
+from breakloop.store.ops import ActualUse, BudgetStage, ChargeBudget
 from tests.builders import call
 from tests.limiting import Ruled
+from tests.stores import NO_RULE
 
 STAGES = [(100, "reject", 0), (80, "warn", 0), (95, "throttle", 200)]
 NOON = 1_770_098_400.0  # 2026-02-03T06:00:00Z
@@ -32,7 +33,7 @@ class Account:
         used = self.used + op.cost
         if used <= op.spec.budget:
             self.used = used
-        return op, used, self.limiter.staged(op, used)
+        return op, used, self.limiter.stage_reached(op, used)
 
     def actions(self, *costs: float) -> list[str]:
         return [stage.action if (stage := self.ask(cost)[2]) else "" for cost in costs]
@@ -44,7 +45,7 @@ def budget(size: float = 100, period: str = "1d", unit: Unit = COST, **more: Any
 
 def denial(limiter: CostBudget, op: ChargeBudget, used: int, now: float = NOON) -> Verdict:
     verdict = Verdict(allowed=False)
-    limiter.denied(op, used, now, verdict)
+    limiter.describe_denial(op, used, now, verdict)
     return verdict
 
 
@@ -60,7 +61,7 @@ def test_stages() -> None:
     account = Account(budget())
     assert account.actions(79, 1, 15, 6) == ["", "warn", "throttle", "reject"]
     assert account.used == 95_000
-    stage = budget().staged(account.ask(1)[0], 95_000)
+    stage = budget().stage_reached(account.ask(1)[0], 95_000)
     assert stage is not None
     assert (stage.percent, stage.delay_ms, stage.units) == (95, 200, 95_000)
 
@@ -77,10 +78,10 @@ def test_a_stage_begins_exactly_at_its_share() -> None:
     """99.9 % of a thousand is 999, although 99.9 is no binary fraction; 0 % is everybody (L-2)."""
     limiter = CostBudget(1000, Period("1d"), [(99.9, "warn", 0), (100, "reject", 0)])
     op = limiter.plan("k", 1, Ruled(limiter), 0, NOON)
-    assert limiter.staged(op, 998_999) is None
-    assert limiter.staged(op, 999_000) is not None
+    assert limiter.stage_reached(op, 998_999) is None
+    assert limiter.stage_reached(op, 999_000) is not None
     always = CostBudget(1000, Period("1d"), [(0, "warn", 0), (100, "reject", 0)])
-    assert always.staged(op, 0) is not None
+    assert always.stage_reached(op, 0) is not None
 
 
 @given(size=st.integers(1, 10**12), percent=st.integers(1, 9999), data=st.data())
@@ -88,16 +89,16 @@ def test_a_stage_is_reached_by_its_share_and_not_before(size: int, percent: int,
     """In whole numbers, whatever the sizes (L-2)."""
     limiter = CostBudget(size, Period("1d"), [(percent / 100, "warn", 0), (100, "reject", 0)], unit=TOKENS)
     used = data.draw(st.integers(0, size))
-    stage = limiter.staged(limiter.plan("k", 0, Ruled(limiter), 0, NOON), used)
+    stage = limiter.stage_reached(limiter.plan("k", 0, Ruled(limiter), 0, NOON), used)
     assert (stage is not None) == (used * 10_000 >= percent * size)
 
 
 def test_the_key_tells_the_period() -> None:
     """A correction has to find the account that was charged (L-2)."""
-    op = budget().plan("cb:k", 7, "owner", 2, NOON)
-    assert (op.key, op.cost, op.ends, op.owner, op.group) == ("cb:k:1770076800", 7, MIDNIGHT, "owner", 2)
-    assert budget().plan("cb:k", 7, None, 0, MIDNIGHT).key == f"cb:k:{MIDNIGHT}"
-    assert budget(period="5m").plan("cb:k", 7, None, 0, NOON).ends == NOON + 300
+    op = budget().plan("cb:k", 7, NO_RULE, 2, NOON)
+    assert (op.key, op.cost, op.ends, op.rule, op.group) == ("cb:k:1770076800", 7, MIDNIGHT, NO_RULE, 2)
+    assert budget().plan("cb:k", 7, NO_RULE, 0, MIDNIGHT).key == f"cb:k:{MIDNIGHT}"
+    assert budget(period="5m").plan("cb:k", 7, NO_RULE, 0, NOON).ends == NOON + 300
 
 
 def test_a_denial_says_when_the_next_period_begins() -> None:
@@ -139,13 +140,13 @@ def test_what_is_left() -> None:
     """True values, rounded down to whole ones; dollars in micro-dollars; never less than nothing (A-1)."""
     limiter = budget(period="1h")
     op = limiter.plan("k", 10_500, Ruled(limiter), 0, NOON + 60)
-    assert limiter.limit("p", op, 10_500, NOON + 60) == LimitState("p", 100, 3600, 89, 3540)
-    assert limiter.limit("p", op, 100_000, NOON + 60).remaining == 0
-    assert limiter.limit("p", op, 104_000, NOON + 60).remaining == 6
-    assert limiter.limit("p", op, 190_000, NOON + 60).remaining == 0
+    assert limiter.describe_limit("p", op, 10_500, NOON + 60) == LimitState("p", 100, 3600, 89, 3540)
+    assert limiter.describe_limit("p", op, 100_000, NOON + 60).remaining == 0
+    assert limiter.describe_limit("p", op, 104_000, NOON + 60).remaining == 6
+    assert limiter.describe_limit("p", op, 190_000, NOON + 60).remaining == 0
     money = budget(2.5, unit=MICROUSD)
     op = money.plan("k", 1_000, Ruled(money), 0, NOON)
-    assert money.limit("p", op, 500_000, NOON) == LimitState("p", 2_500_000, 86_400, 2_000_000, 64_800)
+    assert money.describe_limit("p", op, 500_000, NOON) == LimitState("p", 2_500_000, 86_400, 2_000_000, 64_800)
 
 
 def test_more_than_the_whole_budget_can_never_pass() -> None:
@@ -183,9 +184,9 @@ def test_cost_of_a_request(text: str | None, cost: int) -> None:
 
     limiter = budget(cost=1.5, cost_of=header)
     asked = call(headers={} if text is None else {"x-cost": text})
-    (op,) = limiter.charges(asked, ["cb:k"], None, 0, NOON, Estimate())
+    (op,) = limiter.charges(asked, ["cb:k"], NO_RULE, 0, NOON, Estimate())
     assert isinstance(op, ChargeBudget)
-    assert op.cost == cost == limiter.spend([op])
+    assert op.cost == cost == limiter.total([op])
 
 
 def test_costs_of_usage() -> None:
@@ -197,11 +198,11 @@ def test_costs_of_usage() -> None:
     assert [limiter.needs for limiter in (plain, tokens, money)] == ["", "tokens", "microusd"]
     amounts = []
     for limiter, cost in zip((plain, tokens, money), costs, strict=True):
-        op = limiter.plan("k", cost, None, 0, NOON)
-        found = limiter.correction(op, ActualUse(1200, 9_500))
+        op = limiter.plan("k", cost, NO_RULE, 0, NOON)
+        found = limiter.adjust(op, ActualUse(1200, 9_500))
         amounts.append(None if found is None else (found.key, found.amount))
     assert amounts == [None, ("k:1770076800", -300), ("k:1770076800", 2_500)]
-    assert money.correction(money.plan("k", 7_000, None, 0, NOON), ActualUse(0, 7_000)) is None
+    assert money.adjust(money.plan("k", 7_000, NO_RULE, 0, NOON), ActualUse(0, 7_000)) is None
 
 
 def test_no_client_can_name_a_number_that_a_store_cannot_add() -> None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from breakloop.limits.base import LARGEST, ActualUse, Estimate
+from breakloop.limits.base import LARGEST, Estimate
 from breakloop.limits.budget import RunBudget, RunPaid
 from breakloop.model.verdict import Verdict
-from breakloop.store.ops import ChargeBudget
+from breakloop.store.ops import ActualUse, ChargeBudget
 from tests.builders import START, call
+from tests.stores import NO_RULE
 
 DOLLAR = RunBudget(1.0)
 
 
 def denied(cost: int, used: int) -> Verdict:
     verdict = Verdict(allowed=False)
-    DOLLAR.denied(DOLLAR.plan("run:k", cost, None, 0, START), used, START, verdict)
+    DOLLAR.describe_denial(DOLLAR.plan("run:k", cost, NO_RULE, 0, START), used, START, verdict)
     return verdict
 
 
 def test_a_charge_names_the_run_and_keeps_its_account() -> None:
     """The key is the run's own, and no calendar is in it (G-1)."""
-    op = DOLLAR.plan("run:k:7", 400_000, None, 2, START)
+    op = DOLLAR.plan("run:k:7", 400_000, NO_RULE, 2, START)
     assert (op.key, op.cost, op.group, op.spec.budget) == ("run:k:7", 400_000, 2, 1_000_000)
     assert op.ends >= START + 3600
     assert DOLLAR.cost_of(call(), Estimate(1000, 100, 7_000)) == 7_000
@@ -41,9 +42,9 @@ def test_no_waiting_helps() -> None:
 
 
 def corrected(limiter: RunBudget, cost: int, used: int) -> float | None:
-    op = limiter.plan("k", cost, None, 0, START)
+    op = limiter.plan("k", cost, NO_RULE, 0, START)
     assert isinstance(op, ChargeBudget)
-    found = limiter.correction(op, ActualUse(5, used))
+    found = limiter.adjust(op, ActualUse(5, used))
     return None if found is None else found.amount
 
 
@@ -53,4 +54,4 @@ def test_an_answer_corrects_both_accounts() -> None:
     assert corrected(DOLLAR, 400_000, 400_000) is None
     assert corrected(RunPaid(), 0, 123_456) == 123_456
     assert corrected(RunPaid(), 0, 0) is None
-    assert RunPaid().plan("k", 0, None, 0, START).spec.budget == LARGEST
+    assert RunPaid().plan("k", 0, NO_RULE, 0, START).spec.budget == LARGEST

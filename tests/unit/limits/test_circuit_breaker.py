@@ -7,19 +7,20 @@ from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.model.verdict import LimitState, Verdict
 from breakloop.store.ops import BreakerResult, CheckBreaker
 from tests.limiting import Ruled
+from tests.stores import NO_RULE
 
 
 def denial(breaker: CircuitBreakerLimiter, broken: BreakerResult) -> Verdict:
     verdict = Verdict(allowed=False)
-    breaker.denied(breaker.plan("brk:k", 1, Ruled(breaker), 0), broken, 0.0, verdict)
+    breaker.describe_denial(breaker.plan("brk:k", 1, Ruled(breaker), 0), broken, 0.0, verdict)
     return verdict
 
 
 def test_what_is_counted() -> None:
     """In units, so that sums are exact (CB-1)."""
-    op = CircuitBreakerLimiter(1000, 5).plan("brk:k", 900_000, "owner", 2)
+    op = CircuitBreakerLimiter(1000, 5).plan("brk:k", 900_000, NO_RULE, 2)
     assert isinstance(op, CheckBreaker)
-    assert (op.key, op.amount, op.owner, op.group) == ("brk:k", 900_000, "owner", 2)
+    assert (op.key, op.amount, op.rule, op.group) == ("brk:k", 900_000, NO_RULE, 2)
     assert (op.spec.threshold, op.spec.reset_s) == (1_000_000, 300)
     assert CircuitBreakerLimiter(2.5, 0, unit=MICROUSD).spec.threshold == 2_500_000
 
@@ -32,7 +33,8 @@ def test_the_request_that_opens_it() -> None:
     )  # fmt: skip
     assert verdict.limit == LimitState("p", 1000, 60, 0, 300)
     assert (
-        CircuitBreakerLimiter(1000, 5).reason_for(CircuitBreakerLimiter(1, 1).plan("k", 1, None, 0)) == verdict.reason
+        CircuitBreakerLimiter(1000, 5).reason_for(CircuitBreakerLimiter(1, 1).plan("k", 1, NO_RULE, 0))
+        == verdict.reason
     )
     assert verdict.message == (
         "Circuit breaker open: 1000 were spent in a minute, and the threshold is 1000 a minute. "

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from breakloop.limits.base import LARGEST, ActualUse, Estimate, LimitDenial
+from breakloop.limits.base import LARGEST, Estimate, LimitDenial
 from breakloop.limits.llm_tokens import LlmTokens, TokenCeilings
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import ChargeBudget, Deny, Op, TakeTokens
+from breakloop.store.ops import ActualUse, ChargeBudget, Deny, Op, TakeTokens
 from tests.builders import call
 from tests.limiting import Ruled
 
@@ -22,7 +22,7 @@ def plan(limiter: LlmTokens, prompt: int, most: int | None = None) -> tuple[Op, 
 
 
 def reserved(limiter: LlmTokens, prompt: int, most: int | None = None) -> int:
-    return limiter.spend(plan(limiter, prompt, most))
+    return limiter.total(plan(limiter, prompt, most))
 
 
 def refused(limiter: LlmTokens, prompt: int, most: int | None = None) -> LimitDenial:
@@ -34,7 +34,7 @@ def refused(limiter: LlmTokens, prompt: int, most: int | None = None) -> LimitDe
 
 def denial(limiter: LlmTokens, op: Op, result: float) -> Verdict:
     verdict = Verdict(allowed=False)
-    limiter.denied(op, result, NOW, verdict)  # type: ignore[arg-type]
+    limiter.describe_denial(op, result, NOW, verdict)  # type: ignore[arg-type]
     return verdict
 
 
@@ -44,7 +44,7 @@ def test_five_of_six_thousand() -> None:
     (op,) = plan(limiter, 1000, 4000)
     assert isinstance(op, TakeTokens)
     assert (op.key, op.cost, op.spec.rate, op.spec.burst) == ("tpm:k", 5000, 100, 6000)
-    assert limiter.limit("p", op, 1000.0, NOW) == LimitState("p", 6000, 60, 1000, 50)
+    assert limiter.describe_limit("p", op, 1000.0, NOW) == LimitState("p", 6000, 60, 1000, 50)
 
 
 def test_the_day_has_an_account_of_its_own() -> None:
@@ -55,7 +55,7 @@ def test_the_day_has_an_account_of_its_own() -> None:
     assert isinstance(day, ChargeBudget)
     assert (minute.cost, minute.spec.burst) == (5000, 8000)
     assert (day.key, day.cost, day.ends, day.spec.budget) == ("tpd:k:1770076800", 5000, DAY_END, 1_000_000)
-    assert limiter.limit("p", day, 5000, NOW) == LimitState("p", 1_000_000, 86_400, 995_000, 64_800)
+    assert limiter.describe_limit("p", day, 5000, NOW) == LimitState("p", 1_000_000, 86_400, 995_000, 64_800)
     assert limiter.families == ("tpm", "tpd")
     assert LlmTokens(6000).families == ("tpm",)
 
@@ -77,7 +77,7 @@ def test_a_prompt_that_is_too_long() -> None:
     """max_prompt_tokens 2048 and 12,000 characters: it can never pass, and says so (L-3, L-4)."""
     limiter = LlmTokens(6000, ceilings=TokenCeilings(prompt=2048))
     refusal = refused(limiter, 3000, 10)
-    assert refusal.refusal == "prompt_tokens_exceeded"
+    assert refusal.denial_reason == "prompt_tokens_exceeded"
     assert refusal.message == "The prompt has about 3000 tokens, and at most 2048 are allowed: shorten it."
     assert reserved(limiter, 2048, 10) == 2058
 
@@ -86,20 +86,20 @@ def test_a_request_that_is_too_large() -> None:
     """max_tokens_per_request 4096 and 5000 in all (L-3, L-4)."""
     limiter = LlmTokens(6000, ceilings=TokenCeilings(request=4096))
     refusal = refused(limiter, 1000, 4000)
-    assert refusal.refusal == "max_tokens_per_request_exceeded"
+    assert refusal.denial_reason == "max_tokens_per_request_exceeded"
     assert refusal.message == (
         "The request may take 5000 tokens (1000 for the prompt, 4000 for the answer), and at most 4096 are allowed: "
         "lower max_tokens or shorten the prompt."
     )
     assert "1000 for the answer, whose max_tokens is not named)" in refused(limiter, 3500).message
     assert reserved(limiter, 96, 4000) == 4096
-    assert limiter.spend(plan(limiter, 1000, 4000)) == 0
+    assert limiter.total(plan(limiter, 1000, 4000)) == 0
 
 
 def test_the_prompt_is_looked_at_first() -> None:
     """Of two ceilings, the one that no lower max_tokens would help (L-3)."""
     limiter = LlmTokens(6000, ceilings=TokenCeilings(request=100, prompt=50))
-    assert refused(limiter, 60, 4000).refusal == "prompt_tokens_exceeded"
+    assert refused(limiter, 60, 4000).denial_reason == "prompt_tokens_exceeded"
 
 
 def test_too_few_this_minute() -> None:
@@ -163,17 +163,18 @@ def test_more_than_there_ever_is() -> None:
 def test_settlement(used: int, amounts: list[int]) -> None:
     """5000 reserved and 3000 used gives 2000 back, 7000 used charges 2000 more: one signed correction each (L-3)."""
     limiter = LlmTokens(6000, per_day=1_000_000)
-    found = [one for op in plan(limiter, 1000, 4000) if (one := limiter.correction(op, ActualUse(used)))]  # type: ignore[arg-type]
+    found = [one for op in plan(limiter, 1000, 4000) if (one := limiter.adjust(op, ActualUse(used)))]  # type: ignore[arg-type]
     assert [one.amount for one in found] == amounts
     assert [one.key for one in found] == ["tpm:k", "tpd:k:1770076800"][: len(amounts)]
 
 
 def test_no_stages() -> None:
     """Tokens pass or not (L-3)."""
-    limiter = LlmTokens(6000)
-    (op,) = plan(limiter, 1000, 4000)
-    assert isinstance(op, TakeTokens)
-    assert limiter.staged(op, 1000.0) is None  # type: ignore[func-returns-value]
+    limiter = LlmTokens(6000, per_day=5000)
+    _, op = plan(limiter, 1000, 4000)
+    assert isinstance(op, ChargeBudget)
+    assert limiter.stage_reached(op, 5000) is None
+    assert limiter.crossings(op, 5000, 0) == []
 
 
 def test_a_window_is_a_whole_minute_whatever_the_rate() -> None:
@@ -181,7 +182,7 @@ def test_a_window_is_a_whole_minute_whatever_the_rate() -> None:
     for per_minute in range(1, 2000):
         limiter = LlmTokens(per_minute)
         (op,) = plan(limiter, 0, per_minute)
-        limit = limiter.limit("p", op, 0.0, NOW)  # type: ignore[arg-type]
+        limit = limiter.describe_limit("p", op, 0.0, NOW)  # type: ignore[arg-type]
         assert (limit.window_s, limit.reset_s) == (60, 60)
 
 

@@ -14,6 +14,7 @@ from breakloop.model.verdict import LimitState, Verdict
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import TakeTokens
 from tests.builders import World, bucket, bundle, call, policy, world
+from tests.stores import NO_RULE
 
 
 def limited(rate: float = 10, burst: float = 10, **more: Any) -> World:
@@ -121,9 +122,9 @@ def test_slow_buckets() -> None:
 def test_limit_state() -> None:
     """Quota, window to fill it, what remains and when it is full again (A-1)."""
     limiter = TokenBucket(2, 9)
-    op = limiter.plan(call(), "k", None, 0)
-    assert limiter.limit("p", op, 4.5) == LimitState("p", 9, 5, 4, 3)
-    assert limiter.limit("p", op, -0.25) == LimitState("p", 9, 5, 0, 5)
+    op = limiter.plan(call(), "k", NO_RULE, 0)
+    assert limiter.describe_limit("p", op, 4.5) == LimitState("p", 9, 5, 4, 3)
+    assert limiter.describe_limit("p", op, -0.25) == LimitState("p", 9, 5, 0, 5)
 
 
 @given(
@@ -138,7 +139,7 @@ def test_whoever_waits_as_told_passes(rate: float, burst: int, cost: int, start:
     burst = max(burst, int(rate) + 1, cost)
     limiter, store, now = TokenBucket(rate, burst, fixed_cost=cost), MemoryStore(), 1_800_000_000.0 + start / 7
     for _ in range(60):
-        op = limiter.plan(call(), "k", None, 0)
+        op = limiter.plan(call(), "k", NO_RULE, 0)
         assert isinstance(op, TakeTokens)
         result = store.commit([op], now).results[0]
         assert isinstance(result, float)

@@ -28,7 +28,7 @@ def test_without_orders_the_bundle_is_the_very_same() -> None:
 def test_a_switch_stops_as_one_of_the_bundle_does() -> None:
     """Reason, Retry-After, and the name that it can be lifted by (K-2, K-3)."""
     here = world(bundle())
-    here.engine.obey(Orders((switch("red", reason="INC-1", expires=START + 60),)))
+    here.engine.apply_orders(Orders((switch("red", reason="INC-1", expires=START + 60),)))
     verdict = here.decide(call(headers={"x-team": "red"}))
     assert (verdict.reason, verdict.status, verdict.retry_after_s) == ("kill_switch", 429, 60)
     assert verdict.rule == "kill_switch/a1"
@@ -42,17 +42,17 @@ def test_those_of_the_bundle_come_first_and_stay() -> None:
     """The first match wins (K-2)."""
     own = {"scope_key": "header:x-team", "scope_value": "red"}
     here = world(bundle(kill_switches=[own]))
-    here.engine.obey(Orders((switch("red"), switch("blue"))))
+    here.engine.apply_orders(Orders((switch("red"), switch("blue"))))
     assert here.decide(call(headers={"x-team": "red"})).rule == "kill_switches[0]"
     assert here.decide(call(headers={"x-team": "blue"})).rule == "kill_switch/a1"
-    here.engine.obey(NO_ORDERS)
+    here.engine.apply_orders(NO_ORDERS)
     assert here.decide(call(headers={"x-team": "red"})).rule == "kill_switches[0]"
     assert here.decide(call(headers={"x-team": "blue"})).allowed
 
 
 def test_orders_outlive_a_new_bundle() -> None:
     here = world(bundle())
-    here.engine.obey(Orders((switch("red"),)))
+    here.engine.apply_orders(Orders((switch("red"),)))
     here.use(bundle(bundle_version=2))
     assert here.decide(call(headers={"x-team": "red"})).reason == "kill_switch"
 
@@ -60,7 +60,7 @@ def test_orders_outlive_a_new_bundle() -> None:
 def test_orders_wait_for_the_first_bundle() -> None:
     """Orders wait for the first bundle (E-0)."""
     here = world(load=False)
-    here.engine.obey(Orders((switch("red"),)))
+    here.engine.apply_orders(Orders((switch("red"),)))
     assert here.decide(call(headers={"x-team": "red"})).reason == "no_bundle_loaded"
     here.use(bundle())
     assert here.decide(call(headers={"x-team": "red"})).reason == "kill_switch"
@@ -70,7 +70,7 @@ def test_the_override_skips_switches_of_both_kinds() -> None:
     """kill_switch_override active: kill switches are skipped, whoever set them (K-1)."""
     own = {"scope_key": "header:x-team", "scope_value": "blue"}
     here = world(bundle(kill_switches=[own]))
-    here.engine.obey(Orders((switch("red"),), kill_override_until=START + 10))
+    here.engine.apply_orders(Orders((switch("red"),), kill_override_until=START + 10))
     assert here.decide(call(headers={"x-team": "red"})).allowed
     assert here.decide(call(headers={"x-team": "blue"})).allowed
     here.clock.advance(10)
@@ -82,12 +82,12 @@ def test_the_longer_of_two_overrides_counts() -> None:
     """The bundle's own, and the one set at run time (K-1)."""
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(100)}
     here = world(bundle(global_shadow=shadow))
-    here.engine.obey(Orders(shadow_until=START + 10))
+    here.engine.apply_orders(Orders(shadow_until=START + 10))
     here.clock.advance(50)
     enforces = [here.engine.enforces]
     here.use(bundle())
     enforces.append(here.engine.enforces)
-    here.engine.obey(Orders(shadow_until=START + 60))
+    here.engine.apply_orders(Orders(shadow_until=START + 60))
     assert [*enforces, here.engine.enforces] == [False, True, False]
 
 

@@ -40,7 +40,7 @@ def no_report(policy: str, rule: str, descriptor: str) -> None:
 def key_of(made: CompiledRule, asked: Call, project: str = "default", group: int = 0) -> str:
     (op,) = made.plan(asked, project, group, 7.0, METER, no_report)
     assert isinstance(op, TakeTokens)
-    assert op.owner is made
+    assert op.rule is made
     assert op.group == group
     return op.key
 

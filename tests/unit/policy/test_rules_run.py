@@ -57,7 +57,7 @@ def test_the_accounts_of_a_run() -> None:
     ops, _ = charges(rule(), b"", START)
     stem = f"run:default:agents:work*/max_usd_per_run:s:me:{round(START * 1e6)}"
     assert [(op.key, op.cost) for op in ops] == [(f"{stem}:paid", 0), (stem, 400_000)]
-    assert [op.owner.name for op in ops] == ["work*/max_usd_per_run"] * 2
+    assert [op.rule.name for op in ops] == ["work*/max_usd_per_run"] * 2
 
 
 def test_ten_idle_minutes_begin_a_run() -> None:
@@ -77,7 +77,7 @@ def test_what_charges_nothing() -> None:
     assert rule().plan(call(), 0, Meter(llm=False)) == ()
     (op,) = rule().plan(call(), 3, Meter(denying=True))
     assert isinstance(op, Deny)
-    assert (op.owner.refusal, op.group) == ("unknown_model", 3)
+    assert (op.owner.denial_reason, op.group) == ("unknown_model", 3)
 
 
 def reached(paid: int, cost: int) -> str | None:

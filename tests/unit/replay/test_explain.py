@@ -34,7 +34,7 @@ def explained(
         source = load_text(json.dumps({"bundle_version": 4, "policies": [], **bundle}).encode(), "b.json").bundle
     compiled = compile_bundle(source, "abcdef0123456789", descriptors, b"s", guard or LoopGuardDefaults())
     engine = RecordingEngine(MemoryStore(), clock, descriptors)
-    engine.use(compiled)
+    engine.set_bundle(compiled)
     engine.decide(call)
     assert engine.record is not None
     return Explainer(source, compiled, descriptors).steps(engine.record)

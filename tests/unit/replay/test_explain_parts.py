@@ -40,7 +40,7 @@ def explained(
     source = load_text(text, "b.json").bundle
     compiled = compile_bundle(source, "d", descriptors, b"s", guard or LoopGuardDefaults())
     engine = RecordingEngine(MemoryStore(), clock, descriptors, lambda: PRICES)
-    engine.use(compiled)
+    engine.set_bundle(compiled)
     for _ in range(repeat):
         engine.decide(call() if call else Call("GET", "/a"))
     assert engine.record is not None

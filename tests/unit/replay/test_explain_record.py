@@ -14,6 +14,7 @@ from breakloop.policy.load import load_text
 from breakloop.replay.explain import RecordingEngine
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import AdjustCharge, BucketSpec, CountFingerprint, FingerprintCount, TakeTokens
+from tests.stores import NO_LIMITER, NO_RULE
 
 POLICY = {
     "bundle_version": 1,
@@ -45,8 +46,8 @@ def engines() -> tuple[RecordingEngine, Engine]:
     compiled = compile_bundle(bundle, "d", descriptors, b"s", LoopGuardDefaults())
     recording = RecordingEngine(MemoryStore(), clock, descriptors)
     plain = Engine(MemoryStore(), clock, descriptors)
-    recording.use(compiled)
-    plain.use(compiled)
+    recording.set_bundle(compiled)
+    plain.set_bundle(compiled)
     return recording, plain
 
 
@@ -107,4 +108,4 @@ def test_corrections_reach_the_store() -> None:
     clock = FakeClock()
     recording = RecordingEngine(store, clock, Descriptors(ContextSettings(secret=b"s"), clock))
     recording._recorder.correct([AdjustCharge(spec, "tpm:k", 4.0)], clock.now())
-    assert store.commit([TakeTokens(spec, "tpm:k", 0.0, None)], clock.now()).results == [6.0]
+    assert store.commit([TakeTokens(spec, "tpm:k", 0.0, NO_LIMITER, NO_RULE)], clock.now()).results == [6.0]

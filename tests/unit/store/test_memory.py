@@ -16,6 +16,7 @@ from breakloop.store.ops import (
     TakeTokens,
     WindowWrite,
 )
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 NOW = 1_800_000_000.0
 ONE = BucketSpec(1.0, 1.0)
@@ -26,7 +27,13 @@ def test_it_is_bounded_and_says_what_it_dropped() -> None:
     """Unique requests without end do not make it grow; live entries that had to go are counted (S-1, Y-2)."""
     store = MemoryStore(100)
     for number in range(1000):
-        store.commit([TakeTokens(ONE, f"tb:{number}", 1, None), CountFingerprint(COOLING, f"cnt:{number}", None)], NOW)
+        store.commit(
+            [
+                TakeTokens(ONE, f"tb:{number}", 1, NO_LIMITER, NO_RULE),
+                CountFingerprint(COOLING, f"cnt:{number}", NO_OWNER),
+            ],
+            NOW,
+        )
     assert len(store) == 200
     assert store.evicted == 1800
 
@@ -36,7 +43,7 @@ def test_expired_entries_make_room_before_live_ones() -> None:
     store = MemoryStore(100)
     for number in range(1000):
         store.commit(
-            [TakeTokens(ONE, f"tb:{number}", 1, None)], NOW + number * 0.05
+            [TakeTokens(ONE, f"tb:{number}", 1, NO_LIMITER, NO_RULE)], NOW + number * 0.05
         )  # a bucket is full again after 1 s
     assert store.evicted == 0
     assert len(store) <= 25
@@ -47,8 +54,8 @@ def test_the_least_recently_used_goes_first() -> None:
     store = MemoryStore(3)
     slow = FingerprintSpec(1000.0, 99)
     for key in ("a", "b", "c", "a", "d"):
-        store.commit([CountFingerprint(slow, key, None)], NOW)
-    results = [store.commit([CountFingerprint(slow, key, None)], NOW).results[0] for key in ("a", "c", "d")]
+        store.commit([CountFingerprint(slow, key, NO_OWNER)], NOW)
+    results = [store.commit([CountFingerprint(slow, key, NO_OWNER)], NOW).results[0] for key in ("a", "c", "d")]
     assert results == [FingerprintCount(3), FingerprintCount(2), FingerprintCount(2)]
     assert store.evicted == 1
 
@@ -57,11 +64,11 @@ def test_everything_has_a_time_to_live() -> None:
     """Each entry begins with the time it expires, and that is never for ever (S-2)."""
     store = MemoryStore()
     ops: list[Op] = [
-        TakeTokens(BucketSpec(0.5, 10.0), "tb:a", 4, None),
-        CountFingerprint(FingerprintSpec(60.0, 5), "ld:a", None),
+        TakeTokens(BucketSpec(0.5, 10.0), "tb:a", 4, NO_LIMITER, NO_RULE),
+        CountFingerprint(FingerprintSpec(60.0, 5), "ld:a", NO_OWNER),
     ]
-    store.commit([*ops, CountFingerprint(COOLING, "cnt:a", None)], NOW, [WindowWrite("win:a", 0, b"", 90.0)])
-    store.commit([CountFingerprint(COOLING, "cnt:a", None)], NOW)
+    store.commit([*ops, CountFingerprint(COOLING, "cnt:a", NO_OWNER)], NOW, [WindowWrite("win:a", 0, b"", 90.0)])
+    store.commit([CountFingerprint(COOLING, "cnt:a", NO_OWNER)], NOW)
     assert store._limits.buckets["tb:a"][0] == NOW + 8  # full again
     assert store._repeats.counts["ld:a"][0] == NOW + 60
     assert store._repeats.cooldowns["cnt:a"][0] == NOW + 30 + 900
@@ -72,8 +79,10 @@ def test_everything_has_a_time_to_live() -> None:
 def test_a_denied_request_leaves_no_limit_behind() -> None:
     """Not even an entry (E-4)."""
     store = MemoryStore()
-    spend = ChargeBudget(BudgetSpec(5), "cb:a", 5, NOW + 60, None)
-    store.commit([TakeTokens(ONE, "tb:a", 1, None), spend, TakeTokens(ONE, "tb:b", 2, None)], NOW)
+    spend = ChargeBudget(BudgetSpec(5), "cb:a", 5, NOW + 60, NO_LIMITER, NO_RULE)
+    store.commit(
+        [TakeTokens(ONE, "tb:a", 1, NO_LIMITER, NO_RULE), spend, TakeTokens(ONE, "tb:b", 2, NO_LIMITER, NO_RULE)], NOW
+    )
     assert len(store) == 0
 
 
@@ -82,10 +91,10 @@ def test_its_size_is_that_of_every_table() -> None:
     store = MemoryStore(10)
     for number in range(11):
         ops: list[Op] = [
-            TakeTokens(ONE, f"tb:{number}", 1, None),
-            ChargeBudget(BudgetSpec(5), f"cb:{number}", 5, NOW + 60, None),
-            CheckBreaker(BreakerSpec(9.0, 60.0), f"brk:{number}", 1.0, None),
-            CheckBreaker(BreakerSpec(9.0, 60.0), f"open:{number}", 9.0, None, 1),
+            TakeTokens(ONE, f"tb:{number}", 1, NO_LIMITER, NO_RULE),
+            ChargeBudget(BudgetSpec(5), f"cb:{number}", 5, NOW + 60, NO_LIMITER, NO_RULE),
+            CheckBreaker(BreakerSpec(9.0, 60.0), f"brk:{number}", 1.0, NO_LIMITER, NO_RULE),
+            CheckBreaker(BreakerSpec(9.0, 60.0), f"open:{number}", 9.0, NO_LIMITER, NO_RULE, 1),
         ]
         store.commit(ops, NOW)
     assert len(store) == 10 + 10 + 10 + 1

@@ -15,6 +15,7 @@ from breakloop.store.ops import (
     CheckBreaker,
     TakeTokens,
 )
+from tests.stores import NO_LIMITER, NO_RULE
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -25,20 +26,20 @@ FOR_EVER = BreakerSpec(10.0, 0.0)
 
 
 def charged(limits: MemoryLimits, key: str, cost: int, ends: float, now: float = NOW) -> int:
-    op = ChargeBudget(HUNDRED, key, cost, ends, None)
+    op = ChargeBudget(HUNDRED, key, cost, ends, NO_LIMITER, NO_RULE)
     used = limits.used(op, now)
     limits.charge([(op, used)], {}, now)
     return used
 
 
 def meter(limits: MemoryLimits, key: str, amount: float, at: float = 0.0, spec: BreakerSpec = QUICK) -> BreakerResult:
-    return limits.meter(CheckBreaker(spec, key, amount, None), NOW + at)
+    return limits.check(CheckBreaker(spec, key, amount, NO_LIMITER, NO_RULE), NOW + at)
 
 
 def test_a_bucket_is_kept_until_it_is_full() -> None:
     """Corrected ones too (S-2)."""
     limits = MemoryLimits(10)
-    limits.charge([(TakeTokens(TEN, "tb", 4.0, None), 6.0)], {}, NOW)
+    limits.charge([(TakeTokens(TEN, "tb", 4.0, NO_LIMITER, NO_RULE), 6.0)], {}, NOW)
     assert limits.buckets["tb"] == (NOW + 8, 6.0, NOW)
     limits.correct(AdjustCharge(TEN, "tb", 9.0), NOW + 2)
     assert limits.buckets["tb"] == (NOW + 2 + 24, -2.0, NOW + 2)
@@ -133,6 +134,9 @@ def test_what_is_denied_is_not_charged() -> None:
     """A group that was denied leaves no entry, the others do (E-4)."""
     limits = MemoryLimits(10)
     for group, key in ((1, "a"), (2, "b")):
-        spend, bucket = ChargeBudget(HUNDRED, key, 1, NOW + 9, None, group), TakeTokens(TEN, key, 1, None, group)
+        spend, bucket = (
+            ChargeBudget(HUNDRED, key, 1, NOW + 9, NO_LIMITER, NO_RULE, group),
+            TakeTokens(TEN, key, 1, NO_LIMITER, NO_RULE, group),
+        )
         limits.charge([(spend, 1), (bucket, 9.0)], {1: 0}, NOW)
     assert (list(limits.accounts), list(limits.buckets)) == (["b"], ["b"])

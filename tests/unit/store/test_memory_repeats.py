@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from breakloop.store.memory import MemoryFingerprints, MemoryStore
 from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec, Settle
+from tests.stores import NO_OWNER
 
 NOW = 1_800_000_000.0
 FREE = FingerprintSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=2)
@@ -13,7 +14,7 @@ def test_flights_and_what_was_taken_back_are_bounded() -> None:
     """A tenth of the bound each: they are short, or rare (Y-2, LD-6)."""
     store = MemoryStore(100)
     for number in range(500):
-        store.commit([CountFingerprint(FREE, f"ld:{number}", None, tracked=True)], NOW)
+        store.commit([CountFingerprint(FREE, f"ld:{number}", NO_OWNER, tracked=True)], NOW)
         store.settle([Settle(FREE, f"ld:{number}", NOW, 1)], NOW, failed=True)
     assert (len(store._repeats.flights), len(store._repeats.taken_back)) == (10, 10)
     assert store.evicted == 400 + 490 + 490
@@ -22,37 +23,37 @@ def test_flights_and_what_was_taken_back_are_bounded() -> None:
 def test_flights_and_what_was_taken_back_expire() -> None:
     """A flight after a second, the other after a window (S-2, LD-6)."""
     store = MemoryStore()
-    store.commit([CountFingerprint(FREE, "ld:k", None, tracked=True)], NOW)
+    store.commit([CountFingerprint(FREE, "ld:k", NO_OWNER, tracked=True)], NOW)
     store.settle([Settle(FREE, "ld:k", NOW, 1)], NOW + 5, failed=True)
     assert store._repeats.flights["ld:k"] == (NOW + 1, NOW, 1, 0, 0)
     assert store._repeats.taken_back["ld:k"] == (NOW + 65, (NOW + 5,))
-    store.commit([CountFingerprint(FREE, "ld:other", None, tracked=True)], NOW + 6)
+    store.commit([CountFingerprint(FREE, "ld:other", NO_OWNER, tracked=True)], NOW + 6)
     assert list(store._repeats.flights) == ["ld:other"]
 
 
 def test_untracked_requests_leave_no_flight_behind() -> None:
     """Whoever does not track pays nothing for those who do (Q-1)."""
     store = MemoryStore()
-    store.commit([CountFingerprint(FREE, "ld:k", None)], NOW)
+    store.commit([CountFingerprint(FREE, "ld:k", NO_OWNER)], NOW)
     assert len(store) == 1
 
 
 def test_small_counts_are_not_made_anew() -> None:
     """Almost every result is one of these; larger ones are made (Q-1)."""
     repeats, spec = MemoryFingerprints(10), FingerprintSpec(60.0, 1000)
-    first, second = (repeats.count(CountFingerprint(spec, key, None), NOW) for key in ("a", "b"))
+    first, second = (repeats.count(CountFingerprint(spec, key, NO_OWNER), NOW) for key in ("a", "b"))
     assert first is second
-    assert [repeats.count(CountFingerprint(spec, "a", None), NOW) for _ in range(99)][-1] == FingerprintCount(100)
+    assert [repeats.count(CountFingerprint(spec, "a", NO_OWNER), NOW) for _ in range(99)][-1] == FingerprintCount(100)
 
 
 def test_forgetting_counts_fingerprints() -> None:
     """What belongs to a count goes with it, and is not one more (G-1)."""
     repeats, cooling = MemoryFingerprints(10), FingerprintSpec(60.0, 0, cooldown_s=5.0, cooldown_max_s=9.0)
     leads: list[tuple[CountFingerprint, tuple[float, ...]]] = []
-    repeats.track(CountFingerprint(FREE, "a:ld", None, tracked=True), NOW, leads)
+    repeats.track(CountFingerprint(FREE, "a:ld", NO_OWNER, tracked=True), NOW, leads)
     repeats.lead(leads, {}, NOW)
     repeats.take_back(Settle(FREE, "a:ld", NOW, 1), NOW)
-    repeats.count(CountFingerprint(cooling, "a:cool", None), NOW)
+    repeats.count(CountFingerprint(cooling, "a:cool", NO_OWNER), NOW)
     assert [len(table) for table in repeats.tables()] == [1, 1, 1, 1]
     assert repeats.forget("a:") == 2
     assert not any(repeats.tables())
@@ -64,9 +65,9 @@ def test_a_block_that_changes_between_idle_and_sliding_begins_anew() -> None:
     for first, then in ((idle, sliding), (sliding, idle)):
         store = MemoryStore()
         for _ in range(3):
-            store.commit([CountFingerprint(first, "ld:k", None)], NOW)
+            store.commit([CountFingerprint(first, "ld:k", NO_OWNER)], NOW)
         assert store.settle([Settle(then, "ld:k", NOW)], NOW, failed=True) == 0
-        assert store.commit([CountFingerprint(then, "ld:k", None)], NOW + 1).results == [FingerprintCount(1)]
+        assert store.commit([CountFingerprint(then, "ld:k", NO_OWNER)], NOW + 1).results == [FingerprintCount(1)]
 
 
 def test_what_another_store_found_is_blocked_here_too() -> None:
@@ -78,7 +79,7 @@ def test_what_another_store_found_is_blocked_here_too() -> None:
         (FingerprintSpec(60.0, 2, sliding=True), 60.0),
     ):
         store = MemoryStore()
-        op = CountFingerprint(spec, "ld:k", None)
+        op = CountFingerprint(spec, "ld:k", NO_OWNER)
         store.remember(op, FingerprintCount(2), NOW)
         assert len(store) == 0
         store.remember(op, FingerprintCount(3, True, True, wait_s), NOW)

@@ -18,23 +18,24 @@ from breakloop.store.ops import (
     Settle,
     TakeTokens,
 )
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 
 def test_a_repeat_takes_the_limit_of_its_spec_unless_told() -> None:
     """An announced number replaces it; 0 is a number too (LD-6)."""
     spec = FingerprintSpec(60.0, 5)
-    assert CountFingerprint(spec, "k", None).limit == 5
-    assert CountFingerprint(spec, "k", None, limit=9).limit == 9
-    assert CountFingerprint(spec, "k", None, limit=0).limit == 0
+    assert CountFingerprint(spec, "k", NO_OWNER).limit == 5
+    assert CountFingerprint(spec, "k", NO_OWNER, limit=9).limit == 9
+    assert CountFingerprint(spec, "k", NO_OWNER, limit=0).limit == 0
 
 
 def test_operations_are_enforced_unless_they_say_otherwise() -> None:
     """Shadow is asked for, never the default (E-1)."""
-    assert CountFingerprint(FingerprintSpec(60.0, 5), "k", None).group == ENFORCED
-    assert TakeTokens(BucketSpec(1.0, 1.0), "k", 1.0, None).group == ENFORCED
-    assert ChargeBudget(BudgetSpec(1), "k", 1, 9.0, None).group == ENFORCED
-    assert CheckBreaker(BreakerSpec(1.0, 0.0), "k", 1.0, None).group == ENFORCED
-    assert Deny(None).group == ENFORCED
+    assert CountFingerprint(FingerprintSpec(60.0, 5), "k", NO_OWNER).group == ENFORCED
+    assert TakeTokens(BucketSpec(1.0, 1.0), "k", 1.0, NO_LIMITER, NO_RULE).group == ENFORCED
+    assert ChargeBudget(BudgetSpec(1), "k", 1, 9.0, NO_LIMITER, NO_RULE).group == ENFORCED
+    assert CheckBreaker(BreakerSpec(1.0, 0.0), "k", 1.0, NO_LIMITER, NO_RULE).group == ENFORCED
+    assert Deny(NO_OWNER).group == ENFORCED
 
 
 def test_nothing_found_is_the_default() -> None:
@@ -49,8 +50,8 @@ def test_nothing_is_free_unless_asked_for() -> None:
     """Only a request whose end will be told joins others; only a spec that says so forgives (LD-6)."""
     spec = FingerprintSpec(60.0, 5)
     assert (spec.concurrent_free, spec.retry_free) == (0, 0)
-    assert CountFingerprint(spec, "k", None).tracked is False
-    assert CountFingerprint(spec, "k", None, tracked=True).tracked is True
+    assert CountFingerprint(spec, "k", NO_OWNER).tracked is False
+    assert CountFingerprint(spec, "k", NO_OWNER, tracked=True).tracked is True
     assert Settle(spec, "k", 7.0).flight == 0
 
 

@@ -24,6 +24,7 @@ from breakloop.store.ops import (
     Settle,
 )
 from tests.durable_state import SLOW, SPEND, Life, at_once, files, state_file
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 T = TypeVar("T")
 COOLING = FingerprintSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0)
@@ -32,13 +33,13 @@ BREAKER = BreakerSpec(10.0, 0.0)
 
 
 def hit(life: Life, spec: FingerprintSpec, key: str) -> FingerprintCount:
-    result = life.store.commit([CountFingerprint(spec, key, None)], life.clock.now()).results[0]
+    result = life.store.commit([CountFingerprint(spec, key, NO_OWNER)], life.clock.now()).results[0]
     assert isinstance(result, FingerprintCount)
     return result
 
 
 def meter(life: Life, key: str, amount: float, spec: BreakerSpec = BREAKER) -> BreakerResult:
-    result = life.store.commit([CheckBreaker(spec, key, amount, None)], life.clock.now()).results[0]
+    result = life.store.commit([CheckBreaker(spec, key, amount, NO_LIMITER, NO_RULE)], life.clock.now()).results[0]
     assert isinstance(result, BreakerResult)
     return result
 

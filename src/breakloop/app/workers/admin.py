@@ -86,7 +86,7 @@ class AdminRuntime(Runtime):
         self.state.load()
         self.operations.load()
         if bundle is not None:
-            self.engine.use(bundle)
+            self.engine.set_bundle(bundle)
         await self.state.listen()
         await self.operations.start()
 

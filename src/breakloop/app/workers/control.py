@@ -332,7 +332,7 @@ class Control:
         guard = build.loop_guard(self.settings)
         self._compiled = compile_bundle(bundle, digest, self._descriptors, self._secret, guard)
         if self._office is not None:
-            self._loop.call_soon_threadsafe(self._office.engine.use, self._compiled)
+            self._loop.call_soon_threadsafe(self._office.engine.set_bundle, self._compiled)
         for note in loaded.notes if loaded else ():
             log(logging.WARNING, "bundle.note", {"note": str(note)})
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import sha1
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, assert_never
 
 import msgspec
 
@@ -24,6 +24,7 @@ from breakloop.store.ops import (
     CountFingerprint,
     Deny,
     FingerprintCount,
+    Observation,
     Op,
     Result,
     Settle,
@@ -32,7 +33,7 @@ from breakloop.store.ops import (
     WindowWrite,
 )
 
-_REPEAT, _BUCKET, _SPEND, _BREAKER, _REFUSE, _NOTED = 1, 2, 3, 4, 5, 6  # as in commit.lua
+_COUNT, _TAKE, _CHARGE, _BREAKER, _DENY, _OBSERVE = 1, 2, 3, 4, 5, 6  # as in commit.lua
 _LOW: Final = 1 << 30
 _LUA: Final = Path(__file__).parent / "lua"
 _WINDOW: Final = Struct("<cd")  # kind, version; its data follows
@@ -130,32 +131,36 @@ def _plain(text: str) -> str:
 def encode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite]) -> tuple[list[bytes], bytes]:
     """Return the keys of windows and operations in their order, and what commit.lua is told."""
     keys: list[bytes] = []
-    told: list[object] = [len(windows)]
+    args: list[object] = [len(windows)]
     for write in windows:
         keys.append(redis_key(write.key))
-        told += (write.version, write.ttl_s if write.data is not None else False)
+        args += (write.version, write.ttl_s if write.data is not None else False)
     for op in ops:
         if type(op) is CountFingerprint:
             keys.append(redis_key(op.key))
-            told += _told_repeat(op)
+            args += _count_args(op)
         elif type(op) is TakeTokens:
             keys.append(redis_key(op.key))
-            told += (_BUCKET, op.group, op.spec.rate, op.spec.burst, op.cost)
+            args += (_TAKE, op.group, op.spec.rate, op.spec.burst, op.cost)
         elif type(op) is ChargeBudget:
             keys.append(redis_key(op.key))
-            told += (_SPEND, op.group, *divmod(op.spec.budget, _LOW), *divmod(op.cost, _LOW), op.ends)
+            args += (_CHARGE, op.group, *divmod(op.spec.budget, _LOW), *divmod(op.cost, _LOW), op.ends)
         elif type(op) is CheckBreaker:
             keys.append(redis_key(op.key))
-            told += (_BREAKER, op.group, op.spec.threshold, op.spec.reset_s, op.amount)
+            args += (_BREAKER, op.group, op.spec.threshold, op.spec.reset_s, op.amount)
+        elif type(op) is Deny:
+            args += (_DENY, op.group)
+        elif type(op) is Observation:
+            args += (_OBSERVE, op.group)
         else:
-            told += (_REFUSE if type(op) is Deny else _NOTED, op.group)
-    return keys, _encode(told)
+            assert_never(op)
+    return keys, _encode(args)
 
 
-def _told_repeat(op: CountFingerprint) -> tuple[object, ...]:
+def _count_args(op: CountFingerprint) -> tuple[object, ...]:
     spec = op.spec
     return (
-        _REPEAT,
+        _COUNT,
         op.group,
         op.tracked,
         op.limit,
@@ -186,16 +191,20 @@ def _result(op: Op, value: Any) -> Result:
     if value is False:
         return None
     if type(op) is CountFingerprint:
-        return _repeated(value)
+        return _count_result(value)
     if type(op) is TakeTokens:
         return float(value)
     if type(op) is ChargeBudget:
         return value if type(value) is int else int(value[0]) * _LOW + int(value[1])
-    opened, rate, wait_s, changed = value
-    return BreakerResult(opened, float(rate), float(wait_s), changed)
+    if type(op) is CheckBreaker:
+        opened, rate, wait_s, changed = value
+        return BreakerResult(opened, float(rate), float(wait_s), changed)
+    if type(op) is Deny or type(op) is Observation:
+        return None
+    assert_never(op)
 
 
-def _repeated(value: Any) -> FingerprintCount:
+def _count_result(value: Any) -> FingerprintCount:
     """A count, a count with its flight, or one that tripped."""
     if type(value) is int:
         return _SMALL_COUNTS[value] if 0 <= value < len(_SMALL_COUNTS) else FingerprintCount(value)
@@ -225,9 +234,9 @@ def encode_correct(ops: Sequence[AdjustCharge]) -> tuple[list[bytes], bytes]:
     told: list[object] = []
     for op in ops:
         if isinstance(op.spec, BucketSpec):
-            told += (_BUCKET, op.spec.rate, op.spec.burst, op.amount)
+            told += (_TAKE, op.spec.rate, op.spec.burst, op.amount)
         else:
-            told += (_SPEND, *divmod(round(op.amount), _LOW), 0)
+            told += (_CHARGE, *divmod(round(op.amount), _LOW), 0)
     return [redis_key(op.key) for op in ops], _encode(told)
 
 

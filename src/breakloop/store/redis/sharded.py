@@ -11,27 +11,25 @@ from typing import Final, TypeVar
 
 from breakloop.errors import StateError
 from breakloop.store.ops import (
+    DENIED_ELSEWHERE,
     ENFORCED,
     AdjustCharge,
-    BreakerResult,
-    ChargeBudget,
+    Charge,
     CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
     FingerprintCount,
+    Keyed,
     Op,
     Result,
     Settle,
-    TakeTokens,
     WindowWrite,
+    denies,
 )
 from breakloop.store.redis.scripts import place
 from breakloop.store.redis.store import RedisStore
 
-_CHARGES: Final = frozenset((TakeTokens, ChargeBudget))
-_LIMITS: Final = frozenset((TakeTokens, ChargeBudget, CheckBreaker))
-_KEYED: Final = frozenset((CountFingerprint, TakeTokens, ChargeBudget, CheckBreaker))
 _OWN: Final = "|"  # between project and agent, in the place of what belongs to an agent
 
 _Then = Callable[[CommitResult | StateError], None]
@@ -54,7 +52,7 @@ class ShardedCommit:
         self._results: list[Result] = [None] * len(ops)
         self._denied: dict[int, int] = {}  # group -> where
         for index, op in enumerate(ops):
-            if type(op) is Deny:
+            if isinstance(op, Deny):
                 self._denied.setdefault(op.group, index)
         self._kept: list[tuple[int, float]] = []  # charges and flights, and when
         self._turn = 0
@@ -69,13 +67,16 @@ class ShardedCommit:
             if self._turn == 0 or any(map(self._matters, own)):
                 self._own = frozenset(own)
                 self._sent = sorted(self._own.union(self._denied.values()))
-                return [self._ops[at] if at in self._own else Deny(None, self._ops[at].group) for at in self._sent]
+                return [
+                    self._ops[at] if at in self._own else Deny(DENIED_ELSEWHERE, self._ops[at].group)
+                    for at in self._sent
+                ]
             self._turn += 1
         return None
 
     def _matters(self, at: int) -> bool:
         op = self._ops[at]
-        return type(op) is CountFingerprint or self._denied.get(op.group, at) >= at
+        return isinstance(op, CountFingerprint) or self._denied.get(op.group, at) >= at
 
     def took(self, done: CommitResult) -> None:
         """Take note of what the last commit did."""
@@ -90,7 +91,7 @@ class ShardedCommit:
         for at in self._own:
             op, result = self._ops[at], self._results[at]
             flies = type(result) is FingerprintCount and result.flight > 0
-            if (flies or (type(op) in _CHARGES and result is not None)) and not self._off(op.group):
+            if (flies or (isinstance(op, Charge) and result is not None)) and not self._off(op.group):
                 self._kept.append((at, done.at))
 
     def _off(self, group: int) -> bool:
@@ -99,7 +100,7 @@ class ShardedCommit:
     def committed(self) -> CommitResult:
         """Return what all of them did together."""
         for at, op in enumerate(self._ops):
-            if type(op) in _LIMITS and self._denied.get(op.group, at) < at:
+            if isinstance(op, Charge | CheckBreaker) and self._denied.get(op.group, at) < at:
                 self._results[at] = None
         return CommitResult(self._results, self._denied.get(ENFORCED, -1), None, self._at)
 
@@ -111,9 +112,9 @@ class ShardedCommit:
             op, result = self._ops[at], self._results[at]
             if not self._off(op.group):
                 continue
-            if type(op) is CountFingerprint and type(result) is FingerprintCount:
+            if isinstance(op, CountFingerprint) and isinstance(result, FingerprintCount):
                 flights.append(Settle(op.spec, op.key, when, result.flight))
-            elif type(op) is TakeTokens or type(op) is ChargeBudget:
+            elif isinstance(op, Charge):
                 charges.append(AdjustCharge(op.spec, op.key, -op.cost))
         return charges, flights
 
@@ -123,31 +124,18 @@ def arranged(ops: Sequence[Op], first: str) -> list[tuple[str, list[int]]]:
     parts: list[tuple[str, list[int]]] = [(first, [])]
     latest: dict[int, int] = {}  # group -> the last commit with something that may deny it
     for at, op in enumerate(ops):
-        if type(op) not in _KEYED:
+        if not isinstance(op, Keyed):
             continue
-        where, group = place(op.key), op.group  # type: ignore[union-attr]  # they have one
-        turn = latest.get(group, 0) if type(op) is CheckBreaker else 0
+        where, group = place(op.key), op.group
+        turn = latest.get(group, 0) if isinstance(op, CheckBreaker) else 0
         while turn < len(parts) and parts[turn][0] != where:
             turn += 1
         if turn == len(parts):
             parts.append((where, []))
         parts[turn][1].append(at)
-        if type(op) is not CountFingerprint or op.spec.denies:
+        if not isinstance(op, CountFingerprint) or op.spec.denies:
             latest[group] = max(turn, latest.get(group, 0))
     return parts
-
-
-def denies(op: Op, result: Result) -> bool:
-    """Tell whether this is what its group is denied for."""
-    if type(op) is CountFingerprint:
-        return type(result) is FingerprintCount and result.tripped and op.spec.denies
-    if result is None:
-        return False
-    if type(op) is TakeTokens:
-        return isinstance(result, float) and result < 0
-    if type(op) is ChargeBudget:
-        return isinstance(result, int) and result > op.spec.budget
-    return type(result) is BreakerResult and result.open
 
 
 class ShardedStore(RedisStore):
@@ -161,7 +149,7 @@ class ShardedStore(RedisStore):
         Where a later script fails, what an earlier one has charged stays charged: who decides without the store then
         may let the call pass.
         """
-        places = {place(op.key): None for op in ops if type(op) in _KEYED}  # type: ignore[union-attr]
+        places = {place(op.key): None for op in ops if isinstance(op, Keyed)}
         own = next((one for one in places if _OWN in one), next(iter(places), ""))
         first = place(windows[0].key) if windows else own
         if not places.keys() - {first}:

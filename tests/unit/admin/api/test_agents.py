@@ -88,8 +88,8 @@ def test_settings_are_checked_by_the_bundles_schema(world: World) -> None:
 
 def test_everybody_who_is_held_is_listed(world: World) -> None:
     now = world.clock.now()
-    world.operator._quarantine.kill(Hold(CALLER, "blue", "key:1", "", now, now + 60, "three of its agents"))
-    world.operator._quarantine.kill(Hold(AGENT, "blue", "key:1", "a", now, now + 60, "cycle"))
+    world.operator._quarantine.hold(Hold(CALLER, "blue", "key:1", "", now, now + 60, "three of its agents"))
+    world.operator._quarantine.hold(Hold(AGENT, "blue", "key:1", "a", now, now + 60, "cycle"))
     found = client(world).get("/api/v1/quarantine?project=blue").json()["holds"]
     assert [(one["binds"], one["until"]) for one in found] == [("caller", now + 60), ("agent", now + 60)]
     assert len(client(world).get("/api/v1/quarantine").json()["holds"]) == 4
@@ -98,7 +98,7 @@ def test_everybody_who_is_held_is_listed(world: World) -> None:
 def test_a_caller_or_a_run_can_be_released(world: World) -> None:
     """A caller is held, too, after three of its agents (G-1)."""
     now = world.clock.now()
-    world.operator._quarantine.kill(Hold(CALLER, "default", "key:1", "", now, now + 60, "three of its agents"))
+    world.operator._quarantine.hold(Hold(CALLER, "default", "key:1", "", now, now + 60, "three of its agents"))
     made = client(world)
     released = made.post("/api/v1/quarantine/release", json={"caller": "key:1"}).json()["released"]
     assert [one["binds"] for one in released] == ["caller"]

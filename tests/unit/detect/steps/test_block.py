@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.detect.counting import AllowList, DetectorConfig, DetectorIdentity
-from breakloop.detect.stateful import CallReaders, SeverityActions
+from breakloop.detect.stateful import CallReaders, Detection, SeverityActions
 from breakloop.detect.steps import RequestContext, StepEvaluation
 from breakloop.detect.steps.block import CROWDED, CUTS, MIXED, ONLY_TELLS, StepsBlock
 from breakloop.detect.steps.window import SessionWindow
@@ -75,6 +75,7 @@ def test_in_a_crowd_of_unnamed_conversations_a_block_is_only_noted() -> None:
     asked.crowded = True
     op = made.operation(asked, judged, "project", 0)
     assert isinstance(op, Observation)
+    assert isinstance(op.owner, Detection)
     assert op.owner.action == "steer"
     assert op.owner.evidence == f"the same 5 times; {CROWDED}"
     shown = block(2, step=STEP._replace(call_ids=("call_1",)))
@@ -86,6 +87,7 @@ def test_where_two_conversations_were_taken_for_one_a_block_is_only_noted() -> N
     judged = StepEvaluation(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, mixed=True)
     op = block().operation(call(), judged, "project", 0)
     assert isinstance(op, Observation)
+    assert isinstance(op.owner, Detection)
     assert op.owner.evidence == f"the same 5 times; {MIXED}"
     assert isinstance(block().operation(call(), judged._replace(level=3), "project", 0), CountFingerprint)
 
@@ -124,6 +126,7 @@ def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
     assert judged is not None
     op = made.operation(asked, judged, "project", 0)
     assert isinstance(op, CountFingerprint)
+    assert isinstance(op.owner, Detection)
     assert op.owner.action == "kill"
 
 

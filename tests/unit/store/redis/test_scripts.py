@@ -44,6 +44,7 @@ from breakloop.store.redis.scripts import (
     window_value,
 )
 from breakloop.store.redis.topology import slot_of
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 LUA = Path(module.__file__).parent / "lua"
 FREE = FingerprintSpec(60.0, 5, sliding=True, concurrent_free=2, retry_free=3)
@@ -127,12 +128,12 @@ def test_a_prefix_is_no_pattern(prefix: str, wanted: bytes) -> None:
 def test_a_commit_is_one_flat_list() -> None:
     """Windows first; the order of keys is theirs and that of the operations which have one (S-2)."""
     ops: list[Op] = [
-        CountFingerprint(FREE, "ld:p:a", None, 1, 7, tracked=True),
-        Deny(None),
-        TakeTokens(TEN, "tb:p:b", 2.0, None),
-        Observation(None, 2),
-        ChargeBudget(BudgetSpec(2**60 + 1), "cb:p:c", 5, 99.0, None),
-        CheckBreaker(BreakerSpec(8.0, 30.0), "brk:p:d", 1.5, None),
+        CountFingerprint(FREE, "ld:p:a", NO_OWNER, 1, 7, tracked=True),
+        Deny(NO_OWNER),
+        TakeTokens(TEN, "tb:p:b", 2.0, NO_LIMITER, NO_RULE),
+        Observation(NO_OWNER, 2),
+        ChargeBudget(BudgetSpec(2**60 + 1), "cb:p:c", 5, 99.0, NO_LIMITER, NO_RULE),
+        CheckBreaker(BreakerSpec(8.0, 30.0), "brk:p:d", 1.5, NO_LIMITER, NO_RULE),
     ]
     windows = [WindowWrite("win:p:s:", 3, b"x", 60.0), WindowWrite("win:p:t:", 4, None, 60.0)]
     keys, told = encode_commit(ops, windows)
@@ -146,10 +147,10 @@ def test_a_commit_is_one_flat_list() -> None:
 
 def test_results_have_their_types_back() -> None:
     """Whole numbers come as integers; what was not looked at is None (E-4)."""
-    repeat, bucket = CountFingerprint(PLAIN, "ld:p", None), TakeTokens(TEN, "tb:p", 1.0, None)
-    spend = ChargeBudget(BudgetSpec(9), "cb:p", 1, 9.0, None)
-    breaker = CheckBreaker(BreakerSpec(8.0, 30.0), "brk:p", 1.0, None)
-    ops: list[Op] = [repeat, repeat, repeat, repeat, bucket, bucket, spend, spend, breaker, Deny(None), bucket]
+    repeat, bucket = CountFingerprint(PLAIN, "ld:p", NO_OWNER), TakeTokens(TEN, "tb:p", 1.0, NO_LIMITER, NO_RULE)
+    spend = ChargeBudget(BudgetSpec(9), "cb:p", 1, 9.0, NO_LIMITER, NO_RULE)
+    breaker = CheckBreaker(BreakerSpec(8.0, 30.0), "brk:p", 1.0, NO_LIMITER, NO_RULE)
+    ops: list[Op] = [repeat, repeat, repeat, repeat, bucket, bucket, spend, spend, breaker, Deny(NO_OWNER), bucket]
     found = [
         2,
         99,
@@ -185,7 +186,7 @@ def test_a_list_is_a_conflict() -> None:
     """Windows that moved on, as they are now; those that did not are not among them (E-5)."""
     writes = [WindowWrite(f"win:p:{name}:", 1, b"", 60.0) for name in "abc"]
     newer = window_value(WindowWrite("", 6, b"data", 60.0))
-    done = decode_commit([Observation(None)], writes, [b"1000.5", None, newer, b""])
+    done = decode_commit([Observation(NO_OWNER)], writes, [b"1000.5", None, newer, b""])
     assert done == CommitResult([], -1, {"win:p:b:": StoredWindow(7, b"data"), "win:p:c:": StoredWindow(0, b"")})
     assert done.at == 1000.5
 
@@ -196,7 +197,7 @@ def test_a_list_is_a_conflict() -> None:
 def test_answers_that_mean_nothing_are_errors(answer: object) -> None:
     """Of a kind that whoever asked can expect (S-3)."""
     with pytest.raises(UNREADABLE):
-        decode_commit([TakeTokens(TEN, "tb:p", 1.0, None)], [WindowWrite("win:p", 0, b"", 1.0)], answer)
+        decode_commit([TakeTokens(TEN, "tb:p", 1.0, NO_LIMITER, NO_RULE)], [WindowWrite("win:p", 0, b"", 1.0)], answer)
 
 
 # -- windows, settling, corrections ------------------------------------------------------------------------------------

@@ -28,9 +28,11 @@ from breakloop.store.ops import (
     StoredWindow,
     TakeTokens,
     WindowWrite,
+    denies,
 )
 from breakloop.store.redis.scripts import redis_key
-from breakloop.store.redis.sharded import ShardedCommit, ShardedStore, arranged, denies
+from breakloop.store.redis.sharded import ShardedCommit, ShardedStore, arranged
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 NOW = 1_800_000_000.0
 LATER = NOW + 86_400
@@ -44,20 +46,20 @@ AGENT, PROJECT = "p|a", "p"
 
 def own(cost: float = 1.0, group: int = 0) -> TakeTokens:
     """A limit of the agent's."""
-    return TakeTokens(TEN, f"tb:{AGENT}:x", cost, None, group)
+    return TakeTokens(TEN, f"tb:{AGENT}:x", cost, NO_LIMITER, NO_RULE, group)
 
 
 def all_together(cost: int = 1, group: int = 0) -> ChargeBudget:
     """A budget that all agents share."""
-    return ChargeBudget(DAY, f"cb:{PROJECT}:y", cost, LATER, None, group)
+    return ChargeBudget(DAY, f"cb:{PROJECT}:y", cost, LATER, NO_LIMITER, NO_RULE, group)
 
 
 def breaker(where: str, group: int = 0) -> CheckBreaker:
-    return CheckBreaker(RATE, f"brk:{where}:z", 7.0, None, group)
+    return CheckBreaker(RATE, f"brk:{where}:z", 7.0, NO_LIMITER, NO_RULE, group)
 
 
 def seen(where: str = AGENT, spec: FingerprintSpec = LOOP, *, tracked: bool = False) -> CountFingerprint:
-    return CountFingerprint(spec, f"ld:{where}:f", None, tracked=tracked)
+    return CountFingerprint(spec, f"ld:{where}:f", NO_OWNER, tracked=tracked)
 
 
 class Slots:
@@ -86,7 +88,9 @@ class Slots:
 
     def used(self, op: TakeTokens | ChargeBudget) -> float:
         """What is used of a limit."""
-        free: Op = TakeTokens(op.spec, op.key, 0, None) if isinstance(op, TakeTokens) else all_together(0)
+        free: Op = (
+            TakeTokens(op.spec, op.key, 0, NO_LIMITER, NO_RULE) if isinstance(op, TakeTokens) else all_together(0)
+        )
         [result] = self.at(op.key).commit([free], NOW).results
         assert isinstance(result, float | int)
         return TEN.burst - result if isinstance(op, TakeTokens) else result
@@ -94,7 +98,7 @@ class Slots:
 
 def test_each_place_is_asked_once_the_agents_first() -> None:
     """Whatever the order; what has no key is told wherever it matters (E-5)."""
-    ops: list[Op] = [all_together(), seen(), Deny(None, 1), breaker(AGENT, 2), own(), breaker(PROJECT)]
+    ops: list[Op] = [all_together(), seen(), Deny(NO_OWNER, 1), breaker(AGENT, 2), own(), breaker(PROJECT)]
     assert arranged(ops, AGENT) == [(AGENT, [1, 3, 4]), (PROJECT, [0, 5])]
     slots = Slots()
     assert slots.commit(ops) == MemoryStore().commit(ops, NOW)
@@ -156,10 +160,12 @@ def test_a_denial_that_stands_earlier_counts_though_it_is_found_later() -> None:
 def test_a_shadow_policy_gives_back_its_own() -> None:
     """What it would have denied keeps its own limits from being charged, and nobody else's (E-3)."""
     slots = Slots()
-    done = slots.commit([own(2.0, group=1), TakeTokens(TEN, f"tb:{AGENT}:w", 3.0, None), all_together(11, group=1)])
+    done = slots.commit(
+        [own(2.0, group=1), TakeTokens(TEN, f"tb:{AGENT}:w", 3.0, NO_LIMITER, NO_RULE), all_together(11, group=1)]
+    )
     assert (done.denied_at, done.results) == (-1, [8.0, 7.0, 11])
     assert slots.used(own()) == 0.0
-    assert slots.used(TakeTokens(TEN, f"tb:{AGENT}:w", 0.0, None)) == 3.0
+    assert slots.used(TakeTokens(TEN, f"tb:{AGENT}:w", 0.0, NO_LIMITER, NO_RULE)) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -213,7 +219,7 @@ def test_what_is_of_one_place_is_one_script() -> None:
     store = ShardedStore(nodes)
     store.commit([seen(), own()], [WRITE], print)
     store.commit([all_together(), breaker(PROJECT)], (), print)
-    store.commit([Deny(None), seen()], (), print)
+    store.commit([Deny(NO_OWNER), seen()], (), print)
     store.settle([Settle(FLIGHT, f"ld:{AGENT}:f", NOW, 1)], print, failed=True)
     store.correct([AdjustCharge(DAY, f"cb:{PROJECT}:y", 1)], print)
     assert nodes.scripts() == [

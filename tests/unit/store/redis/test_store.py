@@ -26,9 +26,10 @@ from breakloop.store.ops import (
 from breakloop.store.redis.connection import RedisError
 from breakloop.store.redis.scripts import load_scripts, redis_key, window_value
 from breakloop.store.redis.store import RedisStore
+from tests.stores import NO_LIMITER, NO_RULE
 
 TEN = BucketSpec(1.0, 10.0)
-OP = TakeTokens(TEN, "tb:p:k", 1.0, None)
+OP = TakeTokens(TEN, "tb:p:k", 1.0, NO_LIMITER, NO_RULE)
 NINE = msgspec.msgpack.encode([1000, -1, 9])
 NOSCRIPT = RedisError("NOSCRIPT No matching script. Please use EVAL.")
 SCRIPTS = load_scripts()
@@ -163,7 +164,7 @@ def test_a_script_on_its_way_is_loaded_once(store: RedisStore, nodes: Told) -> N
     """Many at once, one load a slot; the next time it is needed it is loaded again (S-2)."""
     for _ in range(3):
         store.commit([OP], (), print)
-    store.commit([TakeTokens(TEN, "tb:other:k", 1.0, None)], (), print)
+    store.commit([TakeTokens(TEN, "tb:other:k", 1.0, NO_LIMITER, NO_RULE)], (), print)
     store.settle([Settle(FingerprintSpec(1.0, 1), "ld:p:k", 1.0, 1)], print, failed=False)
     nodes.answer(*[NOSCRIPT] * 5)
     assert nodes.commands[5:] == [b"SCRIPT", *[b"EVALSHA"] * 3, b"SCRIPT", b"EVALSHA", b"SCRIPT", b"EVALSHA"]
