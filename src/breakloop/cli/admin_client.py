@@ -10,7 +10,6 @@ import json
 import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import wraps
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
@@ -25,6 +24,7 @@ from breakloop._version import __version__
 from breakloop.cli.main import PROBLEM, UNREACHABLE, USAGE
 from breakloop.cli.output import config_option, fail, json_option, print_table, settings_of
 from breakloop.errors import BreakloopError
+from breakloop.formatting import duration, money, timestamp
 
 PREFIX: Final = "/api/v1"
 TIMEOUT_S: Final = 15.0  # an idle event stream sends a comment every 15 s
@@ -262,7 +262,6 @@ def _kept_token(config: str, *, as_json: bool) -> str:
 _TEXT_MAX: Final = 60
 _DIGEST: Final = re.compile(r"(?:\w+:)?[0-9a-f]{16,}(?:\.\.\.)?")
 _DIGEST_SHOWN: Final = 12
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _UNSAID: Final = frozenset(
     {"agent", "caller", "steps", "score"}
 )  # fields of events that are shown elsewhere or too long
@@ -277,34 +276,19 @@ def clean(text: object, most: int = _TEXT_MAX) -> str:
 
 
 def moment(at: float | None) -> str:
-    return "" if at is None else datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return "" if at is None else timestamp(at).replace(" UTC", "Z")
 
 
 def until(at: float | None) -> str:
     return "until it is released" if at is None else f"until {moment(at)}"
 
 
-def span(seconds: float) -> str:
-    """Return a duration in its two largest units."""
-    left, words = max(0, int(seconds)), list[str]()
-    for size, unit in _UNITS:
-        count, left = divmod(left, size)
-        if count or words:
-            words.append(f"{count} {unit}")
-    return " ".join(word for word in words[:2] if not word.startswith("0 ")) or "0 s"
-
-
 def ago(at: float | None, now: float) -> str:
-    return "never" if not at else f"{span(now - at)} ago"
+    return "never" if not at else f"{duration(now - at)} ago"
 
 
 def dollars(microusd: int) -> str:
-    """Return an amount to the cent; a smaller amount than one cent is "<$0.01"."""
-    return f"${microusd / 1e6:,.2f}" if microusd >= 10_000 or not microusd else "<$0.01"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return money(microusd / 1e6)
 
 
 def words(data: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from breakloop.cli.demo_run import HEALTHY, LOOPING, PACE_S, DemoResponse, rule
-from breakloop.cli.validate import counted
+from breakloop.formatting import plural
 
 WHAT: Final = {LOOPING: "reads a file that is not there, again and again", HEALTHY: "reads one file after the other"}
 WEEKEND_H: Final = 48
@@ -229,7 +229,7 @@ def summary(story: DemoStory) -> list[Line]:
     whole = "" if story.seen_s >= story.wanted_s else f" of {story.wanted_s}"
     lines = [_heading(f"After {story.seen_s}{whole} simulated seconds")]
     lines += [_line(_fate(story, agent)) for agent in (LOOPING, HEALTHY)]
-    lines.append(_line(f"the stand-in LLM itself counted {counted(story.llm_requests, 'request')}"))
+    lines.append(_line(f"the stand-in LLM itself counted {plural(story.llm_requests, 'request')}"))
     lines += _money(story)
     if story.denial is not None:
         lines.append(_heading("What the looping agent's SDK raises"))
@@ -261,7 +261,7 @@ def _line(*parts: str | tuple[str, str]) -> Line:
 
 def _fate(story: DemoStory, agent: str) -> str:
     totals = story.totals[agent]
-    said = f"{agent}: {counted(totals.passed, 'request')} passed, {totals.blocked} blocked"
+    said = f"{agent}: {plural(totals.passed, 'request')} passed, {totals.blocked} blocked"
     if totals.failed:
         said += f", {totals.failed} failed"
     if totals.cooldowns_s:

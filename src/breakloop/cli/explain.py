@@ -30,10 +30,11 @@ from breakloop.cli.output import (
     settings_of,
 )
 from breakloop.cli.test import OFFLINE_SECRET, OfflineExchange, OfflineService, load_policy, server_secret
-from breakloop.cli.validate import STDIN, STDIN_NAME, counted
+from breakloop.cli.validate import STDIN, STDIN_NAME
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, Problem, SettingsError
+from breakloop.formatting import plural
 from breakloop.policy.documents import in_order, read_document
 from breakloop.replay.cases import CaseRequest, check_request, request_from
 from breakloop.replay.explain import ExplainStep, decision_of
@@ -217,7 +218,7 @@ def _send(offline: OfflineService, request: CaseRequest, repeat: int, every: flo
 
 def _print_earlier(sent: Sequence[_Sent], out: Console) -> None:
     """Print the earlier requests; equal outcomes share a line."""
-    out.print(Text(f"Sent {counted(len(sent), 'time')}; the last is explained", "bold"))
+    out.print(Text(f"Sent {plural(len(sent), 'time')}; the last is explained", "bold"))
     for said, group in groupby(sent, key=lambda one: one.said):
         listed = list(group)
         first, last = listed[0], listed[-1]

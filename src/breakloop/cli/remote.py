@@ -17,19 +17,18 @@ from breakloop.cli.admin_client import (
     admin_options,
     ago,
     clean,
-    count,
     dollars,
     moment,
     part,
     project_option,
     show_table,
-    span,
     until,
     words,
 )
 from breakloop.cli.main import PROBLEM, UNREACHABLE
 from breakloop.cli.output import end, print_json
 from breakloop.clock import SystemClock
+from breakloop.formatting import duration, plural
 
 
 @click.command(name="status", epilog=EPILOG.replace("rejected", "rejected, or the instance has a problem"))
@@ -56,7 +55,7 @@ def _show_status(status: dict[str, Any], bundle: dict[str, Any], totals: dict[st
     state = clean(status.get("state", "")) + (", degraded" if status.get("degraded") else "")
     denied = f", {totals['denied']:,} of them denied" if totals["denied"] else ""
     rows = {
-        "up": span(status.get("uptime_seconds", 0.0)),
+        "up": duration(status.get("uptime_seconds", 0.0)),
         "processes": str(status.get("workers", 1)),
         "bundle": _bundle(bundle),
         "state": state,
@@ -64,7 +63,7 @@ def _show_status(status: dict[str, Any], bundle: dict[str, Any], totals: dict[st
         "agents": f"{totals['agents']:,}" + (f", {held:,} held" if held else ""),
         "loops": f"{totals['loops']:,}, {totals['incidents_open']:,} of them open",
         "spent": dollars(totals["cost_microusd"]),
-        "saved": f"{dollars(totals['saved_microusd'])}, {count(totals['saved_requests'], 'request')} stopped",
+        "saved": f"{dollars(totals['saved_microusd'])}, {plural(totals['saved_requests'], 'request')} stopped",
     }
     for name, value in rows.items():
         click.echo(f"  {name:<10} {value}")
@@ -86,7 +85,7 @@ def _troubles(status: dict[str, Any], bundle: dict[str, Any]) -> list[str]:
     if bundle.get("version") is None:
         found.append("no bundle is loaded: requests get 503")
     elif problems:
-        found.append(f"the new bundle is rejected ({count(len(problems), 'problem')}); an older one is in force")
+        found.append(f"the new bundle is rejected ({plural(len(problems), 'problem')}); an older one is in force")
     return found
 
 
@@ -288,8 +287,8 @@ def release_command(client: AdminClient, *, agent: str, caller: str, run: str, p
 
 
 def _said(ended: int, loops: int) -> str:
-    done = [f"{count(ended, 'hold')} ended"] if ended else []
-    done += [f"{count(loops, 'blocked loop')} forgotten"] if loops else []
+    done = [f"{plural(ended, 'hold')} ended"] if ended else []
+    done += [f"{plural(loops, 'blocked loop')} forgotten"] if loops else []
     return f"is released: {', '.join(done)}"
 
 

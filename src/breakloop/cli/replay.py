@@ -18,10 +18,11 @@ from breakloop.cli.main import PROBLEM
 from breakloop.cli.output import config_option, end, fail, fail_problems, json_option, print_table, settings_of
 from breakloop.cli.reporting import price_options, pricing_of, tell_unpriced, unpriced_json, write_html
 from breakloop.cli.test import OfflineService, load_policy
-from breakloop.cli.validate import STDIN, STDIN_NAME, counted
+from breakloop.cli.validate import STDIN, STDIN_NAME
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError
+from breakloop.formatting import plural
 from breakloop.replay.formats.recording import Recording, RecordingError
 from breakloop.replay.html import Heading
 from breakloop.replay.report import (
@@ -66,7 +67,7 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
         click.echo()
     blocked = [one for one in outcomes if one.first_block is not None]
     turns = sum(one.turns for one in outcomes)
-    said = f"{counted(len(outcomes), 'session')}, {counted(turns, 'turn')}, judged by {policy}:"
+    said = f"{plural(len(outcomes), 'session')}, {plural(turns, 'turn')}, judged by {policy}:"
     click.echo(f"{said} {len(blocked)} blocked, {len(flagged) - len(blocked)} noticed only")
     kinds = grouped(blocked, lambda one: one.kind or "")
     if kinds:
@@ -79,10 +80,10 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
         worth = f" ({money(usd)})" if usd is not None else ""
         click.echo(f"saved: {tokens(cost)} tokens{worth}{how}")
     for reason, count in sorted(_denied(outcomes).items()):
-        click.echo(f"denied for {reason}: {counted(count, 'turn')}")
+        click.echo(f"denied for {reason}: {plural(count, 'turn')}")
     shadowed = sum(one.shadowed for one in outcomes)
     if shadowed:
-        click.echo(f"policies in shadow mode would have spoken up in {counted(shadowed, 'turn')}")
+        click.echo(f"policies in shadow mode would have spoken up in {plural(shadowed, 'turn')}")
     _tell_score(outcomes)
 
 
@@ -243,7 +244,7 @@ def _outcomes(
                     yield found
             if recording.skipped:
                 shown = "; ".join(recording.problems)
-                click.echo(f"{name}: {counted(recording.skipped, 'record')} passed over: {shown}", err=True)
+                click.echo(f"{name}: {plural(recording.skipped, 'record')} passed over: {shown}", err=True)
 
 
 @contextmanager

@@ -23,9 +23,10 @@ from breakloop.cli.test import OfflineService, load_policy
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError
+from breakloop.formatting import duration, plural
 from breakloop.policy.load import load_text
 from breakloop.replay.html import Heading
-from breakloop.replay.report import counted, lasted, moment, money, tokens
+from breakloop.replay.report import moment, money, tokens
 from breakloop.replay.run import ReplaySetup
 from breakloop.replay.scan import (
     USUAL,
@@ -79,12 +80,12 @@ def tell(
 
 
 def summed(found: Summary) -> str:
-    said = f"{counted(found.sessions, 'session')}, "
+    said = f"{plural(found.sessions, 'session')}, "
     if not found.looping:
         noticed = f"; {found.noticed} had a notice (--html draws them)" if found.noticed else ""
-        return f"{said}no loops ({counted(found.turns, 'turn')}, {tokens(found.spent)} tokens){noticed}"
+        return f"{said}no loops ({plural(found.turns, 'turn')}, {tokens(found.spent)} tokens){noticed}"
     said += f"{found.looping:,} with loops: "
-    said += f"{found.loop_turns:,} of {counted(found.turns, 'turn')}, {tokens(found.after)} tokens"
+    said += f"{found.loop_turns:,} of {plural(found.turns, 'turn')}, {tokens(found.after)} tokens"
     cost = f" ({money(found.after.money)})" if found.after.money is not None else ""
     return f"{said}{cost} after the point where breakloop would have stopped them"
 
@@ -150,7 +151,7 @@ def _drawn(lines: Sequence[Timeline], *, excerpts: bool) -> None:
 
 def _said(loop: TimelineLoop) -> str:
     where = f"turns {loop.first}-{loop.last}"
-    when = ", ".join(filter(None, (moment(loop.began_at), lasted(loop.seconds))))
+    when = ", ".join(filter(None, (moment(loop.began_at), duration(loop.seconds) if loop.seconds is not None else "")))
     stopped = f"stopped at turn {loop.block}" if loop.block is not None else f"noticed at turn {loop.notice}"
     return f"{where}{f' ({when})' if when else ''}: {loop.evidence}; {stopped}"
 
@@ -167,7 +168,7 @@ def _can_draw() -> bool:
 def _next(found: Summary) -> None:
     click.echo()
     if found.noticed:
-        click.echo(f"{counted(found.noticed, 'other session')} had a notice and no block (--html draws them)\n")
+        click.echo(f"{plural(found.noticed, 'other session')} had a notice and no block (--html draws them)\n")
     click.echo("Stop the next one while it happens:")
     click.echo("  make serve            # or: breakloop serve")
     click.echo("  export ANTHROPIC_BASE_URL=http://127.0.0.1:8787")
@@ -178,7 +179,7 @@ def _passed_over(files: TranscriptFiles) -> None:
     if not files.problems:
         return
     lines = files.problems[:_PROBLEMS]
-    click.echo(f"passed over, {counted(max(files.skipped, len(files.problems)), 'problem')}:", err=True)
+    click.echo(f"passed over, {plural(max(files.skipped, len(files.problems)), 'problem')}:", err=True)
     for line in lines:
         click.echo(f"  {line}", err=True)
     if len(files.problems) > len(lines):

@@ -29,12 +29,13 @@ from breakloop.cli.output import (
     problem_json,
     settings_of,
 )
-from breakloop.cli.validate import STDIN, STDIN_NAME, counted, note_text
+from breakloop.cli.validate import STDIN, STDIN_NAME, note_text
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.config.validators import POLICY_REDIS
 from breakloop.dialects.denial import VerdictHeaders, field_pairs
 from breakloop.errors import BundleError, Problem, SettingsError
+from breakloop.formatting import plural
 from breakloop.gateway.admission import Admission
 from breakloop.gateway.decision import ENVOY, DecisionHandler
 from breakloop.gateway.http_request import Reply, Request
@@ -248,7 +249,7 @@ def _tell(report: TestReport) -> None:
     for result in report.results:
         if not result.passed:
             _tell_failure(result)
-    total = counted(len(report.results), "case")
+    total = plural(len(report.results), "case")
     click.echo(f"{len(report.results) - report.failed} of {total} passed" if report.failed else f"{total}, all passed")
 
 

@@ -13,6 +13,7 @@ from breakloop.cli.main import PROBLEM
 from breakloop.cli.output import end, json_option, print_json, problem_json
 from breakloop.clock import SystemClock
 from breakloop.errors import BundleError, Problem
+from breakloop.formatting import plural
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
 
 # Files that are passed by mistake: a field that only they have, and the command that reads them.
@@ -89,7 +90,7 @@ def _tell(one: CheckedBundle) -> None:
         click.echo(note_text(note))
     if one.loaded is not None:
         bundle = one.loaded.bundle
-        policies = counted(len(bundle.policies), "policy", "policies")
+        policies = plural(len(bundle.policies), "policy", "policies")
         click.echo(f"{one.name}: ok, version {bundle.bundle_version}, {policies}, digest {one.loaded.digest[:12]}")
 
 
@@ -108,17 +109,13 @@ def note_text(note: Problem) -> str:
     return where + "note: " + str(note).removeprefix(where)
 
 
-def counted(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def _summary(checked: Iterable[CheckedBundle], *, strict: bool) -> str:
     listed = list(checked)
     bad = sum(not one.ok(strict=strict) for one in listed)
     problems = sum(len(one.problems) + bool(one.missing) for one in listed)
     notes = sum(len(one.notes) for one in listed)
-    found = [counted(problems, "problem")] if problems else []
-    found += [counted(notes, "note") + (" (which count: --strict)" if strict else "")] if notes else []
+    found = [plural(problems, "problem")] if problems else []
+    found += [plural(notes, "note") + (" (which count: --strict)" if strict else "")] if notes else []
     verdict = f"{bad} of {len(listed)} refused" if bad else f"{len(listed)} valid"
     return f"{verdict}: {', '.join(found)}" if found else verdict
 

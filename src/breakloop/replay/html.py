@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from breakloop.replay.report import counted, lasted, moment, money, tokens
+from breakloop.formatting import duration, plural
+from breakloop.replay.report import moment, money, tokens
 from breakloop.replay.sessions import total
 from breakloop.replay.timeline import AGAIN, BLOCK, NOTICE, Cell, Timeline, TimelineLoop, shown
 
@@ -107,7 +108,7 @@ def _cards(heading: Heading, lines: Sequence[Timeline]) -> list[tuple[str, str, 
     looping = sum(1 for line in lines if line.blocked)
     after = total(loop.after for loop in loops)
     cards = [
-        (f"{heading.sessions:,}", f"sessions with {counted(heading.turns, 'turn')}", False),
+        (f"{heading.sessions:,}", f"sessions with {plural(heading.turns, 'turn')}", False),
         (f"{looping:,}", "of them loop" if looping != 1 else "of them loops", looping > 0),
         (f"{sum(loop.turns for loop in loops):,}", "turns in loops", False),
         (tokens(after), "tokens after the point where they would have been stopped", looping > 0),
@@ -121,7 +122,7 @@ def facts(loop: TimelineLoop) -> Iterator[str]:
     if moment(loop.began_at):
         yield f"began {moment(loop.began_at)}"
     if loop.seconds:
-        yield f"went on for {lasted(loop.seconds)}"
+        yield f"went on for {duration(loop.seconds)}"
     yield f"{tokens(loop.spent)} tokens in the loop"
     if loop.block is not None:
         yield f"{tokens(loop.after)} after the block"
@@ -161,7 +162,7 @@ def visible(line: Timeline) -> list[Cell]:
 
 def described(line: Timeline) -> str:
     """Return the picture in words, for screen readers."""
-    said = [counted(len(line.cells), "turn")]
+    said = [plural(len(line.cells), "turn")]
     for loop in line.loops:
         part = f"turns {loop.first} to {loop.last} repeat ({loop.kind})"
         part += f", noticed at turn {loop.notice}" if loop.notice is not None else ""
@@ -217,6 +218,6 @@ def _axis(line: Timeline, row: Sequence[Cell], lefts: Mapping[int, int], top: in
         if anchor == "end" and len(row) < 12:
             continue
         x = lefts[cell.number] + (0 if anchor == "start" else _CELL)
-        passed = lasted(cell.at_s - start) if cell.at_s is not None and start is not None else ""
+        passed = duration(cell.at_s - start) if cell.at_s is not None and start is not None else ""
         label = f"turn {cell.number}" + (f" \N{MIDDLE DOT} {passed}" if passed else "")
         yield Shape("text", x, top + _HEIGHT + 20, css=anchor, text=label)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
+from breakloop.formatting import money as dollars
+from breakloop.formatting import timestamp
 from breakloop.replay.run import SessionOutcome
 from breakloop.replay.sessions import Spent
 
@@ -196,10 +197,6 @@ _DATES_FROM = 1e8  # smaller numbers are relative to the recording
 _DATES_TO = 2.5e11
 
 
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def tokens(spent: Spent) -> str:
     """Format a number of tokens; estimates are marked and rounded."""
     if not spent.estimated:
@@ -214,26 +211,10 @@ def rounded(number: int) -> int:
 
 
 def money(amount: float | None) -> str:
-    """Format US dollars; "" if the price is unknown."""
-    if amount is None:
-        return ""
-    return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"
-
-
-def lasted(seconds: float | None) -> str:
-    """Format a duration in its two largest units."""
-    if seconds is None:
-        return ""
-    whole = round(seconds)
-    for size, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit} {rest} {below}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s"
+    """Return US dollars; "" if the price is unknown."""
+    return "" if amount is None else dollars(amount)
 
 
 def moment(at_s: float | None) -> str:
-    """Format a date and time, if the recording has any."""
-    if at_s is None or not _DATES_FROM < at_s < _DATES_TO:
-        return ""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Return a date and time, if the recording has any."""
+    return "" if at_s is None or not _DATES_FROM < at_s < _DATES_TO else timestamp(at_s)

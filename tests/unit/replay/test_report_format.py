@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from breakloop.replay.report import counted, lasted, moment, money, rounded, tokens
+from breakloop.replay.report import moment, money, rounded, tokens
 from breakloop.replay.sessions import Spent
-
-
-def test_counts() -> None:
-    """Counts (X-6)."""
-    assert [counted(number, "turn") for number in (0, 1, 1200)] == ["0 turns", "1 turn", "1,200 turns"]
 
 
 def test_tokens_say_what_they_are() -> None:
@@ -29,23 +22,6 @@ def test_money() -> None:
         "$0.13",
         "$1,234.50",
     ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (None, ""),
-        (0.2, "0 s"),
-        (59, "59 s"),
-        (60, "1 min"),
-        (139, "2 min 19 s"),
-        (3700, "1 h 1 min"),
-        (90000, "1 d 1 h"),
-    ],
-)
-def test_durations(seconds: float | None, said: str) -> None:
-    """Durations (X-6)."""
-    assert lasted(seconds) == said
 
 
 def test_moments() -> None:
