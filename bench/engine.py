@@ -24,7 +24,7 @@ from breakloop.detect.counting import CountingDetector
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.schema.bundle import Bundle
 from breakloop.store.memory import MemoryStore
@@ -113,7 +113,7 @@ def _subject(
     clock, store = SystemClock(), MemoryStore(max_entries)
     descriptors = Descriptors(ContextSettings(secret=_SECRET, trusted_proxies=("127.0.0.0/8",)), clock)
     engine = Engine(store, clock, descriptors)
-    engine.set_bundle(compile_bundle(Bundle.model_validate(policy), "bench", descriptors, _SECRET, LoopGuardDefaults()))
+    engine.set_bundle(compile_bundle(Bundle.model_validate(policy), "bench", descriptors, _SECRET, BuiltinLoopGuard()))
     return Subject(engine, store, call or _plain_call)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.formats.recording import Recording
@@ -51,7 +51,7 @@ def rig(block: str) -> ReplaySetup:
     text = f"bundle_version: 1\npolicies: []\ndefaults: {{loop_detection: {block}}}\n" if block else ""
     bundle = load_text(text.encode(), "eval.yaml").bundle if text else None
     return ReplaySetup(
-        descriptors, compile_bundle(bundle, "", descriptors, OFFLINE_SECRET, LoopGuardDefaults()), clock.now()
+        descriptors, compile_bundle(bundle, "", descriptors, OFFLINE_SECRET, BuiltinLoopGuard()), clock.now()
     )
 
 

@@ -38,7 +38,7 @@ from breakloop.model.call import Answer, Call, Chat, ToolCall, Usage
 from breakloop.model.events import Activity, Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
@@ -273,7 +273,7 @@ def camera(name: str, make: MakeEngine = Recorded) -> Camera:
     descriptors = Descriptors(ContextSettings(secret=OFFLINE_SECRET), clock)
     text = BUNDLES[name]
     bundle = load_text(text.encode(), "photograph.yaml").bundle if text else None
-    compiled = compile_bundle(bundle, "photograph", descriptors, OFFLINE_SECRET, LoopGuardDefaults())
+    compiled = compile_bundle(bundle, "photograph", descriptors, OFFLINE_SECRET, BuiltinLoopGuard())
     prices = price_list(Settings(), clock).prices
     return Camera(descriptors, compiled, clock.now(), prices=lambda: prices, make=make)
 

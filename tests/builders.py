@@ -20,7 +20,7 @@ from breakloop.model.call import Call
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
@@ -137,7 +137,7 @@ class World:
     store: Store
     descriptors: Descriptors
     events: list[Event]
-    guard: LoopGuardDefaults
+    guard: BuiltinLoopGuard
     door: DecisionHandler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -193,19 +193,19 @@ def fresh(asked: Call) -> Call:
     )
 
 
-def compiled(data: Json | None, descriptors: Descriptors, guard: LoopGuardDefaults | None = None) -> CompiledBundle:
+def compiled(data: Json | None, descriptors: Descriptors, guard: BuiltinLoopGuard | None = None) -> CompiledBundle:
     """A bundle ready for the engine, through the whole of validation."""
     if data is None:
-        return compile_bundle(None, "", descriptors, SECRET, guard or LoopGuardDefaults())
+        return compile_bundle(None, "", descriptors, SECRET, guard or BuiltinLoopGuard())
     loaded = load_text(json.dumps(data).encode(), "bundle.json")
-    return compile_bundle(loaded.bundle, loaded.digest, descriptors, SECRET, guard or LoopGuardDefaults())
+    return compile_bundle(loaded.bundle, loaded.digest, descriptors, SECRET, guard or BuiltinLoopGuard())
 
 
 def world(
     data: Json | None = None,
     *,
     store: Store | None = None,
-    guard: LoopGuardDefaults | None = None,
+    guard: BuiltinLoopGuard | None = None,
     settings: ContextSettings | None = None,
     load: bool = True,
 ) -> World:
@@ -215,7 +215,7 @@ def world(
     descriptors = Descriptors(settings or ContextSettings(secret=SECRET), clock)
     events: list[Event] = []
     engine = Engine(kept, clock, descriptors, publish=events.append)
-    made = World(engine, clock, kept, descriptors, events, guard or LoopGuardDefaults())
+    made = World(engine, clock, kept, descriptors, events, guard or BuiltinLoopGuard())
     if load:
         made.use(data)
     return made

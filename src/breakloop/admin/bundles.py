@@ -28,7 +28,7 @@ from typing import Any, Final, NoReturn
 
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, Problem
-from breakloop.policy.compile_detectors import BUILTIN, LoopGuardDefaults, builtin_blocks
+from breakloop.policy.compile_detectors import BUILTIN, BuiltinLoopGuard, builtin_blocks
 from breakloop.policy.documents import DocumentPath, path_text, read_document
 from breakloop.policy.files import BundleBytes, BundleDocument
 from breakloop.policy.load import LoadedBundle, load_text
@@ -337,7 +337,7 @@ class BundleAdmin:
         clock: Clock,
         *,
         check: Callable[[LoadedBundle], None],
-        guard: LoopGuardDefaults,
+        guard: BuiltinLoopGuard,
     ) -> None:
         """`check` compiles a bundle and raises `BundleError`; `guard` has the numbers of the built-in protection."""
         self._source = source

@@ -41,7 +41,7 @@ from breakloop.model.events import Publish
 from breakloop.model.upstream import upstreams
 from breakloop.observe.log import log
 from breakloop.policy.client import ClientIp
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.files import BundleOrigin, FileOrigin
 from breakloop.policy.jwt import JwtKeys
@@ -201,10 +201,10 @@ def upstream_tls(settings: Settings) -> ssl.SSLContext:
     return made
 
 
-def loop_guard(settings: Settings) -> LoopGuardDefaults:
+def loop_guard(settings: Settings) -> BuiltinLoopGuard:
     """Return the numbers of the built-in block."""
     guard = settings.loop_guard
-    return LoopGuardDefaults(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
+    return BuiltinLoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
 
 
 def context(settings: Settings, secret: bytes) -> ContextSettings:

@@ -13,7 +13,7 @@ from breakloop.cli.output import config_option, json_option, print_json, setting
 from breakloop.config.loader import LoadedSettings, settings_json_schema
 from breakloop.detect.steps.kinds import ABOUT, LEVELS, PRESETS, SETTABLE, number, said
 from breakloop.detect.steps.kinds import presets as preset_thresholds
-from breakloop.policy.compile_detectors import LoopGuardDefaults, builtin_blocks
+from breakloop.policy.compile_detectors import BuiltinLoopGuard, builtin_blocks
 from breakloop.policy.schema.bundle import bundle_json_schema
 from breakloop.policy.schema.loops import AnyLoop, StepsLoop
 
@@ -51,7 +51,7 @@ def command(*, of_settings: bool, builtin: bool, presets: bool, config: str, as_
         print_json(settings_json_schema() if of_settings else bundle_json_schema())
 
 
-def builtin_block(guard: LoopGuardDefaults) -> str | Block | list[Block]:
+def builtin_block(guard: BuiltinLoopGuard) -> str | Block | list[Block]:
     """Return the detectors that apply where no policy configures loop detection, in the form of a bundle."""
     blocks = [_shown(block) for block in builtin_blocks(guard)]
     if not blocks:

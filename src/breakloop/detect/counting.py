@@ -82,22 +82,22 @@ class DetectorConfig:
     index: int  # which block of the policy, because two may count the same fingerprint differently
     action: str
     status: int
-    expects: frozenset[str]  # callers whose `X-Breakloop-Expect-Repeats` is believed
+    expect_repeats: frozenset[str]  # callers whose `X-Breakloop-Expect-Repeats` is believed
     allow: AllowList | None
     quarantine_s: int = 0  # how long `kill` holds an agent; 0: until a person releases it
-    said: str = ""  # where it stands, if not among a policy's blocks
-    place: str = ""  # in keys, in front of the policy: `|` for the default blocks, which no policy's name can be
+    setting: str = ""  # where it stands, if not among a policy's blocks
+    key_prefix: str = ""  # in keys, in front of the policy: `|` for the default blocks, which no policy's name can be
 
     @property
     def rule(self) -> str:
         """Where it stands, as verdicts and records name it."""
-        return self.said or f"loop_detection[{self.index}]"
+        return self.setting or f"loop_detection[{self.index}]"
 
 
-def announced(call: Call, terms: DetectorConfig, who: DetectorIdentity) -> int:
+def announced(call: Call, config: DetectorConfig, who: DetectorIdentity) -> int:
     """Return how many repeats a caller that the policy names has announced (SPEC LD-6); -1 for none."""
-    value = call.headers.get(EXPECT_REPEATS_HEADER) if terms.expects else None
-    if value is None or not value.isdigit() or who.caller(call) not in terms.expects:
+    value = call.headers.get(EXPECT_REPEATS_HEADER) if config.expect_repeats else None
+    if value is None or not value.isdigit() or who.caller(call) not in config.expect_repeats:
         return -1
     return min(int(value[:8]), EXPECT_REPEATS_MAX)
 
@@ -113,47 +113,47 @@ def often(spec: FingerprintSpec, result: FingerprintCount, unit: str = "seconds"
 class CountingDetector:
     """Plans one `CountFingerprint` a call; `found` turns its result into what the client is told."""
 
-    __slots__ = ("_fingerprint", "_key", "_who", "spec", "terms")
+    __slots__ = ("_fingerprint", "_key", "_who", "config", "spec")
 
     def __init__(
         self,
-        terms: DetectorConfig,
+        config: DetectorConfig,
         spec: FingerprintSpec,
         fingerprint: Callable[[Call], str | None],
         who: DetectorIdentity,
     ) -> None:
-        self.terms = terms
+        self.config = config
         self.spec = spec
         self._fingerprint = fingerprint
         self._who = who
-        family = "ld" if terms.kind == "exact" else "cnt"
-        self._key = (f"{family}:", f":{terms.place}{part(terms.policy)}:{terms.index}:")
+        family = "ld" if config.kind == "exact" else "cnt"
+        self._key = (f"{family}:", f":{config.key_prefix}{part(config.policy)}:{config.index}:")
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | None:
         """Return the count to make, or None when this detector has nothing to say about the call."""
         fingerprint = self._fingerprint(call)
         if fingerprint is None:
             return None
-        terms = self.terms
-        if terms.allow is not None and terms.allow.covers(call, fingerprint, self._who, now):
+        config = self.config
+        if config.allow is not None and config.allow.covers(call, fingerprint, self._who, now):
             return None
-        limit = self._expected(call) if terms.expects else -1
+        limit = self._expected(call) if config.expect_repeats else -1
         family, middle = self._key
         key = f"shadow:{family}{project}{middle}{fingerprint}" if group else f"{family}{project}{middle}{fingerprint}"
         return CountFingerprint(self.spec, key, self, group, limit, call.tracked)
 
-    def found(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding:
+    def finding(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding:
         """Return what a tripped count means."""
-        terms = self.terms
-        exact = terms.kind == "exact"
+        config = self.config
+        exact = config.kind == "exact"
         what = "identical request" if exact else "same last messages"
         return LoopFinding(
-            kind=terms.kind,
+            kind=config.kind,
             fingerprint=op.key[-32:],
             hit_count=result.hits,
             window_s=math.ceil(self.spec.window_s),
             cooldown_s=math.ceil(result.wait_s),
-            action=terms.action,
+            action=config.action,
             fresh=result.fresh,
             message=self._message(result),
             evidence=f"{what} sent {often(self.spec, result, 'seconds' if exact else 's')}",
@@ -161,14 +161,14 @@ class CountingDetector:
 
     def _message(self, result: FingerprintCount) -> str:
         # The first sentence is what people look for; what "identical" means is said where it is not the whole request.
-        compared = "" if self.terms.kind == "exact" else _COMPARED
+        compared = "" if self.config.kind == "exact" else _COMPARED
         return (
             f"Blocked: identical request sent {often(self.spec, result)}. This usually indicates an agent retry loop, "
             f"infinite recursion, or misconfigured automation. {compared}Do not send it again: change the request, "
             f"work with the answers you have, or stop. It stays blocked for {math.ceil(result.wait_s)} seconds."
         )
 
-    remembered: tuple[str, ...] = ()  # beyond the count itself
+    window_keys: tuple[str, ...] = ()  # beyond the count itself
 
     def sender(self, call: Call) -> tuple[str, str]:
         """Return caller and agent as events name them, and as allow lists want them."""
@@ -186,7 +186,7 @@ class CountingDetector:
         return min(count * DELAY_STEP_MS, DELAY_MAX_MS)
 
     def _expected(self, call: Call) -> int:
-        expected = announced(call, self.terms, self._who)
+        expected = announced(call, self.config, self._who)
         return expected if expected < 0 else max(self.spec.limit, expected)
 
 

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from breakloop.detect.counting import DetectorConfig
-from breakloop.detect.stateful import DetectorSlot, tags
+from breakloop.detect.stateful import DetectorSlot, section_tags
 from breakloop.detect.steps.detector import RUN_IDLE_S
 from breakloop.model.call import Answer, Call, Step
 from breakloop.model.verdict import Verdict
@@ -29,23 +29,23 @@ class RunStepsEvaluation(NamedTuple):
 class RunStepsLimit:
     """The ceiling of one agent, or of all that a pattern names."""
 
-    __slots__ = ("_owner", "_step", "max_steps", "tags", "terms")
+    __slots__ = ("_owner", "_step", "config", "max_steps", "tags")
 
     denial_reason: Final = REASON
 
     def __init__(
         self,
-        terms: DetectorConfig,
+        config: DetectorConfig,
         max_steps: int,
         *,
         step: Callable[[Call], Step | None],
         owner: Callable[[Call], str],
     ) -> None:
-        self.terms = terms
+        self.config = config
         self.max_steps = max_steps
         self._step = step
         self._owner = owner
-        self.tags = tags(terms, "run:")
+        self.tags = section_tags(config, "run:")
 
     def plan(self, _call: Call, _project: str, group: int, _now: float) -> DetectorSlot:
         """Return what stands in the place of a refusal until the window is read."""
@@ -55,7 +55,7 @@ class RunStepsLimit:
         """Return the session, which is the run."""
         return self._owner(call)
 
-    def look(self, call: Call, window: bytes, now: float) -> RunStepsEvaluation | None:
+    def evaluate(self, call: Call, window: bytes, now: float) -> RunStepsEvaluation | None:
         """Count the call; None for what is no LLM request."""
         if self._step(call) is None:
             return None
@@ -63,11 +63,11 @@ class RunStepsLimit:
         steps = 1 if now - last >= RUN_IDLE_S and steps <= self.max_steps else steps + 1
         return RunStepsEvaluation(_SECTION.pack(_VERSION, min(steps, 0xFFFFFFFF), now), steps)
 
-    def hears(self, _call: Call, _looked: RunStepsEvaluation) -> bool:
+    def awaits_answer(self, _call: Call, _looked: RunStepsEvaluation) -> bool:
         """Whether it failed is of interest each time."""
         return True
 
-    def heard(self, window: bytes, answer: Answer) -> bytes:
+    def answered(self, window: bytes, answer: Answer) -> bytes:
         """Return the count after an answer: one that failed made no step."""
         steps, last = _read(window)
         return _SECTION.pack(_VERSION, steps - 1, last) if answer.failed and steps else window
@@ -79,18 +79,18 @@ class RunStepsLimit:
     @property
     def denied_by(self) -> tuple[str, str]:
         """Where a refusal comes from, for records: policy and rule."""
-        return self.terms.policy, self.terms.rule
+        return self.config.policy, self.config.rule
 
     def describe_denial(self, _call: Call, verdict: Verdict) -> None:
         """Say why."""
         verdict.policy, verdict.rule = self.denied_by
-        verdict.status = self.terms.status
+        verdict.status = self.config.status
         verdict.message = f"This run has reached its ceiling: {self.why}. A person has to release it."
 
     @property
     def why(self) -> str:
         """The ceiling in words."""
-        return f"{self.max_steps} steps ({self.terms.rule})"
+        return f"{self.max_steps} steps ({self.config.rule})"
 
 
 def _read(window: bytes) -> tuple[int, float]:

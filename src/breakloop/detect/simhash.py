@@ -310,12 +310,12 @@ class SimhashDetector(StatefulDetector):
     __slots__ = ("_detector",)
 
     def __init__(
-        self, terms: DetectorConfig, ladder: SeverityActions, reads: CallReaders, detector: SimhashScorer
+        self, config: DetectorConfig, ladder: SeverityActions, reads: CallReaders, detector: SimhashScorer
     ) -> None:
-        super().__init__(terms, ladder, reads, "score:")
+        super().__init__(config, ladder, reads, "score:")
         self._detector = detector
 
-    def look(self, call: Call, window: bytes, now: float) -> ScoreEvaluation | None:
+    def evaluate(self, call: Call, window: bytes, now: float) -> ScoreEvaluation | None:
         """Score the call."""
         step = self.newest(call, now)
         if step is None:
@@ -323,10 +323,10 @@ class SimhashDetector(StatefulDetector):
         scored = self._detector.judge(window, new_prompt(step), step.calls, tracked=call.tracked)
         return ScoreEvaluation(scored.window, BLOCK if scored.tripped else 0, KIND, scored.evidence, scored.identity)
 
-    def hears(self, _call: Call, _looked: ScoreEvaluation) -> bool:
+    def awaits_answer(self, _call: Call, _looked: ScoreEvaluation) -> bool:
         """Every answer counts."""
         return True
 
-    def heard(self, window: bytes, answer: Answer) -> bytes:
+    def answered(self, window: bytes, answer: Answer) -> bytes:
         """Return the window after an answer: what it said counts from now on."""
         return self._detector.answered(window, answer)

@@ -299,14 +299,14 @@ class SpawnDetector(StatefulDetector):
 
     def __init__(
         self,
-        terms: DetectorConfig,
+        config: DetectorConfig,
         ladder: SeverityActions,
         reads: CallReaders,
         detector: SpawnTracker,
         *,
         begin: Callable[[Call, str], RunStart],  # of a call and its task
     ) -> None:
-        super().__init__(terms, ladder, reads, "spawn:")
+        super().__init__(config, ladder, reads, "spawn:")
         self._detector = detector
         self._begin = begin
 
@@ -317,7 +317,7 @@ class SpawnDetector(StatefulDetector):
             return ""
         return self._reads.owner(call)
 
-    def look(self, call: Call, window: bytes, now: float) -> DetectorFinding | None:
+    def evaluate(self, call: Call, window: bytes, now: float) -> DetectorFinding | None:
         """Judge a conversation that begins; None for one that is under way."""
         step = self.newest(call, now)
         if step is None or step.said or step.calls or not step.users:

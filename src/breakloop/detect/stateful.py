@@ -29,7 +29,7 @@ _HEAD: Final = TAG_BYTES + _SIZE_BYTES
 SECTION_MAX: Final = 2 ** (8 * _SIZE_BYTES) - 1
 
 
-def unpack(data: bytes) -> dict[bytes, bytes]:
+def unpack_sections(data: bytes) -> dict[bytes, bytes]:
     """Return the sections by tag; what cannot be read counts as new."""
     if int.from_bytes(data[TAG_BYTES:_HEAD]) == len(data) - _HEAD > 0:  # only one, as nearly always
         return {data[:TAG_BYTES]: data[_HEAD:]}
@@ -45,7 +45,7 @@ def unpack(data: bytes) -> dict[bytes, bytes]:
     return sections if at == len(data) else {}
 
 
-def pack(sections: dict[bytes, bytes]) -> bytes:
+def pack_sections(sections: dict[bytes, bytes]) -> bytes:
     """Return the sections as one value; one that is too long is left out, which makes it new the next time."""
     pieces: list[bytes] = []
     for tag, content in sections.items():
@@ -55,32 +55,32 @@ def pack(sections: dict[bytes, bytes]) -> bytes:
     return b"".join(pieces)
 
 
-SEVERAL: Final = "c:"  # how an owner begins that may have several agents: a caller
+CALLER_OWNER: Final = "c:"  # how an owner begins that may have several agents: a caller
 
 
 class WindowDetector(Protocol):
     """A detector with a memory."""
 
-    terms: DetectorConfig
+    config: DetectorConfig
     tags: tuple[bytes, bytes]  # of its section: enforced, and in shadow
 
     def owner(self, call: Call) -> str:
         """Return whose window it is, as keys hold it; "" where it has nothing to say about the call."""
         ...
 
-    def look(self, call: Call, window: bytes, now: float) -> Evaluation | None:
-        """Judge the call with what is remembered (b"": nothing yet); None to leave all as it is."""
+    def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
+        """Judge the call with what is window_keys (b"": nothing yet); None to leave all as it is."""
         ...
 
     def operation(self, call: Call, looked: Any, project: str, group: int) -> Op | None:
         """Return what is to be done about it, or None."""
         ...
 
-    def hears(self, call: Call, looked: Any) -> bool:
-        """Tell whether the answer to this call can change what is remembered."""
+    def awaits_answer(self, call: Call, looked: Any) -> bool:
+        """Tell whether the answer to this call can change what is window_keys."""
         ...
 
-    def heard(self, window: bytes, answer: Answer) -> bytes:
+    def answered(self, window: bytes, answer: Answer) -> bytes:
         """Return the memory after the answer to a call that was looked at; the same object where nothing changes."""
         ...
 
@@ -104,9 +104,9 @@ class DetectorSlot:
         self.group = group
 
 
-def place_of(owner: str, shard: str, project: str) -> str:
+def window_shard(owner: str, shard: str, project: str) -> str:
     """Return where the window of an owner is kept, as keys hold it: what several agents share is in the project's."""
-    return shard if shard is project or not owner.startswith(SEVERAL) else project
+    return shard if shard is project or not owner.startswith(CALLER_OWNER) else project
 
 
 def window_key(owner: str) -> str:
@@ -114,15 +114,15 @@ def window_key(owner: str) -> str:
     return f"win:{owner}:"
 
 
-def tags(terms: DetectorConfig, what: str = "") -> tuple[bytes, bytes]:
+def section_tags(config: DetectorConfig, what: str = "") -> tuple[bytes, bytes]:
     """Return the names of a detector's section; what a shadow policy remembers stands apart."""
-    name = f"{what}{place(terms)}"
+    name = f"{what}{block_key(config)}"
     return _tag(name), _tag(f"shadow:{name}")
 
 
-def place(terms: DetectorConfig) -> str:
+def block_key(config: DetectorConfig) -> str:
     """Return which block of which policy this is, as keys hold it."""
-    return f"{terms.place}{part(terms.policy)}:{terms.index}"
+    return f"{config.key_prefix}{part(config.policy)}:{config.index}"
 
 
 def _tag(name: str) -> bytes:
@@ -170,46 +170,46 @@ class DetectorFinding(Protocol):
 class Detection:
     """One loop in one call."""
 
-    __slots__ = ("action", "evidence", "finding", "kind", "owner", "terms", "who")
+    __slots__ = ("action", "config", "evaluation", "evidence", "kind", "owner", "who")
 
     def __init__(
         self,
-        terms: DetectorConfig,
+        config: DetectorConfig,
         action: str,
         finding: DetectorFinding,
         who: DetectorIdentity,
         owner: str = "",
         aside: str = "",
     ) -> None:
-        self.terms = terms
+        self.config = config
         self.action = action
-        self.finding = finding
+        self.evaluation = finding
         self.kind = finding.kind
         self.evidence = f"{finding.evidence}; {aside}" if aside else finding.evidence
         self.who = who
         self.owner = owner  # whose loop it is, project included
 
     @property
-    def remembered(self) -> tuple[str, ...]:
-        """Keys of what is remembered against whoever loops, beside its count."""
+    def window_keys(self) -> tuple[str, ...]:
+        """Keys of what is window_keys against whoever loops, beside its count."""
         return (window_key(self.owner),)
 
     @property
     def hits(self) -> int:
         """How far the loop has come, as a whole number; 1 where its detector does not count."""
-        return max(1, int(getattr(self.finding, "hits", 1)))
+        return max(1, int(getattr(self.evaluation, "hits", 1)))
 
-    def found(self, _op: Op, result: FingerprintCount) -> LoopFinding:
+    def finding(self, _op: Op, result: FingerprintCount) -> LoopFinding:
         """Return what it means."""
         wait_s = math.ceil(result.wait_s)
         return LoopFinding(
             kind=self.kind,
-            fingerprint=self.finding.identity,
+            fingerprint=self.evaluation.identity,
             hit_count=result.hits,
             window_s=0,
             cooldown_s=wait_s,
             action=self.action,
-            fresh=result.fresh if wait_s else self.finding.fresh,
+            fresh=result.fresh if wait_s else self.evaluation.fresh,
             message=(
                 f"Blocked: {self.evidence}. Do something else, or finish with what you have. "
                 f"The same again stays blocked for {wait_s} seconds; a different step passes at once."
@@ -233,16 +233,16 @@ class Detection:
 class SeverityActions:
     """What a block does at each level, and how long what it blocks stays blocked."""
 
-    __slots__ = ("_actions", "_key", "_spec", "_terms", "_who")
+    __slots__ = ("_actions", "_config", "_key", "_spec", "_who")
 
     def __init__(
-        self, terms: DetectorConfig, actions: tuple[str, str, str], spec: FingerprintSpec, who: DetectorIdentity
+        self, config: DetectorConfig, actions: tuple[str, str, str], spec: FingerprintSpec, who: DetectorIdentity
     ) -> None:
-        self._terms = terms
+        self._config = config
         self._actions = actions  # of notice, block and stop
         self._spec = spec
         self._who = who
-        self._key = f":{place(terms)}:"
+        self._key = f":{block_key(config)}:"
 
     def operation(
         self, finding: DetectorFinding, level: int, owner: str, group: int, aside: str = ""
@@ -254,7 +254,7 @@ class SeverityActions:
         if level < NOTICE:
             return None
         action = self._actions[min(level, STOP) - 1]
-        seen = Detection(self._terms, action, finding, self._who, owner, aside)
+        seen = Detection(self._config, action, finding, self._who, owner, aside)
         if action not in DENYING:
             return Observation(seen, group)
         shadow = "shadow:" if group else ""
@@ -272,11 +272,11 @@ class CallReaders(NamedTuple):
 class StatefulDetector:
     """A `WindowDetector` without eyes: `look` is for those who inherit."""
 
-    __slots__ = ("_ladder", "_reads", "_watch", "tags", "terms")
+    __slots__ = ("_ladder", "_reads", "_watch", "config", "tags")
 
-    def __init__(self, terms: DetectorConfig, ladder: SeverityActions, reads: CallReaders, what: str = "") -> None:
-        self.terms = terms
-        self.tags = tags(terms, what)
+    def __init__(self, config: DetectorConfig, ladder: SeverityActions, reads: CallReaders, what: str = "") -> None:
+        self.config = config
+        self.tags = section_tags(config, what)
         self._ladder = ladder
         self._reads = reads
         self._watch = DetectorSlot(self, ENFORCED)  # the same for every call
@@ -289,15 +289,15 @@ class StatefulDetector:
         """Return whose window it is."""
         return self._reads.owner(call)
 
-    def look(self, _call: Call, _window: bytes, _now: float) -> DetectorFinding | None:
-        """Judge the call with what is remembered."""
+    def evaluate(self, _call: Call, _window: bytes, _now: float) -> DetectorFinding | None:
+        """Judge the call with what is window_keys."""
         raise NotImplementedError
 
-    def hears(self, _call: Call, _looked: Any) -> bool:
-        """Tell whether the answer to a call can change what is remembered."""
+    def awaits_answer(self, _call: Call, _looked: Any) -> bool:
+        """Tell whether the answer to a call can change what is window_keys."""
         return False
 
-    def heard(self, window: bytes, _answer: Answer) -> bytes:
+    def answered(self, window: bytes, _answer: Answer) -> bytes:
         """Return the memory after an answer: the same, where `hears` does not say otherwise."""
         return window
 
@@ -317,5 +317,5 @@ class StatefulDetector:
         return None if step is None or self._is_allowed(call, now) else step
 
     def _is_allowed(self, call: Call, now: float) -> bool:
-        allow = self.terms.allow
+        allow = self.config.allow
         return allow is not None and allow.covers(call, "", self._reads.who, now)

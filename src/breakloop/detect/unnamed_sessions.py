@@ -180,7 +180,7 @@ class UnnamedSessionsDetector(StatefulDetector):
 
     def __init__(
         self,
-        terms: DetectorConfig,
+        config: DetectorConfig,
         ladder: SeverityActions,
         reads: CallReaders,
         detector: LaneTracker,
@@ -188,7 +188,7 @@ class UnnamedSessionsDetector(StatefulDetector):
         session: Callable[[Call], str],
         lane: Callable[[Call], str],
     ) -> None:
-        super().__init__(terms, ladder, reads, "lanes:")
+        super().__init__(config, ladder, reads, "lanes:")
         self._detector = detector
         self._session = session
         self._lane = lane
@@ -198,7 +198,7 @@ class UnnamedSessionsDetector(StatefulDetector):
         step = call.step_cache or self._reads.step(call)
         return "" if step is None or step.call_ids else self._reads.owner(call)
 
-    def look(self, call: Call, window: bytes, now: float) -> LaneEvaluation | None:
+    def evaluate(self, call: Call, window: bytes, now: float) -> LaneEvaluation | None:
         """Judge the call; where tools are at work, only whether there is a crowd is of interest."""
         step = self.newest(call, now)
         if step is None:

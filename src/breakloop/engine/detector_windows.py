@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from breakloop.detect.counting import is_snoozed
-from breakloop.detect.stateful import DetectorSlot, pack, place_of, unpack, window_key
+from breakloop.detect.stateful import DetectorSlot, pack_sections, unpack_sections, window_key, window_shard
 from breakloop.model.call import Answer, Call
 from breakloop.store.ops import ENFORCED, CommitResult, Op, Store, StoredWindow, WindowWrite
 
@@ -33,7 +33,7 @@ class _OpenWindow:
     def __init__(self, key: str, version: int, data: bytes) -> None:
         self.key = key
         self.version = version
-        self.sections = unpack(data)
+        self.sections = unpack_sections(data)
         self.changed = False
 
     def put(self, tag: bytes, section: bytes) -> None:
@@ -41,7 +41,7 @@ class _OpenWindow:
         self.changed = True
 
     def write(self, first: int = 1) -> WindowWrite:
-        data = pack(self.sections) if self.changed else None
+        data = pack_sections(self.sections) if self.changed else None
         return _new(WindowWrite, (self.key, self.version, data, TTL_S, first))
 
 
@@ -83,7 +83,9 @@ def keys(call: Call, ops: Sequence[Any], project: str) -> list[str]:
     """Return the keys of the windows that a plan needs."""
     shard = call.shard or project
     owners = [op.detector.owner(call) for op in ops if type(op) is DetectorSlot]
-    return list(dict.fromkeys([window_key(f"{place_of(owner, shard, project)}:{owner}") for owner in owners if owner]))
+    return list(
+        dict.fromkeys([window_key(f"{window_shard(owner, shard, project)}:{owner}") for owner in owners if owner])
+    )
 
 
 def look(
@@ -103,7 +105,7 @@ def look(
         owner = detector.owner(call)
         if not owner:
             continue
-        place = place_of(owner, shard, project)
+        place = window_shard(owner, shard, project)
         key = window_key(f"{place}:{owner}")
         book = books.get(key)
         if book is None:
@@ -111,12 +113,12 @@ def look(
             book = books[key] = _OpenWindow(key, window.version, window.data)
         tag = detector.tags[op.group != ENFORCED]
         before = book.sections.get(tag, b"")
-        looked = detector.look(call, before, now)
+        looked = detector.evaluate(call, before, now)
         if looked is None:
             continue
         if looked.window is not before:
             book.put(tag, looked.window)
-        if detector.hears(call, looked):
+        if detector.awaits_answer(call, looked):
             watched.setdefault(key, []).append(op)
         found = detector.operation(call, looked, place, op.group)
         if found is not None and (call.snoozed is None or not is_snoozed(found, call.snoozed, now)):
@@ -136,7 +138,7 @@ def hear(key: str, window: StoredWindow, watches: Sequence[DetectorSlot], answer
         tag = watch.detector.tags[watch.group != ENFORCED]
         section = book.sections.get(tag)
         if section is not None:
-            after = watch.detector.heard(section, answer)
+            after = watch.detector.answered(section, answer)
             if after is not section:
                 book.put(tag, after)
     return book.write() if book.changed else None

@@ -143,7 +143,7 @@ class ResultFolder:
         self, call: Call, op: CountFingerprint, result: FingerprintCount, verdict: Verdict, now: float
     ) -> None:
         """Publish a loop, and warn, steer or throttle. Denials are made in `_deny`."""
-        loop = op.owner.found(op, result)
+        loop = op.owner.finding(op, result)
         if result.fresh:
             data = _loop_data(call, op.owner, loop, shadow=op.group != ENFORCED)
             self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
@@ -162,7 +162,7 @@ class ResultFolder:
 
     def _fold_observation(self, call: Call, op: Observation, verdict: Verdict, now: float) -> None:
         """Publish a loop that is not blocked, and warn, steer or throttle."""
-        loop = op.owner.found(op, FingerprintCount(op.owner.hits))
+        loop = op.owner.finding(op, FingerprintCount(op.owner.hits))
         if loop.fresh:
             data = _loop_data(call, op.owner, loop, shadow=op.group != ENFORCED)
             self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
@@ -238,10 +238,10 @@ def _show_limit(op: Charge, result: float, verdict: Verdict, now: float) -> None
 
 
 def _deny_loop(op: CountFingerprint, result: FingerprintCount, verdict: Verdict) -> None:
-    loop, terms = op.owner.found(op, result), op.owner.terms
+    loop, config = op.owner.finding(op, result), op.owner.config
     verdict.reason = "loop_detected"
-    verdict.status = terms.status
-    verdict.policy, verdict.rule = terms.policy, terms.rule
+    verdict.status = config.status
+    verdict.policy, verdict.rule = config.policy, config.rule
     verdict.loop = loop
     verdict.message = loop.message
     verdict.retry_after_s = loop.cooldown_s
@@ -251,12 +251,12 @@ def _deny_loop(op: CountFingerprint, result: FingerprintCount, verdict: Verdict)
 def _shadow_finding(op: Op) -> ShadowFinding:
     match op:
         case Observation():
-            terms = op.owner.terms
-            return ShadowFinding(terms.policy, terms.rule, "loop_detected", op.owner.action)
+            config = op.owner.config
+            return ShadowFinding(config.policy, config.rule, "loop_detected", op.owner.action)
         case CountFingerprint():
-            terms = op.owner.terms
-            action = "deny" if op.spec.denies else terms.action
-            return ShadowFinding(terms.policy, terms.rule, "loop_detected", action)
+            config = op.owner.config
+            action = "deny" if op.spec.denies else config.action
+            return ShadowFinding(config.policy, config.rule, "loop_detected", action)
         case Deny():
             policy, name = op.owner.denied_by
             return ShadowFinding(policy, name, op.owner.denial_reason, "deny")
@@ -284,7 +284,7 @@ def _loop_data(call: Call, source: LoopSource | ObservedLoop, loop: LoopFinding,
         "kind": loop.kind,
         "evidence": loop.evidence,
         "action": loop.action,
-        "policy": source.terms.policy,
+        "policy": source.config.policy,
         "shadow": shadow,
     }
 

@@ -79,9 +79,9 @@ class HoldRules:
         self._quarantine.hold(Hold(RUN, call.project, caller, agent, now, math.inf, why, run, clears))
 
     def _hold_agent(self, call: Call, op: CountFingerprint, verdict: Verdict, now: float) -> None:
-        loop, seconds = verdict.loop, op.owner.terms.quarantine_s
+        loop, seconds = verdict.loop, op.owner.config.quarantine_s
         why = f"{loop.kind} loop ({loop.evidence})" if loop is not None else ""
         until = now + seconds if seconds else math.inf
-        clears = (op.key, *op.owner.remembered, *[key for key, _ in call.watched or ()])
+        clears = (op.key, *op.owner.window_keys, *[key for key, _ in call.watched or ()])
         caller, agent = self._who.caller(call), self._who.agent(call)
         self._quarantine.hold(Hold(AGENT, call.project, caller, agent, now, until, why, clears=clears))

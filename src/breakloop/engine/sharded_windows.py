@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from breakloop.detect.stateful import SEVERAL, DetectorSlot
+from breakloop.detect.stateful import CALLER_OWNER, DetectorSlot
 from breakloop.engine.detector_windows import TRIES, RemoteWindowCache, keys, look
 from breakloop.engine.plan import Plan
 from breakloop.errors import StateError
@@ -39,7 +39,7 @@ class SharedWindowHost(Protocol):
 
 def is_far(call: Call, op: Any) -> bool:
     """Tell whether an operation depends on a window in another place than the agent's."""
-    return type(op) is DetectorSlot and op.detector.owner(call).startswith(SEVERAL)
+    return type(op) is DetectorSlot and op.detector.owner(call).startswith(CALLER_OWNER)
 
 
 class SharedWindowRead:

@@ -20,7 +20,7 @@ from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.llm_tokens import LlmTokens, TokenCeilings
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import SECRET_HEADERS, Call, CompletionCap
-from breakloop.policy.compile_detectors import DetectorCompiler, LoopGuardDefaults, WindowDetectorCompiler, expiry
+from breakloop.policy.compile_detectors import BuiltinLoopGuard, DetectorCompiler, WindowDetectorCompiler, expiry
 from breakloop.policy.compiled import (
     ActiveHours,
     AgentTerms,
@@ -61,7 +61,7 @@ def agent_terms(
         rules = tuple(_rules(agent, pattern, agent_of))
         run = None
         if agent.max_usd_per_run is not None:
-            run = make.run_money(pattern, agent.max_usd_per_run, _terms("run", index, SETTING))
+            run = make.run_money(pattern, agent.max_usd_per_run, _config("run", index, SETTING))
         yield AgentTerms(pattern, tuple(_detectors(agent, index, make)), presence, rules, run)
 
 
@@ -87,17 +87,19 @@ def _rule(name: str, limiter: Limiter, agent_of: Getter) -> CompiledRule:
 
 def _detectors(agent: bundle.Agent, index: int, make: WindowDetectorCompiler) -> Iterator[CompiledDetector]:
     if agent.max_steps_per_run is not None:
-        yield make.ceiling(_terms("run", index, "max_steps_per_run"), agent.max_steps_per_run)
+        yield make.ceiling(_config("run", index, "max_steps_per_run"), agent.max_steps_per_run)
     if agent.kill_switch_enabled:
         weights = Weights()
         window, threshold = agent.kill_switch_window_size, agent.kill_switch_threshold
         yield make.score(
-            _terms("simhash", index, "kill_switch", "kill"), ("warn", "kill", "kill"), window, threshold, weights
+            _config("simhash", index, "kill_switch", "kill"), ("warn", "kill", "kill"), window, threshold, weights
         )
 
 
-def _terms(kind: str, index: int, said: str, action: str = "reject") -> DetectorConfig:
-    return DetectorConfig(kind, AGENTS, index, action, _STATUS, expects=frozenset(), allow=None, said=said, place="|")
+def _config(kind: str, index: int, setting: str, action: str = "reject") -> DetectorConfig:
+    return DetectorConfig(
+        kind, AGENTS, index, action, _STATUS, expect_repeats=frozenset(), allow=None, setting=setting, key_prefix="|"
+    )
 
 
 _UNITS = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
@@ -177,7 +179,7 @@ SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), 
 
 
 def compile_bundle(
-    bundle: schema.Bundle | None, digest: str, descriptors: Descriptors, secret: bytes, guard: LoopGuardDefaults
+    bundle: schema.Bundle | None, digest: str, descriptors: Descriptors, secret: bytes, guard: BuiltinLoopGuard
 ) -> CompiledBundle:
     """Return the bundle ready for the engine. None stands for "no policy configured": the built-in protection only.
 

@@ -19,7 +19,7 @@ from breakloop.detect.fingerprint import ExactFingerprint, Fingerprinter, TailFi
 from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.simhash import SimhashDetector, SimhashScorer
 from breakloop.detect.spawn import RunStart, SpawnDetector, SpawnTracker
-from breakloop.detect.stateful import DENYING, SEVERAL, CallReaders, SeverityActions
+from breakloop.detect.stateful import CALLER_OWNER, DENYING, CallReaders, SeverityActions
 from breakloop.detect.steps import StepsDetector
 from breakloop.detect.steps.block import StepsBlock
 from breakloop.detect.steps.kinds import ABOUT, NEVER, NORMAL
@@ -70,7 +70,7 @@ class WindowOwners:
     def parent(self, call: Call) -> str:
         """Return the caller of a conversation that another one began, else ""."""
         who = self._who
-        return f"{SEVERAL}{part(who.caller(call))}" if who.parent(call) or who.trace(call) else ""
+        return f"{CALLER_OWNER}{part(who.caller(call))}" if who.parent(call) or who.trace(call) else ""
 
 
 _TOOL_MESSAGES: Final = 3  # where an allow list looks for tools
@@ -84,10 +84,10 @@ class WindowDetectorCompiler:
         self._fingerprinter = fingerprinter
         self._owners = WindowOwners(descriptors)
 
-    def steps(self, block: StepsLoop, terms: DetectorConfig) -> list[CompiledDetector]:
+    def steps(self, block: StepsLoop, config: DetectorConfig) -> list[CompiledDetector]:
         """A session's steps; and before them what is told by more than one session."""
         spec = blocked_at_once(block.cooldown_seconds, block.cooldown_growth, block.cooldown_max_seconds)
-        ladder = SeverityActions(terms, _actions(block), spec, identity(self._descriptors))
+        ladder = SeverityActions(config, _actions(block), spec, identity(self._descriptors))
         settings, digest = block.settings(), self._fingerprinter.short
         lanes = LaneTracker(settings.thresholds["nested"], digest)
         deep = settings.thresholds["spawn"][:2]
@@ -95,11 +95,11 @@ class WindowDetectorCompiler:
         read = self._descriptors
         return [
             UnnamedSessionsDetector(
-                terms, ladder, self._reads(self._owners.unnamed), lanes, session=read.session, lane=read.lane
+                config, ladder, self._reads(self._owners.unnamed), lanes, session=read.session, lane=read.lane
             ),
-            SpawnDetector(terms, ladder, self._reads(self._owners.parent), spawn, begin=self._begin),
+            SpawnDetector(config, ladder, self._reads(self._owners.parent), spawn, begin=self._begin),
             StepsBlock(
-                terms,
+                config,
                 ladder,
                 self._reads(self._owners.session),
                 StepsDetector(settings, digest),
@@ -114,32 +114,32 @@ class WindowDetectorCompiler:
         names = (read.session(call), read.parent(call), read.trace(call), read.agent(call))
         return RunStart(*names, task, read.lane(call))
 
-    def simhash(self, block: SimhashLoop, terms: DetectorConfig) -> SimhashDetector:
+    def simhash(self, block: SimhashLoop, config: DetectorConfig) -> SimhashDetector:
         """The score of a block."""
-        return self.score(terms, _actions(block), block.window_requests, block.threshold_score, block.weights)
+        return self.score(config, _actions(block), block.window_requests, block.threshold_score, block.weights)
 
     def score(
         self,
-        terms: DetectorConfig,
+        config: DetectorConfig,
         actions: tuple[str, str, str],
         window_requests: int,
         threshold: float,
         weights: Weights,
     ) -> SimhashDetector:
         """A score over the last requests of caller and agent."""
-        ladder = SeverityActions(terms, actions, blocked_at_once(), identity(self._descriptors))
+        ladder = SeverityActions(config, actions, blocked_at_once(), identity(self._descriptors))
         seed = int.from_bytes(self._fingerprinter.short(b"score"))
         each = (weights.prompt, weights.response, weights.tool)
         detector = SimhashScorer(window_requests, threshold, *each, seed)
-        return SimhashDetector(terms, ladder, self._reads(self._owners.agent), detector)
+        return SimhashDetector(config, ladder, self._reads(self._owners.agent), detector)
 
-    def ceiling(self, terms: DetectorConfig, max_steps: int) -> RunStepsLimit:
+    def ceiling(self, config: DetectorConfig, max_steps: int) -> RunStepsLimit:
         """A ceiling of steps over a session."""
-        return RunStepsLimit(terms, max_steps, step=self._descriptors.step, owner=self._owners.session)
+        return RunStepsLimit(config, max_steps, step=self._descriptors.step, owner=self._owners.session)
 
-    def run_money(self, pattern: str, usd: float, terms: DetectorConfig) -> RunRule:
+    def run_money(self, pattern: str, usd: float, config: DetectorConfig) -> RunRule:
         """A ceiling of dollars over a session."""
-        return RunRule(pattern, usd, terms, owner=self._owners.session, estimator=estimator("simple_word"))
+        return RunRule(pattern, usd, config, owner=self._owners.session, estimator=estimator("simple_word"))
 
     def _reads(self, owner: Callable[[Call], str]) -> CallReaders:
         return CallReaders(self._descriptors.step, owner, identity(self._descriptors))
@@ -164,7 +164,7 @@ DEFAULTS = "defaults"
 
 
 @dataclass(frozen=True, slots=True)
-class LoopGuardDefaults:
+class BuiltinLoopGuard:
     """The built-in block's three numbers (`LOOP_GUARD_*`); `max_hits` 0 switches it off."""
 
     window_seconds: int = 60
@@ -172,7 +172,7 @@ class LoopGuardDefaults:
     cooldown_seconds: int = COOLDOWN_S
 
 
-def builtin_blocks(guard: LoopGuardDefaults) -> tuple[AnyLoop, ...]:
+def builtin_blocks(guard: BuiltinLoopGuard) -> tuple[AnyLoop, ...]:
     """The blocks that protect LLM calls when nothing else is said; none when they are switched off."""
     if guard.max_hits == 0:
         return ()
@@ -219,20 +219,20 @@ class DetectorCompiler:
         """Detectors of a policy whose rules read descriptors `names`."""
         return self._made(policy.spec.loops, policy.id, policy.spec.deny_status, names)
 
-    def of_defaults(self, defaults: schema.Defaults, guard: LoopGuardDefaults) -> tuple[CompiledDetector, ...]:
+    def of_defaults(self, defaults: schema.Defaults, guard: BuiltinLoopGuard) -> tuple[CompiledDetector, ...]:
         """Detectors of LLM calls that no policy's own loop detection covers."""
         if defaults.loop_detection is None:
             return self._builtin(guard)
         return self._made(defaults.loops, DEFAULTS, 429, None)
 
-    def of_projects(self, bundle: schema.Bundle, guard: LoopGuardDefaults) -> dict[str, tuple[CompiledDetector, ...]]:
+    def of_projects(self, bundle: schema.Bundle, guard: BuiltinLoopGuard) -> dict[str, tuple[CompiledDetector, ...]]:
         """What projects set for the built-in block; where the bundle has a default of its own, that one holds."""
         if bundle.defaults.loop_detection is not None:
             return {}
         own = {name: project.loop_guard for name, project in bundle.projects.items()}
         return {name: self._builtin(_project_guard(said, guard)) for name, said in own.items() if said is not None}
 
-    def _builtin(self, guard: LoopGuardDefaults) -> tuple[CompiledDetector, ...]:
+    def _builtin(self, guard: BuiltinLoopGuard) -> tuple[CompiledDetector, ...]:
         return self._made(builtin_blocks(guard), BUILTIN, 429, None)
 
     def _made(
@@ -244,28 +244,28 @@ class DetectorCompiler:
             if not block.enabled:
                 continue
             action = block.action_for("block")  # what a hit of these detectors is
-            terms = DetectorConfig(
+            config = DetectorConfig(
                 kind=block.similarity,
                 policy=policy,
                 index=index,
                 action=action,
                 status=status,
-                expects=frozenset(block.expect_repeats.callers) if block.expect_repeats else frozenset(),
+                expect_repeats=frozenset(block.expect_repeats.callers) if block.expect_repeats else frozenset(),
                 allow=_allow_list(block.allow),
                 quarantine_s=block.quarantine_seconds,
-                place="|" if names is None else "",
+                key_prefix="|" if names is None else "",
             )
             if isinstance(block, ExactLoop):
                 fingerprint = self._exact_of_llm_calls() if names is None else self._exact(names)
                 who = identity(self._descriptors)
-                made.append(CountingDetector(terms, _exact_spec(block, action), fingerprint, who))
+                made.append(CountingDetector(config, _exact_spec(block, action), fingerprint, who))
             elif isinstance(block, TailLoop) and block.max_hits:
                 who = identity(self._descriptors, block.tail_messages)
-                made.append(CountingDetector(terms, _tail_spec(block, action), self._tail(block.tail_messages), who))
+                made.append(CountingDetector(config, _tail_spec(block, action), self._tail(block.tail_messages), who))
             elif isinstance(block, StepsLoop):
-                made += self.watchers.steps(block, terms)
+                made += self.watchers.steps(block, config)
             elif isinstance(block, SimhashLoop):
-                made.append(self.watchers.simhash(block, terms))
+                made.append(self.watchers.simhash(block, config))
         return tuple(made)
 
     def _exact(self, names: tuple[str, ...]) -> Callable[[Call], str | None]:
@@ -352,11 +352,11 @@ def _allow_list(allow: Allow) -> AllowList | None:
     return made if made.says_anything else None
 
 
-def _project_guard(own: schema.LoopGuard, guard: LoopGuardDefaults) -> LoopGuardDefaults:
+def _project_guard(own: schema.LoopGuard, guard: BuiltinLoopGuard) -> BuiltinLoopGuard:
     def pick(value: int | None, default: int) -> int:
         return default if value is None else value
 
-    return LoopGuardDefaults(
+    return BuiltinLoopGuard(
         pick(own.window_seconds, guard.window_seconds),
         pick(own.max_hits, guard.max_hits),
         pick(own.cooldown_seconds, guard.cooldown_seconds),

@@ -67,7 +67,7 @@ class ActiveHours:
 class CompiledDetector(Protocol):
     """A compiled loop detector: one that counts fingerprints, or one that remembers."""
 
-    terms: DetectorConfig
+    config: DetectorConfig
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | DetectorSlot | None:
         """Return what it needs from the store, or what stands for that until a window is read."""

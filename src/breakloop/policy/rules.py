@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from breakloop.detect.counting import DetectorConfig
-from breakloop.detect.stateful import DetectorSlot, tags
+from breakloop.detect.stateful import DetectorSlot, section_tags
 from breakloop.detect.steps.detector import RUN_IDLE_S
 from breakloop.limits.base import NOTHING, Estimate, LimitDenial, Limiter
 from breakloop.limits.budget import SETTING, RunBudget, RunPaid
@@ -227,17 +227,17 @@ class RunCharge:
 class RunRule:
     """The ceiling of one agent, or of all that a pattern names: each run has its own."""
 
-    __slots__ = ("_estimator", "_prefix", "limiter", "name", "owner", "paid", "policy", "status", "tags", "terms")
+    __slots__ = ("_estimator", "_prefix", "config", "limiter", "name", "owner", "paid", "policy", "status", "tags")
 
     def __init__(
-        self, pattern: str, usd: float, terms: DetectorConfig, *, owner: Callable[[Call], str], estimator: Estimator
+        self, pattern: str, usd: float, config: DetectorConfig, *, owner: Callable[[Call], str], estimator: Estimator
     ) -> None:
-        self.policy, self.status = terms.policy, terms.status
+        self.policy, self.status = config.policy, config.status
         self.name = f"{pattern}/{SETTING}"
         self.limiter = RunBudget(usd)
         self.paid = RunCharge(self)
-        self.terms = terms
-        self.tags = tags(terms, "run:usd:")
+        self.config = config
+        self.tags = section_tags(config, "run:usd:")
         self.owner = owner
         self._estimator = estimator
         self._prefix = f":{part(self.policy)}:{part(self.name)}:"
@@ -281,20 +281,20 @@ class RunRule:
 class _Charge:
     """One charge of one call, while the window is read that says which run it is."""
 
-    __slots__ = ("_cost", "_payer", "_rule", "tags", "terms")
+    __slots__ = ("_cost", "_payer", "_rule", "config", "tags")
 
     def __init__(self, rule: RunRule, payer: RunRule | RunCharge, cost: int) -> None:
         self._rule = rule
         self._payer = payer
         self._cost = cost
         self.tags = rule.tags
-        self.terms = rule.terms
+        self.config = rule.config
 
     def owner(self, call: Call) -> str:
         """Return the session, which is the run; "" where a call has none, and then nothing is charged."""
         return self._rule.owner(call)
 
-    def look(self, _call: Call, window: bytes, now: float) -> RunChargeStarted:
+    def evaluate(self, _call: Call, window: bytes, now: float) -> RunChargeStarted:
         """Go on with the run, or begin one."""
         start, last = _read(window)
         if not start or now - last >= RUN_IDLE_S:
@@ -311,11 +311,11 @@ class _Charge:
             key += ":paid"
         return payer.limiter.plan(key, self._cost, payer, group, looked.now)
 
-    def hears(self, _call: Call, _looked: RunChargeStarted) -> bool:
+    def awaits_answer(self, _call: Call, _looked: RunChargeStarted) -> bool:
         """Return False: answers correct the accounts."""
         return False
 
-    def heard(self, window: bytes, _answer: Answer) -> bytes:
+    def answered(self, window: bytes, _answer: Answer) -> bytes:
         """Return what was there."""
         return window
 

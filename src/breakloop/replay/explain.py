@@ -271,18 +271,18 @@ class PartExplainer:
             yield ExplainStep("loop", f"{policy}/loop_detection[{index}]", "skipped", "disabled")
 
     def _remembering(self, detector: StatefulDetector, stage: str) -> ExplainStep:
-        terms = detector.terms
-        name = f"{terms.policy}/{terms.rule}"
+        config = detector.config
+        name = f"{config.policy}/{config.rule}"
         for op, result in self._record.done:
             seen = _rule_of(op)
-            if isinstance(seen, Detection) and seen.terms is terms:
+            if isinstance(seen, Detection) and seen.config is config:
                 blocked = isinstance(result, FingerprintCount) and result.tripped
                 outcome = "deny" if blocked else "pass" if isinstance(op, CountFingerprint) else seen.action
                 data: dict[str, object] = {"kind": seen.kind, "action": seen.action, "tripped": blocked}
                 return ExplainStep(stage, name, self._marked(outcome, op), f"{seen.kind}: {seen.evidence}", data)
         if self._descriptors.step(self._record.call) is None:
-            return ExplainStep(stage, name, "skipped", f"{terms.kind}, not an LLM request that can be read")
-        return ExplainStep(stage, name, "pass", f"{terms.kind}: nothing in its memory repeats itself")
+            return ExplainStep(stage, name, "skipped", f"{config.kind}, not an LLM request that can be read")
+        return ExplainStep(stage, name, "pass", f"{config.kind}: nothing in its memory repeats itself")
 
     def _detector(self, detector: CompiledDetector, stage: str) -> ExplainStep:
         if isinstance(detector, StatefulDetector):
@@ -292,31 +292,31 @@ class PartExplainer:
             outcome = "pass" if op is None else self._marked("deny", op)
             return ExplainStep(stage, "", outcome, f"at most {detector.why}")
         assert isinstance(detector, CountingDetector)  # noqa: S101 - there are no others
-        terms = detector.terms
-        name = f"{terms.policy}/{terms.rule}"
+        config = detector.config
+        name = f"{config.policy}/{config.rule}"
         op, result = self._done.get(id(detector), (None, None))
         if not isinstance(op, CountFingerprint) or not isinstance(result, FingerprintCount):
-            return ExplainStep(stage, name, "skipped", f"{terms.kind}, {self._why_not_counted(detector)}")
+            return ExplainStep(stage, name, "skipped", f"{config.kind}, {self._why_not_counted(detector)}")
         print_ = op.key[-32:]
-        data: dict[str, object] = {"kind": terms.kind, "fingerprint": print_, "hits": result.hits, "passes": op.limit}
-        data |= {"window_s": op.spec.window_s, "action": terms.action, "tripped": result.tripped}
+        data: dict[str, object] = {"kind": config.kind, "fingerprint": print_, "hits": result.hits, "passes": op.limit}
+        data |= {"window_s": op.spec.window_s, "action": config.action, "tripped": result.tripped}
         data |= {"shadow": op.group != ENFORCED, "blocked_for_s": math.ceil(result.wait_s)}
         within = f"{'in' if op.spec.sliding else 'gaps below'} {op.spec.window_s:g} s"
-        text = f"{terms.kind} {print_[:8]}, request {result.hits}, number {op.limit + 1} trips ({within})"
+        text = f"{config.kind} {print_[:8]}, request {result.hits}, number {op.limit + 1} trips ({within})"
         if not result.tripped:
             return ExplainStep(stage, name, "pass", text, data)
         if op.spec.denies:
             state = "" if result.fresh else "still "
             text += f", {state}blocked for {math.ceil(result.wait_s)} s"
-        return ExplainStep(stage, name, self._marked("deny" if op.spec.denies else terms.action, op), text, data)
+        return ExplainStep(stage, name, self._marked("deny" if op.spec.denies else config.action, op), text, data)
 
     def _why_not_counted(self, detector: CountingDetector) -> str:
         call = self._record.call
-        if detector.terms.kind == "tail" and self._descriptors.chat(call) is None:
+        if detector.config.kind == "tail" and self._descriptors.chat(call) is None:
             return "not an LLM request that can be read"
         if call.body_unseen:
             return "the gateway did not send the body"
-        if detector.terms.allow is not None:
+        if detector.config.allow is not None:
             return "on its allow list"
         return "the store did not answer"
 
@@ -393,7 +393,7 @@ class PartExplainer:
 
 def _blocks_of(detectors: Sequence[CompiledDetector]) -> dict[int, CompiledDetector]:
     """Group detectors by their block. A finding of any detector is shown under the terms of its block."""
-    return {detector.terms.index: detector for detector in detectors}
+    return {detector.config.index: detector for detector in detectors}
 
 
 def _down(tokens: float) -> str:

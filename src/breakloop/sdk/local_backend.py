@@ -23,7 +23,7 @@ from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Decision
 from breakloop.observe.log import INTERVAL_S, LogEvents
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
 from breakloop.pricing.prices import GenaiTable, Prices
@@ -54,7 +54,7 @@ class LocalBackend:
         prices = cache(lambda: Prices(GenaiTable(), clock=self._clock))  # read when a budget asks for them first
         self.engine = Engine(MemoryStore(), self._clock, descriptors, publish=self._events, prices=prices)
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, "builtin")
-        self.engine.set_bundle(compile_bundle(bundle, digest, descriptors, key, LoopGuardDefaults()))
+        self.engine.set_bundle(compile_bundle(bundle, digest, descriptors, key, BuiltinLoopGuard()))
         self._lock = threading.Lock()
         self._prefix = secrets.token_hex(4)
         self._number = 0

@@ -69,13 +69,13 @@ class LoopSource(Protocol):
     """The detector of a `CountFingerprint`, or the loop that a detector found in one call."""
 
     @property
-    def terms(self) -> DetectorTerms: ...
+    def config(self) -> DetectorTerms: ...
     @property
-    def remembered(self) -> tuple[str, ...]:
+    def window_keys(self) -> tuple[str, ...]:
         """Keys beside the count that a release has to drop."""
         ...
 
-    def found(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding:
+    def finding(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding:
         """Describe a count that tripped."""
         ...
 
@@ -96,13 +96,13 @@ class ObservedLoop(Protocol):
     """The loop behind an `Observation`."""
 
     @property
-    def terms(self) -> DetectorTerms: ...
+    def config(self) -> DetectorTerms: ...
     @property
     def action(self) -> str: ...
     @property
     def hits(self) -> int: ...
 
-    def found(self, op: Observation, result: FingerprintCount) -> LoopFinding:
+    def finding(self, op: Observation, result: FingerprintCount) -> LoopFinding:
         """Describe the loop."""
         ...
 

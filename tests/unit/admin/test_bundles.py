@@ -14,14 +14,14 @@ from breakloop.admin.bundles import BundleAdmin, BundleTarget
 from breakloop.clock import FakeClock
 from breakloop.errors import BundleError, Problem, StateError
 from breakloop.model.events import Event
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.files import BundleBytes, BundleDocument, BundleOrigin, FileOrigin, Stamp
 from breakloop.policy.load import LoadedBundle, load_fetched
 from breakloop.policy.remote_sources import PollBackoff, RedisOrigin
 from breakloop.policy.watch import BundleSource
 from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle
 
-GUARD = LoopGuardDefaults(60, 5, 30)
+GUARD = BuiltinLoopGuard(60, 5, 30)
 
 
 def text(version: int, mode: str = "shadow", policy: str = "a") -> bytes:

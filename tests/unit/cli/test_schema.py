@@ -18,7 +18,7 @@ from breakloop.detect.counting import CountingDetector
 from breakloop.detect.steps.kinds import LEVELS, SETTABLE
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
@@ -36,7 +36,7 @@ def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"LOOP_GUARD_{name}", raising=False)
 
 
-def compiled(bundle: Bundle | None, guard: LoopGuardDefaults) -> CompiledBundle:
+def compiled(bundle: Bundle | None, guard: BuiltinLoopGuard) -> CompiledBundle:
     return compile_bundle(bundle, "", Descriptors(ContextSettings(), FakeClock()), OFFLINE_SECRET, guard)
 
 
@@ -52,14 +52,14 @@ def test_the_builtin_block_is_what_the_engine_uses(capsys: pytest.CaptureFixture
     """Put into a bundle as printed, it is the same detector as without a word about it (B-6)."""
     assert run(["schema", "--builtin"]) == 0
     printed = capsys.readouterr().out
-    said = compiled(load_text((REST + printed).encode(), "b.yaml").bundle, LoopGuardDefaults()).default_loops
-    unsaid = compiled(None, LoopGuardDefaults()).default_loops
+    said = compiled(load_text((REST + printed).encode(), "b.yaml").bundle, BuiltinLoopGuard()).default_loops
+    unsaid = compiled(None, BuiltinLoopGuard()).default_loops
     assert [one.spec for one in said if isinstance(one, CountingDetector)] == [
         one.spec for one in unsaid if isinstance(one, CountingDetector)
     ]
-    kinds = [[(type(one), one.terms.kind, one.terms.action) for one in loops] for loops in (said, unsaid)]
+    kinds = [[(type(one), one.config.kind, one.config.action) for one in loops] for loops in (said, unsaid)]
     assert kinds[0] == kinds[1]
-    assert (said[0].terms.kind, said[-1].terms.kind) == ("tail", "steps")
+    assert (said[0].config.kind, said[-1].config.kind) == ("tail", "steps")
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": c} for c in "abcd"]}).encode()
     call = Call("POST", "/v1/chat/completions", body=body)
     plans = [loops[0].plan(call, "p", 0, 0.0) for loops in (said, unsaid)]
@@ -101,7 +101,7 @@ def test_any_number_of_hits_makes_a_block_that_loads(
 def test_builtin_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Builtin as JSON: --json (X-3)."""
     assert run(["schema", "--builtin", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"defaults": {"loop_detection": builtin_block(LoopGuardDefaults())}}
+    assert json.loads(capsys.readouterr().out) == {"defaults": {"loop_detection": builtin_block(BuiltinLoopGuard())}}
 
 
 def test_one_thing_at_a_time() -> None:

@@ -19,13 +19,13 @@ TAIL = FingerprintSpec(60.0, 5, sliding=True, cooldown_s=30.0)
 def detector(
     kind: str = "tail",
     policy: str = "p",
-    expects: frozenset[str] = frozenset(),
+    expect_repeats: frozenset[str] = frozenset(),
     allow: AllowList | None = None,
     fingerprint: str | None = PRINT,
     spec: FingerprintSpec = TAIL,
 ) -> CountingDetector:
-    terms = DetectorConfig(kind, policy, 1, "reject", 429, expects, allow)
-    return CountingDetector(terms, spec, lambda _: fingerprint, WHO)
+    config = DetectorConfig(kind, policy, 1, "reject", 429, expect_repeats, allow)
+    return CountingDetector(config, spec, lambda _: fingerprint, WHO)
 
 
 def planned(made: CountingDetector, asked: Call | None = None, group: int = 0) -> CountFingerprint:
@@ -76,15 +76,15 @@ def test_nothing_to_say() -> None:
 def test_announced_repeats(value: str, limit: int) -> None:
     """Raise the limit up to a bound, never lower it; nonsense changes nothing (LD-6)."""
     asked = call(headers={"X-Breakloop-Expect-Repeats": value})
-    assert planned(detector(expects=frozenset({"me"})), asked).limit == limit
-    assert planned(detector(expects=frozenset({"you"})), asked).limit == 5
+    assert planned(detector(expect_repeats=frozenset({"me"})), asked).limit == limit
+    assert planned(detector(expect_repeats=frozenset({"you"})), asked).limit == 5
     assert planned(detector(), asked).limit == 5
 
 
 def test_what_the_client_is_told() -> None:
     """Counts, seconds rounded up, what was repeated how often and what to do; `tail` says what it compares (A-3)."""
     made = detector()
-    loop = made.found(planned(made), FingerprintCount(6, True, True, 29.2))
+    loop = made.finding(planned(made), FingerprintCount(6, True, True, 29.2))
     assert (loop.fingerprint, loop.hit_count, loop.window_s, loop.cooldown_s) == (PRINT, 6, 60, 30)
     assert (loop.kind, loop.action, loop.fresh) == ("tail", "reject", True)
     assert loop.message == (
@@ -94,7 +94,7 @@ def test_what_the_client_is_told() -> None:
         "It stays blocked for 30 seconds."
     )
     assert loop.evidence == "same last messages sent 6 times in 60 s"
-    exact = detector("exact", spec=FingerprintSpec(45.0, 2, sliding=True)).found(
+    exact = detector("exact", spec=FingerprintSpec(45.0, 2, sliding=True)).finding(
         planned(made), FingerprintCount(3, True, True, 45.0)
     )
     assert exact.evidence == "identical request sent 3 times in 45 seconds"
@@ -124,7 +124,7 @@ def test_how_often_it_came_is_said_in_no_more_seconds_than_are_known(
 ) -> None:
     """A window bounds what a sliding count holds; not a count that goes on in a cooldown, nor one from gap to gap
     (A-3)."""
-    loop = detector("exact", spec=spec).found(planned(detector()), result)
+    loop = detector("exact", spec=spec).finding(planned(detector()), result)
     assert loop.evidence == f"identical request sent {said}"
     assert loop.message.startswith(f"Blocked: identical request sent {said}. This usually ")
 

@@ -14,12 +14,12 @@ STEP = Step("", (), (), (), ("hello",), (), 1, 10)
 
 
 def ceiling(max_steps: int = 3, *, step: Step | None = STEP) -> RunStepsLimit:
-    terms = DetectorConfig("run", "agents", 0, "reject", 429, frozenset(), None, said="max_steps_per_run")
-    return RunStepsLimit(terms, max_steps, step=lambda _: step, owner=lambda _: "s:me")
+    config = DetectorConfig("run", "agents", 0, "reject", 429, frozenset(), None, setting="max_steps_per_run")
+    return RunStepsLimit(config, max_steps, step=lambda _: step, owner=lambda _: "s:me")
 
 
 def counted(made: RunStepsLimit, window: bytes, at: float) -> tuple[bytes, bool]:
-    looked = made.look(call(), window, at)
+    looked = made.evaluate(call(), window, at)
     assert looked is not None
     return looked.window, isinstance(made.operation(call(), looked, "p", 0), Deny)
 
@@ -48,10 +48,10 @@ def test_idle_minutes_begin_a_new_run_but_not_beyond_the_ceiling() -> None:
 def test_a_failed_answer_gives_its_step_back() -> None:
     made = ceiling(1)
     window, _ = counted(made, b"", 0.0)
-    assert made.heard(window, Answer(200)) is window
-    window = made.heard(window, Answer(503))
+    assert made.answered(window, Answer(200)) is window
+    window = made.answered(window, Answer(503))
     assert counted(made, window, 1.0)[1] is False
-    assert made.heard(b"", Answer(503)) == b""
+    assert made.answered(b"", Answer(503)) == b""
 
 
 def test_a_foreign_window_counts_as_new() -> None:
@@ -59,7 +59,7 @@ def test_a_foreign_window_counts_as_new() -> None:
 
 
 def test_other_requests_are_not_counted() -> None:
-    assert ceiling(step=None).look(call(), b"", 0.0) is None
+    assert ceiling(step=None).evaluate(call(), b"", 0.0) is None
 
 
 def test_what_it_says() -> None:

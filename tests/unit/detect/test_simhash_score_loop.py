@@ -15,19 +15,19 @@ STEP = Step("", (), (), (), ("Convert this page to JSON, please, and nothing els
 
 
 def block(*, step: Step | None = STEP, allow: AllowList | None = None) -> SimhashDetector:
-    terms = DetectorConfig("simhash", "p", 0, "kill", 429, frozenset(), allow)
-    ladder = SeverityActions(terms, ("warn", "kill", "kill"), SPEC, WHO)
-    return SimhashDetector(terms, ladder, CallReaders(lambda _: step, lambda _: "a:me", WHO), SimhashScorer())
+    config = DetectorConfig("simhash", "p", 0, "kill", 429, frozenset(), allow)
+    ladder = SeverityActions(config, ("warn", "kill", "kill"), SPEC, WHO)
+    return SimhashDetector(config, ladder, CallReaders(lambda _: step, lambda _: "a:me", WHO), SimhashScorer())
 
 
 def test_similar_prompts_and_answers_add_up() -> None:
     """Five earlier prompts alike and four answers alike: 1 x 5 + 2 x 4 = 13 > 10 (LD-3)."""
     made, window, found = block(), b"", []
     for _ in range(6):
-        scored = made.look(call(), window, 7.0)
+        scored = made.evaluate(call(), window, 7.0)
         assert scored is not None
         found.append(scored)
-        window = made.heard(scored.window, Answer(200, "I am sorry, I cannot do that for you.", complete=True))
+        window = made.answered(scored.window, Answer(200, "I am sorry, I cannot do that for you.", complete=True))
     assert [one.level for one in found] == [0, 0, 0, 0, 0, 2]
     scored = found[-1]
     assert (scored.kind, len(scored.identity)) == ("simhash", 16)
@@ -39,5 +39,5 @@ def test_similar_prompts_and_answers_add_up() -> None:
 
 
 def test_calls_without_a_step_and_allowed_ones_are_left_alone() -> None:
-    assert block(step=None).look(call(), b"", 7.0) is None
-    assert block(allow=AllowList({}, {"agent": 10.0}, {}, {}, {})).look(call(), b"", 7.0) is None
+    assert block(step=None).evaluate(call(), b"", 7.0) is None
+    assert block(allow=AllowList({}, {"agent": 10.0}, {}, {}, {})).evaluate(call(), b"", 7.0) is None

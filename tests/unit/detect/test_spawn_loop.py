@@ -32,15 +32,15 @@ def block(spy: Spy, step: Step | None) -> SpawnDetector:
     def begin(_call: Call, task: str) -> RunStart:
         return RunStart("s", "parent", "", "agent", task)
 
-    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), None)
-    ladder = SeverityActions(terms, ("warn", "reject", "reject"), SPEC, WHO)
+    config = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), None)
+    ladder = SeverityActions(config, ("warn", "reject", "reject"), SPEC, WHO)
     reads = CallReaders(lambda _: step, lambda _: "c:me", WHO)
-    return SpawnDetector(terms, ladder, reads, spy, begin=begin)  # type: ignore[arg-type]
+    return SpawnDetector(config, ladder, reads, spy, begin=begin)  # type: ignore[arg-type]
 
 
 def test_a_conversation_that_begins_is_judged_by_its_task() -> None:
     spy = Spy()
-    judged = block(spy, BEGINS).look(call(), b"", 7.0)
+    judged = block(spy, BEGINS).evaluate(call(), b"", 7.0)
     assert judged is not None
     assert judged.level == 1
     assert [one.task for one in spy.asked] == ["Find the bug."]
@@ -57,7 +57,7 @@ def test_a_conversation_that_begins_is_judged_by_its_task() -> None:
 )
 def test_one_that_is_under_way_is_not(step: Step | None) -> None:
     spy = Spy()
-    assert block(spy, step).look(call(), b"", 7.0) is None
+    assert block(spy, step).evaluate(call(), b"", 7.0) is None
     assert spy.asked == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.detect.counting import AllowList, DetectorConfig, DetectorIdentity
-from breakloop.detect.stateful import CallReaders, DetectorSlot, SeverityActions, StatefulDetector, tags
+from breakloop.detect.stateful import CallReaders, DetectorSlot, SeverityActions, StatefulDetector, section_tags
 from breakloop.model.call import Answer, Step
 from breakloop.store.ops import CountFingerprint
 from tests.builders import call
@@ -16,9 +16,9 @@ WHO = DetectorIdentity(lambda _: "caller", lambda _: "agent", lambda _: ())
 
 
 def block(*, allow: AllowList | None = None, step: Step | None = STEP) -> StatefulDetector:
-    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), allow)
-    ladder = SeverityActions(terms, ("warn", "reject", "reject"), SPEC, WHO)
-    return StatefulDetector(terms, ladder, CallReaders(lambda _: step, lambda _: "s:me", WHO), "part:")
+    config = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), allow)
+    ladder = SeverityActions(config, ("warn", "reject", "reject"), SPEC, WHO)
+    return StatefulDetector(config, ladder, CallReaders(lambda _: step, lambda _: "s:me", WHO), "part:")
 
 
 def test_a_watch_stands_for_it_until_the_window_is_read() -> None:
@@ -27,7 +27,7 @@ def test_a_watch_stands_for_it_until_the_window_is_read() -> None:
     assert isinstance(watch, DetectorSlot)
     assert (watch.detector, watch.group) == (made, 3)
     assert made.owner(call()) == "s:me"
-    assert made.tags == tags(made.terms, "part:")
+    assert made.tags == section_tags(made.config, "part:")
 
 
 def test_calls_without_a_step_are_not_looked_at() -> None:
@@ -50,13 +50,13 @@ def test_what_it_found_goes_up_the_ladder() -> None:
 
 def test_answers_change_nothing_by_themselves() -> None:
     window = b"memory"
-    assert block().heard(window, Answer(200)) is window
-    assert not block().hears(call(), None)
+    assert block().answered(window, Answer(200)) is window
+    assert not block().awaits_answer(call(), None)
 
 
 def test_looking_is_for_those_who_inherit() -> None:
     with pytest.raises(NotImplementedError):
-        block().look(call(), b"", 7.0)
+        block().evaluate(call(), b"", 7.0)
 
 
 def test_nobody_cools_down_for_somebody_elses_loop() -> None:

@@ -61,7 +61,7 @@ def test_what_the_client_is_told() -> None:
     op = ladder().operation(Found(), 2, "project", 0)
     assert isinstance(op, CountFingerprint)
     seen = op.owner
-    loop = seen.found(op, FingerprintCount(3, True, True, 29.2))
+    loop = seen.finding(op, FingerprintCount(3, True, True, 29.2))
     assert (loop.kind, loop.fingerprint, loop.cooldown_s, loop.fresh) == ("repeat", "ab" * 8, 30, True)
     assert loop.message.startswith("Blocked: `read` returned the same 9 bytes 5 times. Do something else, or finish")
     assert "stays blocked for 30 seconds; a different step passes at once" in loop.message
@@ -74,14 +74,14 @@ def test_what_is_only_noted_says_whether_it_was_told_before() -> None:
     for fresh in (True, False):
         op = ladder().operation(Found(fresh=fresh), 1, "project", 0)
         assert isinstance(op, Observation)
-        assert op.owner.found(op, FingerprintCount(1)).fresh is fresh
+        assert op.owner.finding(op, FingerprintCount(1)).fresh is fresh
 
 
 def test_what_is_remembered_against_whoever_loops() -> None:
     """A release clears it, and nothing of others whose names begin alike (G-1)."""
     op = ladder().operation(Found(), 2, "project:s:me", 0)
     assert isinstance(op, CountFingerprint)
-    assert op.owner.remembered == ("win:project:s:me:",)
+    assert op.owner.window_keys == ("win:project:s:me:",)
 
 
 def test_a_throttle_grows_with_the_loop() -> None:

@@ -27,35 +27,35 @@ class Spy:
 
 
 def block(spy: Spy, step: Step | None = PLAIN, allow: AllowList | None = None) -> UnnamedSessionsDetector:
-    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), allow)
-    ladder = SeverityActions(terms, ("warn", "reject", "reject"), SPEC, WHO)
+    config = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), allow)
+    ladder = SeverityActions(config, ("warn", "reject", "reject"), SPEC, WHO)
     reads = CallReaders(lambda _: step, lambda _: "a:me", WHO)
-    return UnnamedSessionsDetector(terms, ladder, reads, spy, session=lambda _: "s", lane=lambda _: "model and prompt")  # type: ignore[arg-type]
+    return UnnamedSessionsDetector(config, ladder, reads, spy, session=lambda _: "s", lane=lambda _: "model and prompt")  # type: ignore[arg-type]
 
 
 def test_the_call_learns_that_it_is_in_a_crowd() -> None:
     """Two derived sessions overlapped (LD-4)."""
     asked, spy = call(), Spy()
     window = b"memory"
-    judged = block(spy).look(asked, window, 7.0)
+    judged = block(spy).evaluate(asked, window, 7.0)
     assert judged is not None
     assert judged.window is window
     assert asked.crowded
     assert spy.asked == [("s", "model and prompt")]
-    assert block(spy).heard(window, Answer(200, "said")) is window
+    assert block(spy).answered(window, Answer(200, "said")) is window
 
 
 def test_where_tools_are_at_work_the_lane_is_not_read() -> None:
     """Reading a system prompt costs, and a lane is about prompts."""
     spy = Spy()
-    block(spy, ACTS).look(call(), b"", 7.0)
+    block(spy, ACTS).evaluate(call(), b"", 7.0)
     assert spy.asked == [("s", "")]
 
 
 def test_others_are_left_alone() -> None:
     spy = Spy()
-    assert block(spy, None).look(call(), b"", 7.0) is None
-    assert block(spy, PLAIN, AllowList({}, {"agent": 10.0}, {}, {}, {})).look(call(), b"", 7.0) is None
+    assert block(spy, None).evaluate(call(), b"", 7.0) is None
+    assert block(spy, PLAIN, AllowList({}, {"agent": 10.0}, {}, {}, {})).evaluate(call(), b"", 7.0) is None
     assert spy.asked == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from tests.builders import (
     SECRET,
@@ -101,7 +101,7 @@ def test_global_shadow_shows_what_would_be_enforced() -> None:
 
 def test_the_three_numbers_of_the_loop_guard() -> None:
     """LOOP_GUARD_WINDOW_SECONDS, _MAX_HITS and _COOLDOWN_SECONDS set the built-in block (LD-2)."""
-    here = world(guard=LoopGuardDefaults(window_seconds=10, max_hits=2, cooldown_seconds=5))
+    here = world(guard=BuiltinLoopGuard(window_seconds=10, max_hits=2, cooldown_seconds=5))
     assert blocked_at(here) == 3
     assert here.decide(chat()).retry_after_s == 5
     here.clock.advance(5)
@@ -113,7 +113,7 @@ def test_the_three_numbers_of_the_loop_guard() -> None:
 
 def test_a_loop_guard_of_0_hits_switches_the_built_in_block_off() -> None:
     """For everybody who does not say otherwise (LD-2)."""
-    off = LoopGuardDefaults(max_hits=0)
+    off = BuiltinLoopGuard(max_hits=0)
     assert blocked_at(world(guard=off)) == 0
     on = bundle(defaults={}, projects={"default": {"loop_guard": {"max_hits": 4}}})
     assert blocked_at(world(on, guard=off)) == 5
@@ -121,7 +121,7 @@ def test_a_loop_guard_of_0_hits_switches_the_built_in_block_off() -> None:
 
 def test_a_long_cooldown_of_the_loop_guard_is_not_cut() -> None:
     """A cooldown over the usual maximum of 900 s is what was asked for (LD-2)."""
-    here = world(guard=LoopGuardDefaults(cooldown_seconds=2000))
+    here = world(guard=BuiltinLoopGuard(cooldown_seconds=2000))
     assert here.decide(chat(), 6).retry_after_s == 2000
 
 
@@ -160,7 +160,7 @@ def test_prompts_do_not_reach_state() -> None:
 
 def test_without_a_bundle_version_0() -> None:
     """ "no policy configured" is told apart from a bundle (D-5)."""
-    assert compile_bundle(None, "", descriptors(), SECRET, LoopGuardDefaults()).version == 0
+    assert compile_bundle(None, "", descriptors(), SECRET, BuiltinLoopGuard()).version == 0
     assert compiled(bundle(bundle_version=7), descriptors()).version == 7
 
 
@@ -177,7 +177,7 @@ def test_a_bundle_that_needs_more_messages_gets_them() -> None:
     made = compiled(bundle(policy("p", loop=tail(tail_messages=12))), descriptors())
     assert made.tail_messages == 13  # and the call that the first of them may be the result of
     assert compiled(None, descriptors()).tail_messages == 4
-    assert compiled(None, descriptors(), LoopGuardDefaults(max_hits=0)).tail_messages == 3
+    assert compiled(None, descriptors(), BuiltinLoopGuard(max_hits=0)).tail_messages == 3
 
 
 def test_blocks_of_later_versions_are_left_out() -> None:

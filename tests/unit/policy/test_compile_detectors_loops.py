@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import CountingDetector
-from breakloop.policy.compile_detectors import LoopGuardDefaults, builtin_blocks
+from breakloop.policy.compile_detectors import BuiltinLoopGuard, builtin_blocks
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.schema.loops import StepsLoop, TailLoop
 from tests.builders import SECRET, Json, bundle, chat, compiled, exact, policy, tail, world
@@ -18,7 +18,7 @@ def detectors(block: Json) -> tuple[CountingDetector, ...]:
 
 def test_the_builtin_block_in_words() -> None:
     """5 in 60 s, then 30 s, doubling up to 900 s (B-6, LD-2)."""
-    block, steps = builtin_blocks(LoopGuardDefaults())
+    block, steps = builtin_blocks(BuiltinLoopGuard())
     assert isinstance(block, TailLoop)
     assert (block.max_hits, block.window_seconds, block.cooldown_seconds) == (5, 60, 30)
     assert (block.cooldown_growth, block.cooldown_max_seconds, block.tail_messages) == (2.0, 900, 3)
@@ -32,21 +32,21 @@ def test_the_builtin_block_in_words() -> None:
 def test_more_hits_lift_storm() -> None:
     """`LOOP_GUARD_MAX_HITS` N also lifts `storm` to at least N / 2N (LD-2)."""
     for hits, lifted in ((1, {}), (5, {}), (6, {"storm": (6, 12, 24)}), (50, {"storm": (50, 100, 200)})):
-        _, steps = builtin_blocks(LoopGuardDefaults(max_hits=hits))
+        _, steps = builtin_blocks(BuiltinLoopGuard(max_hits=hits))
         assert isinstance(steps, StepsLoop)
         assert steps.thresholds == lifted
 
 
 def test_a_cooldown_longer_than_the_longest_lengthens_that() -> None:
     """`LOOP_GUARD_COOLDOWN_SECONDS` means what it says (LD-2)."""
-    for block in builtin_blocks(LoopGuardDefaults(cooldown_seconds=3600)):
+    for block in builtin_blocks(BuiltinLoopGuard(cooldown_seconds=3600)):
         assert isinstance(block, TailLoop | StepsLoop)
         assert (block.cooldown_seconds, block.cooldown_max_seconds) == (3600, 3600)
 
 
 def test_no_hits_no_blocks() -> None:
     """`LOOP_GUARD_MAX_HITS=0` switches it off (LD-2)."""
-    assert builtin_blocks(LoopGuardDefaults(max_hits=0)) == ()
+    assert builtin_blocks(BuiltinLoopGuard(max_hits=0)) == ()
 
 
 def test_a_policy_of_that_name_has_its_own_counters() -> None:

@@ -20,7 +20,7 @@ def test_steps_look_at_more_than_one_session() -> None:
     assert isinstance(lanes, UnnamedSessionsDetector)
     assert isinstance(spawn, SpawnDetector)
     assert isinstance(steps, StepsBlock)
-    assert lanes.terms is spawn.terms is steps.terms
+    assert lanes.config is spawn.config is steps.config
     assert steps.guards_stream
     [*_, quiet] = detectors({"similarity": "steps", "stream_guard": False})
     assert isinstance(quiet, StepsBlock)
@@ -31,7 +31,7 @@ def test_a_score_kills_for_as_long_as_the_block_says() -> None:
     """A score kills for as long as the block says (LD-3)."""
     [score] = detectors({"similarity": "simhash", "quarantine_seconds": 60})
     assert isinstance(score, SimhashDetector)
-    assert (score.terms.action, score.terms.quarantine_s) == ("kill", 60)
+    assert (score.config.action, score.config.quarantine_s) == ("kill", 60)
 
 
 def test_thresholds_and_tools_of_a_block_hold() -> None:

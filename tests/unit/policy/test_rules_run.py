@@ -11,7 +11,7 @@ from breakloop.pricing.tokens import Estimator, estimator
 from breakloop.store.ops import ChargeBudget, CommitResult, Deny, Op
 from tests.builders import START, call
 
-TERMS = DetectorConfig("run", "agents", 0, "reject", 429, frozenset(), None, said="max_usd_per_run")
+TERMS = DetectorConfig("run", "agents", 0, "reject", 429, frozenset(), None, setting="max_usd_per_run")
 
 
 class Meter:
@@ -37,11 +37,11 @@ def charges(made: RunRule, window: bytes, now: float, meter: Meter | None = None
     ops: list[ChargeBudget] = []
     for watch in made.plan(call(), 0, meter or Meter()):
         assert isinstance(watch, DetectorSlot)
-        looked = watch.detector.look(call(), window, now)
+        looked = watch.detector.evaluate(call(), window, now)
         assert looked is not None
         op = watch.detector.operation(call(), looked, "default", 0)
         assert isinstance(op, ChargeBudget)
-        assert not watch.detector.hears(call(), looked)
+        assert not watch.detector.awaits_answer(call(), looked)
         ops.append(op)
         window = looked.window
     return ops, window
@@ -105,7 +105,7 @@ def test_others_paid_is_not_this_runs() -> None:
     for group in (2, 0):
         for watch in made.plan(call(), group, Meter()):
             assert isinstance(watch, DetectorSlot)
-            looked = watch.detector.look(call(), b"", START)
+            looked = watch.detector.evaluate(call(), b"", START)
             op = watch.detector.operation(call(), looked, "default", group)
             assert op is not None
             ops.append(op)

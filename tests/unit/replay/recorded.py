@@ -7,7 +7,7 @@ from typing import Any
 from breakloop.clock import FakeClock
 from breakloop.model.call import Answer
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.run import ReplaySetup
@@ -23,7 +23,7 @@ def rig(block: str = TAIL, more: str = "") -> ReplaySetup:
     descriptors = Descriptors(ContextSettings(secret=b"test"), clock)
     text = f"bundle_version: 1\ndefaults: {{loop_detection: {block}}}\n{more or 'policies: []'}\n"
     bundle = load_text(text.encode(), "b.yaml").bundle
-    return ReplaySetup(descriptors, compile_bundle(bundle, "", descriptors, b"test", LoopGuardDefaults()), clock.now())
+    return ReplaySetup(descriptors, compile_bundle(bundle, "", descriptors, b"test", BuiltinLoopGuard()), clock.now())
 
 
 def asks(text: str, at_s: float | None = None, answer: str = "No.", agent: str = "") -> RecordedTurn:

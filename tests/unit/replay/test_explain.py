@@ -9,7 +9,7 @@ from breakloop.clock import FakeClock
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.explain import Explainer, ExplainStep, RecordingEngine, decision_of
@@ -23,16 +23,14 @@ def policy(name: str, **selector: Any) -> dict[str, Any]:
     return {"id": name, "spec": {"selector": selector}}
 
 
-def explained(
-    call: Call, bundle: dict[str, Any] | None, *, guard: LoopGuardDefaults | None = None
-) -> list[ExplainStep]:
+def explained(call: Call, bundle: dict[str, Any] | None, *, guard: BuiltinLoopGuard | None = None) -> list[ExplainStep]:
     """Let the engine decide once and explain it."""
     clock = FakeClock()
     descriptors = Descriptors(ContextSettings(), clock)
     source = None
     if bundle is not None:
         source = load_text(json.dumps({"bundle_version": 4, "policies": [], **bundle}).encode(), "b.json").bundle
-    compiled = compile_bundle(source, "abcdef0123456789", descriptors, b"s", guard or LoopGuardDefaults())
+    compiled = compile_bundle(source, "abcdef0123456789", descriptors, b"s", guard or BuiltinLoopGuard())
     engine = RecordingEngine(MemoryStore(), clock, descriptors)
     engine.set_bundle(compiled)
     engine.decide(call)

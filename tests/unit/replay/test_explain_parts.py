@@ -8,7 +8,7 @@ from typing import Any
 from breakloop.clock import FakeClock
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.pricing.prices import ListedModel, Price, Prices
@@ -30,7 +30,7 @@ PRICES = Prices(ListedModel({"m": Price(2_000_000, 8_000_000)}, "a test"))
 
 
 def explained(
-    spec: dict[str, Any], *, repeat: int = 1, call: Any = None, guard: LoopGuardDefaults | None = None, **bundle: Any
+    spec: dict[str, Any], *, repeat: int = 1, call: Any = None, guard: BuiltinLoopGuard | None = None, **bundle: Any
 ) -> list[ExplainStep]:
     """Send the same call to one policy `repeat` times; explain the last."""
     clock = FakeClock()
@@ -38,7 +38,7 @@ def explained(
     policies = [{"id": "p", "spec": {"selector": {"pathPrefix": "/"}, **spec}}]
     text = json.dumps({"bundle_version": 1, "policies": policies, **bundle}).encode()
     source = load_text(text, "b.json").bundle
-    compiled = compile_bundle(source, "d", descriptors, b"s", guard or LoopGuardDefaults())
+    compiled = compile_bundle(source, "d", descriptors, b"s", guard or BuiltinLoopGuard())
     engine = RecordingEngine(MemoryStore(), clock, descriptors, lambda: PRICES)
     engine.set_bundle(compiled)
     for _ in range(repeat):
@@ -190,7 +190,7 @@ def test_default_loop_detection() -> None:
     assert told(own, "builtin") == [("defaults", "skipped", "policy p has loop detection of its own")]
     shadow = explained({"loop_detection": EXACT, "mode": "shadow"}, call=chat)
     assert told(shadow, "builtin")[0][1] == "pass"
-    off = explained({}, call=chat, guard=LoopGuardDefaults(max_hits=0))
+    off = explained({}, call=chat, guard=BuiltinLoopGuard(max_hits=0))
     assert told(off, "builtin") == [("defaults", "skipped", "switched off")]
     assert told(explained({}), "builtin")[0][1:] == ("skipped", "tail, not an LLM request that can be read")
 

@@ -8,7 +8,7 @@ from breakloop.clock import FakeClock
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Answer, Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import LoopGuardDefaults
+from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.explain import RecordingEngine
@@ -43,7 +43,7 @@ def engines() -> tuple[RecordingEngine, Engine]:
     clock = FakeClock()
     descriptors = Descriptors(ContextSettings(), clock)
     bundle = load_text(json.dumps(POLICY).encode(), "p.json").bundle
-    compiled = compile_bundle(bundle, "d", descriptors, b"s", LoopGuardDefaults())
+    compiled = compile_bundle(bundle, "d", descriptors, b"s", BuiltinLoopGuard())
     recording = RecordingEngine(MemoryStore(), clock, descriptors)
     plain = Engine(MemoryStore(), clock, descriptors)
     recording.set_bundle(compiled)

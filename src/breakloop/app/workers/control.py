@@ -249,7 +249,7 @@ def _loops(bundle: CompiledBundle | None) -> str:
         return NO_LOOPS
     if not bundle.default_loops:
         return LOOPS_OFF
-    return LOOPS_BUILTIN if bundle.default_loops[0].terms.policy == "builtin" else LOOPS_BUNDLE
+    return LOOPS_BUILTIN if bundle.default_loops[0].config.policy == "builtin" else LOOPS_BUNDLE
 
 
 _GOODBYE_S: Final = 2.0

@@ -25,7 +25,7 @@ class StepsBlock(StatefulDetector):
 
     def __init__(
         self,
-        terms: DetectorConfig,
+        config: DetectorConfig,
         ladder: SeverityActions,
         reads: CallReaders,
         detector: StepsDetector,
@@ -34,7 +34,7 @@ class StepsBlock(StatefulDetector):
         voice: Callable[[Call], str],  # model and system prompt
         guards_stream: bool = False,
     ) -> None:
-        super().__init__(terms, ladder, reads)
+        super().__init__(config, ladder, reads)
         self._unnamed = unnamed
         self._voice = voice
         self.guards_stream = guards_stream
@@ -42,14 +42,14 @@ class StepsBlock(StatefulDetector):
 
     def plan(self, call: Call, _project: str, group: int, now: float) -> DetectorSlot:
         """Return what stands in the place of a finding, and see to it that the answer is watched too."""
-        if self.guards_stream and (self.terms.allow is None or not self._is_allowed(call, now)):
+        if self.guards_stream and (self.config.allow is None or not self._is_allowed(call, now)):
             call.guards_stream = call.guards_stream or ONLY_TELLS if group else CUTS
         return DetectorSlot(self, group) if group else self._watch
 
-    def look(self, call: Call, window: bytes, now: float) -> StepEvaluation | None:
+    def evaluate(self, call: Call, window: bytes, now: float) -> StepEvaluation | None:
         """Judge the call's newest step."""
         step = call.step_cache or self._reads.step(call)
-        if step is None or (self.terms.allow is not None and self._is_allowed(call, now)):
+        if step is None or (self.config.allow is not None and self._is_allowed(call, now)):
             return None
         unnamed = self._unnamed(call)
         view = RequestContext(call.tracked, unnamed, call.body if unnamed else b"", lambda: self._voice(call))
@@ -59,11 +59,11 @@ class StepsBlock(StatefulDetector):
         step = self._reads.step(call)
         return step is not None and bool(step.call_ids)
 
-    def hears(self, call: Call, looked: StepEvaluation) -> bool:
+    def awaits_answer(self, call: Call, looked: StepEvaluation) -> bool:
         """Tell whether the answer matters: of a conversation by itself it comes back as the model's own words."""
         return not self._unnamed(call) or listens(looked.window)
 
-    def heard(self, window: bytes, answer: Answer) -> bytes:
+    def answered(self, window: bytes, answer: Answer) -> bytes:
         """Return the window after an answer of the model."""
         return self._detector.answered(window, answer)
 
@@ -74,7 +74,7 @@ class StepsBlock(StatefulDetector):
         in a crowd of unnamed ones, it may be so, and a block is only noted, too (DETECTION). But a loop that goes on
         until it would be stopped is no mistake, and must not burn money all night.
         """
-        if not looked.level or looked.hits <= announced(call, self.terms, self._reads.who):
+        if not looked.level or looked.hits <= announced(call, self.config, self._reads.who):
             return None
         if looked.mixed and looked.level == BLOCK:
             return self.follow(call, looked, NOTICE, project, group, MIXED)

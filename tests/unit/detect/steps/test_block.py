@@ -36,18 +36,18 @@ class Spy:
 
 
 def block(level: int = 2, *, step: Step | None = STEP, guards: bool = False) -> StepsBlock:
-    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), None)
-    ladder = SeverityActions(terms, ("steer", "reject", "kill"), SPEC, WHO)
+    config = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), None)
+    ladder = SeverityActions(config, ("steer", "reject", "kill"), SPEC, WHO)
     reads = CallReaders(lambda _: step, lambda _: "s:me", WHO)
     spy: Any = Spy(level)
-    return StepsBlock(terms, ladder, reads, spy, unnamed=lambda _: True, voice=lambda _: "m", guards_stream=guards)
+    return StepsBlock(config, ladder, reads, spy, unnamed=lambda _: True, voice=lambda _: "m", guards_stream=guards)
 
 
 def test_it_judges_the_newest_step_with_what_the_session_remembers() -> None:
-    judged = block().look(call(), b"old", 7.0)
+    judged = block().evaluate(call(), b"old", 7.0)
     assert judged is not None
     assert judged.window == b"old at 7"
-    assert block(step=None).look(call(), b"old", 7.0) is None
+    assert block(step=None).evaluate(call(), b"old", 7.0) is None
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_answers_matter_where_others_may_copy_them(unnamed: int, owed: int, wait
     window.owed, window.waits = owed, waits
     made = block()
     made._unnamed = lambda _: bool(unnamed)
-    assert made.hears(call(), StepEvaluation(window.dump(), 0)) is bool(hears)
+    assert made.awaits_answer(call(), StepEvaluation(window.dump(), 0)) is bool(hears)
 
 
 def test_answers_are_heard() -> None:
-    assert block().heard(b"window+", Answer(200, "said")) == b"window+said"
+    assert block().answered(b"window+", Answer(200, "said")) == b"window+said"
 
 
 def test_in_a_crowd_of_unnamed_conversations_a_block_is_only_noted() -> None:
     """Two derived sessions of one caller overlap; then notice, and the client learns why (C-7)."""
     asked, made = call(), block(2)
-    judged = made.look(asked, b"", 7.0)
+    judged = made.evaluate(asked, b"", 7.0)
     assert judged is not None
     assert isinstance(made.operation(asked, judged, "project", 0), CountFingerprint)
     asked.crowded = True
@@ -95,11 +95,11 @@ def test_where_two_conversations_were_taken_for_one_a_block_is_only_noted() -> N
 def test_answers_to_those_who_are_left_alone_are_not_watched() -> None:
     """An allow list holds for the stream guard too (LD-6, LD-8)."""
     allow = AllowList({}, {"agent": 10.0}, {}, {}, {})
-    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), allow)
-    ladder = SeverityActions(terms, ("steer", "reject", "kill"), SPEC, WHO)
+    config = DetectorConfig("steps", "p", 0, "reject", 429, frozenset(), allow)
+    ladder = SeverityActions(config, ("steer", "reject", "kill"), SPEC, WHO)
     reads = CallReaders(lambda _: STEP, lambda _: "s:me", WHO)
     options: Any = {"unnamed": lambda _: True, "voice": lambda _: "m", "guards_stream": True}
-    made = StepsBlock(terms, ladder, reads, Spy(0), **options)  # type: ignore[arg-type]
+    made = StepsBlock(config, ladder, reads, Spy(0), **options)  # type: ignore[arg-type]
     for now, said in ((7.0, 0), (10.0, CUTS)):
         asked = call()
         made.plan(asked, "project", 0, now)
@@ -113,7 +113,7 @@ def test_the_detector_learns_what_else_is_known() -> None:
     spy = Spy(0)
     made = block()
     made._detector = spy  # type: ignore[assignment]
-    made.look(asked, b"", 7.0)
+    made.evaluate(asked, b"", 7.0)
     [view] = spy.views
     assert (view.tracked, view.unnamed, view.body, view.voice()) == (True, True, b"{}", "m")
 
@@ -122,7 +122,7 @@ def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
     """Rather a block than a night of burning money (LD-4)."""
     asked, made = call(), block(3)
     asked.crowded = True
-    judged = made.look(asked, b"", 7.0)
+    judged = made.evaluate(asked, b"", 7.0)
     assert judged is not None
     op = made.operation(asked, judged, "project", 0)
     assert isinstance(op, CountFingerprint)
@@ -145,11 +145,11 @@ def test_the_answer_is_watched_too(guards: bool, groups: tuple[int, ...], said: 
 def test_announced_repeats_are_no_loop() -> None:
     """Up to the number that a caller whom the policy names has announced (LD-6)."""
     judged = StepEvaluation(b"", 2, "repeat", "the same 5 times", "ab" * 8, True, hits=5.0)
-    terms = DetectorConfig("steps", "p", 0, "reject", 429, frozenset({"caller"}), None)
-    ladder = SeverityActions(terms, ("steer", "reject", "kill"), SPEC, WHO)
+    config = DetectorConfig("steps", "p", 0, "reject", 429, frozenset({"caller"}), None)
+    ladder = SeverityActions(config, ("steer", "reject", "kill"), SPEC, WHO)
     other = DetectorIdentity(lambda _: "other", lambda _: "agent", lambda _: ())
     for who, number, denied in ((WHO, b"5", False), (WHO, b"4", True), (other, b"5", True)):
         reads = CallReaders(lambda _: STEP, lambda _: "s:me", who)
-        made = StepsBlock(terms, ladder, reads, Spy(2), unnamed=lambda _: True, voice=lambda _: "m")  # type: ignore[arg-type]
+        made = StepsBlock(config, ladder, reads, Spy(2), unnamed=lambda _: True, voice=lambda _: "m")  # type: ignore[arg-type]
         asked = call(headers={"x-breakloop-expect-repeats": number})
         assert (made.operation(asked, judged, "project", 0) is not None) is denied
