@@ -195,9 +195,9 @@ def test_the_patterns_are_found() -> None:
     """Kept whole, or as the method that is called (Y-2)."""
     assert len(PATTERNS) > 80
     assert {
-        "wire.text_actions._FENCED.search",
-        "detect.steps.tools._OPENING.search",
-        "wire.step_parts._DATA_URL.sub",
+        "dialects.text_actions._FENCED.search",
+        "detect.steps.fingerprints._OPENS_FOR_WRITING.search",
+        "dialects.steps._DATA_URL.sub",
     } <= set(PATTERNS)
 
 
