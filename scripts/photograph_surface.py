@@ -54,7 +54,7 @@ from breakloop.model.events import (
     WORKER_REPLACED,
 )
 from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS
-from breakloop.observe.metric_table import LABELS, METRICS
+from breakloop.observe.metrics import LABELS, METRICS
 from breakloop.testing import Conversation, bundle, loop_policy
 from scripts.gen_docs import PAGES
 from scripts.photograph_files import digest, write_lines

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.observe.metric_table import HISTOGRAM, LABELS, METRICS
+from breakloop.observe.metrics import HISTOGRAM, LABELS, METRICS
 from scripts.gen_docs import ROOT
 
 DASHBOARD = ROOT / "deploy/grafana/dashboard.json"

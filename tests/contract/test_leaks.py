@@ -23,8 +23,8 @@ from breakloop.model.call import Answer, Call, ToolCall, Usage
 from breakloop.model.events import Activity, Event
 from breakloop.observe.events import EventBus, EventDispatcher, shown
 from breakloop.observe.log import LogEvents, Logging
-from breakloop.observe.metric_table import MetricSources, gather
-from breakloop.observe.metrics import EventCounters, Metrics
+from breakloop.observe.metrics import EventCounters, MetricSources, collect
+from breakloop.observe.prometheus import PrometheusPage
 from breakloop.observe.tracing import Tracing
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.store.memory import MemoryStore
@@ -157,7 +157,7 @@ def test_metrics(traffic: Traffic) -> None:
     counted = EventCounters()
     counted.take(traffic.events)
     sources = MetricSources(traffic.engine, START, traffic.store)
-    text = Metrics(lambda: [gather(sources), counted.figures()]).text().decode()
+    text = PrometheusPage(lambda: [collect(sources), counted.values]).text().decode()
     assert "breakloop_loops_total{" in text
     assert clean(text)
 

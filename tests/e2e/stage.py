@@ -51,8 +51,8 @@ async def gateway(folder: Path, upstream_port: int, **values: Any) -> AsyncItera
     settings = Settings.model_validate(own)
     runtime = Runtime(settings)
     runtime.load()
-    server = Gateway(runtime.door, build.limits(settings))
-    _listen(build.open_proxy(server, settings, runtime.judging, runtime.door), server.settled)
+    server = Gateway(runtime.handler, build.limits(settings))
+    _listen(build.open_proxy(server, settings, runtime.admission, runtime.handler), server.settled)
     server.port = await server.start()
     try:
         yield server

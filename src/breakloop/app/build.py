@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from breakloop.clock import Clock
 from breakloop.config.loader import provider_keys
 from breakloop.config.settings import Settings, price
-from breakloop.config.validators import POLICY_REDIS
+from breakloop.config.validators import HISTORY_OFF, POLICY_REDIS
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.engine.engine import Engine
 from breakloop.errors import Problem, SettingsError
@@ -82,7 +82,7 @@ def answering(descriptors: Descriptors, traces: Tracing | None) -> Callable[[Cal
     return answered
 
 
-def judging(
+def admission(
     settings: Settings,
     engine: Engine,
     descriptors: Descriptors,
@@ -91,7 +91,7 @@ def judging(
     *,
     traces: Tracing | None = None,
 ) -> Admission:
-    """Return what all doors ask."""
+    """Return the admission that all handlers share."""
     prefix = settings.header_prefix
     debug_secret = settings.debug_secret.get_secret_value()
     return Admission(
@@ -336,6 +336,11 @@ def _read(file: str, name: str) -> bytes:
         return Path(file).read_bytes()
     except OSError as error:
         raise SettingsError(f"{name}: {file}: cannot be read: {error.strerror}") from None
+
+
+def operations_wanted(settings: Settings) -> bool:
+    """Return True if the admin server, a history or alerts are configured."""
+    return bool(settings.admin_port or settings.alerts or settings.history not in {"", HISTORY_OFF})
 
 
 class PriceList(NamedTuple):

@@ -1,5 +1,4 @@
-"""What goes on beside the traffic: slow work in a thread of its own, and jobs that begin anew when they fail.
-Which jobs there are is `runtime`'s business."""
+"""Background work beside the traffic: slow functions in threads, and jobs that are restarted when they fail."""
 
 from __future__ import annotations
 
@@ -12,9 +11,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+Job = tuple[str, Callable[[], Awaitable[None]]]  # name, and one round of it
+
 
 async def aside(function: Callable[[], T]) -> T:
-    """Run something slow in a thread that does not keep the process alive (the standard pool's threads do)."""
+    """Run a slow function in a daemon thread. Threads of the standard pool would keep the process from exiting."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -29,9 +30,9 @@ async def aside(function: Callable[[], T]) -> T:
         result, error = None, None
         try:
             result = function()
-        except BaseException as raised:  # noqa: BLE001 - the edge of a thread: it is raised again where it is awaited
+        except BaseException as raised:  # noqa: BLE001 - raised again where the result is awaited
             error = raised
-        with suppress(RuntimeError):  # the loop is closed already: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed already
             loop.call_soon_threadsafe(finish, result, error)
 
     Thread(target=work, daemon=True).start()
@@ -39,10 +40,10 @@ async def aside(function: Callable[[], T]) -> T:
 
 
 async def forever(name: str, job: Callable[[], Awaitable[None]]) -> None:
-    """Run a job again and again. One that fails is logged and begins anew; it never takes traffic down."""
+    """Run a job in a loop. A job that fails is logged and runs again after a second."""
     while True:
         try:
             await job()
-        except Exception:  # the edge of a task
+        except Exception:
             logging.getLogger("breakloop").exception("job %s failed and starts again", name)
             await asyncio.sleep(1.0)

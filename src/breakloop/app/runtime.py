@@ -1,36 +1,35 @@
-"""The composition root: the only place where parts meet. Makes store, descriptors, engine, door and server out of the
-settings, runs them with what goes on beside the traffic (watching the bundle, fetching keys, telling what was left
-out of the log), and shuts down without losing answers (SPEC S-6). Decisions are nobody's business here.
-"""
+"""One serving process: builds its parts from the settings, runs them with their background jobs, and shuts down without
+losing responses."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
 from breakloop.app import build
 from breakloop.app.build import LazyPrices, bundle_source, tune
-from breakloop.app.jobs import aside, forever
-from breakloop.app.operations_base import OperationsPort, seated
+from breakloop.app.jobs import Job, aside, forever
 from breakloop.app.state import ProcessState, StateConnection, open_state
 from breakloop.clock import Clock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.engine.engine import Engine
 from breakloop.errors import BundleError, SettingsError
 from breakloop.gateway.decision import DecisionHandler
+from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.reported_results import ReportedResults
 from breakloop.gateway.server import ListenError, Server, url, why_not
 from breakloop.gateway.upstream import UpstreamFaults
-from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity
-from breakloop.observe.log import EventSink, LogEvents, Logging, log
+from breakloop.observe.events import EventBus
+from breakloop.observe.log import EventSink, LogAndBus, LogEvents, Logging, log
+from breakloop.observe.metrics import MetricSources, MetricValues, UpstreamCounts
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
@@ -38,15 +37,19 @@ from breakloop.policy.load import LoadedBundle
 from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
 
+if TYPE_CHECKING:
+    from breakloop.app.operations import Operations
+
+
 BUILTIN: Final = "builtin"
 _KEYS_EVERY_S: Final = 300.0
-_FIRST_KEYS_S: Final = 3.0  # how long a start waits for token keys; they come later if they are slow
+_FIRST_KEYS_S: Final = 3.0  # how long the start waits for token keys
 
 
 class Runtime:
-    """One process: its parts, and their life from `run` to the end."""
+    """The parts of one process. Processes on one port (`app.workers`) override the `make_` methods."""
 
-    mark = ""  # by which a request that came through here is known; "": one of its own
+    mark = ""  # marks forwarded requests, so that proxy loops are noticed; shared by the processes on one port
 
     def __init__(
         self, settings: Settings, *, clock: Clock | None = None, opened: StateConnection | None = None
@@ -54,7 +57,8 @@ class Runtime:
         self.settings = settings
         opened = opened or StateConnection(clock or SystemClock())
         self.clock = opened.clock
-        self.operations = self.make_operations()
+        self.started_at = self.clock.now()
+        self.bus = EventBus() if build.operations_wanted(settings) else None
         self.events = self.make_events()
         self._prices = LazyPrices(settings, self.clock)
         self.data = self.make_data_dir()
@@ -72,16 +76,16 @@ class Runtime:
             prices=self._prices,
         )
         self.source = self.make_source()
-        self.judging = build.judging(
+        self.admission = build.admission(
             settings, self.engine, self.descriptors, self.secret, self.clock, traces=self.tracing
         )
-        self.operator = self.state.join(self.engine, self.judging, self.events)
+        self.operator = self.state.join(self.engine, self.admission, self.events)
         results = ReportedResults(self.engine, self.descriptors, self.clock)
-        self.door = DecisionHandler(
-            self.judging, ready=self.readiness, results=results, decides=settings.mode != "proxy"
+        self.handler = DecisionHandler(
+            self.admission, ready=self.readiness, results=results, decides=settings.mode != "proxy"
         )
-        self.operations.seat(self, opened.shared)
         self.url = ""
+        self.operations = self.make_operations()
         self._draining = False
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -90,19 +94,19 @@ class Runtime:
         self._keys_due = 0.0
 
     def load(self) -> None:
-        """Bring back what was kept, and put the first bundle in force. SPEC E-0: without a valid one go on, or raise
-        `BundleError` when strict."""
+        """Load the saved state and the first bundle. Without a valid bundle, `strict` raises `BundleError`."""
         for warning in self.data.warnings:
             log(logging.WARNING, warning)
         self.state.load()
-        self.operations.load()
+        if self.operations is not None:
+            self.operations.load()
         if self.source is None:
             self.engine.set_bundle(self._compiled(None))
         elif not self.source.start() and self.settings.strict:
             raise BundleError(self.source.problems)
 
     async def run(self, ready: Callable[[str], None]) -> int:
-        """Load, listen, call `ready` with the address, serve until a signal comes; returns the exit code."""
+        """Load, listen, call `ready` with the URL, and serve until a signal arrives. Returns the exit code."""
         self.load()
         self.server = server = self._server()
         self.take_signals()
@@ -113,15 +117,17 @@ class Runtime:
                 await asyncio.wait_for(self._keys_read.wait(), _FIRST_KEYS_S)
             port = await self.listen(server)
             self.url = url(self.settings.host, port, tls=bool(self.settings.tls.cert_file))
-            await self.operations.start()
-            async with build.envoy_grpc(self.settings, self.door, self.mark):
+            if self.operations is not None:
+                await self.operations.start()
+            async with build.envoy_grpc(self.settings, self.handler, self.mark):
                 ready(self.url)
-                return await self._until_told(server)
+                return await self._serve_until_stopped(server)
         finally:
-            await server.stop(0.0)  # a second time, or at once: no timer of its may outlive the loop
+            await server.stop(0.0)  # again, or after an error: no timer may outlive the loop
             for task in tasks:
                 task.cancel()
-            await self.operations.finish()
+            if self.operations is not None:
+                await self.operations.finish()
             await self.state.finish()
             if self.tracing is not None:
                 await aside(self.tracing.close)
@@ -130,7 +136,7 @@ class Runtime:
                 log(logging.INFO, "estimates", line)
 
     def readiness(self) -> tuple[int, dict[str, object]]:
-        """SPEC D-5: status and content of `/readyz`."""
+        """Return status and content of `/readyz`."""
         bundle = self.engine.bundle
         if bundle is None or self._draining:
             return 503, {"status": "not_ready", "reason": "shutting_down" if bundle else "no_bundle_loaded"}
@@ -145,60 +151,82 @@ class Runtime:
             content |= {"bundle_rejected": self.source.rejected, "bundle_problems": len(self.source.problems)}
         return 200, content
 
-    # -- parts: a worker of several has some of them from its supervisor ---------------------------------------------
+    # -- parts that workers replace ----------------------------------------------------------------------------------
 
     def make_events(self) -> EventSink:
-        """Return who is told of events."""
-        return self.operations.listening(LogEvents())
+        """Return the receiver of events."""
+        return LogEvents() if self.bus is None else LogAndBus(LogEvents(), self.bus)
 
-    def make_operations(self) -> OperationsPort:
-        """Return what people are told and shown with, if they want to be."""
-        return seated(self.settings)
+    def make_operations(self) -> Operations | None:
+        """Return the history, alerts and admin server, if the settings ask for them."""
+        if self.bus is None:
+            return None
+        from breakloop.app.operations import Operations  # noqa: PLC0415 - a database and a web framework: 0.5 s
+
+        return Operations(self, self.bus)
 
     def make_data_dir(self) -> DataDir:
-        """Return where things are kept."""
+        """Return the data directory."""
         return DataDir(Path(self.settings.data_dir))
 
     def make_source(self) -> BundleFeed | None:
-        """Return where bundles come from, if anywhere; `use` puts them in force."""
+        """Return the bundle source, if one is configured; it calls `use` for each new bundle."""
         return bundle_source(self.settings, self.clock, self.data.path, on_bundle=self.use, publish=self.events)
 
     def _server(self) -> Server:
-        server = Server(self.door, build.limits(self.settings), clock=self.clock)
+        server = Server(self.handler, build.limits(self.settings), clock=self.clock)
         if self.settings.mode != "decision":
             faults = UpstreamFaults(self.events, self.clock)
-            build.open_proxy(server, self.settings, self.judging, self.door, self.mark, faults)
+            build.open_proxy(server, self.settings, self.admission, self.handler, self.mark, faults)
         return server
 
     def use(self, loaded: LoadedBundle) -> None:
-        """Put a bundle in force."""
+        """Make a bundle the active one."""
         compiled = self._compiled(loaded)
         if compiled.agents.metered or any(policy.metered for policy in compiled.policies):
-            self._prices().load()  # a seventh of a second, which no request should wait for
+            self._prices().load()  # 0.15 s, which no request should wait for
         self.engine.set_bundle(compiled)
         for note in loaded.notes:
             log(logging.WARNING, "bundle.note", {"note": str(note)})
 
     def activity(self) -> Activity:
-        """Return what agents did since it was last asked."""
+        """Return what agents did since the last call. The first call starts the recording."""
         return self.engine.recording().take()
 
-    def others(self) -> ProcessFigures:
-        """Return what other processes have to show: there are none."""
-        return ProcessFigures()
+    def metric_sources(self) -> MetricSources:
+        """Return the parts of this process that have counters."""
+        handler = None if self.server is None else self.server.handler
+        pools = handler.pools if isinstance(handler, ProxyHandler) else {}
+        return MetricSources(
+            engine=self.engine,
+            started_at=self.started_at,
+            store=self.state.store,
+            timings=self.admission.timings,
+            server=self.server,
+            upstreams=[UpstreamCounts(name, pool.opened, len(pool.live)) for name, pool in pools.items()],
+            bundles=self.source,
+            snapshots=self.state.saved,
+            remote=None if self.state.shared is None else self.state.shared.remote,
+        )
+
+    def worker_metrics(self) -> MetricValues:
+        """Return the metrics of the workers, in a control process."""
+        return MetricValues()
 
     def check(self, loaded: LoadedBundle | None) -> None:
-        """Compile a bundle, to see whether that is possible."""
+        """Compile a bundle without using it. Raises what compiling it would raise."""
         self._compiled(loaded)
 
     def _compiled(self, loaded: LoadedBundle | None) -> CompiledBundle:
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, BUILTIN)
         return compile_bundle(bundle, digest, self.descriptors, self.secret, build.loop_guard(self.settings))
 
-    # -- beside the traffic ----------------------------------------------------------------------------------------
+    # -- background jobs -------------------------------------------------------------------------------------------
 
-    def _jobs(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        jobs = [("log", self._tell), *self.state.jobs(), *self.operations.jobs()]
+    def _jobs(self) -> list[Job]:
+        jobs = [("log", self._flush_events), *self.state.jobs()]
+        if self.operations is not None:
+            jobs += self.operations.jobs()
         if self.source is not None:
             jobs.append(("bundle", self._watch))
         if self.settings.jwt.jwks_file or self.settings.jwt.jwks_url:
@@ -208,7 +236,7 @@ class Runtime:
         return jobs
 
     async def _watch(self) -> None:
-        """Look at the bundle's source; at once when somebody asks for it."""
+        """Poll the bundle source, or reload it when asked to."""
         assert self.source is not None  # noqa: S101 - only a job when there is one
         with suppress(TimeoutError):
             await asyncio.wait_for(self._reload.wait(), self.source.wait_s)
@@ -219,7 +247,7 @@ class Runtime:
             await aside(self.source.poll)
 
     async def _refresh_keys(self) -> None:
-        """Fetch token keys: now, every five minutes, and when a token names one that is not known."""
+        """Fetch token keys at the start, every five minutes, and when a token names an unknown key."""
         tokens = self.descriptors.tokens
         if tokens.wants_refresh or self.clock.now() >= self._keys_due:
             self._keys_due = self.clock.now() + _KEYS_EVERY_S
@@ -229,14 +257,14 @@ class Runtime:
                 log(logging.WARNING, "jwt.keys_not_read", {"error": why})
         await asyncio.sleep(1.0)
 
-    async def _tell(self) -> None:
+    async def _flush_events(self) -> None:
         await asyncio.sleep(1.0)
         self.events.flush(self.clock.now())
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
     async def listen(self, server: Server) -> int:
-        """Begin to accept; returns the port."""
+        """Start accepting connections; returns the port."""
         host, port = self.settings.host, self.settings.port
         try:
             return await server.start(host, port, tls=build.own_tls(self.settings))
@@ -244,24 +272,24 @@ class Runtime:
             raise SettingsError(why_not(host, port, error)) from None
 
     def take_signals(self) -> None:
-        """A first one ends it, a second one at once; SIGHUP reads the bundle again."""
+        """SIGTERM and SIGINT stop gracefully, the second one at once; SIGHUP reloads the bundle."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: self.stop(hurry=self._stop.is_set()))
         loop.add_signal_handler(signal.SIGHUP, self.reload)
 
     def stop(self, *, hurry: bool = False) -> None:
-        """End: when running requests are answered, or at once."""
+        """Stop when the running requests are finished, or at once."""
         self._stop.set()
         if hurry:
             self._hurry.set()
 
     def reload(self) -> None:
-        """Look at the bundle's source now."""
+        """Reload the bundle source now."""
         self._reload.set()
 
-    async def _until_told(self, server: Server) -> int:
-        """Wait for a signal, then for running requests; a second signal ends that at once, with 1."""
+    async def _serve_until_stopped(self, server: Server) -> int:
+        """Wait for `stop`, then for the running requests. Returns 1 if they were cut off by a second signal."""
         await self._stop.wait()
         self._draining = True
         stopping = asyncio.create_task(server.stop(self.settings.shutdown_grace_seconds))
@@ -276,7 +304,7 @@ class Runtime:
 
 
 def serve(settings: Settings, ready: Callable[[Runtime], None], logging_: Logging) -> int:
-    """Run a process on a loop of its own until it is told to stop; returns the exit code."""
+    """Run a process on its own event loop until a signal arrives; returns the exit code."""
     logging_.start()
     try:
         return uvloop.run(_serve(settings, ready))
@@ -288,8 +316,8 @@ async def _serve(settings: Settings, ready: Callable[[Runtime], None]) -> int:
     build.check_ports(settings)
     runtime = Runtime(settings, opened=await open_state(settings))
 
-    def settled(_url: str) -> None:
+    def on_ready(_url: str) -> None:
         tune()
         ready(runtime)
 
-    return await runtime.run(settled)
+    return await runtime.run(on_ready)

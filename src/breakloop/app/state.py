@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from breakloop.app.jobs import aside
+from breakloop.app.jobs import Job, aside
 from breakloop.clock import Clock, SharedClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.engine.engine import Engine
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 
 _SAVE_EVERY_S = 1.0
-
-Job = tuple[str, Callable[[], Awaitable[None]]]
 
 
 class StateConnection(NamedTuple):

@@ -241,7 +241,7 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
     descriptors = Descriptors(build.context(settings, _SECRET), clock)
     engine = Engine(MemoryStore(), clock, descriptors)
     engine.set_bundle(compile_bundle(None, "builtin", descriptors, _SECRET, build.loop_guard(settings)))
-    judging = build.judging(settings, engine, descriptors, _SECRET, clock)
+    judging = build.admission(settings, engine, descriptors, _SECRET, clock)
     door = DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}))
     server = Server(door, build.limits(settings), clock=clock)
     build.open_proxy(server, settings, judging, door)

@@ -123,7 +123,9 @@ def failed(error: Exception) -> int:
 def announce(runtime: Runtime) -> None:
     seen = started(runtime.source, runtime.engine.bundle, runtime.url)
     admin = runtime.operations
-    say(runtime.settings, replace(seen, admin_url=admin.admin_url, admin_token=admin.new_token))
+    if admin is not None:
+        seen = replace(seen, admin_url=admin.admin_url, admin_token=admin.new_token)
+    say(runtime.settings, seen)
 
 
 def say(settings: Settings, seen: StartupSummary) -> None:

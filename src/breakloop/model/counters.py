@@ -3,9 +3,6 @@
 `Histogram`: how long things took, in buckets that double. Cheap enough for the path of a request: one subtraction,
 one bit count, two additions. `Timings` has those of a process; showing them is `observe.metrics`' business.
 
-`Figures`: what one process has to show as metrics, at one moment, as plain numbers that can be sent to another and
-added up. Who gathers them and how they are written is `observe`'s business.
-
 `Traces`: who is told of a call's verdict and of its answer, where somebody traces (SPEC G-5). Doors know this much
 of it; what becomes of it is `observe.tracing`'s.
 """
@@ -92,105 +89,6 @@ class Timings:
         if found is None:
             found = self.upstreams[name] = Histogram()
         return found
-
-
-Labels = tuple[str, ...]  # values, in the order of the metric's labels
-Series = dict[Labels, float]
-
-
-@dataclass(slots=True)
-class HistogramData:
-    """A histogram: how many in each bucket, the rest in the last, and their sum."""
-
-    counts: list[int]
-    total: float
-
-
-@dataclass(slots=True)
-class ProcessFigures:
-    """By name of the metric."""
-
-    counters: dict[str, Series] = field(default_factory=dict)  # only ever grow
-    sums: dict[str, Series] = field(default_factory=dict)  # now; those of several processes are added
-    highest: dict[str, Series] = field(default_factory=dict)  # now; the highest of several processes counts
-    spreads: dict[str, dict[Labels, HistogramData]] = field(default_factory=dict)
-
-    def count(self, name: str, value: float, *labels: str) -> None:
-        """Set a counter, or add to what it has under the same labels."""
-        _add(self.counters.setdefault(name, {}), labels, value)
-
-    def level(self, name: str, value: float, *labels: str) -> None:
-        """Set what is there now."""
-        _add(self.sums.setdefault(name, {}), labels, value)
-
-    def mark(self, name: str, value: float, *labels: str) -> None:
-        """Set what is so now, for all processes if it is for one."""
-        _raise(self.highest.setdefault(name, {}), labels, value)
-
-    def spread(self, name: str, counts: list[int], total: float, *labels: str) -> None:
-        """Set a histogram, or add to what it has under the same labels."""
-        self._add_spread(name, labels, HistogramData(counts, total))
-
-    def add(self, more: ProcessFigures, *, gone: bool = False) -> None:
-        """Add another process's; of one that is `gone` only what it had counted."""
-        for name, series in more.counters.items():
-            for labels, value in series.items():
-                _add(self.counters.setdefault(name, {}), labels, value)
-        for name, spreads in more.spreads.items():
-            for labels, spread in spreads.items():
-                self._add_spread(name, labels, spread)
-        if gone:
-            return
-        for name, series in more.sums.items():
-            for labels, value in series.items():
-                _add(self.sums.setdefault(name, {}), labels, value)
-        for name, series in more.highest.items():
-            for labels, value in series.items():
-                _raise(self.highest.setdefault(name, {}), labels, value)
-
-    def _add_spread(self, name: str, labels: Labels, more: HistogramData) -> None:
-        ours = self.spreads.setdefault(name, {})
-        known = ours.get(labels)
-        if known is None:
-            ours[labels] = HistogramData(list(more.counts), more.total)
-        else:
-            known.counts = [one + other for one, other in zip(known.counts, more.counts, strict=True)]
-            known.total += more.total
-
-
-def _add(series: Series, labels: Labels, value: float) -> None:
-    series[labels] = series.get(labels, 0) + value
-
-
-def _raise(series: Series, labels: Labels, value: float) -> None:
-    series[labels] = max(series.get(labels, value), value)
-
-
-class FleetTotals:
-    """The figures of several processes together, those that are gone included."""
-
-    __slots__ = ("_gone", "_live")
-
-    def __init__(self) -> None:
-        self._live: dict[int, ProcessFigures] = {}  # by process id
-        self._gone = ProcessFigures()
-
-    def heard(self, pid: int, figures: ProcessFigures) -> None:
-        """A process has come so far."""
-        self._live[pid] = figures
-
-    def ended(self, pid: int) -> None:
-        """A process is gone; what it counted stays."""
-        figures = self._live.pop(pid, None)
-        if figures is not None:
-            self._gone.add(figures, gone=True)
-
-    def sum(self) -> ProcessFigures:
-        """Return all of them together, now."""
-        total = ProcessFigures()
-        for figures in (self._gone, *self._live.values()):
-            total.add(figures)
-        return total
 
 
 class TraceCounters(Protocol):

@@ -9,19 +9,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from queue import Full, Queue
 from typing import Any, Final, Protocol, TextIO
 
 from breakloop.model import events
-from breakloop.model.events import Event
+from breakloop.model.events import Event, Publish
 
 INTERVAL_S: Final = 10.0
 _KEYS_MAX: Final = 200  # lines of events in one interval; the rest is counted
 _QUEUE_MAX: Final = 4096
 _FIELDS: Final = "fields"
+_STEPS: Final = "steps"  # of an event's data: for the timeline of an incident, too long for the log
 
 # What makes two events the same thing happening again. Others are told each time: they are rare.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
@@ -216,6 +217,27 @@ class LogEvents:
         if self._crowded and (everything or now - self._crowded_since >= INTERVAL_S):
             log(logging.WARNING, "events.left_out", {"left_out": self._crowded})
             self._crowded, self._crowded_since = 0, 0.0
+
+
+class LogAndBus:
+    """An `EventSink` that passes events to the event bus, and to the log without their steps."""
+
+    __slots__ = ("_bus", "_log")
+
+    def __init__(self, log: EventSink, bus: Publish) -> None:
+        self._log = log
+        self._bus = bus
+
+    def __call__(self, event: Event) -> None:
+        """Publish an event."""
+        self._bus(event)
+        if _STEPS in event.data:
+            event = replace(event, data={name: value for name, value in event.data.items() if name != _STEPS})
+        self._log(event)
+
+    def flush(self, now: float, *, everything: bool = False) -> None:
+        """Log what was held back."""
+        self._log.flush(now, everything=everything)
 
 
 def _write(event: Event, left_out: int) -> None:

@@ -1,130 +1,707 @@
-"""Metrics in Prometheus' text form (SPEC G-5): writes `Figures` by the table of `metric_table`, when it is asked.
-Nothing is counted here, and how many values a label may have is `bounded`'s business.
+"""Every metric of breakloop, as one table.
 
-What is counted off the path of a request: events by their names, loops by kind, denials by policy, and money by
-project and model. Listens to `bus.Fan` and to the sums that history gets; bounded, for names come from outside.
+A row declares a metric (name, kind, labels, help) and where its values come from: `read` takes them from the parts of
+a process when metrics are collected, `count_event` counts events, and `sum_activity` adds up what agents did. To add a
+metric, add a row. `/metrics` (`observe.prometheus`), the reference page and the tests of the Grafana dashboard all use
+this table.
+
+Nothing here runs on the request path. Labels are bounded: a closed list, or a maximum number of values after which
+further values are counted as `other`. Agents, callers, paths and keys are never labels, so clients cannot change the
+size of the page, nor of the message in which a worker reports its metrics.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
 
-from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.core import Metric as Family
-from prometheus_client.registry import Collector
+from breakloop._version import __version__
+from breakloop.engine.engine import Engine
+from breakloop.engine.remote import RemoteEngine
+from breakloop.model.counters import Histogram, Timings, bounds_s
+from breakloop.model.events import (
+    LIMIT_EXCEEDED,
+    LOOP_DETECTED,
+    SHADOW_WOULD_REJECT,
+    Activity,
+    AgentUse,
+    Event,
+    LoopUse,
+)
+from breakloop.observe.log import lines_dropped
+from breakloop.pricing.tokens import EstimateError
+from breakloop.store.memory import ExpiringTable, MemoryStore
 
-from breakloop.model.counters import HistogramData, Labels, ProcessFigures, Series
-from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Activity, Event
-from breakloop.observe.metric_table import COUNTER, HISTOGRAM, METRICS, OTHER, LabelLimiter, Metric
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+SUM, MAX = "sum", "max"  # how the values of several processes are combined
+OTHER: Final = "other"
+ALLOWED: Final = "allowed"
+DENIED: Final = "denied"
+DECISIONS: Final = "breakloop_decisions_total"
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+Labels = tuple[str, ...]  # values, in the order of the metric's labels
+Series = Mapping[Labels, float]
 
-
-class Metrics(Collector):
-    """What `/metrics` answers. `gathered` returns the figures of every process."""
-
-    def __init__(self, gathered: Callable[[], Iterable[ProcessFigures]]) -> None:
-        self._gathered = gathered
-        self._bounded = LabelLimiter()
-
-    def text(self) -> bytes:
-        """Return all of them, now."""
-        return generate_latest(self)
-
-    def collect(self) -> Iterator[Family]:
-        """Yield each metric of the table that has a value."""
-        total = ProcessFigures()
-        for figures in self._gathered():
-            total.add(figures)
-        total = self._bounded.figures(total)
-        for metric in METRICS.values():
-            if metric.kind == HISTOGRAM:
-                if spreads := total.spreads.get(metric.name):
-                    yield _histogram(metric, spreads)
-            else:
-                values = total.counters if metric.kind == COUNTER else total.sums | total.highest
-                if series := values.get(metric.name):
-                    yield _plain(metric, series)
+_OWN_POWERS: Final = (10, 30)  # bucket bounds in powers of two of a nanosecond: 1 us to 1 s
+_UPSTREAM_POWERS: Final = (20, 40)  # 1 ms to 18 minutes
+_LABEL_CHARS_MAX: Final = 120
+_COMBINATIONS_MAX: Final = 2_000  # of labels, of one metric that counts events or activity
 
 
-def _plain(metric: Metric, series: Series) -> Family:
-    make = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
-    family = make(metric.name, metric.help, labels=metric.labels)
-    for labels, value in series.items():
-        family.add_metric(labels, value)
-    return family
+@dataclass(slots=True)
+class HistogramData:
+    """Observations per bucket, with those above the last bound at the end, and their sum."""
+
+    counts: list[int]
+    total: float
 
 
-def _histogram(metric: Metric, spreads: dict[Labels, HistogramData]) -> Family:
-    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-    for labels, spread in spreads.items():
-        family.add_metric(labels, _cumulative(metric.bounds, spread.counts), spread.total)
-    return family
+Histograms = Mapping[Labels, HistogramData]
 
 
-def _cumulative(bounds: tuple[float, ...], counts: list[int]) -> list[tuple[str, float]]:
-    buckets: list[tuple[str, float]] = []
-    so_far = 0
-    for bound, count in zip((*bounds, math.inf), counts, strict=True):
-        so_far += count
-        buckets.append(("+Inf" if bound == math.inf else repr(bound), so_far))
-    return buckets
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table. Exactly one of `read`, `count_event` and `sum_activity` is set."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()  # of a histogram
+    merge: str = SUM
+    read: Read | None = None
+    count_event: CountEvent | None = None
+    sum_activity: SumActivity | None = None
 
 
-KEPT: Final = 2_000  # combinations of one metric; more are counted under `other`
-_BY_POLICY: Final = {
-    LIMIT_EXCEEDED: "breakloop_limit_denials_total",
-    SHADOW_WOULD_REJECT: "breakloop_shadow_rejects_total",
+@dataclass(frozen=True, slots=True)
+class MetricLabel:
+    """What a label means, and how many values it may have; 0: the values are a closed list."""
+
+    help: str
+    most: int = 0
+
+
+class ServerCounts(Protocol):
+    """The counters of the traffic port (`gateway.server.Server`)."""
+
+    @property
+    def live(self) -> Sized:
+        """Open client connections."""
+        ...
+
+    connections: int
+    refused: int
+    requests: int
+    bad_requests: int
+    handler_errors: int
+    timeouts: int
+    abandoned: int
+
+
+class UpstreamCounts(NamedTuple):
+    """Connections to one upstream."""
+
+    name: str
+    opened: int
+    open: int
+
+
+class BundleCounts(Protocol):
+    """The state of a bundle source."""
+
+    rejected: int
+
+    @property
+    def problems(self) -> Sized:
+        """Problems of the bundle that the source holds now."""
+        ...
+
+    @property
+    def loaded_at(self) -> float:
+        """When the current bundle was loaded; 0: none was."""
+        ...
+
+
+class SnapshotCounts(Protocol):
+    """The state of the snapshots in the data directory."""
+
+    problems: int
+    saved_at: float
+
+
+@dataclass(slots=True)
+class MetricSources:
+    """The parts of a process that have counters. Parts that are None have no metrics."""
+
+    engine: Engine
+    started_at: float
+    store: MemoryStore | None = None
+    timings: Timings = field(default_factory=Timings)
+    server: ServerCounts | None = None
+    upstreams: Sequence[UpstreamCounts] = ()
+    bundles: BundleCounts | None = None
+    snapshots: SnapshotCounts | None = None
+    remote: RemoteEngine | None = None
+    open_breakers: int | None = None
+    events_dropped: Mapping[str, int] = field(default_factory=dict)
+    log_dropped: Callable[[], int] = lines_dropped
+
+
+# A number, or one for each value of the only label or of all labels together; None: the process has no value.
+Reading = float | Mapping[str, float] | Mapping[Labels, float] | Mapping[str, HistogramData] | None
+Read = Callable[[MetricSources], Reading]
+CountEvent = Callable[[Event], Labels | None]  # None: the event is not counted
+SumActivity = Callable[[Activity], Iterable[tuple[str, float]]]  # label and amount
+
+
+def _counter(name: str, text: str, read: Read, labels: Labels = ()) -> Metric:
+    return Metric(name, COUNTER, text, labels, read=read)
+
+
+def _gauge(name: str, text: str, read: Read, labels: Labels = (), *, merge: str = SUM) -> Metric:
+    return Metric(name, GAUGE, text, labels, merge=merge, read=read)
+
+
+def _server(read: Callable[[ServerCounts], float]) -> Read:
+    return lambda p: None if p.server is None else read(p.server)
+
+
+def _remote(read: Callable[[RemoteEngine], float]) -> Read:
+    return lambda p: None if p.remote is None else read(p.remote)
+
+
+def _bundles(read: Callable[[BundleCounts], float | None]) -> Read:
+    return lambda p: None if p.bundles is None else read(p.bundles)
+
+
+def _snapshots(read: Callable[[SnapshotCounts], float | None]) -> Read:
+    return lambda p: None if p.snapshots is None else read(p.snapshots)
+
+
+def _tables(read: Callable[[ExpiringTable], float]) -> Read:
+    return lambda p: None if p.store is None else {name: read(table) for name, table in p.store.kept().items()}
+
+
+def _decisions(p: MetricSources) -> Mapping[Labels, float]:
+    counts = ((ALLOWED, p.engine.tally.allowed), (DENIED, p.engine.tally.denied))
+    return {(verdict, reason): count for verdict, reasons in counts for reason, count in list(reasons.items())}
+
+
+def _estimates(read: Callable[[EstimateError], float]) -> Read:
+    return lambda p: {name: read(error) for name, error in list(p.engine.meter.errors.by_estimator.items())}
+
+
+def _estimate_ratios(p: MetricSources) -> Mapping[str, HistogramData]:
+    errors = list(p.engine.meter.errors.by_estimator.items())
+    return {name: HistogramData(list(error.buckets), error.total) for name, error in errors}
+
+
+def _overhead(p: MetricSources) -> Mapping[str, HistogramData]:
+    timings = {"proxy": p.timings.proxy, "decision": p.timings.decision}
+    return {door: _histogram(histogram, _OWN_POWERS) for door, histogram in timings.items()}
+
+
+def _upstream_times(p: MetricSources) -> Mapping[str, HistogramData]:
+    return {name: _histogram(one, _UPSTREAM_POWERS) for name, one in list(p.timings.upstreams.items())}
+
+
+def _histogram(histogram: Histogram, powers: tuple[int, int]) -> HistogramData:
+    return HistogramData(histogram.buckets(*powers), histogram.total_ns / 1e9)
+
+
+def _conflicts(p: MetricSources) -> int:
+    return p.engine.local.windows.conflicts + (0 if p.remote is None else p.remote.conflicts)
+
+
+def _spend(label: Callable[[str, AgentUse], str]) -> SumActivity:
+    return lambda activity: (
+        (label(project, use), use.cost_microusd)
+        for (project, _, _), use in activity.agents.items()
+        if use.cost_microusd
+    )
+
+
+def _saved(amount: Callable[[LoopUse], int]) -> SumActivity:
+    return lambda activity: (
+        (project, amount(loop)) for (project, _, _, _), loop in activity.loops.items() if loop.stopped
+    )
+
+
+def _policy_and_reason(name: str) -> CountEvent:
+    return lambda event: _texts(event, "policy", "reason") if event.name == name else None
+
+
+def _loop_labels(event: Event) -> Labels | None:
+    if event.name != LOOP_DETECTED:
+        return None
+    return (*_texts(event, "kind", "action"), "true" if event.data.get("shadow") else "false")
+
+
+def _texts(event: Event, *names: str) -> Labels:
+    return tuple([str(event.data.get(name, "")) for name in names])
+
+
+LABELS: Final[dict[str, MetricLabel]] = {
+    "verdict": MetricLabel("`allowed` or `denied`"),
+    "reason": MetricLabel("one of the [reasons](reasons.md), or why the request was allowed", 60),
+    "policy": MetricLabel("id of the policy", 200),
+    "project": MetricLabel("name of the project", 200),
+    "model": MetricLabel("name of the model, as in the request", 50),
+    "upstream": MetricLabel("name of the upstream in the settings", 100),
+    "door": MetricLabel("`proxy` (reverse proxy) or `decision` (decision service)"),
+    "direction": MetricLabel("`input` or `output`"),
+    "kind": MetricLabel("kind of loop, as in [`loop.detected`](events.md#loopdetected)", 60),
+    "action": MetricLabel("action taken: `warn`, `steer`, `throttle`, `reject`, `kill`, `cut`", 20),
+    "shadow": MetricLabel("`true`: the policy is in shadow mode and the request was not affected"),
+    "event": MetricLabel("name of the [event](events.md)", 60),
+    "place": MetricLabel("where the event was dropped: in a `worker`, on the `bus`, or at a subscriber", 20),
+    "why": MetricLabel("the cause, in one word", 20),
+    "descriptor": MetricLabel("name of the missing descriptor", 100),
+    "table": MetricLabel(
+        "table of the memory store: `counts`, `cooldowns`, `buckets`, `accounts`, `rates`, `open`, `windows`", 20
+    ),
+    "estimator": MetricLabel("the estimator, as in `token_source.estimator`", 20),
+    "version": MetricLabel("version of breakloop", 20),
 }
+
+_TABLE: Final = (
+    # Decisions
+    _counter(DECISIONS, "Decided requests.", _decisions, ("verdict", "reason")),
+    Metric(
+        "breakloop_limit_denials_total",
+        COUNTER,
+        "Requests denied by a limit.",
+        ("policy", "reason"),
+        count_event=_policy_and_reason(LIMIT_EXCEEDED),
+    ),
+    Metric("breakloop_loops_total", COUNTER, "Detected loops.", ("kind", "action", "shadow"), count_event=_loop_labels),
+    _counter(
+        "breakloop_shadowed_total",
+        "Requests on which a policy in shadow mode would have acted.",
+        lambda p: p.engine.tally.shadowed,
+    ),
+    Metric(
+        "breakloop_shadow_rejects_total",
+        COUNTER,
+        "Requests that a policy in shadow mode would have denied.",
+        ("policy", "reason"),
+        count_event=_policy_and_reason(SHADOW_WOULD_REJECT),
+    ),
+    _counter(
+        "breakloop_steered_total", "Requests to which a note for the model was added.", lambda p: p.engine.tally.steered
+    ),
+    _counter(
+        "breakloop_streams_cut_total",
+        "Streamed answers that were cut: for repetition (`repeats`) or for their length (`length`).",
+        lambda p: {"repeats": p.engine.tally.cut, "length": p.engine.tally.cut_long},
+        ("why",),
+    ),
+    _counter(
+        "breakloop_descriptors_missing_total",
+        "Rules skipped because the request lacks a descriptor.",
+        lambda p: dict(p.engine.tally.missing),
+        ("descriptor",),
+    ),
+    _counter(
+        "breakloop_bodies_not_unpacked_total",
+        "Compressed request bodies that could not be decompressed and were inspected as sent.",
+        lambda p: dict(p.engine.tally.not_unpacked),
+        ("why",),
+    ),
+    _counter(
+        "breakloop_bodies_unjudged_total",
+        "Requests whose body was too large to inspect.",
+        lambda p: p.engine.tally.unjudged,
+    ),
+    _counter(
+        "breakloop_faults_total",
+        "Decisions that failed with an internal error; the request was allowed.",
+        lambda p: p.engine.tally.faults,
+    ),
+    _gauge(  # every process has the holds of all
+        "breakloop_holds", "Agents, callers and runs in quarantine.", lambda p: len(p.engine.quarantine), merge=MAX
+    ),
+    _gauge("breakloop_breakers_open", "Open circuit breakers.", lambda p: p.open_breakers, merge=MAX),
+    # Answers and cost
+    _counter("breakloop_answers_total", "Answers that were read or reported.", lambda p: p.engine.tally.settled),
+    _counter(
+        "breakloop_answers_failed_total",
+        "Failed answers: status 429 or 5xx, or no response.",
+        lambda p: p.engine.tally.failed,
+    ),
+    _counter(
+        "breakloop_answers_not_read_total",
+        "Answers that were forwarded without being read.",
+        lambda p: dict(p.engine.tally.not_read),
+        ("why",),
+    ),
+    _counter(
+        "breakloop_counts_joined_total",
+        "Requests that were not counted because an identical request was in flight.",
+        lambda p: p.engine.tally.joined,
+    ),
+    _counter(
+        "breakloop_counts_forgiven_total",
+        "Counted requests that were uncounted because the answer failed.",
+        lambda p: p.engine.tally.forgiven,
+    ),
+    _counter(
+        "breakloop_usage_asked_total",
+        "Streamed requests to which breakloop added the option to include token usage.",
+        lambda p: p.engine.tally.asked_usage,
+    ),
+    _counter(
+        "breakloop_usage_refused_total",
+        "Streamed requests that were sent again without that option because the upstream rejected it.",
+        lambda p: p.engine.tally.refused_usage,
+    ),
+    _counter(
+        "breakloop_tokens_total",
+        "Tokens, as counted by providers.",
+        lambda p: {"input": p.engine.tally.input_tokens, "output": p.engine.tally.output_tokens},
+        ("direction",),
+    ),
+    Metric(
+        "breakloop_spend_microusd_total",
+        COUNTER,
+        "Cost of answers, in millionths of a US dollar.",
+        ("project",),
+        sum_activity=_spend(lambda project, _use: project),
+    ),
+    Metric(
+        "breakloop_model_spend_microusd_total",
+        COUNTER,
+        "Cost of answers by model. Cost is attributed to the last model that the agent used within a second.",
+        ("model",),
+        sum_activity=_spend(lambda _project, use: use.model),
+    ),
+    Metric(
+        "breakloop_saved_microusd_total",
+        COUNTER,
+        "Estimated cost of denied requests of loops, in millionths of a US dollar.",
+        ("project",),
+        sum_activity=_saved(lambda loop: loop.stopped_microusd),
+    ),
+    Metric(
+        "breakloop_saved_requests_total",
+        COUNTER,
+        "Denied requests of loops.",
+        ("project",),
+        sum_activity=_saved(lambda loop: loop.stopped),
+    ),
+    Metric(
+        "breakloop_estimate_ratio",
+        HISTOGRAM,
+        "Estimated prompt tokens divided by the provider's count.",
+        ("estimator",),
+        EstimateError.BOUNDS,
+        read=_estimate_ratios,
+    ),
+    _counter(
+        "breakloop_estimate_error_tokens_total",
+        "Absolute difference between estimated and counted prompt tokens.",
+        _estimates(lambda error: error.absolute_tokens),
+        ("estimator",),
+    ),
+    # Time
+    Metric(
+        "breakloop_overhead_seconds",
+        HISTOGRAM,
+        "Time spent in breakloop: from receiving a request to forwarding it, denying it, or returning the decision.",
+        ("door",),
+        bounds_s(*_OWN_POWERS),
+        read=_overhead,
+    ),
+    Metric(
+        "breakloop_upstream_seconds",
+        HISTOGRAM,
+        "Time spent waiting for the upstream: from forwarding a request to the end of the response.",
+        ("upstream",),
+        bounds_s(*_UPSTREAM_POWERS),
+        read=_upstream_times,
+    ),
+    # Connections
+    _counter(
+        "breakloop_http_requests_total",
+        "Requests on the traffic port, including health checks.",
+        _server(lambda server: server.requests),
+    ),
+    _counter(
+        "breakloop_http_bad_requests_total",
+        "Requests rejected as malformed.",
+        _server(lambda server: server.bad_requests),
+    ),
+    _counter(
+        "breakloop_http_errors_total",
+        "Requests answered with status 500 because of an internal error.",
+        _server(lambda server: server.handler_errors),
+    ),
+    _counter(
+        "breakloop_http_timeouts_total",
+        "Clients that timed out while sending a request.",
+        _server(lambda server: server.timeouts),
+    ),
+    _counter(
+        "breakloop_http_abandoned_total",
+        "Clients that disconnected before the response.",
+        _server(lambda server: server.abandoned),
+    ),
+    _counter("breakloop_connections_total", "Accepted client connections.", _server(lambda server: server.connections)),
+    _counter(
+        "breakloop_connections_refused_total",
+        "Client connections refused because of the connection limit.",
+        _server(lambda server: server.refused),
+    ),
+    _gauge("breakloop_connections_open", "Open client connections.", _server(lambda server: len(server.live))),
+    _counter(
+        "breakloop_upstream_connections_total",
+        "Connections opened to upstreams.",
+        lambda p: {one.name: one.opened for one in p.upstreams},
+        ("upstream",),
+    ),
+    _gauge(
+        "breakloop_upstream_connections_open",
+        "Open connections to upstreams.",
+        lambda p: {one.name: one.open for one in p.upstreams},
+        ("upstream",),
+    ),
+    # State
+    _gauge(
+        "breakloop_store_degraded",
+        "1 if the shared store is unavailable and each instance counts for itself, else 0.",
+        _remote(lambda remote: int(not remote.health.up)),
+        merge=MAX,
+    ),
+    _counter(
+        "breakloop_store_changes_total",
+        "Times that the shared store became unavailable or available again.",
+        _remote(lambda remote: remote.health.changes),
+    ),
+    _counter(
+        "breakloop_store_degraded_decisions_total",
+        "Requests decided without the shared store.",
+        _remote(lambda remote: remote.degraded),
+    ),
+    _counter("breakloop_store_errors_total", "Failed store operations.", lambda p: p.engine.tally.store_errors),
+    _counter(
+        "breakloop_store_conflicts_total",
+        "Decisions that did not update their session because of too many concurrent updates.",
+        _conflicts,
+    ),
+    _gauge("breakloop_memory_entries", "Entries of the memory store.", _tables(len), ("table",)),
+    _counter(
+        "breakloop_memory_evicted_total",
+        "Entries evicted from the memory store because a table was full.",
+        _tables(lambda table: table.evicted),
+        ("table",),
+    ),
+    _counter(
+        "breakloop_state_problems_total",
+        "Snapshots of the state that could not be written, and state files that could not be read.",
+        _snapshots(lambda snapshots: snapshots.problems),
+    ),
+    _gauge(
+        "breakloop_state_saved_timestamp_seconds",
+        "When the state was last saved.",
+        _snapshots(lambda snapshots: snapshots.saved_at or None),
+        merge=MAX,
+    ),
+    # Bundle
+    _gauge(
+        "breakloop_bundle_version",
+        "Version of the active bundle; 0 if there is none.",
+        lambda p: 0 if p.engine.bundle is None else p.engine.bundle.version,
+        merge=MAX,
+    ),
+    _gauge(
+        "breakloop_bundle_loaded_timestamp_seconds",
+        "When the active bundle was loaded.",
+        _bundles(lambda bundles: bundles.loaded_at or None),
+        merge=MAX,
+    ),
+    _gauge(
+        "breakloop_bundle_problems",
+        "Problems of the bundle at the source, if it was rejected.",
+        _bundles(lambda bundles: len(bundles.problems)),
+        merge=MAX,
+    ),
+    _counter("breakloop_bundles_rejected_total", "Rejected bundles.", _bundles(lambda bundles: bundles.rejected)),
+    # breakloop itself
+    Metric("breakloop_events_total", COUNTER, "Published events.", ("event",), count_event=lambda event: (event.name,)),
+    _counter(
+        "breakloop_events_dropped_total",
+        "Events dropped because a queue was full.",
+        lambda p: dict(p.events_dropped),
+        ("place",),
+    ),
+    _counter(
+        "breakloop_log_lines_dropped_total", "Log lines dropped because the queue was full.", lambda p: p.log_dropped()
+    ),
+    _gauge("breakloop_processes", "Processes that serve traffic.", lambda p: int(p.server is not None)),
+    _gauge(
+        "breakloop_start_timestamp_seconds",
+        "Start time of the process that was started last.",
+        lambda p: p.started_at,
+        merge=MAX,
+    ),
+    _gauge("breakloop_info", "Always 1.", lambda _p: {__version__: 1}, ("version",), merge=MAX),
+)
+
+METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _TABLE}
+
+
+@dataclass(slots=True)
+class MetricValues:
+    """Values by name of the metric: plain numbers, which a worker sends to the control process. Names that are not in
+    the table are ignored."""
+
+    values: dict[str, dict[Labels, float]] = field(default_factory=dict)
+    histograms: dict[str, dict[Labels, HistogramData]] = field(default_factory=dict)
+
+    def add(self, name: str, value: float, *labels: str) -> None:
+        """Combine a value with the one under the same labels, as the table says."""
+        if name not in METRICS:
+            return
+        series = self.values.setdefault(name, {})
+        old = series.get(labels)
+        if old is not None:
+            value = max(old, value) if METRICS[name].merge == MAX else old + value
+        series[labels] = value
+
+    def add_histogram(self, name: str, data: HistogramData, *labels: str) -> None:
+        """Add to the histogram under the same labels."""
+        if name not in METRICS:
+            return
+        series = self.histograms.setdefault(name, {})
+        old = series.get(labels)
+        if old is None:
+            series[labels] = HistogramData(list(data.counts), data.total)
+        else:
+            old.counts = [one + other for one, other in zip(old.counts, data.counts, strict=True)]
+            old.total += data.total
+
+    def merge(self, other: MetricValues, *, ended: bool = False) -> None:
+        """Add the values of another process. A process that has ended contributes its counters and histograms only."""
+        for name, series in other.values.items():
+            if not ended or name not in METRICS or METRICS[name].kind == COUNTER:
+                for labels, value in series.items():
+                    self.add(name, value, *labels)
+        for name, histograms in other.histograms.items():
+            for labels, data in histograms.items():
+                self.add_histogram(name, data, *labels)
+
+
+def collect(sources: MetricSources) -> MetricValues:
+    """Read the metrics of a process."""
+    found = MetricValues()
+    for metric in _TABLE:
+        value = None if metric.read is None else metric.read(sources)
+        if isinstance(value, Mapping):
+            for label, one in value.items():
+                labels = label if isinstance(label, tuple) else (label,)
+                if isinstance(one, HistogramData):
+                    found.add_histogram(metric.name, one, *labels)
+                else:
+                    found.add(metric.name, one, *labels)
+        elif value is not None:
+            found.add(metric.name, value)
+    return found
 
 
 class EventCounters:
-    """Counts since start."""
+    """The metrics that are counted from events and from the activity of agents."""
 
-    __slots__ = ("_figures", "_kept")
+    __slots__ = ("_combinations_max", "values")
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._figures = ProcessFigures()
-        self._kept = kept
+    def __init__(self, combinations_max: int = _COMBINATIONS_MAX) -> None:
+        self.values = MetricValues()
+        self._combinations_max = combinations_max
 
     def take(self, events: Sequence[Event]) -> None:
-        """Count events; a listener of `bus.Fan`."""
-        for event in events:
-            self._add("breakloop_events_total", 1, event.name)
-            if event.name == LOOP_DETECTED:
-                labels = _texts(event, "kind", "action")
-                shadow = "true" if event.data.get("shadow") else "false"
-                self._add("breakloop_loops_total", 1, *labels, shadow)
-            elif event.name in _BY_POLICY:
-                self._add(_BY_POLICY[event.name], 1, *_texts(event, "policy", "reason"))
+        """Count events. A listener of `EventDispatcher`."""
+        for metric in _TABLE:
+            if metric.count_event is not None:
+                for event in events:
+                    labels = metric.count_event(event)
+                    if labels is not None:
+                        self._add(metric.name, 1, labels)
 
-    def spent(self, activity: Activity) -> None:
-        """Count what agents spent, and what was saved."""
-        for (project, _, _), use in activity.agents.items():
-            if use.cost_microusd:
-                self._add("breakloop_spend_microusd_total", use.cost_microusd, project)
-                self._add("breakloop_model_spend_microusd_total", use.cost_microusd, use.model)
-        for (project, _, _, _), loop in activity.loops.items():
-            if loop.stopped:
-                self._add("breakloop_saved_requests_total", loop.stopped, project)
-                self._add("breakloop_saved_microusd_total", loop.stopped_microusd, project)
+    def take_activity(self, activity: Activity) -> None:
+        """Add up what agents spent and what was saved."""
+        for metric in _TABLE:
+            if metric.sum_activity is not None:
+                for label, amount in metric.sum_activity(activity):
+                    self._add(metric.name, amount, (label,))
 
-    def breakers(self, is_open: int) -> None:
-        """Take down how many circuit breakers are open now."""
-        self._figures.highest["breakloop_breakers_open"] = {(): is_open}
-
-    def figures(self) -> ProcessFigures:
-        """Return what was counted."""
-        return self._figures
-
-    def _add(self, name: str, value: float, *labels: str) -> None:
-        known = self._figures.counters.get(name, {})
-        bounded: Labels = labels if labels in known or len(known) < self._kept else (OTHER,) * len(labels)
-        self._figures.count(name, value, *bounded)
+    def _add(self, name: str, value: float, labels: Labels) -> None:
+        known = self.values.values.get(name, {})
+        if labels not in known and len(known) >= self._combinations_max:
+            labels = (OTHER,) * len(labels)
+        self.values.add(name, value, *labels)
 
 
-def _texts(event: Event, *names: str) -> list[str]:
-    return [str(event.data.get(name, "")) for name in names]
+class LabelLimiter:
+    """Limits the number of values of each label. The first values keep their names for the life of the process, so
+    that a series never changes its name."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[str]] = {}  # label -> the values that keep their names
+
+    def limit(self, given: MetricValues) -> MetricValues:
+        """Return the values with further label values combined as `other`."""
+        limited = MetricValues()
+        for name, series in given.values.items():
+            for labels, value in series.items():
+                limited.add(name, value, *self._labels(name, labels))
+        for name, histograms in given.histograms.items():
+            for labels, data in histograms.items():
+                limited.add_histogram(name, data, *self._labels(name, labels))
+        return limited
+
+    def _labels(self, metric: str, labels: Labels) -> Labels:
+        if not labels:  # most metrics have none
+            return labels
+        return tuple([self._value(name, value) for name, value in zip(METRICS[metric].labels, labels, strict=True)])
+
+    def _value(self, label: str, value: str) -> str:
+        most = LABELS[label].most
+        if not most or value == OTHER:
+            return value
+        value = value[:_LABEL_CHARS_MAX]
+        known = self._names.setdefault(label, set())
+        if value not in known:
+            if len(known) >= most:
+                return OTHER
+            known.add(value)
+        return value
+
+
+class WorkerTotals:
+    """The metrics of all workers together, including workers that have ended."""
+
+    __slots__ = ("_ended", "_live")
+
+    def __init__(self) -> None:
+        self._live: dict[int, MetricValues] = {}  # by process id
+        self._ended = MetricValues()
+
+    def update(self, pid: int, values: MetricValues) -> None:
+        """Replace the values of one worker; they count from its start."""
+        self._live[pid] = values
+
+    def end(self, pid: int) -> None:
+        """Keep what a worker has counted; its gauges are gone."""
+        values = self._live.pop(pid, None)
+        if values is not None:
+            self._ended.merge(values, ended=True)
+
+    def total(self) -> MetricValues:
+        """Return the sum of all workers."""
+        total = MetricValues()
+        for values in (self._ended, *self._live.values()):
+            total.merge(values)
+        return total

@@ -163,6 +163,7 @@ class BundleFeed(Protocol):
     current: LoadedBundle | None
     problems: list[Problem]
     rejected: int
+    loaded_at: float
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ def test_processes_on_one_port_know_their_requests(tmp_path: Path) -> None:
         found = []
         for mark in marks:
             runtime = Runtime(settings(tmp_path))
-            door = open_proxy(Server(runtime.door), runtime.settings, runtime.judging, runtime.door, mark)
+            door = open_proxy(Server(runtime.handler), runtime.settings, runtime.admission, runtime.handler, mark)
             assert isinstance(door, ProxyHandler)
             found.append(door._forwarding._hop)
         return found
@@ -53,8 +53,8 @@ def test_faults_of_upstreams_are_counted_out(tmp_path: Path) -> None:
 
     async def swept() -> bool:
         runtime = Runtime(settings(tmp_path))
-        server, faults = Server(runtime.door), UpstreamFaults(runtime.events, runtime.clock)
-        open_proxy(server, runtime.settings, runtime.judging, runtime.door, faults=faults)
+        server, faults = Server(runtime.handler), UpstreamFaults(runtime.events, runtime.clock)
+        open_proxy(server, runtime.settings, runtime.admission, runtime.handler, faults=faults)
         return faults.sweep in server.sweeps
 
     assert asyncio.run(swept())
@@ -68,7 +68,7 @@ def test_envoy_may_ask_over_grpc(tmp_path: Path, free_port: Callable[[], int]) -
 
     async def test(port: int) -> None:
         runtime = Runtime(settings(tmp_path, envoy_grpc_port=port))
-        async with envoy_grpc(runtime.settings, runtime.door), envoy_grpc_of_another(runtime, tmp_path):
+        async with envoy_grpc(runtime.settings, runtime.handler), envoy_grpc_of_another(runtime, tmp_path):
             await asyncio.to_thread(connect, port)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.to_thread(connect, port)
@@ -77,7 +77,7 @@ def test_envoy_may_ask_over_grpc(tmp_path: Path, free_port: Callable[[], int]) -
 
 
 def envoy_grpc_of_another(runtime: Runtime, tmp_path: Path) -> nullcontext[None]:
-    nothing = envoy_grpc(settings(tmp_path), runtime.door)
+    nothing = envoy_grpc(settings(tmp_path), runtime.handler)
     assert isinstance(nothing, nullcontext)
     return nothing
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.app.operations import LogAndBus, ProcessOperations
+from breakloop.app.operations import Operations
 from breakloop.app.runtime import Runtime
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
@@ -43,6 +43,7 @@ async def lived(runtime: Runtime, do: Callable[[Any], Any]) -> Any:
     """Start it, let it do something, and end it in order."""
     runtime.load()
     operations = runtime.operations
+    assert operations is not None
     await operations.start()
     try:
         result = do(operations)
@@ -66,8 +67,8 @@ def test_what_happened_is_kept(tmp_path: Path) -> None:
         await lived(runtime, lambda _operations: looped(runtime))
         again = made(tmp_path)
 
-        def look(operations: ProcessOperations) -> None:
-            history = operations._operations.history
+        def look(operations: Operations) -> None:
+            history = operations.history
             assert [event.name for event in history.events(EventFilter(names=["loop.detected"]))] == ["loop.detected"]
             [incident] = history.incidents(IncidentFilter())
             assert (incident.agent, incident.state, incident.kind, incident.saved_requests) == (
@@ -89,7 +90,7 @@ def test_the_admin_plane_shows_it(tmp_path: Path) -> None:
     """On its own port, with the token; status, breakers, counters, metrics (X-1)."""
     runtime = made(tmp_path)
 
-    async def look(operations: ProcessOperations) -> None:
+    async def look(operations: Operations) -> None:
         looped(runtime)
         base = operations.admin_url + "/api/v1/"
         status = await asyncio.to_thread(get, base + "status")
@@ -107,11 +108,10 @@ def test_pages_are_told_when_it_is_kept(tmp_path: Path) -> None:
     """Whoever looks again then finds it; before, he would look in vain and not be told once more (X-2)."""
     runtime = made(tmp_path)
 
-    async def look(seated: ProcessOperations) -> None:
-        operations = seated._operations
+    async def look(operations: Operations) -> None:
         told = operations.live.subscribe()
         looped(runtime)
-        await operations.fan.finish()
+        await operations.dispatcher.finish()
         async for item in told:
             if item.get("kept"):
                 assert len(operations.history.incidents(IncidentFilter())) == item["kept"] == 1
@@ -126,16 +126,15 @@ def test_it_tells_when_a_loop_is_over(tmp_path: Path, monkeypatch: pytest.Monkey
     given = {"data_dir": str(tmp_path), "admin_port": free_port(), "admin_token": TOKEN}
     runtime = Runtime(Settings.model_validate(given), clock=clock)
 
-    async def look(seated: ProcessOperations) -> None:
-        operations = seated._operations
+    async def look(operations: Operations) -> None:
         looped(runtime)
-        await operations.fan.finish()
+        await operations.dispatcher.finish()
         [incident] = operations.history.incidents(IncidentFilter())
         await operations._clear()
         assert operations.history.incidents(IncidentFilter())[0].ended_at is None
         clock.advance(606)
         await operations._clear()
-        await operations.fan.finish()
+        await operations.dispatcher.finish()
         [cleared] = operations.history.events(EventFilter(names=["loop.cleared"]))
         assert (cleared.incident, cleared.agent) == (incident.id, "bot")
         assert operations.history.incidents(IncidentFilter())[0].state == "cleared"
@@ -148,17 +147,16 @@ def test_open_breakers_are_in_the_metrics(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("breakloop.app.operations._CLEAR_EVERY_S", 0.0)
     runtime = made(tmp_path)
 
-    async def look(seated: ProcessOperations) -> None:
-        operations = seated._operations
+    async def look(operations: Operations) -> None:
 
         async def two() -> list[BreakerState]:
             return [
                 BreakerState("p", f"k{at}", "", state, 7, 5, "usd", "d") for at, state in enumerate(("open", "closed"))
             ]
 
-        monkeypatch.setattr(operations._seat, "breakers", two)
-        await operations._breakers()
-        assert b"breakloop_breakers_open 1.0" in operations._metrics.text()
+        monkeypatch.setattr(operations, "breakers", two)
+        await operations._count_breakers()
+        assert b"breakloop_breakers_open 1.0" in operations.metrics.text()
 
     asyncio.run(lived(runtime, look))
 
@@ -184,7 +182,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         first = made(tmp_path / "a")
         second = made(tmp_path / "b", admin_port=first.settings.admin_port)
 
-        async def collide(_operations: ProcessOperations) -> None:
+        async def collide(_operations: Operations) -> None:
             with pytest.raises(SettingsError, match=r"in use .* --admin-port"):
                 await lived(second, lambda _: None)
 
@@ -197,8 +195,8 @@ def test_settings_of_an_agent_and_snoozes_are_in_force_at_once(tmp_path: Path) -
     """What the admin plane orders goes through the operator (G-1, LD-6)."""
     runtime = made(tmp_path)
 
-    async def order(operations: ProcessOperations) -> None:
-        services = operations._operations.services()
+    async def order(operations: Operations) -> None:
+        services = operations.services()
         assert services.agent_changed is not None
         await services.agent_changed("default", "bot", {"active": False})
         asked = chat(headers={"x-agent-id": "bot"})
@@ -221,24 +219,26 @@ def test_alerts_that_cannot_be_are_a_wrong_setting(tmp_path: Path) -> None:
         )
 
 
-def test_the_log_is_told_in_short() -> None:
-    """Pictures are for the history; the log gets names and numbers (Y-1)."""
-    from breakloop.model.events import Event
+def test_how_it_is_in_numbers(tmp_path: Path) -> None:
+    """What `breakloop status` shows (X-1)."""
+    runtime = made(tmp_path)
 
-    logged: list[Any] = []
-    bus: list[Any] = []
+    def look(operations: Operations) -> None:
+        looped(runtime)
+        status = operations.status()
+        assert (status["version"], status["workers"], status["held"]) == ("0.1.0", 1, 0)
+        assert status["allowed"] == {"no_matching_policy": 5}
+        assert set(status["events_dropped"]) == {"bus", "history", "alerts", "live", "counts"}
 
-    class Keeping(list[Any]):
-        def __call__(self, event: Event) -> None:
-            self.append(event)
+    asyncio.run(lived(runtime, look))
 
-        def flush(self, now: float, *, everything: bool = False) -> None:
-            logged.append((now, everything))
 
-    log, heard = Keeping(), Keeping()
-    told = LogAndBus(log, heard)
-    told(Event("loop.detected", 1.0, {"kind": "tail", "steps": [1, 2]}))
-    told.flush(5.0, everything=True)
-    assert log[0].data == {"kind": "tail"}
-    assert heard[0].data["steps"] == [1, 2]
-    assert (logged, bus) == ([(5.0, True)], [])
+def test_breakers_are_those_of_the_engine(tmp_path: Path) -> None:
+    """Listed and closed where the state is (CB-2)."""
+    runtime = made(tmp_path)
+
+    async def look(operations: Operations) -> None:
+        assert await operations.breakers() == []
+        assert await operations.reset_breaker("p", "no such") is None
+
+    asyncio.run(lived(runtime, look))

@@ -83,7 +83,7 @@ def decision(target: bytes, body: bytes = b"", **headers: bytes) -> Request:
 
 
 def ask(runtime: Runtime, request: Request) -> Reply:
-    reply = runtime.door(request)
+    reply = runtime.handler(request)
     assert isinstance(reply, Reply)
     return reply
 

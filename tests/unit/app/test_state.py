@@ -112,8 +112,8 @@ def test_a_redis_that_is_not_there_is_no_reason_not_to_start(tmp_path: Path) -> 
         runtime.load()
         assert runtime.state.readiness() == {"state": "redis", "degraded": True}
         verdicts: list[Any] = []
-        assert runtime.judging.remote is not None
-        runtime.judging.remote.decide(chat(), verdicts.append)
+        assert runtime.admission.remote is not None
+        runtime.admission.remote.decide(chat(), verdicts.append)
         assert (verdicts[0].allowed, verdicts[0].degraded) == (True, True)
         await runtime.state.finish()
 

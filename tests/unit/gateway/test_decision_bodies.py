@@ -205,7 +205,7 @@ def test_the_configured_limit_reaches_the_door(tmp_path: Path) -> None:
     """`limits.body_bytes` (C-9)."""
     settings = Settings(data_dir=str(tmp_path), limits=Limits(body_bytes=4321))
     here = world(bundle())
-    assert build.judging(settings, here.engine, here.descriptors, SECRET, here.clock).body_bytes == 4321
+    assert build.admission(settings, here.engine, here.descriptors, SECRET, here.clock).body_bytes == 4321
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from breakloop.model.events import BUNDLE_REJECTED, LIMIT_EXCEEDED, LOOP_DETECTED, STORE_DEGRADED, Event
-from breakloop.observe.log import INTERVAL_S, JsonLines, LogEvents, Logging, TextLines, lines_dropped, log
+from breakloop.observe.log import INTERVAL_S, JsonLines, LogAndBus, LogEvents, Logging, TextLines, lines_dropped, log
 
 LOOP = {"policy": "builtin", "kind": "tail", "fingerprint": "f1", "hit_count": 6, "shadow": False}
 
@@ -174,3 +174,24 @@ def test_some_fields_stand_in_every_line(form: str) -> None:
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
     assert all(('"worker": 2' if form == "json" else "worker=2") in line for line in lines)
+
+
+def test_the_log_is_told_in_short() -> None:
+    """Pictures are for the history; the log gets names and numbers (Y-1)."""
+    logged: list[Any] = []
+    bus: list[Any] = []
+
+    class Keeping(list[Any]):
+        def __call__(self, event: Event) -> None:
+            self.append(event)
+
+        def flush(self, now: float, *, everything: bool = False) -> None:
+            logged.append((now, everything))
+
+    log, heard = Keeping(), Keeping()
+    told = LogAndBus(log, heard)
+    told(Event("loop.detected", 1.0, {"kind": "tail", "steps": [1, 2]}))
+    told.flush(5.0, everything=True)
+    assert log[0].data == {"kind": "tail"}
+    assert heard[0].data["steps"] == [1, 2]
+    assert (logged, bus) == ([(5.0, True)], [])

@@ -1,88 +1,89 @@
-"""The operations of a fleet, in its control process: a runtime that serves nobody, but has an engine to give orders
-through, the events and sums of all workers, and the admin plane (SPEC S-5)."""
+"""The operations of several workers, in the control process: a runtime that serves no traffic, but has an engine for
+operator orders, the events and activity of all workers, and the admin server."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from breakloop.app.operations import Operations
 from breakloop.app.runtime import Runtime
 from breakloop.app.state import StateConnection
 from breakloop.app.workers.control import WorkerRegistry
 from breakloop.config.settings import Settings
-from breakloop.model.counters import ProcessFigures
-from breakloop.model.events import Activity, Event
+from breakloop.model.events import Activity, Event, Publish
+from breakloop.observe.events import EventBus
 from breakloop.observe.log import EventSink
+from breakloop.observe.metrics import MetricValues
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
 
 
-class ControlPort(Protocol):
-    """What the control process has."""
+class _Forward:
+    """An `EventSink` that passes events to the control process, which flushes its own sinks."""
 
-    settings: Settings
-    data: DataDir
-    members: WorkerRegistry
+    __slots__ = ("_publish",)
 
-    @property
-    def source(self) -> BundleFeed | None:
-        """Where bundles come from, if anywhere."""
-        ...
-
-    def publish(self, event: Event) -> None:
-        """Tell everybody who listens."""
-        ...
-
-
-class _Published:
-    """An `EventSink` that tells the control process, which has its own listeners."""
-
-    __slots__ = ("_chief",)
-
-    def __init__(self, chief: ControlPort) -> None:
-        self._chief = chief
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
 
     def __call__(self, event: Event) -> None:
-        self._chief.publish(event)
+        self._publish(event)
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """The control process flushes its listeners itself."""
+        """Do nothing."""
 
 
 class AdminRuntime(Runtime):
-    """`Runtime` without a door."""
+    """A `Runtime` that does not listen. `source` is polled by the control process."""
 
-    def __init__(self, chief: ControlPort, opened: StateConnection) -> None:
-        self._chief = chief
-        super().__init__(chief.settings, opened=opened)
+    operations: Operations
+
+    def __init__(
+        self,
+        settings: Settings,
+        opened: StateConnection,
+        *,
+        data: DataDir,
+        source: BundleFeed | None,
+        workers: WorkerRegistry,
+        publish: Publish,
+    ) -> None:
+        self._data = data
+        self._source = source
+        self._workers = workers
+        self._publish = publish
+        super().__init__(settings, opened=opened)
 
     def make_events(self) -> EventSink:
-        """Whatever happens here is told like what happens to a worker."""
-        return _Published(self._chief)
+        """Events are published like those of a worker."""
+        return _Forward(self._publish)
+
+    def make_operations(self) -> Operations:
+        """Return the operations: without them there is no `AdminRuntime`."""
+        return Operations(self, self.bus or EventBus())
 
     def make_data_dir(self) -> DataDir:
-        """The control process has one."""
-        return self._chief.data
+        """Share the data directory of the control process."""
+        return self._data
 
     def make_source(self) -> BundleFeed | None:
-        """The control process watches it."""
-        return self._chief.source
+        """Share the bundle source of the control process."""
+        return self._source
 
     def activity(self) -> Activity:
-        """What agents did, wherever their requests went."""
-        return self._chief.members.did()
+        """Return what agents did on all workers since the last call."""
+        return self._workers.did()
 
-    def others(self) -> ProcessFigures:
-        """What all workers have to show together, those that are gone included."""
-        return self._chief.members.totals.sum()
+    def worker_metrics(self) -> MetricValues:
+        """Return the totals of all workers, including those that have ended."""
+        return self._workers.totals.total()
 
     def readiness(self) -> tuple[int, dict[str, object]]:
-        """How many workers there are."""
+        """Add the number of workers."""
         status, content = super().readiness()
-        return status, {**content, "workers": len(self._chief.members)}
+        return status, {**content, "workers": len(self._workers)}
 
     async def open(self, bundle: CompiledBundle | None) -> None:
-        """Bring back what was kept, and open the admin plane. Raises `SettingsError`."""
+        """Load the saved state and start the admin server. Raises `SettingsError`."""
         self.state.load()
         self.operations.load()
         if bundle is not None:
@@ -91,6 +92,6 @@ class AdminRuntime(Runtime):
         await self.operations.start()
 
     async def close(self) -> None:
-        """Write what is left, and let go."""
+        """Write what is left and close the connections."""
         await self.operations.finish()
         await self.state.finish()

@@ -1,6 +1,6 @@
 """The control process: what happens once for all workers. It watches the bundle's source and delivers what is valid,
-logs the events of all, and adds up what they count. Further duties are jobs (`_jobs`) and listeners to events
-(`listeners`); a request is never among them.
+logs the events of all, and adds up what they count. Further duties are jobs (`_jobs`); a request is never
+among them.
 
 The workers as the control process knows them: what each is told, has acknowledged, has counted and lets know.
 
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 from breakloop.app import build
 from breakloop.app.build import bundle_source
 from breakloop.app.jobs import aside, forever
-from breakloop.app.operations_base import wanted
 from breakloop.app.state import open_state
 from breakloop.app.workers.ipc import (
     ActivityReport,
@@ -42,9 +41,9 @@ from breakloop.app.workers.ipc import (
 from breakloop.app.workers.worker import bundle_text
 from breakloop.clock import SystemClock
 from breakloop.errors import BundleError, SettingsError
-from breakloop.model.counters import FleetTotals
 from breakloop.model.events import Activity, AgentUse, Event, LoopUse, Publish, add_use
-from breakloop.observe.log import INTERVAL_S, EventSink, LogEvents, log
+from breakloop.observe.log import INTERVAL_S, EventSink, LogAndBus, LogEvents, log
+from breakloop.observe.metrics import WorkerTotals
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
@@ -84,7 +83,7 @@ class WorkerRegistry:
         self._dropped = 0  # events that workers had no room for, and nobody was told of yet
         self._dropped_told_at = 0.0
         self.policy: BundleText | None = None
-        self.totals = FleetTotals()
+        self.totals = WorkerTotals()
         self._did = Activity()
 
     def __len__(self) -> int:
@@ -146,7 +145,7 @@ class WorkerRegistry:
     def _left(self, member: WorkerEntry) -> None:
         if member in self._members:
             self._members.remove(member)
-            self.totals.ended(member.pid)
+            self.totals.end(member.pid)
             self._tell_all()
         if not self._members:
             self._empty.set()
@@ -176,7 +175,7 @@ class WorkerRegistry:
             case ActivityReport():
                 self._add(message)
             case MetricsReport():
-                self.totals.heard(member.pid, message.figures)
+                self.totals.update(member.pid, message.values)
             case BundleApplied():
                 self._note_applied(member, message)
             case _:
@@ -264,13 +263,13 @@ class Control:
         self.handover = handover
         self.settings = settings = handover.settings
         self.clock = SystemClock()
-        self.listeners: list[EventSink] = [LogEvents()]
+        self.events: EventSink = LogEvents()
         self.members = WorkerRegistry(self.publish)
         self.data = DataDir(Path(settings.data_dir))
         self._secret = self.data.secret(settings.secret.get_secret_value(), settings.secret_file)
         self._descriptors = Descriptors(build.context(settings, self._secret), self.clock)
         self._compiled: CompiledBundle | None = None
-        self._office: AdminRuntime | None = None
+        self._admin: AdminRuntime | None = None
         self.source = self._source()
         self._loop = asyncio.get_running_loop()
         self._reload = asyncio.Event()
@@ -307,14 +306,13 @@ class Control:
         for task in tasks:
             task.cancel()
         self._flush(everything=True)
-        if self._office is not None:
-            await self._office.close()
+        if self._admin is not None:
+            await self._admin.close()
         return 0
 
     def publish(self, event: Event) -> None:
         """Tell everybody who listens. On the loop's thread only."""
-        for listener in self.listeners:
-            listener(event)
+        self.events(event)
 
     # -- the bundle --------------------------------------------------------------------------------------------------
 
@@ -331,38 +329,45 @@ class Control:
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, "builtin")
         guard = build.loop_guard(self.settings)
         self._compiled = compile_bundle(bundle, digest, self._descriptors, self._secret, guard)
-        if self._office is not None:
-            self._loop.call_soon_threadsafe(self._office.engine.set_bundle, self._compiled)
+        if self._admin is not None:
+            self._loop.call_soon_threadsafe(self._admin.engine.set_bundle, self._compiled)
         for note in loaded.notes if loaded else ():
             log(logging.WARNING, "bundle.note", {"note": str(note)})
 
-    async def _open_office(self) -> None:
-        """History, alerts and the admin plane, where somebody wants them."""
-        if not wanted(self.settings):
+    async def _open_admin(self) -> None:
+        """Start the operations, if the settings ask for them."""
+        if not build.operations_wanted(self.settings):
             return
-        from breakloop.app.workers.admin import AdminRuntime as Office  # noqa: PLC0415 - a database and a web framework take their time
+        from breakloop.app.workers.admin import AdminRuntime  # noqa: PLC0415 - a database and a web framework: 0.5 s
 
-        office = self._office = Office(self, await open_state(self.settings))
-        self.listeners[:] = [office.operations.listening(listener) for listener in self.listeners]
-        await office.open(self._compiled)
+        admin = self._admin = AdminRuntime(
+            self.settings,
+            await open_state(self.settings),
+            data=self.data,
+            source=self.source,
+            workers=self.members,
+            publish=self.publish,
+        )
+        self.events = LogAndBus(self.events, admin.operations.bus)
+        await admin.open(self._compiled)
 
     def _started(self) -> StartupSummary:
         seen = started(self.source, self._compiled)
-        if self._office is None:
+        if self._admin is None:
             return seen
-        admin = self._office.operations
-        return replace(seen, admin_url=admin.admin_url, admin_token=admin.new_token)
+        operations = self._admin.operations
+        return replace(seen, admin_url=operations.admin_url, admin_token=operations.new_token)
 
     async def _begin(self) -> None:
         if self.source is None:
             self._check(None)
-            await self._open_office()
+            await self._open_admin()
             return
         in_force = await aside(self.source.start)
         self.members.deliver(self.source)
         if not in_force and self.settings.strict and self.handover.first:
             raise BundleError(self.source.problems)
-        await self._open_office()
+        await self._open_admin()
 
     async def _watch(self) -> None:
         """Look at the bundle's source, at once when somebody asks for it, and deliver what is new."""
@@ -381,8 +386,8 @@ class Control:
         jobs: list[Job] = [("log", self._tell)]
         if self.source is not None:
             jobs.append(("bundle", self._watch))
-        if self._office is not None:
-            jobs += [*self._office.state.jobs(), *self._office.operations.jobs()]
+        if self._admin is not None:
+            jobs += [*self._admin.state.jobs(), *self._admin.operations.jobs()]
         return jobs
 
     async def _tell(self) -> None:
@@ -392,8 +397,7 @@ class Control:
     def _flush(self, *, everything: bool = False) -> None:
         now = self.clock.now()
         self.members.flush(now, everything=everything)
-        for listener in self.listeners:
-            listener.flush(now, everything=everything)
+        self.events.flush(now, everything=everything)
 
     # -- the supervisor ----------------------------------------------------------------------------------------------
 

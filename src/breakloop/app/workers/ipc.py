@@ -27,8 +27,8 @@ import msgspec
 from breakloop.config.loader import settings_from_text, settings_text
 from breakloop.config.settings import Settings
 from breakloop.errors import Problem
-from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, AgentUse, Event, LoopKey, LoopUse, Who
+from breakloop.observe.metrics import MetricValues
 
 _TEXT_MAX: Final = 32 * 1024  # of one value: a packet has to fit into the socket's buffer
 _PACKET_MAX: Final = 128 * 1024
@@ -132,7 +132,7 @@ class EventBatch(msgspec.Struct, tag="happened", frozen=True):
 class MetricsReport(msgspec.Struct, tag="counted", frozen=True):
     """From a worker: what it has to show as metrics, all of it, since it began."""
 
-    figures: ProcessFigures
+    values: MetricValues
 
 
 class ActivityReport(msgspec.Struct, tag="did", frozen=True):

@@ -7,8 +7,6 @@ force, and acknowledged. Keeping a copy and telling about it are done there, onc
 What a worker has to tell the control process: events, gathered for a moment, and once a second what it has counted.
 Room is bounded and nobody waits: what finds none is counted and gone. `LogEvents` does the rest there, once for all.
 
-What a worker has in place of operations: it tells the control process, which has them, what agents did here and what
-there is to show as metrics. When that is sent is `outbox`'s business.
 """
 
 from __future__ import annotations
@@ -18,15 +16,14 @@ import json
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvloop
 
 from breakloop.app import build
 from breakloop.app.build import tune
-from breakloop.app.operations_base import NoOperations, OperationsPort, ServingProcess, sources_of, wanted
 from breakloop.app.runtime import Runtime
 from breakloop.app.state import StateConnection, open_state
 from breakloop.app.workers.ipc import (
@@ -45,17 +42,12 @@ from breakloop.app.workers.ipc import (
 )
 from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.gateway.server import ConnectionCounts, Server
-from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, Event
 from breakloop.observe.log import EventSink
-from breakloop.observe.metric_table import LabelLimiter, gather
+from breakloop.observe.metrics import LabelLimiter, MetricValues, collect
 from breakloop.policy.load import LoadedBundle, load_text
 from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
-
-if TYPE_CHECKING:
-    from breakloop.app.shared_state import SharedState
-
 
 _NEVER_S: Final = 3600.0
 
@@ -78,6 +70,7 @@ class PushedBundleSource:
         self.origin = ""
         self.problems: list[Problem] = []
         self.rejected = 0
+        self.loaded_at = 0.0  # the control process reports it
 
     @property
     def name(self) -> str:
@@ -138,7 +131,7 @@ class EventSender:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Event] = deque()
         self._armed = False
-        self.figures: Callable[[], ProcessFigures] | None = None  # these two: where somebody wants to know
+        self.metrics: Callable[[], MetricValues] | None = None  # these two: if the control process has operations
         self.activity: Callable[[], Activity] | None = None
         self.dropped = 0
 
@@ -155,8 +148,8 @@ class EventSender:
     def flush(self, now: float, *, everything: bool = False) -> None:  # noqa: ARG002 - as `EventSink` says
         """Send what waits, and what was counted."""
         self.send()
-        if self.figures is not None:
-            self._send(MetricsReport(self.figures()))
+        if self.metrics is not None:
+            self._send(MetricsReport(self.metrics()))
         if self.activity is not None:
             did = self.activity()
             if did.agents or did.shadow:
@@ -174,30 +167,6 @@ class EventSender:
 
     def _arm(self) -> None:
         self._loop.call_later(_GATHER_S, self.send)
-
-
-class MetricsReporter(NoOperations):
-    """Lets the outbox know what to ask for."""
-
-    def __init__(self, outbox: EventSender) -> None:
-        self._outbox = outbox
-        self._bounded = LabelLimiter()
-
-    def seat(self, process: ServingProcess, shared: SharedState | None) -> None:
-        """Take what the process has; from now on what agents do is summed."""
-        started_at = process.clock.now()
-
-        def figures() -> ProcessFigures:
-            # The source of bundles is the control process's: what it refuses would be counted once a worker.
-            sources = replace(sources_of(process, shared, started_at, self._dropped), bundles=None)
-            return self._bounded.figures(gather(sources))
-
-        process.activity()
-        self._outbox.activity = process.activity
-        self._outbox.figures = figures
-
-    def _dropped(self) -> Mapping[str, int]:
-        return {"worker": self._outbox.dropped}
 
 
 _FLUSH_S: Final = 1.0
@@ -317,15 +286,25 @@ class WorkerRuntime(Runtime):
     def __init__(self, worker: Worker, opened: StateConnection) -> None:
         self._worker = worker
         self.mark = worker.handover.mark
+        self._label_limiter = LabelLimiter()
         super().__init__(worker.handover.settings, opened=opened)
 
     def make_events(self) -> EventSink:
         """Events go to the control process."""
         return self._worker.outbox
 
-    def make_operations(self) -> OperationsPort:
-        """The control process has them, and is told what it needs for them."""
-        return MetricsReporter(self._worker.outbox) if wanted(self.settings) else NoOperations()
+    def make_operations(self) -> None:
+        """The control process has the operations; report activity and metrics to it, if it needs them."""
+        if build.operations_wanted(self.settings):
+            self.activity()  # the first call starts the recording
+            self._worker.outbox.activity = self.activity
+            self._worker.outbox.metrics = self._metrics
+
+    def _metrics(self) -> MetricValues:
+        sources = self.metric_sources()
+        sources.bundles = None  # the control process reports its source: rejections would be counted once a worker
+        sources.events_dropped = {"worker": self._worker.outbox.dropped}
+        return self._label_limiter.limit(collect(sources))
 
     def make_data_dir(self) -> DataDir:
         """Workers write the orders, a file made for several writers; the rest is for the control process, and so is

@@ -12,12 +12,12 @@ from breakloop.app.workers.control import WorkerEntry, WorkerRegistry
 from breakloop.app.workers.ipc import ActivityReport, MetricsReport, decode, encode
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
-from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, AgentUse, Event, LoopUse
+from breakloop.observe.metrics import HistogramData, MetricValues
 from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
 from tests.redis_servers import free_port
-from tests.unit.observe.test_metrics import samples
+from tests.unit.observe.test_prometheus import samples
 
 
 class Chief:
@@ -34,6 +34,12 @@ class Chief:
     def publish(self, event: Event) -> None:
         self.told.append(event)
 
+    def admin(self) -> AdminRuntime:
+        opened = StateConnection(SystemClock())
+        return AdminRuntime(
+            self.settings, opened, data=self.data, source=self.source, workers=self.members, publish=self.publish
+        )
+
 
 def did(requests: int, at: float, model: str = "") -> ActivityReport:
     activity = Activity()
@@ -45,11 +51,11 @@ def did(requests: int, at: float, model: str = "") -> ActivityReport:
 
 def counted() -> MetricsReport:
     """What a worker tells once a second."""
-    made = ProcessFigures()
-    made.count("breakloop_decisions_total", 5, "allowed", "ok")
-    made.count("breakloop_decisions_total", 1, "denied", "loop_detected")
-    made.spread("breakloop_overhead_seconds", [0] * 21 + [6], 0.5, "decision")
-    made.level("breakloop_processes", 1)
+    made = MetricValues()
+    made.add("breakloop_decisions_total", 5, "allowed", "ok")
+    made.add("breakloop_decisions_total", 1, "denied", "loop_detected")
+    made.add_histogram("breakloop_overhead_seconds", HistogramData([0] * 21 + [6], 0.5), "decision")
+    made.add("breakloop_processes", 1)
     return MetricsReport(made)
 
 
@@ -74,20 +80,19 @@ def test_the_office_shows_all_workers(tmp_path: Path) -> None:
 
     async def test() -> None:
         chief = Chief(tmp_path)
-        office = AdminRuntime(chief, StateConnection(SystemClock()))
+        office = chief.admin()
         await office.open(None)
         try:
             for pid in (7, 8):
                 hear(chief.members, counted(), pid)
-            operations: Any = office.operations
-            status = operations.status()
+            status = office.operations.status()
             assert (status["requests"], status["workers"]) == (12, 0)
             assert (status["allowed"], status["denied"]) == ({"ok": 10}, {"loop_detected": 2})
             office.operator.kill("default", "bot", "too loud", "ann")
             assert [event.name for event in chief.told] == ["agent.killed"]
             hear(chief.members, did(3, 10.0))
             assert office.activity().agents["p", "c", "a"].requests == 3
-            assert operations.admin_url.endswith(str(chief.settings.admin_port))
+            assert office.operations.admin_url.endswith(str(chief.settings.admin_port))
         finally:
             await office.close()
 
@@ -99,15 +104,14 @@ def test_metrics_are_those_of_the_workers(tmp_path: Path) -> None:
 
     async def test() -> None:
         chief = Chief(tmp_path)
-        office = AdminRuntime(chief, StateConnection(SystemClock()))
+        office = chief.admin()
         await office.open(None)
         try:
             for pid in (7, 8):
                 for _ in range(2):  # all of it, every second
                     hear(chief.members, counted(), pid)
-            chief.members.totals.ended(8)
-            operations: Any = office.operations
-            found = samples(operations._operations.services().metrics())
+            chief.members.totals.end(8)
+            found = samples(office.operations.services().metrics())
             assert found["breakloop_overhead_seconds_count", (("door", "decision"),)] == 12
             assert found["breakloop_overhead_seconds_sum", (("door", "decision"),)] == 1.0
             assert found["breakloop_decisions_total", (("reason", "ok"), ("verdict", "allowed"))] == 10

@@ -24,9 +24,9 @@ from breakloop.app.workers.ipc import (
     open_channel,
 )
 from breakloop.clock import FakeClock
-from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Event, nowhere
 from breakloop.observe.log import Logging
+from breakloop.observe.metrics import MetricValues
 from breakloop.policy.files import FileOrigin
 from breakloop.policy.load import load_fetched
 from breakloop.policy.watch import BundleSource
@@ -35,8 +35,8 @@ BUNDLE = "bundle_version: {}\npolicies: []\n"
 
 
 def counted(value: int) -> MetricsReport:
-    made = ProcessFigures()
-    made.count("c", value, "a")
+    made = MetricValues()
+    made.add("breakloop_answers_not_read_total", value, "a")
     return MetricsReport(made)
 
 
@@ -175,7 +175,7 @@ def test_events_counts_and_losses(log: io.StringIO) -> None:
         one, other = await joined(members, 1, 11), await joined(members, 2, 12)
 
         def total() -> float:
-            return members.totals.sum().counters.get("c", {}).get(("a",), 0)
+            return members.totals.total().values.get("breakloop_answers_not_read_total", {}).get(("a",), 0)
 
         event = Event("loop.detected", 5.0, {"kind": "tail"}, "p", "r")
         one.channel.send(EventBatch([event, event], 3))

@@ -15,14 +15,12 @@ from breakloop.app.workers.ipc import (
     encode,
 )
 from breakloop.errors import Problem
-from breakloop.model.counters import HistogramData, ProcessFigures
 from breakloop.model.events import Event
+from breakloop.observe.metrics import HistogramData, MetricValues
 
-FIGURES = ProcessFigures(
-    counters={"c": {("allowed", "ok"): 2.0}},
-    sums={"s": {(): 1.0}},
-    highest={"h": {(): 7.5}},
-    spreads={"t": {("proxy",): HistogramData([0, 3], 0.25)}},
+METRICS = MetricValues(
+    values={"c": {("allowed", "ok"): 2.0}, "s": {(): 1.0}, "h": {(): 7.5}},
+    histograms={"t": {("proxy",): HistogramData([0, 3], 0.25)}},
 )
 EVENT = Event("loop.detected", 1.5, {"hit_count": 6, "shadow": False, "x": None, "text": "é"}, "default", "r-1")
 
@@ -34,7 +32,7 @@ EVENT = Event("loop.detected", 1.5, {"hit_count": 6, "shadow": False, "x": None,
         BundleText(1, "b.yaml", "", 1, []),
         WorkerCount(4),
         EventBatch([EVENT], 3),
-        MetricsReport(FIGURES),
+        MetricsReport(METRICS),
         BundleApplied(3, "does not fit"),
     ],
 )

@@ -36,7 +36,7 @@ from breakloop.app.workers.ipc import (
 from breakloop.app.workers.worker import Worker, bundle_text
 from breakloop.config.settings import Settings
 from breakloop.gateway.server import bind
-from breakloop.model.counters import ProcessFigures
+from breakloop.observe.metrics import MetricValues
 from breakloop.policy.load import load_text
 
 BUNDLE = "bundle_version: {}\npolicies: [{{id: a, spec: {{selector: {{pathPrefix: /}}}}}}]\n"
@@ -182,8 +182,8 @@ def test_its_events_and_counts_arrive(tmp_path: Path) -> None:
     run(steps)
 
 
-def shown(fleet: Fleeting) -> list[ProcessFigures]:
-    return [message.figures for message in fleet.got if isinstance(message, MetricsReport)]
+def shown(fleet: Fleeting) -> list[MetricValues]:
+    return [message.values for message in fleet.got if isinstance(message, MetricsReport)]
 
 
 def test_its_metrics_arrive_where_somebody_shows_them(tmp_path: Path) -> None:
@@ -200,17 +200,17 @@ def test_its_metrics_arrive_where_somebody_shows_them(tmp_path: Path) -> None:
         before = len(shown(fleet))
         await fleet.connect()
         await fleet.until(lambda: len(shown(fleet)) > before)
-        assert sum(shown(fleet)[-1].spreads["breakloop_overhead_seconds"]["decision",].counts) == 3
+        assert sum(shown(fleet)[-1].histograms["breakloop_overhead_seconds"]["decision",].counts) == 3
         await fleet.ask("/v1/decision", CHAT, **{"X-Original-URI": "/v1/chat"})
         fleet.line.say({"do": "stop"})
         assert await fleet.exit_code() == 0
         last = shown(fleet)[-1]
-        assert sum(last.spreads["breakloop_overhead_seconds"]["decision",].counts) == 4
-        assert sum(last.counters["breakloop_decisions_total"].values()) == 4
-        assert last.counters["breakloop_http_requests_total"] == {(): 4}
-        assert last.counters["breakloop_events_dropped_total"] == {("worker",): 0}
-        assert last.sums["breakloop_processes"] == {(): 1}
-        assert not any(name.startswith("breakloop_bundles_") for name in last.counters)
+        assert sum(last.histograms["breakloop_overhead_seconds"]["decision",].counts) == 4
+        assert sum(last.values["breakloop_decisions_total"].values()) == 4
+        assert last.values["breakloop_http_requests_total"] == {(): 4}
+        assert last.values["breakloop_events_dropped_total"] == {("worker",): 0}
+        assert last.values["breakloop_processes"] == {(): 1}
+        assert not any(name.startswith("breakloop_bundles_") for name in last.values)
 
     run(steps)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from breakloop.app.workers.ipc import ActivityReport, EventBatch, Message, MetricsReport
 from breakloop.app.workers.worker import ROOM, EventSender
-from breakloop.model.counters import ProcessFigures
 from breakloop.model.events import Activity, AgentUse, Event
+from breakloop.observe.metrics import MetricValues
 
 
 class Wire:
@@ -90,11 +90,11 @@ def test_once_a_second_it_tells_what_was_counted() -> None:
     async def steps(wire: Wire, outbox: EventSender) -> None:
         outbox.flush(1.0)
         assert wire.sent == []
-        figures = ProcessFigures(counters={"c": {(): 2}})
-        outbox.figures = lambda: figures
+        values = MetricValues({"breakloop_answers_total": {(): 2}})
+        outbox.metrics = lambda: values
         outbox(event(1))
         outbox.flush(2.0, everything=True)
-        assert wire.sent == [EventBatch([event(1)], 0), MetricsReport(figures)]
+        assert wire.sent == [EventBatch([event(1)], 0), MetricsReport(values)]
 
     run(steps)
 

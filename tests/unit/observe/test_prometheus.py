@@ -7,9 +7,8 @@ import sys
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from breakloop.model.counters import ProcessFigures
-from breakloop.observe.metric_table import METRICS, MetricSources, gather
-from breakloop.observe.metrics import Metrics
+from breakloop.observe.metrics import METRICS, HistogramData, MetricSources, MetricValues, collect
+from breakloop.observe.prometheus import PrometheusPage
 from tests.builders import bundle, chat, exact, policy, user, world
 
 
@@ -25,7 +24,7 @@ def test_prometheus_reads_what_the_engine_counted() -> None:
     """Prometheus reads what the engine counted (G-5)."""
     made = world(bundle(policy("p", loop=exact())))
     made.decide(chat(user("again")), times=5)
-    found = samples(Metrics(lambda: [gather(MetricSources(made.engine, 1.0))]).text())
+    found = samples(PrometheusPage(lambda: [collect(MetricSources(made.engine, 1.0))]).text())
     assert found["breakloop_decisions_total", (("reason", "loop_detected"), ("verdict", "denied"))] == 3
     assert found["breakloop_bundle_version", ()] == 1
     assert {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in found} <= set(
@@ -35,12 +34,12 @@ def test_prometheus_reads_what_the_engine_counted() -> None:
 
 def test_processes_are_one() -> None:
     """Workers are scraped together (G-5)."""
-    one, other = ProcessFigures(), ProcessFigures()
-    one.count("breakloop_answers_total", 2)
-    other.count("breakloop_answers_total", 3)
-    one.mark("breakloop_store_degraded", 0)
-    other.mark("breakloop_store_degraded", 1)
-    found = samples(Metrics(lambda: [one, other]).text())
+    one, other = MetricValues(), MetricValues()
+    one.add("breakloop_answers_total", 2)
+    other.add("breakloop_answers_total", 3)
+    one.add("breakloop_store_degraded", 0)
+    other.add("breakloop_store_degraded", 1)
+    found = samples(PrometheusPage(lambda: [one, other]).text())
     assert found == {("breakloop_answers_total", ()): 5, ("breakloop_store_degraded", ()): 1}
 
 
@@ -50,7 +49,7 @@ def test_a_histogram_adds_up() -> None:
     sources = MetricSources(made.engine, 1.0)
     for took_ns in (1_500, 1_500, 3_000, 5_000_000_000):
         sources.timings.proxy.note(took_ns)
-    found = samples(Metrics(lambda: [gather(sources)]).text())
+    found = samples(PrometheusPage(lambda: [collect(sources)]).text())
     door = ("door", "proxy")
     name = "breakloop_overhead_seconds"
     assert found[f"{name}_bucket", (door, ("le", "1.024e-06"))] == 0
@@ -63,14 +62,14 @@ def test_a_histogram_adds_up() -> None:
 
 def test_the_first_names_stay_and_the_rest_are_one() -> None:
     """Bounded labels; a series never changes its name (G-5)."""
-    figures = ProcessFigures()
-    metrics = Metrics(lambda: [figures])
+    values = MetricValues()
+    metrics = PrometheusPage(lambda: [values])
     for number in range(50):
-        figures.count("breakloop_model_spend_microusd_total", 1, f"m{number}")
+        values.add("breakloop_model_spend_microusd_total", 1, f"m{number}")
     first = samples(metrics.text())
     for number in range(100):
-        figures.count("breakloop_model_spend_microusd_total", 1, f"n{number}")
-    figures.count("breakloop_model_spend_microusd_total", 5, "m7")
+        values.add("breakloop_model_spend_microusd_total", 1, f"n{number}")
+    values.add("breakloop_model_spend_microusd_total", 5, "m7")
     found = samples(metrics.text())
     assert len(found) == 51
     assert set(first) < set(found)
@@ -79,28 +78,28 @@ def test_the_first_names_stay_and_the_rest_are_one() -> None:
 
 
 def test_upstreams_beyond_the_bound_share_a_histogram() -> None:
-    figures = ProcessFigures()
+    values = MetricValues()
     counts = [0] * 21 + [1]
     for number in range(103):
-        figures.spread("breakloop_upstream_seconds", counts, 1.0, f"u{number}")
-    found = samples(Metrics(lambda: [figures]).text())
+        values.add_histogram("breakloop_upstream_seconds", HistogramData(counts, 1.0), f"u{number}")
+    found = samples(PrometheusPage(lambda: [values]).text())
     assert found["breakloop_upstream_seconds_count", (("upstream", "other"),)] == 3
     assert found["breakloop_upstream_seconds_sum", (("upstream", "other"),)] == 3.0
 
 
 def test_odd_names_are_written_so_that_they_are_read() -> None:
     """What somebody calls his model can neither break the page nor fill it (Y-1)."""
-    figures = ProcessFigures()
+    values = MetricValues()
     odd = 'a"\n\\{}' + "x" * 500
-    figures.count("breakloop_model_spend_microusd_total", 1, odd)
-    found = samples(Metrics(lambda: [figures]).text())
+    values.add("breakloop_model_spend_microusd_total", 1, odd)
+    found = samples(PrometheusPage(lambda: [values]).text())
     assert found == {("breakloop_model_spend_microusd_total", (("model", odd[:120]),)): 1}
 
 
 def test_what_is_not_in_the_table_is_not_written() -> None:
-    figures = ProcessFigures()
-    figures.count("breakloop_secret_total", 1)
-    assert Metrics(lambda: [figures]).text() == b""
+    values = MetricValues()
+    values.add("breakloop_secret_total", 1)
+    assert PrometheusPage(lambda: [values]).text() == b""
 
 
 def test_the_path_of_a_request_does_not_import_it() -> None:

@@ -7,28 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from breakloop.app.operations_base import NoOperations, sources_of
+import pytest
+
+from breakloop.app.build import operations_wanted
 from breakloop.app.runtime import Runtime
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
-from breakloop.observe.log import LogEvents
-from breakloop.observe.metric_table import gather
+from breakloop.observe.metrics import collect
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 
 
-def test_nobody_does_nothing() -> None:
-    """Events go where they went; there is nothing to run, and nothing to end."""
-    nobody, events = NoOperations(), LogEvents()
-
-    async def life() -> None:
-        nobody.load()
-        await nobody.start()
-        await nobody.finish()
-
-    asyncio.run(life())
-    assert nobody.listening(events) is events
-    assert (nobody.jobs(), nobody.admin_url, nobody.new_token) == ([], "", "")
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [({"admin_port": 8788}, True), ({"history": "past.db"}, True), ({}, False), ({"history": "off"}, False)],
+)
+def test_operations_where_they_are_wanted(given: dict[str, object], wanted: bool) -> None:
+    """An admin server, or a history that was asked for; port 0 and `off` are off (X-1, G-2, T-2)."""
+    assert operations_wanted(Settings.model_validate({"admin_port": 0, **given})) is wanted
 
 
 def test_without_it_no_framework_is_imported() -> None:
@@ -51,16 +47,17 @@ def test_what_a_process_counts_is_found(tmp_path: Path) -> None:
 
     async def life() -> None:
         runtime = Runtime(Settings.model_validate(given), clock=FakeClock(500.0))
+        assert runtime.operations is None
         runtime.load()
-        before = gather(sources_of(runtime, None, 0.0, dict))
-        assert "breakloop_upstream_connections_open" not in before.sums
-        assert before.sums["breakloop_processes"] == {(): 0}
+        before = collect(runtime.metric_sources()).values
+        assert "breakloop_upstream_connections_open" not in before
+        assert before["breakloop_processes"] == {(): 0}
         runtime.server = runtime._server()
-        found = gather(sources_of(runtime, None, 0.0, dict))
-        upstreams = found.sums["breakloop_upstream_connections_open"]
+        found = collect(runtime.metric_sources()).values
+        upstreams = found["breakloop_upstream_connections_open"]
         assert ("openai",) in upstreams
-        assert found.highest["breakloop_bundle_loaded_timestamp_seconds"] == {(): 500.0}
-        assert found.counters["breakloop_state_problems_total"] == {(): 0}
+        assert found["breakloop_bundle_loaded_timestamp_seconds"] == {(): 500.0}
+        assert found["breakloop_state_problems_total"] == {(): 0}
         await runtime.server.stop(0.0)
         await runtime.state.finish()
 

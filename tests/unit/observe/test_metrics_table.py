@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from breakloop.observe.metric_table import COUNTER, GAUGE, HISTOGRAM, LABELS, METRICS, Metric
+from breakloop.observe.metrics import COUNTER, GAUGE, HISTOGRAM, LABELS, METRICS, Metric
 
 UNITS = ("_seconds", "_ratio")
 

@@ -20,7 +20,7 @@ def test_events_by_name_and_loops_by_kind() -> None:
     loop = {"kind": "exact", "action": "reject", "agent": "secret-agent", "shadow": False}
     counted.take([Event(LOOP_DETECTED, 1.0, loop), Event(LOOP_DETECTED, 2.0, loop)])
     counted.take([Event(LOOP_DETECTED, 3.0, {**loop, "shadow": True}), Event("bundle.loaded", 4.0, {})])
-    counters = counted.figures().counters
+    counters = counted.values.values
     assert counters["breakloop_events_total"] == {("loop.detected",): 3, ("bundle.loaded",): 1}
     assert counters["breakloop_loops_total"] == {("exact", "reject", "false"): 2, ("exact", "reject", "true"): 1}
     assert "secret-agent" not in str(counters)
@@ -31,7 +31,7 @@ def test_denials_by_policy() -> None:
     counted = EventCounters()
     data = {"policy": "fair-use", "rule": "r", "reason": "tpm_exceeded"}
     counted.take([Event(LIMIT_EXCEEDED, 1.0, data), Event(SHADOW_WOULD_REJECT, 1.0, data)])
-    counters = counted.figures().counters
+    counters = counted.values.values
     assert counters["breakloop_limit_denials_total"] == {("fair-use", "tpm_exceeded"): 1}
     assert counters["breakloop_shadow_rejects_total"] == {("fair-use", "tpm_exceeded"): 1}
 
@@ -50,9 +50,9 @@ def test_money_spent_and_saved_by_project() -> None:
             ("blue", "key:2", "b", "f2"): LoopUse(passed=3),
         },
     )
-    counted.spent(activity)
-    counted.spent(activity)
-    assert counted.figures().counters == {
+    counted.take_activity(activity)
+    counted.take_activity(activity)
+    assert counted.values.values == {
         "breakloop_spend_microusd_total": {("blue",): 84},
         "breakloop_model_spend_microusd_total": {("gpt-x",): 60, ("gpt-y",): 24},
         "breakloop_saved_requests_total": {("blue",): 4},
@@ -62,16 +62,8 @@ def test_money_spent_and_saved_by_project() -> None:
 
 def test_names_from_outside_are_bounded() -> None:
     """Whoever makes up models or projects fills nobody's memory (G-5)."""
-    counted = EventCounters(kept=2)
+    counted = EventCounters(combinations_max=2)
     for model in ("a", "b", "c", "d", "a"):
-        counted.spent(Activity(agents={("p", "", ""): AgentUse(cost_microusd=1, model=model)}))
-    found = counted.figures().counters["breakloop_model_spend_microusd_total"]
+        counted.take_activity(Activity(agents={("p", "", ""): AgentUse(cost_microusd=1, model=model)}))
+    found = counted.values.values["breakloop_model_spend_microusd_total"]
     assert found == {("a",): 2, ("b",): 1, ("other",): 2}
-
-
-def test_open_breakers_are_those_of_now() -> None:
-    """A level, not a count (G-5)."""
-    counted = EventCounters()
-    for is_open in (2, 1):
-        counted.breakers(is_open)
-    assert counted.figures().highest == {"breakloop_breakers_open": {(): 1}}
