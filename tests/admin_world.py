@@ -222,7 +222,7 @@ class FakeHooks:
     def rotate_webhook(self, webhook: str) -> Row:
         return {"id": webhook, "secret": "whsec_bmV3"}
 
-    def send_again(self, delivery: str) -> bool:
+    def retry(self, delivery: str) -> bool:
         found = [one for one in self.sent if one["id"] == delivery and one["state"] == "failed"]
         self.sent = [{**one, "state": "pending"} if one in found else one for one in self.sent]
         return bool(found)
@@ -231,8 +231,8 @@ class FakeHooks:
         self.tested.append(webhook)
         return {"delivered": True, "status": 200}
 
-    def deliveries(self, most: int = 100) -> list[Row]:
-        return self.sent[:most]
+    def deliveries(self, limit: int = 100) -> list[Row]:
+        return self.sent[:limit]
 
     def rules(self) -> list[Row]:
         return list(self.rule_rows)

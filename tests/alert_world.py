@@ -12,8 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Condition, Thread
 from typing import Any
 
-from breakloop.alerts.base import DeliveryContext
-from breakloop.alerts.rules import encoded, payload
+from breakloop.alerts.router import encoded, payload
+from breakloop.alerts.rules import AlertRule
+from breakloop.alerts.transport import DeliveryContext
 from breakloop.app.jobs import aside
 from breakloop.clock import Clock, FakeClock
 from breakloop.model import events
@@ -117,8 +118,13 @@ def fixed(*addresses: str) -> Any:
 
 def means(clock: Clock | None = None, **others: Any) -> DeliveryContext:
     """Means with a clock of its own, without chance."""
-    given: dict[str, Any] = {"chance": lambda: 0.0, "timeout_s": 5.0} | others
+    given: dict[str, Any] = {"jitter": lambda: 0.0, "timeout_s": 5.0} | others
     return DeliveryContext(clock or FakeClock(NOW), aside, **given)
+
+
+def rule(name: str, types: Sequence[str], targets: Sequence[str], **others: Any) -> AlertRule:
+    """An alert rule."""
+    return AlertRule(name=name, type=list(types), targets=list(targets), **others)
 
 
 def loop(agent: str = "summariser", at: float = NOW, **data: Any) -> Event:

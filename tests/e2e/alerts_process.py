@@ -7,8 +7,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from breakloop.alerts.base import DeliveryContext
 from breakloop.alerts.service import Alerts
+from breakloop.alerts.transport import DeliveryContext
 from breakloop.app.jobs import aside
 from breakloop.clock import SystemClock
 from tests.alert_world import loop

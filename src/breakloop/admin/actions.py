@@ -178,7 +178,7 @@ class Actions:
 
     async def send_again(self, delivery: str) -> None:
         """Try a delivery again that was given up. Raises `ApiError` where there is no such one."""
-        if not await self._services.aside(lambda: self._services.hooks.send_again(delivery)):
+        if not await self._services.aside(lambda: self._services.hooks.retry(delivery)):
             raise ApiError(404, "there is no such delivery, or it was not given up")
         await self.audit("delivery.again", delivery, {})
 

@@ -75,11 +75,11 @@ class WebhookService(Protocol):
         """Send one now; return what came of it."""
         ...
 
-    def deliveries(self, most: int = 100) -> list[Mapping[str, Any]]:
+    def deliveries(self, limit: int = 100) -> list[Mapping[str, Any]]:
         """Return what is under way, was delivered, or was given up."""
         ...
 
-    def send_again(self, delivery: str) -> bool:
+    def retry(self, delivery: str) -> bool:
         """Try one again that was given up; tell whether there is such a one."""
         ...
 

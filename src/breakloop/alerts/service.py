@@ -1,124 +1,205 @@
-"""`Alerts`: takes events, keeps what is to be told of them, and sends it. The admin plane's `Hooks`, and the job of the
-composition root. Everything but `test`, `run` and `close` may wait for the disk: it is called from threads.
-
-From events to deliveries: what webhooks want of them, and what alert rules make of them, on disk in one transaction.
-Whatever the disk does not take waits in memory, up to a number, and is written later.
-"""
+"""`Alerts` takes events, stores what has to be sent about them, and sends it to webhooks and alert targets."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from breakloop.alerts import rules
-from breakloop.alerts import rules as standings
-from breakloop.alerts.base import AlertDatabase, Delivery, DeliveryContext, Target, checked, place
-from breakloop.alerts.channels import AlertConfig, WebhookTarget
-from breakloop.alerts.delivery import DeliveryLoop, Outbox, OutboxEntry
-from breakloop.alerts.rules import (
+from breakloop.alerts.channels.base import ChannelSettings, Delivery, Target
+from breakloop.alerts.channels.webhook import WebhookTarget
+from breakloop.alerts.delivery import AlertDatabase, DeliveryLoop, Outbox, OutboxEntry
+from breakloop.alerts.router import (
     FIRING,
-    FREQUENT,
     RECOVERED,
     AlertNotice,
     AlertRouter,
-    EventThrottle,
     Payload,
     encoded,
-    order_key,
+    load_states,
     payload,
+    save_states,
 )
+from breakloop.alerts.rules import FREQUENT, AlertRule, order_key, subject
+from breakloop.alerts.transport import DeliveryContext, parse_url, resolve_checked
 from breakloop.alerts.webhooks import Webhook, Webhooks
 from breakloop.clock import Clock
 from breakloop.errors import AlertError, BreakloopError, StateError
 from breakloop.model.events import Event
 from breakloop.store.sqlite import SqliteTrouble
 
-Details = Callable[[Event], Mapping[str, object]]  # what else is known of an event: its incident, money
-TARGET: Final = "target:"  # begins the names of the settings' targets in the outbox
-_UNKEPT_MAX: Final = 1_000
+T = TypeVar("T")
+Details = Callable[[Event], Mapping[str, object]]  # further data of an event: its incident, its cost
+TARGET: Final = "target:"  # prefix of configured targets in the outbox; webhooks have none
+_UNSAVED_MAX: Final = 1_000
 
 
 def no_details(_event: Event) -> Mapping[str, object]:
-    """Know nothing else of an event."""
+    """Return no further data."""
     return {}
 
 
+@dataclass(frozen=True, slots=True)
+class AlertConfig:
+    """The alert rules and targets of the settings."""
+
+    rules: Sequence[AlertRule] = ()
+    targets: Mapping[str, Target] = field(default_factory=dict)  # by name
+
+    @property
+    def always_recovers(self) -> frozenset[str]:
+        """The targets that get recoveries whatever their rules say."""
+        return frozenset(name for name, target in self.targets.items() if target.always_recovers)
+
+    @property
+    def raw(self) -> frozenset[str]:
+        """The targets that get an event's payload instead of a message for people."""
+        return frozenset(name for name, target in self.targets.items() if target.raw)
+
+
+def configure(
+    rules: Sequence[AlertRule],
+    targets: Mapping[str, ChannelSettings],
+    secrets: Mapping[str, str],
+    context: DeliveryContext,
+    dashboard_url: str = "",
+) -> AlertConfig:
+    """Create the targets. Raises `AlertError` with the name of a target that cannot be used."""
+    made = {}
+    for name, settings in targets.items():
+        try:
+            made[name] = settings.target(secrets, context, dashboard_url)
+        except AlertError as error:
+            raise AlertError(f"alert_targets.{name}: {error}") from None
+    return AlertConfig(rules, made)
+
+
+INTERVAL_S: Final = 10.0
+_KEYS_MAX: Final = 1_000  # more subjects within one interval are only counted
+
+
+@dataclass(slots=True)
+class _Run:
+    since: float
+    last: Event
+    more: int = 0
+
+
+class EventThrottle:
+    """Lets one event per subject through in ten seconds, with a count of the others. Rare events are not throttled.
+
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, str], _Run] = {}
+        self.left_out = 0  # events that no later event accounts for
+
+    def throttle(self, events: Iterable[Event], now: float) -> list[Event]:
+        """Return rare events, the first event of each subject, and the last ones of intervals that ended."""
+        passed = self._ended(now)
+        for event in events:
+            if event.name not in FREQUENT:
+                passed.append(event)
+                continue
+            key = event.name, subject(event)
+            run = self._runs.get(key)
+            if run is not None:
+                run.more, run.last = run.more + 1, event
+            elif len(self._runs) < _KEYS_MAX:
+                self._runs[key] = _Run(now, event)
+                passed.append(event)
+            else:
+                self.left_out += 1
+        return passed
+
+    def _ended(self, now: float) -> list[Event]:
+        over = [key for key, run in self._runs.items() if not 0 <= now - run.since < INTERVAL_S]
+        runs = [self._runs.pop(key) for key in over]
+        return [replace(run.last, data={**run.last.data, "left_out": run.more - 1}) for run in runs if run.more]
+
+
 class AlertQueue:
-    """Takes events, from any thread."""
+    """Turns events into deliveries, in one transaction. Used from any thread.
+
+    Events that cannot be written stay in memory, up to a limit, and are written later.
+    """
 
     def __init__(
-        self, clock: Clock, configured: AlertConfig, webhooks: Webhooks, outbox: Outbox, router: AlertRouter
+        self, clock: Clock, config: AlertConfig, webhooks: Webhooks, outbox: Outbox, router: AlertRouter
     ) -> None:
         self._clock = clock
-        self._folding, self._raw = configured.folding, configured.raw
+        self._always_recovers, self._raw = config.always_recovers, config.raw
         self._webhooks = webhooks
         self._outbox = outbox
         self._router = router
-        self._thinning = EventThrottle()
-        self._unkept: deque[Event] = deque()
+        self._throttle = EventThrottle()
+        self._unsaved: deque[Event] = deque()
         self._lock = Lock()
         self.details: Details = no_details
         self.project = ""
-        self.lost = 0  # while the disk failed, beyond what memory holds
+        self.lost = 0  # events dropped while the file could not be written
 
     def take(self, events: Sequence[Event]) -> bool:
-        """Keep what is to be told of events, on disk; tell whether there is something to send."""
+        """Write the deliveries of events; return whether there is something to send."""
         with self._lock:
             now = self._clock.now()
-            self._unkept.extend(self._thinning.pass_on(events, now))
-            told = [(event, payload(event, self._known(event), self.project)) for event in self._unkept]
-            change = self._router.route(told, now)
-            entries = [*self._to_webhooks(told), *(one for notice in change.notices for one in self._told(notice))]
+            self._unsaved.extend(self._throttle.throttle(events, now))
+            batch = [(event, payload(event, self._details(event), self.project)) for event in self._unsaved]
+            change = self._router.route(batch, now)
+            entries = [
+                *self._to_webhooks(batch),
+                *(one for notice in change.notices for one in self._to_targets(notice)),
+            ]
             try:
-                if entries or change.standings:
-                    self._outbox.put(entries, now, lambda file: rules.write(file, change))
+                if entries or change.states:
+                    self._outbox.put(entries, now, lambda file: save_states(file, change))
             except StateError:  # the file has reported it
                 self._bound()
                 return False
             self._router.accept(change)
-            self._unkept.clear()
+            self._unsaved.clear()
             return bool(entries)
 
-    def _known(self, event: Event) -> Mapping[str, object]:
+    def _details(self, event: Event) -> Mapping[str, object]:
         try:
             return self.details(event)
-        except BreakloopError:  # a history that fails keeps nobody from being told
+        except BreakloopError:  # alerts are sent even if the history fails
             return {}
 
     def _bound(self) -> None:
-        while len(self._unkept) > _UNKEPT_MAX:
-            self._unkept.popleft()
+        while len(self._unsaved) > _UNSAVED_MAX:
+            self._unsaved.popleft()
             self.lost += 1
 
-    def _to_webhooks(self, told: Sequence[tuple[Event, Payload]]) -> Iterator[OutboxEntry]:
+    def _to_webhooks(self, batch: Sequence[tuple[Event, Payload]]) -> Iterator[OutboxEntry]:
         hooks = self._webhooks.all()
-        for event, made in told:
-            wanting = [hook for hook in hooks if hook.wants(event.name)]
-            if wanting:
+        for event, made in batch:
+            receivers = [hook for hook in hooks if hook.accepts(event.name)]
+            if receivers:
                 body, key, critical = encoded(made), order_key(event), event.name not in FREQUENT
-                yield from (OutboxEntry(hook.id, event.name, body, key, critical) for hook in wanting)
+                yield from (OutboxEntry(hook.id, event.name, body, key, critical) for hook in receivers)
 
-    def _told(self, notice: AlertNotice) -> Iterator[OutboxEntry]:
-        over = notice.state == RECOVERED
-        names = [name for name in notice.rule.targets if not over or notice.rule.recovery or name in self._folding]
-        for name in names:
+    def _to_targets(self, notice: AlertNotice) -> Iterator[OutboxEntry]:
+        rule, over = notice.rule, notice.state == RECOVERED
+        for name in dict.fromkeys(rule.targets):
+            if over and not rule.recovery and name not in self._always_recovers:
+                continue
             body = _raw(notice) if name in self._raw else notice.body()
-            yield OutboxEntry(TARGET + name, notice.payload["event"], encoded(body), f"{notice.rule.name}/{notice.key}")
+            yield OutboxEntry(TARGET + name, notice.payload["event"], encoded(body), f"{rule.name}/{notice.key}")
 
 
 def _raw(notice: AlertNotice) -> Payload:
-    """What a webhook gets of a notice: the event's payload, and which rule it was."""
-    known = {"rule_name": notice.rule.name, "alert": notice.state, "alert_key": notice.key}
-    return notice.payload | {"data": notice.payload["data"] | known}
+    """Return what a webhook gets: the event's payload and the name of the rule."""
+    fields = {"rule_name": notice.rule.name, "alert": notice.state, "alert_key": notice.key}
+    return notice.payload | {"data": notice.payload["data"] | fields}
 
-
-T = TypeVar("T")
 
 TEST: Final = "alert.test"
 _TICK_S: Final = 1.0
@@ -127,165 +208,164 @@ _GRACE_S: Final = 2.0
 
 
 class Alerts:
-    """Alerts of one process, in `folder`/alerts.db. `project` is the default one."""
+    """Alerts of one process, stored in `folder`. `project` is the default project.
+
+    All methods except `test`, `run`, `flush` and `close` may wait for the disk: call them from threads.
+    """
 
     def __init__(
         self,
         folder: Path,
-        means: DeliveryContext,
-        configured: AlertConfig | None = None,
+        context: DeliveryContext,
+        config: AlertConfig | None = None,
         *,
         project: str = "",
         details: Details = no_details,
     ) -> None:
-        self._means = means
-        self._configured = configured or AlertConfig()
+        self._context = context
+        self._config = config or AlertConfig()
         self._project = project
         self._database = AlertDatabase(folder, self._trouble)
         self._webhooks = Webhooks(self._database)
         self._outbox = Outbox(self._database)
-        self._router = AlertRouter(self._configured.rules)
-        self._intake = AlertQueue(means.clock, self._configured, self._webhooks, self._outbox, self._router)
-        self._intake.details, self._intake.project = details, project
-        self._sender = DeliveryLoop(means, self._outbox, self._targets, self._target, self._gone)
+        self._router = AlertRouter(self._config.rules)
+        self._queue = AlertQueue(context.clock, self._config, self._webhooks, self._outbox, self._router)
+        self._queue.details, self._queue.project = details, project
+        self._sender = DeliveryLoop(context, self._outbox, self._targets, self._target, self._gone)
         self._purge_at = 0.0
 
     def load(self) -> None:
-        """Read what is kept, before anything else. Raises `StateError`."""
+        """Read the stored state; call this first. Raises `StateError`."""
         self._webhooks.load()
-        standings.load(self._database, self._router)
-        now, known = self._means.clock.now(), self._targets()
-        for target in self._outbox.waiting_for():
+        load_states(self._database, self._router)
+        now, known = self._context.clock.now(), self._targets()
+        for target in self._outbox.waiting_targets():
             if target not in known:
-                self._outbox.give_up(target, "the target is no more", now)
-
-    # -- the job -----------------------------------------------------------------------------------------------------
+                self._outbox.give_up(target, "the target no longer exists", now)
 
     def take(self, events: Sequence[Event]) -> None:
-        """Keep what is to be told of events; on disk when this returns."""
-        if self._intake.take(events):
+        """Queue the deliveries of events; on disk when this returns."""
+        if self._queue.take(events):
             self._sender.wake()
 
     async def run(self) -> None:
-        """Send, and look once a second whether something is over. Until the task is cancelled."""
+        """Send deliveries, and check once a second for conditions that are over, until the task is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._sender.run())
             while True:
                 await asyncio.sleep(_TICK_S)
-                await self._means.aside(self.tick)
+                await self._context.in_thread(self.tick)
 
     def tick(self) -> None:
-        """Tell what is over by now, and forget what is old."""
+        """Report conditions that are over, and delete old deliveries."""
         self.take(())
-        now = self._means.clock.now()
+        now = self._context.clock.now()
         if now >= self._purge_at:
             self._purge_at = now + _PURGE_S
             with suppress(StateError):  # the file has reported it
                 self._outbox.purge(now)
 
     async def flush(self) -> None:
-        """Send what is due now. Instead of `run`, not beside it."""
+        """Send all deliveries that are due. Not to be used while `run` is active."""
         await self._sender.flush()
 
     async def close(self, grace_s: float = _GRACE_S) -> None:
-        """Send what is due for a moment, then let go. What is left is sent after the next start."""
+        """Send for up to `grace_s`, then close the file. The rest is sent after the next start."""
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await self._means.aside(lambda: self.take(()))
+                await self._context.in_thread(lambda: self.take(()))
                 await self.flush()
-        await self._means.aside(self._database.close)
+        await self._context.in_thread(self._database.close)
 
-    # -- webhooks (admin.services.Hooks) -----------------------------------------------------------------------------
+    # -- the admin API -------------------------------------------------------------------------------------------------
 
     def webhooks(self) -> list[Mapping[str, Any]]:
-        """Return webhooks without their secrets; of a URL's query, which may hold some, only that there is one."""
-        return [self._shown(one) for one in self._webhooks.all()]
+        """Return webhooks without secrets. The query of a URL is masked, because it may contain one."""
+        return [self._view(one) for one in self._webhooks.all()]
 
     def add_webhook(self, url: str, events: Sequence[str], *, allow_private: bool) -> Mapping[str, Any]:
-        """Return id and secret, which is shown this once; raises `AlertError` for a target that is refused."""
-        checked(place(url), self._means.resolve, allow_private=allow_private)
-        now = self._means.clock.now()
-        made = _kept(lambda: self._webhooks.add(url, events, allow_private=allow_private, now=now))
+        """Return id and secret, which is not shown again. Raises `AlertError` for a URL that is not allowed."""
+        resolve_checked(parse_url(url), self._context.resolve, allow_private=allow_private)
+        now = self._context.clock.now()
+        made = _checked(lambda: self._webhooks.add(url, events, allow_private=allow_private, now=now))
         return {"id": made.id, "secret": made.secret}
 
     def rotate_webhook(self, webhook: str) -> Mapping[str, Any]:
-        """Give it a new secret, and return it; the old one signs beside it for a day. Enables one that was disabled."""
-        made = _kept(lambda: self._webhooks.rotate(webhook, self._means.clock.now()))
+        """Return id and a new secret; the old one also signs for a day. Enables a disabled webhook."""
+        made = _checked(lambda: self._webhooks.rotate(webhook, self._context.clock.now()))
         if made is None:
             raise AlertError("there is no such webhook")
         return {"id": made.id, "secret": made.secret}
 
     def remove_webhook(self, webhook: str) -> bool:
-        """Send nothing there any more; tell whether there was one."""
-        found = _kept(lambda: self._webhooks.remove(webhook))
-        _kept(lambda: self._outbox.give_up(webhook, "the webhook was removed", self._means.clock.now()))
+        """Delete a webhook and give up its deliveries; return whether it existed."""
+        found = _checked(lambda: self._webhooks.remove(webhook))
+        _checked(lambda: self._outbox.give_up(webhook, "the webhook was removed", self._context.clock.now()))
         self._sender.forget(webhook)
         return found
 
     async def test(self, webhook: str) -> Mapping[str, Any]:
-        """Send one now, to a webhook or a target of the settings; return what came of it. Nothing is tried again."""
+        """Send a test to a webhook or a configured target; return the outcome. It is not retried."""
         target = self._target(webhook) or self._target(TARGET + webhook)
         if target is None:
             raise AlertError("there is no such webhook or target")
-        parcel = Delivery("msg_" + secrets.token_hex(12), TEST, self._test_body(webhook))
-        outcome = await target.send(parcel)
-        return {"id": parcel.id, "delivered": outcome.delivered, "status": outcome.status, "error": outcome.error}
+        delivery = Delivery("msg_" + secrets.token_hex(12), TEST, self._test_body(webhook))
+        outcome = await target.send(delivery)
+        return {"id": delivery.id, "delivered": outcome.delivered, "status": outcome.status, "error": outcome.error}
 
-    def deliveries(self, most: int = 100) -> list[Mapping[str, Any]]:
-        """Return what is under way, was delivered, or was given up; newest first, without what is in them."""
-        found = _kept(lambda: self._outbox.listed(most))
+    def deliveries(self, limit: int = 100) -> list[Mapping[str, Any]]:
+        """Return waiting and ended deliveries without their bodies, the newest first."""
+        found = _checked(lambda: self._outbox.recent(limit))
         return [one | {"webhook": one["webhook"].removeprefix(TARGET)} for one in found]
 
-    def send_again(self, delivery: str) -> bool:
-        """Try one again that was given up; tell whether there is such a one."""
-        found = _kept(lambda: self._outbox.again(delivery, self._means.clock.now()))
+    def retry(self, delivery: str) -> bool:
+        """Send a failed delivery again; return whether it exists."""
+        found = _checked(lambda: self._outbox.retry(delivery, self._context.clock.now()))
         self._sender.wake()
         return found
 
     def rules(self) -> list[Mapping[str, Any]]:
-        """Return the alert rules of the settings, and when each last told."""
+        """Return the configured alert rules, and when each last alerted."""
         return [
             {
                 "name": rule.name,
-                "type": ", ".join(rule.types),
+                "type": ", ".join(rule.type),
                 "agent": rule.agent,
                 "project": rule.project,
                 "min_action": rule.min_action,
-                "cooldown_seconds": rule.cooldown_s,
-                "repeat_seconds": rule.repeat_s,
+                "cooldown_seconds": rule.cooldown_seconds,
+                "repeat_seconds": rule.repeat_seconds,
                 "recovery": rule.recovery,
                 "shadow": rule.shadow,
-                "targets": list(rule.targets),
+                "targets": list(dict.fromkeys(rule.targets)),
                 "last_at": self._router.last_at(rule.name),
             }
             for rule in self._router.rules
         ]
 
     def counts(self) -> Mapping[str, int]:
-        """Return how many deliveries are in each state, and how many there was no room for; for metrics."""
+        """Return how many deliveries are in each state, and how many were dropped; for metrics."""
         states = {"waiting": 0, "delivered": 0, "failed": 0}
         with suppress(StateError):  # the file has reported it
             states |= self._outbox.counts()
-        return states | {"dropped": self._outbox.dropped, "lost": self._intake.lost}
-
-    # -- inside ------------------------------------------------------------------------------------------------------
+        return states | {"dropped": self._outbox.dropped, "lost": self._queue.lost}
 
     def _targets(self) -> list[str]:
         hooks = [one.id for one in self._webhooks.all() if not one.disabled]
-        return hooks + [TARGET + name for name in self._configured.targets]
+        return hooks + [TARGET + name for name in self._config.targets]
 
     def _target(self, name: str) -> Target | None:
         if name.startswith(TARGET):
-            return self._configured.targets.get(name.removeprefix(TARGET))
+            return self._config.targets.get(name.removeprefix(TARGET))
         hook = self._webhooks.get(name)
-        return None if hook is None else WebhookTarget(self._means, hook.url, hook.keys, hook.allow_private)
+        return None if hook is None else WebhookTarget(self._context, hook.url, hook.keys, hook.allow_private)
 
     def _gone(self, target: str) -> None:
-        """A webhook answered that it wants nothing any more. One of the settings stays: a person put it there."""
-        self._means.warn("alerts.disabled", target=target)
-        self._webhooks.disable(target, "it answered 410: it wants nothing any more")
+        """Disable a webhook that answered 410. A configured target stays enabled: it was configured by a person."""
+        self._context.warn("alerts.disabled", target=target)
+        self._webhooks.disable(target, "it answered 410: it no longer accepts deliveries")
 
-    def _shown(self, hook: Webhook) -> Mapping[str, Any]:
+    def _view(self, hook: Webhook) -> Mapping[str, Any]:
         base, mark, _ = hook.url.partition("?")
         return {
             "id": hook.id,
@@ -298,20 +378,20 @@ class Alerts:
         }
 
     def _test_body(self, target: str) -> str:
-        event = Event(TEST, self._means.clock.now(), {"message": "alerts of breakloop arrive here"})
+        event = Event(TEST, self._context.clock.now(), {"message": "breakloop alerts arrive here"})
         made = payload(event, {}, self._project)
-        if self._webhooks.get(target) is not None or target in self._configured.raw:
+        if self._webhooks.get(target) is not None or target in self._config.raw:
             return encoded(made)
         notice = {"rule": "test", "state": FIRING, "key": TEST, "count": 1, "since": made["timestamp"]}
         return encoded(notice | {"payload": made, "about": made})
 
     def _trouble(self, trouble: SqliteTrouble) -> None:
-        self._means.warn("alerts.file", problem=f"{trouble.file}: {trouble.wrong or 'well again'}; {trouble.done}")
+        self._context.warn("alerts.file", problem=f"{trouble.file}: {trouble.wrong or 'works again'}; {trouble.done}")
 
 
-def _kept(work: Callable[[], T]) -> T:
-    """Do something with the file; raises `AlertError` where that fails."""
+def _checked(work: Callable[[], T]) -> T:
+    """Turn a `StateError` into an `AlertError`."""
     try:
         return work()
     except StateError as error:
-        raise AlertError(f"the file of alerts cannot be used: {error}") from None
+        raise AlertError(f"the alerts file cannot be used: {error}") from None

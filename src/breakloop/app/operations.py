@@ -20,9 +20,8 @@ from breakloop.admin.app import AdminServer, admin_app
 from breakloop.admin.auth import Auth, open_tokens
 from breakloop.admin.bundles import BundleAdmin, BundleTarget
 from breakloop.admin.services import AdminServices
-from breakloop.alerts.base import DeliveryContext, trust
-from breakloop.alerts.channels import configured
-from breakloop.alerts.service import Alerts
+from breakloop.alerts.service import AlertConfig, Alerts, configure
+from breakloop.alerts.transport import DeliveryContext, tls_context
 from breakloop.app import build
 from breakloop.app.jobs import Job, aside
 from breakloop.clock import Clock
@@ -260,13 +259,13 @@ class Operations:
         return allowed, denied
 
 
-def _alerting(settings: Settings, clock: Clock) -> tuple[DeliveryContext, Any]:
+def _alerting(settings: Settings, clock: Clock) -> tuple[DeliveryContext, AlertConfig]:
     try:
-        context = DeliveryContext(clock, aside, say=log, tls=trust(settings.alert_ca_file))
-        rules = configured(settings.alerts, settings.alert_targets, alert_secrets(settings), context)
+        context = DeliveryContext(clock, aside, log=log, tls=tls_context(settings.alert_ca_file))
+        config = configure(settings.alerts, settings.alert_targets, alert_secrets(settings), context)
     except (AlertError, OSError) as error:
         raise SettingsError(f"alert_targets: {error}") from None
-    return context, rules
+    return context, config
 
 
 def _sums(activity: Activity) -> dict[str, int]:

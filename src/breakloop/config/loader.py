@@ -25,7 +25,8 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from breakloop.config.settings import RELATIVE, UNSAID, Settings, secrets_of
+from breakloop.alerts.channels import secret_references
+from breakloop.config.settings import RELATIVE, UNSAID, Settings
 from breakloop.config.validators import POLICY_REDIS
 from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.policy.diagnostics import did_you_mean, nearest
@@ -204,7 +205,7 @@ def provider_keys(settings: Settings, env: Mapping[str, str] | None = None) -> d
 
 def alert_secrets(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Read the secrets that alert targets name, by how they are named there. Raises SettingsError."""
-    return read_references(secrets_of(settings.alert_targets), os.environ if env is None else env)
+    return read_references(secret_references(settings.alert_targets), os.environ if env is None else env)
 
 
 def settings_json_schema() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from threading import Event
 
 import pytest
 
-from breakloop.alerts.base import AlertDatabase, Delivery, DeliveryResult
-from breakloop.alerts.delivery import AT_ONCE_EACH, DeliveryLoop, Outbox, OutboxEntry
+from breakloop.alerts.channels.base import Delivery, DeliveryResult, Target
+from breakloop.alerts.delivery import PARALLEL_PER_TARGET, AlertDatabase, DeliveryLoop, Outbox, OutboxEntry
 from breakloop.clock import FakeClock
 from tests.alert_world import CANARY, NOW, Said, means
 
@@ -20,7 +20,7 @@ BAD = DeliveryResult(delivered=False, status=500, error="answered 500")
 
 
 @dataclass
-class Fake:
+class Fake(Target):
     """A target that does as told."""
 
     outcomes: list[DeliveryResult] = field(default_factory=list)
@@ -29,8 +29,8 @@ class Fake:
     fault: Exception | None = None
     sent: Event = field(default_factory=Event)
 
-    async def send(self, parcel: Delivery) -> DeliveryResult:
-        self.got.append(parcel)
+    async def send(self, delivery: Delivery) -> DeliveryResult:
+        self.got.append(delivery)
         self.sent.set()
         if self.fault is not None:
             raise self.fault
@@ -58,7 +58,7 @@ class World:
         asyncio.run(self.sender.flush())
 
     def states(self) -> list[str]:
-        return [one["state"] for one in reversed(self.outbox.listed(100))]
+        return [one["state"] for one in reversed(self.outbox.recent(100))]
 
 
 @pytest.fixture
@@ -66,14 +66,14 @@ def world(tmp_path: Path) -> Iterator[World]:
     clock, said, gone = FakeClock(NOW), Said(), list[str]()
     database = AlertDatabase(tmp_path, lambda _trouble: None)
     outbox, targets = Outbox(database), {"t": Fake(), "u": Fake()}
-    sender = DeliveryLoop(means(clock, say=said), outbox, lambda: list(targets), targets.get, gone.append)
+    sender = DeliveryLoop(means(clock, log=said), outbox, lambda: list(targets), targets.get, gone.append)
     yield World(clock, outbox, sender, targets, gone, said)
     database.close()
 
 
 def test_everything_due_is_sent_once(world: World) -> None:
     """Also more than goes at once (G-4)."""
-    bodies = [str(number) for number in range(3 * AT_ONCE_EACH)]
+    bodies = [str(number) for number in range(3 * PARALLEL_PER_TARGET)]
     world.put(*bodies)
     world.put("x", target="u")
     world.flush()
@@ -105,7 +105,7 @@ def test_it_is_given_up_after_twelve_tries(world: World) -> None:
     for _ in range(40):
         world.flush(3600.0)
     assert len(world.targets["t"].got) == 12
-    (found,) = world.outbox.listed(10)
+    (found,) = world.outbox.recent(10)
     assert (found["state"], found["attempts"], found["status"], found["error"]) == ("failed", 12, 500, "answered 500")
     assert [line for line, _ in world.said.lines] == ["alerts.given_up"]
     assert CANARY not in repr(world.said)
@@ -150,7 +150,7 @@ def test_one_that_is_back_gets_everything_at_once(world: World) -> None:
     for _ in range(30):
         world.flush(700.0)
     assert world.states() == ["waiting"] * 3
-    later = max(one["next_at"] for one in world.outbox.listed(10))
+    later = max(one["next_at"] for one in world.outbox.recent(10))
     world.put("4")
     target.otherwise = OK
     world.flush(600.0)
@@ -188,8 +188,8 @@ def test_a_fault_of_a_target_is_a_failed_try(world: World) -> None:
     world.put("x", target="u")
     world.flush()
     assert world.targets["u"].bodies == ["x"]
-    found = world.outbox.listed(10)[1]
-    assert (found["state"], found["error"]) == ("waiting", "a fault of ours: ValueError")
+    found = world.outbox.recent(10)[1]
+    assert (found["state"], found["error"]) == ("waiting", "internal error: ValueError")
 
 
 def test_it_wakes_up(world: World) -> None:
@@ -222,7 +222,7 @@ def test_a_disk_that_fails_is_tried_again(world: World, monkeypatch: pytest.Monk
         real(seq, status, now)
 
     monkeypatch.setattr(world.outbox, "delivered", delivered)
-    monkeypatch.setattr("breakloop.alerts.delivery._DISK_S", 0.0)
+    monkeypatch.setattr("breakloop.alerts.delivery._DISK_RETRY_S", 0.0)
     world.put("1")
     world.flush()
     assert world.targets["t"].bodies == ["1"]

@@ -29,20 +29,20 @@ def test_the_fifth_failure_opens() -> None:
     breaker, now = ChannelBreaker(), 1000.0
     for _ in range(4):
         breaker.failed(now)
-    assert breaker.room(now, 4) == 4
+    assert breaker.allowed(now, 4) == 4
     assert breaker.state == "failing"
     breaker.failed(now)
-    assert breaker.room(now + 59, 4) == 0
+    assert breaker.allowed(now + 59, 4) == 0
     breaker.failed(now + 1)  # one that was under way
     rests = []
     for _ in range(6):
-        now = breaker.rests_until
-        assert breaker.room(now, 4) == 1
+        now = breaker.open_until
+        assert breaker.allowed(now, 4) == 1
         breaker.failed(now)
-        rests.append(breaker.rests_until - now)
+        rests.append(breaker.open_until - now)
     assert rests == [120, 240, 480, 600, 600, 600]
     assert breaker.succeeded()
-    assert (breaker.room(now, 4), breaker.state) == (4, "ok")
+    assert (breaker.allowed(now, 4), breaker.state) == (4, "ok")
     assert not breaker.succeeded()
 
 
@@ -50,5 +50,5 @@ def test_whoever_wants_rest_gets_it() -> None:
     """Retry-After, also while the breaker is closed (G-4)."""
     breaker = ChannelBreaker()
     breaker.failed(1000.0, 90.0)
-    assert breaker.room(1089.0, 4) == 0
-    assert breaker.room(1090.0, 4) == 4
+    assert breaker.allowed(1089.0, 4) == 0
+    assert breaker.allowed(1090.0, 4) == 4

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.alerts.base import AlertDatabase
-from breakloop.alerts.delivery import Outbox, OutboxEntry
+from breakloop.alerts.delivery import AlertDatabase, Outbox, OutboxEntry
 from breakloop.errors import StateError
 from tests.alert_world import CANARY, NOW
 
@@ -50,7 +49,7 @@ def test_of_one_key_only_the_oldest(outbox: Outbox) -> None:
     assert due(outbox) == ["1", "3", "4", "5"]
     first = outbox.due("t", NOW, (), 1)[0][0]
     assert due(outbox, busy=(first.seq,)) == ["3", "4", "5"]
-    outbox.later(first.seq, 500, "answered 500", NOW + 60)
+    outbox.reschedule(first.seq, 500, "answered 500", NOW + 60)
     assert due(outbox) == ["3", "4", "5"]
     assert due(outbox, NOW + 60)[-1] == "1"
     outbox.delivered(first.seq, 200, NOW)
@@ -63,8 +62,8 @@ def test_one_that_is_given_up_is_in_nobodys_way(outbox: Outbox) -> None:
     first = outbox.due("t", NOW, (), 1)[0][0]
     outbox.failed(first.seq, 500, "answered 500", NOW)
     assert due(outbox) == ["2"]
-    assert outbox.again(first.id, NOW)
-    assert not outbox.again(first.id, NOW)
+    assert outbox.retry(first.id, NOW)
+    assert not outbox.retry(first.id, NOW)
     found = outbox.due("t", NOW, (), 10)[0][0]
     assert (found.id, found.body, found.tries) == (first.id, "1", 0)
 
@@ -74,9 +73,9 @@ def test_when_the_next_is_due(outbox: Outbox) -> None:
     outbox.put([entry("1", "k"), entry("2", "k")], NOW)
     first = outbox.due("t", NOW, (), 1)[0][0]
     assert outbox.due("t", NOW, (first.seq,), 4) == ([], None)
-    outbox.later(first.seq, 0, "x", NOW + 60)
+    outbox.reschedule(first.seq, 0, "x", NOW + 60)
     assert outbox.due("t", NOW, (), 4) == ([], NOW + 60)
-    outbox.hurry("t", NOW + 5)
+    outbox.retry_now("t", NOW + 5)
     assert due(outbox, NOW + 5) == ["1"]
 
 
@@ -106,7 +105,7 @@ def test_what_people_see(outbox: Outbox) -> None:
     one, two, _ = outbox.due("t", NOW, (), 10)[0]
     outbox.delivered(one.seq, 204, NOW + 1)
     outbox.failed(two.seq, 500, "answered 500", NOW + 1)
-    waiting, failed, delivered = outbox.listed(10)
+    waiting, failed, delivered = outbox.recent(10)
     assert CANARY not in repr((waiting, failed, delivered, one))
     assert (waiting["state"], waiting["attempts"], waiting["next_at"]) == ("waiting", 0, NOW)
     assert (failed["state"], failed["status"], failed["error"], failed["next_at"]) == (
@@ -116,7 +115,7 @@ def test_what_people_see(outbox: Outbox) -> None:
         None,
     )
     assert (delivered["state"], delivered["attempts"], delivered["webhook"]) == ("delivered", 1, "t")
-    assert len(outbox.listed(2)) == 2
+    assert len(outbox.recent(2)) == 2
     assert outbox.counts() == {"waiting": 1, "failed": 1, "delivered": 1}
 
 
@@ -137,7 +136,7 @@ def test_what_was_delivered_is_not_kept(outbox: Outbox, database: AlertDatabase)
 
 def test_giving_up_a_target(outbox: Outbox) -> None:
     outbox.put([entry("a"), entry("b", target="u")], NOW)
-    assert sorted(outbox.waiting_for()) == ["t", "u"]
+    assert sorted(outbox.waiting_targets()) == ["t", "u"]
     assert outbox.give_up("t", "the webhook was removed", NOW) == 1
-    assert outbox.waiting_for() == ["u"]
-    assert outbox.listed(2)[1]["error"] == "the webhook was removed"
+    assert outbox.waiting_targets() == ["u"]
+    assert outbox.recent(2)[1]["error"] == "the webhook was removed"

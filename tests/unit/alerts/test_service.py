@@ -12,15 +12,16 @@ import pytest
 from standardwebhooks import Webhook
 
 from breakloop.admin.services import WebhookService
-from breakloop.alerts.base import FILE, Target
-from breakloop.alerts.channels import AlertConfig, PagerDutyTarget, SlackTarget
-from breakloop.alerts.rules import AlertRuleConfig
-from breakloop.alerts.service import TEST, Alerts
+from breakloop.alerts.channels.base import Target
+from breakloop.alerts.channels.pagerduty import PagerDutyTarget
+from breakloop.alerts.channels.slack import SlackTarget
+from breakloop.alerts.delivery import FILE
+from breakloop.alerts.service import TEST, AlertConfig, Alerts
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.errors import AlertError
-from tests.alert_world import CANARY, NOW, Receiver, Said, fixed, killed, loop, means, named, receiver, released
+from tests.alert_world import CANARY, NOW, Receiver, Said, fixed, killed, loop, means, named, receiver, released, rule
 
-LOOPS = AlertRuleConfig("loops", ("loop", "kill_switch"), ("chat", "pager"), recovery=True)
+LOOPS = rule("loops", ("loop", "kill_switch"), ("chat", "pager"), recovery=True)
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_a_name_that_leads_inside_later_is_refused_too(tmp_path: Path, server: R
     (found,) = alerts.deliveries()
     assert (found["state"], found["error"]) == (
         "waiting",
-        "hooks.example.com is refused: it is this machine (allow_private allows it)",
+        "hooks.example.com is not allowed: it is this machine (set allow_private to allow it)",
     )
 
 
@@ -170,7 +171,7 @@ def test_tests_are_sent_at_once(tmp_path: Path, server: Receiver) -> None:
     assert (came["delivered"], came["status"], came["error"]) == (True, 200, "")
     assert Webhook(made["secret"]).verify(server.got[0].body, server.got[0].headers)["event"] == TEST
     assert asyncio.run(alerts.test("chat"))["delivered"]
-    assert "Test: alerts of breakloop arrive here" in server.got[1].json["text"]
+    assert "Test: breakloop alerts arrive here" in server.got[1].json["text"]
     server.status = 404
     assert dict(asyncio.run(alerts.test(made["id"]))) | {"id": ""} == {
         "id": "",
@@ -186,7 +187,7 @@ def test_tests_are_sent_at_once(tmp_path: Path, server: Receiver) -> None:
 def test_one_that_wants_nothing_any_more(tmp_path: Path, server: Receiver) -> None:
     """410 disables it; a new secret enables it (G-4)."""
     said = Said()
-    alerts = started(tmp_path, say=said)
+    alerts = started(tmp_path, log=said)
     made = alerts.add_webhook(server.url, [], allow_private=True)
     server.status = 410
     alerts.take([loop()])
@@ -219,12 +220,12 @@ def test_what_was_given_up_can_be_sent_again(tmp_path: Path, server: Receiver) -
     assert (found["state"], found["attempts"]) == ("failed", 12)
     assert alerts.webhooks()[0]["state"] == "failing"
     server.status = 200
-    assert alerts.send_again(found["id"])
+    assert alerts.retry(found["id"])
     flush(alerts)
     assert alerts.deliveries()[0]["state"] == "delivered"
     assert len({got.headers["webhook-id"] for got in server.got}) == 1
     assert alerts.counts() == {"waiting": 0, "delivered": 1, "failed": 0, "dropped": 0, "lost": 0}
-    assert not alerts.send_again(found["id"])
+    assert not alerts.retry(found["id"])
 
 
 def test_it_runs(tmp_path: Path, server: Receiver) -> None:
@@ -263,7 +264,7 @@ def test_targets_that_are_no_more(tmp_path: Path) -> None:
     }
     started(tmp_path, configured=AlertConfig([LOOPS], targets)).take([loop()])
     assert {(one["state"], one["error"]) for one in started(tmp_path).deliveries()} == {
-        ("failed", "the target is no more")
+        ("failed", "the target no longer exists")
     }
 
 
@@ -284,7 +285,7 @@ def test_nothing_secret_anywhere(tmp_path: Path, server: Receiver, caplog: pytes
     """Canaries in the URL and in the secret: in no log, list, error or repr; the file is its owner's alone (Y-1)."""
     said = Said()
     clock = FakeClock(NOW)
-    alerts = started(tmp_path, clock, say=said)
+    alerts = started(tmp_path, clock, log=said)
     with caplog.at_level(logging.DEBUG):
         made = alerts.add_webhook(f"{server.url}?token={CANARY}", [], allow_private=True)
         server.status = 500
@@ -307,7 +308,7 @@ def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
     said = Said()
     folder = tmp_path / "data"
     folder.mkdir()
-    alerts = started(folder, say=said)
+    alerts = started(folder, log=said)
     folder.rename(tmp_path / "gone")
     alerts.take([loop()])
     with pytest.raises(AlertError, match="cannot be used"):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.alerts.base import AlertDatabase
-from breakloop.alerts.channels import key_of
-from breakloop.alerts.webhooks import MOST, ROTATION_S, Webhooks
+from breakloop.alerts.channels.webhook import decode_secret
+from breakloop.alerts.delivery import AlertDatabase
+from breakloop.alerts.webhooks import ROTATION_S, WEBHOOKS_MAX, Webhooks
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY, NOW
 
@@ -45,9 +45,9 @@ def test_what_they_want(database: AlertDatabase) -> None:
     some = hooks.add("https://a.example", ["loop.detected", "agent.*"], allow_private=False, now=NOW)
     every = hooks.add("https://a.example", [], allow_private=False, now=NOW)
     star = hooks.add("https://a.example", ["*"], allow_private=False, now=NOW)
-    assert [some.wants(name) for name in ("loop.detected", "loop.cleared", "agent.killed")] == [True, False, True]
-    assert every.wants("anything.at_all")
-    assert star.wants("anything.at_all")
+    assert [some.accepts(name) for name in ("loop.detected", "loop.cleared", "agent.killed")] == [True, False, True]
+    assert every.accepts("anything.at_all")
+    assert star.accepts("anything.at_all")
 
 
 @pytest.mark.parametrize("name", ["", "Loop.Detected", "loop detected", "x" * 101, "loop.detected\n"])
@@ -63,8 +63,8 @@ def test_a_new_secret_and_the_old_one_sign_for_a_day(database: AlertDatabase) ->
     new = hooks.rotate(old.id, NOW)
     assert new is not None
     assert new.secret != old.secret
-    assert new.keys(NOW) == [key_of(new.secret), key_of(old.secret)]
-    assert loaded(database).all()[0].keys(NOW + ROTATION_S) == [key_of(new.secret)]
+    assert new.keys(NOW) == [decode_secret(new.secret), decode_secret(old.secret)]
+    assert loaded(database).all()[0].keys(NOW + ROTATION_S) == [decode_secret(new.secret)]
     assert hooks.rotate("wh_none", NOW) is None
 
 
@@ -75,17 +75,17 @@ def test_one_that_is_disabled_gets_nothing(database: AlertDatabase) -> None:
     hooks.disable(made.id, "it answered 410")
     hooks.disable("wh_none", "x")
     (found,) = loaded(database).all()
-    assert (found.disabled, found.wants("loop.detected")) == ("it answered 410", False)
+    assert (found.disabled, found.accepts("loop.detected")) == ("it answered 410", False)
     again = hooks.rotate(made.id, NOW)
     assert again is not None
-    assert again.wants("loop.detected")
+    assert again.accepts("loop.detected")
 
 
 def test_there_are_not_too_many(database: AlertDatabase) -> None:
     """There are not too many (Y-2)."""
     hooks = loaded(database)
-    hooks._known = {str(number): None for number in range(MOST)}  # type: ignore[misc]
-    with pytest.raises(AlertError, match="100 webhooks already"):
+    hooks._known = {str(number): None for number in range(WEBHOOKS_MAX)}  # type: ignore[misc]
+    with pytest.raises(AlertError, match="already 100 webhooks"):
         hooks.add("https://a.example", [], allow_private=False, now=NOW)
 
 

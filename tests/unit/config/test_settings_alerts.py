@@ -10,6 +10,13 @@ from typing import Any
 import pytest
 from pydantic import Field, SecretStr
 
+from breakloop.alerts.channels import secret_references
+from breakloop.alerts.channels.apprise import AppriseAlerts
+from breakloop.alerts.channels.base import Secret, Url, names_secret
+from breakloop.alerts.channels.email import EmailAlerts
+from breakloop.alerts.channels.pagerduty import PagerDutyAlerts
+from breakloop.alerts.channels.slack import SlackAlerts
+from breakloop.alerts.channels.webhook import WebhookAlerts
 from breakloop.config.loader import (
     alert_secrets,
     blocks_of,
@@ -18,20 +25,7 @@ from breakloop.config.loader import (
     settings_from_text,
     settings_text,
 )
-from breakloop.config.settings import (
-    UNSAID,
-    AppriseAlerts,
-    EmailAlerts,
-    Jwt,
-    PagerDutyAlerts,
-    Secret,
-    Settings,
-    SlackAlerts,
-    Url,
-    WebhookAlerts,
-    names_secret,
-    secrets_of,
-)
+from breakloop.config.settings import UNSAID, Jwt, Settings
 from breakloop.errors import SettingsError
 from breakloop.policy.schema.types import Model
 
@@ -109,26 +103,26 @@ def test_through_a_fleet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("type: loop\n", "type: lopo\n", 'breakloop.yaml:3:5: alerts.type: is no type of alert; did you mean "loop"?'),
+        ("type: loop\n", "type: lopo\n", 'breakloop.yaml:3:5: alerts.type: is not a type of alert; did you mean "loop"?'),
         ("type: loop\n", "type: []\n", "alerts.type"),
-        ("targets: [mail]", "targets: [nobody]", "alerts.targets: names no target of alert_targets (known are hook, mail)"),
+        ("targets: [mail]", "targets: [nobody]", "alerts.targets: is not a target in alert_targets (known are hook, mail)"),
         ("targets: [mail]", "targets: []", "alerts.targets"),
-        ("name: everything", "name: loops", 'alerts.name: "loops" is named twice'),
+        ("name: everything", "name: loops", 'alerts.name: "loops" is used twice'),
         ("recovery: true", "recovry: true", 'alerts.recovry: is no setting; did you mean "recovery"?'),
         ("cooldown_seconds: 60", "cooldown_seconds: -1", "alerts.cooldown_seconds"),
         ("type: email", "type: fax", "alert_targets.mail: must be a map with a known type (type is one of email, slack"),
         ("type: email\n", "kind: email\n", "alert_targets.mail: must be a map with a known type"),
         ("host: mail.example.com", "hots: mail.example.com", 'alert_targets.mail.hots: is no setting; did you mean "host"?'),
         ("to: [ada@example.com]", "to: []", "alert_targets.mail.to"),
-        ("to: [ada@example.com]", 'to: ["ada@example.com\\nBcc: x@y"]', "alert_targets.mail.to: is no mail address"),
-        ("to: [ada@example.com]", "to: [nobody]", "alert_targets.mail.to: is no mail address"),
-        ("host: mail.example.com", "host: mail.example.com\n    security: none", "none is for a server on this machine only"),
+        ("to: [ada@example.com]", 'to: ["ada@example.com\\nBcc: x@y"]', "alert_targets.mail.to: is not a mail address"),
+        ("to: [ada@example.com]", "to: [nobody]", "alert_targets.mail.to: is not a mail address"),
+        ("host: mail.example.com", "host: mail.example.com\n    security: none", "none is only allowed for a server on this machine"),
         ("host: mail.example.com", "host: mail.example.com\n    user: bot", "a login needs user and password"),
         ("secret: env:HOOK_SECRET", f"secret: {CANARY}", "alert_targets.hook.secret: is not env:VARIABLE or file:/PATH"),
         ("secret: env:HOOK_SECRET", 'secret: ""', "alert_targets.hook.secret"),
-        ("url: https://h.example/x", f"url: https://u:{CANARY}@h.example/", "alert_targets.hook.url: has a credential in it"),
-        ("url: https://h.example/x", "url: ftp://h.example/", "alert_targets.hook.url: is no URL"),
-        ("url: https://h.example/x", "url: 'https://h:99999/'", "alert_targets.hook.url: is no URL"),
+        ("url: https://h.example/x", f"url: https://u:{CANARY}@h.example/", "alert_targets.hook.url: contains a credential"),
+        ("url: https://h.example/x", "url: ftp://h.example/", "alert_targets.hook.url: is not a URL"),
+        ("url: https://h.example/x", "url: 'https://h:99999/'", "alert_targets.hook.url: is not a URL"),
     ],
 )  # fmt: skip
 def test_mistakes_are_said_where_they_are(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -153,7 +147,7 @@ class NewTarget(Model):
 def test_a_secret_of_a_new_target_is_found_by_its_type() -> None:
     """No list of names has to be kept (Y-1)."""
     targets = {"n": NewTarget(api_token="env:TOKEN", more=["env:A", "file:/b"]), "none": NewTarget()}
-    assert dict(secrets_of(targets)) == {
+    assert dict(secret_references(targets)) == {
         "alert_targets.n.api_token": "env:TOKEN",
         "alert_targets.n.more[0]": "env:A",
         "alert_targets.n.more[1]": "file:/b",
@@ -199,7 +193,7 @@ def test_secrets_come_from_elsewhere(tmp_path: Path) -> None:
     )
     settings = load(tmp_path, text).settings
     (tmp_path / "url").write_text(f"https://h/{CANARY}\n")
-    names = [name for name, _ in secrets_of(settings.alert_targets)]
+    names = [name for name, _ in secret_references(settings.alert_targets)]
     assert names == ["alert_targets.hook.secret", "alert_targets.chat.url", "alert_targets.x.urls[0]"]
     found = alert_secrets(settings, {"HOOK_SECRET": " s ", "A": "json://a b"})
     assert found == {"env:HOOK_SECRET": "s", f"file:{tmp_path}/url": f"https://h/{CANARY}", "env:A": "json://a b"}

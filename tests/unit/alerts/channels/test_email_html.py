@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from breakloop.alerts.messages import html, message
+from breakloop.alerts.channels.email import html
+from breakloop.alerts.messages import message_of
 from tests.alert_world import loop, notice_body, released
 
 EVIL = '<script>alert(1)</script>"><img src=x onerror=y>'
@@ -36,7 +37,7 @@ class Read(HTMLParser):
 
 def test_it_is_whole_and_tells_everything() -> None:
     """Well formed, with every fact, light and dark, and nothing loaded from elsewhere (G-4)."""
-    told = message(notice_body(loop(), incident="inc-7"), "https://ops.example")
+    told = message_of(notice_body(loop(), incident="inc-7"), "https://ops.example")
     page = Read(html(told))
     assert page.open == []
     assert told.title in page.words
@@ -50,11 +51,11 @@ def test_it_is_whole_and_tells_everything() -> None:
 
 def test_names_are_escaped() -> None:
     """An agent's name is text (Y-3)."""
-    page = Read(html(message(notice_body(loop(EVIL)), 'https://ops.example/"><script>')))
+    page = Read(html(message_of(notice_body(loop(EVIL)), 'https://ops.example/"><script>')))
     assert not {"script", "img"} & set(page.tags)
     assert page.open == []
 
 
 def test_good_news_looks_good() -> None:
-    assert "Recovered" in Read(html(message(notice_body(released(), about=loop())))).words
-    assert "Recovered" not in Read(html(message(notice_body(loop())))).words
+    assert "Recovered" in Read(html(message_of(notice_body(released(), about=loop())))).words
+    assert "Recovered" not in Read(html(message_of(notice_body(loop())))).words

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from breakloop.alerts.base import checked, place, refused, system_addresses
+from breakloop.alerts.transport import parse_url, refusal, resolve_checked, resolve_host
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY, fixed
 
@@ -58,7 +58,7 @@ PUBLIC = fixed("93.184.215.14")
 def test_what_is_no_target(url: str) -> None:
     """Refused before anybody is asked; what may be a secret in it is not repeated (Y-4)."""
     with pytest.raises(AlertError) as raised:
-        place(url)
+        parse_url(url)
     assert "pass" not in str(raised.value).replace("password", "")
 
 
@@ -76,43 +76,45 @@ def test_what_is_no_target(url: str) -> None:
 )  # fmt: skip
 def test_addresses_that_are_not_public(host: str) -> None:
     """Literal, and as the answer for a name (Y-4)."""
-    with pytest.raises(AlertError, match="is refused"):
-        checked(place(f"http://{host}/x"), PUBLIC, allow_private=False)
-    with pytest.raises(AlertError, match="is refused"):
-        checked(place("https://hooks.example.com/x"), fixed(host.strip("[]")), allow_private=False)
+    with pytest.raises(AlertError, match="is not allowed"):
+        resolve_checked(parse_url(f"http://{host}/x"), PUBLIC, allow_private=False)
+    with pytest.raises(AlertError, match="is not allowed"):
+        resolve_checked(parse_url("https://hooks.example.com/x"), fixed(host.strip("[]")), allow_private=False)
 
 
 @pytest.mark.parametrize("host", ["93.184.215.14", "8.8.8.8", "[2606:4700::1111]", "[64:ff9b::808:808]"])
 def test_public_addresses(host: str) -> None:
     """Without asking anybody (Y-4)."""
-    assert checked(place(f"https://{host}/"), fixed("127.0.0.1"), allow_private=False) == [host.strip("[]")]
+    assert resolve_checked(parse_url(f"https://{host}/"), fixed("127.0.0.1"), allow_private=False) == [host.strip("[]")]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "[::1]", "[fd12::1]", "169.254.1.1", "[::ffff:127.0.0.1]"])
 def test_private_addresses_can_be_allowed(host: str) -> None:
     """For a receiver in one's own network (Y-4)."""
-    assert checked(place(f"http://{host}/"), PUBLIC, allow_private=True)
+    assert resolve_checked(parse_url(f"http://{host}/"), PUBLIC, allow_private=True)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "169.254.169.254", "[fd00:ec2::254]", "224.0.0.1", "[::ffff:a9fe:a9fe]", "100.100.100.200"])  # fmt: skip
 def test_what_is_never_allowed(host: str) -> None:
     """Credentials of the machine, and addresses of no machine (Y-4)."""
-    with pytest.raises(AlertError, match="is refused"):
-        checked(place(f"http://{host}/"), PUBLIC, allow_private=True)
+    with pytest.raises(AlertError, match="is not allowed"):
+        resolve_checked(parse_url(f"http://{host}/"), PUBLIC, allow_private=True)
 
 
 def test_one_bad_address_is_enough() -> None:
     """A name must not have a public address for the check and a private one for the connection (Y-4)."""
-    with pytest.raises(AlertError, match=r"hooks\.example\.com is refused: it is this machine"):
-        checked(place("https://hooks.example.com/"), fixed("93.184.215.14", "127.0.0.1"), allow_private=False)
-    with pytest.raises(AlertError, match="refused"):
-        checked(place("https://hooks.example.com/"), fixed("fe80::1%eth0"), allow_private=False)
+    with pytest.raises(AlertError, match=r"hooks\.example\.com is not allowed: it is this machine"):
+        resolve_checked(
+            parse_url("https://hooks.example.com/"), fixed("93.184.215.14", "127.0.0.1"), allow_private=False
+        )
+    with pytest.raises(AlertError, match="not allowed"):
+        resolve_checked(parse_url("https://hooks.example.com/"), fixed("fe80::1%eth0"), allow_private=False)
 
 
 @pytest.mark.parametrize("answer", [(), ("nonsense",)])
 def test_names_without_an_address(answer: tuple[str, ...]) -> None:
     with pytest.raises(AlertError, match=r"example\.com (has no address|cannot be resolved)"):
-        checked(place("https://example.com/"), fixed(*answer), allow_private=True)
+        resolve_checked(parse_url("https://example.com/"), fixed(*answer), allow_private=True)
 
 
 def test_names_that_cannot_be_resolved() -> None:
@@ -120,12 +122,12 @@ def test_names_that_cannot_be_resolved() -> None:
         raise OSError("no such name")
 
     with pytest.raises(AlertError, match="cannot be resolved"):
-        checked(place("https://example.com/"), fails, allow_private=True)
+        resolve_checked(parse_url("https://example.com/"), fails, allow_private=True)
 
 
 def test_a_url_is_taken_apart() -> None:
     """The host is as certificates have it; what stands behind it may hold secrets, and is not shown."""
-    found = place(f"HTTPS://Hooks.Example.com.:8443/a?token={CANARY}#part")
+    found = parse_url(f"HTTPS://Hooks.Example.com.:8443/a?token={CANARY}#part")
     assert (found.scheme, found.host, found.port, found.path) == (
         "https",
         "hooks.example.com",
@@ -134,15 +136,15 @@ def test_a_url_is_taken_apart() -> None:
     )
     assert found.authority == "hooks.example.com:8443"
     assert CANARY not in repr(found)
-    assert place("http://[2606:4700::1111]").authority == "[2606:4700::1111]"
-    assert place("http://example.com:80").authority == "example.com"
+    assert parse_url("http://[2606:4700::1111]").authority == "[2606:4700::1111]"
+    assert parse_url("http://example.com:80").authority == "example.com"
 
 
 def test_the_system_resolves() -> None:
-    assert set(system_addresses("localhost", 80)) <= {"127.0.0.1", "::1"}
+    assert set(resolve_host("localhost", 80)) <= {"127.0.0.1", "::1"}
 
 
 def test_reasons_in_words() -> None:
-    assert refused(ip_address("8.8.8.8"), allow_private=False) == ""
-    assert refused(ip_address("10.0.0.1"), allow_private=False).startswith("it is a private or reserved address")
-    assert refused(ip_address("169.254.169.254"), allow_private=True) == "it is the address of a metadata service"
+    assert refusal(ip_address("8.8.8.8"), allow_private=False) == ""
+    assert refusal(ip_address("10.0.0.1"), allow_private=False).startswith("it is a private or reserved address")
+    assert refusal(ip_address("169.254.169.254"), allow_private=True) == "it is the address of a metadata service"

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from breakloop.alerts.base import DeliveryResult, post, trust
+from breakloop.alerts.channels.base import DeliveryResult
+from breakloop.alerts.transport import tls_context
 from tests.alert_world import CANARY, NOW, fixed, means, receiver
 from tests.e2e.certificates import Authority
 
@@ -20,7 +21,7 @@ from tests.e2e.certificates import Authority
 def sent(
     url: str, *, allow_private: bool = True, fields: dict[str, str] | None = None, **others: Any
 ) -> DeliveryResult:
-    return asyncio.run(post(means(**others), url, b"{}", fields or {}, allow_private=allow_private))
+    return asyncio.run(means(**others).post(url, b"{}", fields or {}, allow_private=allow_private))
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def test_a_private_address_gets_nothing() -> None:
         for url in (server.url, f"http://localhost:{server.server_address[1]}/"):
             outcome = sent(url, allow_private=False)
             assert not outcome.delivered
-            assert "is refused: it is this machine" in outcome.error
+            assert "is not allowed: it is this machine" in outcome.error
         assert server.got == []
 
 
@@ -110,7 +111,7 @@ def test_redirects_are_not_followed(status: int) -> None:
         (503, {"Retry-After": "999999"}, DeliveryResult(delivered=False, status=503, error="answered 503", retry_after_s=3600.0)),
         (503, {"Retry-After": "Fri, 15 Jan 2027 08:01:00 GMT"}, DeliveryResult(delivered=False, status=503, error="answered 503", retry_after_s=60.0)),
         (503, {"Retry-After": "soon"}, DeliveryResult(delivered=False, status=503, error="answered 503")),
-        (410, {}, DeliveryResult(delivered=False, status=410, error="answered 410: it wants nothing any more", gone=True)),
+        (410, {}, DeliveryResult(delivered=False, status=410, error="answered 410: it no longer accepts deliveries", gone=True)),
     ],
 )  # fmt: skip
 def test_what_an_answer_means(status: int, headers: dict[str, str], expected: DeliveryResult) -> None:
@@ -128,11 +129,11 @@ def test_nobody_there(free_port: Any) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"", "the connection broke off"),
-        (b"HTTP/1.1 200 OK\r\nX: y\r\n", "the connection broke off"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "what it answered is no HTTP"),
-        (b"HTTP/2 200\r\n\r\n", "what it answered is no HTTP"),
-        (b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 40_000 + b"\r\n\r\n", "its answer begins with too much"),
+        (b"", "the connection was closed"),
+        (b"HTTP/1.1 200 OK\r\nX: y\r\n", "the connection was closed"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "the response is not HTTP"),
+        (b"HTTP/2 200\r\n\r\n", "the response is not HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 40_000 + b"\r\n\r\n", "the head of the response is too long"),
     ],
 )
 def test_odd_answers(answer: bytes, said: str) -> None:
@@ -149,7 +150,7 @@ def test_what_comes_before_the_answer_is_skipped() -> None:
 def test_a_slow_target_does_not_hold_us_up() -> None:
     """The whole exchange has one time limit, however slowly an answer drips (G-4)."""
     with raw(b"HTTP/1.1 200 OK\r\n", close=False) as url:
-        assert sent(url, timeout_s=0.2) == DeliveryResult(delivered=False, error="no answer within 0.2 s")
+        assert sent(url, timeout_s=0.2) == DeliveryResult(delivered=False, error="no response within 0.2 s")
 
 
 def test_an_endless_body_is_left() -> None:
@@ -163,8 +164,8 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with receiver(tls=authority.issue("hooks.example.com").server) as server:
         port = server.server_address[1]
-        own = trust(str(authority.file))
-        for host, tls, ok in (("hooks.example.com", own, True), ("other.example.com", own, False), ("hooks.example.com", trust(), False)):  # fmt: skip
+        own = tls_context(str(authority.file))
+        for host, tls, ok in (("hooks.example.com", own, True), ("other.example.com", own, False), ("hooks.example.com", tls_context(), False)):  # fmt: skip
             outcome = sent(f"https://{host}:{port}/", resolve=fixed("127.0.0.1"), tls=tls)
             assert outcome.delivered is ok
             assert ("its certificate is not trusted" in outcome.error) is not ok

@@ -16,9 +16,10 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-from breakloop.alerts.base import Delivery, DeliveryResult, trust
-from breakloop.alerts.channels import EmailTarget, Mailer, address, made
-from breakloop.alerts.messages import message
+from breakloop.alerts.channels.base import Delivery, DeliveryResult
+from breakloop.alerts.channels.email import EmailAlerts, EmailTarget, compose, parse_address
+from breakloop.alerts.messages import message_of
+from breakloop.alerts.transport import tls_context
 from tests.alert_world import CANARY, loop, means, notice_body, released
 from tests.e2e.certificates import Authority
 
@@ -72,13 +73,17 @@ def _warnings_of_the_server() -> Iterator[None]:
 
 def sent(port: int, event: Any = None, tls: ssl.SSLContext | None = None, **others: Any) -> DeliveryResult:
     given: dict[str, Any] = {
+        "type": "email",
         "host": "127.0.0.1",
         "port": port,
         "security": "none",
         "sender": "breakloop@example.com",
-        "to": TO,
+        "to": list(TO),
     }
-    target = EmailTarget(means(tls=tls or trust()), Mailer(**(given | others)), "https://ops.example")
+    password = others.pop("password", "")
+    given |= {"password": "env:SMTP" if password else ""}
+    settings = EmailAlerts(**(given | others))
+    target = EmailTarget(means(tls=tls or tls_context()), settings, password, "https://ops.example")
     return asyncio.run(
         target.send(Delivery("msg_1", "loop.detected", notice_body(event or loop(), spent_microusd=1_230_000)))
     )
@@ -97,19 +102,19 @@ def test_both_parts_arrive() -> None:
     text, html = mail.get_body(("plain",)), mail.get_body(("html",))
     assert text is not None
     assert html is not None
-    assert "Seen: the same last 3 messages 6 times" in text.get_content()
+    assert "Evidence: the same last 3 messages 6 times" in text.get_content()
     assert "<h1" in html.get_content()
     assert "https://ops.example" in text.get_content()
 
 
 def test_alert_and_end_are_one_thread() -> None:
-    mailer = Mailer("h", 25, "none", "a@example.com", TO)
+    mailer = EmailAlerts(type="email", host="h", sender="a@example.com", to=list(TO))
     one, other = (
-        made(message(notice_body(loop())), "m1", mailer),
-        made(message(notice_body(released(), about=loop())), "m2", mailer),
+        compose(message_of(notice_body(loop())), "m1", mailer),
+        compose(message_of(notice_body(released(), about=loop())), "m2", mailer),
     )
     assert one["References"] == other["References"] == "<loop-1@example.com>"
-    assert other["Subject"] == "Recovered: Agent summariser runs again"
+    assert other["Subject"] == "Recovered: Agent summariser is released"
 
 
 @pytest.mark.parametrize(
@@ -136,9 +141,9 @@ def test_starttls_and_login(tmp_path: Path) -> None:
 
     authority = Authority(tmp_path)
     options = {"tls_context": authority.issue("127.0.0.1").server, "require_starttls": True, "authenticator": login}
-    own = trust(str(authority.file))
+    own = tls_context(str(authority.file))
     with server(**options) as (inbox, port):
-        assert sent(port, security="starttls", user="bot", password=CANARY, tls=trust()).error == "the mail server's certificate is not trusted, or it speaks no TLS"  # fmt: skip
+        assert sent(port, security="starttls", user="bot", password=CANARY, tls=tls_context()).error == "the mail server's certificate is not trusted, or it does not support TLS"  # fmt: skip
         assert seen == []
         outcome = sent(port, security="starttls", user="bot", password="wrong-" + CANARY, tls=own)
         assert (outcome.status, outcome.error) == (535, "the mail server refused the login")
@@ -149,7 +154,7 @@ def test_starttls_and_login(tmp_path: Path) -> None:
 def test_tls_from_the_start(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with server(ssl_context=authority.issue("127.0.0.1").server) as (inbox, port):
-        assert sent(port, security="tls", tls=trust(str(authority.file))).delivered
+        assert sent(port, security="tls", tls=tls_context(str(authority.file))).delivered
         assert len(inbox.got) == 1
 
 
@@ -157,7 +162,7 @@ def test_a_server_without_starttls_gets_nothing() -> None:
     """What is to be encrypted is never sent plain (Y-1)."""
     with server() as (inbox, port):
         outcome = sent(port, security="starttls", user="bot", password=CANARY)
-        assert (outcome.delivered, outcome.error) == (False, "the mail server has no STARTTLS, or no login")
+        assert (outcome.delivered, outcome.error) == (False, "the mail server supports no STARTTLS, or no login")
         assert inbox.got == []
 
 
@@ -171,10 +176,11 @@ def test_failures_in_words(free_port: Any) -> None:
 
 def test_the_password_is_not_shown() -> None:
     """The password is not shown (Y-1)."""
-    assert CANARY not in repr(Mailer("h", 25, "none", "a@example.com", TO, "bot", CANARY))
+    settings = EmailAlerts(type="email", host="h", sender="a@example.com", to=list(TO))
+    assert CANARY not in repr(EmailTarget(means(), settings, CANARY))
 
 
 @pytest.mark.parametrize("text", ["", "a", "a@b, c@d", "a@b\nBcc: x@y", "@", "a@b <c@d>, e@f", "<a@b@c>"])
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ValueError, match="this is no address"):
-        address(text)
+    with pytest.raises(ValueError, match="not a mail address"):
+        parse_address(text)

@@ -6,28 +6,20 @@ from typing import Any
 
 import pytest
 
-from breakloop.alerts import rules as module
-from breakloop.alerts.rules import (
-    FIRING,
-    QUIET_S,
-    RECOVERED,
-    AlertNotice,
-    AlertRouter,
-    AlertRuleConfig,
-    RuleState,
-    payload,
-)
+from breakloop.alerts import router as module
+from breakloop.alerts.router import FIRING, RECOVERED, AlertNotice, AlertRouter, RuleState, payload
+from breakloop.alerts.rules import QUIET_S, AlertRule
 from breakloop.model import events
 from breakloop.model.events import Event
-from tests.alert_world import NOW, killed, limited, loop, released
+from tests.alert_world import NOW, killed, limited, loop, released, rule
 
-LOOPS = AlertRuleConfig("loops", ("loop",), ("chat",), recovery=True)
+LOOPS = rule("loops", ("loop",), ("chat",), recovery=True)
 
 
 class Told:
     """A router, and what it told."""
 
-    def __init__(self, *rules: AlertRuleConfig) -> None:
+    def __init__(self, *rules: AlertRule) -> None:
         self.router = AlertRouter(rules or (LOOPS,))
 
     def __call__(self, *happened: Event, now: float | None = None) -> list[tuple[str, str, str]]:
@@ -75,7 +67,7 @@ def test_a_loop_that_is_heard_of_no_more_is_over() -> None:
 
 def test_a_held_agent_is_quiet_and_its_loop_is_not_over() -> None:
     """It ends when the agent is released (G-1, G-4)."""
-    told = Told(LOOPS, AlertRuleConfig("kills", ("kill_switch",), ("pager",), recovery=True))
+    told = Told(LOOPS, rule("kills", ("kill_switch",), ("pager",), recovery=True))
     assert told(loop(), killed(at=NOW + 1)) == [("loops", FIRING, "loop.detected"), ("kills", FIRING, "agent.killed")]
     assert told(now=NOW + 86_400) == []
     assert told(released(at=NOW + 86_401)) == [
@@ -98,7 +90,7 @@ def test_agents_do_not_hide_each_other() -> None:
 
 def test_what_happens_once_is_told_once_a_cooldown() -> None:
     """A budget's stages are different things; nothing ends them (G-4)."""
-    told = Told(AlertRuleConfig("money", ("budget",), ("mail",), cooldown_s=60.0, recovery=True))
+    told = Told(rule("money", ("budget",), ("mail",), cooldown_seconds=60.0, recovery=True))
 
     def reached(percent: int, at: float = NOW) -> Event:
         return Event(events.BUDGET_THRESHOLD, at, {"key": "k", "threshold_percent": percent}, "default")
@@ -120,21 +112,21 @@ def test_what_happens_once_is_told_once_a_cooldown() -> None:
 )  # fmt: skip
 def test_other_things_that_go_on(word: str, begins: Any, ends: Any) -> None:
     """They stay until somebody says that they are over (G-4)."""
-    told = Told(AlertRuleConfig("ops", (word,), ("pager",)))
+    told = Told(rule("ops", (word,), ("pager",)))
     assert told(Event(begins[0], NOW, begins[1])) == [("ops", FIRING, begins[0])]
     assert told(Event(begins[0], NOW + 5, begins[1]), now=NOW + 86_400) == []
     assert told(Event(ends[0], NOW + 86_401, ends[1])) == [("ops", RECOVERED, ends[0])]
 
 
 def test_limits_are_over_when_they_are_quiet() -> None:
-    told = Told(AlertRuleConfig("limits", ("limit",), ("chat",)))
+    told = Told(rule("limits", ("limit",), ("chat",)))
     assert told(limited(), limited(), limited("other")) == [("limits", FIRING, "limit.exceeded")] * 2
     assert told(now=NOW + QUIET_S) == [("limits", RECOVERED, "limit.over")] * 2
 
 
 def test_reminders() -> None:
     """Only if a rule asks for them (G-4)."""
-    told = Told(AlertRuleConfig("loops", ("loop",), ("chat",), repeat_s=900.0))
+    told = Told(rule("loops", ("loop",), ("chat",), repeat_seconds=900.0))
     seen = [bool(told(loop(at=NOW + minute * 60))) for minute in range(31)]
     assert [minute for minute, yes in enumerate(seen) if yes] == [0, 15, 30]
 
@@ -145,7 +137,7 @@ def test_nothing_has_changed_until_it_is_on_disk() -> None:
     first, change = (router.route([(loop(), payload(loop()))], NOW) for _ in range(2))
     assert first == change
     assert len(change.notices) == 1
-    assert router.known == {}
+    assert router.states == {}
     router.accept(change)
     assert router.last_at("loops") == NOW
     assert router.last_at("other") is None
@@ -154,8 +146,8 @@ def test_nothing_has_changed_until_it_is_on_disk() -> None:
 def test_standings_are_kept_as_text() -> None:
     told = Told()
     told(loop())
-    (standing,) = told.router.known.values()
-    assert RuleState.read(standing.text()) == standing
+    (standing,) = told.router.states.values()
+    assert RuleState.from_json(standing.to_json()) == standing
 
 
 def test_they_are_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,15 +155,15 @@ def test_they_are_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "STATES_MAX", 10)
     told = Told()
     told(*(loop(f"a{number}") for number in range(50)))
-    assert len(told.router.known) == 10
+    assert len(told.router.states) == 10
     told(now=NOW + QUIET_S)
     told(now=NOW + 2 * QUIET_S)
-    assert told.router.known == {}
+    assert told.router.states == {}
 
 
 def test_what_nobody_ends_is_forgotten_silently() -> None:
     """After a month, so that the next one is told again (G-4)."""
-    told = Told(AlertRuleConfig("ops", ("store",), ("pager",)))
+    told = Told(rule("ops", ("store",), ("pager",)))
     down = Event(events.STORE_DEGRADED, NOW, {})
     assert len(told(down)) == 1
     assert told(now=NOW + 31 * 86_400) == []

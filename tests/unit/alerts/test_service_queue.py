@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
-from breakloop.alerts import rules as standings
+from breakloop.alerts import router as states
 from breakloop.alerts import service as module
-from breakloop.alerts.base import AlertDatabase, Target
-from breakloop.alerts.channels import AlertConfig, PagerDutyTarget, SlackTarget, WebhookTarget
-from breakloop.alerts.delivery import Outbox
-from breakloop.alerts.rules import AlertRouter, AlertRuleConfig
-from breakloop.alerts.service import AlertQueue
+from breakloop.alerts.channels.base import Target
+from breakloop.alerts.channels.pagerduty import PagerDutyTarget
+from breakloop.alerts.channels.slack import SlackTarget
+from breakloop.alerts.channels.webhook import WebhookTarget
+from breakloop.alerts.delivery import AlertDatabase, Outbox
+from breakloop.alerts.router import AlertRouter
+from breakloop.alerts.rules import AlertRule
+from breakloop.alerts.service import AlertConfig, AlertQueue
 from breakloop.alerts.webhooks import Webhooks
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError, StateError
 from breakloop.model.events import Event
-from tests.alert_world import NOW, killed, limited, loop, means, released
+from tests.alert_world import NOW, killed, limited, loop, means, released, rule
 
 TARGETS: dict[str, Target] = {
     "chat": SlackTarget(means(), "https://h.example"),
@@ -39,17 +42,17 @@ class World:
     clock: FakeClock
 
     def waiting(self) -> list[tuple[str, str]]:
-        return [(one["webhook"], one["event"]) for one in reversed(self.outbox.listed(10_000))]
+        return [(one["webhook"], one["event"]) for one in reversed(self.outbox.recent(10_000))]
 
     def bodies(self, target: str) -> list[Any]:
         return [json.loads(one.body) for one in self.outbox.due(target, self.clock.now(), (), 100)[0]]
 
 
-def make(folder: Path, *rules: AlertRuleConfig) -> World:
+def make(folder: Path, *rules: AlertRule) -> World:
     clock, database = FakeClock(NOW), AlertDatabase(folder, lambda _trouble: None)
     webhooks, outbox, router = Webhooks(database), Outbox(database), AlertRouter(rules)
     webhooks.load()
-    standings.load(database, router)
+    states.load_states(database, router)
     return World(
         database, outbox, webhooks, AlertQueue(clock, AlertConfig(rules, TARGETS), webhooks, outbox, router), clock
     )
@@ -57,7 +60,7 @@ def make(folder: Path, *rules: AlertRuleConfig) -> World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = make(tmp_path, AlertRuleConfig("loops", ("loop",), ("chat", "pager", "hook")))
+    made = make(tmp_path, rule("loops", ("loop",), ("chat", "pager", "hook")))
     yield made
     made.database.close()
 
@@ -133,7 +136,7 @@ def test_a_disk_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
         real(*arguments)
 
     monkeypatch.setattr(world.outbox, "put", put)
-    monkeypatch.setattr(module, "_UNKEPT_MAX", 3)
+    monkeypatch.setattr(module, "_UNSAVED_MAX", 3)
     assert not world.intake.take([loop("a"), loop("b")])
     assert not world.intake.take([loop("c"), loop("d")])
     assert world.intake.lost == 1
@@ -146,7 +149,7 @@ def test_a_disk_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_restart_goes_on_where_it_was(world: World, tmp_path: Path) -> None:
     """Told and not told are on disk together with what is to be sent (G-4)."""
     world.intake.take([loop()])
-    again = make(tmp_path, AlertRuleConfig("loops", ("loop",), ("chat", "pager", "hook")))
+    again = make(tmp_path, rule("loops", ("loop",), ("chat", "pager", "hook")))
     assert not again.intake.take([loop(at=NOW + 1)])
     assert again.intake.take([released(at=NOW + 2)])
     assert again.waiting()[-1] == ("target:pager", "agent.released")

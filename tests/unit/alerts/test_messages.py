@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from breakloop.alerts import messages
-from breakloop.alerts.messages import AlertMessage, clean, message, money
-from breakloop.alerts.rules import FIRING, RECOVERED, encoded, payload
+from breakloop.alerts.messages import AlertMessage, message_of, money, one_line
+from breakloop.alerts.router import FIRING, RECOVERED, encoded, payload
 from breakloop.model import events
 from breakloop.model.events import Event
 from tests.alert_world import NOW, killed, limited, loop, released
@@ -23,7 +23,7 @@ def told(event: Event, about: Event | None = None, link: str = "", **more: Any) 
         "since": "T0",
     }
     made = known | {"payload": payload(event, more), "about": payload(about or event, more)}
-    return message(encoded(made), link)
+    return message_of(encoded(made), link)
 
 
 def test_a_loop() -> None:
@@ -32,35 +32,35 @@ def test_a_loop() -> None:
         loop(), link="https://ops.example/", spent_microusd=1_230_000, saved_microusd=40_000_000, incident="inc-7"
     )
     assert found.title == "Agent summariser loops (tail), stopped, $1.23 spent"
-    assert found.text == "the same last 3 messages 6 times $1.23 went into the loop. Stopping it saved $40.00."
+    assert found.text == "the same last 3 messages 6 times The loop cost $1.23. Stopping it saved $40.00."
     assert (found.severity, found.recovered, found.source) == ("critical", False, "summariser")
     assert found.link == "https://ops.example/incidents/inc-7"
     facts = dict(found.facts)
     assert (facts["Agent"], facts["Blocked for"], facts["Saved"], facts["Alert rule"]) == ("summariser", "30 s", "$40.00", "night watch")  # fmt: skip
-    assert "Seen: the same last 3 messages 6 times" in found.plain()
+    assert "Evidence: the same last 3 messages 6 times" in found.plain()
 
 
 def test_its_end() -> None:
     over = told(released(), loop())
-    assert (over.title, over.severity, over.recovered) == ("Agent summariser runs again", "info", True)
-    assert over.text == "It is over: released. It was seen 12 times since T0."
+    assert (over.title, over.severity, over.recovered) == ("Agent summariser is released", "info", True)
+    assert over.text == "It is over: released. It occurred 12 times since T0."
     cleared = Event("loop.cleared", NOW, loop().data, "default")
-    assert told(cleared, loop(), saved_microusd=5_000_000).title == "Agent summariser loops no more, $5.00 saved"
+    assert told(cleared, loop(), saved_microusd=5_000_000).title == "Agent summariser no longer loops, $5.00 saved"
 
 
 @pytest.mark.parametrize(
     ("event", "title", "severity"),
     [
-        (killed(), "Agent summariser is held", "critical"),
-        (killed(""), "An agent is held", "critical"),
+        (killed(), "Agent summariser is quarantined", "critical"),
+        (killed(""), "An agent is quarantined", "critical"),
         (loop(action="warn"), "Agent summariser loops (tail), warned", "warning"),
         (loop(shadow=True), "Agent summariser loops (tail), stopped (shadow)", "warning"),
         (limited(), "Limit per-agent of fair-use denies requests", "info"),
         (Event(events.BUDGET_THRESHOLD, NOW, {"policy": "p", "rule": "day", "threshold_percent": 80}), "Budget day of p is at 80 %", "warning"),
         (Event(events.BUDGET_THRESHOLD, NOW, {"policy": "p", "rule": "day", "threshold_percent": 100}), "Budget day of p is at 100 %", "critical"),
-        (Event(events.BREAKER_OPENED, NOW, {"policy": "p", "rate": 7_000_000, "threshold": 5_000_000, "unit": "microusd"}), "Circuit breaker of p is open: $7.00 a minute", "critical"),
-        (Event(events.STORE_DEGRADED, NOW, {"error": "gone"}), "The shared store fails: each instance decides alone", "error"),
-        (Event(events.UPSTREAM_FAILED, NOW, {"upstream": "openai", "cause": "x"}), "The upstream openai fails", "error"),
+        (Event(events.BREAKER_OPENED, NOW, {"policy": "p", "rate": 7_000_000, "threshold": 5_000_000, "unit": "microusd"}), "Circuit breaker of p is open: $7.00 per minute", "critical"),
+        (Event(events.STORE_DEGRADED, NOW, {"error": "gone"}), "The shared store is unavailable: each instance decides on its own", "error"),
+        (Event(events.UPSTREAM_FAILED, NOW, {"upstream": "openai", "cause": "x"}), "Upstream openai is failing", "error"),
         (Event("some.thing_new", NOW, {"a": "{b}"}), "some.thing_new", "info"),
         (Event("{0}.{x}", NOW, {}), "0.x", "info"),
     ],
@@ -83,7 +83,7 @@ def test_names_from_requests_stay_on_their_line() -> None:
     assert found.title.isprintable()
     assert len(found.title) <= 150
     assert "{policy}" in found.title  # what comes from outside is no template
-    assert clean("a" * 20, 10) == "a" * 9 + "…"
+    assert one_line("a" * 20, 10) == "a" * 9 + "…"
 
 
 @pytest.mark.parametrize(

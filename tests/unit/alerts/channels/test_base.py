@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.alerts.base import Delivery, DeliveryResult
+from breakloop.alerts.channels.base import Delivery, DeliveryResult
 from tests.alert_world import CANARY
 
 

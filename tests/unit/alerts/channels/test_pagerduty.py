@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from breakloop.alerts.base import Delivery
-from breakloop.alerts.channels import URL, PagerDutyTarget, event
-from breakloop.alerts.messages import message
+from breakloop.alerts.channels.base import Delivery
+from breakloop.alerts.channels.pagerduty import URL, PagerDutyTarget, pagerduty_event
+from breakloop.alerts.messages import message_of
 from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
 
 
@@ -26,7 +26,7 @@ def test_trigger_and_resolve() -> None:
     assert trigger["dedup_key"] == resolve["dedup_key"] == "breakloop-loop-1"
     assert trigger["payload"]["severity"] == "critical"
     assert trigger["payload"]["source"] == "summariser"
-    assert trigger["payload"]["custom_details"]["Seen"] == "the same last 3 messages 6 times"
+    assert trigger["payload"]["custom_details"]["Evidence"] == "the same last 3 messages 6 times"
     assert trigger["links"][0]["href"] == "https://ops.example"
     assert set(resolve) == {"routing_key", "event_action", "dedup_key"}
 
@@ -39,6 +39,6 @@ def test_its_key_is_not_shown() -> None:
 
 
 def test_it_stays_within_bounds() -> None:
-    made = event(message(notice_body(loop("x" * 5000))), "key")
+    made = pagerduty_event(message_of(notice_body(loop("x" * 5000))), "key")
     assert len(made["payload"]["summary"]) <= 1024
     assert len(made["dedup_key"]) <= 255

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from breakloop.alerts.base import FILE, AlertDatabase
+from breakloop.alerts.delivery import FILE, AlertDatabase
 from breakloop.store.sqlite import SqliteTrouble
 
 

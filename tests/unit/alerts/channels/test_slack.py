@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from breakloop.alerts.base import Delivery
-from breakloop.alerts.channels import SlackTarget, blocks
-from breakloop.alerts.messages import message
+from breakloop.alerts.channels.base import Delivery
+from breakloop.alerts.channels.slack import SlackTarget, slack_message
+from breakloop.alerts.messages import message_of
 from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
 
 
 def test_a_message() -> None:
-    """A line for notifications, and blocks within Slack's bounds (G-4)."""
+    """A line for notifications, and slack_message within Slack's bounds (G-4)."""
     with receiver() as server:
         target = SlackTarget(means(), server.url + f"?{CANARY}", "https://ops.example", allow_private=True)
         parcel = Delivery("msg_1", "loop.detected", notice_body(loop(), spent_microusd=1_230_000))
@@ -25,14 +25,14 @@ def test_a_message() -> None:
 
 
 def test_its_end_looks_different() -> None:
-    made = blocks(message(notice_body(released(), about=loop())))
-    assert made["text"] == "✅ Agent summariser runs again"
+    made = slack_message(message_of(notice_body(released(), about=loop())))
+    assert made["text"] == "✅ Agent summariser is released"
     assert "actions" not in [part["type"] for part in made["blocks"]]
 
 
 def test_names_call_nobody_and_link_nowhere() -> None:
     """An agent's name is text (Y-3)."""
-    made = blocks(message(notice_body(loop("<!channel> <http://evil|click> @here *x*"))))
+    made = slack_message(message_of(notice_body(loop("<!channel> <http://evil|click> @here *x*"))))
     texts = [made["text"], made["blocks"][1]["text"]["text"], *(one["text"] for one in made["blocks"][2]["fields"])]
     assert len(texts) > 5
     assert not [text for text in texts if "<" in text or ">" in text or "@here" in text]

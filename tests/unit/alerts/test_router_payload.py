@@ -7,7 +7,7 @@ import math
 from datetime import datetime
 from typing import Any
 
-from breakloop.alerts.rules import encoded, payload, timestamp
+from breakloop.alerts.router import encoded, payload, timestamp
 from breakloop.model.events import LOOP_DETECTED, Event
 from tests.alert_world import CANARY, NOW, killed, loop
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.alerts import rules as standings
-from breakloop.alerts.base import AlertDatabase
-from breakloop.alerts.rules import AlertRouter, AlertRuleConfig, payload
-from tests.alert_world import NOW, loop, released
+from breakloop.alerts import router as states
+from breakloop.alerts.delivery import AlertDatabase
+from breakloop.alerts.router import AlertRouter, payload
+from breakloop.alerts.rules import AlertRule
+from tests.alert_world import NOW, loop, released, rule
 
-LOOPS = AlertRuleConfig("loops", ("loop",), ("chat",), recovery=True)
+LOOPS = rule("loops", ("loop",), ("chat",), recovery=True)
 
 
 @pytest.fixture
@@ -22,15 +23,15 @@ def database(tmp_path: Path) -> Iterator[AlertDatabase]:
     made.close()
 
 
-def started(database: AlertDatabase, *rules: AlertRuleConfig) -> AlertRouter:
+def started(database: AlertDatabase, *rules: AlertRule) -> AlertRouter:
     router = AlertRouter(rules or (LOOPS,))
-    standings.load(database, router)
+    states.load_states(database, router)
     return router
 
 
 def told(database: AlertDatabase, router: AlertRouter, event: object) -> int:
     change = router.route([(event, payload(event))], NOW)  # type: ignore[arg-type,list-item]
-    database.run(lambda file: standings.write(file, change))
+    database.run(lambda file: states.save_states(file, change))
     router.accept(change)
     return len(change.notices)
 
@@ -47,7 +48,7 @@ def test_a_restart_tells_nothing_twice_and_forgets_nothing(database: AlertDataba
 
 def test_rules_that_are_no_more(database: AlertDatabase) -> None:
     told(database, started(database), loop())
-    assert started(database, AlertRuleConfig("other", ("loop",), ("chat",))).known == {}
+    assert started(database, rule("other", ("loop",), ("chat",))).states == {}
     assert database.run(lambda file: file.execute("SELECT count(*) FROM standing").fetchone()) == (0,)
 
 
@@ -55,7 +56,7 @@ def test_what_cannot_be_read_is_left_out(database: AlertDatabase) -> None:
     """Of another version, or damaged."""
     database.run(lambda file: file.execute("INSERT INTO standing VALUES ('loops', 'k', '{\"x\": 1}')"))
     database.run(lambda file: file.execute("INSERT INTO standing VALUES ('loops', 'k2', 'nonsense')"))
-    assert started(database).known == {}
+    assert started(database).states == {}
 
 
 def test_a_new_file_gets_what_is_known(database: AlertDatabase, tmp_path: Path) -> None:
@@ -65,4 +66,4 @@ def test_a_new_file_gets_what_is_known(database: AlertDatabase, tmp_path: Path) 
     for path in tmp_path.iterdir():
         path.unlink()
     database.run(lambda _file: None)
-    assert dict(started(database).known) == dict(router.known)
+    assert dict(started(database).states) == dict(router.states)

@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 
-from breakloop.alerts.channels import (
-    AlertConfig,
-    EmailTarget,
-    PagerDutyTarget,
-    SlackTarget,
-    WebhookTarget,
-    configured,
-    new_secret,
-)
+from breakloop.alerts.channels.email import EmailTarget
+from breakloop.alerts.channels.pagerduty import PagerDutyTarget
+from breakloop.alerts.channels.slack import SlackTarget
+from breakloop.alerts.channels.webhook import WebhookTarget, new_secret
+from breakloop.alerts.service import AlertConfig, configure
 from breakloop.config import loader
 from breakloop.config.settings import Settings
 from breakloop.errors import AlertError
@@ -41,7 +37,7 @@ ENV = {"SMTP": CANARY, "SLACK": f"https://hooks.example/{CANARY}", "PD": CANARY,
 
 def made(targets: dict[str, Any], env: dict[str, str], rules: Any = ()) -> AlertConfig:
     said = Settings.model_validate({"alerts": list(rules), "alert_targets": targets})
-    return configured(said.alerts, said.alert_targets, loader.alert_secrets(said, env), means(), "https://ops.example")
+    return configure(said.alerts, said.alert_targets, loader.alert_secrets(said, env), means(), "https://ops.example")
 
 
 def test_every_kind_of_target() -> None:
@@ -49,7 +45,7 @@ def test_every_kind_of_target() -> None:
     found = made(TARGETS, ENV, RULES)
     mail, chat, pager, hook = found.targets.values()
     assert isinstance(mail, EmailTarget)
-    assert (mail.mailer.port, mail.mailer.security, mail.mailer.password) == (587, "starttls", CANARY)
+    assert (mail.settings.real_port, mail.settings.security, mail.password) == (587, "starttls", CANARY)
     assert isinstance(chat, SlackTarget)
     assert chat.url == ENV["SLACK"]
     assert isinstance(pager, PagerDutyTarget)
@@ -57,11 +53,11 @@ def test_every_kind_of_target() -> None:
     assert isinstance(hook, WebhookTarget)
     assert hook.allow_private
     assert len(hook.keys(0.0)) == 1
-    assert (found.folding, found.raw) == (frozenset({"pager"}), frozenset({"hook"}))
+    assert (found.always_recovers, found.raw) == (frozenset({"pager"}), frozenset({"hook"}))
     (rule,) = found.rules
-    assert (rule.types, rule.targets, rule.agent, rule.cooldown_s, rule.recovery) == (
-        ("loop",),
-        ("mail", "chat"),
+    assert (rule.type, rule.targets, rule.agent, rule.cooldown_seconds, rule.recovery) == (
+        ["loop"],
+        ["mail", "chat", "mail"],
         "a*",
         60.0,
         True,
@@ -81,7 +77,7 @@ def test_secrets_that_cannot_be_used(name: str, value: str) -> None:
 
 
 def test_apprise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("breakloop.alerts.channels.apprise_target", lambda _means, urls, link: (urls, link))
+    monkeypatch.setattr("breakloop.alerts.channels.apprise.apprise_target", lambda _means, urls, link: (urls, link))
     found = made({"x": {"type": "apprise", "urls": ["env:A", "env:B"]}}, {"A": "json://a", "B": "json://b"})
     targets: dict[str, Any] = dict(found.targets)
     assert targets == {"x": (["json://a", "json://b"], "https://ops.example")}

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from breakloop.alerts.base import Delivery
-from breakloop.alerts.channels import apprise_target
+from breakloop.alerts.channels.apprise import apprise_target
+from breakloop.alerts.channels.base import Delivery
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
 
@@ -26,8 +26,8 @@ def test_a_service_gets_it() -> None:
             assert asyncio.run(target.send(Delivery("m", "loop.detected", body))).delivered
         alert, over = (got.json for got in server.got)
     assert (alert["title"], alert["type"]) == ("Agent summariser loops (tail), stopped", "failure")
-    assert "Seen: the same last 3 messages 6 times" in alert["message"]
-    assert (over["title"], over["type"]) == ("Agent summariser runs again", "success")
+    assert "Evidence: the same last 3 messages 6 times" in alert["message"]
+    assert (over["title"], over["type"]) == ("Agent summariser is released", "success")
     assert CANARY not in repr(target)
 
 
@@ -44,7 +44,7 @@ def test_what_it_refuses_is_a_failure() -> None:
             outcome = asyncio.run(target.send(Delivery("m", "loop.detected", notice_body(loop()))))
     finally:
         logging.getLogger().removeHandler(handler)
-    assert (outcome.delivered, outcome.error) == (False, "a service did not take it")
+    assert (outcome.delivered, outcome.error) == (False, "a service did not accept it")
     assert lines == []
 
 

@@ -6,20 +6,20 @@ import asyncio
 
 from standardwebhooks import Webhook
 
-from breakloop.alerts import channels
-from breakloop.alerts.base import Delivery
-from breakloop.alerts.channels import WebhookTarget
-from breakloop.alerts.rules import encoded, payload
+from breakloop.alerts.channels import webhook
+from breakloop.alerts.channels.base import Delivery
+from breakloop.alerts.channels.webhook import WebhookTarget
+from breakloop.alerts.router import encoded, payload
 from breakloop.clock import SystemClock
 from tests.alert_world import CANARY, loop, means, receiver
 
 
 def test_the_receivers_library_verifies_what_arrives() -> None:
     """Standard Webhooks, with every secret that signs; the time is that of the try (G-4)."""
-    secrets = [channels.new_secret(), channels.new_secret()]
+    secrets = [webhook.new_secret(), webhook.new_secret()]
     body = encoded(payload(loop("ünïcode")))
     with receiver() as server:
-        keys = [channels.key_of(one) for one in secrets]
+        keys = [webhook.decode_secret(one) for one in secrets]
         target = WebhookTarget(means(SystemClock()), server.url, lambda _now: keys, allow_private=True)
         assert asyncio.run(target.send(Delivery("msg_1", "loop.detected", body))).delivered
         (got,) = server.got
