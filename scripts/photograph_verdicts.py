@@ -210,7 +210,7 @@ class Recorded(Engine):
         judging = self._judging
         if verdict.allowed:
             head = judging.answers.allowed(verdict, call.request_id)
-            chat = call.chat_cache
+            chat = call.parsed.chat
             steered = append(chat.dialect, call.body, verdict.note) if verdict.note and isinstance(chat, Chat) else None
             told = {"headers": head.decode("latin-1").splitlines()}
             return told if steered is None else {**told, "steered": digest(steered)}

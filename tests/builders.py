@@ -16,7 +16,7 @@ from breakloop.gateway.admission import Admission, DebugSessions
 from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.reported_results import ReportedResults
-from breakloop.model.call import Call
+from breakloop.model.call import Call, CallDecision
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
@@ -73,8 +73,10 @@ def tail(**more: Any) -> Json:
 
 
 def call(path: str = "/x", method: str = "GET", headers: Fields | None = None, **more: Any) -> Call:
-    """A call as a door makes it."""
-    return Call(method, path, headers=canonical(headers or {}), **more)
+    """A call that is being decided: detectors and rules may be asked without an engine."""
+    made = Call(method, path, headers=canonical(headers or {}), **more)
+    made.decision = CallDecision()
+    return made
 
 
 def canonical(headers: Fields) -> dict[str, bytes]:

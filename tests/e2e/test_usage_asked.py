@@ -12,7 +12,7 @@ import pytest
 import uvloop
 from openai import AsyncOpenAI
 
-from breakloop.model.call import CLIENT_LEFT, Call, Usage
+from breakloop.model.call import CLIENT_LEFT, CallDecision, Usage
 from breakloop.pricing.tokens import answer_tokens
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, fail, say
 from tests.e2e.openai_calls import MODEL
@@ -28,7 +28,7 @@ Act = Callable[[Gateway, AsyncOpenAI, ThreadedLLM], Awaitable[None]]
 
 @pytest.fixture
 def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Call, "wants_usage", True)
+    monkeypatch.setattr(CallDecision, "wants_usage", True)
 
 
 def play(folder: Path, act: Act, *answers: Answer) -> None:
@@ -103,7 +103,7 @@ def test_the_bytes_are_those_of_a_stream_that_nobody_asked(
 ) -> None:
     """The same request with and without; also where the stream fails in the middle (D-1)."""
     plain = raw(tmp_path / "plain", answer)
-    monkeypatch.setattr(Call, "wants_usage", True)
+    monkeypatch.setattr(CallDecision, "wants_usage", True)
     assert raw(tmp_path / "asked", answer) == plain
     assert plain.count(b"data: ") > 2
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakloop.engine.decision_state import state_of
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Usage
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.prices import ListedModel, Price, Prices
@@ -207,7 +208,7 @@ def ask(here: World, model: Model, team: str, prompt: int, most: int) -> Open | 
     assert verdict.allowed == (not lacking), (verdict.reason, lacking)
     if lacking:
         assert verdict.rule == lacking[0].name
-        assert asked.charged is None
+        assert state_of(asked).charges is None
         return None
     for one in model.limits:
         model.charge(one, team, clock, one.amount(tokens, microusd))
@@ -306,7 +307,7 @@ def test_the_sum_is_the_same_in_every_order(costs: list[int], order: Any, most: 
         here.engine.settle(one, told)
     probe = made(0, 0, "a")
     here.engine.decide(probe)
-    [op] = probe.charged
+    [op] = state_of(probe).charges or []
     assert isinstance(op, ChargeBudget)
     store: Any = here.store
     assert store._limits.accounts[op.key][1] == sum(3 * IN + cost * OUT for cost in costs)

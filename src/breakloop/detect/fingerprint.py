@@ -165,7 +165,7 @@ class TailFingerprint:
             for name, arguments in calls:
                 left -= len(arguments)
                 matter += (name, folded(arguments) if left >= 0 else arguments)
-        sender = (call.caller_cache or self._caller(call), call.agent_cache or self._agent(call), chat.model)
+        sender = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), chat.model)
         begun = self._begun.get(sender) or self._begin(sender)
         return ended(begun.copy(), packed(matter))
 

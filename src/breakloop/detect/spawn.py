@@ -312,7 +312,7 @@ class SpawnDetector(StatefulDetector):
 
     def owner(self, call: Call) -> str:
         """Return the caller of a conversation that begins; "" for one that is under way, or that nobody has begun."""
-        step = call.step_cache or self._reads.step(call)
+        step = call.parsed.step or self._reads.step(call)
         if step is None or step.said or step.calls or step.results:
             return ""
         return self._reads.owner(call)

@@ -195,7 +195,7 @@ class UnnamedSessionsDetector(StatefulDetector):
 
     def owner(self, call: Call) -> str:
         """Return caller and agent, where that can matter: ids of calls tell conversations apart by themselves."""
-        step = call.step_cache or self._reads.step(call)
+        step = call.parsed.step or self._reads.step(call)
         return "" if step is None or step.call_ids else self._reads.owner(call)
 
     def evaluate(self, call: Call, window: bytes, now: float) -> LaneEvaluation | None:
@@ -205,5 +205,5 @@ class UnnamedSessionsDetector(StatefulDetector):
             return None
         lane = "" if step.calls or step.results else self._lane(call)
         judged = self._detector.judge(window, self._session(call), lane, step, now)
-        call.crowded = judged.crowded
+        call.decision.crowded = judged.crowded
         return judged

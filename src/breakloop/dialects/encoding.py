@@ -70,16 +70,16 @@ def unpack(call: Call, max_bytes: int) -> str:
         return ""
     fields = [call.headers["content-encoding"]]
     fields += [value for name, value in call.repeated if name == "content-encoding"]
-    why = ""
+    why, body = "", call.body
     try:
-        call.body = decoded(call.body, b",".join(fields), max_bytes)
+        body = decoded(call.body, b",".join(fields), max_bytes)
     except EncodingError as error:
         why = error.reason
         # JSON under a false field is read all the same: an upstream that ignores the field would read it too.
         if call.body.lstrip()[:1] not in _JSON_STARTS:
             return why
     # The field described the packed bytes; readers that see it would not touch the plain ones.
-    call.headers = {name: value for name, value in call.headers.items() if name != "content-encoding"}
+    call.replace_body(body, {name: value for name, value in call.headers.items() if name != "content-encoding"})
     return why
 
 

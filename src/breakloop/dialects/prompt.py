@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects import gemini, openai_legacy, registry
+from breakloop.dialects import gemini, openai_legacy
 from breakloop.dialects.base import ParsedBody, json_text, load
-from breakloop.model.call import Call, PromptSize, chars_of
+from breakloop.model.call import Call, Prompt, PromptSize, chars_of
 
 Raw = msgspec.Raw
 _ABSENT: Final = Raw(b"")
@@ -308,7 +308,7 @@ class RequestPrompt:
 
     __slots__ = ("_read", "_size", "_taken", "body_bytes")
 
-    def __init__(self, taken: registry.Taken | None, body_bytes: int) -> None:
+    def __init__(self, taken: object, body_bytes: int) -> None:
         self._taken = taken if isinstance(taken, ParsedBody) else None
         self.body_bytes = body_bytes
         self._read = False
@@ -329,15 +329,15 @@ class RequestPrompt:
         return [] if said is None else said.texts + [bytes(raw).decode("utf-8", "replace") for raw in said.raws]
 
 
-def prompt_of(call: Call) -> RequestPrompt:
+def prompt_of(call: Call) -> Prompt:
     """Return what a call says; its chat has been read before. A body that passes in pieces counts by its length."""
-    known: RequestPrompt | None = call.prompt_cache
+    known = call.parsed.prompt
     if known is None:
         size = len(call.body)
         if call.body_unseen:
             length = call.headers.get("content-length", b"")
             size = int(length) if length.isdigit() and len(length) < 16 else size
-        known = call.prompt_cache = RequestPrompt(call.taken_cache, size)
+        known = call.parsed.prompt = RequestPrompt(call.parsed.body, size)
     return known
 
 

@@ -19,7 +19,7 @@ from breakloop.dialects import mcp as mcp_steps
 from breakloop.dialects import openai_chat as openai_chat_steps
 from breakloop.dialects import openai_responses as openai_responses_steps
 from breakloop.dialects.steps import own
-from breakloop.model.call import Chat, Step
+from breakloop.model.call import Call, Chat, Step
 
 Taken = base.ParsedBody | mcp.McpBody
 Take = Callable[[bytes, str], base.ParsedBody | None]
@@ -68,6 +68,15 @@ def read_chat(method: str, path: str, body: bytes, tail: int) -> Chat | None:
     """Read an LLM or MCP request with its last `tail` messages; None is plain HTTP."""
     taken = take(method, path, body)
     return None if taken is None else taken.chat(tail)
+
+
+def head_of(call: Call) -> Chat | None:
+    """Return what an LLM or MCP request asks for, without its messages; None for anything else."""
+    parsed = call.parsed
+    if parsed.chat is None:
+        taken = take(call.method, call.path, call.body)
+        parsed.chat = (taken.head() if taken else None) or False
+    return parsed.chat or None
 
 
 def opening(method: str, path: str, body: bytes) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import xxhash
 
+from breakloop.engine.decision_state import state_of
 from breakloop.engine.metering import Meter
 from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Step, Usage
 from breakloop.model.events import LOOP_DETECTED, Activity, AgentUse, Event, LoopKey, LoopUse, Publish, Who
@@ -55,7 +56,7 @@ class ActivityRecorder:
     def begin(self, call: Call, now: float) -> Mark | None:
         """Note the step of a call that is about to be judged; events until `decided` carry the steps up to it."""
         self._current = None
-        step = call.step_cache
+        step = call.parsed.step
         if not isinstance(step, Step):
             return None
         session = self._descriptors.window(call)
@@ -105,8 +106,9 @@ class ActivityRecorder:
         use.output_tokens += usage.output_tokens
         use.cost_microusd += cost
         self._output.put("\0".join(who), usage.output_tokens)
-        if call.looped is not None:
-            loop = self._loop(call.looped)
+        looped = state_of(call).loop
+        if looped is not None:
+            loop = self._loop(looped)
             loop.passed_tokens += usage.input_tokens + usage.output_tokens
             loop.passed_microusd += cost
 
@@ -122,9 +124,9 @@ class ActivityRecorder:
     def _who(self, call: Call) -> Who:
         who = self._descriptors
         return (
-            call.project or who.project(call),
-            call.caller_cache or who.caller(call),
-            call.agent_cache or who.agent(call),
+            call.identity.project or who.project(call),
+            call.identity.caller or who.caller(call),
+            call.identity.agent or who.agent(call),
         )
 
     def _use(self, who: Who) -> AgentUse:
@@ -138,7 +140,7 @@ class ActivityRecorder:
 
     def _looped(self, call: Call, verdict: Verdict, who: Who) -> None:
         assert verdict.loop is not None  # noqa: S101 - whoever calls has looked
-        key = call.looped = (*who, verdict.loop.fingerprint)
+        key = state_of(call).loop = (*who, verdict.loop.fingerprint)
         loop, found = self._loop(key), verdict.loop
         before = found.hit_count - 1 if found.fresh and found.kind in _COUNTED else 0
         if before <= 0 and verdict.allowed:

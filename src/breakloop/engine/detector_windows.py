@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from breakloop.detect.counting import is_snoozed
 from breakloop.detect.stateful import DetectorSlot, pack_sections, unpack_sections, window_key, window_shard
+from breakloop.engine.decision_state import state_of
 from breakloop.model.call import Answer, Call
 from breakloop.store.ops import ENFORCED, CommitResult, Op, Store, StoredWindow, WindowWrite
 
@@ -72,7 +73,7 @@ class DetectorWindows:
 
     def heard(self, call: Call, answer: Answer, now: float) -> None:
         """Take note of how a call was answered, in every window that it was judged with."""
-        for key, watches in call.watched:
+        for key, watches in state_of(call).windows or ():
             for _ in range(TRIES):
                 write = hear(key, self.read(key, now), watches, answer)
                 if write is None or self._store.commit((), now, [write]).conflict is None:
@@ -81,7 +82,7 @@ class DetectorWindows:
 
 def keys(call: Call, ops: Sequence[Any], project: str) -> list[str]:
     """Return the keys of the windows that a plan needs."""
-    shard = call.shard or project
+    shard = call.identity.shard or project
     owners = [op.detector.owner(call) for op in ops if type(op) is DetectorSlot]
     return list(
         dict.fromkeys([window_key(f"{window_shard(owner, shard, project)}:{owner}") for owner in owners if owner])
@@ -93,7 +94,7 @@ def look(
 ) -> tuple[list[Op], list[WindowWrite]]:
     """Return the operations with what was found in the place of each `DetectorSlot`, and the windows to
     write; where they were read from copies, those that only have to be unchanged, too."""
-    shard = call.shard or project
+    shard = call.identity.shard or project
     books: dict[str, _OpenWindow] = {}
     watched: dict[str, list[DetectorSlot]] = {}
     out: list[Op] = []
@@ -121,9 +122,9 @@ def look(
         if detector.awaits_answer(call, looked):
             watched.setdefault(key, []).append(op)
         found = detector.operation(call, looked, place, op.group)
-        if found is not None and (call.snoozed is None or not is_snoozed(found, call.snoozed, now)):
+        if found is not None and (call.decision.snoozed is None or not is_snoozed(found, call.decision.snoozed, now)):
             out.append(found)
-    call.watched = list(watched.items()) or None
+    state_of(call).windows = list(watched.items()) or None
     if not copies:
         return out, [book.write() for book in books.values() if book.changed]
     # A window that was dropped and begun anew must not be taken for the one that somebody still has a copy of.

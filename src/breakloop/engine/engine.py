@@ -14,13 +14,14 @@ What is told of a streamed answer that repeats itself (SPEC LD-8), in the words 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from breakloop.clock import Clock
 from breakloop.detect.steps.block import CUTS
 from breakloop.dialects import mcp
 from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.breakers import Breakers, BreakerState
+from breakloop.engine.decision_state import DecisionState, PendingResult, Settlement, Ticket, pending_result, state_of
 from breakloop.engine.detector_windows import DetectorWindows, keys
 from breakloop.engine.fold import ResultFolder, denial, no_bundle
 from breakloop.engine.hold_rules import HoldRules
@@ -58,22 +59,6 @@ from breakloop.store.ops import (
 )
 
 Failed = Callable[[Call, float, StateError], None]
-
-
-class Settlement(Protocol):
-    """Takes note of how a call ended."""
-
-    def settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
-        """End what was in flight, and take back what does not count."""
-        ...
-
-    def correct(self, call: Call, ops: Sequence[AdjustCharge]) -> None:
-        """Charge what was really used."""
-        ...
-
-    def heard(self, call: Call, answer: Answer) -> None:
-        """Let detectors remember the answer."""
-        ...
 
 
 class LocalStore:
@@ -124,7 +109,7 @@ KIND = "stream"
 
 def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times: int, now: float) -> Event:
     """Return the event: so many characters so many times, and what was done."""
-    chat = call.chat_cache
+    chat = call.parsed.chat
     data: dict[str, object] = {
         "caller": who.caller(call),
         "agent": who.agent(call),
@@ -136,13 +121,13 @@ def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times:
         "action": action,
         "policy": "",
         "evidence": f"the same {chars} characters {times} times in one answer",
-        "shadow": call.guards_stream != CUTS,
+        "shadow": call.decision.guards_stream != CUTS,
     }
-    return Event(LOOP_DETECTED, now, data, call.project, call.request_id)
+    return Event(LOOP_DETECTED, now, data, call.identity.project, call.request_id)
 
 
 _RESULTS_KEPT: Final = 10_000
-_SETTLED: Final[tuple[Settle, ...]] = ()  # the ticket of a call that was settled
+_SETTLED: Final[Ticket] = ()  # the ticket of a call that was settled
 
 Answered = Callable[[Call, Answer], None]
 
@@ -241,7 +226,7 @@ class Engine:
     def decide(self, call: Call) -> Verdict:
         """Judge one call and change state accordingly.
 
-        Where its answer will be known or may be told (`tracked`, `reported`), `call.ticket` has what `settle` needs.
+        Where its answer will be seen or may be reported later, `call.decision` keeps what `settle` needs.
         """
         plan = self.plan(call)
         return self.counted(call, plan, None) if isinstance(plan, Verdict) else self.decide_here(call, plan)
@@ -279,12 +264,12 @@ class Engine:
         if verdict.shadow:
             self.tally.shadowed += 1
         if verdict.allowed and plan.metered:
-            call.charged = adjustable_charges(ops, done)
+            state_of(call).charges = adjustable_charges(ops, done)
         if plan.counted and (call.tracked or call.reported) and verdict.allowed:
-            call.ticket = self._ticket(ops, done)
+            state_of(call).ticket = self._ticket(ops, done)
         return verdict
 
-    def _ticket(self, ops: list[Op], done: CommitResult) -> tuple[Settle, ...] | None:
+    def _ticket(self, ops: list[Op], done: CommitResult) -> Ticket | None:
         """Return what was counted and can be taken back, or leads a flight."""
         ticket: list[Settle] = []
         for index, op in enumerate(ops):
@@ -300,10 +285,11 @@ class Engine:
 
     def settle(self, call: Call, answer: Answer) -> None:
         """Take note of how an allowed call was answered; a second answer to the same call is not looked at."""
-        ticket: tuple[Settle, ...] | None = call.ticket
+        state = state_of(call)
+        ticket = state.ticket
         if ticket is _SETTLED:
             return
-        call.ticket = _SETTLED
+        state.ticket = _SETTLED
         tally = self.tally
         tally.settled += 1
         usage, failed = answer.usage, answer.failed
@@ -312,27 +298,35 @@ class Engine:
             tally.output_tokens += usage.output_tokens
         if failed:
             tally.failed += 1
-        keeper: Settlement = call.keeper or self.local
+        settlement: Settlement = state.settlement or self.local
         if ticket is not None:
             free = failed or self._moved_on(call, ticket[0].key, answer)
             ended = ticket if free else [op for op in ticket if op.flight]
             if ended:
-                keeper.settle(call, ended, failed=free)
-        if call.charged:
-            used = self.meter.used(call, answer, call.prompt_tokens)
-            made = adjustments(call.charged, used) if used is not None else []
+                settlement.settle(call, ended, failed=free)
+        if state.charges:
+            used = self.meter.used(call, answer, state.prompt_tokens)
+            made = adjustments(state.charges, used) if used is not None else []
             if made:
-                keeper.correct(call, made)
-        if call.watched is not None:
-            keeper.heard(call, answer)
+                settlement.correct(call, made)
+        if state.windows is not None:
+            settlement.heard(call, answer)
         if self.recorder is not None:
             self.recorder.answered(call, answer)
         self._answered(call, answer)
 
+    def pending_result(self, call: Call) -> PendingResult | None:
+        """Return what to keep of an allowed call whose result may be reported later; None: nothing depends on it."""
+        return pending_result(call, self._descriptors.caller, self._clock)
+
+    def settle_result(self, pending: PendingResult, answer: Answer, *, with_charges: bool) -> None:
+        """Settle a call whose result was reported; without charges, the estimates stay."""
+        self.settle(pending.call(with_charges=with_charges), answer)
+
     def _moved_on(self, call: Call, key: str, answer: Answer) -> bool:
         """Tell whether the same call has another result than the last time. Of an MCP call only the answer shows it:
         polling that sees something new is progress, and as free as a try that failed."""
-        chat = call.chat_cache
+        chat = call.parsed.chat
         if not isinstance(chat, Chat) or chat.dialect != mcp.DIALECT or not answer.text:
             return False
         before, result = self._results.get(key), hash(answer.text)
@@ -341,6 +335,7 @@ class Engine:
 
     def plan(self, call: Call) -> Plan | Verdict:
         """Return what to commit, or the verdict when none of it depends on state."""
+        call.decision = DecisionState()
         bundle = self._bundle
         return no_bundle() if bundle is None else self._planner.plan(bundle, call, self._clock.now())
 
@@ -357,7 +352,7 @@ class Engine:
 
     def repeated(self, call: Call, action: str, chars: int, times: int) -> None:
         """Count and tell that a streamed answer repeats itself (SPEC LD-8), and what was done: "cut", or "warn"."""
-        shadow = call.guards_stream != CUTS
+        shadow = call.decision.guards_stream != CUTS
         if action == "cut" and not shadow:
             self.tally.cut += 1
         self._publish(repeated_event(call, self._descriptors, action, chars, times, self._clock.now()))

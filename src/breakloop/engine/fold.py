@@ -101,7 +101,7 @@ class ResultFolder:
                 self._published.put(op.key, stage.units)
                 for crossed in op.limiter.crossings(op, used, published):
                     data = {**crossed, "shadow": op.group != ENFORCED}
-                    self._publish(Event(BUDGET_THRESHOLD, now, data, call.project, call.request_id))
+                    self._publish(Event(BUDGET_THRESHOLD, now, data, call.identity.project, call.request_id))
             if op.group == ENFORCED:
                 verdict.warning = verdict.warning or stage.warning
                 verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
@@ -136,7 +136,7 @@ class ResultFolder:
         if result.changed:
             name = BREAKER_OPENED if result.changed == "opened" else BREAKER_CLOSED
             data = {**op.limiter.event_data(op, result), "shadow": op.group != ENFORCED}
-            self._publish(Event(name, now, data, call.project, call.request_id))
+            self._publish(Event(name, now, data, call.identity.project, call.request_id))
         return result.open
 
     def _fold_tripped(
@@ -146,7 +146,7 @@ class ResultFolder:
         loop = op.owner.finding(op, result)
         if result.fresh:
             data = _loop_data(call, op.owner, loop, shadow=op.group != ENFORCED)
-            self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
+            self._publish(Event(LOOP_DETECTED, now, data, call.identity.project, call.request_id))
         if op.group == ENFORCED and not op.spec.denies:
             self._mark(op.owner, loop, verdict, result.hits)
 
@@ -165,7 +165,7 @@ class ResultFolder:
         loop = op.owner.finding(op, FingerprintCount(op.owner.hits))
         if loop.fresh:
             data = _loop_data(call, op.owner, loop, shadow=op.group != ENFORCED)
-            self._publish(Event(LOOP_DETECTED, now, data, call.project, call.request_id))
+            self._publish(Event(LOOP_DETECTED, now, data, call.identity.project, call.request_id))
         if op.group == ENFORCED:
             self._mark(op.owner, loop, verdict, loop.hit_count)
 
@@ -193,13 +193,13 @@ class ResultFolder:
                 assert_never(op)
         verdict.status, verdict.policy, verdict.rule = op.rule.status, op.rule.policy, op.rule.name
         data = {"policy": verdict.policy, "rule": verdict.rule, "reason": verdict.reason}
-        self._publish(Event(LIMIT_EXCEEDED, now, data, call.project, call.request_id))
+        self._publish(Event(LIMIT_EXCEEDED, now, data, call.identity.project, call.request_id))
 
     def _publish_shadow(self, call: Call, verdict: Verdict, now: float) -> None:
         for found in verdict.shadow:
             if found.action == "deny":
                 data = {"policy": found.policy, "rule": found.rule, "reason": found.reason}
-                self._publish(Event(SHADOW_WOULD_REJECT, now, data, call.project, call.request_id))
+                self._publish(Event(SHADOW_WOULD_REJECT, now, data, call.identity.project, call.request_id))
 
 
 _ResultT = TypeVar("_ResultT")
@@ -272,7 +272,7 @@ def _shadow_finding(op: Op) -> ShadowFinding:
 
 
 def _loop_data(call: Call, source: LoopSource | ObservedLoop, loop: LoopFinding, *, shadow: bool) -> dict[str, object]:
-    chat = call.chat_cache
+    chat = call.parsed.chat
     caller, agent = source.sender(call)
     return {
         "caller": caller,

@@ -9,6 +9,7 @@ from typing import Final, assert_never
 
 from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.stateful import window_key
+from breakloop.engine.decision_state import state_of
 from breakloop.engine.quarantine import AGENT, RUN, Hold, Quarantine
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
@@ -70,18 +71,18 @@ class HoldRules:
                 keys[op.key] = (
                     done.at + result.wait_s if isinstance(result, FingerprintCount) and result.tripped else 0.0
                 )
-        self._quarantine.blocked((call.project, self._who.caller(call), self._who.agent(call)), keys)
+        self._quarantine.blocked((call.identity.project, self._who.caller(call), self._who.agent(call)), keys)
 
     def _hold_run(self, call: Call, owner: str, why: str, accounts: tuple[str, ...], now: float) -> None:
         """Its window goes with the hold: whoever is released begins a new run, whichever ceiling it was."""
-        clears = (window_key(f"{call.shard or part(call.project)}:{owner}"), *accounts)
+        clears = (window_key(f"{call.identity.shard or part(call.identity.project)}:{owner}"), *accounts)
         caller, agent, run = self._who.caller(call), self._who.agent(call), self._who.window(call)
-        self._quarantine.hold(Hold(RUN, call.project, caller, agent, now, math.inf, why, run, clears))
+        self._quarantine.hold(Hold(RUN, call.identity.project, caller, agent, now, math.inf, why, run, clears))
 
     def _hold_agent(self, call: Call, op: CountFingerprint, verdict: Verdict, now: float) -> None:
         loop, seconds = verdict.loop, op.owner.config.quarantine_s
         why = f"{loop.kind} loop ({loop.evidence})" if loop is not None else ""
         until = now + seconds if seconds else math.inf
-        clears = (op.key, *op.owner.window_keys, *[key for key, _ in call.watched or ()])
+        clears = (op.key, *op.owner.window_keys, *[key for key, _ in state_of(call).windows or ()])
         caller, agent = self._who.caller(call), self._who.agent(call)
-        self._quarantine.hold(Hold(AGENT, call.project, caller, agent, now, until, why, clears=clears))
+        self._quarantine.hold(Hold(AGENT, call.identity.project, caller, agent, now, until, why, clears=clears))

@@ -9,6 +9,7 @@ from typing import Final
 from breakloop.clock import Clock
 from breakloop.dialects import mcp, registry
 from breakloop.dialects.prompt import prompt_of
+from breakloop.engine.decision_state import state_of
 from breakloop.limits.base import NOTHING, Estimate
 from breakloop.model.call import CAPPED, CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat, CompletionCap, Usage
 from breakloop.model.events import LIMIT_EXCEEDED, MODEL_UNKNOWN, SHADOW_WOULD_REJECT, Event, Publish
@@ -48,9 +49,10 @@ class Meter:
 
     def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
         """Return what a call may use; nothing where it is no LLM call."""
-        known = call.estimated
+        state = state_of(call)
+        known = state.estimate
         if known is not None and known[0] is estimator and known[1] >= money:
-            return known[2]  # type: ignore[no-any-return]  # as it was put there
+            return known[2]
         chat = self._llm(call)
         if chat is None:
             return NOTHING
@@ -60,8 +62,20 @@ class Meter:
         price = self._price(call, chat) if money else None
         if price is not None:
             found = found._replace(microusd=Prices.cost_microusd(price, Usage(tokens, found.completion())))
-        call.estimated = (estimator, money, found)
+        state.estimate = (estimator, money, found)
         return found
+
+    def reserve(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
+        """Return the same for a rule that charges it, and keep it for the settlement."""
+        found = self.estimate(call, estimator, money=money)
+        if found is not NOTHING:
+            decision = call.decision
+            decision.prompt_tokens, decision.estimator = found.prompt_tokens, estimator.name
+        return found
+
+    def cap(self, call: Call, cap: CompletionCap) -> None:
+        """Limit the length of a streamed answer."""
+        call.decision.caps = (*call.decision.caps, cap)
 
     def denies(self, call: Call) -> bool:
         """Tell whether a call may not pass because nobody knows what its model costs (`unknown_model: deny`)."""
@@ -85,14 +99,14 @@ class Meter:
             said = answer_tokens(answer.text, answer.calls, answer.unkept_chars)
             usage = Usage(prompt_tokens, said)
         else:
-            self.errors.note(call.estimator, prompt_tokens, usage.input_tokens)
+            self.errors.note(call.decision.estimator, prompt_tokens, usage.input_tokens)
         price = self._price(call, chat)
         cost = 0 if price is None else Prices.cost_microusd(price, usage)
         return ActualUse(usage.input_tokens + usage.output_tokens, cost)
 
     def cost_microusd(self, call: Call, usage: Usage) -> int:
         """Return what so many tokens of a call cost; nothing where no price is known."""
-        chat = call.chat_cache
+        chat = call.parsed.chat
         price = self._price(call, chat) if isinstance(chat, Chat) and chat.dialect != mcp.DIALECT else None
         return 0 if price is None else Prices.cost_microusd(price, usage)
 
@@ -102,7 +116,7 @@ class Meter:
         name = SHADOW_WOULD_REJECT
         if cap.cuts:
             name, data = LIMIT_EXCEEDED, {**data, "action": action}
-        self._publish(Event(name, self._clock.now(), data, call.project, call.request_id))
+        self._publish(Event(name, self._clock.now(), data, call.identity.project, call.request_id))
 
     def _llm(self, call: Call) -> Chat | None:
         """Return what an LLM call says; a call of a tool costs no tokens."""
@@ -116,7 +130,7 @@ class Meter:
         if price is None and chat.model not in self._told and len(self._told) < _TOLD_MAX:
             self._told.add(chat.model)
             data: dict[str, object] = {"model": chat.model[:200], "upstream": call.upstream}
-            self._publish(Event(MODEL_UNKNOWN, self._clock.now(), data, call.project, call.request_id))
+            self._publish(Event(MODEL_UNKNOWN, self._clock.now(), data, call.identity.project, call.request_id))
         return price
 
 

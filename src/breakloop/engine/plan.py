@@ -15,12 +15,11 @@ from breakloop.engine.metering import Meter
 from breakloop.engine.quarantine import NAME, Quarantine, held
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
-from breakloop.policy.cache import MemoDict
 from breakloop.policy.compiled import AgentTerms, CompiledBundle, CompiledDetector, CompiledPolicy
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import CompiledRule
 from breakloop.policy.senders import CHARGES_MAX, CachedCharges, CallerProfile
-from breakloop.store.ops import ENFORCED, Op, part
+from breakloop.store.ops import ENFORCED, Op
 
 Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
 
@@ -33,7 +32,8 @@ class Plan:
     policies: list[CompiledPolicy]
     ops: list[Any]  # `Op`, and `DetectorSlot` in the place of what only a window tells
     now: float
-    project: str = ""  # as it stands in keys; what belongs to the agent alone is in `Call.shard`
+    project: str = ""  # as it stands in keys; what belongs to the agent alone is in `Identity.shard`
+    profile: CallerProfile | None = None
     counted: bool = False  # some of the operations are a detector's
     watched: bool = False  # some of the operations depend on windows
     metered: bool = False  # some of the charges are estimates
@@ -42,36 +42,33 @@ class Plan:
 class Planner:
     """Plans. Knows who sends (`descriptors`) and who is held (`quarantine`)."""
 
-    __slots__ = ("_descriptors", "_meter", "_missing", "_parts", "_quarantine", "_shard_by_agent")
+    __slots__ = ("_descriptors", "_meter", "_missing", "_quarantine")
 
     def __init__(self, descriptors: Descriptors, quarantine: Quarantine, meter: Meter, missing: Missing) -> None:
         self._descriptors = descriptors
-        self._shard_by_agent = descriptors.shard_by_agent
         self._meter = meter
         self._quarantine = quarantine
         self._missing = missing
-        self._parts = MemoDict(part)
 
     def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
         """Return what to commit, or the verdict when none of it depends on state."""
-        call.tail_messages = bundle.tail_messages
-        call.sender = bundle.senders.find(call, now)
+        decision = call.decision
+        decision.tail_messages = bundle.tail_messages
+        profile = bundle.senders.find(call, now)
         if bundle.kill_override_until <= now:
             switch = bundle.kill_switches.find(call, now)
             if switch is not None:
                 return killed(switch, now)
         all_shadow = bundle.shadow_until > now
-        project_id = call.project = self._descriptors.project(call)
-        project = self._parts[project_id]
-        call.shard = f"{project}|{self._parts[self._descriptors.agent(call)]}" if self._shard_by_agent else project
+        project_id, project = self._descriptors.assign_project(call)
         if self._quarantine:
             verdict = self._held(call, project_id, now, all_shadow=all_shadow)
             if verdict is not None:
                 return verdict
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
         if bundle.snoozed:
-            call.snoozed = bundle.snoozed
-        plan = Plan(bundle, policies, [], now, project)
+            decision.snoozed = bundle.snoozed
+        plan = Plan(bundle, policies, [], now, project, profile)
         if bundle.agents:
             agent = bundle.agents.find(self._descriptors.agent(call))
             if agent is not None:
@@ -106,8 +103,8 @@ class Planner:
 
     def _want_usage(self, call: Call, plan: Plan) -> None:
         plan.metered = True
-        chat = call.chat_cache
-        call.wants_usage = call.wants_usage or (isinstance(chat, Chat) and chat.stream)
+        chat = call.parsed.chat
+        call.decision.wants_usage = call.decision.wants_usage or (isinstance(chat, Chat) and chat.stream)
 
     def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | None:
         """SPEC K-1: global shadow suspends automatic quarantines, and not those of an operator."""
@@ -119,7 +116,7 @@ class Planner:
 
     def _look(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
         # Sessions and fingerprints are an agent's own; a window that several agents share names its place itself.
-        shard, now, ops, snoozed = call.shard, plan.now, plan.ops, call.snoozed
+        shard, now, ops, snoozed = call.identity.shard, plan.now, plan.ops, call.decision.snoozed
         for detector in detectors:
             count = detector.plan(call, shard, group, now)
             if count is not None:
@@ -132,7 +129,7 @@ class Planner:
 
     def _plan_rules(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> None:
         """Add what the rules of a policy charge: as remembered, as far as it depends on nothing but the sender."""
-        sender: CallerProfile | None = call.sender if policy.steady else None
+        sender = plan.profile if policy.steady else None
         charges: Sequence[Op]
         if sender is None:
             charges = self._charges(policy, call, plan, group)

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from breakloop.detect.stateful import DetectorSlot
+from breakloop.engine.decision_state import Settlement, state_of
 from breakloop.engine.detector_windows import TRIES, RemoteWindowCache, hear, keys, look
 from breakloop.engine.engine import Engine, unavailable
 from breakloop.engine.plan import Plan
@@ -47,7 +48,7 @@ from breakloop.store.ops import (
 )
 
 
-class RemoteHost(Protocol):
+class RemoteHost(Settlement, Protocol):
     """What a decision needs of `remote.Remote`."""
 
     engine: Engine
@@ -97,7 +98,7 @@ class RemoteDecision:
         try:
             if not plan.watched:
                 remote.store.commit(self._ops, (), self._committed)
-            elif self._call.shard != plan.project and any(is_far(self._call, op) for op in plan.ops):
+            elif self._call.identity.shard != plan.project and any(is_far(self._call, op) for op in plan.ops):
                 self._far = SharedWindowRead(remote, self._call, plan, self._looked_afar, self._go_on)
                 self._far.start()
             else:
@@ -153,7 +154,7 @@ class RemoteDecision:
 
     def _judge(self, done: CommitResult) -> None:
         remote, engine, plan = self._remote, self._remote.engine, self._plan
-        self._call.keeper = remote
+        state_of(self._call).settlement = remote
         if self._far is not None:
             for at, op in enumerate(self._ops):
                 if id(op) in self._far.known:
@@ -214,7 +215,7 @@ class RemoteFeedback:
 
     def heard(self, call: Call, answer: Answer) -> None:
         """Let every detector that wants it remember how a call was answered."""
-        for key, watches in call.watched:
+        for key, watches in state_of(call).windows or ():
             _FeedbackWrite(self, key, watches, answer).start()
 
 

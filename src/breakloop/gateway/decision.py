@@ -238,7 +238,7 @@ class DecisionHandler:
             judging.traces.decided(call, verdict)
         judging.timings.decision.note(perf_counter_ns() - call.began_ns)
         if verdict.allowed:
-            if results is not None and (call.ticket is not None or call.charged):
+            if results is not None:
                 results.keep(call)
             head = judging.answers.allowed(verdict, call.request_id)
             if fields:

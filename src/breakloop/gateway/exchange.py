@@ -53,11 +53,7 @@ def forget_body(request: Request, call: Call) -> None:
     """
     if len(request.body) > KEPT_BYTES:
         request.body = b""
-        call.body = rpc_stub(call.body)
-        call.taken_cache = None
-        chat = call.chat_cache
-        if isinstance(chat, Chat):
-            call.chat_cache = chat._replace(tail=())
+        call.release_body(rpc_stub(call.body))
 
 
 _REFUSALS: Final = frozenset((400, 422))
@@ -78,7 +74,7 @@ class UsageInjector:
 
     def body(self, request: Request, call: Call, *, steered: bool) -> bytes | None:
         """Return the body that asks; None where the client's own is sent."""
-        chat = call.chat_cache
+        chat = call.parsed.chat
         if not isinstance(chat, Chat) or not chat.stream or request.streamed or self._refused.get(_key(call, chat)):
             return None
         found = ask(chat.dialect, request.body if steered else call.body)
@@ -89,7 +85,7 @@ class UsageInjector:
     def refused(self, call: Call) -> None:
         """Remember that it does not work there: the same request without the question was taken."""
         self._tally.refused_usage += 1
-        chat = call.chat_cache
+        chat = call.parsed.chat
         if isinstance(chat, Chat):
             self._refused.put(_key(call, chat), True)
 

@@ -196,7 +196,7 @@ class ProxyHandler:
             length = len(request.body)
         head = self._forwarding.head(request, destination, query, length, plain=steered)
         asked: UsageInjection | None = None
-        if call.wants_usage:
+        if call.decision.wants_usage:
             body = self._asking.body(request, call, steered=steered)
             if body is not None:
                 asked = UsageInjection(self._asking, call, head, request.body)
@@ -212,7 +212,7 @@ class ProxyHandler:
 
     def _steer(self, request: Request, call: Call, verdict: Verdict) -> bool:
         """SPEC LD-5: tell the model in its own conversation; where that cannot be done, the client is told."""
-        chat = call.chat_cache
+        chat = call.parsed.chat
         if not isinstance(chat, Chat) or request.streamed:
             return False
         body = steer.append(chat.dialect, call.body, verdict.note)
@@ -242,15 +242,18 @@ class ProxyHandler:
 
     def reading(self, call: Call, head: ResponseHead) -> AnswerTap | None:
         """Read along where somebody has looked at the request; nobody needs the answer to one that nobody judges."""
-        chat = call.chat_cache
+        chat = call.parsed.chat
         if not isinstance(chat, Chat):
             return None
         engine = self._judging.engine
         try:
-            if call.guards_stream or call.caps:
+            if call.decision.guards_stream or call.decision.caps:
                 repeated, capped = partial(self._repeated, call), partial(self._capped, call)
                 return guarded_reading(
-                    chat, head, engine.not_read, StreamWatch(repeated, capped, call.guards_stream, call.caps)
+                    chat,
+                    head,
+                    engine.not_read,
+                    StreamWatch(repeated, capped, call.decision.guards_stream, call.decision.caps),
                 )
             return reading_for(chat, head, engine.not_read)
         except Exception as error:  # noqa: BLE001 - the outermost edge: an answer that we cannot read passes all the same

@@ -6,7 +6,7 @@ other lock on this door."""
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from breakloop.clock import Clock
 from breakloop.dialects import base
@@ -14,11 +14,12 @@ from breakloop.dialects.answers import CALLS_MAX, TEXT_MAX_CHARS, tokens
 from breakloop.dialects.anthropic import AnthropicAnswer
 from breakloop.dialects.gemini import GeminiAnswer
 from breakloop.dialects.openai_chat import openai_tokens
+from breakloop.engine.decision_state import PendingResult
 from breakloop.engine.engine import Engine
 from breakloop.errors import RequestError
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.http_response import error_reply
-from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat, ToolCall, Usage
+from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, ToolCall, Usage
 from breakloop.policy.descriptors import Descriptors
 from breakloop.store.memory import ExpiringTable
 
@@ -39,21 +40,6 @@ _NOT_OPEN: Final = (
 )
 
 
-class _Reserved(NamedTuple):
-    """What limits have charged for a request, and what correcting it takes."""
-
-    charged: Any
-    prompt_tokens: int
-    estimator: str
-    chat: Any  # without its messages
-    upstream: str
-
-
-# A decision whose result is not known, without the request, which may be large: when it is forgotten, its request id,
-# its ticket, its caller, its project, what is reserved for it.
-_Awaited = tuple[float, str, Any, str, str, _Reserved | None]
-
-
 class ReportedResults:
     """Remembers what was allowed, and takes the results. `expect` before a decision, `keep` after it."""
 
@@ -64,8 +50,8 @@ class ReportedResults:
         self._descriptors = descriptors
         self._clock = clock
         self._max_open = max_open
-        self._open: dict[str, _Awaited] = {}
-        self._oldest: deque[_Awaited] = deque()  # all that are open, and some that are not any more
+        self._open: dict[str, PendingResult] = {}
+        self._oldest: deque[PendingResult] = deque()  # all that are open, and some that are not any more
         self._reporters = ExpiringTable(_REPORTERS_MAX)
 
     def __len__(self) -> int:
@@ -82,18 +68,17 @@ class ReportedResults:
         return self._reporters.live(self._descriptors.caller(call), self._clock.now()) is not None
 
     def keep(self, call: Call) -> None:
-        """Remember a call that was allowed and has a ticket, or charges that its answer corrects."""
-        ticket, request_id, oldest = call.ticket, call.request_id, self._oldest
-        at: float = self._clock.now() if ticket is None else ticket[0].at
+        """Remember a call that was allowed, if anything depends on its result."""
+        pending, oldest = self._engine.pending_result(call), self._oldest
+        if pending is None:
+            return
         # Up to two go for one that comes: what is over goes faster than anything comes, and nobody pays for many.
         for _ in (1, 2):
-            if not oldest or (oldest[0][0] > at and len(oldest) < self._max_open):
+            if not oldest or (oldest[0].at + KEPT_S > pending.at and len(oldest) < self._max_open):
                 break
-            self._open.pop(oldest.popleft()[1], None)
-        reserved = _reserved(call) if call.charged else None
-        awaited = (at + KEPT_S, request_id, ticket, self._descriptors.caller(call), call.project, reserved)
-        self._open[request_id] = awaited
-        oldest.append(awaited)
+            self._open.pop(oldest.popleft().request_id, None)
+        self._open[pending.request_id] = pending
+        oldest.append(pending)
 
     def take(self, request: Request) -> Reply:
         """Answer `POST /v1/decision/{request_id}/result`."""
@@ -101,28 +86,17 @@ class ReportedResults:
             return Reply(405, b"Allow: POST\r\n", b"", 0.0)
         request_id = _request_id(request.target)
         now = self._clock.now()
-        awaited = self._open.get(request_id)
-        if awaited is None or awaited[0] <= now:
+        pending = self._open.get(request_id)
+        if pending is None or pending.at + KEPT_S <= now:
             return Reply(404, b"Content-Type: application/json\r\n", _NOT_OPEN, 0.0)
         try:
             answer = read_report(request)
         except RequestError as error:
             return error_reply(error.status, str(error))
         del self._open[request_id]
-        call = Call("", "", request_id=request_id)
-        _, _, call.ticket, caller, call.project, reserved = awaited
-        call.caller_cache = caller
-        if reserved is not None and _tells_use(answer):
-            call.charged, call.prompt_tokens, call.estimator, call.chat_cache, call.upstream = reserved
-        self._reporters.put(caller, (now + BELIEVED_S,), now)
-        self._engine.settle(call, answer)
+        self._reporters.put(pending.caller, (now + BELIEVED_S,), now)
+        self._engine.settle_result(pending, answer, with_charges=_tells_use(answer))
         return Reply(204, b"", b"", 0.0)
-
-
-def _reserved(call: Call) -> _Reserved:
-    chat = call.chat_cache
-    slim = chat._replace(tail=()) if isinstance(chat, Chat) else None
-    return _Reserved(call.charged, call.prompt_tokens, call.estimator, slim, call.upstream)
 
 
 def _tells_use(answer: Answer) -> bool:

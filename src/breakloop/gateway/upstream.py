@@ -453,9 +453,9 @@ class UpstreamFaults:
         known = self._told.get(key)
         if known is not None:
             known.left_out += 1
-            known.project, known.request_id, known.status = call.project, call.request_id, status
+            known.project, known.request_id, known.status = call.identity.project, call.request_id, status
         elif len(self._told) < _KEYS_MAX:
-            known = self._told[key] = _Told(self._clock.now(), call.project, call.request_id, status)
+            known = self._told[key] = _Told(self._clock.now(), call.identity.project, call.request_id, status)
             self._tell(key, known, 0)
 
     def sweep(self) -> None:

@@ -21,7 +21,7 @@ What a tool that failed has said, as a step's result: an exception, which is how
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 CAPPED: Final = "max_completion_tokens"  # the reason in events
 
@@ -72,48 +72,106 @@ class Chat(NamedTuple):
     answers: int = 1  # that it asks for at once; `max_tokens` is for each of them
 
 
-class Call:
-    """One request. Made by a door; what follows from it is worked out on demand and kept in the fields at the end.
+class DialectBody(Protocol):
+    """The body of an LLM or MCP request, parsed by its dialect."""
 
-    A plain class whose later fields have class-level defaults, because one is made per request: a frozen dataclass
-    costs 3 us, and setting each of them in `__init__` a third more than this.
+    @property
+    def dialect(self) -> str: ...
+
+    def head(self) -> Chat | None: ...
+
+    def chat(self, tail: int) -> Chat | None: ...
+
+
+class Parsed:
+    """What was read from a request. Written by `policy.descriptors` and `dialects` only; None: not read yet."""
+
+    chat: Chat | Literal[False] | None = None  # False: not an LLM request
+    body: DialectBody | None = None
+    prompt: Prompt | None = None
+    step: Step | Literal[False] | None = None  # False: there is none
+    query: dict[str, list[str]] | None = None
+
+
+class Profile(Protocol):
+    """What is known of a caller from its earlier requests."""
+
+    @property
+    def caller(self) -> str: ...
+
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def ip(self) -> str: ...
+
+    @property
+    def claims(self) -> Mapping[str, object]: ...
+
+    @property
+    def verified(self) -> bool: ...
+
+    @property
+    def identities(self) -> dict[int, str]:
+        """The caller's part of fingerprints, by detector."""
+        ...
+
+
+class Identity:
+    """Who sent a request. Written by `policy` only; None: not known yet."""
+
+    profile: Profile | None = None
+    caller: str | None = None
+    agent: str | None = None
+    session: str | None = None
+    session_derived = False  # the session is named by how its conversation opens
+    trace: str | None = None
+    ip: str | None = None
+    claims: Mapping[str, object] | None = None
+    verified = False  # the claims came from a token whose signature was checked
+    project = ""
+    shard = ""  # the part of keys under which the state of its agent is kept: the project, or a part of it
+
+
+class CallDecision:
+    """What a decision asks of the rest of the call. Made and written by the engine; it extends this with its own state,
+    which every other layer carries along unread.
     """
 
-    tail_messages = TAIL_MESSAGES  # last messages of the body that the bundle in force needs, set by the planner
-    # Kept by their readers. None: not looked at yet.
-    chat_cache: Chat | Literal[False] | None = None  # False: looked, and it is not an LLM request
-    taken_cache: Any = None  # wire.dialects.Taken: its body taken apart, which comes with the chat
-    prompt_cache: Any = None  # wire.prompt.Prompt: how much it says to the model
-    claims_cache: Mapping[str, object] | None = None
-    caller_cache: str | None = None
-    agent_cache: str | None = None
-    session_cache: str | None = None
-    derived = False  # session_cache is a name made from how the conversation opens
-    trace_cache: str | None = None
-    step_cache: Any = None  # model.step.Step; False: looked, and there is none
-    ip_cache: str | None = None
-    query_cache: dict[str, list[str]] | None = None
-    project = ""
-    shard = ""  # where what belongs to its agent is kept, as keys hold it: the project, or a part of it
-    sender: Any = None  # policy.senders.Sender, when the engine knows this one
-    verified = False  # claims_cache came from a token whose signature was checked
+    tail_messages = TAIL_MESSAGES  # how many of the last messages of a body the bundle in force needs
     snoozed: Mapping[str, float] | None = None  # fingerprints that may repeat for now
-    watched: Any = None  # the windows that detectors judged it with, for its answer
-    guards_stream = 0  # 1: its answer is cut where it repeats itself; 2: that is only told
-    caps: tuple[CompletionCap, ...] = ()  # how long its answer may become, if it is streamed
-    wants_usage = False  # a policy needs the tokens of its answer as the provider counts them, in a stream too
-    crowded = False  # its session has no name, and others of its caller without one run at the same time
-    tracked = False  # the door sees this call's answer, and hands it to `Engine.settle`
-    reported = False  # its answer may be told later (SPEC D-6): a ticket is wanted, even where it is not tracked
-    charged: Any = None  # what limits have charged and the answer corrects, left here by the engine
-    prompt_tokens = 0  # as they were estimated
-    keeper: Any = None  # where it was decided, if not in this process: `keeping.Keeper`
-    estimator = "simple_word"  # by which they were
-    estimated: Any = None  # by whom, whether with money, and what: the next rule asks for the same
-    looped: Any = None  # the loop that it belongs to, as sums name it
-    began_ns = 0  # when its door took it, by `perf_counter_ns`
-    span: Any = None  # of its trace, where somebody traces: `model.traces.Traces`
-    ticket: Any = None  # what settling needs, left here by the engine; None: nothing to settle
+    crowded = False  # its session has no name, and other unnamed sessions of its caller run at the same time
+    guards_stream = 0  # 1: a streamed answer is cut where it repeats itself; 2: that is only reported
+    caps: tuple[CompletionCap, ...] = ()  # how long a streamed answer may become
+    wants_usage = False  # a policy needs the token usage that the provider counts, in a stream too
+    prompt_tokens = 0  # estimated
+    estimator = "simple_word"  # that estimated them
+
+
+class _Undecided(CallDecision):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: this call has no decision yet")
+
+
+UNDECIDED: Final[CallDecision] = _Undecided()  # shared by all calls that the engine has not seen
+
+
+class Call:
+    """One request on its way through the service, in parts that have one writer each: the request as it came, which
+    nothing but `replace_body` and `release_body` changes, what was `parsed` from it, who sent it (`identity`), and the
+    `decision`.
+
+    The parts and this class have class-level defaults, because each is made once per request: a frozen dataclass costs
+    3 us, and setting each field in `__init__` a third more than this.
+    """
+
+    # Set by the entry point that made the call.
+    tracked = False  # its answer will be seen, and handed to `Engine.settle`
+    reported = False  # its answer may be reported later: a ticket is needed even where it is not tracked
+    began_ns = 0  # when it was received, by `perf_counter_ns`
+    span: object = None  # written and read by `observe.tracing` only
+    # Set by the engine, which is the only one to write it.
+    decision: CallDecision = UNDECIDED
 
     def __init__(
         self,
@@ -124,29 +182,45 @@ class Call:
         headers: Mapping[str, bytes] | None = None,
         peer: str = "",
         body: bytes = b"",
-        body_unseen: bool = False,  # noqa: FBT001, FBT002 - doors on the hot path call by position
+        body_unseen: bool = False,  # noqa: FBT001, FBT002 - the hot path calls by position
         request_id: str = "",
         path_agent: str = "",
         upstream: str = "",
         repeated: tuple[tuple[str, bytes], ...] = (),
     ) -> None:
-        self.method = method
-        self.path = path  # normalised (SPEC R-3); the original is the door's to forward
-        self.host = host  # lower case, without port and trailing dot
-        self.query = query  # raw, without the question mark
+        self.method: Final = method
+        self.path: Final = path  # normalised; the gateway forwards the original
+        self.host: Final = host  # lower case, without port and trailing dot
+        self.query: Final = query  # raw, without the question mark
         self.headers: Mapping[str, bytes] = headers if headers is not None else {}  # canonical name -> first value
-        self.repeated = repeated  # further values of header fields that came more than once, in order
-        self.peer = peer
+        self.repeated: Final = repeated  # further values of header fields that came more than once, in order
+        self.peer: Final = peer
         self.body = body
-        self.body_unseen = body_unseen  # there is a body, but the gateway in front did not send it to us
+        self.body_unseen = body_unseen  # there is a body, but it was not sent to us
         self.request_id = request_id
-        self.path_agent = path_agent  # from /agents/{agent}/...
-        self.upstream = upstream
+        self.path_agent: Final = path_agent  # from /agents/{agent}/...
+        self.upstream: Final = upstream
+        self.parsed: Final = Parsed()
+        self.identity: Final = Identity()
 
     def header(self, name: str) -> str | None:
         """Return the first value of a header field by its canonical name (lower case, `-`), or None."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
+
+    def replace_body(self, body: bytes, headers: Mapping[str, bytes] | None = None) -> None:
+        """Replace the body, for example by its decompressed form, and the header fields that describe it."""
+        self.body = body
+        if headers is not None:
+            self.headers = headers
+
+    def release_body(self, stub: bytes) -> None:
+        """Let go of the body and what was parsed from it, but for the head: it will not be sent or read again."""
+        self.body = stub
+        parsed = self.parsed
+        parsed.body = None
+        if parsed.chat:
+            parsed.chat = parsed.chat._replace(tail=())
 
 
 class Result(NamedTuple):

@@ -84,8 +84,8 @@ def call_attributes(call: Call, chat: Chat | None, agent: str, tools: Sequence[s
         "http.request.method": call.method,
         "gen_ai.agent.id": agent[:_TEXT_MAX],
     }
-    if call.project:
-        found["breakloop.project"] = call.project
+    if call.identity.project:
+        found["breakloop.project"] = call.identity.project
     if call.upstream:
         found["breakloop.upstream"] = call.upstream
     if chat is None:
@@ -268,25 +268,27 @@ class Tracing:
             attributes=attributes | verdict_attributes(verdict) | {"breakloop.overhead_us": took_ns // 1000},
             start_time=now_ns - took_ns,
         )
-        call.span = _Open(span, now_ns - took_ns, attributes)
+        opened = call.span = _Open(span, now_ns - took_ns, attributes)
         if not verdict.allowed:
-            self._end(call, {"http.response.status_code": verdict.status}, verdict.reason)
+            self._end(call, opened, {"http.response.status_code": verdict.status}, verdict.reason)
         elif not call.tracked:  # its answer may be told, but nobody knows when
             span.end(now_ns)
-            call.span = call.span._replace(span=None)
+            call.span = opened._replace(span=None)
 
     def _answered(self, call: Call, answer: Answer) -> None:
-        if call.span is None:
+        opened = call.span
+        if opened is None:
             return
+        assert isinstance(opened, _Open)  # noqa: S101 - nothing else writes it
         usage = answer.usage
-        names = self._names.of(call.span.attributes)
+        names = self._names.of(opened.attributes)
         if usage is not None and names:
             self._tokens.record(usage.input_tokens, {**names, TOKEN_TYPE: "input"})
             self._tokens.record(usage.output_tokens, {**names, TOKEN_TYPE: "output"})
-        self._end(call, answer_attributes(answer), failure(answer))
+        self._end(call, opened, answer_attributes(answer), failure(answer))
 
-    def _end(self, call: Call, attributes: Mapping[str, Any], why: str) -> None:
-        ending, call.span = call.span, None
+    def _end(self, call: Call, ending: _Open, attributes: Mapping[str, Any], why: str) -> None:
+        call.span = None
         span = ending.span
         if span is None:
             return

@@ -41,7 +41,7 @@ from breakloop.policy.schema.loops import (
     TailLoop,
     Weights,
 )
-from breakloop.policy.senders import CallerProfile, steady
+from breakloop.policy.senders import steady
 from breakloop.pricing.tokens import estimator
 from breakloop.store.ops import COOLDOWN_S, FingerprintSpec, blocked_at_once, joined, part
 
@@ -287,7 +287,7 @@ class DetectorCompiler:
         number = self._identities
 
         def remembered(call: Call) -> str:
-            sender: CallerProfile | None = call.sender
+            sender = call.identity.profile
             if sender is None:
                 return read(call)
             known = sender.identities.get(number)

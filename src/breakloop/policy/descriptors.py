@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
 
 import xxhash
@@ -24,10 +24,12 @@ from breakloop.clock import Clock
 from breakloop.dialects import registry
 from breakloop.model.call import TAIL_MESSAGES, UNREAD, Answer, Call, Chat, Step
 from breakloop.policy import identity
+from breakloop.policy.cache import MemoDict
 from breakloop.policy.client import HEADERS, ClientIp, Geo, UserAgents
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.identity import SessionNames
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, JwtReader, claim_text
+from breakloop.store.ops import part
 
 FIXED: dict[str, tuple[str, ...]] = {
     "ip": ("address", "country", "asn", "type", "tor"),
@@ -93,7 +95,7 @@ _SPELLED_ONE_WAY: Final = re.compile(r"[A-Za-z0-9_.~-]*+=?[A-Za-z0-9_.~-]*+").fu
 
 def fields(call: Call) -> dict[str, list[str]]:
     """Return the decoded query, each key with its values in order; kept on the call."""
-    known = call.query_cache
+    known = call.parsed.query
     if known is not None:
         return known
     found: dict[str, list[str]] = {}
@@ -101,7 +103,7 @@ def fields(call: Call) -> dict[str, list[str]]:
         name, _, value = field.partition("=")
         if field:
             found.setdefault(_text(name), []).append(_text(value))
-    call.query_cache = found
+    call.parsed.query = found
     return found
 
 
@@ -180,7 +182,9 @@ class Descriptors:
         "_addresses",
         "_digests",
         "_fixed",
+        "_fixed_project",
         "_geo",
+        "_key_parts",
         "_project",
         "_project_getter",
         "_user_agents",
@@ -202,6 +206,9 @@ class Descriptors:
         self._project_getter = self._project_source(settings.project_descriptor)
         self.project_is_steady = not settings.project_descriptor  # the same for everybody
         self.shard_by_agent = settings.shard_by_agent
+        self._key_parts = MemoDict(part)
+        fixed = self.project_is_steady and not settings.shard_by_agent
+        self._fixed_project = (settings.project, part(settings.project)) if fixed else None  # the same for all calls
 
     def getter(self, name: str) -> Getter:
         """Return the function that reads descriptor `name` from a call; ValueError for a name that is none."""
@@ -218,18 +225,18 @@ class Descriptors:
 
     def caller(self, call: Call) -> str:
         """Return who calls: `sub:` and a verified subject, `key:` and a digest, or `ip:` and an address."""
-        known = call.caller_cache
+        known = call.identity.caller
         if known is None:
-            sender = call.sender
-            known = call.caller_cache = self._find_caller(call) if sender is None else sender.caller
+            sender = call.identity.profile
+            known = call.identity.caller = self._find_caller(call) if sender is None else sender.caller
         return known
 
     def agent(self, call: Call) -> str:
         """Return the agent named in the path or in X-Agent-Id, else the caller."""
-        known = call.agent_cache
+        known = call.identity.agent
         if known is None:
-            sender = call.sender
-            known = call.agent_cache = self._find_agent(call) if sender is None else sender.agent
+            sender = call.identity.profile
+            known = call.identity.agent = self._find_agent(call) if sender is None else sender.agent
         return known
 
     def project(self, call: Call) -> str:
@@ -239,21 +246,34 @@ class Descriptors:
         named = self._project_getter(call)
         return self._digests.bounded(named) if named else self._project
 
+    def assign_project(self, call: Call) -> tuple[str, str]:
+        """Set the project of a call, and the part of keys under which the state of its agent is kept; return the
+        project, by its name and as keys hold it."""
+        identity = call.identity
+        fixed = self._fixed_project
+        if fixed is not None:
+            identity.project, identity.shard = fixed
+            return fixed
+        name = identity.project = self.project(call)
+        in_keys = self._key_parts[name]
+        identity.shard = f"{in_keys}|{self._key_parts[self.agent(call)]}" if self.shard_by_agent else in_keys
+        return name, in_keys
+
     def session(self, call: Call) -> str:
         """Return the client's own session id, else one derived from how its conversation opens; "" if neither is there.
 
         Ids are as clients chose them: keep them together with the caller, who may have picked somebody else's.
         """
-        known = call.session_cache
+        known = call.identity.session
         if known is None:  # kept, so that it stays the same until the call is answered
-            known = call.session_cache = self.sessions.find(call)
+            known = call.identity.session = self.sessions.find(call)
         return known
 
     def derived(self, call: Call) -> bool:
         """Tell whether the session is named after how it opens, because the client gives it no name."""
-        if call.session_cache is None:
+        if call.identity.session is None:
             self.session(call)
-        return call.derived
+        return call.identity.session_derived
 
     def lane(self, call: Call) -> str:
         """Return what requests of one program have in common, whatever they are about: model and system prompt."""
@@ -275,61 +295,63 @@ class Descriptors:
 
     def client_ip(self, call: Call) -> str:
         """Return the client's address (SPEC C-4)."""
-        known = call.ip_cache
+        known = call.identity.ip
         if known is None:
-            sender = call.sender
-            known = call.ip_cache = self._addresses.find(call) if sender is None else sender.ip
+            sender = call.identity.profile
+            known = call.identity.ip = self._addresses.find(call) if sender is None else sender.ip
         return known
 
     def claims(self, call: Call) -> Mapping[str, object]:
-        """Return the token's claims; `call.verified` says afterwards whether they were checked."""
-        known = call.claims_cache
+        """Return the token's claims; `call.identity.verified` says afterwards whether they were checked."""
+        known = call.identity.claims
         if known is not None:
             return known
-        sender = call.sender
+        sender = call.identity.profile
         if sender is not None:
-            known, call.verified = sender.claims, sender.verified
+            known, call.identity.verified = sender.claims, sender.verified
         else:
             authorization = call.headers.get("authorization")
             known = self.tokens.claims(authorization) if authorization else NO_CLAIMS
-            call.verified = self.tokens.verifies and known is not NO_CLAIMS
-        call.claims_cache = known
+            call.identity.verified = self.tokens.verifies and known is not NO_CLAIMS
+        call.identity.claims = known
         return known
 
     def chat(self, call: Call) -> Chat | None:
         """Return what an LLM request says, or None for anything else."""
-        known = call.chat_cache
+        parsed = call.parsed
+        known = parsed.chat
         if known is None:
-            taken = call.taken_cache = self._take(call)
-            known = call.chat_cache = (taken.chat(call.tail_messages) if taken else None) or False
-        elif known and known.tail is UNREAD:
-            known = call.chat_cache = call.taken_cache.chat(call.tail_messages) or False
+            parsed.body = self._take(call)
+            known = parsed.chat = (parsed.body.chat(call.decision.tail_messages) if parsed.body else None) or False
+        elif known and known.tail is UNREAD and parsed.body:
+            known = parsed.chat = parsed.body.chat(call.decision.tail_messages) or False
         return known or None
 
     def head(self, call: Call) -> Chat | None:
         """Return the same for those who need none of its messages: they may be unread."""
-        known = call.chat_cache
+        parsed = call.parsed
+        known = parsed.chat
         if known is None:
-            taken = call.taken_cache = self._take(call)
-            known = call.chat_cache = taken.head() if taken else False
+            taken = parsed.body = self._take(call)
+            known = parsed.chat = taken.head() if taken else False
         return known or None
 
     def taken(self, call: Call) -> registry.Taken | None:
         """Return the body of an LLM request taken apart, for all else that is read of it; None for anything else."""
-        return call.taken_cache if self.chat(call) else None
+        return call.parsed.body if self.chat(call) else None  # type: ignore[return-value]  # the registry made it
 
     def step(self, call: Call) -> Step | None:
         """Return the newest step of an LLM request, or None for anything else."""
-        known: Step | Literal[False] | None = call.step_cache
+        known = call.parsed.step
         if known is None:
             taken = self.taken(call)
-            known = call.step_cache = (registry.of(taken) if taken else None) or False
+            known = call.parsed.step = (registry.of(taken) if taken else None) or False
         return known or None
 
     def window(self, call: Call) -> str:
         """Return whose session this is, as windows are kept by: the caller's own, or "" for a call that has none."""
-        session = call.session_cache or self.session(call)
-        return f"{call.caller_cache or self.caller(call)}|{session}" if session else ""
+        session = call.identity.session or self.session(call)
+        return f"{call.identity.caller or self.caller(call)}|{session}" if session else ""
 
     def tools(self, call: Call) -> tuple[str, ...]:
         """Return the names of the tools that the last messages call, in order."""

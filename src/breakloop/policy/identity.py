@@ -279,7 +279,7 @@ class SessionNames:
         named = conversation_header(call) if in_headers else ""
         if named:
             return self._digests.bounded(named)
-        taken = call.taken_cache if call.chat_cache else self._taken(call)
+        taken: registry.Taken | None = call.parsed.body if call.parsed.chat else self._taken(call)  # type: ignore[assignment]  # the registry made it
         ids = session_ids.NONE if taken is None else session_ids.of(taken)
         trace = self.trace(call, ids.trace)
         named = ids.session or (session_header(call) if in_headers else "")
@@ -294,8 +294,8 @@ class SessionNames:
         opening = "" if taken is None else taken.opening()
         if not opening:
             return ""
-        call.derived = True
-        parts = (call.caller_cache or self._caller(call), call.agent_cache or self._agent(call), opening)
+        call.identity.session_derived = True
+        parts = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), opening)
         return DERIVED + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
 
     def unknown(self, call: Call) -> tuple[str, str] | None:
@@ -314,20 +314,20 @@ class SessionNames:
 
         A trace that only the body names is known where `find` had to look into it.
         """
-        known = call.trace_cache
+        known = call.identity.trace
         if known is None:  # kept: asked twice, any trace would seem to have recurred
             known = trace_id(call) or in_body
             if known:
                 known = self._digests.bounded(known)
                 if not self._traces.recurs(self._caller(call), known):
                     known = ""
-            call.trace_cache = known
+            call.identity.trace = known
         return known
 
     def answered(self, call: Call, answer: Answer) -> None:
         """Remember which session an answer belongs to: the next request may name nothing but this answer."""
-        chat = call.chat_cache
+        chat = call.parsed.chat
         if isinstance(chat, Chat) and chat.dialect == openai_responses.DIALECT and answer.response_id:
-            session = call.session_cache
+            session = call.identity.session
             if session:  # where nothing goes by sessions, nobody has asked for it
                 self.chains.remember(self._caller(call), self._digests.bounded(answer.response_id), session)

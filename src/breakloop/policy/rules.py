@@ -44,6 +44,14 @@ class MeterPort(Protocol):
         """Return what a call may use."""
         ...
 
+    def reserve(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
+        """Return the same for a rule that charges it, and keep it for the settlement."""
+        ...
+
+    def cap(self, call: Call, cap: CompletionCap) -> None:
+        """Limit the length of a streamed answer."""
+        ...
+
     def denies(self, call: Call) -> bool:
         """Tell whether a call may not pass because nobody knows what its model costs."""
         ...
@@ -123,10 +131,9 @@ class CompiledRule:
         money = limiter.needs == "microusd"
         if money and meter.denies(call):
             return (unpriced(self, group),)
-        estimate = meter.estimate(call, estimator, money=money)
-        call.prompt_tokens, call.estimator = estimate.prompt_tokens, estimator.name
+        estimate = meter.reserve(call, estimator, money=money)
         if self.caps is not None:
-            call.caps = (*call.caps, self.caps[group != ENFORCED])
+            meter.cap(call, self.caps[group != ENFORCED])
         return limiter.charges(call, keys, self, group, now, estimate)
 
     def key(self, call: Call, project: str, group: int, family: str) -> str | None:
@@ -139,7 +146,7 @@ class CompiledRule:
         return f"{'shadow:' if group else ''}{family}:{place}{self._key}{values_told}"
 
     def _place(self, call: Call, project: str) -> str:
-        return (call.shard or project) if self.of_agent else project
+        return (call.identity.shard or project) if self.of_agent else project
 
     @property
     def denied_by(self) -> tuple[str, str]:
@@ -246,10 +253,9 @@ class RunRule:
         """Return what stands for the charges until the run is known; nothing for what is no LLM call."""
         if meter.denies(call):
             return (unpriced(self, group),)
-        estimate = meter.estimate(call, self._estimator, money=True)
+        estimate = meter.reserve(call, self._estimator, money=True)
         if estimate is NOTHING:
             return ()
-        call.prompt_tokens, call.estimator = estimate.prompt_tokens, self._estimator.name
         cost = self.limiter.cost_of(call, estimate)
         # What was paid comes first: it is told even where the ceiling denies.
         return DetectorSlot(_Charge(self, self.paid, 0), group), DetectorSlot(_Charge(self, self, cost), group)

@@ -47,7 +47,7 @@ class CallerProfile:
     def __init__(self, call: Call, descriptors: Descriptors) -> None:
         self.keys, self.begins, self.ends = descriptors.tokens.holds(call.headers.get("authorization"))
         self.claims: Mapping[str, object] = descriptors.claims(call)
-        self.verified = call.verified
+        self.verified = call.identity.verified
         self.caller = descriptors.caller(call)
         self.agent = descriptors.agent(call)
         self.ip = descriptors.client_ip(call)
@@ -75,7 +75,8 @@ class CallerProfiles:
         sender = self._known.get(key)
         if sender is None or sender.keys is not self._tokens.key_set or not sender.begins <= now < sender.ends:
             return self._meet(call, key)
-        call.caller_cache, call.agent_cache = sender.caller, sender.agent  # which each detector asks for
+        identity = call.identity
+        identity.profile, identity.caller, identity.agent = sender, sender.caller, sender.agent
         return sender
 
     def _meet(self, call: Call, key: tuple[object, ...]) -> CallerProfile | None:
@@ -87,6 +88,7 @@ class CallerProfiles:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[key] = sender
+        call.identity.profile = sender
         return sender
 
 

@@ -22,10 +22,9 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from breakloop.clock import Clock, SystemClock
-from breakloop.dialects import registry
 from breakloop.errors import RequestError, SettingsError
 from breakloop.exceptions import DeniedError
-from breakloop.model.call import Answer, Call, Chat, ToolCall, Usage
+from breakloop.model.call import Answer, Call, ToolCall, Usage
 from breakloop.model.verdict import LOOP, LOOP_ERROR, Decision, Verdict
 from breakloop.observe.log import log
 from breakloop.policy.paths import normalise, normalise_host, strip_agent
@@ -138,14 +137,6 @@ def tool_call(name: str, arguments: Any, names: AgentContext) -> Call:
     body = arguments_text({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
     apart = names._replace(session=f"{names.session}/tools" if names.session else "")
     return chat_call(body.encode("utf-8", "replace"), apart, TOOLS_PATH)
-
-
-def chat_of(call: Call) -> Chat | None:
-    """Return what an LLM request says, wherever it was judged; None for anything else."""
-    if call.chat_cache is None:
-        taken = registry.take(call.method, call.path, call.body)
-        call.chat_cache = (taken.head() if taken else None) or False
-    return call.chat_cache if isinstance(call.chat_cache, Chat) else None
 
 
 def is_readable(content_type: str | bytes, length: int | None) -> bool:

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from breakloop.dialects import denial, mcp, steer
+from breakloop.dialects import denial, mcp, registry, steer
 from breakloop.dialects.encoding import EncodingError
 from breakloop.dialects.reader import PassingAnswer, reader, unpacker
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call
 from breakloop.model.verdict import REASONS, Decision, LoopFinding, Verdict
 from breakloop.sdk import backend
-from breakloop.sdk.backend import AgentContext, agent, chat_of, current, is_readable, request_call
+from breakloop.sdk.backend import AgentContext, agent, current, is_readable, request_call
 from breakloop.sdk.environment import gateway_url
 from breakloop.sdk.guard import Guard
 
@@ -67,7 +67,7 @@ class SettlingReader:
 
 
 def _passing(decision: Decision, content_type: bytes, encoding: bytes) -> PassingAnswer | None:
-    chat = chat_of(decision.call) if decision.call is not None else None
+    chat = registry.head_of(decision.call) if decision.call is not None else None
     found = reader(chat.dialect, content_type, streamed=chat.stream) if chat is not None else None
     try:
         return PassingAnswer(found, unpacker(encoding), _unread) if found is not None else None
@@ -93,7 +93,7 @@ class DeniedResponse(NamedTuple):
 def denied(decision: Decision) -> DeniedResponse:
     """Return the answer to a request that was denied."""
     verdict, call = _verdict(decision), decision.call or Call("", "", request_id=decision.request_id)
-    chat = chat_of(call)
+    chat = registry.head_of(call)
     dialect = chat.dialect if chat is not None else ""
     status, body = denial.for_client(verdict, call, dialect)
     if decision.body and dialect != mcp.DIALECT:  # what a service answered, which knows more of the verdict
@@ -197,7 +197,7 @@ def steered(decision: Decision) -> bytes | None:
     """Return the body with the note for the model in it (SPEC LD-5); None where there is none, or no place for it."""
     if not decision.note or decision.call is None:
         return None
-    chat = chat_of(decision.call)
+    chat = registry.head_of(decision.call)
     return steer.append(chat.dialect, decision.call.body, decision.note) if chat is not None else None
 
 

@@ -118,8 +118,8 @@ def test_checking_a_bundle_leaves_the_one_in_force_alone(tmp_path: Path) -> None
     runtime.check(load_text(wide.encode(), "b.yaml"))
     asked = chat(*[user(f"m{number}") for number in range(30)])
     assert runtime.engine.decide(asked).allowed
-    assert asked.chat_cache
-    assert len(asked.chat_cache.tail) == 4
+    assert asked.parsed.chat
+    assert len(asked.parsed.chat.tail) == 4
     assert runtime.engine.bundle is bundle
 
 

@@ -40,7 +40,7 @@ def test_the_call_learns_that_it_is_in_a_crowd() -> None:
     judged = block(spy).evaluate(asked, window, 7.0)
     assert judged is not None
     assert judged.window is window
-    assert asked.crowded
+    assert asked.decision.crowded
     assert spy.asked == [("s", "model and prompt")]
     assert block(spy).answered(window, Answer(200, "said")) is window
 

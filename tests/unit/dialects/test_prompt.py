@@ -200,7 +200,7 @@ def test_texts_are_what_is_counted() -> None:
 def test_a_call_is_measured_once() -> None:
     """Whoever asks, and however many policies do (L-3)."""
     made = chat(user("abcdef"))
-    made.taken_cache = registry.take(made.method, made.path, made.body)
+    made.parsed.body = registry.take(made.method, made.path, made.body)
     first = prompt_of(made)
     assert first is prompt_of(made)
     assert first.size == (6, 0, 0)

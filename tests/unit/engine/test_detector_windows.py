@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from breakloop.engine.decision_state import state_of
 from breakloop.model.call import Answer, Call
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import CommitResult, Op, StoredWindow, WindowWrite
@@ -100,7 +101,7 @@ def test_answers_are_heard_once_and_bounded() -> None:
     here = world(bundle(policy("p", loop=STEPS)))
     asked = chat(*stuck(1), headers={"authorization": "Bearer k", "x-agent-session": "s"})
     here.engine.decide(asked)
-    ((key, _),) = asked.watched
+    ((key, _),) = state_of(asked).windows or []
     before = here.store.read_window(key, here.clock.now())
     here.engine.settle(asked, Answer(200, text="I look into the second file now.", complete=True))
     after = here.store.read_window(key, here.clock.now())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from breakloop.clock import FakeClock
+from breakloop.engine.decision_state import state_of
 from breakloop.engine.engine import LocalStore
 from breakloop.model.call import Answer, Call, Usage
 from breakloop.model.counters import Tally
@@ -20,7 +23,7 @@ def test_every_failure_is_told() -> None:
     clock = FakeClock()
     local = LocalStore(FailingStore(), clock, Tally(), lambda call, now, error: told.append((call, now, str(error))))
     asked = call()
-    asked.watched = [("win:a", [])]
+    state_of(asked).windows = [("win:a", [])]
     local.settle(asked, SETTLE, failed=True)
     local.correct(asked, CORRECT)
     local.heard(asked, Answer(200))
@@ -36,7 +39,7 @@ def test_corrections_reach_the_store() -> None:
 
 
 def test_a_call_is_settled_here_unless_it_was_decided_elsewhere() -> None:
-    """`keeper` says where (S-3)."""
+    """The state of its decision names the store (S-3)."""
     here = world(bundle(policy("p", loop=exact(3))))
     asked, other = chat(), chat()
     asked.tracked = other.tracked = True
@@ -48,7 +51,8 @@ def test_a_call_is_settled_here_unless_it_was_decided_elsewhere() -> None:
 
     for one in (asked, other):
         here.engine.decide(one)
-    other.keeper, other.ticket = Elsewhere(), tuple(SETTLE)
+    elsewhere: Any = Elsewhere()
+    state_of(other).settlement, state_of(other).ticket = elsewhere, tuple(SETTLE)
     here.engine.settle(asked, Answer(500, usage=Usage(1, 1)))
     here.engine.settle(other, Answer(500))
     assert (here.engine.tally.forgiven, told) == (1, [True])

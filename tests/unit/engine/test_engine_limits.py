@@ -230,7 +230,7 @@ def test_streams_are_asked_for_their_usage_where_it_counts() -> None:
     for here, stream, wanted in ((counts, True, True), (counts, False, False), (plain, True, False)):
         asked = ask(10, stream=stream)
         here.engine.decide(asked)
-        assert asked.wants_usage is wanted
+        assert asked.decision.wants_usage is wanted
 
 
 def test_what_holds_for_an_agent_itself() -> None:

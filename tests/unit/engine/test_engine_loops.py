@@ -366,8 +366,8 @@ def messages_read(engine: Engine) -> int:
     """Return how many messages of a long request the engine has decoded to decide it."""
     asked = chat(*[user(f"m{number}") for number in range(30)])
     engine.decide(asked)
-    assert asked.chat_cache
-    return len(asked.chat_cache.tail)
+    assert asked.parsed.chat
+    return len(asked.parsed.chat.tail)
 
 
 def test_compiling_a_bundle_changes_nothing_for_the_one_in_force() -> None:

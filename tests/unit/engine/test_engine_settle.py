@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from breakloop.engine.decision_state import state_of
 from breakloop.engine.engine import Engine
 from breakloop.errors import StateError
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Usage
@@ -105,7 +106,7 @@ def test_untracked_calls_count_each(agent: Agent) -> None:
     """A door that does not see answers cannot know what runs; such calls have nothing to settle (LD-6, D-6)."""
     calls = [fresh(agent.asked) for _ in range(6)]
     assert [agent.here.engine.decide(call).allowed for call in calls] == [True] * 5 + [False]
-    assert {call.ticket for call in calls} == {None}
+    assert {state_of(call).ticket for call in calls} == {None}
 
 
 def test_an_answer_ends_the_flight(agent: Agent) -> None:
@@ -145,8 +146,8 @@ def test_what_is_denied_is_not_in_flight() -> None:
     agent = Agent(world(bundle(policy("p", bucket(rate=1, burst=1), loop=exact(4)))))
     (first, allowed), (second, denied) = agent.start(), agent.start()
     assert (allowed.allowed, denied.reason) == (True, "token_bucket_exceeded")
-    assert first.ticket is not None
-    assert second.ticket is None
+    assert state_of(first).ticket is not None
+    assert state_of(second).ticket is None
     agent.here.engine.settle(first, FINE)
     assert [agent.start()[1].reason for _ in range(3)] == ["token_bucket_exceeded"] * 2 + ["loop_detected"]
 
@@ -159,7 +160,7 @@ def test_shadow_counts_flights_of_its_own() -> None:
     assert not any(verdict.shadow for _, verdict in started)
     call, verdict = agent.start()
     assert (verdict.allowed, len(verdict.shadow)) == (True, 0)  # the second count
-    keys = sorted(op.key.partition("ld:")[0] for op in call.ticket)
+    keys = sorted(op.key.partition("ld:")[0] for op in state_of(call).ticket or ())
     assert keys == ["", "shadow:"]
     for running, _ in [*started, (call, verdict)]:
         here.engine.settle(running, BUSY)
@@ -241,7 +242,7 @@ def test_a_failure_is_free_even_where_it_is_only_told_of() -> None:
     for asked in told[:2]:
         asked.reported = True
         assert here.engine.decide(asked).allowed
-        assert [op.flight for op in asked.ticket] == [0]
+        assert [op.flight for op in state_of(asked).ticket or ()] == [0]
     here.engine.settle(told[0], BUSY)
     here.engine.settle(told[1], FINE)
     assert here.engine.decide(told[2]).allowed
@@ -350,7 +351,7 @@ def test_no_ticket_where_there_is_nothing_to_settle() -> None:
         asked = call()
         asked.tracked = True
         assert here.engine.decide(asked).allowed
-        assert asked.ticket is None
+        assert state_of(asked).ticket is None
         here.engine.settle(asked, FINE)
         assert here.engine.tally.settled == 1
 

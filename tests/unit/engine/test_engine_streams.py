@@ -26,7 +26,7 @@ def test_whose_answers_are_guarded(blocks: list[Json], mode: str, top: Json, exp
     made = world(bundle(policy("p", loop=blocks, mode=mode), **top))
     asked = chat(user("Go on"))
     made.engine.decide(asked)
-    assert asked.guards_stream == expected
+    assert asked.decision.guards_stream == expected
 
 
 def test_what_no_policy_guards_is_guarded_by_default() -> None:
@@ -34,7 +34,7 @@ def test_what_no_policy_guards_is_guarded_by_default() -> None:
     for data in (None, bundle(policy("p", loop=STEPS, mode="shadow"), defaults={})):
         asked = chat(user("Go on"))
         world(data).engine.decide(asked)
-        assert asked.guards_stream == 1
+        assert asked.decision.guards_stream == 1
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_is_counted_and_told(guards: int, action: str, cut: int, shadow: bo
     made = world(bundle(policy("p", loop=STEPS)))
     asked = chat(user("Go on"), headers={"x-agent-id": "writer"})
     made.engine.decide(asked)
-    asked.guards_stream = guards
+    asked.decision.guards_stream = guards
     made.engine.repeated(asked, action, 212, 9)
     assert made.engine.tally.cut == cut
     (told,) = made.named("loop.detected")

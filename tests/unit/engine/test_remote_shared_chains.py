@@ -31,7 +31,7 @@ def played(pair: list[RemoteWorld], turns: int) -> list[str]:
         there = pair[number % len(pair)]
         asked = turn(number)
         there.decide(asked)
-        sessions.append(asked.session_cache or "")
+        sessions.append(asked.identity.session or "")
         there.settle(asked, Answer(200, response_id=f"resp_{number}", complete=True))
     return sessions
 
@@ -76,7 +76,7 @@ def test_a_chain_that_nobody_knows_goes_by_the_id_that_is_seen() -> None:
         there = fleet(shares=True)[0]
         asked = turn(5)
         assert there.decide(asked).allowed
-        assert asked.session_cache == "resp_4"
+        assert asked.identity.session == "resp_4"
 
     run(test)
 

@@ -146,7 +146,7 @@ def test_a_long_body_is_not_kept_while_its_answer_streams() -> None:
         assert exchange._request.body == body  # on a connection that was used before: it may have to go again
         proxy.upstream().says(answer("Transfer-Encoding: chunked"))
         assert (exchange._request.body, exchange._call.body) == (b"", b"")
-        assert "x" * 100 not in str(exchange._call.chat_cache)
+        assert "x" * 100 not in str(exchange._call.parsed.chat)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,12 @@ def test_only_a_long_one_is_forgotten(size: int, kept: bool) -> None:
     body = b"x" * size
     request = Request("POST", b"/", {}, body=body)
     call = Call("POST", "/", body=body)
-    call.chat_cache = Chat("openai_chat", "m", (Message("user", "x" * size),), 1)
-    call.taken_cache = body
+    call.parsed.chat = Chat("openai_chat", "m", (Message("user", "x" * size),), 1)
+    parsed: Any = body
+    call.parsed.body = parsed
     forget_body(request, call)
-    assert (request.body == body, call.body == body, call.taken_cache == body) == (kept, kept, kept)
-    assert (call.chat_cache.model, bool(call.chat_cache.tail)) == ("m", kept)
+    assert (request.body == body, call.body == body, call.parsed.body is parsed) == (kept, kept, kept)
+    assert (call.parsed.chat.model, bool(call.parsed.chat.tail)) == ("m", kept)
 
 
 def test_the_id_of_a_call_of_a_tool_stays() -> None:

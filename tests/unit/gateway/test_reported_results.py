@@ -33,7 +33,7 @@ class Service:
         made.request_id = f"t-{self.asked:x}"
         self.results.expect(made)
         verdict = self.here.engine.decide(made)
-        if made.ticket is not None:
+        if verdict.allowed:
             self.results.keep(made)
         return made.request_id if verdict.allowed else ""
 

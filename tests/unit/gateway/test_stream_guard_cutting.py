@@ -22,7 +22,7 @@ from breakloop.gateway.stream_guard import (
     StreamWatch,
     guarded_reading,
 )
-from breakloop.model.call import Answer, Call, Chat
+from breakloop.model.call import Answer, CallDecision, Chat
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy, answer, chunks
 from tests.unit.gateway.repeating import (
@@ -66,7 +66,7 @@ def test_a_guarded_stream_has_one_reader(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def guards(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Guard every answer: 1 cuts, 2 only tells."""
-    return lambda value: monkeypatch.setattr(Call, "guards_stream", value)
+    return lambda value: monkeypatch.setattr(CallDecision, "guards_stream", value)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from breakloop.gateway.hub import Phase
-from breakloop.model.call import Call
+from breakloop.model.call import CallDecision
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import Proxy
 from tests.unit.gateway.repeating import CHUNKED_HEAD, LOOP, POLICY, UNIT, UNTIL_CLOSE_HEAD, asked, check_cut, chunked
@@ -24,7 +24,7 @@ DUE = next(number for number in range(4, 99, 4) if number * len(UNIT) >= 1200)  
 def guarded() -> Iterator[None]:
     """Every answer is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Call, "guards_stream", 1)
+        patch.setattr(CallDecision, "guards_stream", 1)
         yield
 
 

@@ -7,7 +7,7 @@ from breakloop.model.call import CAPPED, Call, CompletionCap
 
 def test_a_call_has_none_by_itself() -> None:
     """Only a rule that asks for it caps anything (L-3)."""
-    assert Call("POST", "/").caps == ()
+    assert Call("POST", "/").decision.caps == ()
 
 
 def test_in_shadow_it_is_the_same_cap() -> None:

@@ -57,9 +57,7 @@ class Traced:
 
 
 def ask(text: str = "hello", **more: Any) -> Call:
-    made = chat(user(text), **more)
-    made.upstream = "openai"
-    return made
+    return chat(user(text), upstream="openai", **more)
 
 
 def test_a_call_is_one_span_until_its_answer() -> None:
@@ -186,8 +184,7 @@ def test_plain_http_has_a_span_and_no_metrics_of_models() -> None:
 def test_nothing_of_what_is_said_is_in_a_span() -> None:
     """Neither prompt nor answer, key nor path (Y-1)."""
     traced = Traced()
-    call = ask(f"say {CANARY}", headers={"authorization": f"Bearer {CANARY}"})
-    call.query = f"key={CANARY}"
+    call = ask(f"say {CANARY}", headers={"authorization": f"Bearer {CANARY}"}, query=f"key={CANARY}")
     traced.decide(call)
     answer = Answer(200, f"I say {CANARY}", error=CANARY, usage=Usage(1, 1))
     traced.tracing.answered(call, answer)

@@ -27,7 +27,7 @@ CHAT = Chat("openai_chat", "gpt-x", (), 3, stream=True, max_tokens=50, answers=2
 def test_a_chat_by_the_conventions() -> None:
     """Names as OpenTelemetry has them (G-5)."""
     call = Call("POST", "/v1/chat/completions", request_id="r-1", upstream="openai")
-    call.project = "blue"
+    call.identity.project = "blue"
     found = call_attributes(call, CHAT, "fixer")
     assert found == {
         "breakloop.request_id": "r-1",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from breakloop.clock import FakeClock
 from breakloop.dialects import registry
-from breakloop.model.call import UNREAD, Call
+from breakloop.model.call import UNREAD, Call, CallDecision
 from breakloop.policy import descriptors
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header, query_for_fingerprint
 from breakloop.policy.jwt import JwtKeys
@@ -97,7 +97,7 @@ def test_claims_are_not_verified_without_keys() -> None:
     call = plain(authorization=unsigned({"sub": "u", "org": {"tier": "gold"}}))
     context = make()
     assert context.getter("jwt:org.tier")(call) == "gold"
-    assert call.verified is False
+    assert call.identity.verified is False
     assert context.caller(call).startswith("key:")
 
 
@@ -107,11 +107,11 @@ def test_a_verified_subject_is_the_caller() -> None:
     call = plain(authorization=b"Bearer " + pyjwt.encode({"sub": "u"}, SECRET).encode(), x_api_key=b"sk")
     context = make(**settings)
     assert context.caller(call) == "sub:u"
-    assert call.verified is True
+    assert call.identity.verified is True
     forged = plain(authorization=unsigned({"sub": "u"}))
     assert context.caller(forged).startswith("key:")
     assert context.getter("jwt:sub")(forged) is None
-    assert forged.verified is False
+    assert forged.identity.verified is False
     nobody = plain(authorization=b"Bearer " + pyjwt.encode({"role": "x"}, SECRET).encode())
     assert context.caller(nobody).startswith("key:")
 
@@ -179,7 +179,7 @@ def test_user_agents() -> None:
 def test_what_an_llm_call_says() -> None:
     """Model, provider, tool and upstream (C-6)."""
     call = chat_call()
-    call.upstream = "openai"
+    call.upstream = "openai"  # type: ignore[misc]
     context = make()
     values = {name: context.getter(name)(call) for name in ("llm:model", "llm:provider", "tool:name", "upstream:name")}
     assert values == {"llm:model": "gpt-4o", "llm:provider": "openai", "tool:name": "search", "upstream:name": "openai"}
@@ -203,7 +203,7 @@ def test_what_an_llm_call_says() -> None:
 def test_what_is_no_chat(call: Call) -> None:
     """Other methods and paths, no body, garbage, and what is compressed are plain HTTP (C-8, C-9)."""
     assert make().chat(call) is None
-    assert call.chat_cache is False
+    assert call.parsed.chat is False
 
 
 def test_the_body_is_read_once() -> None:
@@ -216,7 +216,8 @@ def test_the_body_is_read_once() -> None:
     assert len(chat.tail) == 3
     assert context.chat(call) is chat
     more = chat_call()
-    more.tail_messages = 4
+    more.decision = CallDecision()
+    more.decision.tail_messages = 4
     wider = context.chat(more)
     assert wider is not None
     assert len(wider.tail) == 4
@@ -234,7 +235,7 @@ def test_sessions() -> None:
     other_caller = chat_call()
     other_caller.headers = {"x-api-key": b"sk"}
     other_agent = chat_call()
-    other_agent.path_agent = "planner"
+    other_agent.path_agent = "planner"  # type: ignore[misc]
     assert len({context.session(call) for call in (first, other_caller, other_agent)}) == 3
 
 
@@ -243,7 +244,7 @@ def test_answers_are_kept_on_the_call() -> None:
     call = plain(x_api_key=b"sk")
     context = make()
     caller, agent, address = context.caller(call), context.agent(call), context.client_ip(call)
-    call.headers, call.peer = {}, "1.1.1.1"
+    call.headers, call.peer = {}, "1.1.1.1"  # type: ignore[misc]
     assert (context.caller(call), context.agent(call), context.client_ip(call)) == (caller, agent, address)
 
 
@@ -274,7 +275,7 @@ def test_a_head_is_completed_when_its_messages_are_wanted() -> None:
     made = make()
     head = made.head(call)
     assert head is not None
-    assert (head.model, head.tail, call.chat_cache) == ("gpt-4o", UNREAD, head)
+    assert (head.model, head.tail, call.parsed.chat) == ("gpt-4o", UNREAD, head)
     chat = made.chat(call)
     assert chat is not None
     assert [message.role for message in chat.tail] == ["user", "assistant", "tool"]

@@ -201,7 +201,7 @@ def test_a_session_is_worked_out_once() -> None:
     call = chat(session_id="s-1")
     assert context.session(call) == "s-1"
     call.body = b""
-    call.chat_cache = None
+    call.parsed.chat = None
     assert context.session(call) == "s-1"
 
 

@@ -112,7 +112,7 @@ def test_whose_breaker_it_is() -> None:
 def test_a_rule_that_counts_by_agent_is_in_the_agents_place() -> None:
     """Where the agent has one; every other rule is in the project's, whoever asks (E-5)."""
     asked = call(headers={"agent:id": "x", "b": "y"})
-    asked.shard = "default|x"
+    asked.identity.shard = "default|x"
     assert key_of(rule("b", "agent:id"), asked) == "tb:default|x:p:r:y|x"
     assert key_of(rule("b"), asked) == "tb:default:p:r:y"
     assert rule("b", "agent:id").key(asked, "default", 1, "brk") == "shadow:brk:default|x:p:r:y|x"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.stateful import DetectorSlot
 from breakloop.limits.base import NOTHING, Estimate
-from breakloop.model.call import Call
+from breakloop.model.call import Call, CompletionCap
 from breakloop.policy.rules import RunRule
 from breakloop.pricing.tokens import Estimator, estimator
 from breakloop.store.ops import ChargeBudget, CommitResult, Deny, Op
@@ -24,6 +24,11 @@ class Meter:
     def estimate(self, _call: Call, _estimator: Estimator, *, money: bool) -> Estimate:
         assert money
         return self.found
+
+    reserve = estimate
+
+    def cap(self, _call: Call, _cap: CompletionCap) -> None:
+        raise AssertionError
 
     def denies(self, _call: Call) -> bool:
         return self.denying

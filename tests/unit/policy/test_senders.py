@@ -35,8 +35,8 @@ def test_the_same_fields_are_the_same_sender(clock: FakeClock) -> None:
     again = sent(authorization="Bearer k", x_agent_id="a")
     assert first is not None
     first.caller, first.ip, first.claims = "key:remembered", "192.0.2.99", {"org": "remembered"}
-    again.sender = known.find(again, clock.now())
-    assert again.sender is first
+    known.find(again, clock.now())
+    assert again.identity.profile is first
     assert (descriptors.caller(again), descriptors.agent(again)) == ("key:remembered", "a")
     assert (descriptors.client_ip(again), descriptors.claims(again)) == ("192.0.2.99", {"org": "remembered"})
 

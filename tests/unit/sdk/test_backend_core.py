@@ -9,6 +9,7 @@ import pytest
 
 from breakloop import Guard
 from breakloop.clock import FakeClock
+from breakloop.dialects.registry import head_of
 from breakloop.model.call import ToolCall, Usage
 from breakloop.model.verdict import LoopFinding, Verdict
 from breakloop.sdk.backend import (
@@ -20,7 +21,6 @@ from breakloop.sdk.backend import (
     answer_of,
     arguments_text,
     chat_call,
-    chat_of,
     facts,
     from_answer,
     from_verdict,
@@ -68,11 +68,11 @@ def test_names_of_the_block_around_are_a_default() -> None:
 def test_a_step_is_a_chat_request() -> None:
     """In the words that detectors know (D-4)."""
     made = chat_call(BODY, AgentContext("a", "s"))
-    chat = chat_of(made)
+    chat = head_of(made)
     assert chat is not None
     assert (chat.dialect, chat.model) == ("openai_chat", "m")
     assert (made.headers["x-agent-id"], made.headers["x-agent-session"]) == (b"a", b"s")
-    assert chat_of(call("/x", "POST", body=b"{}")) is None
+    assert head_of(call("/x", "POST", body=b"{}")) is None
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_answers_in_plain_values() -> None:
 def test_a_tool_call_is_judged_as_an_mcp_clients() -> None:
     """By name and arguments, in a session beside the conversation's (K-2, C-8)."""
     made = tool_call("search", {"query": "x"}, AgentContext("bot", "s"))
-    chat = chat_of(made)
+    chat = head_of(made)
     assert chat is not None
     assert (made.path, chat.dialect) == ("/mcp", "mcp")
     assert json.loads(made.body)["params"] == {"name": "search", "arguments": {"query": "x"}}

@@ -32,9 +32,12 @@ def door(service: ThreadedLLM) -> Iterator[RemoteBackend]:
 def asked(door: RemoteBackend, service: ThreadedLLM, answer: Answer = ALLOWED, **headers: str) -> SeenRequest:
     service.next(answer)
     call = request_call(
-        "POST", "/agents/n/v1/x?a=1", {name.replace("_", "-"): value for name, value in headers.items()}, b"{}"
+        "POST",
+        "/agents/n/v1/x?a=1",
+        {name.replace("_", "-"): value for name, value in headers.items()},
+        b"{}",
+        host="api.example.com",
     )
-    call.host = "api.example.com"
     decision = door.decide(call)
     assert decision.allowed
     seen = service.requests[-1]

@@ -43,12 +43,12 @@ class StepsBlock(StatefulDetector):
     def plan(self, call: Call, _project: str, group: int, now: float) -> DetectorSlot:
         """Return what stands in the place of a finding, and see to it that the answer is watched too."""
         if self.guards_stream and (self.config.allow is None or not self._is_allowed(call, now)):
-            call.guards_stream = call.guards_stream or ONLY_TELLS if group else CUTS
+            call.decision.guards_stream = call.decision.guards_stream or ONLY_TELLS if group else CUTS
         return DetectorSlot(self, group) if group else self._watch
 
     def evaluate(self, call: Call, window: bytes, now: float) -> StepEvaluation | None:
         """Judge the call's newest step."""
-        step = call.step_cache or self._reads.step(call)
+        step = call.parsed.step or self._reads.step(call)
         if step is None or (self.config.allow is not None and self._is_allowed(call, now)):
             return None
         unnamed = self._unnamed(call)
@@ -78,6 +78,6 @@ class StepsBlock(StatefulDetector):
             return None
         if looked.mixed and looked.level == BLOCK:
             return self.follow(call, looked, NOTICE, project, group, MIXED)
-        if call.crowded and looked.level == BLOCK and not self._shows_ids(call):
+        if call.decision.crowded and looked.level == BLOCK and not self._shows_ids(call):
             return self.follow(call, looked, NOTICE, project, group, CROWDED)
         return super().operation(call, looked, project, group)

@@ -72,7 +72,7 @@ def test_in_a_crowd_of_unnamed_conversations_a_block_is_only_noted() -> None:
     judged = made.evaluate(asked, b"", 7.0)
     assert judged is not None
     assert isinstance(made.operation(asked, judged, "project", 0), CountFingerprint)
-    asked.crowded = True
+    asked.decision.crowded = True
     op = made.operation(asked, judged, "project", 0)
     assert isinstance(op, Observation)
     assert isinstance(op.owner, Detection)
@@ -103,7 +103,7 @@ def test_answers_to_those_who_are_left_alone_are_not_watched() -> None:
     for now, said in ((7.0, 0), (10.0, CUTS)):
         asked = call()
         made.plan(asked, "project", 0, now)
-        assert asked.guards_stream == said
+        assert asked.decision.guards_stream == said
 
 
 def test_the_detector_learns_what_else_is_known() -> None:
@@ -121,7 +121,7 @@ def test_the_detector_learns_what_else_is_known() -> None:
 def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
     """Rather a block than a night of burning money (LD-4)."""
     asked, made = call(), block(3)
-    asked.crowded = True
+    asked.decision.crowded = True
     judged = made.evaluate(asked, b"", 7.0)
     assert judged is not None
     op = made.operation(asked, judged, "project", 0)
@@ -139,7 +139,7 @@ def test_the_answer_is_watched_too(guards: bool, groups: tuple[int, ...], said: 
     asked, made = call(), block(guards=guards)
     for group in groups:
         made.plan(asked, "project", group, 7.0)
-    assert asked.guards_stream == said
+    assert asked.decision.guards_stream == said
 
 
 def test_announced_repeats_are_no_loop() -> None:

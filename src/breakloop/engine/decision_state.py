@@ -1,0 +1,99 @@
+"""The engine's own part of a call: what a decision left to settle, and where. Other layers carry it as an opaque
+`Call.decision`; one that outlives its request is kept as a `PendingResult`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from breakloop.clock import Clock
+from breakloop.detect.stateful import DetectorSlot
+from breakloop.limits.base import Estimate
+from breakloop.model.call import Answer, Call, CallDecision, Chat
+from breakloop.model.events import LoopKey
+from breakloop.pricing.tokens import Estimator
+from breakloop.store.ops import AdjustCharge, Charge, Settle
+
+Ticket = tuple[Settle, ...]
+
+
+class Settlement(Protocol):
+    """Settles calls in the store where they were decided."""
+
+    def settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
+        """End what was in flight, and take back what does not count."""
+        ...
+
+    def correct(self, call: Call, ops: Sequence[AdjustCharge]) -> None:
+        """Replace estimated charges by the actual use."""
+        ...
+
+    def heard(self, call: Call, answer: Answer) -> None:
+        """Record the answer in the detection windows."""
+        ...
+
+
+class DecisionState(CallDecision):
+    """One decision. Class-level defaults, as in `Call`: most calls set few of these."""
+
+    ticket: Ticket | None = None  # the counts that settling ends or takes back
+    charges: list[Charge] | None = None  # estimated charges, which the answer corrects
+    windows: list[tuple[str, list[DetectorSlot]]] | None = None  # those that record the answer
+    settlement: Settlement | None = None  # where it was decided; None: in the store of this process
+    estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, which the next may need again
+    loop: LoopKey | None = None  # the loop it belongs to, in sums of activity
+
+
+def state_of(call: Call) -> DecisionState:
+    """Return the state of a call's decision; a new one where the call was never planned."""
+    decision = call.decision
+    if isinstance(decision, DecisionState):
+        return decision
+    state = call.decision = DecisionState()
+    return state
+
+
+class _Reserved(NamedTuple):
+    charges: list[Charge]
+    prompt_tokens: int
+    estimator: str
+    chat: Chat | None  # without its messages
+    upstream: str
+
+
+class PendingResult(NamedTuple):
+    """An allowed call whose result may be reported later, without its request, which may be large."""
+
+    request_id: str
+    at: float
+    caller: str
+    project: str
+    ticket: Ticket | None
+    reserved: _Reserved | None
+
+    def call(self, *, with_charges: bool) -> Call:
+        """Return a call that `Engine.settle` takes; without charges, the estimates stay."""
+        reserved = self.reserved if with_charges else None
+        call = Call("", "", request_id=self.request_id, upstream="" if reserved is None else reserved.upstream)
+        call.identity.caller, call.identity.project = self.caller, self.project
+        state = call.decision = DecisionState()
+        state.ticket = self.ticket
+        if reserved is not None:
+            state.charges, state.prompt_tokens, state.estimator = reserved[:3]
+            call.parsed.chat = reserved.chat
+        return call
+
+
+def pending_result(call: Call, caller: Callable[[Call], str], clock: Clock) -> PendingResult | None:
+    """Return what is kept of an allowed call until its result is reported; None where nothing depends on it."""
+    state = state_of(call)
+    ticket, charges = state.ticket, state.charges
+    if ticket is None and not charges:
+        return None
+    reserved = None
+    if charges:
+        chat = call.parsed.chat
+        slim = chat._replace(tail=()) if chat else None
+        reserved = _Reserved(charges, state.prompt_tokens, state.estimator, slim, call.upstream)
+    at = clock.now() if ticket is None else ticket[0].at
+    return PendingResult(call.request_id, at, caller(call), call.identity.project, ticket, reserved)
